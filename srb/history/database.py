@@ -277,6 +277,8 @@ def explain(path: Path, error: Exception) -> HistoryError:
 
     SQLite's and Python's own messages are left out: they may quote texts, and the log has this message.
     """
+    if isinstance(error, MemoryError):
+        return HistoryError(f"the history {path} can't be used: no memory is left; end other programs")
     kind = f"{type(error).__module__}.{type(error).__name__}".removeprefix("builtins.")
     name = getattr(error, "sqlite_errorname", kind)
     match getattr(error, "sqlite_errorcode", None):

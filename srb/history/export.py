@@ -75,6 +75,7 @@ def story_as_markdown(db: sqlite3.Connection, owner: str | None, story: str, nod
 
 
 def _upwards(nodes: dict[int, Node], at: int | None) -> Iterator[str]:
-    while at is not None:
+    while at in nodes:
         yield nodes[at].text
-        at = nodes[at].parent
+        parent = nodes[at].parent
+        at = parent if parent is not None and parent < at else None  # in a damaged file there may be a circle

@@ -47,6 +47,8 @@ class History:
 
     def __init__(self, path: Path, keep_seconds: float = 0) -> None:
         self.path = path
+        self.on_recovery: Callable[[], object] = lambda: None
+        """Is called in a thread when everything is written that couldn't be for a while."""
         self._recorder = Recorder(keep_seconds)  # only the writer's thread uses it
         check_place(path)
         self._lock = _lock(path)
@@ -55,7 +57,7 @@ class History:
             self.interrupted = self.read(unfinished)
             """The requests that ran when the last server ended. They are read before any new request is written."""
             with explained(path):
-                self._writer = Writer(path)
+                self._writer = Writer(path, self._recorder.lose_steps, lambda: self.on_recovery())
         except BaseException:
             os.close(self._lock)
             raise

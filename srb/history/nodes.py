@@ -91,7 +91,7 @@ _PATH = f"""
         SELECT id, parent, 0 FROM nodes WHERE story = :story AND id = :node
         UNION ALL
         SELECT nodes.id, nodes.parent, depth + 1 FROM above
-        JOIN nodes ON nodes.story = :story AND nodes.id = above.parent
+        JOIN nodes ON nodes.story = :story AND nodes.id = above.parent AND nodes.id < above.id  -- no endless circle
     )
     {_NODES} JOIN above ON above.id = nodes.id WHERE nodes.story = :story ORDER BY above.depth DESC
 """

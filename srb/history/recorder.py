@@ -11,7 +11,6 @@ import sqlite3
 import time
 import zlib
 from array import array
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -71,6 +70,7 @@ class _Running:
         for the one that runs it now.
     fingerprint: that of the last `StartEvent` that the file has; None: it has none.
     is_suspended: the server's end has interrupted it.
+    has_gap: some of its steps are lost. So the file gets no further ones: a restart goes on before the gap.
     """
 
     submitted: Submitted
@@ -82,6 +82,7 @@ class _Running:
     losses: int = 0
     fingerprint: str | None = None
     is_suspended: bool = False
+    has_gap: bool = False
 
     def __post_init__(self) -> None:
         count = self.submitted.request.count
@@ -105,16 +106,16 @@ class Recorder:
     def __init__(self, keep_seconds: float) -> None:
         self._keep_seconds = keep_seconds
         self._running: dict[str, _Running] = {}
-        self._finished: deque[tuple[float, int]] = deque()
+        self._finished: dict[int, float] = {}  # the time, by the request's number; the first ones finished first
         self._last_number = 0
 
     def restore(self, db: sqlite3.Connection) -> None:
         """Finds the requests that finished before this start and still have their events."""
         (self._last_number,) = db.execute("SELECT coalesce(max(number), 0) FROM requests").fetchone()
         rows = db.execute(
-            "SELECT finished, number FROM requests WHERE status = 'finished' AND request IS NOT NULL ORDER BY finished"
+            "SELECT number, finished FROM requests WHERE status = 'finished' AND request IS NOT NULL ORDER BY finished"
         )
-        self._finished.extend(tuple(row) for row in rows)
+        self._finished = {number: finished or 0 for number, finished in rows}
 
     def begin(self, submitted: Submitted, nodes: list[int]) -> list[Change]:
         """Adds a request. nodes: a list that gets the ids of its alternatives' nodes when they are written."""
@@ -122,9 +123,10 @@ class Recorder:
         return [partial(self._begin, running)]
 
     def _begin(self, running: _Running, db: sqlite3.Connection) -> None:
-        # SQLite would use the number of a removed request again, and what still comes of that one has this number.
-        (last,) = db.execute("SELECT coalesce(max(number), 0) FROM requests").fetchone()
-        running.number = self._last_number = max(last, self._last_number) + 1
+        if not running.number:  # else the transaction is tried again
+            # SQLite would use the number of a removed request again, and what still comes of that one has this number.
+            (last,) = db.execute("SELECT coalesce(max(number), 0) FROM requests").fetchone()
+            running.number = self._last_number = max(last, self._last_number) + 1
         _begin(running, db)
 
     def resume(self, submitted: Submitted, number: int, events: list[Event], losses: int) -> list[Change]:
@@ -147,9 +149,16 @@ class Recorder:
         for request_id, batch in by_request(events).items():
             if running := self._running.get(request_id):
                 changes += self._take(running, batch)
-        if self._finished and self._finished[0][0] < time.time() - self._keep_seconds:
-            changes.append(partial(_drop_events, self._finished.popleft()[1]))
+        first = next(iter(self._finished), None)
+        if first is not None and self._finished[first] < time.time() - self._keep_seconds:
+            del self._finished[first]
+            changes.append(partial(_drop_events, first))
         return changes
+
+    def lose_steps(self) -> None:
+        """Is called when changes are lost that the running requests have made."""
+        for running in self._running.values():
+            running.has_gap = True
 
     def interrupt(self, request_id: str, events: list[Event]) -> list[Change]:
         """Writes the texts of a request as if these events had ended it. It still can be continued."""
@@ -163,7 +172,7 @@ class Recorder:
             events = list(_lasting(running, events))
             if running.losses != losses:
                 yield partial(_set_losses, running, running.losses)
-        if events:
+        if events and not running.has_gap:
             yield partial(_add_step, running, pack(events))
         for event in events:
             if isinstance(event, StreamEvent):
@@ -172,6 +181,8 @@ class Recorder:
                 yield partial(_stop_at, running, event)
             elif isinstance(event, DoneEvent):
                 yield partial(_finish, running, event.usage, self._finished)
+                if running.has_gap:
+                    yield lambda db: _drop_events(running.number, db)
                 del self._running[running.submitted.request.id]
 
 
@@ -304,8 +315,8 @@ def _end_alternative(
         )
 
 
-def _finish(running: _Running, usage: Usage, finished: deque[tuple[float, int]], db: sqlite3.Connection) -> None:
-    finished.append((time.time(), running.number))
+def _finish(running: _Running, usage: Usage, finished: dict[int, float], db: sqlite3.Connection) -> None:
+    finished.setdefault(running.number, time.time())
     db.execute(
         "UPDATE requests SET status = 'finished', finished = ?, usage = ? WHERE number = ?",
         (int(time.time()), json.dumps(dataclasses.asdict(usage)), running.number),

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -56,10 +57,15 @@ class Writer:
     """Writes until it is closed. `submit` and `record` may be called from any thread.
 
     What comes later is lost, with a line in the log, and those who wait for it are told at once.
+
+    on_loss: is called in the writer's thread when MAX_OWED changes are lost.
+    on_recovery: is called in the writer's thread when everything is written that was owed.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, on_loss: Callable[[], object], on_recovery: Callable[[], object]) -> None:
         self._path = path
+        self._on_loss = on_loss
+        self._on_recovery = on_recovery
         self._queue: SimpleQueue[_Job | _Record | None] = SimpleQueue()
         self._owed: list[Change] = []
         self._problem: HistoryError | None = None
@@ -171,6 +177,8 @@ class Writer:
         began = time.monotonic()
         results: list[Callable[[], object]]
         try:
+            if self._problem:
+                self._empty_log()
             self._db.execute("BEGIN IMMEDIATE")
             if self._problem:  # a write that changes nothing, to find out if there is room even if nothing is owed
                 self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
@@ -178,7 +186,7 @@ class Writer:
                 self._make(change)
             results = [entry.done if isinstance(entry, _Record) else self._run(entry) for entry in entries]
             self._db.execute("COMMIT")
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, MemoryError) as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             problem = self._fail(error)
@@ -195,7 +203,13 @@ class Writer:
                 self._problem = None
                 self._db.execute("PRAGMA busy_timeout = 5000")
                 logger.info("the history %s is written again", self._path)
+                results.append(self._on_recovery)
         return results
+
+    def _empty_log(self) -> None:
+        """Gives the room of the log back to the disk. What failed transactions have left there may be what fills it."""
+        with suppress(sqlite3.DatabaseError):
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _run(self, job: _Job) -> Callable[[], object]:
         """Runs a job in a savepoint of its own: if the job fails, the transaction goes on without its writes."""
@@ -227,7 +241,7 @@ class Writer:
                 raise
             logger.exception("a fault in srb: the history %s lacks a change", self._path)
 
-    def _fail(self, error: sqlite3.DatabaseError) -> HistoryError:
+    def _fail(self, error: sqlite3.DatabaseError | MemoryError) -> HistoryError:
         problem = explain(self._path, error)
         if self._problem is None:
             self._problem = problem
@@ -236,22 +250,20 @@ class Writer:
         if len(self._owed) > MAX_OWED:
             logger.error("%d changes are lost that the history %s should have", len(self._owed), self._path)
             self._owed = []
+            self._on_loss()
         return problem
 
     def _sync(self) -> None:
         """Makes the disk keep what was written, and moves it from the log to the file."""
-        db = connect(self._path)
-        try:
-            while not self._closing.is_set():
-                self._dirty.wait()
-                self._dirty.clear()
-                try:
+        while not self._closing.is_set():
+            self._dirty.wait()
+            self._dirty.clear()
+            try:
+                with closing(connect(self._path)) as db:
                     db.execute("PRAGMA wal_checkpoint(PASSIVE)")  # PASSIVE doesn't block the writer
-                except sqlite3.Error as error:
-                    logger.debug("no checkpoint of the history: %s", error)
-                self._closing.wait(_SYNC_SECONDS)
-        finally:
-            db.close()
+            except (sqlite3.Error, MemoryError) as error:
+                logger.debug("no checkpoint of the history: %s", error)
+            self._closing.wait(_SYNC_SECONDS)
 
 
 def _is_wanted(entry: _Job | _Record) -> bool:
@@ -266,4 +278,4 @@ def _is_urgent(entry: _Job | _Record) -> bool:
 
 def _is_of_the_file(error: Exception) -> bool:
     """Whether the file or the disk caused this error, and not a fault in the function that wrote."""
-    return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
+    return isinstance(error, sqlite3.OperationalError | MemoryError) or type(error) is sqlite3.DatabaseError

@@ -90,6 +90,15 @@ def test_a_byte_that_is_no_utf8_is_replaced_and_its_place_is_logged(
     assert "dragon" not in caplog.text
 
 
+def test_a_story_that_goes_in_a_circle_is_read(path: Path) -> None:
+    story = write_history(path)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE nodes SET parent = 2 WHERE id = 1")
+    with History(path) as history:
+        assert history.read(stories.prompt_at, None, story, 2) == ["Once upon a time" + SECRET]
+        assert "Once upon a time" in history.read(story_as_markdown, None, story, 2)
+
+
 def test_a_damaged_schema_is_said(path: Path) -> None:
     write_history(path)
     data = path.read_bytes()

@@ -11,11 +11,16 @@ from pathlib import Path
 import pytest
 from waiting import until
 
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.telling.events import DoneEvent, Event, StartEvent, StopEvent, StreamEvent, Timings, Usage
 from srb.errors import HistoryError, InvalidRequestError, SettingsError
-from srb.history import database, stories, writer
+from srb.history import database, find, stories, writer
 from srb.history.database import UnusableError, prepare
 from srb.history.history import History
 from srb.history.nodes import NewNode
+from srb.history.recorder import Submitted
+from srb.history.unfinished import read_journal, unfinished
 from srb.history.writer import Change
 
 
@@ -245,6 +250,62 @@ def test_the_engine_doesnt_wait_for_a_full_disk_at_each_step(history: History) -
     assert change.tries < 10
     assert history.n_owed == 101
     change.is_full = False
+
+
+def request_with(*words: str) -> tuple[Submitted, list[list[Event]]]:
+    """A request, and the events of each of its steps, but for its end."""
+    request = CompletionRequest(((1, 2),), (SamplingParams(seed=1),), id="cmpl-1")
+    submitted = Submitted(request, None, True, 1, "/v1/completions", "fake", b"{}", "Once")
+    steps: list[list[Event]] = [[StartEvent("cmpl-1", 1, 2, 0, 9, (1,), (None,))]]
+    return submitted, steps + [[StreamEvent("cmpl-1", 0, word, (), None, (7,))] for word in words]
+
+
+def end(length: int) -> list[Event]:
+    usage, timings = Usage(2, length, 0), Timings(0.0, 2, 1.0, length, 1.0)
+    return [StopEvent("cmpl-1", 0, length, "length", None), DoneEvent("cmpl-1", 1, usage, timings)]
+
+
+async def test_what_is_tried_again_grows_nothing(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request begins and ends in each transaction that fails."""
+    monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.001)
+    history.begin(request_with()[0])
+    history.take(end(0))
+    record(history, change := FullDisk())
+    await until(lambda: change.tries > 5)
+    change.is_full = False
+    await until(lambda: history.problem is None)
+    assert history.read(lambda db: db.execute("SELECT number, status FROM requests").fetchone()[:]) == (1, "finished")
+    assert list(history._recorder._finished) == [1]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_request_that_lost_steps_is_never_read_with_a_gap(
+    history: History, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    submitted, (start, one, *others) = request_with("one", " two", " three")
+    history.begin(submitted)
+    for step in (start, one):
+        history.take(step)
+    history.write(lambda _db: None).result()
+    monkeypatch.setattr(writer, "MAX_OWED", 2)
+    monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.001)
+    record(history, change := FullDisk())
+    history.take(others[0])
+    await until(lambda: history.n_owed == 2)
+    record(history, lambda _db: None)
+    await until(lambda: history.problem is None)
+    change.is_full = False
+    history.take(others[1])
+    if ends:
+        history.take(end(3))
+    history.write(lambda _db: None).result()
+    if ends:
+        assert history.read(read_journal, None, "cmpl-1") == "finished"
+        (choice,) = history.read(find.get_request, None, "cmpl-1").alternatives
+        assert choice.text == "one two three"
+    else:  # after a crash it goes on where the gap begins
+        (left,) = history.read(unfinished)
+        assert left.events == start + one
 
 
 def test_a_job_that_fails_leaves_nothing_behind_and_its_neighbours_alone(history: History) -> None:

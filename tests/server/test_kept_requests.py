@@ -579,6 +579,24 @@ async def test_another_model_doesnt_go_on_with_it(connect: Connect, tmp_path: Pa
         assert (await get(client, f"/v1/history/{request_id}"))["status"] == "interrupted"
 
 
+async def test_a_watcher_is_told_of_what_is_written_when_there_is_room(
+    connect: Connect, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.01)
+    client = await connect(FakeBackend(), history=history)
+    story = await begin(client, {"text": "a"})
+    headers = {"Accept": "text/event-stream"}
+    async with client.get(f"/v1/stories/{story}/nodes?since=1", headers=headers) as answer:
+        (pages,) = await asyncio.wrap_future(history.write(lambda db: db.execute("PRAGMA page_count").fetchone()))
+        await asyncio.wrap_future(history.write(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone()))
+        note = secrets.token_hex(50_000)
+        await run(client, story=story, node=1, n=1, max_tokens=8, ignore_eos=True, note=note)
+        history._writer._db.execute("PRAGMA max_page_count = 1000000").fetchone()
+        async with asyncio.timeout(60):  # nothing else has to happen
+            while (event := (await anext(read(answer)))[1])["event"] != "node" or not event["node"]["finish_reason"]:
+                pass
+
+
 async def test_a_full_disk_keeps_nobody_from_reading(
     connect: Connect, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,8 +75,8 @@ class FaultyDisk:
         self._faults, self._db = faults, db
 
     def execute(self, *args: Any) -> sqlite3.Cursor:
-        if args[0] != "ROLLBACK":  # which needs no room
-            self._faults.may_throw(_of_sqlite("SQLITE_FULL"), _of_sqlite("SQLITE_IOERR"))
+        if not args[0].startswith(("ROLLBACK", "PRAGMA busy_timeout")):  # which need no room
+            self._faults.may_throw(_of_sqlite("SQLITE_FULL"), _of_sqlite("SQLITE_IOERR"), MemoryError())
         return self._db.execute(*args)
 
     def __getattr__(self, name: str) -> Any:

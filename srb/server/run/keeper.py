@@ -42,6 +42,8 @@ class Keeper:
         self.is_resuming = False
         """Whether requests of an earlier server can't be read on yet; see `resume_all`."""
         self._loop: asyncio.AbstractEventLoop | None = None  # None until the first request is kept
+        if isinstance(history, History):
+            history.on_recovery = self._on_recovery
 
     @property
     def history(self) -> History:
@@ -94,6 +96,10 @@ class Keeper:
 
         history.take(events, written)
 
+    def _on_recovery(self) -> None:
+        if self._loop:
+            self._loop.call_soon_threadsafe(self.feeds.tell_all)
+
     async def begin(self, submitted: Submitted) -> list[int]:
         """Writes a request that the engine is about to take. Returns the ids of its alternatives' nodes."""
         self._loop = asyncio.get_running_loop()
@@ -123,6 +129,7 @@ class Keeper:
             await asyncio.sleep(RETRY_SECONDS)
             try:
                 self._history = await asyncio.to_thread(open_again)
+                self._history.on_recovery = self._on_recovery
             except SrbError as error:
                 if error.message != self.status:
                     logger.error("%s", error.message)

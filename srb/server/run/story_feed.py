@@ -93,8 +93,12 @@ class Feeds:
                 if isinstance(event, DoneEvent):
                     del self._stories[event.request_id]
 
+    def tell_all(self) -> None:
+        """Tells all watchers that there may be news of their stories."""
+        for story in self._watchers:
+            self.tell(story)
+
     def close(self) -> None:
         """Ends all watching."""
         self.closed = True
-        for story in self._watchers:
-            self.tell(story)
+        self.tell_all()
