@@ -67,6 +67,7 @@ class Recovery:
         self._is_over = asyncio.Event()
         self._is_over.set()
         self._generation = 0
+        self._failure: SrbError | None = None  # why there will be no engine any more
 
     @property
     def is_on(self) -> bool:
@@ -82,6 +83,8 @@ class Recovery:
                 generation = self._generation
                 if rest := taken.told.rest():  # else it ended while it was being given to an engine that then failed
                     await self._give(rest)
+                if self._failure:
+                    raise self._failure  # `fail` didn't know yet that the engine had it
                 taken.in_engine = generation == self._generation
         except BaseException:
             self._taken.pop(request.id, None)
@@ -153,6 +156,7 @@ class Recovery:
         """The last events of all requests: there will be no engine any more. New ones no longer wait for one."""
         if self._task:
             self._task.cancel()
+        self._failure = error
         there = [taken for taken in self._taken.values() if taken.in_engine or taken.request.id in self._on_way]
         for taken in there:
             self.drop(taken.request.id)

@@ -201,6 +201,32 @@ async def test_an_engine_that_cannot_be_made_anew_is_dead(monkeypatch: pytest.Mo
         assert "can't be made anew: no memory for a context" in (await engine.died()).message
 
 
+async def test_a_request_that_a_dying_engine_has_just_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_engine, "MAX_FAILURES", 1)
+    to_thread, has_it, is_known = asyncio.to_thread, threading.Event(), asyncio.Event()
+
+    async def slowly(*args: Any) -> Any:
+        await to_thread(*args)
+        has_it.set()
+        await is_known.wait()
+
+    def fail() -> None:
+        assert has_it.wait(10)
+        raise BugError
+
+    async with engine_on(FakeBackend(on_decode=fail)) as engine:
+        running = await engine.submit(request())
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio, "to_thread", slowly)  # the event loop doesn't know yet that the engine has it
+            asking = asyncio.create_task(engine.submit(request()))
+            await engine.died()
+        is_known.set()
+        with pytest.raises(EngineDeadError):
+            await asking
+        check_order(await running.collect(), running.request)
+        assert engine.health.running == engine.health.waiting == 0
+
+
 async def test_what_is_asked_for_meanwhile_waits_and_what_is_aborted_ends() -> None:
     gate = Gate(backend := FakeBackend())
     running, gone, late = (request(n=2, max_tokens=12, ignore_eos=True) for _ in range(3))
