@@ -17,7 +17,7 @@
     ├── QueueFullError         429  as many requests wait as the server allows; come back later
     ├── NotSupportedError      501  this model or this server's options don't have it
     ├── UnavailableError       503  the model is loading, the server shutting down, or a wait was too long
-    │   ├── EngineRestartError 503  the engine has failed, and is being made anew
+    │   ├── EngineRestartError 503  the engine has failed and restarts
     │   └── EngineDeadError    503  the engine has failed for good
     ├── HistoryError           503  the history's file can't be read or written now
     └── BackendError           500  llama.cpp reported a fault
@@ -228,7 +228,7 @@ class UnavailableError(SrbError):
 
 
 class EngineRestartError(UnavailableError):
-    """The engine has failed, and another one takes its place."""
+    """The engine has failed, and another one replaces it."""
 
     code = "engine_restart"
 

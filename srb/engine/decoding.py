@@ -9,8 +9,7 @@ sequence. So every index has one `StopEvent`, and every request one `DoneEvent`.
 - When a decode fails, what it left in the cells is removed, and the batch is tried again: without the sequences that
   llama.cpp names, or else in halves. So the sequence that makes it fail ends alone, and its neighbours live on.
 - A `BackendError` from a sampler ends this one alternative.
-- Any other exception is a bug: another engine takes this one's place, and goes on with its requests
-  (`srb.serving.recovery`).
+- Any other exception is a bug: another engine replaces this one and resumes its requests (`srb.serving.recovery`).
 
 A prompt that nobody wants any more stops being evaluated in the middle of a decode, through llama.cpp's abort callback.
 llama.cpp calls it for every node of the graph, in Python, so only batches that have nothing but prompts get it. It
@@ -53,7 +52,7 @@ class Decoding:
         self.finished: deque[Sequence] = deque()
         """The sequences that have finished, but still hold what they have leased."""
         self.at_work: Way | None = None
-        """The one that takes a row now. After an exception in that, its request is the likely cause."""
+        """The one that takes a row now. If that raises an exception, its request is the likely cause."""
         self.now = 0.0
         """When the last decode returned, or sequences last began, in seconds of the clock."""
         self._backend = backend

@@ -41,8 +41,8 @@ from srb.errors import SrbError, UnavailableError, in_use
 class Abandoned:
     """What is known of an engine's failure.
 
-    cause: the id of the request that it was working for; None if it was working for several.
-    unread: the ids of the requests that were added, and that no step has looked at.
+    cause: the id of the request that it was working on; None if it was working on several.
+    unread: the ids of requests that were added since the last step began.
     """
 
     cause: str | None = None
@@ -195,10 +195,10 @@ class Engine(Facade, ForPrograms):
             each.clear()
         return Abandoned(cause, frozenset(active.id for active in unread))
 
-    def succeed(self, failed: "Engine", reason: str) -> None:
-        """Takes over what an abandoned engine has counted, and the scales that its adapters were given.
+    def take_over(self, failed: "Engine", reason: str) -> None:
+        """Takes over the counts of an abandoned engine, and the scales of its adapters.
 
-        reason: why that engine has failed.
+        reason: why that engine failed.
         """
         for each in fields(Totals):
             setattr(self._totals, each.name, getattr(failed._totals, each.name))

@@ -3,10 +3,9 @@
 The thread alone owns the engine. It loads the model, steps the engine while there is work, and hands the events to
 the event loop once per step.
 
-If a step raises an exception, the thread makes another engine on the same backend, and the requests go on there
-(recovery.py). The process needn't end for that: llama.cpp reports what goes wrong by return codes, which are errors of
-single requests, and it can't be continued after an assertion anyway. Its weights are never written to. Its cache may be
-half written, so it is freed and made anew.
+If a step raises an exception, the thread makes another engine on the same backend, and the requests resume there
+(recovery.py). A new process isn't needed: llama.cpp reports faults by return codes, which end single requests, and an
+assertion ends the process anyway. The weights are never written to. The KV cache may be half written, so it is freed.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ from srb.files.download import fetch_model
 from srb.llama import LlamaBackend
 from srb.options.settings import Settings, check_settings
 from srb.serving.early_loading import Load
-from srb.serving.engine_client import EngineClient, Record, client_options, persistently
+from srb.serving.engine_client import EngineClient, Record, client_options, retry
 from srb.serving.log_format import loggable
 from srb.serving.making import make_engine
 from srb.serving.recovery import Recovery
@@ -39,7 +38,7 @@ from srb.serving.recovery import Recovery
 logger = logging.getLogger("srb")
 
 MAX_FAILURES = 3
-"""The engine isn't made anew when it has failed this often in FAILURE_SECONDS."""
+"""After this many failures in FAILURE_SECONDS the engine isn't restarted."""
 
 FAILURE_SECONDS = 600.0
 
@@ -219,7 +218,7 @@ class AsyncEngine(EngineClient):
         """Tells what happened to one request in a step."""
         self._is_sleeping = False
         try:
-            persistently(partial(self._tell, events))
+            retry(partial(self._tell, events))
         except Exception:
             request_id = events[0].request_id
             logger.exception("a fault in srb: events of request %s are lost, so it ends", request_id)
@@ -229,9 +228,9 @@ class AsyncEngine(EngineClient):
     def _on_failure(self) -> None:
         if self._status == "ready":
             self._status = "restarting"
-        self._recovery.begin()
+        self._recovery.pause()
 
-    def _on_remade(self, engine: Engine, error: Exception, abandoned: Abandoned) -> None:
+    def _on_restart(self, engine: Engine, error: Exception, abandoned: Abandoned) -> None:
         self._engine = engine
         self._n_restarts += 1
         if self._status == "restarting":
@@ -286,7 +285,7 @@ class AsyncEngine(EngineClient):
             try:
                 self._run(engine)
             except Exception as error:
-                engine = self._successor(engine, backend, error)
+                engine = self._restarted(engine, backend, error)
             else:
                 break
         if engine:
@@ -316,40 +315,40 @@ class AsyncEngine(EngineClient):
                 self._call(self._on_sleep)
                 idle_from = None
 
-    def _successor(self, engine: Engine, backend: Backend, error: Exception) -> Engine | None:
-        """Another engine in place of one that has failed; None if it isn't worth another try."""
+    def _restarted(self, engine: Engine, backend: Backend, error: Exception) -> Engine | None:
+        """The engine that replaces a failed one; None after too many failures, or if it can't be made."""
         now = time.monotonic()
         self._failed_at = [at for at in self._failed_at if now - at < FAILURE_SECONDS] + [now]
         reason = loggable(error) or type(error).__name__  # all requests may get it, so it has nothing of any of them
         self._call(self._on_failure)
         if len(self._failed_at) < MAX_FAILURES:
-            logger.error("the engine has failed, and is made anew; its requests go on", exc_info=error)
-            abandoned = _put_away(engine, EngineRestartError("the engine has failed; another one takes its place"))
+            logger.error("the engine has failed and restarts; its requests resume", exc_info=error)
+            abandoned = _abandon(engine, EngineRestartError("the engine has failed and restarts"))
             try:
                 backend.reset()
                 successor = self._make(backend)
-                successor.succeed(engine, reason)
+                successor.take_over(engine, reason)
                 self._stats = successor.stats()
             except Exception as second:
-                error, reason = second, f"{reason}, and can't be made anew: {loggable(second)}"
+                error, reason = second, f"{reason}, and can't be restarted: {loggable(second)}"
             else:
-                self._in_order(partial(self._on_remade, successor, error, abandoned))
+                self._in_order(partial(self._on_restart, successor, error, abandoned))
                 return successor
         logger.error(
             "the engine has failed for good; running requests end with an error, new ones are refused", exc_info=error
         )
         dead = EngineDeadError(f"the engine has failed: {reason}")
-        _put_away(engine, dead)
+        _abandon(engine, dead)
         self._in_order(partial(self._on_death, dead))
         return None
 
 
-def _put_away(engine: Engine, error: SrbError) -> Abandoned:
-    """Abandons a failed engine, and closes it; see `Engine.abandon`. What goes wrong in that is only logged."""
+def _abandon(engine: Engine, error: SrbError) -> Abandoned:
+    """Abandons a failed engine and closes it. An exception in that is logged."""
     abandoned = Abandoned()
     try:
         abandoned = engine.abandon(error)
         engine.close()
     except Exception:
-        logger.exception("the failed engine can't be put away as a whole")
+        logger.exception("the failed engine can't be closed")
     return abandoned

@@ -35,7 +35,7 @@ from srb.serving.tables import Tabulation
 logger = logging.getLogger("srb")
 
 MAX_TRIES = 5
-"""How often an event is given to the event loop, and to its readers, if that raises an exception."""
+"""How often the delivery of an event is tried if it raises an exception."""
 
 _KEEP_BYTES = 256 << 20
 """How much memory finished requests may take that can still be read."""
@@ -44,8 +44,8 @@ Record = Callable[[list[Event], Callable[[], object]], object]
 """Gets the events of a step, and a function that it must call when readers may see them."""
 
 
-def persistently(function: Callable[[], object]) -> None:
-    """Calls a function that streams depend on, and calls it again if it raises an exception. Raises the last one."""
+def retry(function: Callable[[], object]) -> None:
+    """Calls a function up to MAX_TRIES times, until it raises no exception. Raises the last one."""
     for _ in range(MAX_TRIES - 1):
         try:
             function()
@@ -337,12 +337,12 @@ class EngineClient(AsyncForPrograms):
     def _call(self, *functions: Callable[[], object]) -> None:
         """Calls functions in the event loop, after all that were given to this method before. From any thread."""
         self._undelivered += functions
-        persistently(partial(self._loop.call_soon_threadsafe, self._deliver))
+        retry(partial(self._loop.call_soon_threadsafe, self._deliver))
 
     def _deliver(self) -> None:
         while self._undelivered:
             try:
-                persistently(self._undelivered[0])
+                retry(self._undelivered[0])
             except Exception:
                 logger.exception("a fault in srb: what the engine tells can't be taken")
             self._undelivered.popleft()

@@ -27,7 +27,7 @@ class Health:
     progress: the loaded fraction of the model, 0 to 1.
     running, waiting: numbers of requests. stats: None before the model is loaded.
     is_sleeping: whether the model was freed until the next request.
-    engine_restarts: how often the engine has failed, and was made anew.
+    engine_restarts: how often the engine has failed and restarted.
     replicas: the engines that do the work, if there are several; then `stats` is the sum of theirs.
     """
 

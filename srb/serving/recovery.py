@@ -1,13 +1,13 @@
-"""`Recovery`: what the engine is doing for whom, so that its successor can go on with it if it fails.
+"""`Recovery`: resumes the requests of an engine that failed on the engine that replaces it.
 
-An exception in the engine's thread is a bug, or a limit of the machine. The requests have done nothing, and what was
-told of each is enough to go on: its successor resumes them as a server resumes detached ones after its restart
-(`srb.engine.asking.resume`). Their readers see a pause.
+An exception in the engine's thread is a bug, or a limit of the machine. Usually no request is to blame, and the events
+so far are enough to resume each one, as a server resumes detached requests after a restart
+(`srb.engine.asking.resume`). Readers see a pause.
 
-A request may be the cause. If the engine has failed twice while it worked for one, this one ends with an error, and the
-others go on. It can't always say for which one it worked: a batch has rows of several. So the requests come back one at
-a time, the shortest first: the next one is given to the successor when it has told something new of the one before. If
-it fails again meanwhile, the request that was on its way back is taken for the cause.
+A request may be the cause. If the engine fails twice while it works on one request, that request ends with an error,
+and the others resume. The engine can't always name the request, because a batch has rows of several. So the requests
+are resumed one at a time, the shortest first: the next one waits for the first new event of the one before. If the
+engine fails meanwhile, the request that was being resumed is taken for the cause.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from srb.errors import EngineRestartError, SrbError
 
 @dataclass(eq=False)
 class _Taken:
-    """A request that an engine was given.
+    """A request that was given to an engine.
 
-    told: what was told of it. aborts: what is to be aborted of it, which an engine that fails may not have done.
-    in_engine: whether the present engine has it. is_back: set when the present engine has told more than its start.
-    n_failures: how many engines have failed while they worked for it alone.
+    told: its events so far. aborts: the aborts that were asked for; an engine that fails may have lost them.
+    in_engine: whether the present engine has it. is_back: set by the first event after its start, on this engine.
+    n_failures: how many engines failed while they worked on it.
     """
 
     request: CompletionRequest
@@ -39,16 +39,16 @@ class _Taken:
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens are to be computed before it goes on."""
+        """How many tokens must be computed before it resumes."""
         return self.request.prompt_tokens + sum(self.told.lengths)
 
 
 class Recovery:
-    """The requests that an engine has, and the way back of those that a failed one had. It belongs to the event loop.
+    """The requests of an engine, and of those that failed before it. It belongs to the event loop.
 
-    add: gives a request to the present engine. Raises `EngineRestartError` if that has failed.
+    add: gives a request to the present engine. Raises `EngineRestartError` if that engine has failed.
     abort: aborts a request, or one alternative of it, in the present engine.
-    put: tells events that no engine has made.
+    put: delivers events that no engine has made.
     """
 
     def __init__(
@@ -61,21 +61,16 @@ class Recovery:
         self._abort = abort
         self._put = put
         self._taken: dict[str, _Taken] = {}
-        self._on_way: dict[str, _Taken] = {}  # those that no engine has now; the first ones are next
-        self._returning: _Taken | None = None  # was given to the successor, which has told nothing of it yet
+        self._pending: dict[str, _Taken] = {}  # in no engine now; resumed in this order
+        self._resuming: _Taken | None = None  # given to the engine, without an event so far
         self._task: asyncio.Task[None] | None = None
         self._is_over = asyncio.Event()
         self._is_over.set()
         self._generation = 0
         self._failure: SrbError | None = None  # why there will be no engine any more
 
-    @property
-    def is_on(self) -> bool:
-        """Whether an engine has failed, and not all of its requests are back."""
-        return not self._is_over.is_set()
-
     async def take(self, request: CompletionRequest) -> None:
-        """Gives a new request to the engine, as soon as no others are on their way back. Raises what `add` raises."""
+        """Gives a new request to the engine, after all requests of a failed one. Raises what `add` raises."""
         taken = self._taken[request.id] = _Taken(request, Said(request))
         try:
             while request.id in self._taken and not taken.in_engine:
@@ -87,11 +82,11 @@ class Recovery:
                     raise self._failure  # `fail` didn't know yet that the engine had it
                 taken.in_engine = generation == self._generation
         except BaseException:
-            self._taken.pop(request.id, None)
+            self.drop(request.id)
             raise
 
     def told(self, events: list[Event]) -> None:
-        """Notes what the engine has told of one request, after its readers have it."""
+        """Takes the engine's events of one request, after they were delivered."""
         taken = self._taken.get(events[0].request_id)
         if taken is None:
             return
@@ -106,25 +101,25 @@ class Recovery:
         """Ends a request, or one alternative of it, wherever it is."""
         if taken := self._taken.get(request_id):
             taken.aborts.append((index, reason))
-        if taken := self._on_way.get(request_id):
+        if taken := self._pending.get(request_id):
             self._end(taken, "abort", reason, index=index)
         else:
             self._abort(request_id, index, reason)
 
-    def begin(self) -> None:
-        """Makes new requests wait: the engine has failed, and its successor isn't there yet."""
+    def pause(self) -> None:
+        """Makes new requests wait: the engine has failed, and the next one isn't there yet."""
         self._is_over.clear()
 
     def resume(self, error: Exception, abandoned: Abandoned) -> None:
-        """Gives the requests of a failed engine to its successor. error: why it has failed."""
+        """Resumes the requests of a failed engine on the present one. error: why it failed."""
         self._generation += 1
         if self._task:
             self._task.cancel()
         cause = self._cause(error, abandoned)
-        self._returning = None
-        there = [taken for taken in self._taken.values() if taken.in_engine or taken.request.id in self._on_way]
+        self._resuming = None
+        there = [taken for taken in self._taken.values() if taken.in_engine or taken.request.id in self._pending]
         there.sort(key=lambda taken: (not taken.told.has_begun, taken.n_tokens))
-        self._on_way = {taken.request.id: taken for taken in there}
+        self._pending = {taken.request.id: taken for taken in there}
         for taken in there:
             taken.in_engine = False
             taken.is_back.clear()
@@ -133,47 +128,47 @@ class Recovery:
         if cause:
             reason = f"the engine has failed twice on this request ({type(error).__name__}); its log says why"
             self._end(cause, "error", error=SrbError(reason, code="engine_failed"))
-        self._task = asyncio.ensure_future(self._bring_back())
+        self._task = asyncio.ensure_future(self._resume_pending())
 
     def _cause(self, error: Exception, abandoned: Abandoned) -> _Taken | None:
-        """The request because of which the engine has failed, if it is for the second time."""
+        """The request that made the engine fail for the second time, if there is one."""
         if isinstance(error, OSError | MemoryError):
             return None  # a full disk, no memory, too few file descriptors
         if cause := self._taken.get(abandoned.cause or ""):
             cause.n_failures += 1
             return cause if cause.n_failures > 1 else None
-        suspect = self._returning
-        return (
-            suspect if suspect and not suspect.is_back.is_set() and suspect.request.id not in abandoned.unread else None
-        )
+        suspect = self._resuming
+        if suspect is None or suspect.is_back.is_set() or suspect.request.id in abandoned.unread:
+            return None
+        return suspect
 
     def drop(self, request_id: str) -> None:
-        """Forgets a request. Its readers are told by somebody else."""
+        """Forgets a request, without an event."""
         self._taken.pop(request_id, None)
-        self._on_way.pop(request_id, None)
+        self._pending.pop(request_id, None)
 
     def fail(self, error: SrbError) -> list[Event]:
-        """The last events of all requests: there will be no engine any more. New ones no longer wait for one."""
+        """The last events of all requests: no engine follows. New requests no longer wait for one."""
         if self._task:
             self._task.cancel()
         self._failure = error
-        there = [taken for taken in self._taken.values() if taken.in_engine or taken.request.id in self._on_way]
+        there = [taken for taken in self._taken.values() if taken.in_engine or taken.request.id in self._pending]
         for taken in there:
             self.drop(taken.request.id)
         self._is_over.set()
         return [event for taken in there for event in taken.told.end("error", error=error)]
 
-    async def _bring_back(self) -> None:
-        while self._on_way:
-            taken = next(iter(self._on_way.values()))
-            request_id, rest = taken.request.id, None
+    async def _resume_pending(self) -> None:
+        while self._pending:
+            taken = next(iter(self._pending.values()))
+            request_id = taken.request.id
             try:
                 rest = taken.told.rest()
                 if rest is None:
                     self._end(taken, "abort")  # only its last event is missing
                     continue
-                del self._on_way[request_id]
-                self._returning, taken.in_engine = taken, True
+                del self._pending[request_id]
+                self._resuming, taken.in_engine = taken, True
                 await self._give(rest)
             except Exception as error:
                 reason = error if isinstance(error, SrbError) else SrbError(f"it can't go on: {type(error).__name__}")
@@ -182,14 +177,14 @@ class Recovery:
             for index, why in taken.aborts:  # those that came while it was being given
                 self._abort(request_id, index, why)
             await taken.is_back.wait()
-        self._returning = None
+        self._resuming = None
         self._is_over.set()
 
     async def _give(self, request: CompletionRequest) -> None:
         try:
             await self._add(request)
         except EngineRestartError:  # it has failed meanwhile, and `resume` will come
-            self._returning = None
+            self._resuming = None
 
     def _end(
         self,

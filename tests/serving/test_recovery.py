@@ -1,4 +1,4 @@
-"""An engine that fails is a pause: its successor goes on with its requests."""
+"""An engine failure is a pause: another engine resumes the requests."""
 
 import asyncio
 import threading
@@ -189,7 +189,7 @@ async def test_failures_that_lie_ten_minutes_apart_do_not_add_up(monkeypatch: py
         assert engine.health.engine_restarts == 5
 
 
-async def test_an_engine_that_cannot_be_made_anew_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_engine_that_cannot_be_restarted_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise BackendError("no memory for a context")
 
@@ -198,7 +198,7 @@ async def test_an_engine_that_cannot_be_made_anew_is_dead(monkeypatch: pytest.Mo
     async with engine_on(backend) as engine:
         events = await collect(engine, each := request(ignore_eos=True))
         check_order(events, each)
-        assert "can't be made anew: no memory for a context" in (await engine.died()).message
+        assert "can't be restarted: no memory for a context" in (await engine.died()).message
 
 
 async def test_a_request_that_a_dying_engine_has_just_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

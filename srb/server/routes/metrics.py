@@ -112,7 +112,7 @@ class _Snapshot(Collector):
         yield CounterMetricFamily("srb:ahead_tokens", text, self.engine.ahead.n_tokens)
         text = "Alternatives that were drawn ahead, in part or whole, and then asked for"
         yield CounterMetricFamily("srb:ahead_taken", text, self.engine.ahead.n_given)
-        text = "Times that the engine has failed and was made anew"
+        text = "Times that the engine has failed and restarted"
         yield CounterMetricFamily("srb_engine_restarts", text, health.engine_restarts)
         counts: dict[tuple[str, ...], float] = {(state,): n for state, n in self.connections.counts.items()}
         yield _family(GaugeMetricFamily, "srb:connections", "Open connections", ("state",), counts)
