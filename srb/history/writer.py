@@ -200,9 +200,9 @@ class Writer:
             self._owed = []
             self._dirty.set()
             if self._problem:
-                self._problem = None
                 self._db.execute("PRAGMA busy_timeout = 5000")
                 logger.info("the history %s is written again", self._path)
+                self._problem = None
                 results.append(self._on_recovery)
         return results
 
