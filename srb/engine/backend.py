@@ -10,6 +10,7 @@ from srb.engine.asking.model import ChatTemplate, Drafter, Embedder, ModelInfo, 
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.batch import Batch as Batch  # a part of this protocol
 from srb.engine.costs import Costs
+from srb.engine.kv.layout import Layout, Load
 from srb.engine.prompts.adapters import Adapter
 from srb.engine.prompts.media import MediaReader
 
@@ -85,17 +86,17 @@ class Backend(Protocol):
 
     @property
     def n_cells(self) -> int:
-        """How many KV positions a prompt and its alternatives can have together, or each, see `block_size`."""
+        """The longest context of one request, in KV positions."""
 
     @property
-    def n_cells_in_all(self) -> int:
-        """How many there are: as many as `n_cells` if the sequences share them."""
+    def layout(self) -> Layout:
+        """How the cells are laid out now, or will be when `prepare` makes the context."""
 
     @property
     def block_size(self) -> int:
         """0: sequences share cells, and prompts are evaluated in any pieces.
 
-        Otherwise each sequence has `n_cells` cells of its own, and its logits are the same to the last bit whatever
+        Otherwise the cells are always in streams, and a sequence's logits are the same to the last bit whatever
         else is evaluated, if its prompt is evaluated in blocks of so many tokens, each in a batch of its own.
         """
 
@@ -105,7 +106,7 @@ class Backend(Protocol):
 
     @property
     def n_seqs(self) -> int:
-        """How many sequences there can be, at least `n_parallel`; seq_ids go from 0 to n_seqs - 1.
+        """How many sequences the layout has that has most, at least `n_parallel`.
 
         With a model that forgets there are at least 6, or 3 if `n_parallel` is 1. An alternative that may go back takes
         three: one for its prompt, one for itself and one for its mark. A negative prompt takes another three.
@@ -153,13 +154,20 @@ class Backend(Protocol):
     def media(self) -> MediaReader | None:
         """Turns images and sounds into parts of prompts; None: the model takes neither."""
 
-    def prepare(self, work: list[tuple[int, int, int]]) -> None:
-        """Tells the backend what comes next, so that it can choose the fastest way to evaluate that.
+    def choose(self, loads: Sequence[Load], n_held: int) -> Layout:
+        """The layout that suits what runs and waits: the present one, unless another one pays.
+
+        loads: in the order in which they will run. n_held: how many cells are in use, which a change would move.
+        """
+
+    def prepare(self, layout: Layout) -> None:
+        """Makes the cells with this layout, if they aren't there.
 
         Called only when no sequence holds a cell. Raises `SrbError` if it can't evaluate now; it is called again then.
-        work: for each prompt, its number of tokens, how many sequences continue it, and how many tokens each of these
-        may generate.
         """
+
+    def length(self, seq_id: int) -> int:
+        """How many tokens a sequence holds."""
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         """Evaluates the rows, and keeps the logits of the rows that want them until the next decode.

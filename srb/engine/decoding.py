@@ -75,6 +75,11 @@ class Decoding:
                 rule.between_steps()
         for prompt in self._scheduler.prompts:
             prompt.way.before_step()
+        while not self._scheduler.reserve():
+            if self.finished:
+                self.release(must=True)
+            else:
+                self._cells.preempt(self._scheduler.victims())
         for plan in self._planner.next(self._scheduler.prompts, self._cells.awaiting, self._backend.costs):
             self._run(plan, is_unwanted if plan.is_alone else None)
 
@@ -155,8 +160,10 @@ class Decoding:
             prompt, active = seq.prompt, seq.prompt.active
             if seq.state != "prefilling":
                 continue  # it was aborted
-            if any(each.prompt.logits is None for each in seq.together):
+            if not all(each.prompt.is_ready for each in seq.together):
                 self._scheduler.prefilling.append(seq)
+                continue
+            if seq.swapped and not (self._cells.swap_in(seq) and seq.state == "prefilling"):
                 continue
             for listener in self._listeners:
                 listener.begins(prompt)
@@ -169,6 +176,20 @@ class Decoding:
         self.at_work = None
         for way in began:
             way.after_step()
+
+    def release(self, *, is_idle: bool = False, is_waited_for: bool = True, must: bool = False) -> None:
+        """Gives back what finished sequences have leased, as far as there is time to keep what they have evaluated.
+
+        A sequence that has to wait for this time keeps all its cells meanwhile. must: don't wait.
+        """
+        while self.finished:
+            may_go = [
+                listener.lets_go(self.finished[0], is_idle=is_idle, is_waited_for=is_waited_for)
+                for listener in self._listeners
+            ]
+            if not (must or all(may_go)):
+                return
+            self._cells.give_back(self.finished.popleft())
 
     def finish(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
         """Ends a sequence. The last sequence of a request ends the request, too."""

@@ -22,7 +22,6 @@ from srb.engine.kept.store import Store
 from srb.engine.kv.cells import Cells
 from srb.engine.kv.kv_cache import KVCache
 from srb.engine.kv.memory import memory_of
-from srb.engine.kv.needs import work_of
 from srb.engine.mailbox import Abort, Mailbox
 from srb.engine.ports import Listener
 from srb.engine.programs.texts import Answer as Answer
@@ -74,7 +73,7 @@ class Engine(Facade, ForPrograms):
     ) -> None:
         super().__init__(backend, default_max_tokens)
         self._clock = clock
-        self._cache = KVCache(backend.n_cells_in_all, backend.n_seqs)
+        self._cache = KVCache(backend.layout)
         totals = self._totals = Totals()
         memory = memory_of(backend, self._cache)
         self._kept = Kept(backend, memory, cache_bytes, store, self._totals, clock)
@@ -89,7 +88,9 @@ class Engine(Facade, ForPrograms):
         self._outbox = Outbox(backend, clock)
         scoring = PromptScoring(backend, self._outbox)
         self._listeners: list[Listener] = [scoring, *self._kept.listeners(self._scheduler)]
-        self._cells = Cells(backend, self._scheduler, self._listeners, self._totals)
+        self._cells = Cells(
+            backend, self._cache, self._scheduler, memory, self._kept.retained, self._listeners, totals, clock
+        )
         self._decoding = Decoding(
             backend, self._scheduler, self._cells, self._outbox, self._listeners, totals, observe, clock
         )
@@ -148,6 +149,8 @@ class Engine(Facade, ForPrograms):
             cells=self._cache.leased_cells,
             cells_shared=self._scheduler.shared_cells,
             max_cells=self._cache.n_cells,
+            layout=self._cache.layout.name,
+            n_preempted=self._scheduler.n_preempted,
             media=self._backend.media,
         )
 
@@ -183,7 +186,8 @@ class Engine(Facade, ForPrograms):
         unread = [message for message in self._mail.close(error) if isinstance(message, ActiveRequest)]
         for active in (*self._scheduler.running.values(), *self._scheduler.waiting.values(), *unread):
             active.compiled.close()
-        prompts = dict.fromkeys((*self._scheduler.prompts, *(seq.prompt for seq in self._decoding.finished)))
+        running = [each for active in self._scheduler.running.values() for each in active.prompts + active.companions]
+        prompts = dict.fromkeys((*running, *self._scheduler.prompts, *(seq.prompt for seq in self._decoding.finished)))
         for seq in (seq for prompt in prompts for seq in prompt.sequences):
             if seq.sampler:
                 seq.sampler.close()
@@ -238,27 +242,40 @@ class Engine(Facade, ForPrograms):
 
     def _admit(self) -> None:
         """Admits the requests and sequences that there is room for, and lets their prompts begin with what is known."""
-        is_empty = self._cache.leased_cells == 0
+        if self._scheduler.has_news or self._scheduler.is_outgrown():
+            try:
+                self._lay_out()
+            except SrbError as error:
+                self._refuse(error)
+                return
         for prompts in self._scheduler.admit(self._clock()):
-            if is_empty:
-                try:
-                    self._backend.prepare(list(map(work_of, prompts)))
-                except SrbError as error:
-                    self._refuse(error)
-                    return
-                is_empty = False
             # Forks come first. A restored state may take over cells that have left the sliding window of their
             # sequence, and a fork from further back may still need these cells.
             for prompt in sorted(
                 prompts, key=lambda each: each.beginning is not None and each.beginning.source is None
             ):
-                self._totals.prompt_tokens += len(prompt.tokens)
+                if prompt.active.admitted is None:
+                    self._totals.prompt_tokens += len(prompt.tokens)
                 self._cells.fill(prompt)
             for active in dict.fromkeys(prompt.active for prompt in prompts):
                 if active.admitted is None:
                     self._start(active)
         self._cells.share()
         self._decoding.begin_sequences()
+
+    def _lay_out(self) -> None:
+        """Lets the backend choose how the cells are laid out for what runs and waits. Raises `SrbError`."""
+        loads = list(self._scheduler.loads())
+        if not loads:
+            return
+        layout = self._backend.choose(loads, self._cache.leased_cells)
+        if layout != self._cache.layout:
+            self._decoding.release(must=True)
+            self._cells.lay_out(layout)
+        if not self._cache.leased_cells:
+            self._backend.prepare(layout)
+            if self._backend.layout != layout:  # there is no memory for another one
+                self._cells.lay_out(self._backend.layout)
 
     def _refuse(self, error: SrbError) -> None:
         """Ends who waits for a backend that can't be prepared. Their cells are empty, so it has none to remove."""
@@ -268,8 +285,7 @@ class Engine(Facade, ForPrograms):
             self._outbox.error(active, None, reason)
             for seq in active.living:
                 self._decoding.finish(seq, "error", None)
-        self._decoding.finished.clear()
-        self._scheduler.release_all()
+        self._decoding.release(must=True)
 
     def _start(self, active: ActiveRequest) -> None:
         active.admitted = self._clock()
@@ -294,11 +310,4 @@ class Engine(Facade, ForPrograms):
         # An idle engine gives everything back before the next request, which then finds the same empty cells.
         is_idle = not self._scheduler.is_running
         is_waited_for = self._scheduler.is_waited_for or (is_idle and bool(self._mail))
-        while finished:
-            may_go = (
-                listener.lets_go(finished[0], is_idle=is_idle, is_waited_for=is_waited_for)
-                for listener in self._listeners
-            )
-            if not all(may_go):
-                return
-            self._cells.give_back(finished.popleft())
+        self._decoding.release(is_idle=is_idle, is_waited_for=is_waited_for)

@@ -147,7 +147,7 @@ class Planner:
         first, *_ = turn = in_turn(prefilling, n_passing)
         if rows:
             seconds, least = enough(seconds, for_rows, first.evaluated, costs)
-        n_ahead = sum(ahead.values())
+        n_ahead = sum(n * len(row.together) for row, n in ahead.items())
         budget = Budget(most, seconds - costs.step, self._most_outputs, least, is_alone=not rows)
         pieces = self._pieces.choose(turn, awaiting, costs, budget)
         n_tokens = sum(n_tokens for _, n_tokens in pieces)

@@ -64,8 +64,11 @@ class Way:
     begins_anew = False
     """Whether it begins with the prompt again after an interruption, and finds what it had found before."""
 
-    takes_what_fits = False
-    """Whether sequences that an empty cache has no room for are left out. Otherwise they begin later."""
+    is_divisible = False
+    """Whether its sequences can be preempted one by one, and computed again from their tokens."""
+
+    needs_unified = False
+    """Whether its rows fork or move cells in nearly every step, which is slow or impossible in streams."""
 
     holds_texts = True
     """Whether a sequence holds the text of its alternative, which other prompts may begin with."""
@@ -88,20 +91,18 @@ class Way:
         """What all rows are named that are always in the same step as a row: by its own name, it is alone."""
         return id(row)
 
-    def size(self, seq: Any, wanted: int, most: int, n_cells: int) -> bool:
-        """Sets how many tokens a sequence may generate at least, in an empty cache of so many cells.
+    row_cells = 0
+    """How many cells each of its own rows needs at most."""
 
-        wanted: how many it asks for; -1: as many as there is room for, but at most `most`.
-        Returns whether it shares the room that there is with siblings.
+    def group(self, seq: Any) -> Hashable:
+        """Names the sequences that are admitted, preempted and resumed together: by its own name, it is alone."""
+        return id(seq)
+
+    def size(self, seq: Any, wanted: int, most: int, n_cells: int) -> None:
+        """Sets how many tokens a sequence may generate in a context of so many cells.
+
+        wanted: how many it asks for; -1: until the context is full, but at most `most`.
         """
-        raise NotImplementedError
-
-    def allow(self, seq: Any, room: int) -> None:
-        """Sets for how many tokens a sequence and its companions have room."""
-        raise NotImplementedError
-
-    def least_room(self, seq: Any) -> int:
-        """For how many tokens a sequence needs room for now, if it took all the room that there was."""
         raise NotImplementedError
 
     def before_step(self) -> None:

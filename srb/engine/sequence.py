@@ -11,6 +11,7 @@ from typing import Literal
 from srb.engine.asking.request import CompletionRequest, Resumed
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Compiled, Logits, Sampler
+from srb.engine.backend import State as SavedState
 from srb.engine.kv.keys import keys_of
 from srb.engine.kv.kv_cache import Span
 from srb.engine.kv.radix import pack
@@ -22,13 +23,28 @@ from srb.engine.prompts.stretches import Stretch, whole_blocks
 from srb.engine.telling.events import AbortReason, FinishReason, Token
 from srb.engine.telling.text import StopStrings, TextState
 
-State = Literal["waiting", "prefilling", "running", "idle", "finished"]
+State = Literal["waiting", "prefilling", "running", "idle", "preempted", "finished"]
 """What a sequence is doing.
 
-waiting: it holds nothing yet. prefilling: it has leased its cells, and its prompt is being evaluated.
-running: each step evaluates a row for it, or rows of its way in place of it. idle: it holds a text, and has nothing to
-evaluate now. finished: it gets no more tokens.
+waiting: it holds nothing yet. prefilling: it was admitted, and its prompt is being evaluated, or its cells are about to
+be swapped in. running: each step evaluates a row for it, or rows of its way in place of it. idle: it holds a text, and
+has nothing to evaluate now. preempted: its cells were taken for others, and it goes on when there are some.
+finished: it gets no more tokens.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """The cells of a sequence while they are swapped out.
+
+    state: those of the positions from `start` to `end`; None: they must be computed again.
+    resumes: what the sequence was doing.
+    """
+
+    state: SavedState | None
+    start: int
+    end: int
+    resumes: State = "running"
 
 
 class ActiveRequest:
@@ -44,7 +60,7 @@ class ActiveRequest:
         self.prompts: list[Prompt] = []
         self.companions: list[Prompt] = []  # prompts of the companions of its sequences
         self.rules: list[Rule] = []  # those of all its sequences
-        self.first_wave: list[Sequence] = []  # the sequences that begin together; set when the request is queued
+        self.number = 0  # the requests' order; the scheduler sets it
         self.early_aborts: dict[int, AbortReason] = {}  # by index: alternatives aborted while the request waits
         self.arrived = self.queued = arrived  # this time and the next two are seconds of the engine's clock
         self.admitted: float | None = None
@@ -69,8 +85,8 @@ class ActiveRequest:
 
     @property
     def waiting(self) -> "list[Sequence]":
-        """The sequences that wait for room."""
-        return [seq for prompt in self.prompts for seq in prompt.sequences if seq.state == "waiting"]
+        """The sequences that wait for cells: those that haven't begun, and those that were preempted."""
+        return [seq for prompt in self.prompts for seq in prompt.sequences if seq.is_pending]
 
 
 Held = tuple[int, list[Token], bytes]
@@ -126,7 +142,9 @@ class Prompt:
         self.was_retained = False  # whether saving its state was tried; it is tried once
         self.saved = 0  # how many of its tokens a saved state has, while it runs
         self.seq_id: int | None = None
-        self.row_ids: list[int] = []  # the seq_ids of the rows that its way has itself
+        self.row_ids: list[int] = []  # the seq_ids of the rows that its way has itself; kept while it is swapped out
+        self.swapped: Swapped | None = None
+        self.swapped_rows: dict[int, Swapped] = {}  # by the seq_ids of its rows
         self.span: Span | None = None
         self.sequences = [
             Sequence(self, index, params := active.request.params(index), stops.get(params.stop), resumed)
@@ -137,6 +155,11 @@ class Prompt:
     def is_evaluated(self) -> bool:
         """Whether all of its tokens are in its cells."""
         return self.evaluated == len(self.tokens)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its sequences can begin, or go on: it is evaluated, and the logits after it are known."""
+        return self.is_evaluated and self.logits is not None
 
     @property
     def outputs_from(self) -> int:
@@ -165,7 +188,7 @@ class Prompt:
     @property
     def source_id(self) -> int | None:
         """A seq_id whose cells have its tokens: its own, else that of a sequence that continues it, else None."""
-        if self.seq_id is not None:
+        if self.seq_id is not None and self.span:
             return self.seq_id
         return next((seq.seq_id for seq in self.sequences if seq.has_begun and seq.seq_id is not None), None)
 
@@ -206,12 +229,8 @@ class Sequence:
         self.ahead: Many[int] = ()  # see `Row.ahead`; its way sets it before each step
         self.n_ahead = self.n_met = 0  # how many such tokens it was given a row for, and how many of them were drawn
         self.begun = resumed.tokens  # generated before the request was resumed; the prompt ends with them
-        self.max_tokens = 0  # beside those in `begun`; set when the request is queued, raised when the room is known
-        self.room = 0  # how many of max_tokens fit at the same time; fewer than all only if the context is shifted
+        self.max_tokens = 0  # beside those in `begun`; set when the request is queued
         self.n_dropped = 0  # how many of its own tokens have left its cells
-        self.wants_rest = False  # whether it takes as many tokens as there is room for
-        self.most_tokens = 0  # if it does: the most that it takes, beside those in `begun`
-        self.most_room = 0  # if it does: the room that it had at its start, before others needed some of it
         self.tokens: list[int] = []  # generated behind its prompt; the next row evaluates the last one
         self.held: list[Held] = []  # the last tokens, which rules may take back
         self.has_begun = False  # whether it has the cells of its prompt
@@ -223,6 +242,7 @@ class Sequence:
         self.seq_id: int | None = None
         self.behind = 0  # how many tokens before the last must be evaluated again; -1: even the last is in its cells
         self.span: Span | None = None
+        self.swapped: Swapped | None = None
         self.sampler: Sampler | None = None
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | None = None  # the stop string that matched, or why it was aborted
@@ -231,6 +251,11 @@ class Sequence:
     def is_over(self) -> bool:
         """Whether it has finished."""
         return self.state == "finished"
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it waits for cells: it hasn't begun, or was preempted."""
+        return self.state in ("waiting", "preempted")
 
     @property
     def way(self) -> Way:

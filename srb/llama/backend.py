@@ -1,7 +1,7 @@
 """The backend: one model in llama.cpp, with its KV cache, for the engine to use."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from typing import Any, Self
@@ -13,22 +13,25 @@ from srb.engine.asking.model import ModelInfo
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch, Logprobs, State
 from srb.engine.costs import Costs
+from srb.engine.kv.layout import Layout, Load
 from srb.errors import ModelLoadError
 from srb.llama.adapters import load_adapters
 from srb.llama.control_vectors import identity_of, load_control_vectors
 from srb.llama.draft import LlamaDrafter, check_draft, draft_settings
 from srb.llama.embedder import LlamaEmbedder
 from srb.llama.files.fit import wanted_cells
+from srb.llama.files.free_memory import available_memory
 from srb.llama.files.model_file import find_model, fingerprint
 from srb.llama.files.model_info import read_model_info
+from srb.llama.layouts import Layouts, first_layout
 from srb.llama.media.projector import check_media, load_media
 from srb.llama.native import log
 from srb.llama.native.context import Context, shiftable, window_of
 from srb.llama.native.costs import estimated
 from srb.llama.native.flash_attn import MEASURED, can_choose
 from srb.llama.native.loading import Progress, load_model
-from srb.llama.native.params import is_on_gpu, physical_cores, start
-from srb.llama.native.streams import Streams
+from srb.llama.native.params import is_on_gpu, physical_cores, rounded, start
+from srb.llama.native.streams import ReproducibleStreams, Streams
 from srb.llama.native.waiting import Crowd, Waiting
 from srb.llama.reproducible import BLOCK, check_reproducible, hash_of, in_one_way
 from srb.llama.sampling.candidates import Candidates
@@ -37,7 +40,7 @@ from srb.llama.sampling.constraint import LarkCompiler
 from srb.llama.sampling.logprobs import Floats, entropy, logprobs
 from srb.llama.sampling.ranker import LlamaRanker
 from srb.llama.sampling.sampler import LlamaSampler
-from srb.llama.sizes import PROMPT_OUTPUTS, fitted, n_seqs
+from srb.llama.sizes import PROMPT_OUTPUTS, fitted, max_cells, n_seqs
 from srb.llama.text.chat_template import chat_template_of
 from srb.llama.text.tokenizer import LlamaTokenizer
 from srb.llama.tune.tuned import Choice, choose
@@ -85,11 +88,22 @@ class LlamaBackend:
             self.window = window_of(model)
             if settings.reproducible:
                 check_reproducible(settings, self.window, self.media)
-                self.window = None  # `Streams` forgets nothing
+                self.window = None  # `ReproducibleStreams` forgets nothing
             if self.media and self.media.has_positions and self.window is not None:
                 raise ModelLoadError(
                     f"--mmproj {settings.mmproj} can't be used: this model forgets what it has read, and its images "
                     "have positions of their own (M-RoPE); srb can't do both"
+                )
+            has_positions = bool(self.media and self.media.has_positions)
+            if settings.kv_layout == "streams" and (self.window is not None or has_positions):
+                reason = (
+                    "its images have positions of their own (M-RoPE)"
+                    if has_positions
+                    else "it forgets what it has read"
+                )
+                raise ModelLoadError(
+                    f"--kv-layout streams can't be used with this model: {reason}, which takes a unified cache; "
+                    "leave the option out"
                 )
             self._weights = choice.weights
             self._fingerprint = fingerprint(choice.weights)
@@ -101,9 +115,9 @@ class LlamaBackend:
             self._settings = settings
             self._estimated = None if choice.paces else estimated(model, n_threads, is_on_gpu=is_on_gpu(settings))
             self._paces = choice.paces or choice.machine or MEASURED
-            is_relaid = not (self.media and self.media.has_positions)  # state.py can't read such cells
+            is_relaid = not has_positions  # state.py can't read such cells
             self._chooses = settings.flash_attn == "auto" and can_choose(self.window, settings) and is_relaid
-            self._flash_attn = self._paces.usual if self._chooses else settings.flash_attn
+            flash_attn = self._paces.usual if self._chooses else settings.flash_attn
             self.identity = "/".join(
                 (
                     self._fingerprint,
@@ -117,11 +131,34 @@ class LlamaBackend:
                 )
             )
             self.fingerprint = hash_of(self.identity, settings, self.adapters, self.chat_template)
-            self._n_wanted = wanted_cells(model, settings)
+            n_wanted, free = wanted_cells(model, settings), available_memory()
+            self._layout = first_layout(settings, n_wanted, n_seqs(settings), flash_attn)
             self._context = self._make_context()
             stack.callback(lambda: self._context.close())
-            self.n_cells = self._context.n_cells
-            self.n_cells_in_all = self.n_cells * (self.n_seqs if settings.reproducible else 1)
+            self.n_cells = self._layout.n_cells if settings.reproducible else rounded(n_wanted)
+            self._layouts = Layouts(
+                n_cells=self.n_cells,
+                n_seqs=n_seqs(settings),
+                n_parallel=settings.parallel,
+                cell_bytes=self._context.cell_bytes,
+                max_cells=max_cells(model, settings, self.n_cells, self._context.cell_bytes, free),
+                rule=self._paces,
+                paces=(self._paces.of_model(self._estimated) if self._estimated else self._paces).with_streams(),
+                kinds=("auto", "off") if self._chooses else (flash_attn,),
+                fixed=self._layout if settings.reproducible else None,
+                unified=settings.kv_layout != "streams",
+                streams=settings.kv_layout == "streams"
+                or (settings.kv_layout == "auto" and is_relaid and self.window is None and not is_on_gpu(settings)),
+                moves=is_relaid and self.window is None,
+            )
+            if not settings.reproducible:
+                n_bytes = self._layouts.max_cells * self._context.cell_bytes
+                log.logger.info(
+                    "KV cache: a request may have %d cells; all requests together up to %d cells, which take %d MiB",
+                    self.n_cells,
+                    self._layouts.max_cells,
+                    n_bytes >> 20,
+                )
             self.block_size = BLOCK if settings.reproducible else 0
             kinds = map(self._settings_of, ("on", "off")) if self._chooses else ()
             self.can_shift = self._context.can_shift and all(shiftable(kind) == kind for kind in kinds)
@@ -158,17 +195,21 @@ class LlamaBackend:
         return choice, load_model(choice.weights, choice.settings, progress)
 
     def _make_context(self) -> Context:
-        return (Streams if self._settings.reproducible else Context)(
+        kind = Context if self._layout.is_unified else ReproducibleStreams if self._settings.reproducible else Streams
+        return kind(
             self._model,
-            self._settings_of(self._flash_attn),
-            flash_attn=self._flash_attn,
-            n_cells=self._n_wanted,
-            n_seqs=self.n_seqs,
+            self._settings_of(self._layout.flash_attn),
+            self._layout,
             n_outputs=self.n_parallel + self.n_outputs,
             adapters=self._pointers,
             control_vectors=self._control_vectors,
             media=self.media,
         )
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the present context; while it is closed, of the next one."""
+        return self._layout
 
     def _settings_of(self, flash_attn: str) -> Settings:
         """The settings of a context with this kind of attention."""
@@ -199,9 +240,9 @@ class LlamaBackend:
     @property
     def costs(self) -> Costs:
         """How long the decodes of the present context take, measured or estimated. See `Backend.costs`."""
-        if self._estimated:
-            return self._estimated
-        return self._paces.of(self._flash_attn)
+        if not self._layout.is_unified and not self._settings.reproducible:
+            return self._layouts.paces.of(self._layout.flash_attn).in_streams()
+        return self._estimated or self._paces.of(self._layout.flash_attn)
 
     def sleep(self) -> None:
         """Frees the context, and also the model unless it makes embeddings. See `Backend.sleep`."""
@@ -238,28 +279,42 @@ class LlamaBackend:
         except OSError as error:
             raise ModelLoadError(f"the model {self._weights} can't be read again: {error}") from None
 
-    def prepare(self, work: list[tuple[int, int, int]]) -> None:
-        """Makes another context if flash attention is worth turning off, or on again.
+    def choose(self, loads: Sequence[Load], n_held: int) -> Layout:
+        """The layout for this work: what runs and waits, in the order in which it will run.
 
-        See `Backend.prepare`. Raises `ModelLoadError`.
+        n_held: how many tokens are in cells, which a change would move; 0: the cache is empty. The kind of attention
+            changes only then.
+        Returns the present layout unless another one pays, or is the only one that holds the work.
         """
-        flash_attn = self._paces.best(work) if self._chooses else self._flash_attn
-        if not self._context.is_closed and flash_attn == self._flash_attn:
+        return self._layouts.choose(loads, self._layout, n_held, is_open=not self._context.is_closed)
+
+    def prepare(self, layout: Layout) -> None:
+        """Makes a context with this layout, unless there is one. Loads the model again after `sleep`.
+
+        Called only when no sequence holds a cell. If there is no memory for another layout than the present one, the
+        present one stays; `layout` tells. Raises `ModelLoadError`.
+        """
+        if not self._context.is_closed and layout == self._layout:
             return
         self._load_again()
         if self.drafter:
             self.drafter.open()
         self._context.close()  # before the other is made, since two at once would take twice the memory
-        previous, self._flash_attn = self._flash_attn, flash_attn
+        previous, self._layout = self._layout, layout
         try:
             self._context = self._make_context()
         except ModelLoadError as error:
-            if flash_attn == previous:
+            self._layout = previous
+            if layout == previous:
                 raise
-            log.logger.warning("%s; going on with flash attention as it was", error.message)
-            self._flash_attn, self._settings = previous, self._settings_of(previous)
-            self._chooses = False
+            log.logger.warning("%s; going on with the KV cache as it was", error.message)
+            if layout.flash_attn == previous.flash_attn:
+                self._layouts.refuse(layout)
+            else:
+                self._settings, self._chooses = self._settings_of(previous.flash_attn), False
+                self._layouts.kinds = (previous.flash_attn,)
             self._context = self._make_context()
+        log.logger.debug("KV cache: %s, %d cells, %d sequences", layout.name, layout.n_cells, layout.n_seqs)
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         """Evaluates the rows. See `Backend.decode`. On a GPU `interrupted` is asked only between ubatches."""
@@ -316,7 +371,11 @@ class LlamaBackend:
 
     def held(self) -> list[int]:
         """The seq_ids that hold a cell, as llama.cpp counts them."""
-        return [seq_id for seq_id in range(self.n_seqs + 1) if self._context.length(seq_id) > 0]
+        return self._context.held()
+
+    def length(self, seq_id: int) -> int:
+        """How many tokens a sequence holds."""
+        return self._context.length(seq_id)
 
     def compile(self, branches: tuple[SamplingParams, ...], special_tokens: bool = False) -> CompiledSampling:
         """The parts that the samplers of a request share. May be called from any thread. See `Backend.compile`."""

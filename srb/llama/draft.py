@@ -15,6 +15,7 @@ from typing import Any
 import llama_cpp
 
 from srb.engine.backend import Batch
+from srb.engine.kv.layout import Layout
 from srb.engine.kv.radix import Tokens, common_prefix, pack
 from srb.errors import BackendError, ModelLoadError
 from srb.llama.files.model_file import check_gguf
@@ -53,7 +54,7 @@ def draft_sizes(settings: Settings) -> tuple[Path, Settings, Callable[[Any, int]
     n = draft.parallel
 
     def context_params(model: Any, n_cells: int) -> Any:
-        return engine_params(model, draft, flash_attn=draft.flash_attn, n_cells=n_cells, n_seqs=n, n_outputs=n)
+        return engine_params(model, draft, Layout(True, n_cells, n, draft.flash_attn), n_outputs=n)
 
     return draft.model, draft, context_params
 
@@ -162,14 +163,8 @@ class LlamaDrafter:
                 )
             n_texts, flash_attn = self.n_texts, self._settings.flash_attn
             self.n_cells = min(self._n_wanted, int(llama_cpp.llama_model_n_ctx_train(model)))
-            self._context = Context(
-                model,
-                self._settings,
-                flash_attn=flash_attn,
-                n_cells=self.n_cells,
-                n_seqs=n_texts,
-                n_outputs=n_texts,
-            )
+            layout = Layout(True, self.n_cells, n_texts, flash_attn)
+            self._context = Context(model, self._settings, layout, n_outputs=n_texts)
             stack.pop_all()
         self._model = model
         self._n_batch = min(self._settings.batch_size, self._context.n_cells)  # with more, llama.cpp ends the process

@@ -4,13 +4,16 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import llama_cpp
+
 from srb.errors import ModelLoadError
 from srb.llama.draft import draft_sizes
 from srb.llama.files.fit import fit
+from srb.llama.layouts import CELLS_PER_ROW, first_layout
 from srb.llama.native import log
 from srb.llama.native.context import window_of
 from srb.llama.native.flash_attn import can_choose
-from srb.llama.native.params import engine_params
+from srb.llama.native.params import engine_params, is_on_gpu
 from srb.llama.tune.tuned import Choice
 from srb.options.settings import Settings
 
@@ -29,6 +32,20 @@ def n_seqs(settings: Settings) -> int:
     return min(2 * settings.parallel + 3, _MAX_SEQS)
 
 
+def max_cells(model: Any, settings: Settings, n_cells: int, cell_bytes: int, free: int) -> int:
+    """How many cells the cache may have, in all layouts.
+
+    The cells, and the buffers in which rows attend to them, take up to half of the free memory. There are never fewer
+    than `n_cells`. On a GPU there are no more either, because its memory is planned for these.
+    """
+    if is_on_gpu(settings):
+        return n_cells
+    # Without flash attention, each token of a ubatch has a number for each cell and each head.
+    attention = 0 if settings.flash_attn == "on" else 4 * settings.ubatch_size * llama_cpp.llama_model_n_head(model)
+    affordable: int = free // 2 // (cell_bytes + attention)
+    return max(n_cells, min(settings.parallel * CELLS_PER_ROW, affordable) // 256 * 256)
+
+
 def fitted(choice: Choice) -> Choice:
     """The choice, with sizes that fit into the free memory. Raises `ModelLoadError` if the given sizes don't fit."""
     settings = choice.settings
@@ -45,13 +62,8 @@ def fitted(choice: Choice) -> Choice:
 def _fit(weights: Path, settings: Settings) -> Settings:
     def context_params(model: Any, n_cells: int) -> Any:
         chooses = settings.flash_attn == "auto" and can_choose(window_of(model), settings)
-        return engine_params(
-            model,
-            settings,
-            flash_attn="off" if chooses else settings.flash_attn,  # takes more memory, and may be chosen later
-            n_cells=n_cells,
-            n_seqs=n_seqs(settings),
-            n_outputs=settings.parallel + PROMPT_OUTPUTS,
-        )
+        flash_attn = "off" if chooses else settings.flash_attn  # takes more memory, and may be chosen later
+        layout = first_layout(settings, n_cells, n_seqs(settings), flash_attn)
+        return engine_params(model, settings, layout, n_outputs=settings.parallel + PROMPT_OUTPUTS)
 
     return fit(weights, settings, context_params, draft_sizes(settings))

@@ -157,6 +157,12 @@ class MemoryOptions:
     cache_type_v: str | None = option(
         None, "the type of the cached values (default: what srb tune chose, or f16)", short="-ctv", choices=CACHE_TYPES
     )
+    kv_layout: str = option(
+        "auto",
+        "unified: all sequences share the KV cells, and a fork is free. streams: each sequence has cells of its own, "
+        "and attends to no others; auto takes what is faster for the requests that run and wait",
+        choices=("auto", "unified", "streams"),
+    )
     swa_full: bool = option(
         True,
         "for models with a sliding window: keep the cells of all tokens; --no-swa-full needs less memory, but "

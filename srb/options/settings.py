@@ -124,6 +124,7 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
             ("--flash-attn on", self.flash_attn == "on"),
             ("a quantized --cache-type-v, which needs flash attention", quantized),
             ("--context-shift", self.context_shift),
+            ("--kv-layout unified", self.kv_layout == "unified"),
             ("--no-swa-full", not self.swa_full),
             ("--replicas and --ray-address", self.is_cluster),
             ("a --batch-size below 64, the size of a block", self.batch_size < 64),

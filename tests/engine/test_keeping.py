@@ -81,7 +81,7 @@ def test_an_engine_that_keeps_nothing_waits_for_no_time_to_keep(monkeypatch: pyt
 
 
 def test_what_there_is_no_time_to_keep_makes_room_for_who_waits() -> None:
-    backend = SlowToSave(n_cells=118, seconds=0.5)
+    backend = SlowToSave(n_cells=70, seconds=0.5)
     engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
     engine.add_request(request("r", max_tokens=60, ignore_eos=True))
     engine.add_request(request("p" * 40, n=4, max_tokens=5, ignore_eos=True))

@@ -9,7 +9,7 @@ A seed gives a run; `pytest tests/engine/test_mixtures.py -k "[17]"` does that o
 
 import dataclasses
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from srb.engine.asking.request import CompletionRequest, Explore
 from srb.engine.asking.resume import resume
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
+from srb.engine.kv.layout import Layout, Load
 from srb.engine.prompts.adapters import Adapter
 from srb.engine.prompts.media import PromptPart
 from srb.engine.rules import banned
@@ -86,22 +87,32 @@ class Mixture:
             "cache_bytes": self.pick([0, 600, 5000, 100_000]),
         }
         self.has_store = self.maybe(0.3)
+        self.lays_out = self.window is None and self.maybe(0.5)
         self.start(self.pick([60, 80, 120]))
 
     def maybe(self, probability: float) -> bool:
         return self.random.random() < probability
 
     def start(self, n_cells: int) -> None:
-        self.backend = ascii_backend(n_cells=n_cells, **self.of_backend)
+        self.backend = ascii_backend(n_cells=n_cells, chooser=self.choose, **self.of_backend)
         assert isinstance(self.backend.media, FakeReader)
         self.backend.media.n_wait = self.pick([0, 0, 2])
         store = MemoryStore(self.pieces) if self.has_store else None
         self.engine = Engine(self.backend, store=store, clock=lambda: self.now, **self.of_engine)
 
+    def choose(self, backend: FakeBackend, loads: Sequence[Load]) -> Layout:
+        """Any layout at any time."""
+        unified = Layout(True, backend.n_cells, backend.n_seqs)
+        if not self.lays_out or any(load.needs_unified for load in loads):
+            return unified
+        streams = Layout(False, backend.n_cells, max(6, backend.n_parallel + 2))
+        larger = Layout(True, 3 * backend.n_cells, backend.n_seqs)
+        return self.pick([backend.layout, streams, streams, unified, larger])
+
     def branch(self, features: list[str]) -> SamplingParams:
         """An alternative with most of these features."""
         has = [each for each in features if self.maybe(0.8)]
-        fields: dict[str, Any] = {"max_tokens": self.pick([1, 2, 5, 8, 20]), "ignore_eos": self.maybe(0.5)}
+        fields: dict[str, Any] = {"max_tokens": self.pick([1, 2, 5, 8, 20, 30]), "ignore_eos": self.maybe(0.5)}
         if "shift" in features:
             fields["max_tokens"] = self.pick([-1, 50, 100])
             fields["ignore_eos"] &= fields["max_tokens"] != -1
@@ -224,12 +235,16 @@ class Mixture:
         for _ in range(self.random.randint(5, 40)):
             self.act()
             stats = self.engine.stats()
-            assert self.backend.cells <= stats.cells <= self.backend.n_cells
+            assert self.backend.cells <= stats.cells or stats.layout == "streams"
+            assert stats.cells <= stats.max_cells
             # A sequence has a seq_id, its guide one, and each of these what it goes back to. A prompt and its companion
             # outlast their sequences by a step when the last of these waits and is aborted.
             most = (2 if self.window is None else 4) * stats.sequences + 2
             assert sum(bool(cells) for cells in self.backend.sequences.values()) <= most
-            assert self.backend.open_samplers <= stats.sequences <= self.backend.n_seqs
+            assert self.backend.open_samplers <= stats.sequences + stats.n_preempted + len(
+                self.engine._decoding.finished
+            )
+            assert stats.sequences <= max(6, self.backend.n_seqs)
             assert stats.retained_bytes <= stats.max_retained_bytes
         for _ in range(20_000):
             if not self.engine.has_work:

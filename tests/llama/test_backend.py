@@ -16,6 +16,7 @@ from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
+from srb.engine.kv import layout
 from srb.engine.telling.events import DoneEvent, StartEvent
 from srb.errors import BackendError, ModelLoadError, UnavailableError
 from srb.llama import LlamaBackend
@@ -106,7 +107,7 @@ def test_random_bytes_arrive_as_whole_characters(load: Load) -> None:
 def test_a_full_context_is_used_to_the_last_cell(load: Load) -> None:
     engine = Engine(backend := load(ctx_size=256))
     ended = stops(run(engine, request("p" * 200, 4, max_tokens=-1, ignore_eos=True)))
-    assert {(stop.finish_reason, stop.length) for stop in ended.values()} == {("length", 15)}
+    assert {(stop.finish_reason, stop.length) for stop in ended.values()} == {("length", 57)}
     ended = stops(run(engine, request("p" * 256, 8, ignore_eos=True)))
     assert {(stop.finish_reason, stop.length) for stop in ended.values()} == {("length", 1)}
     assert backend.held() == []
@@ -290,22 +291,23 @@ def test_a_state_that_is_too_large_is_not_copied(load: Load, monkeypatch: pytest
 def test_without_memory_for_another_context_the_one_there_was_is_made_again(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = Engine(backend := load(), cache_bytes=1_000_000)
+    engine = Engine(backend := load(ctx_size=8192), cache_bytes=1_000_000)
     each = request("p" * 100, 4, max_tokens=9)
     before = texts(run(engine, each))
     make, made = backend._make_context, []
 
     def fail_for_the_other_kind() -> Context:
-        made.append(backend._flash_attn)
-        if backend._flash_attn == "off":
+        made.append(backend.layout.flash_attn)
+        if made[-1] == "off":
             raise ModelLoadError("llama.cpp can't make a context: no memory")
         return make()
 
     monkeypatch.setattr(backend, "_make_context", fail_for_the_other_kind)
-    backend.prepare([(10**6, 8, 10**3)])
+    long = layout.Load(10**6, 0, 0, 8, 0, 10**3)
+    backend.prepare(backend.choose([long], 0))
     assert made == ["off", "auto"]
     assert texts(run(engine, dataclasses.replace(each, id="again"))) == before
-    backend.prepare([(10**6, 8, 10**3)])  # is not tried again
+    backend.prepare(backend.choose([long], 0))  # is not tried again
     assert made == ["off", "auto"]
 
 

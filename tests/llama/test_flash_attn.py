@@ -13,6 +13,7 @@ from tiny_model import write_tiny_model
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.kept.slots import Slots
+from srb.engine.kv.layout import Load
 from srb.llama import LlamaBackend
 from srb.llama import backend as backend_module
 from srb.llama.native import flash_attn as rule
@@ -21,6 +22,7 @@ from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
 
+LONG = Load(10**6, 0, 0, 8, 0, 10**3)
 STORY = "".join(chr(97 + (i * i) % 26) for i in range(200))
 
 
@@ -85,7 +87,7 @@ def test_what_was_retained_with_it_continues_without_and_the_other_way_round(bac
     seen, said = [], []
     for each in (few, many, few, many):
         said.append(texts(run(engine, each)))
-        seen.append(backend._flash_attn)
+        seen.append(backend.layout.flash_attn)
     assert seen == ["auto", "off", "auto", "off"]
     assert said[:2] == said[2:]
     assert engine.stats().prompt_tokens_evaluated == 203 + 1  # the last token of the shorter one had no logits
@@ -154,12 +156,10 @@ def test_the_rule_takes_what_is_measured_to_be_faster() -> None:
 def test_a_fixed_setting_stays(tiny_model: Path) -> None:
     for flash_attn in ("on", "off"):
         with LlamaBackend(Settings(model=tiny_model, ctx_size=1024, parallel=8, flash_attn=flash_attn)) as backend:
-            backend.prepare([(10**6, 8, 10**3)])
-            assert backend._flash_attn == flash_attn
+            assert backend.choose([LONG], 0).flash_attn == flash_attn
 
 
 def test_quantized_values_need_flash_attention(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "wide.gguf", n_embd=128)
     with LlamaBackend(Settings(model=model, ctx_size=1024, parallel=8, cache_type_v="q8_0")) as backend:
-        backend.prepare([(10**6, 8, 10**3)])
-        assert backend._flash_attn == "auto"
+        assert backend.choose([LONG], 0).flash_attn == "auto"

@@ -36,7 +36,7 @@ SCHEMA = json.dumps(
 @pytest.fixture
 def backend(load: Callable[..., LlamaBackend]) -> LlamaBackend:
     """One whose sums are nearly the same for one row and for several."""
-    return load(threads=1, flash_attn="off", cache_type_k="f32", cache_type_v="f32")
+    return load(threads=1, flash_attn="off", cache_type_k="f32", cache_type_v="f32", kv_layout="unified")
 
 
 def answer(backend: LlamaBackend, costs: Costs, n: int = 1, **options: Any) -> tuple[list[Event], Engine]:

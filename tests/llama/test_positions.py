@@ -32,6 +32,7 @@ def test_they_are_the_same_after_forks_cuts_and_a_way_over_a_state(parts: list[P
     places = written(positions, 0, parts)
     ends = [n for n, place in enumerate(places) if place >= 0]
     assert [positions.of(0, n) for n in ends] == [places[n] for n in ends]
+    assert [positions.tokens_in(0, places[n]) for n in ends] == ends
     middle, end = sorted((data.draw(st.sampled_from(ends)), data.draw(st.sampled_from(ends))))
     positions.fork(0, 1, middle)
     state = positions.packed(0, middle, places.index(places[ends[-1]]) if places else 0)
@@ -52,5 +53,6 @@ def test_a_sequence_that_ends_with_an_image_may_end_anywhere_in_it() -> None:
     positions = Positions()
     positions.add(0, (10, 6, 3))
     assert [positions.is_length(0, 16, n) for n in range(9, 16)] == [False, False, True, True, True, False, False]
+    assert [positions.tokens_in(0, n) for n in range(9, 16)] == [9, 10, 16, 16, 16, 17, 18]
     assert positions.is_length(0, 20, 17)
     assert not positions.is_length(0, 20, 20)

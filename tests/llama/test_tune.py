@@ -95,6 +95,9 @@ def test_all_of_it_on_a_real_model(
     # How a time is divided between tokens and cells depends on what else the machine does; that there is one doesn't.
     assert tuned.paces.on.row + tuned.paces.on.row_cell > 0
     assert tuned.paces.off.prompt_token + tuned.paces.off.prompt_cell > 0
+    costs = tuned.paces.on.stream_row_cell, tuned.paces.off.stream_row_cell
+    assert all(0 <= each < 0.001 for each in costs)
+    assert tuned.paces.making >= 0
     choice = choose(tiny_model, Settings())
     assert choice.paces == tuned.paces
     with LlamaBackend(Settings(model=tiny_model, ctx_size=1024)) as backend:
@@ -366,6 +369,15 @@ def test_a_raised_state_continues_further_on(tiny_model: Path) -> None:
         assert backend._context.length(0) == 100
         assert raised(state[:20], 50) is None
         assert raised(bytearray(len(state)), 50) is None
+
+
+def test_streams_are_measured(tiny_model: Path) -> None:
+    with Weights(tiny_model, Settings(parallel=4)) as loaded:
+        tokens = loaded.tokenize("a text " * 20)
+        for attention in (USUAL, Attention("bf16", "off")):
+            row_cell, prompt_cell = loaded.in_streams(attention, tokens, Shape(64, 2048, (1, 4)))
+            assert 0 <= row_cell < 1e-4
+            assert 0 <= prompt_cell < 1e-4
 
 
 @pytest.mark.parametrize("arch", ["gemma3", "mamba", "jamba"])

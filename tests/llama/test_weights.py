@@ -178,8 +178,8 @@ def test_a_model_that_was_not_tuned_has_the_machine_s_way_of_attention(
     assert choose(other, Settings()).machine == off_is_better
     assert choose(other, Settings(tune=False)).machine is None
     assert "flash attention auto" in load(model=other).identity
-    assert load(model=other)._flash_attn == "off"
-    assert load(model=other, tune=False)._flash_attn == "auto"
+    assert load(model=other).layout.flash_attn == "off"
+    assert load(model=other, tune=False).layout.flash_attn == "auto"
 
 
 def test_another_model_or_machine_has_another_result(

@@ -46,6 +46,7 @@ def test_every_option_is_a_flag_and_a_variable() -> None:
         "weights": "bf16",
         "rope_scaling": "yarn",
         "fit": "off",
+        "kv_layout": "streams",
         "split_mode": "row",
         "numa": "isolate",
         "share_prompts": "all",

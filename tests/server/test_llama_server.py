@@ -418,7 +418,7 @@ async def test_a_model_without_the_tokens_has_candidates_drawn(connect: Connect)
     backend = FakeBackend()
     answer = await result(connect, backend, "/infill", **PLACES | {"prompt": "x = "}, input_extra=extra)
     assert answer["prompt"] == "F\n\nG\n\n<x = "
-    assert backend.work[-1][1] == 8
+    assert backend.loads[-1].n_rows == 8
 
 
 async def test_what_takes_too_long_is_ended(connect: Connect) -> None:

@@ -174,7 +174,7 @@ async def test_who_leaves_has_cancelled_at_once_or_when_the_time_is_over(
 
 
 async def test_the_state_of_a_request(connect: Connect) -> None:
-    gate = Gate(backend := FakeBackend(script=says("é".encode(), b"abc"), n_cells=16))
+    gate = Gate(backend := FakeBackend(script=says("é".encode(), b"abc"), n_parallel=2))
     client = await connect(backend, **KEPT)
     fields: dict[str, Any] = {
         "n": 2,

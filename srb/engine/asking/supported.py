@@ -37,7 +37,9 @@ def check_supported(request: CompletionRequest, backend: Backend, default_max_to
 
 def _check_spare(request: CompletionRequest, backend: Backend) -> None:
     """Refuses a bridge that has room without the row that scores the suffix, and not with it."""
-    n_rows, wanted = n_rows_here(request, backend), request.branches[0].max_tokens or 0
+    n_rows = n_rows_here(request, backend)
+    begun = (1 + len(each.tokens) for each in request.resumed if each.finished is None)
+    wanted = max(request.branches[0].max_tokens or 0, *begun, 0)
     cells = max(map(len, request.prompts)) + n_rows * (max(0, wanted - 1) + request.cells_behind)
     if n_rows > request.n_rows and cells > backend.n_cells:
         raise InvalidRequestError(

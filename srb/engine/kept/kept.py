@@ -34,14 +34,14 @@ class Kept:
         totals: Totals,
         clock: Callable[[], float],
     ) -> None:
-        self._retained = Retained(backend, cache_bytes, store)
+        self.retained = Retained(backend, cache_bytes, store)
         self._store = store
         self._window = backend.window
         self._clock = clock
-        slots = Slots(self._retained, backend.n_parallel)
-        self.index = PrefixIndex(backend, self._retained, memory)
+        slots = Slots(self.retained, backend.n_parallel)
+        self.index = PrefixIndex(backend, self.retained, memory)
         self.questions = Questions(slots)
-        self._keeping = Keeping(backend, self._retained, slots, totals, clock)
+        self._keeping = Keeping(backend, self.retained, slots, totals, clock)
 
     def listeners(self, scheduler: Scheduler) -> list[Listener]:
         """Those that keep what they are told of. The running requests of the scheduler are saved in the store."""
@@ -51,15 +51,15 @@ class Kept:
     def check(self, active: ActiveRequest) -> None:
         """Compares what the store has of a request's prompts with its hashes; see `Store.check`. In any thread."""
         for prompt in active.prompts + active.companions if active.request.cache_prompt else ():
-            self._retained.check(prompt.packed, prompt.keys)
+            self.retained.check(prompt.packed, prompt.keys)
 
     def sizes(self) -> dict[str, Any]:
         """What is kept, as `EngineStats` has it."""
         stored = self._store.stats() if self._store else StoreStats()
         return {
             "store": stored,
-            "retained_bytes": self._retained.size,
-            "max_retained_bytes": self._retained.max_bytes,
+            "retained_bytes": self.retained.size,
+            "max_retained_bytes": self.retained.max_bytes,
         }
 
     def close(self) -> None:

@@ -88,16 +88,16 @@ class PrefixIndex(Listener):
         """Forgets a prompt or a sequence that can no longer be forked."""
         if holder in self._tree:
             self._tree.remove(holder)
-            self._growing.pop(holder, None)  # type: ignore[arg-type]
+            if isinstance(holder, Sequence):
+                self._growing.pop(holder, None)
+                holder.n_indexed = 0
 
-    def find(self, prompt: Prompt, least: int = 0) -> Beginning | None:
+    def find(self, prompt: Prompt) -> Beginning | None:
         """The longest beginning of a prompt that others have; None if there is none of at least `WORTH_SHARING` tokens.
 
         If a living sequence and a retained state have the same length, the sequence is taken, because a fork takes no
         cells. If more was retained, the prompt is forked off the sequence as far as possible, and the rest is copied.
         This method also sets where the prompt's own state will be saved while it is evaluated.
-
-        least: prefer to share so many tokens with a living sequence, because else the prompt may have no room.
         """
         prompt.checkpoints = []
         if not prompt.shares:
@@ -109,8 +109,7 @@ class PrefixIndex(Listener):
         hit, known_retained = self._retained.find(prompt.packed, prompt.keys, prompt.outputs_from)
         hit = hit and hit.up_to(prompt.begins_at(hit.n_tokens))
         if hit and hit.n_tokens > (found.n_tokens if found else 0):
-            both = self._join(found, hit)
-            found = both if both.shared >= least else found
+            found = self._join(found, hit)
         if found and found.n_tokens < WORTH_SHARING:
             found = None
         if prompt.scores:

@@ -42,6 +42,7 @@ class Retained:
     def __init__(self, backend: Backend, max_bytes: int, store: Store | None = None) -> None:
         self.max_bytes = max_bytes
         self.size = 0  # bytes
+        self.n_set_aside = 0  # bytes of states that are swapped out; they count as if they were kept here
         self._backend = backend
         self._stored = Stored(store)
         self.lasts = self._stored.lasts
@@ -140,6 +141,16 @@ class Retained:
             self._shrink()
         self._touch(piece)
         self._stored.mark(piece)
+
+    @property
+    def room(self) -> int:
+        """How many bytes can be set aside."""
+        return max(0, self.max_bytes - self.n_set_aside)
+
+    def set_aside(self, n_bytes: int) -> None:
+        """Sets memory aside for states that are swapped out, or gives it back (a negative number)."""
+        self.n_set_aside += n_bytes
+        self._shrink()
 
     def copies(self, tokens: Tokens, keys: Keys = FOR_ALL) -> tuple[int, list[PieceCopy]]:
         """How many of some tokens are known, and the pieces that hold these, as `put` takes them."""
@@ -247,7 +258,7 @@ class Retained:
         self._shrink()
 
     def _shrink(self) -> None:
-        while self.size > self.max_bytes:
+        while self._by_use and self.size + self.n_set_aside > self.max_bytes:
             oldest = next(iter(self._by_use))
             del self._by_use[oldest]
             self.size -= oldest.size

@@ -1,6 +1,9 @@
 """The books of the KV cache: which seq_ids are leased, and how many cells, and to whom."""
 
 import heapq
+from collections.abc import Collection
+
+from srb.engine.kv.layout import Layout
 
 
 class Span:
@@ -29,15 +32,24 @@ class KVCache:
     """Leases out seq_ids and cells. This class only counts cells; the backend fills and empties them.
 
     A cell is one KV position. Sequences that begin alike share cells. A shared cell is leased once, and is free when
-    the last of these sequences has given it back.
+    the last of these sequences has given it back. In streams no cell is shared, and each sequence has all of its cells
+    from the start; counted as shared, they never run out there.
+
+    longest: how many cells one sequence can have.
     """
 
-    def __init__(self, n_cells: int, n_seqs: int) -> None:
-        self.n_cells = n_cells
-        self.n_seqs = n_seqs
-        self.free_cells = n_cells
-        self._leased: set[int] = set()
-        self._free_seq_ids = list(range(n_seqs))  # a heap: the lowest is leased first
+    def __init__(self, layout: Layout) -> None:
+        self.lay_out(layout)
+
+    def lay_out(self, layout: Layout, kept: Collection[int] = ()) -> None:
+        """Begins anew, with another layout. No cells may be leased. kept: the seq_ids that stay leased."""
+        self.layout = layout
+        self.longest = layout.n_cells
+        self.n_cells = self.free_cells = layout.n_cells * (1 if layout.is_unified else layout.n_seqs)
+        self._leased = set(kept)
+        self._free_seq_ids = [
+            each for each in range(layout.n_seqs) if each not in kept
+        ]  # a heap: the lowest comes first
 
     @property
     def leased_cells(self) -> int:

@@ -42,6 +42,15 @@ class Memory:
         """Gives back what is leased and kept for a sequence."""
         self._kept.pop(seq, None)
 
+    def swap_out(self, seq: Sequence) -> None:
+        """Called before the cells of a sequence are swapped out."""
+
+    def swap_in(self, seq: Sequence) -> None:
+        """Called when the cells of a sequence were swapped in."""
+
+    def give_back(self, seq: Sequence) -> None:
+        """Gives back what is leased for a sequence that is swapped out. What is kept for it stays in memory."""
+
     def n_settled(self, seq: Sequence) -> int:
         """How many of a sequence's own tokens are in its cells and will never be taken back."""
         return max(0, seq.n_sure - 1)
@@ -91,6 +100,7 @@ class Marks(Memory):
     def __init__(self, backend: Backend, cache: KVCache) -> None:
         super().__init__(backend, cache)
         self._marks: dict[Sequence, _Mark] = {}
+        self._swapped: dict[Sequence, _Mark] = {}
 
     def n_ids(self, seq: Sequence) -> int:
         """See `Memory.n_ids`: one for the mark."""
@@ -104,14 +114,45 @@ class Marks(Memory):
                 seq.seq_id = self._cache.lease_seq()
         # Marks come last: llama.cpp evaluates recurrent sequences together only if their seq_ids are consecutive.
         for seq in going_back:
-            self._marks[seq] = _Mark(self._cache.lease_seq())
+            mark = self._swapped.pop(seq, None) or _Mark(-1)
+            mark.seq_id = self._cache.lease_seq()
+            self._marks[seq] = mark
 
     def release(self, seq: Sequence) -> None:
         """See `Memory.release`."""
+        self._swapped.pop(seq, None)
         if mark := self._marks.pop(seq, None):
             if mark.logits is not None:
                 self._backend.remove(mark.seq_id)
             self._cache.release_seq(mark.seq_id)
+
+    def swap_out(self, seq: Sequence) -> None:
+        """See `Memory.swap_out`. A mark that is needed stays: the sequence goes back to it."""
+        mark = self._marks.get(seq)
+        if mark is None or mark.logits is None:
+            return
+        assert seq.seq_id is not None
+        if (seq.leader or seq).held or seq.behind < 0:
+            seq.behind = len(seq.tokens) - 1 - mark.n_tokens
+            self._backend.remove(seq.seq_id)
+            self._backend.fork(mark.seq_id, seq.seq_id, seq.evaluated)
+        else:
+            mark.logits = None
+        self._backend.remove(mark.seq_id)
+
+    def swap_in(self, seq: Sequence) -> None:
+        """See `Memory.swap_in`. The mark is where the sequence is."""
+        mark = self._marks.get(seq)
+        if mark and mark.logits is not None:
+            assert seq.seq_id is not None
+            self._backend.fork(seq.seq_id, mark.seq_id, seq.evaluated)
+
+    def give_back(self, seq: Sequence) -> None:
+        """See `Memory.give_back`."""
+        if mark := self._marks.pop(seq, None):
+            self._cache.release_seq(mark.seq_id)
+            if mark.logits is not None:
+                self._swapped[seq] = mark
 
     def n_settled(self, seq: Sequence) -> int:
         """See `Memory.n_settled`. A sequence that evaluates tokens again is settled only up to its mark."""

@@ -77,6 +77,7 @@ def tokens_ahead(running: list[Row], most: int) -> dict[Row, int]:
     """How many tokens ahead are evaluated of each row, `most` in all."""
     ahead: dict[Row, int] = {}
     for row in running:
-        ahead[row] = min(len(row.ahead), most)
-        most -= ahead[row]
+        n = len(row.together)  # each of these has a row for the token, too
+        ahead[row] = min(len(row.ahead), most // n)
+        most -= ahead[row] * n
     return ahead

@@ -29,6 +29,10 @@ class Totals:
     rows: int = 0
     n_ahead: int = 0
     n_met: int = 0
+    layout_changes: int = 0
+    preemptions: int = 0
+    swapped_bytes: int = 0
+    swap_seconds: float = 0.0
     aborts: dict[AbortReason, int] = field(default_factory=dict)
     last_error: str | None = None
 
@@ -51,6 +55,10 @@ class EngineStats:
     prompt_seconds, predicted_seconds: the time for evaluating prompts, and generated tokens.
     tokens_generated, forks, steps, rows (of sequences, in all steps), aborts (by reason): counted since the start.
     n_ahead, n_met: tokens that were guessed and evaluated before they were drawn, and how many of them were drawn.
+    layout: how the cells are laid out now, unified or streams.
+    n_preempted: alternatives whose cells were taken for others, and that wait for cells now.
+    layout_changes, preemptions, swapped_bytes, swap_seconds: changes of the layout, preemptions, and what both took,
+        since the start.
     last_error: the message of the last decode that failed.
     """
 
@@ -79,6 +87,12 @@ class EngineStats:
     rows: int
     n_ahead: int
     n_met: int
+    layout: str
+    n_preempted: int
+    layout_changes: int
+    preemptions: int
+    swapped_bytes: int
+    swap_seconds: float
     aborts: dict[AbortReason, int]
     last_error: str | None
 
@@ -97,10 +111,11 @@ class EngineStats:
         values: dict[str, Any] = {
             each.name: sum(getattr(one, each.name) for one in stats)
             for each in fields(cls)
-            if each.name not in ("aborts", "last_error")
+            if each.name not in ("aborts", "last_error", "layout")
         }
         aborts: Counter[AbortReason] = Counter()
         for one in stats:
             aborts.update(one.aborts)
         last_error = next((one.last_error for one in stats if one.last_error), None)
-        return cls(**values, aborts=dict(aborts), last_error=last_error)
+        layout = " and ".join(dict.fromkeys(one.layout for one in stats))
+        return cls(**values, layout=layout, aborts=dict(aborts), last_error=last_error)

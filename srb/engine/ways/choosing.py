@@ -8,13 +8,15 @@ skips what was told.
 from dataclasses import replace
 from typing import Any
 
-from srb.engine.kv.needs import LEAST_ROOM
 from srb.engine.ports import Rule
 from srb.engine.sequence import Sequence
 from srb.engine.telling.events import StopEvent
 from srb.engine.ways.rows import TextRow
 from srb.engine.ways.tools import OfPrompt
 from srb.errors import NoTokenError
+
+_OPEN_ENDED = 128
+"""How many tokens a text has at most if the request says as many as there is room for."""
 
 
 class Choosing(OfPrompt):
@@ -24,15 +26,15 @@ class Choosing(OfPrompt):
     """
 
     begins_anew = True
+    needs_unified = True
     param = ""
 
-    def size(self, seq: Sequence, wanted: int, most: int, n_cells: int) -> bool:
-        """See `Way.size`. Rows get no more room later, so all of them have the same."""
+    def size(self, seq: Sequence, wanted: int, most: int, n_cells: int) -> None:
+        """See `Way.size`. The rows' cells are leased at once, so an open-ended text has a limit."""
         prompt, behind = self._prompt, self._active.request.cells_behind
         room = (n_cells - len(prompt.tokens)) // (1 if prompt.block_size else self.n_rows) - behind
-        seq.max_tokens = min(LEAST_ROOM if wanted == -1 else wanted, max(0, room + 1))
-        seq.room = max(1, seq.max_tokens) + behind
-        return False
+        seq.max_tokens = min(_OPEN_ENDED if wanted == -1 else wanted, max(0, room + 1))
+        self.row_cells = max(1, seq.max_tokens) + behind - 1
 
     def begin(self, seq: Sequence) -> None:
         """See `Way.begin`. The rows begin in `after_step`, when this was called for all sequences."""

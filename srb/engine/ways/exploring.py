@@ -32,7 +32,7 @@ _IN_SIGHT = 4
 class Exploring(OfPrompt):
     """Explores what follows the one prompt of a request. The prompt is evaluated, and all sequences begin with it."""
 
-    takes_what_fits = True
+    needs_unified = True
     holds_texts = False  # a sequence holds another text in every step
 
     def __init__(self, prompt: Prompt, tools: Tools) -> None:
@@ -67,6 +67,13 @@ class Exploring(OfPrompt):
     def rows(self) -> list[Sequence]:
         """See `Way.rows`."""
         return [seq for seq in self._prompt.sequences if seq.state == "running"]
+
+    def size(self, seq: Sequence, wanted: int, most: int, n_cells: int) -> None:
+        """See `Way.size`. Sequences that an empty cache has no room for are left out."""
+        super().size(seq, wanted, most, n_cells)
+        room = n_cells - len(self._prompt.tokens)
+        most_sequences = max(1, room // max(1, seq.max_tokens - 1))
+        self._prompt.sequences = self._prompt.sequences[:most_sequences]
 
     def begin(self, seq: Sequence) -> None:
         """See `Way.begin`."""

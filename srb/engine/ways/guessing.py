@@ -40,7 +40,7 @@ class Guessing(Sampling):
 
     def _ahead(self, seq: Sequence) -> Many[int]:
         """The guessed tokens that are worth a row, and have room: the last token of a text is never evaluated."""
-        room = seq.room - 1 - seq.n_own
+        room = seq.max_tokens - 1 - seq.n_own
         backend, scheduler = self._tools.backend, self._tools.scheduler
         n_rows = scheduler.leased
         guesses = [guess for guess in self._guesses.get(seq, ()) if n_rows <= guess.most_rows and room > 0]

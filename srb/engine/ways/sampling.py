@@ -12,6 +12,8 @@ from srb.errors import BackendError
 class Sampling(OfPrompt):
     """Draws the next token of a sequence from its logits, as its rules let it, and ends it where its text ends."""
 
+    is_divisible = True
+
     @property
     def rows(self) -> list[Sequence]:
         """See `Way.rows`."""

@@ -14,8 +14,8 @@ equally many tokens, and so they go on sharing cells. The text that a client get
 What was said and what the cells hold are then two things: `n_dropped` counts what has left the cells, and `position` is
 where the next row goes. Tokens, text, samplers and journals know nothing of it.
 
-- Such a sequence doesn't lease `max_tokens`. It leases all room that is free, and gives it back to others, but for 128
-  tokens. When its room is full, it makes room before the next batch.
+- The alternatives divide one context equally, whatever else runs. When its part is full, an alternative makes room
+  before the next batch. So a text doesn't depend on the load.
 - The room of the tokens that leave a prompt is divided equally between all alternatives, also those that have ended. So
   no text depends on when its siblings end. No cell is copied; a copy of the prompt for each would need n times as many.
 - Nobody else may have these cells, because they move. So such a prompt is never in the tree of living beginnings, and
@@ -26,7 +26,6 @@ where the next row goes. Tokens, text, samplers and journals know nothing of it.
 """
 
 from srb.engine.asking.request import CompletionRequest
-from srb.engine.kv.needs import LEAST_ROOM
 from srb.engine.kv.radix import pack
 from srb.engine.sequence import Prompt, Sequence
 from srb.engine.ways.sampling import Sampling
@@ -54,6 +53,8 @@ class Shifting(Sampling):
 
     keeps_step = True
     slides = True
+    is_divisible = False
+    needs_unified = True
 
     def __init__(self, prompt: Prompt, tools: Tools) -> None:
         super().__init__(prompt, tools)
@@ -61,6 +62,7 @@ class Shifting(Sampling):
         n_keep = len(prompt.asked) if request.n_keep == -1 else request.n_keep + (prompt.tokens[0] == special.bos)
         self._n_keep = min(n_keep, len(prompt.tokens))
         self._n_discard = request.n_discard
+        self._room = 0  # for how many tokens each sequence has room now
         self._cut()
 
     def _cut(self) -> None:
@@ -84,22 +86,11 @@ class Shifting(Sampling):
         for seq in prompt.sequences:
             seq.saved = len(prompt.tokens)
 
-    def size(self, seq: Sequence, wanted: int, most: int, n_cells: int) -> bool:
-        """See `Way.size`. Each sequence takes a part of the context, and any room that is free."""
+    def size(self, seq: Sequence, wanted: int, most: int, n_cells: int) -> None:
+        """See `Way.size`. All sequences of the request share one context, each an equal part."""
         prompt, n = self._prompt, len(self._prompt.sequences)
-        seq.max_tokens = seq.most_tokens = max(0, (most if wanted == -1 else wanted) - len(seq.begun))
-        part = n_cells * n // len(self._active.sequences) - len(prompt.tokens)
-        seq.wants_rest = True
-        self.allow(seq, min(LEAST_ROOM, part // n))
-        return False
-
-    def allow(self, seq: Sequence, room: int) -> None:
-        """See `Way.allow`. The room isn't the most that the sequence may generate."""
-        seq.room = min(room, seq.max_tokens)
-
-    def least_room(self, seq: Sequence) -> int:
-        """See `Way.least_room`."""
-        return max(seq.n_own, LEAST_ROOM)
+        seq.max_tokens = max(0, (most if wanted == -1 else wanted) - len(seq.begun))
+        self._room = (n_cells * n // len(self._active.sequences) - len(prompt.tokens)) // n + 1
 
     def before_step(self) -> None:
         """Makes room for sequences whose cells are full: some of the tokens that they have seen leave the cells.
@@ -107,7 +98,7 @@ class Shifting(Sampling):
         Tokens that siblings share leave the cells of all siblings at once, so that shared cells are moved only once.
         """
         prompt, backend = self._prompt, self._tools.backend
-        lacking = {seq: self._to_drop(seq) for seq in self.rows if seq.n_own >= seq.room}
+        lacking = {seq: self._to_drop(seq) for seq in self.rows if seq.n_own >= self._room}
         if not lacking:
             return
         if from_prompt := max(n for n, _ in lacking.values()):
@@ -124,7 +115,8 @@ class Shifting(Sampling):
                 backend.discard([seq.seq_id], start, start + own, start)
                 seq.n_dropped += own
         # Sequences that have ended are counted, too, so that a text doesn't depend on when its siblings end.
-        self._tools.scheduler.drop(prompt, from_prompt, gain=from_prompt // len(prompt.sequences))
+        self._tools.scheduler.drop(prompt, from_prompt)
+        self._room += from_prompt // len(prompt.sequences)
 
     def _to_drop(self, seq: Sequence) -> tuple[int, int]:
         """How many tokens of its prompt, and of its own, a sequence without room must lose now.

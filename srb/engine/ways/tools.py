@@ -9,7 +9,6 @@ from srb.engine.backend import Backend, Sampler
 from srb.engine.decoding import Decoding
 from srb.engine.kv.cells import Cells
 from srb.engine.kv.memory import Memory
-from srb.engine.kv.needs import LEAST_ROOM
 from srb.engine.ports import Row, Way
 from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import Prompt, Sequence
@@ -63,27 +62,20 @@ class OfPrompt(Way):
             return self._active
         return self._prompt if self.keeps_step else id(row)
 
-    def size(self, seq: Sequence, wanted: int, most: int, n_cells: int) -> bool:
+    def group(self, seq: Sequence) -> Hashable:
+        """See `Way.group`."""
+        if self._active.request.is_joint and not self.n_rows:
+            return self._active
+        return id(seq) if self.is_divisible else self._prompt
+
+    def size(self, seq: Sequence, wanted: int, most: int, n_cells: int) -> None:
         """See `Way.size`."""
-        left = max(wanted - len(seq.begun), min(wanted, 0))
-        room = n_cells - sum(len(each.prompt.tokens) for each in seq.together)
-        seq.most_tokens = max(0, most - len(seq.begun))
-        if self._prompt.block_size:  # it has its cells for itself, from the start
-            room = n_cells - max(len(each.prompt.tokens) for each in seq.together)
-            self.allow(seq, min(seq.most_tokens if wanted == -1 else left, room + 1))
-            return False
-        self.allow(seq, min(left, room // len(seq.together) + 1))
-        seq.wants_rest = wanted == -1
-        return seq.wants_rest
-
-    def allow(self, seq: Sequence, room: int) -> None:
-        """See `Way.allow`. The room is also the most that the sequence may generate."""
+        left = max(0, (most if wanted == -1 else wanted) - len(seq.begun))
+        lengths = [len(each.prompt.tokens) for each in seq.together]
+        is_alone = self._prompt.block_size > 0  # each sequence has its cells for itself
+        room = n_cells - max(lengths) if is_alone else (n_cells - sum(lengths)) // len(lengths)
         for each in seq.together:
-            each.room = each.max_tokens = room
-
-    def least_room(self, seq: Sequence) -> int:
-        """See `Way.least_room`."""
-        return seq.n_own + LEAST_ROOM
+            each.max_tokens = min(left, room + 1)
 
     def new_sampler(self, params: SamplingParams, begun: tuple[int, ...]) -> Sampler:
         """The sampler of a text that continues the prompt, and has these tokens already. Raises `BackendError`."""

@@ -24,6 +24,7 @@ from srb.llama.files.free_memory import available_memory
 from srb.llama.files.model_file import files_of
 from srb.llama.files.tensors import Tensor, read_tensors
 from srb.llama.native import log
+from srb.llama.native.context import cells_bytes
 from srb.llama.native.ggml import Device, devices
 from srb.llama.native.params import device_names, is_on_gpu, model_params, placed
 from srb.options.settings import Settings
@@ -44,7 +45,6 @@ _LARGE_CELL, _LARGE_MODEL = 1 << 20, 1.5
 
 _OUTPUT = "output.weight"
 
-_CELLS = re.compile(r"\bsize = +([\d.]+) MiB \( *\d+ cells")
 _BUFFERS = re.compile(r"(\S+) +(?:compute|output) buffer size = +([\d.]+) MiB")
 
 
@@ -249,13 +249,12 @@ class _Trial:
             if not context:
                 return None
             llama_cpp.llama_free(context)
-            of_cells = sum(float(found[1]) for line in complaints.told if (found := _CELLS.search(line)))
             buffers = [0.0, 0.0]
             names = {each.name for each in self._gpus}
             for line in complaints.told:
                 if found := _BUFFERS.search(line):
                     buffers[found[1] in names] += float(found[2])
-            self._measured[cells] = int(of_cells * 2**20), int(buffers[0] * 2**20), int(buffers[1] * 2**20)
+            self._measured[cells] = cells_bytes(complaints.told), int(buffers[0] * 2**20), int(buffers[1] * 2**20)
         return self._measured[cells]
 
     def _complaint(self, cells: int, layers: int) -> str:

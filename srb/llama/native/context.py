@@ -11,6 +11,7 @@ import llama_cpp
 import numpy as np
 
 from srb.engine.backend import Batch, State
+from srb.engine.kv.layout import Layout
 from srb.engine.prompts.adapters import Lora
 from srb.engine.prompts.media import Media
 from srb.errors import BackendError, ModelLoadError
@@ -25,6 +26,7 @@ from srb.llama.native.state import relaid, retyped
 from srb.llama.sampling.logprobs import Floats
 from srb.options.settings import Settings
 
+_CELLS = re.compile(r"\bsize = +([\d.]+) MiB \( *\d+ cells")
 _ROTATED = 64  # llama.cpp rotates quantized keys of heads whose size is a multiple of this
 
 
@@ -37,12 +39,22 @@ def window_of(model: Any) -> int | None:
 
 def new_context(model: Any, params: Any, name: str) -> Any:
     """A `llama_context`. Raises `ModelLoadError` if llama.cpp can't make it."""
+    return _new_context(model, params, name)[0]
+
+
+def _new_context(model: Any, params: Any, name: str) -> tuple[Any, list[str]]:
+    """The same, and what llama.cpp said."""
     with log.collected() as complaints:
         context = llama_cpp.llama_init_from_model(model, params)
     if not context:
         raise ModelLoadError(f"llama.cpp can't make {name}: {complaints.reason}")
     complaints.log()
-    return context
+    return context, complaints.told
+
+
+def cells_bytes(told: list[str]) -> int:
+    """The bytes of all cells of a context, from what llama.cpp said when it made the context."""
+    return int(sum(float(found[1]) for line in told if (found := _CELLS.search(line))) * 2**20)
 
 
 def shiftable(settings: Settings) -> Settings:
@@ -72,10 +84,11 @@ class Context:
 
     can_shift: see `Backend.can_shift`.
 
-    flash_attn: on, off or auto. adapters: those that a batch may name. control_vectors: they change every evaluation.
+    layout: the cells and sequences, and the kind of attention: on, off or auto.
+    n_outputs: how many rows with logits a batch can have.
+    adapters: those that a batch may name. control_vectors: they change every evaluation.
     media: evaluates the batches that are images or sounds.
-    n_cells, n_seqs, n_outputs: how many cells, sequences, and rows with logits in a batch there can be. Afterwards
-        `n_cells` is how many cells one sequence can have.
+    n_cells: how many cells one sequence can have. cell_bytes: how many bytes of memory each cell takes.
     Raises `ModelLoadError` if llama.cpp can't make the context, for example for want of memory.
     """
 
@@ -83,26 +96,24 @@ class Context:
         self,
         model: Any,
         settings: Settings,
+        layout: Layout,
         *,
-        flash_attn: str,
-        n_cells: int,
-        n_seqs: int,
         n_outputs: int,
         adapters: Pointers | None = None,
         control_vectors: Floats | None = None,
         media: LlamaMedia | None = None,
     ) -> None:
-        params = engine_params(
-            model, settings, flash_attn=flash_attn, n_cells=n_cells, n_seqs=n_seqs, n_outputs=n_outputs
-        )
-        self._context = new_context(model, params, f"a context of {n_cells} cells")
+        params = engine_params(model, settings, layout, n_outputs=n_outputs)
+        self._context, told = _new_context(model, params, f"a context of {params.n_ctx} cells")
+        self.cell_bytes = max(1, cells_bytes(told) // params.n_ctx)
         if control_vectors is not None:
             set_control_vectors(self._context, control_vectors)
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._window = window_of(model)
-        self.n_cells: int = llama_cpp.llama_n_ctx(self._context) // (n_seqs + 1 if settings.reproducible else 1)
+        self.n_cells: int = llama_cpp.llama_n_ctx(self._context) // (1 if layout.is_unified else params.n_seq_max)
         self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
-        self._scratch = n_seqs  # a seq_id of the context's own, to save states from and restore them to
+        self._scratch = layout.n_seqs  # a seq_id of the context's own, to save states from and restore them to
+        self._n_seq_ids: int = params.n_seq_max
         self._rows = Rows(params.n_batch, n_outputs)
         self._views: dict[
             int, Floats
@@ -182,6 +193,14 @@ class Context:
         return self._views[address]
 
     def length(self, seq_id: int) -> int:
+        """How many tokens a sequence holds."""
+        return self._positions.tokens_in(seq_id, self._end(seq_id))
+
+    def held(self) -> list[int]:
+        """The seq_ids that hold a cell, as llama.cpp counts them."""
+        return [seq_id for seq_id in range(self._n_seq_ids) if self._end(seq_id) > 0]
+
+    def _end(self, seq_id: int) -> int:
         """How many positions a sequence takes, from 0 to its last one."""
         return int(llama_cpp.llama_memory_seq_pos_max(self._memory, seq_id)) + 1
 
@@ -190,7 +209,7 @@ class Context:
         if self._window is None:
             return 0
         if self._window == 0:
-            return self.length(seq_id)
+            return self._end(seq_id)
         # The token at position n attends to the positions from n - window + 1 on.
         first = int(llama_cpp.llama_memory_seq_pos_min(self._memory, seq_id))
         return first + self._window - 1 if first > 0 else 0
@@ -217,10 +236,10 @@ class Context:
     def truncate(self, seq_id: int, n_tokens: int) -> bool:
         """Leaves the sequence its first `n_tokens`. False if it can't be continued after these."""
         end = self._positions.of(seq_id, n_tokens)
-        if self.length(seq_id) > end and not llama_cpp.llama_memory_seq_rm(self._memory, seq_id, end, -1):
+        if self._end(seq_id) > end and not llama_cpp.llama_memory_seq_rm(self._memory, seq_id, end, -1):
             return False
         self._positions.truncate(seq_id, n_tokens)
-        is_whole = self._positions.is_length(seq_id, n_tokens, self.length(seq_id))
+        is_whole = self._positions.is_length(seq_id, n_tokens, self._end(seq_id))
         return is_whole and n_tokens >= self.continuable_from(seq_id)
 
     def remove(self, seq_id: int) -> None:

@@ -13,7 +13,10 @@ logger = logging.getLogger("srb.llama")
 # The ggml_log_level values. llama.cpp's "info" is for its own developers, so it becomes debug here.
 _LEVELS = {2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 
-_EXPECTED = "using full-size SWA cache"  # srb asks for it, unless --no-swa-full is given: a warning would alarm people
+_EXPECTED = (
+    "using full-size SWA cache",  # srb asks for it, unless --no-swa-full is given: a warning would alarm people
+    "possible training context overflow",  # srb itself warns of a large --ctx-size
+)
 
 
 class Complaints:
@@ -53,7 +56,7 @@ _thread = _Thread()
 
 def _log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
     line = text.decode(errors="replace").strip()
-    severity = logging.DEBUG if _EXPECTED in line else _LEVELS.get(level, logging.DEBUG)
+    severity = logging.DEBUG if any(each in line for each in _EXPECTED) else _LEVELS.get(level, logging.DEBUG)
     if not line.strip("."):  # a progress bar
         return
     if _thread.collecting is not None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import llama_cpp
 
+from srb.engine.kv.layout import Layout
 from srb.errors import ModelLoadError, SettingsError
 from srb.llama.native import log
 from srb.llama.native.ggml import devices
@@ -113,32 +114,31 @@ def context_params(settings: Settings) -> Any:
     return params
 
 
-def engine_params(model: Any, settings: Settings, *, flash_attn: str, n_cells: int, n_seqs: int, n_outputs: int) -> Any:
+def engine_params(model: Any, settings: Settings, layout: Layout, *, n_outputs: int) -> Any:
     """The `llama_context_params` of a `Context`."""
     params = context_params(settings)
-    params.n_ctx = n_cells + -n_cells % _CELLS_STEP
-    if settings.reproducible:
-        params.n_ctx = cells_each(n_cells, settings) * (n_seqs + 1)
+    has_scratch = layout.is_unified or settings.reproducible
+    params.n_seq_max = layout.n_seqs + has_scratch  # `Context` and `ReproducibleStreams` need one of their own
+    params.n_ctx = rounded(layout.n_cells) * (1 if layout.is_unified else params.n_seq_max)
     params.n_batch = settings.batch_size + settings.parallel
     # With a window, llama.cpp 0.3.36 looks for the cells of all ubatches of a decode first. For a later one it may drop
     # cells that are behind the window then, but that an earlier one still needs (`prepare` doesn't bring them back).
     has_window = llama_cpp.llama_model_n_swa(model) > 0
     params.n_ubatch = params.n_batch if has_window else settings.ubatch_size
-    params.n_seq_max = n_seqs + 1
     # llama.cpp's default is an output for each token of a batch. With fewer outputs than sequences it ends the process.
     params.n_outputs_max = max(n_outputs, params.n_seq_max)
     params.n_threads = settings.threads or physical_cores()
     params.n_threads_batch = settings.threads_batch or params.n_threads
-    params.flash_attn_type = _FLASH_ATTN[flash_attn]
+    params.flash_attn_type = _FLASH_ATTN[layout.flash_attn]
     params.type_k = _ggml_type(settings.cache_type_k)
     params.type_v = _ggml_type(settings.cache_type_v)
-    params.kv_unified = not settings.reproducible  # so a fork shares cells, and one sequence may use all of them
+    params.kv_unified = layout.is_unified
     return params
 
 
-def cells_each(n_cells: int, settings: Settings) -> int:
-    """How many cells each sequence has of so many, if each has cells of its own. llama.cpp takes multiples of 256."""
-    return max(1, n_cells // settings.parallel // _CELLS_STEP) * _CELLS_STEP
+def rounded(n_cells: int) -> int:
+    """The number of cells, rounded up to a multiple of 256, as llama.cpp does."""
+    return n_cells + -n_cells % _CELLS_STEP
 
 
 def _load_mode(settings: Settings) -> int:

@@ -29,6 +29,20 @@ class Positions:
         images = self._images.get(seq_id, ())
         return n_tokens - sum(cells - places for start, cells, places in images if start + cells <= n_tokens)
 
+    def tokens_in(self, seq_id: int, n_positions: int) -> int:
+        """How many tokens a sequence holds that takes so many positions: the inverse of `of`.
+
+        A sequence that ends within an image holds all of it; see `is_length`.
+        """
+        fewer = 0  # how many positions fewer than tokens there are so far
+        for start, cells, places in self._images.get(seq_id, ()):
+            if n_positions <= start - fewer:
+                break
+            if n_positions <= start - fewer + places:
+                return start + cells
+            fewer += cells - places
+        return n_positions + fewer
+
     def is_length(self, seq_id: int, n_tokens: int, length: int) -> bool:
         """Whether a sequence of so many tokens takes `length` positions in llama.cpp's memory.
 

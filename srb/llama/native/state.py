@@ -58,6 +58,43 @@ def _to_bf16(data: State) -> bytes:
     return bytes(((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2"))  # rounded to the nearest, as ggml does
 
 
+def in_one_stream(state: bytearray) -> bytearray:
+    """The same state of one sequence as a unified cache writes it, from a context with streams.
+
+    llama.cpp writes how many cells each stream has, and only one has any. The state is changed in place. It stays as it
+    is if its format isn't the expected one.
+    """
+    magic, seq_id, n_streams = struct.unpack_from("<IiI", state)
+    counts = range(12, min(12 + 4 * n_streams, len(state)), 4)
+    at = next((at for at in counts if struct.unpack_from("<I", state, at)[0]), 12)
+    n_after = 4 * (n_streams - 1) - (at - 12)  # bytes of the counts of later streams
+    if magic == _MAGIC and n_streams > 0 and not any(state[len(state) - n_after :]):
+        struct.pack_into("<IiI", state, at - 12, magic, seq_id, 1)
+        del state[len(state) - n_after :], state[: at - 12]
+    return state
+
+
+def in_streams(state: State, n_streams: int) -> State:
+    """The same state for a context with so many streams. It stays as it is if its format isn't the expected one."""
+    if len(state) < 16 or struct.unpack_from("<IiI", state)[::2] != (_MAGIC, 1):
+        return state
+    result = bytearray(len(state) + 4 * (n_streams - 1))  # with no cells in the later streams
+    result[: len(state)] = state
+    struct.pack_into("<I", result, 8, n_streams)
+    return result
+
+
+def first_position(state: State) -> int:
+    """The lowest position of a state's cells; 0 if its format isn't the expected one."""
+    try:
+        magic, _, n_streams, n_cells = struct.unpack_from("<IiII", state)
+        if (magic, n_streams) == (_MAGIC, 1) and n_cells:
+            return int(np.frombuffer(state, "<i4", 3 * n_cells, 16)[::3].min())
+    except (struct.error, ValueError):
+        pass
+    return 0
+
+
 def raised(state: bytearray, n_positions: int) -> bytearray | None:
     """The same state with all positions higher by `n_positions`. None if its format isn't the expected one.
 

@@ -1,24 +1,28 @@
-"""`Streams`: a context in which each sequence has cells of its own, so that no sequence changes another one's logits.
+"""`Streams`: a context in which each sequence has cells of its own.
 
-In a unified cache the place of a sequence's cells, and the number of rows in a batch, change the last bits of its
-logits: attention is computed over the cells of all. Here it is computed over the cells of one sequence. A fork copies
-cells, and the memory is divided: each sequence has as many cells as any other.
+Attention then sees only the cells of one sequence, so many prompts are faster than in a unified cache. A fork copies
+cells, and each sequence has as many cells as any other. llama.cpp computes rows together only if their seq_ids follow
+each other. So rows are sorted, and small gaps between them are filled.
 
-Kernels may also change with the number of rows: ggml multiplies one row in another way than several. So a context tries
-at its start which numbers of rows give the same bits, and a row that would be alone gets another one beside it.
-llama.cpp computes rows together only if their seq_ids follow each other. So small gaps between them are filled, too.
+`ReproducibleStreams` is for `--reproducible`. In a unified cache the place of a sequence's cells, and the number of
+rows in a batch, change the last bits of its logits: attention is computed over the cells of all. In streams they don't.
+But kernels may also change with the number of rows: ggml multiplies one row in another way than several. So that
+context tries at its start which numbers of rows give the same bits, and a row that would be alone gets another one with
+it.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import llama_cpp
 
 from srb.engine.backend import Batch, State
+from srb.engine.kv.layout import Layout
 from srb.errors import ModelLoadError
 from srb.llama.native import log
 from srb.llama.native.context import Context
-from srb.llama.native.state import relaid
+from srb.llama.native.state import first_position, in_one_stream, in_streams, relaid, retyped
 from srb.llama.sampling.logprobs import Floats
 from srb.options.settings import Settings
 
@@ -27,51 +31,54 @@ _GAP = 4
 
 
 class Streams(Context):
-    """Sequences with cells of their own (`Context` says what the methods do). A recurrent state can't be had.
+    """Sequences with cells of their own (`Context` says what the methods do).
 
-    Each has cells for all of its tokens, also where the model has a sliding window, so nothing is forgotten.
-    Raises `ModelLoadError` if the logits of a row depend on the number of rows beside it.
+    Models that forget, and positions of images, need a unified cache.
     """
 
-    def __init__(self, model: Any, settings: Settings, **kwargs: Any) -> None:
-        super().__init__(model, settings, **kwargs)
-        self.n_cells -= 1  # a row that nobody needs may be behind the last
-        self.can_shift = False
-        self._window, self._longest = None, self._window  # of a longer sequence llama.cpp saves only the window
+    def __init__(self, model: Any, settings: Settings, layout: Layout, **kwargs: Any) -> None:
+        super().__init__(model, settings, layout, **kwargs)
         # By its target, each fork that llama.cpp carries out with the next decode; None if its source is gone.
         self._sources: dict[int, int | None] = {}
         self._copied: set[int] = set()  # the sources of these forks
         self._places: dict[int, int] = {}  # the numbers of rows, as llama.cpp has them in the last decode
-        self._least = 1  # how many rows must be computed together
-        self._is_always_alone = settings.parallel == 1  # each row is, so nothing has to be computed beside it
-        try:
-            self._least = 2 if self._changes_with_rows() else 1
-        except BaseException:
-            self.close()
-            raise
 
-    def decode(self, batch: Batch, interrupted: Any) -> bool:
-        """See `Context.decode`. Each row is alone in its sequence, or all rows are of one sequence."""
+    def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
+        """Evaluates rows and pieces of prompts, in the order of their seq_ids."""
         self._begin_decode()
-        if batch.atom or (len(batch) > 1 and batch.seq_ids[0] == batch.seq_ids[1]):
-            if self._least > 1 and batch.logits[-1]:  # the last layer computes only the rows that want logits
-                batch.logits[-2] = True
+        ids = batch.seq_ids
+        if batch.atom or ids[0] == ids[-1] == min(ids) == max(ids):
             return super().decode(batch, interrupted)
-        ids = self._filled(set(batch.seq_ids))
-        rows = {seq_id: row for row, seq_id in enumerate(batch.seq_ids)}
-        lengths = {seq_id: self.length(seq_id) for seq_id in ids if seq_id not in rows}
+        wanted = set(ids)
+        rows = sorted(range(len(ids)), key=ids.__getitem__)
+        ends = {seq_id: self._end(seq_id) for seq_id in self._gaps(wanted)} if len(wanted) == len(ids) else {}
+        return self._decode_in_order(batch, rows, ends, interrupted, pads_have_logits=False)
+
+    def _decode_in_order(
+        self,
+        batch: Batch,
+        rows: list[int],
+        pads: dict[int, int],
+        interrupted: Callable[[], bool] | None,
+        *,
+        pads_have_logits: bool,
+    ) -> bool:
+        """Evaluates these rows of a batch in this order, with rows for the seq_ids in `pads`, at these positions."""
         padded = Batch(batch.setting)
-        for seq_id in ids:
-            if seq_id in lengths:
-                padded.add_row(0, lengths[seq_id], seq_id)
-            else:
-                row = rows[seq_id]
-                self._places[row] = padded.add_row(batch.tokens[row], batch.positions[row], seq_id)
+        waiting = sorted(pads, reverse=True)
+        for row in [*rows, None]:
+            while waiting and (row is None or waiting[-1] < batch.seq_ids[row]):
+                seq_id = waiting.pop()
+                padded.add((0,), pads[seq_id], seq_id, outputs=int(pads_have_logits))
+            if row is not None:
+                outputs = int(batch.logits[row])
+                token = (batch.tokens[row],)
+                self._places[row] = padded.add(token, batch.positions[row], batch.seq_ids[row], outputs=outputs)
         try:
             return super().decode(padded, interrupted)
         finally:
-            for seq_id, length in lengths.items():
-                llama_cpp.llama_memory_seq_rm(self._memory, seq_id, length, -1)
+            for seq_id, end in pads.items():
+                llama_cpp.llama_memory_seq_rm(self._memory, seq_id, end, -1)
 
     def _begin_decode(self) -> None:
         self._sources.clear()
@@ -79,27 +86,143 @@ class Streams(Context):
         self._places.clear()
 
     def logits(self, row: int) -> Floats:
-        """See `Context.logits`."""
+        """The logits of this row of the last batch, of shape (n_vocab,), valid until the next decode."""
         return super().logits(self._places.get(row, row))
 
-    def _filled(self, wanted: set[int]) -> list[int]:
-        """These seq_ids and those in small gaps between them, in their order, so that none of them is alone."""
-        ids = sorted(wanted)
-        filled = {*ids}
-        for before, after in pairwise(ids):
+    def _gaps(self, wanted: set[int]) -> set[int]:
+        """The seq_ids in small gaps between these, as far as their cells aren't full."""
+        found = set[int]()
+        for before, after in pairwise(sorted(wanted)):
+            between = range(before + 1, after)
+            if 0 < len(between) <= _GAP and all(self._end(seq_id) < self.n_cells for seq_id in between):
+                found |= {*between}
+        return found
+
+    def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
+        """Takes positions out of sequences, and lowers the later ones. Sequences share no cells, whatever `shared`."""
+        for seq_id in seq_ids:
+            super().discard([seq_id], start, end, 0)
+
+    def fork(self, source: int, target: int, n_tokens: int) -> None:
+        """Copies the first `n_tokens` cells of `source`. llama.cpp copies all cells of a sequence, or none."""
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+        self._positions.fork(source, target, n_tokens)
+        self._sources[target] = source
+        self._copied.add(source)
+        self.truncate(target, n_tokens)
+
+    def remove(self, seq_id: int) -> None:
+        """Empties the sequence. Another one may get the seq_id, before what was forked off this one is copied."""
+        super().remove(seq_id)
+        self._sources |= {target: None for target, source in self._sources.items() if source == seq_id}
+
+    def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
+        """The state of all of a sequence's cells. None if it is larger than `max_bytes`, or can't be had.
+
+        If the sequence is a fork that isn't copied yet, and whose source is gone, this decodes a row.
+        """
+        at: int | None = seq_id
+        while at in self._sources:  # what isn't copied yet is where it comes from
+            at = self._sources[at]
+        if at != seq_id and (at is None or end > self.length(at)) and self._copy_now():
+            at = seq_id
+        if at is None or not end <= self.length(at) <= self._longest:
+            return None
+        size = llama_cpp.llama_state_seq_get_size(self._context, at)
+        state = None if size > max_bytes else self._written(at, size)
+        return in_one_stream(state) if state and self._is_plain else state
+
+    @property
+    def _longest(self) -> int:
+        """The most tokens of a sequence that can be saved."""
+        return self.n_cells
+
+    def _read(self, state: State, seq_id: int) -> bool:
+        return super()._read(in_streams(state, self._n_seq_ids) if self._is_plain else state, seq_id)
+
+    def _copy_now(self) -> bool:
+        """Makes llama.cpp carry out the forks, by decoding a row that nobody needs. False if no stream has room."""
+        ends = ((seq_id, self._end(seq_id)) for seq_id in range(self._n_seq_ids))
+        free = next(((seq_id, end) for seq_id, end in ends if end < self.n_cells), None)
+        if free is None:
+            return False
+        batch = Batch(self._lora)
+        batch.add((0,), free[1], free[0], outputs=0)
+        self._begin_decode()
+        super().decode(batch, None)
+        llama_cpp.llama_memory_seq_rm(self._memory, free[0], free[1], -1)
+        return True
+
+    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
+        """Replaces the cells of a sequence by the first `end` of a state that `save` returned.
+
+        Returns False if that isn't possible. The sequence is then as it was if the state begins after position 0, and
+        empty if llama.cpp refuses the state. If a fork from the sequence or to it isn't copied yet, this decodes a row.
+        """
+        if (seq_id in self._sources or seq_id in self._copied) and not self._copy_now():
+            return False  # llama.cpp would copy afterwards: what is restored now, or over it
+        if self._is_plain:
+            if first_position(state) > 0:
+                return False
+            state = retyped(state, *self._types)
+        with log.collected() as complaints:
+            restored = self._read(state, seq_id) or ((other := relaid(state)) is not None and self._read(other, seq_id))
+        if restored and self.truncate(seq_id, end):
+            return True
+        complaints.log()
+        self.remove(seq_id)
+        return False
+
+
+class ReproducibleStreams(Streams):
+    """Streams in which no sequence changes another one's logits. A recurrent state can't be had.
+
+    Each sequence has cells for all of its tokens, also where the model has a sliding window, so nothing is forgotten.
+    Raises `ModelLoadError` if the logits of a row depend on the number of rows in its batch.
+    """
+
+    def __init__(self, model: Any, settings: Settings, layout: Layout, **kwargs: Any) -> None:
+        super().__init__(model, settings, layout, **kwargs)
+        self.n_cells = layout.n_cells  # a row that nobody needs may be behind the last
+        self.can_shift = self._is_plain = False
+        self._window, self._saved = None, self._window  # of a longer sequence llama.cpp saves only the window
+        self._least = 1  # how many rows must be computed together
+        self._is_always_alone = settings.parallel == 1  # each row is, so nothing has to be computed with it
+        try:
+            self._least = 2 if self._changes_with_rows() else 1
+        except BaseException:
+            self.close()
+            raise
+
+    def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
+        """Evaluates the rows. Each is alone in its sequence, or all rows are of one sequence."""
+        if batch.atom or (len(batch) > 1 and batch.seq_ids[0] == batch.seq_ids[1]):
+            if self._least > 1 and batch.logits[-1]:  # the last layer computes only the rows that want logits
+                batch.logits[-2] = True
+            return super().decode(batch, interrupted)
+        self._begin_decode()
+        wanted = set(batch.seq_ids)
+        rows = sorted(range(len(batch)), key=batch.seq_ids.__getitem__)
+        ends = {seq_id: self._end(seq_id) for seq_id in self._filled(wanted) - wanted}
+        return self._decode_in_order(batch, rows, ends, interrupted, pads_have_logits=True)
+
+    def _filled(self, wanted: set[int]) -> set[int]:
+        """These seq_ids and those in small gaps between them, so that none of them is alone."""
+        filled = {*wanted}
+        for before, after in pairwise(sorted(wanted)):
             if after - before <= _GAP + 1:
                 filled |= {*range(before, after)}
         if self._least > 1 and not self._is_always_alone:
             alone = [seq_id for seq_id in filled if not filled & {seq_id - 1, seq_id + 1}]
             filled |= {seq_id + 1 if seq_id < self._scratch else seq_id - 1 for seq_id in alone}
-        return sorted(filled)
+        return filled
 
     def _changes_with_rows(self) -> bool:
-        """Whether a row alone has other logits than one beside others. Raises `ModelLoadError` if all differ."""
+        """Whether a row alone has other logits than one among others. Raises `ModelLoadError` if all differ."""
         n_seqs = self._scratch + 1
         block = Batch()
         block.add(tuple(n % self._n_vocab for n in range(1, 65)), 0, 0, outputs=1)
-        super().decode(block, None)
+        Context.decode(self, block, None)
         found = []
         for n_rows in sorted({1, 2, 3, 4, 5, 8, 13, 16, n_seqs}):
             if n_rows > n_seqs:
@@ -111,7 +234,7 @@ class Streams(Context):
                 is_same = seq_id in (0, last)
                 rows.add_row(1 if is_same else seq_id % self._n_vocab, 64 if is_same else 0, seq_id)
             self._begin_decode()
-            super().decode(rows, None)
+            Context.decode(self, rows, None)
             found.append({self.logits(row).tobytes() for row in (0, last)})
             for seq_id in range(n_seqs):
                 self.truncate(seq_id, 0 if seq_id else 64)
@@ -119,40 +242,10 @@ class Streams(Context):
         if len(set().union(*found[1:])) > 1:
             raise ModelLoadError(
                 "--reproducible can't be had: with these weights, the last bits of a row's logits change with the "
-                "number of rows beside it; try other --weights, such as q8_0 or bf16"
+                "number of rows in its batch; try other --weights, such as q8_0 or bf16"
             )
         return found[0] != found[-1]
 
-    def fork(self, source: int, target: int, n_tokens: int) -> None:
-        """Copies the first `n_tokens` cells of `source`. llama.cpp copies all cells of a sequence, or none."""
-        llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
-        self._positions.fork(source, target, n_tokens)
-        self._sources[target] = source
-        self._copied.add(source)
-        self.truncate(target, n_tokens)
-
-    def remove(self, seq_id: int) -> None:
-        """See `Context.remove`. Another sequence may get the seq_id, before what was forked off this one is copied."""
-        super().remove(seq_id)
-        self._sources |= {target: None for target, source in self._sources.items() if source == seq_id}
-
-    def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
-        """The state of all of a sequence's cells: only so are those in it that were evaluated together."""
-        at: int | None = seq_id
-        while at in self._sources:  # what isn't copied yet is where it comes from
-            at = self._sources[at]
-        if at is None or not end <= self.length(at) <= (self._longest or self.n_cells):
-            return None
-        size = llama_cpp.llama_state_seq_get_size(self._context, at)
-        return None if size > max_bytes else self._written(at, size)
-
-    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
-        """Replaces the cells of a sequence by the first `end` of a state that `save` returned."""
-        if seq_id in self._sources or seq_id in self._copied:
-            return False  # llama.cpp would copy afterwards: what is restored now, or over it
-        with log.collected() as complaints:
-            restored = self._read(state, seq_id) or ((other := relaid(state)) is not None and self._read(other, seq_id))
-        if not restored:
-            complaints.log()
-            self.remove(seq_id)
-        return restored and self.truncate(seq_id, end)
+    @property
+    def _longest(self) -> int:
+        return self._saved or self.n_cells

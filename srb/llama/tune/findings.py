@@ -101,12 +101,16 @@ class Findings:
         """Whether the way of attention can be chosen for each work."""
         self.apart: dict[Attention, int] = {}
         """For each way of attention: how many tokens a piece of a prompt has at least that has a decode of its own."""
+        self.streams: dict[Attention, tuple[float, float]] = {}
+        """For each way of attention: the seconds of a row and of a prompt's token for each cell, in streams."""
         self.busy = 0.0
         """How many processors other programs use; 0 on an idle machine."""
         self.doubt = ""
         """Why it isn't clear that the choice is the fastest; empty if it is clear."""
         self.change = MEASURED.change
         """The seconds that a change of the context takes."""
+        self.making = MEASURED.making
+        """The seconds that a context takes for each MiB of its cells."""
         self._path = path
 
     def new(self, weights: str, attention: Attention, memory: int = 0) -> Candidate:
@@ -220,11 +224,19 @@ class Findings:
             timings = each.timings and self._whole(each, each.timings)
             if timings and timings.deep:
                 pace = timings.pace(self.apart.get(each.attention, NEVER))
-                paces.append(dataclasses.replace(pace, cache_type=each.attention.cache_type))
+                row_cell, prompt_cell = self.streams.get(each.attention, (0.0, 0.0))
+                paces.append(
+                    dataclasses.replace(
+                        pace,
+                        cache_type=each.attention.cache_type,
+                        stream_row_cell=row_cell,
+                        stream_prompt_cell=prompt_cell,
+                    )
+                )
         if len(paces) < 2:
             return None
         on, off = paces
-        return Paces(on, off, self.change, self.usual.flash_attn)
+        return Paces(on, off, self.change, self.usual.flash_attn, self.making)
 
     def _differ(self, candidate: Candidate) -> float:
         """By which share the least times of a candidate differ from the least but one; infinite after a single try."""

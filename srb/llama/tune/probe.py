@@ -14,11 +14,13 @@ import numpy as np
 
 from srb.engine.backend import Batch
 from srb.engine.costs import NEVER
+from srb.engine.kv.layout import Layout
 from srb.llama.native.context import Context, window_of
 from srb.llama.native.flash_attn import Pace
 from srb.llama.native.loading import load_model
 from srb.llama.native.params import start
 from srb.llama.native.state import raised
+from srb.llama.native.streams import Streams
 from srb.llama.sampling.logprobs import Floats
 from srb.llama.text.tokenizer import LlamaTokenizer
 from srb.options.settings import Settings
@@ -28,6 +30,8 @@ _STEPS = 3  # so many steps are timed for each number of rows
 _ENOUGH_SECONDS = 0.2  # after so many seconds no further step is timed
 _WARMING = 16  # so many tokens are evaluated before the timing, to bring the weights into memory
 _PIECES_BESIDE = (32, 128, 512)
+_STREAM, _STREAMS = 1024, 4  # so many tokens, and sequences, are in streams to measure them
+_ROUNDS = 2  # of which the least times count
 _GAIN_APART = 1.03  # a decode of its own must be faster by this factor
 
 
@@ -168,8 +172,13 @@ class Weights:
         tokenizer.close()
         return tokens
 
-    def context(self, attention: Attention, n_cells: int, n_rows: int, threads: int | None = None) -> Context:
-        """A context with this attention. threads: None: those of the settings. Raises `ModelLoadError`."""
+    def context(
+        self, attention: Attention, n_cells: int, n_rows: int, threads: int | None = None, *, in_streams: bool = False
+    ) -> Context:
+        """A context with this attention. Raises `ModelLoadError`.
+
+        n_cells: in streams, those of each sequence. threads: None: those of the settings.
+        """
         settings = dataclasses.replace(
             self._settings,
             cache_type_k=attention.cache_type,
@@ -177,12 +186,10 @@ class Weights:
             threads=threads or self._settings.threads,
             threads_batch=threads or self._settings.threads_batch,
         )
-        return Context(
+        return (Streams if in_streams else Context)(
             self._model,
             settings,
-            flash_attn=attention.flash_attn,
-            n_cells=n_cells,
-            n_seqs=n_rows + 2,
+            Layout(not in_streams, n_cells, n_rows + 2, attention.flash_attn),
             n_outputs=max(n_rows + 1, _PIECE),
         )
 
@@ -226,6 +233,40 @@ class Weights:
             context.close()
         return result
 
+    def in_streams(self, attention: Attention, tokens: tuple[int, ...], shape: Shape) -> tuple[float, float]:
+        """The seconds of a row, and of a prompt's token, for each cell of its own sequence, in streams.
+
+        Not for models that forget: they have no streams.
+        """
+        depth, n_cells = min(shape.depth, _STREAM), min(shape.depth, _STREAM) + shape.piece + 1
+        context = self.context(attention, n_cells, 1)
+        try:
+            bench = _Bench(context, tokens)
+            bench.piece(min(shape.piece, depth // 2))
+            bench.grow(depth, by_moving=True)
+            depth = bench.length
+            state = context.save(0, 0, depth, 1 << 40)
+        finally:
+            context.close()
+        context = self.context(attention, n_cells, _STREAMS, in_streams=True)
+        least = [float("inf")] * 4
+        try:
+            for _ in range(_ROUNDS):
+                if not state or not context.restore(state, 0, 0, depth):
+                    return 0.0, 0.0
+                bench, found = _Bench(context, tokens, depth), list[float]()
+                found += bench.rows(_STREAMS, warm=True), bench.piece(shape.piece)
+                bench.cut(depth // 4)
+                found.append(bench.rows(_STREAMS, warm=True))
+                bench.cut(0)
+                found.append(bench.piece(shape.piece))
+                least = [min(pair) for pair in zip(least, found, strict=True)]
+        finally:
+            context.close()
+        deep_rows, deep_piece, rows, piece = least
+        row_cell = max(0.0, deep_rows - rows) / _STREAMS / (depth - depth // 4)
+        return row_cell, max(0.0, deep_piece - piece) / shape.piece / depth
+
     def apart(self, attention: Attention, tokens: tuple[int, ...], n: int, largest: int) -> int:
         """The size from which on a piece of a prompt is cheaper in a decode of its own than beside n rows.
 
@@ -250,18 +291,19 @@ class Weights:
 class _Bench:
     """Times decodes on a context. Sequence 0 has the prompt."""
 
-    def __init__(self, context: Context, tokens: tuple[int, ...]) -> None:
+    def __init__(self, context: Context, tokens: tuple[int, ...], length: int = 0) -> None:
         self._context = context
         self._tokens = tokens
-        self._length = 0
+        self.length = length
+        """How many tokens the prompt has."""
 
     def piece(self, n_tokens: int) -> float:
         """Evaluates the next tokens of the prompt, and returns the seconds that this takes."""
-        if not self._length:
+        if not self.length:
             self._decode(self._part(min(_WARMING, n_tokens), 0, 0))
             self._context.remove(0)
-        seconds = self._decode(self._part(n_tokens, self._length, 0))
-        self._length += n_tokens
+        seconds = self._decode(self._part(n_tokens, self.length, 0))
+        self.length += n_tokens
         return seconds
 
     def grow(self, depth: int, *, by_moving: bool) -> None:
@@ -270,19 +312,29 @@ class _Bench:
         by_moving: by restoring a saved state again and again, instead of evaluating tokens. The times don't depend on
             what the cells hold.
         """
-        start = self._length
+        start = self.length
         state = self._context.save(0, 0, start, 1 << 40) if by_moving else None
-        while self._length < depth:
-            longer = raised(state, self._length) if state else None
-            if longer is None or not self._context.restore(longer, 0, self._length, self._length + start):
+        while self.length < depth:
+            longer = raised(state, self.length) if state else None
+            if longer is None or not self._context.restore(longer, 0, self.length, self.length + start):
                 self.piece(start)
             else:
-                self._length += start
+                self.length += start
 
-    def rows(self, n: int) -> float:
-        """The seconds of a step of n sequences that continue the prompt."""
+    def cut(self, n_tokens: int) -> None:
+        """Leaves the prompt its first tokens."""
+        self._context.truncate(0, n_tokens)
+        self.length = n_tokens
+
+    def rows(self, n: int, *, warm: bool = False) -> float:
+        """The seconds of a step of n sequences that continue the prompt.
+
+        warm: whether a step before isn't counted, such as one that copies cells.
+        """
         for seq_id in range(1, n + 1):
-            self._context.fork(0, seq_id, self._length)
+            self._context.fork(0, seq_id, self.length)
+        if warm:
+            self._step(n)
         found: list[float] = []
         while len(found) < _STEPS and sum(found) < _ENOUGH_SECONDS:
             found.append(self._step(n))
@@ -292,7 +344,7 @@ class _Bench:
     def beside(self, n: int, size: int) -> tuple[float, float, float]:
         """The seconds of a decode with n rows and a piece of a prompt, of the rows alone, and of the piece alone."""
         for seq_id in range(1, n + 1):
-            self._context.fork(0, seq_id, self._length)
+            self._context.fork(0, seq_id, self.length)
         kinds: tuple[Callable[[], Batch], ...] = (
             lambda: self._rows(n, self._part(size, 0, n + 1)),
             lambda: self._rows(n, Batch()),
@@ -314,7 +366,7 @@ class _Bench:
 
     def _rows(self, n: int, batch: Batch) -> Batch:
         for seq_id in range(1, n + 1):
-            batch.add_row(self._tokens[seq_id], self._length, seq_id)
+            batch.add_row(self._tokens[seq_id], self.length, seq_id)
         return batch
 
     def _part(self, n_tokens: int, start: int, seq_id: int) -> Batch:
@@ -325,9 +377,9 @@ class _Bench:
 
     def _truncate(self, n: int) -> None:
         for seq_id in range(1, n + 1):
-            if not self._context.truncate(seq_id, self._length):  # a recurrent state can't be cut
+            if not self._context.truncate(seq_id, self.length):  # a recurrent state can't be cut
                 self._context.remove(seq_id)
-                self._context.fork(0, seq_id, self._length)
+                self._context.fork(0, seq_id, self.length)
 
     def _remove(self, n: int) -> None:
         for seq_id in range(1, n + 1):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from srb.errors import BackendError, ModelLoadError
 from srb.llama.files.weights import FILE, convert, converted_path, reason_not_to_convert
-from srb.llama.native.flash_attn import can_choose
+from srb.llama.native.flash_attn import ANY_CONTEXT, can_choose
 from srb.llama.native.params import physical_cores
 from srb.llama.sampling.logprobs import Floats
 from srb.llama.tune.background_load import watch_others
@@ -263,17 +263,22 @@ class Search:
         self.found.threads_batch = _least({count: each.job(*job) for count, each in found.items()}, cores)
 
     def _measure_pieces(self, weights: Weights) -> None:
-        """Measures what else the engine needs: pieces of a prompt beside rows, and how long a new context takes."""
+        """Measures what else the engine needs: pieces of a prompt beside rows, streams, and making a context."""
         if self._spent > 1:
             return
         for each in self.found.ways:
             self._say("measuring pieces of a prompt beside rows")
             apart = weights.apart(each.attention, self._tokens, self.found.jobs[0][1], self._shape.piece)
             self.found.apart[each.attention] = apart
+            if weights.window is None:
+                self.found.streams[each.attention] = weights.in_streams(each.attention, self._tokens, self._shape)
         start = time.perf_counter()
         n_cells = self._n_cells(weights)
-        weights.context(self.found.usual, n_cells, 2 * self._settings.parallel).close()
-        self.found.change = 2 * (time.perf_counter() - start)
+        context = weights.context(self.found.usual, n_cells, 2 * self._settings.parallel)
+        context.close()
+        seconds = time.perf_counter() - start
+        self.found.change = 2 * seconds
+        self.found.making = max(0.0, seconds - ANY_CONTEXT) / (n_cells * context.cell_bytes / 2**20)
 
     # Measurements, and the time for them
 

@@ -19,7 +19,7 @@ from srb.files.cache_folder import cache_folder
 from srb.llama.files.model_file import find_model
 from srb.llama.files.weights import FILE, convert, converted_path, identity
 from srb.llama.native.context import shiftable
-from srb.llama.native.flash_attn import Pace, Paces
+from srb.llama.native.flash_attn import MAKING, Pace, Paces
 from srb.llama.native.params import physical_cores
 from srb.options.settings import EVALUATION, PLACEMENT, Settings
 
@@ -221,7 +221,9 @@ def _read(source: Path) -> Tuned:
     paces = None
     if "on" in data:
         off = data.pop("off") | {"walks_all": True}  # srb wrote false before it used it
-        paces = Paces(Pace(**data.pop("on")), Pace(**off), data.pop("change"), data.pop("usual"))
+        paces = Paces(
+            Pace(**data.pop("on")), Pace(**off), data.pop("change"), data.pop("usual"), data.pop("making", MAKING)
+        )
     return Tuned(**data, paces=paces)
 
 

@@ -1,0 +1,123 @@
+"""Preemption and changes of the layout: texts are what they would be alone, and everything is given back."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+from driver import check_order, request, run, stops, texts
+from fake_backend import FakeBackend
+
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.engine import Engine
+from srb.engine.kv.layout import Layout, Load
+from srb.engine.telling.events import Event, StartEvent, StopEvent
+
+STORY = "there was a king who had a daughter, and she had a golden ball; " * 3
+STREAMS = Layout(False, 128, 6)
+
+
+def own(events: list[Event], each: CompletionRequest) -> list[Event]:
+    """The events of one request."""
+    return [event for event in events if event.request_id == each.id]
+
+
+def alone(each: CompletionRequest, window: int | None = None) -> dict[int, str]:
+    """What a request says that has a large cache to itself."""
+    return texts(run(Engine(FakeBackend(n_cells=4000, window=window)), dataclasses.replace(each, id="alone")))
+
+
+def assert_empty(engine: Engine, backend: FakeBackend) -> None:
+    """Checks that nothing is leased, set aside or open."""
+    assert backend.cells == 0
+    assert (engine._cache.leased_cells, engine._cache.free_seqs) == (0, backend.layout.n_seqs)
+    assert engine._kept.retained.n_set_aside == 0
+    assert (backend.open_samplers, backend.open_compiled) == (0, 0)
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 10**6])
+@pytest.mark.parametrize("window", [None, 0, 8])
+def test_all_alternatives_begin_together_and_the_youngest_are_preempted(window: int | None, cache_bytes: int) -> None:
+    backend = FakeBackend(n_cells=200, window=window)
+    engine = Engine(backend, cache_bytes=cache_bytes)
+    engine.add_request(each := request(STORY[:60], n=8, max_tokens=60, ignore_eos=True))
+    events = [*engine.step(), *engine.step()]
+    assert engine.stats().sequences == 8
+    events += run(engine)
+    assert engine.stats().preemptions > 0
+    assert texts(events) == alone(each, window)
+    first = next(event.index for event in events if isinstance(event, StopEvent))
+    assert first == 0, "the oldest is never preempted"
+    assert_empty(engine, backend)
+
+
+def test_the_oldest_request_is_preempted_last() -> None:
+    engine = Engine(FakeBackend(n_cells=120))
+    old, young = (
+        request("o" * 20, n=2, max_tokens=50, ignore_eos=True),
+        request("y" * 20, max_tokens=60, ignore_eos=True),
+    )
+    events = run(engine, old, young)
+    ends = [event.request_id for event in events if isinstance(event, StopEvent)]
+    assert ends == [old.id, old.id, young.id]
+    assert [texts(own(events, each)) for each in (old, young)] == [alone(old), alone(young)]
+
+
+def test_a_text_ends_where_the_context_is_full() -> None:
+    engine = Engine(FakeBackend(n_cells=100))
+    events = run(engine, each := request("p" * 40, n=3, max_tokens=-1, ignore_eos=True))
+    assert {(stop.length, stop.finish_reason) for stop in stops(events).values()} == {(61, "length")}
+    (start,) = (event for event in events if isinstance(event, StartEvent))
+    assert start.max_tokens == 61
+    branches = tuple(dataclasses.replace(params, max_tokens=61) for params in each.branches)
+    assert texts(events) == alone(dataclasses.replace(each, branches=branches))
+
+
+def test_many_prompts_move_into_streams_and_back() -> None:
+    """The unified layout while there are few prompts, and streams while there are many."""
+
+    def choose(backend: FakeBackend, loads: Sequence[Load]) -> Layout:
+        return STREAMS if len(loads) > 3 else Layout(True, 300, 16)
+
+    backend = FakeBackend(n_cells=300, n_parallel=6, chooser=choose)
+    engine = Engine(backend, cache_bytes=10**6)
+    engine.add_request(first := request(STORY[:50], n=3, max_tokens=40, ignore_eos=True))
+    events = [event for _ in range(10) for event in engine.step()]
+    others = [request(f"{k} " + STORY[k * 5 :][:40], max_tokens=20 + k, ignore_eos=True) for k in range(5)]
+    for each in others:
+        engine.add_request(each)
+    events += engine.step()
+    assert engine.stats().layout == "streams"
+    events += run(engine)
+    assert engine.stats().layout == "unified"
+    assert engine.stats().layout_changes >= 2
+    for each in (first, *others):
+        check_order(events, each)
+        assert texts(own(events, each)) == alone(each)
+    assert_empty(engine, backend)
+
+
+def test_a_sequence_that_outgrows_its_stream_moves_into_a_larger_one() -> None:
+    def choose(backend: FakeBackend, loads: Sequence[Load]) -> Layout:
+        longest = max(load.n_tokens + load.n_generated for load in loads)
+        return Layout(False, 64, 6) if longest < 40 else Layout(False, 256, 3)
+
+    backend = FakeBackend(n_cells=256, n_parallel=6, chooser=choose)
+    engine = Engine(backend)
+    each = request("p" * 20, n=4, max_tokens=100, ignore_eos=True)
+    events = run(engine, each)
+    assert engine.stats().layout_changes >= 2
+    assert texts(events) == alone(each)
+    assert_empty(engine, backend)
+
+
+def test_who_is_cancelled_while_it_is_preempted_gives_its_memory_back() -> None:
+    engine = Engine(backend := FakeBackend(n_cells=120), cache_bytes=10**6)
+    engine.add_request(each := request("p" * 40, n=4, max_tokens=70, ignore_eos=True))
+    events: list[Event] = []
+    while not engine.stats().n_preempted:
+        events += engine.step()
+    assert engine._kept.retained.n_set_aside > 0
+    engine.abort(each.id)
+    events += run(engine)
+    check_order(events, each)
+    assert_empty(engine, backend)
