@@ -38,6 +38,7 @@ from compare import CELLS, PROMPT_TOKENS, text
 from peers import Answer, Peer, Server, running
 
 from srb import CompletionRequest, LlamaBackend, SamplingParams, Settings
+from srb.engine.kv.layout import Layout
 from srb.engine.telling.events import StreamEvent
 from srb.llama.files.model_file import find_model
 from srb.llama.native.loading import load_model
@@ -76,8 +77,8 @@ class Decode:
         assert settings.model
         start(settings)
         self._model = load_model(settings.model, settings, lambda _fraction: True)
-        sizes = {"n_cells": CELLS, "n_seqs": n_seqs(settings), "n_outputs": settings.parallel + PROMPT_OUTPUTS}
-        params = engine_params(self._model, settings, flash_attn=settings.flash_attn, **sizes)
+        layout = Layout(True, CELLS, n_seqs(settings), settings.flash_attn)
+        params = engine_params(self._model, settings, layout, n_outputs=settings.parallel + PROMPT_OUTPUTS)
         self._bare = Bare(self._model, params)
 
     def measure(self, n: int, _seed: int) -> Steps:

@@ -66,7 +66,7 @@ def measure(backend: LlamaBackend, n_rows: int, n_piece: int) -> tuple[float, fl
         return result
 
     times = [(timed(*rows, piece), timed(*rows), timed(piece)) for _ in range(REPETITIONS)]
-    for seq_id in range(backend.n_seqs):
+    for seq_id in range(backend.layout.n_seqs):
         backend.remove(seq_id)
     together, alone, apart = (statistics.median(column) for column in zip(*times, strict=True))
     return together, alone, apart

@@ -17,6 +17,7 @@ from typing import Any
 from bare import Bare
 
 from srb import Settings
+from srb.engine.kv.layout import Layout
 from srb.llama.files.model_file import find_model
 from srb.llama.native.loading import load_model
 from srb.llama.native.params import engine_params, physical_cores, start
@@ -58,9 +59,9 @@ class Way:
         threads = physical_cores()
         settings = Settings(cache_type_k=cache_type, cache_type_v=cache_type, threads=threads, parallel=SEQS)
         longest = max(tokens + length for tokens, _, length in JOBS)
-        n_cells = SEQS * -(-longest // 256) * 256 if has_streams else max(t + n * each for t, n, each in JOBS)
-        params = engine_params(model, settings, flash_attn=flash_attn, n_cells=n_cells, n_seqs=SEQS - 1, n_outputs=SEQS)
-        params.kv_unified = not has_streams
+        n_cells = longest if has_streams else max(t + n * each for t, n, each in JOBS)
+        layout = Layout(not has_streams, n_cells, SEQS - (not has_streams), flash_attn)
+        params = engine_params(model, settings, layout, n_outputs=SEQS)
         self._bare = Bare(model, params)
 
     def job(self, n_tokens: int, n: int, length: int) -> float:

@@ -1,0 +1,163 @@
+"""Measures many different prompts at once, and requests that may need more cells than there are.
+
+    python bench/serving/mixed.py --binaries DIR [--only 16x1,2x8] [--rounds 2]
+
+DIR has llama-server; `./build.sh bench` builds it. srb, llama-server with a cache of its own for each sequence, and
+llama-server with a unified cache run at once, with the weights that `srb tune` chose, and are asked in turn.
+
+mixed: C clients send prompts of W words of their own at the same time, each for n alternatives of M tokens. It prints
+the total seconds and the median and largest time to a first token, as medians of the rounds, and the ratio of srb's to
+those of the fastest llama-server.
+arriving: while one prompt with 8 alternatives streams, 15 other prompts arrive within a second.
+pressure: alternatives that may be long (max_tokens 1000) and end after some 60 tokens, beside the same with 100.
+"""
+
+import argparse
+import asyncio
+import itertools
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from compare import text
+from peers import Answer, Peer, Server, running
+
+from srb.llama.files.model_file import find_model
+from srb.llama.native.params import physical_cores
+from srb.llama.tune.tuned import choose
+from srb.options.settings import Settings
+
+CELLS = 8192
+SEEDS = itertools.count(1)  # no text comes twice, so no server knows one
+SHAPES = {
+    "32x1": (32, 1, 150, 100),
+    "16x2": (16, 2, 300, 64),
+    "8x4": (8, 4, 600, 64),
+    "16x1": (16, 1, 600, 32),
+    "8x1": (8, 1, 2000, 32),
+    "4x4": (4, 4, 600, 150),
+    "2x8": (2, 8, 600, 150),
+    "1x8": (1, 8, 600, 64),
+    "1x16": (1, 16, 600, 100),
+    "1x32": (1, 32, 600, 64),
+    "1x1": (1, 1, 600, 64),
+}
+"""Clients, alternatives, words, tokens."""
+
+
+def peers(binaries_flags: tuple[str, ...]) -> list[Peer]:
+    """srb, and llama-server in its two layouts, both with and without flash attention."""
+    large = ("-c", "32768", "-np", "32")  # the last -c counts
+    return [
+        Peer("srb", True, ("--log-level", "error", *binaries_flags)),
+        Peer("streams, on", False, (*large, "-fa", "on")),
+        Peer("streams, off", False, (*large, "-fa", "off", "-ctk", "bf16", "-ctv", "bf16")),
+        Peer("unified, off", False, (*large, "-kvu", "-fa", "off", "-ctk", "bf16", "-ctv", "bf16")),
+    ]
+
+
+async def together(server: Server, shape: tuple[int, int, int, int], seed: int) -> tuple[float, list[float]]:
+    """The seconds until the last of these clients has its answer, and when each had its first token."""
+    clients, n, words, tokens = shape
+    began = time.perf_counter()
+    answers = await asyncio.gather(
+        *(server.ask(text(words, 1000 * seed + k), n, tokens, seed=k) for k in range(clients))
+    )
+    seconds = time.perf_counter() - began
+    for each in answers:
+        if each.tokens != n * tokens:
+            raise RuntimeError(f"{server.peer.name} has generated {each.tokens} tokens in place of {n * tokens}")
+    return seconds, [each.sent - began + first for each in answers for first in each.first.values()]
+
+
+async def arriving(server: Server, seed: int) -> tuple[float, float]:
+    """The seconds until all have their answers, and the longest pause of the alternatives that streamed before."""
+
+    async def later(k: int) -> Answer:
+        await asyncio.sleep(2.0 + k / 15)
+        return await server.ask(text(600, 1000 * seed + k), 1, 64)
+
+    began = time.perf_counter()
+    first, *_ = await asyncio.gather(server.ask(text(600, seed), 8, 256), *(later(k) for k in range(15)))
+    return time.perf_counter() - began, max(first.gaps)
+
+
+async def pressure(server: Server, clients: int, n: int, words: int, most: int, seed: int) -> tuple[float, float, int]:
+    """Tokens per second, the time between the first and the last alternative's first token, and how many tokens."""
+    began = time.perf_counter()
+    answers = await asyncio.gather(
+        *(server.ask(text(words, 1000 * seed + k), n, most, seed=k, stop=["."]) for k in range(clients))
+    )
+    seconds, tokens = time.perf_counter() - began, sum(each.tokens for each in answers)
+    firsts = [each.sent - began + first for each in answers for first in each.first.values()]
+    return tokens / seconds, max(firsts) - min(firsts), tokens
+
+
+async def medians(servers: list[Server], rounds: int, measure: Callable[[Server, int], Awaitable[list[float]]]) -> None:
+    """Prints a row of the table for each server, in which each number is the median of the rounds."""
+    found: dict[str, list[list[float]]] = {each.peer.name: [] for each in servers}
+    for _ in range(rounds):
+        seed = next(SEEDS)
+        for server in servers:
+            found[server.peer.name].append(await measure(server, seed))
+    medians = {name: [statistics.median(each) for each in zip(*rows, strict=True)] for name, rows in found.items()}
+    for name, row in medians.items():
+        print(f"| {name} |", " | ".join(f"{each:.2f}" for each in row), "|", flush=True)
+    others = [row for name, row in medians.items() if name != "srb"]
+    if others and "srb" in medians:
+        best = [min(column) for column in zip(*others, strict=True)]
+        print("| ratio |", " | ".join(f"{a / b:.2f}" for a, b in zip(medians["srb"], best, strict=True)), "|")
+
+
+async def main() -> None:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binaries", type=Path, help="the folder of llama-server; left out: only srb is measured")
+    parser.add_argument("--only", default=",".join([*SHAPES, "arriving", "pressure"]))
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--peers", default="", help="the names of those that are measured, with ; between; empty: all")
+    parser.add_argument("flags", nargs="*", help="of srb serve, after --")
+    arguments = parser.parse_args()
+    model = find_model(None)
+    weights = choose(model, Settings()).weights
+    chosen = [each for each in peers(tuple(arguments.flags)) if each.is_srb or arguments.binaries]
+    chosen = [each for each in chosen if not arguments.peers or each.name in arguments.peers.split(";")]
+    async with AsyncExitStack() as stack:
+        servers = [
+            await stack.enter_async_context(
+                running(each, model if each.is_srb else weights, CELLS, physical_cores(), arguments.binaries or Path())
+            )
+            for each in chosen
+        ]
+        for server in servers:
+            await server.ask("Once upon a time,", 2, 16)
+        for name in arguments.only.split(","):
+            if shape := SHAPES.get(name):
+                print(f"\n{shape[0]} x {shape[1]}, {shape[2]} words, {shape[3]} tokens: total; first token; last one")
+
+                async def measure(server: Server, seed: int, shape: tuple[int, int, int, int] = shape) -> list[float]:
+                    seconds, firsts = await together(server, shape, seed)
+                    return [seconds, statistics.median(firsts), max(firsts)]
+
+                await medians(servers, arguments.rounds, measure)
+            elif name == "arriving":
+                print("\n15 prompts arrive beside 8 alternatives: total; longest pause")
+                await medians(servers, arguments.rounds, lambda server, seed: _list(arriving(server, seed)))
+            elif name == "pressure":
+                for clients, n, words in ((1, 8, 1500), (16, 4, 150)):
+                    for most in (100, 1000):
+                        print(f"\n{clients} x {n}, {words} words, max_tokens {most}: tokens/s; begin within; tokens")
+                        ours = [each for each in servers if each.peer.is_srb]
+                        await medians(
+                            ours, arguments.rounds, lambda s, k, a=(clients, n, words, most): _list(pressure(s, *a, k))
+                        )
+
+
+async def _list(found: Awaitable[tuple[float, ...]]) -> list[float]:
+    return list(await found)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
