@@ -468,6 +468,7 @@ async def test_what_replicas_hold_is_added_up() -> None:
         await until(lambda: (stats := engine.health.stats) is not None and stats.tokens_generated == 8 * each.count)
         assert (stats := engine.health.stats)
         assert (stats.max_cells, stats.max_sequences, stats.prompt_tokens) == (512, 16, 2)
+        assert (stats.layout, stats.n_preempted, stats.preemptions) == ("unified", 0, 0)
 
 
 async def test_what_is_read_was_recorded_before() -> None:

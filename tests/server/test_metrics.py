@@ -7,6 +7,7 @@ from fake_backend import IN_STEP, FakeBackend, Gate
 from prometheus_client.parser import text_string_to_metric_families
 from pytest_aiohttp.plugin import AiohttpClient
 from server.conftest import Client
+from waiting import until
 
 from srb.engine.engine import Engine
 from srb.server.app import create_app
@@ -76,6 +77,32 @@ async def test_a_cancelled_request_is_counted_by_its_reason(aiohttp_client: Aioh
         gate.open()
         await response.read()
         assert (await values_of(client))["srb:aborts_totalcancelled"] == 1
+
+
+async def test_preemptions_are_counted(aiohttp_client: AiohttpClient) -> None:
+    gate = Gate(backend := FakeBackend(n_cells=64))
+    make = partial(Engine, cache_bytes=10_000)
+    async with AsyncEngine(lambda _progress: backend, make=make) as engine:
+        client: Client = await aiohttp_client(create_app(engine, Limits("fake", n=4, max_n=8)))
+        body = {"prompt": "p" * 20, "n": 4, "max_tokens": 30, "ignore_eos": True}
+        response = await client.post("/v1/completions", json=body)
+        await until(lambda: gate.holds)
+        while not (health := await (await client.get("/health")).json())["n_preempted"]:
+            gate.step()
+            await until(lambda: gate.holds)
+        values = await values_of(client)
+        assert values["srb_preempted"] == health["n_preempted"] > 0
+        gate.open()
+        await response.read()
+        values = await values_of(client)
+        health = await (await client.get("/health")).json()
+        props = await (await client.get("/props")).json()
+    names = ("preemptions", "layout_changes", "swapped_bytes", "swap_seconds")
+    assert health["preemptions"] > 0
+    assert health["swapped_bytes"] > 0
+    assert {name: values[f"srb_{name}_total"] for name in names} == {name: health[name] for name in names}
+    assert (values["srb_kv_layoutunified"], values["srb_kv_layoutstreams"], values["srb_preempted"]) == (1, 0, 0)
+    assert props["kv_cache"] == {name: health[name] for name in ("layout", "n_preempted", *names)}
 
 
 async def test_metrics_while_the_model_loads(aiohttp_client: AiohttpClient) -> None:

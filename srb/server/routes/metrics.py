@@ -31,17 +31,24 @@ _COUNTERS = {
     "srb:disk_faults": ("disk_faults", "Pieces of states that couldn't be read from there, or written"),
     "srb:media_encoded": ("media_encoded", "Images and sounds that were made into what the model evaluates"),
     "srb:forks": ("forks", "Sequences that began with cells of another"),
+    "srb_layout_changes": ("layout_changes", "Changes of the layout of the KV cache, or of its size"),
+    "srb_preemptions": ("preemptions", "Preemptions, because others needed the cells"),
+    "srb_swapped_bytes": ("swapped_bytes", "Bytes of states that preemptions and layout changes swapped out"),
+    "srb_swap_seconds": ("swap_seconds", "Seconds spent on swapping out and in"),
 }
 """The name of each counter, its field of `EngineStats`, and what it counts. On the wire the names end in _total."""
 
 _GAUGES = {
     "srb:sequences_running": ("sequences", "Alternatives that hold cells"),
     "srb:sequences_limit": ("max_sequences", "Alternatives that get a token in one step (--parallel)"),
-    "srb:cells_used": ("cells", "KV cells promised to requests"),
+    "srb:cells_used": ("cells", "KV cells that requests hold"),
     "srb:cells_shared": ("cells_shared", "Of these, of prompts that several alternatives continue"),
+    "srb_preempted": ("n_preempted", "Alternatives that are preempted, and wait for cells"),
     "srb:retained_bytes": ("retained_bytes", "Memory for what finished requests have evaluated"),
     "srb:disk_bytes": ("disk_bytes", "Files of --cache-disk"),
 }
+
+_LAYOUTS = ("unified", "streams")
 
 _DERIVED: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
     "llamacpp:prompt_tokens_seconds": (
@@ -56,9 +63,15 @@ _DERIVED: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
         "Alternatives in a decode, in the mean",
         lambda stats: _ratio(stats.rows - stats.n_ahead, stats.steps),
     ),
-    "llamacpp:kv_cache_tokens": ("KV cells promised to requests", lambda stats: stats.cells),
-    "llamacpp:kv_cache_usage_ratio": ("Of all cells, 0 to 1", lambda stats: stats.cells / stats.max_cells),
-    "srb:cells_free": ("KV cells that are promised to nobody", lambda stats: stats.max_cells - stats.cells),
+    "llamacpp:kv_cache_tokens": ("KV cells that requests hold", lambda stats: stats.cells),
+    "llamacpp:kv_cache_usage_ratio": (
+        "Of the cells of the present layout, 0 to 1",
+        lambda stats: stats.cells / stats.max_cells,
+    ),
+    "srb:cells_free": (
+        "KV cells of the present layout that nobody holds",
+        lambda stats: stats.max_cells - stats.cells,
+    ),
 }
 
 _HISTOGRAMS: dict[Measure, tuple[str, str]] = {
@@ -163,5 +176,7 @@ def _of(labels: tuple[str, ...], stats: dict[tuple[str, ...], EngineStats]) -> I
     aborts = {(*each, reason): count for each, one in stats.items() for reason, count in one.aborts.items()}
     text = "Requests and alternatives that were ended early"
     yield _family(CounterMetricFamily, "srb:aborts", text, (*labels, "reason"), aborts)
+    layouts = {(*each, name): float(one.layout == name) for each, one in stats.items() for name in _LAYOUTS}
+    yield _family(GaugeMetricFamily, "srb_kv_layout", "1 for the present layout", (*labels, "layout"), layouts)
     for name, (text, value) in _DERIVED.items():
         yield _family(GaugeMetricFamily, name, text, labels, of(value))

@@ -234,16 +234,20 @@ def _watch(request_id: str, limit: float) -> Watch | None:
     return watch if limit else None
 
 
+_KV_CACHE = ("layout", "n_preempted", "layout_changes", "preemptions", "swapped_bytes", "swap_seconds")
+"""The fields of `EngineStats` that `/props` shows as `kv_cache`."""
+
+
 def props(_body: bytes, serving: Serving) -> Told:
     """Facts about the server and its model."""
     engine, limits, vocabulary = serving.engine, serving.limits, serving.vocabulary
-    special = vocabulary.tokenizer.special
+    special, stats = vocabulary.tokenizer.special, serving.stats
     return {
         "default_generation_settings": {
             "n_ctx": engine.n_cells,
             "params": generation_settings(SamplingParams(max_tokens=-1, **limits.sampling), None),
         },
-        "total_slots": serving.stats.max_sequences,
+        "total_slots": stats.max_sequences,
         "model_alias": limits.model,
         "model_path": limits.model_path,
         "modalities": {"vision": "image" in engine.media_kinds, "audio": "audio" in engine.media_kinds},
@@ -254,6 +258,7 @@ def props(_body: bytes, serving: Serving) -> Told:
         "eos_token": vocabulary.name_of(special.eos),
         "build_info": serving.fingerprint,
         "is_sleeping": engine.health.is_sleeping,
+        "kv_cache": {name: getattr(stats, name) for name in _KV_CACHE},
     }, []
 
 
