@@ -1,8 +1,9 @@
 """The engine: requests in, events out, one `step()` at a time.
 
-A step admits the requests that there is room for and evaluates a batch: the next tokens of prompts that aren't
-evaluated yet, together with one row for every running sequence (decoding.py). A sequence that finishes leaves with the
-next step: what it evaluated is retained, and what it leased is given back (cells.py).
+A step admits the requests that there are cells for and evaluates a batch: the next tokens of prompts that aren't
+evaluated yet, together with one row for every running sequence (decoding.py). If the rows need more cells than are
+free, the youngest sequences are preempted first (scheduler.py). A sequence that finishes leaves with the next step:
+what it evaluated is cached, and its cells are given back (cells.py).
 """
 
 import time
@@ -54,7 +55,7 @@ class Engine(Facade, ForPrograms):
     `tokenize`, `add_request`, `abort` and `ask` may be called from any thread. Everything else belongs to the thread
     that calls `step`.
 
-    default_max_tokens: the value for alternatives whose `max_tokens` is None. -1: as many as there is room for.
+    default_max_tokens: the value for alternatives whose `max_tokens` is None. -1: until the context is full.
     cache_bytes: how many bytes of the states of finished requests are kept in memory; 0: none.
     store: keeps these states for longer than the process lives. An engine with a store must be closed by `close`.
     observe: called with each measurement, in seconds.
@@ -241,7 +242,7 @@ class Engine(Facade, ForPrograms):
         return self._mail.dooms(self._scheduler.running)
 
     def _admit(self) -> None:
-        """Admits the requests and sequences that there is room for, and lets their prompts begin with what is known."""
+        """Admits the requests and sequences that there are cells for. Their prompts begin with what is cached."""
         if self._scheduler.has_news or self._scheduler.is_outgrown():
             try:
                 self._lay_out()

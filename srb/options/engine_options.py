@@ -140,8 +140,8 @@ class MemoryOptions:
 
     ctx_size: int = option(
         8192,
-        "room for tokens, in KV cells, for all requests together: a request needs its prompt's tokens + n x "
-        "max_tokens. 0: as many as the model was trained for. auto: the same, or less if memory is short",
+        "the longest context of one request, in tokens: its prompt and the text of one alternative. 0: as many as "
+        "the model was trained for. auto: the same, or less if memory is short",
         short="-c",
         low=0,
         words={"auto": -1},
@@ -160,7 +160,7 @@ class MemoryOptions:
     kv_layout: str = option(
         "auto",
         "unified: all sequences share the KV cells, and a fork is free. streams: each sequence has cells of its own, "
-        "and attends to no others; auto takes what is faster for the requests that run and wait",
+        "and attends to no others. auto: what is faster for the requests that run and wait",
         choices=("auto", "unified", "streams"),
     )
     swa_full: bool = option(
@@ -170,8 +170,8 @@ class MemoryOptions:
     )
     cache_ram: int = option(
         1024,
-        "MiB of memory that keep what was evaluated for finished requests, so that it isn't evaluated again; "
-        "0 keeps nothing",
+        "MiB of memory for the prefix cache, which keeps what finished requests have evaluated, and for preempted "
+        "alternatives; 0: neither is kept, and both are evaluated again",
         short="-cram",
         low=0,
     )

@@ -17,8 +17,8 @@ class RequestsOptions:
     max_n: int = option(32, "how many alternatives one request may ask for", low=1, high=1024)
     max_tokens: int | None = option(
         None,
-        "how many tokens each alternative may have if the request doesn't say; -1: as many as there is room "
-        "for (default: 128, in chats 1024, and -1 on llama-server's routes)",
+        "how many tokens each alternative may have if the request doesn't say; -1: until the context is "
+        "full (default: 128, in chats 1024, and -1 on llama-server's routes)",
         low=-1,
         aliases=("n_predict", "predict"),
     )

@@ -213,7 +213,7 @@ class Ahead:
         found = self._next.pop(key, None)
         if found is None or found.seed != seed:
             first = dataclasses.replace(request.branches[0], seed=seed)
-            if first.max_tokens == -1:  # each has the room that this had, though they are more
+            if first.max_tokens == -1:  # each has as many as these had
                 first = dataclasses.replace(first, max_tokens=journal.max_tokens)
             request = dataclasses.replace(request, branches=(first,), any_seed=False, resumed=())
             found = _Next(request, max(1, journal.max_tokens))

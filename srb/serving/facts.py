@@ -45,7 +45,7 @@ class Facts(ABC):
     @property
     @abstractmethod
     def n_cells(self) -> int:
-        """How many cells one prompt and its alternatives can have."""
+        """The longest context of one request, in KV positions: its prompt and the text of one alternative."""
 
     @abstractmethod
     def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ class Facade:
 
     @property
     def n_cells(self) -> int:
-        """How many KV positions there are; see `Backend.n_cells`."""
+        """The longest context of one request, in KV positions."""
         return self._backend.n_cells
 
     @property

@@ -14,8 +14,9 @@ from srb.errors import ContextSizeError, InvalidRequestError, context_of, larger
 class Intake:
     """Refuses requests that could never run. May be used from any thread.
 
-    n_cells: how many cells a prompt and its alternatives can have together; or each, if the context is divided among
-        `n_texts` of them (`Backend.block_size`).
+    n_cells: the longest context of one request: the prompt with the tokens of one alternative, or with those of all
+        beams or candidates of a search. n_texts: among how many alternatives `--ctx-size` is divided, each of which has
+        so many cells (`Backend.block_size`); 1: it isn't.
     """
 
     def __init__(self, tokenizer: Tokenizer, n_cells: int, n_texts: int = 1) -> None:

@@ -118,8 +118,8 @@ class CompletionRequest:
     )
     most_tokens: int | None = described(
         None,
-        "how many tokens an alternative with a max_tokens of -1 may have, if the context has room for more. Left out: "
-        "no limit.",
+        "how many tokens an alternative with a max_tokens of -1 may have before the context is full. Left out: no "
+        "limit.",
     )
     logprobs: int | None = described(
         None,

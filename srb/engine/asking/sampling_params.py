@@ -205,9 +205,8 @@ class SamplingParams:
     min_tokens: int = described(0, "draw no end-of-generation token before the alternative has this many tokens.")
     max_tokens: int | None = described(
         None,
-        "how many tokens may be generated. Left out: the engine's default, or less if the context has less room. "
-        "-1: as many as the context has room for, shared between the alternatives. 0: the prompt is evaluated, "
-        "and nothing is generated.",
+        "how many tokens may be generated. Left out: the engine's default, or less if the context is full before. "
+        "-1: until the context is full. 0: the prompt is evaluated, and nothing is generated.",
     )
     stop: tuple[str, ...] = described(
         (), "strings that end the alternative; the string itself isn't shown in the text."

@@ -1,14 +1,17 @@
-"""The cells of the KV cache: who has leased them, and what they hold.
+"""The KV cache: who holds its cells, what they hold, and how they are laid out.
 
-`kv_cache.py` keeps the books, `needs.py` computes how much requests need, `room.py` divides what is free, and
-`cells.py` fills and empties cells for all kinds of requests; begin with it. `memory.py` says how a sequence goes back.
-`radix.py` has trees of texts, apart by the keys of `keys.py`.
+`cells.py` fills, swaps and empties cells for all kinds of requests; begin with it. `kv_cache.py` counts them: it is the
+allocator. `layout.py` has the two layouts, and the loads by which a backend chooses one. `memory.py` says how a
+sequence goes back to an earlier token. `radix.py` has trees of texts, apart by the keys of `keys.py`.
 
-In: prompts that were admitted, sequences that have finished. Out: calls of the backend: fork, truncate, remove.
+In: prompts that were admitted, sequences that are preempted or have finished. Out: calls of the backend: fork,
+truncate, remove, save, restore.
 
-`Scheduler.admit` leases the cells that a prompt and its alternatives can need at most: one for each token of the prompt
-that it doesn't share, and max_tokens - 1 for each alternative, because the last token is never evaluated. So a running
-alternative never lacks a cell. The leases are a tree of spans: shared cells belong to the parent, and stay leased until
-the last child has gone. `Cells.give_back` is the only place that gives cells back. Only one request may run in part:
-two such requests would wait for each other's cells for ever.
+Cells are allocated on demand. `Scheduler.admit` needs cells for a prompt, and a small margin for each of its
+alternatives. `Scheduler.reserve` takes the cells of each step, and if there are too few, `Cells.preempt` swaps the
+youngest sequences out. The oldest one is never preempted, so all come to an end. Only the rows of a search hold all
+their cells from the start (`Way.row_cells`).
+
+The allocated cells are a tree of spans: shared cells belong to the parent, and stay allocated until the last child has
+gone. `Cells.give_back` and `Cells.swap_out` are the only places that give cells back.
 """

@@ -16,7 +16,7 @@ from srb.engine.ways.tools import OfPrompt
 from srb.errors import NoTokenError
 
 _OPEN_ENDED = 128
-"""How many tokens a text has at most if the request says as many as there is room for."""
+"""How many tokens a text has at most if the request says until the context is full."""
 
 
 class Choosing(OfPrompt):

@@ -123,7 +123,7 @@ def _reply(
     if not asked:  # clients load a model with an empty request
         return Reply(None, [], False, partial(make, partial(Parts, "", None)))
     options = fields.options
-    if options and options.max_tokens == -2:  # Ollama's number for all the room that the context has
+    if options and options.max_tokens == -2:  # in Ollama: until the context is full
         options.max_tokens = -1
     parsed = parse_one(
         fields,

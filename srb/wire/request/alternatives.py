@@ -55,10 +55,10 @@ def _override(params: SamplingParams, branch: BranchFields, k: int, tokenize: To
 
 
 def take_all_room(fields: CompletionFields, limits: Limits) -> bool:
-    """Gives a request that doesn't limit the length of its answers all the room that there is, as llama-server does.
+    """Lets answers go on until the context is full, if nothing limits their length, as llama-server does.
 
-    Returns whether it did so unasked: a chat then has only `DEFAULT_MOST_TOKENS` of it. A search keeps the usual
-    `max_tokens`, because it leases this room for each of its beams until it ends.
+    Returns whether it did so unasked: a chat then has at most `DEFAULT_MOST_TOKENS`. A search keeps the usual
+    `max_tokens`, because it holds cells for all tokens of each beam from the start.
     """
     if fields.max_tokens is not None or limits.max_tokens is not None or fields.searches:
         return False
