@@ -166,7 +166,7 @@ async function begin() {
     writing.resume().catch(complain);
   };
   listenToKeyForm(() => (document.body.dataset.ready ? resume() : location.reload())); // the stories can be seen only now
-  const [{ components }, { model, history, max_cells: size }] = await Promise.all([openapi(), health()]);
+  const [{ components }, { model, history, n_ctx: size }] = await Promise.all([openapi(), health()]);
   find("#model").textContent = model;
   const settings = new Settings(components.schemas, find("#options"));
   const story = new Manuscript(find("#manuscript"));

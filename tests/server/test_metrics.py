@@ -98,6 +98,7 @@ async def test_preemptions_are_counted(aiohttp_client: AiohttpClient) -> None:
         health = await (await client.get("/health")).json()
         props = await (await client.get("/props")).json()
     names = ("preemptions", "layout_changes", "swapped_bytes", "swap_seconds")
+    assert health["n_ctx"] == 64
     assert health["preemptions"] > 0
     assert health["swapped_bytes"] > 0
     assert {name: values[f"srb_{name}_total"] for name in names} == {name: health[name] for name in names}

@@ -93,7 +93,7 @@ def test_an_editor_is_asked_beside_the_text_and_what_is_taken_is_one_step(story:
 
 
 def test_of_what_is_longer_than_the_context_the_end_is_sent_behind_the_memory(blank: Story, server: Scripted) -> None:
-    blank.page.route("**/health", lambda route: route.fulfill(json={"model": "small", "max_cells": 960}))
+    blank.page.route("**/health", lambda route: route.fulfill(json={"model": "small", "n_ctx": 960}))
     blank.open(server.url)
     blank.set(n=2, max_tokens=5)
     text = "".join(f"Night {k}: the lamp burned. " for k in range(40))

@@ -88,7 +88,7 @@ def test_what_has_no_room_is_left_out_at_a_paragraph_and_the_panel_says_how_much
     blank: Story, server: Scripted
 ) -> None:
     story = blank
-    story.page.route("**/health", lambda route: route.fulfill(json={"model": "small", "max_cells": 800}))
+    story.page.route("**/health", lambda route: route.fulfill(json={"model": "small", "n_ctx": 800}))
     story.open(server.url)
     story.set(n=1, max_tokens=50)
     story.find("#story").fill("\n\n".join(f"Night {k}: the lamp burned, and nobody came up." for k in range(20)))

@@ -207,7 +207,7 @@ def test_what_cannot_be_kept_is_said_and_tried_again(start_scripted: Start, blan
 def test_what_was_typed_moves_to_the_server_with_its_story(start_scripted: Start, blank: Story, tmp_path: Path) -> None:
     story, server = blank, start_scripted(tmp_path / "stories.db", api_keys=(b"sk-1",))
     keyboard = story.page.keyboard
-    story.page.route("**/health", lambda route: route.fulfill(json={"model": "fake", "max_cells": 8192}))
+    story.page.route("**/health", lambda route: route.fulfill(json={"model": "fake", "n_ctx": 8192}))
     story.page.goto(server.url)
     story.wait_ready()
     story.set(n=2, max_tokens=8)

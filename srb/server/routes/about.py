@@ -48,6 +48,7 @@ async def health(request: web.Request) -> web.Response:
         body |= {"history": history, "history_owed": request.app[KEEPER].n_owed}
     try:
         request.app[ENGINE].check_ready()
+        body["n_ctx"] = request.app[ENGINE].n_cells
         request.app[KEEPER].check_resumed()
     except UnavailableError as error:
         return error_response(request, error, body, status=500 if health.status == "dead" else error.status)
@@ -87,7 +88,7 @@ async def docs(request: web.Request) -> web.Response:
 _HEALTH = object_of(
     **alike(STRING, "status model"),
     progress={"type": "number", "minimum": 0, "maximum": 1},
-    **alike(INTEGER, "running waiting engine_restarts"),
+    **alike(INTEGER, "running waiting engine_restarts n_ctx"),
     is_sleeping=BOOLEAN,
     **TypeAdapter(EngineStats).json_schema()["properties"],
 )
