@@ -43,7 +43,7 @@ class EngineStats:
 
     sequences: alternatives, or beams of searches, that hold cells now. If they are more than `max_sequences`, they take
         turns.
-    cells: those that are leased now, of `max_cells`.
+    cells: those that are held now, of the `max_cells` of the present layout.
     cells_shared: how many of these belong to prompts that several alternatives continue.
     retained_bytes: the states that are kept in memory for later requests; at most `max_retained_bytes`.
     media_encoded: images and sounds, or parts of them, that were made into what the model evaluates, since the start.
@@ -57,8 +57,9 @@ class EngineStats:
     n_ahead, n_met: tokens that were guessed and evaluated before they were drawn, and how many of them were drawn.
     layout: how the cells are laid out now, unified or streams.
     n_preempted: alternatives whose cells were taken for others, and that wait for cells now.
-    layout_changes, preemptions, swapped_bytes, swap_seconds: changes of the layout, preemptions, and what both took,
-        since the start.
+    layout_changes: changes of the layout, of its size, or of the kind of attention, since the start.
+    preemptions: how often sequences were preempted, since the start.
+    swapped_bytes, swap_seconds: the states that both have swapped out, and the time for swapping out and in.
     last_error: the message of the last decode that failed.
     """
 
