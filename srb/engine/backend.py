@@ -93,6 +93,10 @@ class Backend(Protocol):
         """How the cells are laid out now, or will be when `prepare` makes the context."""
 
     @property
+    def can_unify(self) -> bool:
+        """Whether the unified layout may be chosen."""
+
+    @property
     def block_size(self) -> int:
         """0: sequences share cells, and prompts are evaluated in any pieces.
 

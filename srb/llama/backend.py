@@ -107,6 +107,7 @@ class LlamaBackend:
                 )
             self._weights = choice.weights
             self._fingerprint = fingerprint(choice.weights)
+            self.can_unify = settings.kv_layout != "streams" and not settings.reproducible
             self.n_parallel = settings.parallel
             self.n_seqs = n_seqs(settings)
             self.n_batch = settings.batch_size

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from driver import check_order, request, run, stops, texts
@@ -11,6 +12,7 @@ from srb.engine.asking.request import CompletionRequest
 from srb.engine.engine import Engine
 from srb.engine.kv.layout import Layout, Load
 from srb.engine.telling.events import Event, StartEvent, StopEvent
+from srb.errors import InvalidRequestError
 
 STORY = "there was a king who had a daughter, and she had a golden ball; " * 3
 STREAMS = Layout(False, 128, 6)
@@ -121,3 +123,13 @@ def test_who_is_cancelled_while_it_is_preempted_gives_its_memory_back() -> None:
     events += run(engine)
     check_order(events, each)
     assert_empty(engine, backend)
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"), [("search", {"search": "beam"}), ("suffix", {"suffix": (1,)})], ids=["search", "suffix"]
+)
+def test_what_takes_a_unified_cache_is_refused_where_there_is_none(param: str, fields: dict[str, Any]) -> None:
+    engine = Engine(FakeBackend(can_unify=False))
+    with pytest.raises(InvalidRequestError, match="takes a unified KV cache; start the server without") as error:
+        engine.add_request(dataclasses.replace(request(max_tokens=5), **fields))
+    assert error.value.param == param

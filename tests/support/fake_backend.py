@@ -280,6 +280,7 @@ class FakeBackend:
     identity: str = "fake"
     fingerprint: str = ""
     adapters: tuple[Adapter, ...] = ()
+    can_unify: bool = True
     shifts: bool = False
     """Whether contexts are shifted, so that samplers may have seen tokens that aren't in cells any more."""
     max_seqs: int = 1000

@@ -25,6 +25,8 @@ def check_supported(request: CompletionRequest, backend: Backend, default_max_to
             "guidance_scale takes two sequences for each alternative, and there is one; "
             "leave it out, or start with a larger --parallel",
         )
+    if not (backend.can_unify or backend.block_size):
+        _check_unified(request)
     if may_shift(request, backend.n_cells, default_max_tokens):
         _check_shift(request, backend)
     if request.explore and backend.window is not None:
@@ -63,6 +65,13 @@ def _check_shift(request: CompletionRequest, backend: Backend) -> None:
     if reason:
         message = f"context_shift can't be done here: {reason}, or start with a larger --ctx-size"
         raise _not_here("context_shift", message)
+
+
+def _check_unified(request: CompletionRequest) -> None:
+    asked = {"search": request.search == "beam", "suffix": request.suffix is not None, "explore": request.explore}
+    for param, is_asked in asked.items():
+        if is_asked:
+            raise _not_here(param, f"{param} takes a unified KV cache; start the server without --kv-layout streams")
 
 
 def _not_here(param: str, message: str) -> InvalidRequestError:

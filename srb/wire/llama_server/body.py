@@ -105,7 +105,7 @@ def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tok
         made = infill(prompt, suffix, files, tokenizer.special, plain, is_bridge=is_bridge)
         head = tokenizer.tokenize("")
         most = _INFILL_TOKENS if fields.max_tokens in (None, -1) else fields.max_tokens or 0
-        n_texts = n
+        n_texts = 1
         if made.suffix:
             fields.suffix = [*made.suffix]
             fields.max_tokens = None if fields.max_tokens == -1 else fields.max_tokens

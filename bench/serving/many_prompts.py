@@ -1,6 +1,6 @@
 """Measures many different prompts at once, and requests that may need more cells than there are.
 
-    python bench/serving/mixed.py --binaries DIR [--only 16x1,2x8] [--rounds 2]
+    python bench/serving/many_prompts.py --binaries DIR [--only 16x1,2x8] [--rounds 2]
 
 DIR has llama-server; `./build.sh bench` builds it. srb, llama-server with a cache of its own for each sequence, and
 llama-server with a unified cache run at once, with the weights that `srb tune` chose, and are asked in turn.
