@@ -174,7 +174,7 @@ async def test_who_leaves_has_cancelled_at_once_or_when_the_time_is_over(
 
 
 async def test_the_state_of_a_request(connect: Connect) -> None:
-    gate = Gate(backend := FakeBackend(script=says("é".encode(), b"abc"), n_parallel=2))
+    gate = Gate(backend := FakeBackend(script=says("é".encode(), b"abc"), n_cells=40))
     client = await connect(backend, **KEPT)
     fields: dict[str, Any] = {
         "n": 2,
@@ -182,7 +182,7 @@ async def test_the_state_of_a_request(connect: Connect) -> None:
         "ignore_eos": False,
         "detach": True,
     }
-    ids = [await leave(client, max_tokens=3, **fields), await leave(client, max_tokens=8, **fields)]
+    ids = [await leave(client, max_tokens=30, **fields), await leave(client, max_tokens=8, **fields)]
     gate.step(2)
     engine = client.app[ENGINE]
     await until(lambda: engine.find(ids[0]).texts == ["é", "ab"])
@@ -204,10 +204,10 @@ async def test_the_state_of_a_request(connect: Connect) -> None:
     gate.open()
     await until(lambda: not engine.requests)
     ended = await (await client.get(f"/v1/completions/{ids[0]}")).json()
-    assert (ended["status"], ended["usage"]["completion_tokens"]) == ("finished", 6)
+    assert (ended["status"], ended["usage"]["completion_tokens"]) == ("finished", 7)
     assert [(each["text"], each["length"], each["finish_reason"]) for each in ended["choices"]] == [
         ("é", 3, "stop"),
-        ("abc", 3, "length"),
+        ("abc", 4, "stop"),
     ]
     rest = await client.get(EVENTS.format(ids[0]), params={"starting_after": str(running["last_event_id"])})
     assert b'"text": "c"' in await rest.read()
