@@ -9,21 +9,26 @@ With `--reproducible` nothing may change them, so there all bits are compared, a
 import dataclasses
 import itertools
 import os
+import random
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import llama_cpp
 from driver import check_order, run, stops
+from tiny_lora import write_tiny_lora
 from tiny_model import WINDOW, write_tiny_model
-from traffic import Abort, Ask, Program, Step, banned, matched, refused, tokens, words
+from traffic import Abort, Ask, Program, Run, Step, banned, matched, refused, tokens, words
 
-from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.request import CompletionRequest, Resumed
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.costs import Costs
 from srb.engine.engine import Engine
+from srb.engine.kv.layout import Layout, Load
 from srb.engine.telling.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
+from srb.engine.telling.stats import EngineStats
 from srb.errors import InvalidRequestError
 from srb.files.disk_cache import DiskCache
 from srb.llama import LlamaBackend
@@ -92,11 +97,17 @@ class Model:
 
     unit: a length in tokens for `traffic.generate`; chosen so that the texts of a program outgrow the model's window.
     bits: whether engines run with `--reproducible`, and all bits are compared.
+    adapter: the file of an adapter that alternatives may use.
     vocabulary: the tokens of random texts.
+    n_ties: how many tokens so far were drawn at random, and were others than alone, from nearly the same probabilities.
     """
 
-    def __init__(self, path: Path, unit: int = WINDOW, *, bits: bool = False) -> None:
+    def __init__(
+        self, path: Path, unit: int = WINDOW, *, bits: bool = False, adapter: Path | None = None
+    ) -> None:
         self.path = path
+        self.adapter = adapter
+        self.n_ties = 0
         self.unit = unit
         self.bits = bits
         self.tolerance = 0.0 if bits else TOLERANCE
@@ -123,6 +134,7 @@ class Model:
             flash_attn="off",
             cache_type_k="f32",
             cache_type_v="f32",
+            lora=f"{self.adapter}:0" if self.adapter else "",
         )
         if self.bits:  # answers depend on the sizes of the context, but not on that of a batch
             sizes: dict[str, Any] = {"ctx_size": 8 * 32 * self.unit, "parallel": 8}
@@ -131,25 +143,32 @@ class Model:
         return LlamaBackend(settings)
 
     def alone(
-        self, prompt: tuple[int, ...], params: SamplingParams, *, echo: bool, bridge: dict[str, Any] | None = None
+        self,
+        prompt: tuple[int, ...],
+        params: SamplingParams,
+        *,
+        echo: bool,
+        bridge: dict[str, Any] | None = None,
+        begun: tuple[int, ...] = (),
     ) -> Answer:
         """What a request with one alternative says, with nothing shared and nobody beside it.
 
-        bridge: the fields of a bridge, if it is one.
+        bridge: the fields of a bridge, if it is one. begun: the first tokens of the answer, if it has begun.
         """
         bridge = bridge or {}
-        key = (prompt, params, echo, *bridge.values())
+        resumed = {"resumed": (Resumed(begun),)} if begun else {}
+        key = (prompt, params, echo, begun, *bridge.values())
         if key not in self._known:
             if len(self._known) > 1000:
                 self._known.clear()
-            request = _request("alone", (prompt,), (params,), echo=echo, cache_prompt=False, **bridge)
+            request = _request("alone", (prompt,), (params,), echo=echo, cache_prompt=False, **bridge, **resumed)
             self._known[key] = answers(run(self._engine, request, steps=_MOST_STEPS), request)[0]
         return self._known[key]
 
-    def check(self, program: Program) -> None:
+    def check(self, program: Program) -> EngineStats:
         """Runs a program. Raises `AssertionError` if a text isn't that of its request alone, or if cells are lost.
 
-        The exceptions of an engine with a bug are passed on.
+        The exceptions of an engine with a bug are passed on. Returns what the last engine has done.
         """
         backend = self.load(program)
         if program.guesses:
@@ -157,7 +176,7 @@ class Model:
         try:
             trial = _Trial(self, program, backend)
             trial.run(program)
-            trial.check()
+            return trial.check()
         finally:
             backend.close()
 
@@ -180,6 +199,11 @@ class _Trial:
         self._model = model
         self._backend = backend
         self._now = 0.0
+        self._layouts = program.layouts
+        self._moves = None if program.layouts is None else random.Random(program.layouts)
+        self._stays = 0  # for so many steps the layout stays
+        if self._moves:
+            backend.choose = self._choose  # type: ignore[method-assign]
         self._engine = self._make_engine(program, None)
         self._requests: dict[str, CompletionRequest] = {}
         self._events: dict[str, list[Event]] = {}
@@ -224,8 +248,31 @@ class _Trial:
     def _step(self, times: int) -> None:
         for _ in itertools.takewhile(lambda _: self._engine.has_work, range(times)):
             self._now += _SECONDS_PER_STEP
+            self._move()
             for event in self._engine.step():
                 self._events[event.request_id].append(event)
+
+    def _move(self) -> None:
+        """Lets the engine ask for a layout at random moments, in place of those when it has news."""
+        if self._moves:
+            self._stays -= 1
+            if self._stays < 0:
+                self._stays = self._moves.choice([1, 3, 10, 30])
+                self._engine._scheduler.has_news = True
+
+    def _choose(self, loads: Sequence[Load], n_held: int) -> Layout:
+        """Any layout that has room for each of the loads, at most of the moments that `_move` has chosen."""
+        assert self._moves
+        present = self._backend.layout
+        if not self._layouts or self._backend.window is not None:  # what forgets can't move
+            return present
+        if n_held and self._stays and self._moves.random() < 0.7:
+            return present
+        n_cells, kind = self._backend.n_cells, present.flash_attn
+        options = [Layout(True, size, self._backend.n_seqs, kind) for size in (n_cells, 2 * n_cells)]
+        if not any(load.needs_unified for load in loads):
+            options += [Layout(False, n_cells, n, kind) for n in range(4, 9)]
+        return self._moves.choice(options)
 
     def _ask(self, ask: Ask) -> None:
         prompts = tuple(tokens(parts, self._model.vocabulary, self._said) for parts in ask.prompts)
@@ -245,11 +292,17 @@ class _Trial:
         refuse: int | None = None,
         match: int | None = None,
         draw: int = 0,
+        lora: float = 0.0,
+        guide: Run | None = None,
         **values: Any,
     ) -> SamplingParams:
         bias = tuple((token, float("-inf")) for token in banned(ban, self._backend.tokenizer.n_vocab))
         defaults: dict[str, Any] = {"ignore_eos": True, "logit_bias": bias, "seed": draw}
         defaults |= {"banned_strings": refused(refuse), "regex": matched(match)}
+        if lora and self._model.adapter:
+            defaults["lora"] = ((0, lora),)
+        if guide:
+            defaults |= {"negative_prompt": words(guide, self._model.vocabulary), "guidance_scale": 1.5}
         defaults |= DRAWS[draw % len(DRAWS)] if self._model.bits else {"temperature": 0.0}
         return SamplingParams(**(defaults | values))
 
@@ -262,10 +315,12 @@ class _Trial:
         said = tuple(token for event in events for token in event.tokens)
         return (*prompt, *said[len(prompt) if request.echo else 0 :])
 
-    def check(self) -> None:
+    def check(self) -> EngineStats:
         """Compares all answers with those of their requests alone, and checks that everything was given back."""
         stats = self._engine.stats()
         assert (stats.sequences, stats.cells, self._backend.held()) == (0, 0, []), "not all was given back"
+        assert self._engine._cache.free_seqs == self._backend.layout.n_seqs, "not all seq_ids were given back"
+        assert self._engine._kept.retained.n_set_aside == 0, "a state that was swapped out is still there"
         for name, request in self._requests.items():
             events = self._events[name]
             errors = [event.error for event in events if isinstance(event, ErrorEvent)]
@@ -276,6 +331,7 @@ class _Trial:
                     self._check_answer(request, index, answer)
                 except AssertionError as error:
                     raise AssertionError(f"request {name}, alternative {index}: {error}") from None
+        return stats
 
     def _check_answer(self, request: CompletionRequest, index: int, answer: Answer) -> None:
         prompt = request.token_ids[index // len(request.branches)]
@@ -308,23 +364,39 @@ class _Trial:
             assert off <= self._model.tolerance * len(suffix), f"the score of the suffix is off by {off:.2g}"
 
     def _check_tokens(
-        self, prompt: tuple[int, ...], params: SamplingParams, said: tuple[Token, ...], n_more: int = 0, *, echo: bool
+        self,
+        prompt: tuple[int, ...],
+        params: SamplingParams,
+        said: tuple[Token, ...],
+        n_more: int = 0,
+        *,
+        echo: bool,
+        begun: tuple[int, ...] = (),
     ) -> Answer | None:
-        """Compares tokens with the reference's, and returns its answer; None if a tie went another way."""
+        """Compares tokens with the reference's, and returns its answer; None if a tie went another way.
+
+        begun: the first tokens of the answer, if these aren't in `said`.
+        """
         if not said:
             return None
         n_scored = len(prompt) if echo else 0
-        expected = self._model.alone(
-            prompt, dataclasses.replace(params, max_tokens=max(0, len(said) + n_more - n_scored)), echo=echo
-        )
+        n_tokens = max(0, len(begun) + len(said) + n_more - n_scored)
+        expected = self._model.alone(prompt, dataclasses.replace(params, max_tokens=n_tokens), echo=echo, begun=begun)
         for place, (token, other) in enumerate(zip(said, expected.tokens, strict=False)):
-            known = (*prompt, *(each.id for each in said[n_scored:place]))
+            known = (*prompt, *begun, *(each.id for each in said[n_scored:place]))
             where = f"token {place}" if place < n_scored else f"token {len(known)}, {place - n_scored} after the prompt"
             tolerance = self._model.tolerance
             _check_logprobs(token, other, where, tolerance)
+            if token.id != other.id and params.temperature:
+                # The logits are rounded otherwise, and so the same number from the generator fell on the next token.
+                # The tokens behind it must be those that come from the generator's next numbers.
+                self._model.n_ties += 1
+                begun += tuple(each.id for each in said[n_scored : place + 1])
+                self._check_tokens(prompt, params, said[place + 1 :], n_more, echo=False, begun=begun)
+                return None
             if token.id != other.id:
                 _check_tie(token, other, params, known, where, tolerance)
-                if params.banned_strings or params.regex:  # the reference, begun here, wouldn't see what comes before
+                if params.banned_strings or params.regex or params.negative_prompt:  # the reference, begun here, wouldn't see what comes before
                     return None
                 # Both tokens are right, so the rest is compared with what the reference says after the drawn token.
                 rest = dataclasses.replace(params, stop=())
@@ -377,6 +449,12 @@ def report(program: Program, problem: str | None) -> str:
 def tiny_model(kind: str, folder: Path, window: int = WINDOW) -> Path:
     """The path of a tiny model with one of the `KINDS` of memory, written into the folder."""
     return write_tiny_model(folder / f"{kind}.gguf", arch=KINDS[kind], window=window)
+
+
+def tiny_adapter(kind: str, folder: Path) -> Path | None:
+    """The path of an adapter for the tiny model of a kind; None if its layers have nothing to adapt."""
+    arch = KINDS[kind]
+    return write_tiny_lora(folder / f"{kind}-lora.gguf", arch=arch) if arch in ("llama", "gemma3") else None
 
 
 def exact_copy(model: Path, folder: Path) -> Path:

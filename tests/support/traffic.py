@@ -58,7 +58,8 @@ class Ask(_Short):
         a temperature of 0 and `ignore_eos`. `ban` k bans every third token from the k-th on, see `banned`. `refuse` k
         bans some characters, and pairs of characters, as strings, see `refused`. `match` k is an expression that the
         text matches, see `matched`. `draw` is the seed, and says how tokens are drawn where that doesn't have to be
-        certain (`alone.DRAWS`).
+        certain (`alone.DRAWS`). `lora` is the scale of the model's adapter, if it has one. `guide` is a negative
+        prompt.
     suffix: the text behind a bridge, which is scored behind each alternative.
     """
 
@@ -99,6 +100,8 @@ class Program(_Short):
 
     restarts: whether it also keeps what was evaluated in files. Without this, a `Restart` does nothing.
     guesses: whether rows cost so little that whatever may be guessed is evaluated.
+    layouts: the seed of the layouts that are chosen at random moments; 0: the first one stays; None: the backend
+        chooses.
     """
 
     ops: tuple[Op, ...]
@@ -108,6 +111,7 @@ class Program(_Short):
     cache_bytes: int = 0
     restarts: bool = False
     guesses: bool = False
+    layouts: int | None = None
 
     def __str__(self) -> str:
         settings = dataclasses.replace(self, ops=())
@@ -261,6 +265,61 @@ class _Generator:
         branch["draw"] = rng.randrange(100)
         if not branch.keys() & {"ban", "refuse"} and rng.random() < 0.4:
             branch["match"] = rng.randrange(10)
+        return branch
+
+
+def press(seed: int) -> Program:
+    """A random program for so small a cache that sequences are preempted; in some the layout changes, too."""
+    return _Presser(random.Random(seed), 32).pressed()
+
+
+class _Presser(_Generator):
+    """Makes programs that need much more than the 256 cells that they have, though each alternative alone fits."""
+
+    def pressed(self) -> Program:
+        rng = self._rng
+        self._ctx_size, self._parallel = 256, rng.choice([4, 6, 8])
+        ops: list[Op] = []
+        for _ in range(rng.randint(3, 8)):
+            ops.append(self._ask())
+            if rng.random() < 0.3:
+                ops.append(Abort(rng.choice(self._asks).name, rng.choice([None, 0, 1, 2])))
+            if times := rng.choice([0, 0, 1, 5, 20, 60]):
+                ops.append(Step(times))
+        return Program(
+            tuple(ops),
+            ctx_size=self._ctx_size,
+            parallel=self._parallel,
+            batch_size=rng.choice([16, 32, 64, 256]),
+            cache_bytes=rng.choice([0, 50_000, 200_000, 10**8]),
+            guesses=rng.random() < 0.3,
+            layouts=rng.choice([0, rng.randrange(1, 10**6)]),
+        )
+
+    def _beginning(self) -> Parts:
+        rng = self._rng
+        if self._asks and rng.random() < 0.4:
+            ask = rng.choice(self._asks)
+            index = rng.randrange(len(ask.prompts) * len(ask.branches))
+            return (Said(ask.name, index, rng.choice([30, 60, 110])),)
+        return (Run(rng.randrange(3), rng.choice([20, 20, 40, 110])),)
+
+    def _tail(self) -> Parts:
+        length = self._rng.choice([0, 1, 3, 10])
+        return (Run(self._rng.randrange(100, 10**6), length),) if length else ()
+
+    def _branches(self) -> tuple[dict[str, Any], ...]:
+        return tuple(self._branch(None) for _ in range(self._rng.choice([1, 2, 4, 6])))
+
+    def _branch(self, max_tokens: int | None) -> dict[str, Any]:
+        rng = self._rng
+        branch = super()._branch(max_tokens) | {"max_tokens": rng.choice([20, 50, 80, 80])}
+        if rng.random() < 0.4:
+            branch["temperature"] = 1.0
+        if rng.random() < 0.15:
+            branch["lora"] = rng.choice([0.5, 1.0])
+        if rng.random() < 0.15:
+            branch["guide"] = Run(rng.randrange(3), rng.randint(5, 30))
         return branch
 
 
