@@ -22,7 +22,7 @@ from srb.llama.native import log
 from srb.llama.native.params import engine_params
 from srb.llama.native.positions import Positions
 from srb.llama.native.rows import Rows
-from srb.llama.native.state import relaid, retyped
+from srb.llama.native.state import first_position, relaid, retyped, without_beginning
 from srb.llama.sampling.logprobs import Floats
 from srb.options.settings import Settings
 
@@ -276,6 +276,8 @@ class Context:
         if self._has_positions:
             state = self._positions.take(state, seq_id, end)
         if self._is_plain:
+            if first_position(state) < start:  # it comes from a stream, and there may be no room for all of it
+                state = without_beginning(state, start)
             state = retyped(state, *self._types)
         with log.collected() as complaints:
             restored = self._read(state, self._scratch) or (

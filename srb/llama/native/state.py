@@ -95,6 +95,28 @@ def first_position(state: State) -> int:
     return 0
 
 
+def without_beginning(state: State, start: int) -> State:
+    """The state of the cells from position `start` on. It stays as it is if its format isn't the expected one."""
+    try:
+        n_cells, layout_at, tensors = _tensors(memoryview(state))
+        (by_channel,) = struct.unpack_from("<I", state, layout_at)
+        cells = np.frombuffer(state, "<i4", 3 * n_cells, 16).reshape(n_cells, 3)
+        stays = cells[:, 0] >= start
+        result = bytearray(state[:12]) + struct.pack("<I", stays.sum()) + cells[stays].tobytes()
+        result += state[layout_at : layout_at + 8]
+        for k, (at, begin, end) in enumerate(tensors):
+            result += state[at:begin]
+            numbers = np.frombuffer(state[begin:end], "u1")
+            if k >= len(tensors) // 2 and by_channel:
+                (item_bytes,) = struct.unpack_from("<I", state, at + 4)
+                result += numbers.reshape(-1, n_cells, item_bytes)[:, stays].tobytes()
+            else:
+                result += numbers.reshape(n_cells, -1)[stays].tobytes()
+    except (struct.error, ValueError):
+        return state
+    return result
+
+
 def raised(state: bytearray, n_positions: int) -> bytearray | None:
     """The same state with all positions higher by `n_positions`. None if its format isn't the expected one.
 
