@@ -284,7 +284,8 @@ class Scheduler:
         for prompt in self.prompts:
             for seq in prompt.living:
                 if seq.span and seq.state in ("running", "idle"):
-                    end = min(seq.position + 1 + len(seq.ahead), _length(prompt) + max(0, seq.max_tokens - 1))
+                    n_ahead = len((seq.leader or seq).ahead)  # a guide evaluates them, too
+                    end = min(seq.position + 1 + n_ahead, _length(prompt) + max(0, seq.max_tokens - 1))
                     ends[seq.span] = max(end, seq.span.start)
         if sum(end - span.end for span, end in ends.items()) > self._cache.free_cells:
             return False

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from driver import check_order, request, run, stops, texts
-from fake_backend import FakeBackend
+from fake_backend import IN_STEP, FakeBackend
 
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.engine import Engine
@@ -16,6 +16,8 @@ from srb.errors import InvalidRequestError
 
 STORY = "there was a king who had a daughter, and she had a golden ball; " * 3
 STREAMS = Layout(False, 128, 6)
+FREE = dataclasses.replace(IN_STEP, step=100.0)
+"""Costs with which whatever may be guessed is evaluated."""
 
 
 def own(events: list[Event], each: CompletionRequest) -> list[Event]:
@@ -133,3 +135,17 @@ def test_what_takes_a_unified_cache_is_refused_where_there_is_none(param: str, f
     with pytest.raises(InvalidRequestError, match="takes a unified KV cache; start the server without") as error:
         engine.add_request(dataclasses.replace(request(max_tokens=5), **fields))
     assert error.value.param == param
+
+
+def test_guides_have_cells_for_the_tokens_ahead_of_their_sequences() -> None:
+    backend = FakeBackend(
+        n_cells=120,
+        script=lambda params, _tokens: 97 + params.seed,
+        forced=lambda params, _tokens: (97 + params.seed,) * 15,
+        costs=FREE,
+    )
+    engine = Engine(backend)
+    events = run(engine, request("p" * 20, n=3, max_tokens=30, ignore_eos=True, guidance_scale=2.0, grammar="g"))
+    assert backend.decodes < 30
+    assert texts(events) == {k: chr(97 + k) * 30 for k in range(3)}
+    assert_empty(engine, backend)
