@@ -15,6 +15,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
@@ -31,6 +32,10 @@ _TELL_SECONDS = 60
 _SHRINK_SECONDS = 600
 
 
+Arguments = tuple[Path, int, bool, Path | None]
+"""Those of a `Model`: its file, the unit, `bits`, and the file of an adapter."""
+
+
 class Sandbox:
     """Runs programs in another process, because a failed assertion in C ends the process."""
 
@@ -42,7 +47,7 @@ class Sandbox:
         spawn = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(1, spawn, initializer=logging.disable, initargs=(logging.WARNING,))
 
-    def failure(self, model: tuple[Path, int, bool], program: Program) -> str | None:
+    def failure(self, model: Arguments, program: Program) -> str | None:
         """Runs a program on a `Model` with these arguments. Returns what is wrong with the answers, or None."""
         try:
             return self._pool.submit(_failure, model, program).result()
@@ -56,11 +61,11 @@ class Sandbox:
 
 
 @cache
-def _model(path: Path, unit: int, bits: bool) -> Model:
-    return Model(path, unit, bits=bits)
+def _model(path: Path, unit: int, bits: bool, adapter: Path | None) -> Model:
+    return Model(path, unit, bits=bits, adapter=adapter)
 
 
-def _failure(model: tuple[Path, int, bool], program: Program) -> str | None:
+def _failure(model: Arguments, program: Program) -> str | None:
     return failure(_model(*model), program)
 
 
@@ -78,23 +83,33 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         if options.model:
             path = options.model if options.bits else exact_copy(options.model, Path(folder))
-            models = {options.model.name: (path, _UNIT, options.bits)}
+            models: dict[str, Arguments] = {options.model.name: (path, _UNIT, options.bits, None)}
         else:
             kinds = [options.kind] if options.kind else BITS_KINDS if options.bits else KINDS
             window = BITS_WINDOW if options.bits else WINDOW
-            models = {kind: (tiny_model(kind, Path(folder), window), 32, options.bits) for kind in kinds}
+            models = {kind: (tiny_model(kind, Path(folder), window), 32, options.bits, None) for kind in kinds}
         try:
-            return _search(sandbox, models, options.seed, 60 * options.minutes)
+            return search(sandbox, models, options.seed, 60 * options.minutes, generate)
         finally:
             sandbox.close()
 
 
-def _search(sandbox: Sandbox, models: dict[str, tuple[Path, int, bool]], first_seed: int, seconds: float) -> int:
+def search(
+    sandbox: Sandbox,
+    models: dict[str, Arguments],
+    first_seed: int,
+    seconds: float,
+    make: Callable[[int, int], Program],
+) -> int:
+    """Runs programs until one fails, or so many seconds are over. Returns the exit code.
+
+    make: returns the program of a seed and a unit.
+    """
     began = told = time.monotonic()
     print(f"{', '.join(models)}: programs from seed {first_seed} on", flush=True)
     for seed in itertools.count(first_seed):
         for name, model in models.items():
-            program = generate(seed, model[1])
+            program = make(seed, model[1])
             if sandbox.failure(model, program):
                 print(f"{name}, seed {seed}, after {time.monotonic() - began:.0f} s: fails; shrinking it", flush=True)
                 smallest = _smallest(sandbox, model, program)
@@ -109,7 +124,7 @@ def _search(sandbox: Sandbox, models: dict[str, tuple[Path, int, bool]], first_s
     raise AssertionError
 
 
-def _smallest(sandbox: Sandbox, model: tuple[Path, int, bool], program: Program) -> Program:
+def _smallest(sandbox: Sandbox, model: Arguments, program: Program) -> Program:
     return shrink(program, lambda smaller: sandbox.failure(model, smaller) is not None, _SHRINK_SECONDS)
 
 

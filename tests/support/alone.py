@@ -67,6 +67,7 @@ _MOST_HELD = 3
 _TOP = 5  # so many of the likeliest tokens are compared at each place
 _SECONDS_PER_STEP = 0.1  # on the engine's clock, so that a program always makes the same batches
 _MOST_STEPS = 20_000
+_MOST_TIES = 2  # of a program; one in some thousand tokens is drawn at the edge between two of them
 _PENALTY_LAST_N = SamplingParams().repeat_last_n
 
 
@@ -99,7 +100,6 @@ class Model:
     bits: whether engines run with `--reproducible`, and all bits are compared.
     adapter: the file of an adapter that alternatives may use.
     vocabulary: the tokens of random texts.
-    n_ties: how many tokens so far were drawn at random, and were others than alone, from nearly the same probabilities.
     """
 
     def __init__(
@@ -107,7 +107,6 @@ class Model:
     ) -> None:
         self.path = path
         self.adapter = adapter
-        self.n_ties = 0
         self.unit = unit
         self.bits = bits
         self.tolerance = 0.0 if bits else TOLERANCE
@@ -201,6 +200,7 @@ class _Trial:
         self._now = 0.0
         self._layouts = program.layouts
         self._moves = None if program.layouts is None else random.Random(program.layouts)
+        self._n_ties = 0  # how many tokens were drawn otherwise than alone, at random from the same probabilities
         self._stays = 0  # for so many steps the layout stays
         if self._moves:
             backend.choose = self._choose  # type: ignore[method-assign]
@@ -331,6 +331,7 @@ class _Trial:
                     self._check_answer(request, index, answer)
                 except AssertionError as error:
                     raise AssertionError(f"request {name}, alternative {index}: {error}") from None
+        assert self._n_ties <= _MOST_TIES, f"{self._n_ties} tokens were drawn otherwise than alone"
         return stats
 
     def _check_answer(self, request: CompletionRequest, index: int, answer: Answer) -> None:
@@ -390,7 +391,7 @@ class _Trial:
             if token.id != other.id and params.temperature:
                 # The logits are rounded otherwise, and so the same number from the generator fell on the next token.
                 # The tokens behind it must be those that come from the generator's next numbers.
-                self._model.n_ties += 1
+                self._n_ties += 1
                 begun += tuple(each.id for each in said[n_scored : place + 1])
                 self._check_tokens(prompt, params, said[place + 1 :], n_more, echo=False, begun=begun)
                 return None
