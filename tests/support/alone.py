@@ -102,9 +102,7 @@ class Model:
     vocabulary: the tokens of random texts.
     """
 
-    def __init__(
-        self, path: Path, unit: int = WINDOW, *, bits: bool = False, adapter: Path | None = None
-    ) -> None:
+    def __init__(self, path: Path, unit: int = WINDOW, *, bits: bool = False, adapter: Path | None = None) -> None:
         self.path = path
         self.adapter = adapter
         self.unit = unit
@@ -397,7 +395,9 @@ class _Trial:
                 return None
             if token.id != other.id:
                 _check_tie(token, other, params, known, where, tolerance)
-                if params.banned_strings or params.regex or params.negative_prompt:  # the reference, begun here, wouldn't see what comes before
+                if (
+                    params.banned_strings or params.regex or params.negative_prompt
+                ):  # the reference, begun here, wouldn't see what comes before
                     return None
                 # Both tokens are right, so the rest is compared with what the reference says after the drawn token.
                 rest = dataclasses.replace(params, stop=())
