@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "tests" / "support")]
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[2] / "tests" / "support")]
 
 from alone import KINDS, tiny_adapter, tiny_model
 from oracle import Arguments, Sandbox, search
