@@ -54,8 +54,8 @@ class Pool:
         per_seq = -(-longest // 256) * 256
         settings = Settings(cache_type_k=cache_type, cache_type_v=cache_type, threads=physical_cores(), parallel=n_seqs)
         began, before = time.perf_counter(), resident()
-        layout = Layout(unified, n_cells if unified else per_seq, n_seqs - unified, flash_attn)
-        params = engine_params(model, settings, layout, n_outputs=n_seqs)
+        laid_out = Layout(unified, n_cells if unified else per_seq, n_seqs - unified, flash_attn)
+        params = engine_params(model, settings, laid_out, n_outputs=n_seqs)
         self._n_streams = 1 if unified else params.n_seq_max
         self.context = new_context(model, params, "a context")
         self.seconds, self.bytes = time.perf_counter() - began, resident() - before

@@ -15,7 +15,7 @@ import itertools
 import random
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from srb.engine.asking.model import ModelInfo, SpecialTokens, Tokenizer
@@ -24,6 +24,7 @@ from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch, Logprobs, State
 from srb.engine.costs import Costs
 from srb.engine.engine import Engine
+from srb.engine.kv.layout import Layout, Load
 
 N_VOCAB = 50_000
 N = 255
@@ -101,7 +102,9 @@ class Counting:
 class Idle:
     """A backend that computes nothing."""
 
-    n_cells = n_cells_in_all = 1 << 40
+    n_cells = 1 << 40
+    layout = Layout(True, n_cells, N)
+    can_unify = True
     block_size = 0
     fingerprint = ""
     n_parallel = N
@@ -128,8 +131,14 @@ class Idle:
     def reset(self) -> None:
         """Frees nothing."""
 
-    def prepare(self, work: list[tuple[int, int, int]]) -> None:
+    def choose(self, loads: Sequence[Load], n_held: int) -> Layout:
+        return self.layout
+
+    def prepare(self, layout: Layout) -> None:
         pass
+
+    def length(self, seq_id: int) -> int:
+        return 0
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         return True

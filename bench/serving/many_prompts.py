@@ -84,8 +84,9 @@ async def arriving(server: Server, seed: int) -> tuple[float, float]:
     return time.perf_counter() - began, max(first.gaps)
 
 
-async def pressure(server: Server, clients: int, n: int, words: int, most: int, seed: int) -> tuple[float, float, int]:
+async def pressure(server: Server, load: tuple[int, int, int, int], seed: int) -> tuple[float, float, int]:
     """Tokens per second, the time between the first and the last alternative's first token, and how many tokens."""
+    clients, n, words, most = load
     began = time.perf_counter()
     answers = await asyncio.gather(
         *(server.ask(text(words, 1000 * seed + k), n, most, seed=k, stop=["."]) for k in range(clients))
@@ -146,13 +147,17 @@ async def main() -> None:
                 print("\n15 prompts arrive beside 8 alternatives: total; longest pause")
                 await medians(servers, arguments.rounds, lambda server, seed: _list(arriving(server, seed)))
             elif name == "pressure":
+                ours = [each for each in servers if each.peer.is_srb]
                 for clients, n, words in ((1, 8, 1500), (16, 4, 150)):
                     for most in (100, 1000):
                         print(f"\n{clients} x {n}, {words} words, max_tokens {most}: tokens/s; begin within; tokens")
-                        ours = [each for each in servers if each.peer.is_srb]
-                        await medians(
-                            ours, arguments.rounds, lambda s, k, a=(clients, n, words, most): _list(pressure(s, *a, k))
-                        )
+
+                        async def press(
+                            server: Server, seed: int, load: tuple[int, int, int, int] = (clients, n, words, most)
+                        ) -> list[float]:
+                            return list(await pressure(server, load, seed))
+
+                        await medians(ours, arguments.rounds, press)
 
 
 async def _list(found: Awaitable[tuple[float, ...]]) -> list[float]:

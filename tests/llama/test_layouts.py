@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from driver import seeds
+from gguf import GGMLQuantizationType
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_model import write_tiny_model
@@ -72,7 +73,7 @@ def move(backend: LlamaBackend, layout: Layout) -> None:
 
 @pytest.fixture
 def f32(load: Loading, tmp_path: Path) -> LlamaBackend:
-    model = write_tiny_model(tmp_path / "f32.gguf", weight_type=0)
+    model = write_tiny_model(tmp_path / "f32.gguf", weight_type=GGMLQuantizationType.F32)
     return load(model=model, ctx_size=2048, batch_size=256, ubatch_size=64, **F32)
 
 
@@ -143,7 +144,7 @@ def test_a_full_stream_fills_no_gap(f32: LlamaBackend) -> None:
 def test_texts_go_on_in_streams_and_back(
     load: Loading, tmp_path: Path, flash_attn: str, types: tuple[str, str]
 ) -> None:
-    model = write_tiny_model(tmp_path / "f32.gguf", weight_type=0)
+    model = write_tiny_model(tmp_path / "f32.gguf", weight_type=GGMLQuantizationType.F32)
     options = {"flash_attn": flash_attn, "cache_type_k": types[0], "cache_type_v": types[1]}
     backend = load(model=model, ctx_size=2048, batch_size=256, ubatch_size=64, **options)
     unified, streams = backend.layout, Layout(False, 256, 8, flash_attn)
@@ -170,7 +171,7 @@ def test_a_piece_is_restored_in_a_unified_cache_only(f32: LlamaBackend) -> None:
     first, rest = f32.save(0, 0, 20, 1 << 20), f32.save(0, 20, 40, 1 << 20)
     assert first is not None
     assert rest is not None
-    assert (first_position(first), first_position(rest), first_position(b"")) == (0, 20, 0)
+    assert (first_position(first), first_position(rest), first_position(bytearray())) == (0, 20, 0)
     f32.remove(0)
     f32.prepare(STREAMS)
     assert f32.restore(first, 3, 0, 18)
@@ -241,7 +242,7 @@ def test_positions_move_in_streams(load: Loading) -> None:
 
 @pytest.mark.parametrize("seed", seeds(40, quick=4))
 def test_any_traffic_in_any_layout_is_that_of_each_alone(load: Loading, tmp_path: Path, seed: int) -> None:
-    model = write_tiny_model(tmp_path / "f32.gguf", weight_type=0)
+    model = write_tiny_model(tmp_path / "f32.gguf", weight_type=GGMLQuantizationType.F32)
     sizes: dict[str, Any] = {"model": model, "ctx_size": 2048, "batch_size": 256, "ubatch_size": 64, **F32}
     backend, alone = load(**sizes), load(**sizes)
     rng = random.Random(seed)
@@ -405,7 +406,7 @@ def test_layouts_follow_requests_that_come_one_by_one() -> None:
 
 
 def test_the_kind_of_attention_changes_in_an_empty_cache_only() -> None:
-    kinds = {"kinds": ("auto", "off"), "rule": MEASURED, "paces": PACES}
+    kinds: dict[str, Any] = {"kinds": ("auto", "off"), "rule": MEASURED, "paces": PACES}
     unified = Layout(True, 8192, 67, "auto")
     assert chosen([load_of(2000, 32, 64)], unified, **kinds) == UNIFIED
     assert chosen([load_of(2000, 32, 64)], unified, 100, **kinds) == unified

@@ -295,8 +295,8 @@ class FakeBackend:
     """A decode with one of these characters in it always fails, halfway."""
     names_poisoned: bool = False
     """Whether the error then names the sequence."""
-    chooser: "Callable[[FakeBackend, Sequence[Load]], Layout]" = lambda backend, _loads: backend.layout
-    """Chooses the layout."""
+    chooser: "Callable[[FakeBackend, Sequence[Load]], Layout] | None" = None
+    """Chooses the layout; None: it stays as it is."""
     on_prepare: Callable[[], None] = lambda: None
     """Called in every `prepare`; what it raises comes out of that."""
     on_decode: Callable[[], None] = lambda: None
@@ -305,7 +305,7 @@ class FakeBackend:
     def __post_init__(self) -> None:
         self.tokenizer = ByteTokenizer()
         self.n_seqs = min(2 * self.n_parallel + (0 if self.window is None else 2), self.max_seqs)
-        self.layout = Layout(not self.block_size, self.n_cells, self.n_seqs)
+        self.layout: Layout = Layout(not self.block_size, self.n_cells, self.n_seqs)
         self.sequences: dict[int, list[Cell]] = {seq_id: [] for seq_id in range(self.n_seqs)}
         self.forgotten = dict.fromkeys(self.sequences, 0)  # how many first positions are lost
         self.rows_with_logits: dict[int, Context] = {}
@@ -339,7 +339,7 @@ class FakeBackend:
         assert loads
         assert n_held > 0 or self.cells == 0
         self.loads = list(loads)
-        return self.chooser(self, loads)
+        return self.chooser(self, loads) if self.chooser else self.layout
 
     def prepare(self, layout: Layout) -> None:
         self.on_prepare()
