@@ -37,7 +37,7 @@ def in_turn(prefilling: list[Prompt], passing: float) -> list[Prompt]:
         if prompt.grace is None:
             prompt.grace = passing * left(prompt)
     last = next((k for k, prompt in enumerate(prefilling) if (prompt.grace or 0) < 0), len(prefilling))
-    return sorted(prefilling[: last + 1], key=left)
+    return sorted(prefilling[: last + 1], key=lambda prompt: left(prompt).bit_length())
 
 
 def count(prefilling: list[Prompt], prompt: Prompt, n_tokens: int, passing: float) -> None:
