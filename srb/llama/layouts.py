@@ -26,6 +26,7 @@ _HORIZON = 64  # steps that a prediction looks ahead
 _MARGIN = 256  # tokens that each row has room for, unless it generates fewer
 _FEW_STREAMS = 8  # with fewer, each request that comes would need other streams
 _OUT_AND_IN = 1.1e-9  # seconds for each byte of the cells that move into another context
+_CONVERTED = 1e-9  # seconds for each byte that another kind of attention stores in another way
 _CAUTION = 2  # while something runs, a change must save this many times its cost
 
 
@@ -65,11 +66,13 @@ class Layouts:
         if self.fixed or not loads or (n_held and not self.moves):
             return self.fixed or present
         options = dict[Layout, float]()  # and the seconds that changing to each takes
-        kinds = (present.flash_attn,) if n_held else self.kinds
-        kind = kinds[0] if len(kinds) == 1 else self.rule.best(list(map(_work, loads)))
-        for each in self._options(loads, kind, kinds):
+        is_fixed = n_held > 0 or len(self.kinds) == 1
+        kind = present.flash_attn if is_fixed else self.rule.best(list(map(_work, loads)))
+        for each in self._options(loads, kind):
             cost = self._change(each, n_held)
-            if each.flash_attn not in (kind, self.rule.usual):
+            if n_held and each.flash_attn != present.flash_attn:
+                cost += n_held * self.cell_bytes * _CONVERTED
+            elif each.flash_attn not in (kind, self.rule.usual):
                 cost += self.rule.change
             options[each] = cost
         if is_open and self._holds(present, loads, n_held):
@@ -87,12 +90,12 @@ class Layouts:
         self._refused.add(layout)
         self.max_cells = max(self.n_cells, min(self.max_cells, _total(layout) // 2))
 
-    def _options(self, loads: Sequence[Load], kind: str, kinds: tuple[str, ...]) -> Iterator[Layout]:
+    def _options(self, loads: Sequence[Load], kind: str) -> Iterator[Layout]:
         found = []
         if self.unified:
             found.append(self._unified(loads, kind))
         if self.streams and not (self.unified and any(load.needs_unified for load in loads)):
-            found += [each for of_streams in kinds for each in self._in_streams(loads, of_streams)]
+            found += [each for of_streams in self.kinds for each in self._in_streams(loads, of_streams)]
         yield from (each for each in found if each not in self._refused)
 
     def _unified(self, loads: Sequence[Load], kind: str) -> Layout:
