@@ -1,6 +1,6 @@
 """Measures many different prompts at once, and requests that may need more cells than there are.
 
-    python bench/serving/many_prompts.py --binaries DIR [--only 16x1,2x8] [--rounds 2]
+    python bench/serving/many_prompts.py --binaries DIR [--only mixed,pressure] [--rounds 2]
 
 DIR has llama-server; `./build.sh bench` builds it. srb, llama-server with a cache of its own for each sequence, and
 llama-server with a unified cache run at once, with the weights that `srb tune` chose, and are asked in turn.
@@ -31,6 +31,7 @@ from srb.options.settings import Settings
 
 CELLS = 8192
 SEEDS = itertools.count(1)  # no text comes twice, so no server knows one
+SHORT = "root ::= [a-z ]{240}"  # a text of some 60 tokens
 SHAPES = {
     "32x1": (32, 1, 150, 100),
     "16x2": (16, 2, 300, 64),
@@ -89,7 +90,10 @@ async def pressure(server: Server, load: tuple[int, int, int, int], seed: int) -
     clients, n, words, most = load
     began = time.perf_counter()
     answers = await asyncio.gather(
-        *(server.ask(text(words, 1000 * seed + k), n, most, seed=k, stop=["."]) for k in range(clients))
+        *(
+            server.ask(text(words, 1000 * seed + k), n, most, seed=k, ignore_eos=False, grammar=SHORT)
+            for k in range(clients)
+        )
     )
     seconds, tokens = time.perf_counter() - began, sum(each.tokens for each in answers)
     firsts = [each.sent - began + first for each in answers for first in each.first.values()]
@@ -116,7 +120,7 @@ async def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binaries", type=Path, help="the folder of llama-server; left out: only srb is measured")
-    parser.add_argument("--only", default=",".join([*SHAPES, "arriving", "pressure"]))
+    parser.add_argument("--only", default="mixed,arriving,pressure", help="scenarios, or shapes of mixed (%(default)s)")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--peers", default="", help="the names of those that are measured, with ; between; empty: all")
     parser.add_argument("flags", nargs="*", help="of srb serve, after --")
@@ -134,7 +138,7 @@ async def main() -> None:
         ]
         for server in servers:
             await server.ask("Once upon a time,", 2, 16)
-        for name in arguments.only.split(","):
+        for name in arguments.only.replace("mixed", ",".join(SHAPES)).split(","):
             if shape := SHAPES.get(name):
                 print(f"\n{shape[0]} x {shape[1]}, {shape[2]} words, {shape[3]} tokens: total; first token; last one")
 

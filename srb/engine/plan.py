@@ -18,6 +18,10 @@ PAUSE = 0.25
 The aim is 0.3 seconds. The difference is for what the costs don't know.
 """
 
+_LONGER = 3
+"""While several prompts wait, the pause is up to this many times as long. Larger pieces of prompts take less time for
+each token, and each step of the rows reads all weights."""
+
 
 @dataclass(slots=True)
 class Plan:
@@ -142,7 +146,8 @@ class Planner:
         for_rows = costs.of_rows(rows) if rows else 0.0
         most, seconds, least = self._n_batch, UNLIMITED, 1
         if rows:
-            seconds = max(PAUSE - for_rows, for_rows)
+            pause = PAUSE * min(max(1.0, len(prefilling) / 2), _LONGER)
+            seconds = max(pause - for_rows, for_rows)
         n_passing = passing(seconds, for_rows)
         first, *_ = turn = in_turn(prefilling, n_passing)
         if rows:
