@@ -14,6 +14,8 @@ from waiting import until
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
+from srb.engine.kv.cells import Cells
+from srb.engine.kv.layout import Layout
 from srb.engine.prompts.adapters import Adapter
 from srb.engine.telling.events import ErrorEvent, Event, StartEvent, StopEvent
 from srb.errors import BackendError, EngineDeadError
@@ -304,3 +306,35 @@ async def test_the_successor_has_the_counts_and_the_scales_of_its_predecessor() 
         assert [adapter.scale for adapter in engine.adapters.listed] == [0.5]
         assert engine.health.stats
         assert engine.health.stats.tokens_generated >= 16
+
+
+@pytest.mark.parametrize("place", ["in the middle of a swap-out", "swapped out", "in the middle of a swap-in"])
+@pytest.mark.parametrize("use", ["preemption", "change of the layout"])
+async def test_an_engine_that_is_lost_while_sequences_are_swapped(
+    use: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [request("p" * 30, n=4, max_tokens=40, ignore_eos=True), request("q" * 20, max_tokens=50)]
+    expected = await undisturbed(*requests)
+    backend = FakeBackend(n_cells=400 if use == "change of the layout" else 140)
+    if use == "change of the layout":
+        unified, streams = backend.layout, Layout(False, 128, 8)
+        backend.chooser = lambda backend, _loads: streams if backend.decodes > 10 else unified
+    names = {"in the middle of a swap-out": "_save", "swapped out": "preempt", "in the middle of a swap-in": "_swap_in"}
+    name = "lay_out" if (use, place) == ("change of the layout", "swapped out") else names[place]
+    whole = getattr(Cells, name)
+
+    def lose_once(*args: Any, **kwargs: Any) -> None:
+        whole(*args, **kwargs)
+        monkeypatch.setattr(Cells, name, whole)
+        raise BugError
+
+    monkeypatch.setattr(Cells, name, lose_once)
+    async with engine_on(backend, make=lambda made: Engine(made, cache_bytes=10**6)) as engine:
+        tasks = [asyncio.create_task(collect(engine, each)) for each in requests]
+        for each, events, one in zip(requests, await asyncio.gather(*tasks), expected, strict=True):
+            check_same(events, one, each)
+        assert engine.health.engine_restarts == 1
+        await until(lambda: engine.health.stats is not None and engine.health.stats.cells == 0)
+        assert engine.health.stats
+        done = engine.health.stats.preemptions if use == "preemption" else engine.health.stats.layout_changes
+        assert done > 0

@@ -269,7 +269,7 @@ class _Trial:
         n_cells, kind = self._backend.n_cells, present.flash_attn
         options = [Layout(True, size, self._backend.n_seqs, kind) for size in (n_cells, 2 * n_cells)]
         if not any(load.needs_unified for load in loads):
-            options += [Layout(False, n_cells, n, kind) for n in range(4, 9)]
+            options += [Layout(False, n_cells, n, kind) for n in range(2, 9)]
         return self._moves.choice(options)
 
     def _ask(self, ask: Ask) -> None:
