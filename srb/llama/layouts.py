@@ -22,6 +22,9 @@ from srb.options.settings import Settings
 CELLS_PER_ROW = 1024
 """The cache may grow to this many cells for each of the `--parallel` rows, if memory for them is free."""
 
+FEWEST_STREAMS = 4
+"""An alternative with a negative prompt needs so many, if another one of its prompt follows it."""
+
 _HORIZON = 64  # steps that a prediction looks ahead
 _MARGIN = 256  # tokens that each row has room for, unless it generates fewer
 _FEW_STREAMS = 8  # with fewer, each request that comes would need other streams
@@ -110,13 +113,15 @@ class Layouts:
         If even these are too few for all rows, the rows take turns, and `seconds` says whether that pays.
         """
         rows = min(sum(max(1, load.n_rows) for load in loads), self.n_parallel)
-        fewest = max(2, *(min(load.n_rows, self.n_parallel) for load in loads)) if self.unified else 1
-        n_seqs = min(max(_FEW_STREAMS, 1 << (rows - 1).bit_length()), self.n_parallel)
+        fewest = max(FEWEST_STREAMS, *(min(load.n_rows, self.n_parallel) for load in loads))
+        n_seqs = max(FEWEST_STREAMS, min(max(_FEW_STREAMS, 1 << (rows - 1).bit_length()), self.n_parallel))
         for most in (self.n_cells, _MARGIN):
             longest = max(load.n_tokens + load.n_generated + min(load.max_tokens, most) for load in loads)
             n_cells = min(rounded(longest), self.n_cells)
             fitting = self.max_cells // n_cells
-            if fitting >= fewest:
+            if not self.unified:  # there is no other layout for what is too long
+                fitting = max(fitting, FEWEST_STREAMS)
+            if fitting >= fewest or not self.unified:
                 yield Layout(False, n_cells, min(n_seqs, fitting), kind)
             if fitting >= rows:
                 return
@@ -218,7 +223,8 @@ def first_layout(settings: Settings, n_cells: int, n_seqs: int, flash_attn: str)
     if settings.reproducible:
         return Layout(False, cells_each(n_cells, settings.parallel) - 1, n_seqs, flash_attn)
     if settings.kv_layout == "streams":
-        return Layout(False, cells_each(n_cells, settings.parallel), settings.parallel, flash_attn)
+        n_seqs = max(FEWEST_STREAMS, settings.parallel)
+        return Layout(False, cells_each(n_cells, n_seqs), n_seqs, flash_attn)
     return Layout(True, rounded(n_cells), n_seqs, flash_attn)
 
 
