@@ -249,7 +249,8 @@ class Scheduler:
                 prompt.seq_id = seq_id
         self.leased += prompt.way.n_rows
         self.prompts.append(prompt)
-        self._index.add(prompt)
+        if prompt.seq_id is not None or not self._memory.forgets:  # else only its sequence has its end, and goes on
+            self._index.add(prompt)
 
     def _lease(self, seq: Sequence) -> None:
         seq.state = "prefilling"

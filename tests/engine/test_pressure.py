@@ -149,3 +149,21 @@ def test_guides_have_cells_for_the_tokens_ahead_of_their_sequences() -> None:
     assert backend.decodes < 30
     assert texts(events) == {k: chr(97 + k) * 30 for k in range(3)}
     assert_empty(engine, backend)
+
+
+@pytest.mark.parametrize("window", [None, 0, 8])
+def test_a_prompt_that_its_last_sequence_has_taken_along_is_not_shared(window: int | None) -> None:
+    """If the model forgets, the sequence can't be forked at the end of the prompt any more."""
+    engine = Engine(backend := FakeBackend(n_cells=120, window=window, max_seqs=3), cache_bytes=10**4)
+    old, young, last = (request(text, max_tokens=50, ignore_eos=True) for text in ("o" * 30, STORY[:30], STORY[:35]))
+    engine.add_request(old)
+    engine.add_request(young)
+    events: list[Event] = []
+    while not engine.stats().n_preempted:
+        events += engine.step()
+    while engine.stats().n_preempted:
+        events += engine.step()
+    events += [*engine.step(), *run(engine, last)]
+    for each in (old, young, last):
+        assert texts(own(events, each)) == alone(each, window)
+    assert_empty(engine, backend)

@@ -318,6 +318,8 @@ class Cells:
                 return self._fails(seq, swapped)
         else:
             if seq.seq_id is None:
+                for listener in self._listeners:
+                    listener.gives_away(prompt)
                 seq.seq_id, prompt.seq_id = prompt.seq_id, None
                 assert seq.seq_id is not None
                 self._backend.remove(seq.seq_id)
