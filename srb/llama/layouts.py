@@ -114,7 +114,8 @@ class Layouts:
         """
         rows = min(sum(max(1, load.n_rows) for load in loads), self.n_parallel)
         fewest = max(FEWEST_STREAMS, *(min(load.n_rows, self.n_parallel) for load in loads))
-        n_seqs = max(FEWEST_STREAMS, min(max(_FEW_STREAMS, 1 << (rows - 1).bit_length()), self.n_parallel))
+        # Twice as many as there are rows: requests often come in a burst, and each change is a pause for all.
+        n_seqs = max(FEWEST_STREAMS, min(max(_FEW_STREAMS, 2 << (rows - 1).bit_length()), self.n_parallel))
         for most in (self.n_cells, _MARGIN):
             longest = max(load.n_tokens + load.n_generated + min(load.max_tokens, most) for load in loads)
             n_cells = min(rounded(longest), self.n_cells)

@@ -328,15 +328,15 @@ def test_one_prompt_with_alternatives_has_a_unified_cache() -> None:
 
 
 def test_many_prompts_have_streams() -> None:
-    assert chosen([load_of(600, 1, 32)] * 16) == Layout(False, 768, 16, "off")
-    assert chosen([load_of(2000, 1, 32)] * 8) == Layout(False, 2048, 8, "off")
+    assert chosen([load_of(600, 1, 32)] * 16) == Layout(False, 768, 32, "off")
+    assert chosen([load_of(2000, 1, 32)] * 8) == Layout(False, 2048, 16, "off")
     assert chosen([load_of(150, 1, 100)] * 32) == Layout(False, 256, 32, "off")
     assert chosen([load_of(600, 4, 64)] * 8) == Layout(False, 768, 32, "off")
 
 
 def test_streams_have_room_for_max_tokens_if_that_fits() -> None:
-    assert chosen([load_of(600, 1, 1000)] * 16) == Layout(False, 1792, 16, "off")
-    assert chosen([load_of(600, 1, 7000)] * 16) == Layout(False, 1024, 16, "off")  # too many for all: 256 at first
+    assert chosen([load_of(600, 1, 1000)] * 16) == Layout(False, 1792, 18, "off")
+    assert chosen([load_of(600, 1, 7000)] * 16) == Layout(False, 1024, 32, "off")  # too many for all: 256 at first
     # Five at a time, if there is no room for all of them; but not one at a time.
     assert chosen([load_of(6000, 1, 100)] * 6) == Layout(False, 6144, 5, "off")
     assert chosen([load_of(6000, 1, 100)] * 6, max_cells=10_000).is_unified
@@ -365,7 +365,7 @@ def test_a_sequence_that_outgrows_its_stream_gets_another_layout() -> None:
     loads = [Load(600, 600, 0, 1, 423, 500)] * 16
     assert chosen(loads, MANY, 16_000) == MANY
     loads[0] = Load(600, 600, 0, 1, 424, 500)
-    assert chosen(loads, MANY, 16_000) == Layout(False, 1536, 16, "off")
+    assert chosen(loads, MANY, 16_000) == Layout(False, 1536, 21, "off")
     assert chosen([load_of(1024, 1)], MANY) != MANY
 
 
@@ -402,7 +402,7 @@ def test_layouts_follow_requests_that_come_one_by_one() -> None:
         present = chosen(loads, present, 810 * n)
         if present != seen[-1]:
             seen.append(present)
-    assert seen == [UNIFIED, Layout(False, 1024, 8, "off"), Layout(False, 1024, 16, "off")]
+    assert seen == [UNIFIED, Layout(False, 1024, 8, "off"), Layout(False, 1024, 32, "off")]
 
 
 def test_the_kind_of_attention_changes_in_an_empty_cache_only() -> None:
