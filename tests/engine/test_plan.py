@@ -128,7 +128,9 @@ def test_what_others_have_in_the_cells_counts_where_it_is_walked_through() -> No
     for letter in "abcdefgh":
         timeline.send(request(letter * 2000, max_tokens=100, ignore_eos=True))
     timeline.run()
-    assert timeline.pauses[-1] < 0.3  # 3.2 where a token of a prompt counts with what is before it alone
+    assert (
+        timeline.pauses[-1] < 0.8
+    )  # several prompts wait; 3.2 where a token of a prompt counts with what is before it alone
 
 
 def test_where_small_pieces_are_dear_there_are_none() -> None:
