@@ -99,7 +99,7 @@ class Way:
         return id(seq)
 
     def size(self, seq: Any, wanted: int, most: int, n_cells: int) -> None:
-        """Sets how many tokens a sequence may generate in a context of so many cells.
+        """Sets how many tokens a sequence may generate in a context of `n_cells` cells.
 
         wanted: how many it asks for; -1: until the context is full, but at most `most`.
         """

@@ -16,7 +16,7 @@ _IN_SIGHT = 32
 """At most so many requests that have no room are looked at in a step, so that its cost doesn't grow with the queue."""
 
 _MARGIN = 16
-"""For so many tokens of each sequence there are cells when another one is admitted, so that it isn't preempted soon."""
+"""How many cells each sequence should have left when another one is admitted, so that it isn't preempted soon."""
 
 UNLIMITED = 2**31 - 1
 """The `max_tokens` of an alternative that only the model ends."""
@@ -35,7 +35,7 @@ class Scheduler:
     The last sequence that continues a prompt gets the prompt's seq_id, so that there can be as many sequences as
     seq_ids.
 
-    n_cells: the longest context of one request, see `Backend.n_cells`. n_parallel: how many rows a step may have.
+    n_cells: the longest context of one request. n_parallel: how many rows a step may have.
     """
 
     def __init__(
@@ -149,25 +149,25 @@ class Scheduler:
             they share some: looking for shared beginnings takes a while, and isn't done for each request in the queue.
         """
         is_new = active.id in self.waiting
-        prompts, begun = list[Prompt](), list[Sequence]()
+        prompts, admitted = list[Prompt](), list[Sequence]()
         for group in groups(active.waiting):
             while n_rows(group) > self._n_parallel:
                 group.pop()
-            if not (self._has_first_rows(n_rows(group), n_rows(begun)) if is_new else self._has_rows(active, group)):
+            if not (self._has_first_rows(n_rows(group), n_rows(admitted)) if is_new else self._has_rows(active, group)):
                 break
-            found = self._lease_group(group, begun, passes=passes)
+            found = self._lease_group(group, admitted, passes=passes)
             while found is None and not self.leased and len(group) > 1:  # the cache is empty, and too small for all
                 group = group[: len(group) // 2]
-                found = self._lease_group(group, begun, passes=passes)
+                found = self._lease_group(group, admitted, passes=passes)
             if found is None:
                 break
             prompts += found
-            begun += group
+            admitted += group
             if not is_new:
                 yield self._begin(found, group)
-        if is_new and begun:
+        if is_new and admitted:
             self.running[active.id] = self.waiting.pop(active.id)
-            yield self._begin(prompts, begun)
+            yield self._begin(prompts, admitted)
 
     def _begin(self, prompts: list[Prompt], sequences: list[Sequence]) -> list[Prompt]:
         rows = together(sequences)
@@ -175,20 +175,20 @@ class Scheduler:
         self.prefilling += [seq for seq in sorted(rows, key=_order) if not seq.leader]
         return prompts
 
-    def _has_first_rows(self, n: int, n_begun: int) -> bool:
+    def _has_first_rows(self, n: int, n_admitted: int) -> bool:
         """Whether a new request may have n rows: all together, if some are free or it gets one by dividing them."""
-        is_first = n_begun > 0 or min(self.leased, len(self.running)) < self._n_parallel
-        return is_first and n_begun + n <= self._n_parallel
+        is_first = n_admitted > 0 or min(self.leased, len(self.running)) < self._n_parallel
+        return is_first and n_admitted + n <= self._n_parallel
 
     def _has_rows(self, active: ActiveRequest, group: list[Sequence]) -> bool:
         """Whether a running request may have more rows: free ones, or up to its fair share."""
         n, share = n_rows(group), self._n_parallel // len(self.running)
         return self.leased + n <= self._n_parallel or rows_held(active) + n <= share
 
-    def _lease_group(self, group: list[Sequence], begun: list[Sequence], *, passes: bool) -> list[Prompt] | None:
+    def _lease_group(self, group: list[Sequence], admitted: list[Sequence], *, passes: bool) -> list[Prompt] | None:
         """Leases what a group needs, and returns its prompts. Returns None, and leases nothing, if there is no room.
 
-        begun: the sequences for which `Memory` will lease seq_ids, too.
+        admitted: the sequences for which `Memory` will lease seq_ids, too.
         """
         rows = together(group)
         prompts = [each for each in dict.fromkeys(seq.prompt for seq in rows) if not each.span]
@@ -199,7 +199,7 @@ class Scheduler:
             return None
         ids = {prompt: _ids_to_lease(prompt, rows) for prompt in prompts}
         have_one = {seq.prompt for seq in rows if seq.prompt.seq_id is not None or 0 in ids.get(seq.prompt, ())}
-        seq_ids = sum(map(len, ids.values())) + sum(map(self._memory.n_ids, rows + together(begun)))
+        seq_ids = sum(map(len, ids.values())) + sum(map(self._memory.n_ids, rows + together(admitted)))
         seq_ids += sum(has_row(seq) and not (_gets_prompts(seq) and seq.prompt in have_one) for seq in rows)
         unknown = [prompt for prompt in prompts if not is_swapped(prompt, rows)]
         known = sum(self._length_of(prompt, rows) for prompt in prompts if prompt not in unknown)
@@ -216,7 +216,7 @@ class Scheduler:
         return prompts
 
     def _find_beginnings(self, prompts: list[Prompt], cells: int) -> bool:
-        """Finds what prompts can begin with. Returns False if they don't fit into so many cells even so."""
+        """Finds what prompts can begin with. Returns False if they need more than `cells` all the same."""
         for prompt in prompts:
             prompt.evaluated, prompt.logits = 0, None
             prompt.beginning = self._index.find(prompt)

@@ -127,7 +127,7 @@ class Marks(Memory):
             self._cache.release_seq(mark.seq_id)
 
     def swap_out(self, seq: Sequence) -> None:
-        """See `Memory.swap_out`. A mark that is needed stays: the sequence goes back to it."""
+        """Lets the sequence go back to its mark if it may still need that, and empties the mark."""
         mark = self._marks.get(seq)
         if mark is None or mark.logits is None:
             return
@@ -141,14 +141,14 @@ class Marks(Memory):
         self._backend.remove(mark.seq_id)
 
     def swap_in(self, seq: Sequence) -> None:
-        """See `Memory.swap_in`. The mark is where the sequence is."""
+        """Sets the mark again, where the sequence is."""
         mark = self._marks.get(seq)
         if mark and mark.logits is not None:
             assert seq.seq_id is not None
             self._backend.fork(seq.seq_id, mark.seq_id, seq.evaluated)
 
     def give_back(self, seq: Sequence) -> None:
-        """See `Memory.give_back`."""
+        """Gives the mark's seq_id back, and remembers the mark if the sequence still needs it."""
         if mark := self._marks.pop(seq, None):
             self._cache.release_seq(mark.seq_id)
             if mark.logits is not None:
