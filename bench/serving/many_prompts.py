@@ -48,11 +48,11 @@ SHAPES = {
 """Clients, alternatives, words, tokens."""
 
 
-def peers(binaries_flags: tuple[str, ...]) -> list[Peer]:
+def peers(flags: tuple[str, ...], n_streams: int) -> list[Peer]:
     """srb, and llama-server in its two layouts, both with and without flash attention."""
-    large = ("-c", "32768", "-np", "32")  # the last -c counts
+    large = ("-c", "32768", "-np", str(n_streams))  # the last -c counts
     return [
-        Peer("srb", True, ("--log-level", "error", *binaries_flags)),
+        Peer("srb", True, ("--log-level", "error", *flags)),
         Peer("streams, on", False, (*large, "-fa", "on")),
         Peer("streams, off", False, (*large, "-fa", "off", "-ctk", "bf16", "-ctv", "bf16")),
         Peer("unified, off", False, (*large, "-kvu", "-fa", "off", "-ctk", "bf16", "-ctv", "bf16")),
@@ -126,13 +126,14 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binaries", type=Path, help="the folder of llama-server; left out: only srb is measured")
     parser.add_argument("--only", default="mixed,arriving,pressure", help="scenarios, or shapes of mixed (%(default)s)")
+    parser.add_argument("--streams", type=int, default=32, help="llama-server's -np (%(default)s); 8 for 8x1")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--peers", default="", help="the names of those that are measured, with ; between; empty: all")
     parser.add_argument("flags", nargs="*", help="of srb serve, after --")
     arguments = parser.parse_args()
     model = find_model(None)
     weights = choose(model, Settings()).weights
-    chosen = [each for each in peers(tuple(arguments.flags)) if each.is_srb or arguments.binaries]
+    chosen = [each for each in peers(tuple(arguments.flags), arguments.streams) if each.is_srb or arguments.binaries]
     chosen = [each for each in chosen if not arguments.peers or each.name in arguments.peers.split(";")]
     async with AsyncExitStack() as stack:
         servers = [

@@ -108,7 +108,7 @@ class Scheduler:
     def admit(self, now: float) -> Iterator[list[Prompt]]:
         """Leases cells and seq_ids for what waits, oldest first; yields the prompts that have their cells now.
 
-        The caller begins it before it asks for the next, so that later prompts can be forked off these.
+        The caller fills them before it asks for the next, so that later prompts can be forked off these.
 
         now: seconds of the clock that the requests' arrival was taken from.
         """

@@ -30,7 +30,7 @@ class Choosing(OfPrompt):
     param = ""
 
     def size(self, seq: Sequence, wanted: int, most: int, n_cells: int) -> None:
-        """See `Way.size`. The rows' cells are leased at once, so an open-ended text has a limit."""
+        """Sets how long a text may be. The rows' cells are leased at once, so an open-ended text has a limit."""
         prompt, behind = self._prompt, self._active.request.cells_behind
         room = (n_cells - len(prompt.tokens)) // (1 if prompt.block_size else self.n_rows) - behind
         seq.max_tokens = min(_OPEN_ENDED if wanted == -1 else wanted, max(0, room + 1))

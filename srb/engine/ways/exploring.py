@@ -69,7 +69,7 @@ class Exploring(OfPrompt):
         return [seq for seq in self._prompt.sequences if seq.state == "running"]
 
     def size(self, seq: Sequence, wanted: int, most: int, n_cells: int) -> None:
-        """See `Way.size`. Sequences that an empty cache has no room for are left out."""
+        """Sets how long a text may be, and leaves out the sequences that an empty cache has no room for."""
         super().size(seq, wanted, most, n_cells)
         room = n_cells - len(self._prompt.tokens)
         most_sequences = max(1, room // max(1, seq.max_tokens - 1))

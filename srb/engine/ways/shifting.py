@@ -87,7 +87,7 @@ class Shifting(Sampling):
             seq.saved = len(prompt.tokens)
 
     def size(self, seq: Sequence, wanted: int, most: int, n_cells: int) -> None:
-        """See `Way.size`. All sequences of the request share one context, each an equal part."""
+        """Divides one context equally between all sequences of the request."""
         prompt, n = self._prompt, len(self._prompt.sequences)
         seq.max_tokens = max(0, (most if wanted == -1 else wanted) - len(seq.begun))
         self._room = (n_cells * n // len(self._active.sequences) - len(prompt.tokens)) // n + 1

@@ -63,13 +63,13 @@ class OfPrompt(Way):
         return self._prompt if self.keeps_step else id(row)
 
     def group(self, seq: Sequence) -> Hashable:
-        """See `Way.group`."""
+        """Names the request if its alternatives are joint, the prompt if its sequences go together, or the sequence."""
         if self._active.request.is_joint and not self.n_rows:
             return self._active
         return id(seq) if self.is_divisible else self._prompt
 
     def size(self, seq: Sequence, wanted: int, most: int, n_cells: int) -> None:
-        """See `Way.size`."""
+        """Sets `max_tokens` of a sequence and its companions: what is wanted, or until the context is full."""
         left = max(0, (most if wanted == -1 else wanted) - len(seq.begun))
         lengths = [len(each.prompt.tokens) for each in seq.together]
         is_alone = self._prompt.block_size > 0  # each sequence has its cells for itself
