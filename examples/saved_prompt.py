@@ -11,7 +11,7 @@ from pathlib import Path
 from srb import Engine, LlamaBackend, SamplingParams, Settings
 
 SETTINGS = Settings(model=Path(sys.argv[1]) if len(sys.argv) > 1 else None, ctx_size=2048)
-RULES = "You are a helpful gardener. " + " ".join(f"Rule {k}: water plant number {k} on day {k}." for k in range(30))
+BUILDERS = "You are a helpful gardener. " + " ".join(f"Rule {k}: water plant number {k} on day {k}." for k in range(30))
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
     with LlamaBackend(SETTINGS) as backend, tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rules.state")
         began = time.monotonic()
-        n_tokens = Engine(backend, cache_bytes=1 << 28).save(path, RULES)
+        n_tokens = Engine(backend, cache_bytes=1 << 28).save(path, BUILDERS)
         print(f"{n_tokens} tokens evaluated in {time.monotonic() - began:.2f} s, {path.stat().st_size} bytes saved")
 
         began = time.monotonic()

@@ -19,7 +19,7 @@ from srb.errors import InvalidRequestError, SettingsError, SrbError
 from srb.files.download import fetch_model
 from srb.options.arguments import Parser
 from srb.options.settings import CLIENT_OPTIONS, FIRST_OPTIONS, Settings, add_arguments, is_given, load_settings
-from srb.serving.log_format import LogFormatter
+from srb.serving.logs import LogFormatter
 
 if TYPE_CHECKING:
     from srb.serving.early_loading import EarlyLoading
@@ -73,7 +73,7 @@ def _terminate(*_signal: object) -> None:
 
 
 def _serve(settings: Settings, _arguments: argparse.Namespace) -> int:
-    from srb.files.progress import show_download
+    from srb.files.download import show_download
 
     settings = fetch_model(settings, show_download)
     # To import the HTTP server takes longer than to load a small model. So both are done at once.

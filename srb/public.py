@@ -1,12 +1,8 @@
 """The names that programs have from `srb`. They are here because `srb/__init__.py` imports them late."""
 
-from srb.engine.asking.model import ModelInfo
-from srb.engine.asking.request import CompletionRequest, Explore, Resumed
-from srb.engine.asking.resume import resume
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.api import generate, score
 from srb.engine.engine import Engine
-from srb.engine.programs.table import Score, ScoredRow, Table
-from srb.engine.telling.events import (
+from srb.engine.events import (
     DoneEvent,
     ErrorEvent,
     Event,
@@ -18,7 +14,12 @@ from srb.engine.telling.events import (
     Timings,
     Usage,
 )
-from srb.engine.telling.stats import EngineStats
+from srb.engine.model import ModelInfo
+from srb.engine.request import CompletionRequest, Explore, Resumed
+from srb.engine.resume import resume
+from srb.engine.sampling_params import SamplingParams
+from srb.engine.score_table import Score, ScoredRow, Table
+from srb.engine.stats import EngineStats
 from srb.errors import (
     BackendError,
     EngineDeadError,
@@ -31,7 +32,6 @@ from srb.errors import (
 )
 from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
-from srb.programs import generate, score
 from srb.serving.async_engine import AsyncEngine
 
 __all__ = [

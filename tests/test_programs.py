@@ -11,7 +11,8 @@ from fake_backend import FakeBackend, babble
 from rich.console import Console
 
 import srb
-from srb import AsyncEngine, CompletionRequest, Engine, Explore, SamplingParams, Settings, StreamEvent, programs
+from srb import AsyncEngine, CompletionRequest, Engine, Explore, SamplingParams, Settings, StreamEvent
+from srb import api as programs
 from srb.errors import InvalidRequestError, SettingsError, SrbError
 
 Loaded = list[tuple[Settings, FakeBackend]]
@@ -73,7 +74,7 @@ def test_many_texts_are_counted_while_they_are_made(loaded: Loaded, monkeypatch:
         shown.append(io.StringIO())
         return Console(file=shown[-1], force_terminal=True, width=100)
 
-    monkeypatch.setattr("srb.files.progress.error_console", console)
+    monkeypatch.setattr("srb.files.download.error_console", console)
     srb.generate("Once", n=70, max_tokens=2)
     srb.score("Once", [" upon", " more"])
     for out, (what, count) in zip(shown, (("writing", "70/70"), ("scoring", "2/2")), strict=True):

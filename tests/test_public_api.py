@@ -1,4 +1,4 @@
-"""The names that others build on, and the walls between the rooms."""
+"""The public names, and the import rules between packages."""
 
 import ast
 import inspect
@@ -76,19 +76,19 @@ def imports(path: Path, *, is_run: bool = False) -> set[str]:
 
 WIRE_SEES = (
     "srb.engine.backend",
-    "srb.engine.telling.events",
-    "srb.engine.asking.combinations",
-    "srb.engine.asking.kinds",
-    "srb.engine.prompts.media",
-    "srb.engine.programs.table",
-    "srb.engine.asking.meanings",
-    "srb.engine.asking.model",
-    "srb.engine.asking.pattern_syntax",
-    "srb.engine.asking.request",
-    "srb.engine.asking.sampling_params",
-    "srb.engine.telling.stats",
+    "srb.engine.events",
+    "srb.engine.validation.exclusions",
+    "srb.engine.validation.fields",
+    "srb.engine.media",
+    "srb.engine.score_table",
+    "srb.engine.validation.fields",
+    "srb.engine.model",
+    "srb.engine.validation.patterns",
+    "srb.engine.request",
+    "srb.engine.sampling_params",
+    "srb.engine.stats",
     "srb.errors",
-    "srb.llama.sampling.json_schema",
+    "srb.llama.grammar.json_schema",
     "srb.serving.health",
     "srb.wire",
 )
@@ -96,78 +96,92 @@ WIRE_SEES = (
 
 
 HISTORY_SEES = (
-    "srb.engine.telling.events",
-    "srb.engine.asking.request",
-    "srb.engine.asking.sampling_params",
+    "srb.engine.events",
+    "srb.engine.request",
+    "srb.engine.sampling_params",
     "srb.errors",
     "srb.history",
 )
 
 
 ENGINE = ROOT / "engine"
-HEART = [
-    *(path for path in ENGINE.glob("*.py") if path.stem != "engine"),
-    *ENGINE.glob("kv/*.py"),
-    *ENGINE.glob("telling/*.py"),
-]
-"""What every request passes through. Features reach it by `srb.engine.ports` alone; `engine.py` puts them together."""
+FEATURES = ("srb.engine.decoding.", "srb.engine.constraints.", "srb.engine.spec_decode.")
+"""Packages that the core reaches through the interfaces in their `base.py` alone."""
+
+ASSEMBLE = ("engine", "input_processor", "limits", "resume")
+"""Modules of the core that choose features, and put the parts of an engine together."""
 
 
-def test_the_heart_of_the_engine_knows_no_feature() -> None:
-    for path in HEART:
-        assert not [each for each in imports(path) if each.startswith(("srb.engine.ways", "srb.engine.rules"))], path
+def test_the_core_of_the_engine_knows_no_feature() -> None:
+    core = [path for path in ENGINE.glob("*.py") if path.stem not in ASSEMBLE]
+    core += [*ENGINE.glob("kv_cache/*.py"), *ENGINE.glob("output/*.py")]
+    for path in core:
+        named = {name for name in imports(path) if name.startswith(FEATURES)}
+        assert not {name for name in named if ".base" not in name}, path
 
 
-def test_the_walls_between_the_rooms() -> None:
+def test_no_packages_of_the_engine_import_each_other() -> None:
+    needs: dict[str, set[str]] = {}
+    for path in ENGINE.glob("*/*.py"):
+        for name in imports(path):
+            parts = name.split(".")
+            if parts[:2] == ["srb", "engine"] and (ENGINE / parts[2]).is_dir() and parts[2] != path.parent.name:
+                needs.setdefault(path.parent.name, set()).add(parts[2])
+    tuple(TopologicalSorter(needs).static_order())  # raises CycleError
+
+
+def test_the_import_rules() -> None:
     for path in FILES:
-        check_walls(path)
+        check_rules(path)
 
 
-def check_walls(path: Path) -> None:
-    room = path.relative_to(ROOT).parts[0]
+def check_rules(path: Path) -> None:
+    package = path.relative_to(ROOT).parts[0]
     found = imports(path)
     roots = {name.split(".")[0] for name in found}
-    if room != "llama":
+    if package != "llama":
         assert not roots & {"ctypes", "llama_cpp"}
-    if room not in ("server", "wire"):
+    if package not in ("server", "wire"):
         assert "pydantic" not in roots
-    if room != "cluster" or path.stem == "placement":
+    if package != "cluster" or path.stem == "placement":
         assert "ray" not in roots
-    if room not in ("server", "terminal"):
+    if package not in ("server", "terminal"):
         assert "aiohttp" not in roots
-    if room not in ("server", "terminal", "wire"):
+    if package not in ("server", "terminal", "wire"):
         assert not any(name.startswith("srb.wire") for name in found)
-    if room == "wire":
+    if package == "wire":
         assert "asyncio" not in roots
         assert all(name.startswith(WIRE_SEES) for name in found if name.startswith("srb"))
-    if room == "history":
+    if package == "history":
         assert "asyncio" not in roots
         assert all(name.startswith(HISTORY_SEES) for name in found if name.startswith("srb"))
-    if room == "terminal":
+    if package == "terminal":
         assert not any(name.startswith("srb.server") for name in found)
     if path.relative_to(ROOT) == Path("cluster", "placement.py"):
         assert "asyncio" not in roots
-    if room == "engine":
+    if package == "engine":
         assert not roots & {"asyncio", "json"}
         assert all(name.startswith(("srb.engine", "srb.errors")) for name in found if name.startswith("srb"))
 
 
-def test_the_rooms_say_what_they_are_for() -> None:
-    for folder in {path.parent for path in FILES}:
+def test_the_packages_say_what_they_are_for() -> None:
+    for folder in (path for path in ROOT.iterdir() if path.is_dir() and any(path.glob("*.py"))):
         assert ast.get_docstring(parsed(folder / "__init__.py")), folder
 
 
-SHARED = ("native", "openai", "tokens")
+SHARED = ("native", "openai")
 """Formats that others write their answers with."""
 
 
 def test_only_the_list_of_vendors_knows_a_vendor() -> None:
     """So a vendor is removed with its folder, its import and its name in the list."""
-    rooms = [path.parent for path in ROOT.glob("wire/*/routes.py") if path.parent.name not in SHARED]
-    assert rooms
-    for room in rooms:
-        knows = [path for path in ROOT.rglob("*.py") if any(f".wire.{room.name}." in name for name in imports(path))]
-        assert {path for path in knows if path.parent != room} == {ROOT / "wire" / "vendors.py"}
+    vendors = [path.parent for path in ROOT.glob("wire/*/__init__.py") if path.parent.name not in SHARED]
+    assert vendors
+    for vendor in vendors:
+        knows = [
+            path for path in ROOT.rglob("*.py") if any(f".wire.{vendor.name}." in f"{name}." for name in imports(path))
+        ]
+        assert {path for path in knows if path.parent != vendor} == {ROOT / "wire" / "vendors.py"}
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

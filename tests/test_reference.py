@@ -8,7 +8,7 @@ import pdoc
 import pytest
 
 import srb
-from srb import programs
+from srb import api as programs
 
 pytestmark = pytest.mark.e2e  # the one takes some seconds, the other the default model
 

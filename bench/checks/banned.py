@@ -28,13 +28,13 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 from alone import KINDS
 from tiny_model import write_tiny_model
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.telling.events import StopEvent, StreamEvent
-from srb.llama import LlamaBackend
+from srb.engine.events import StopEvent, StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
+from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
-from srb.serving.journal import Journal
+from srb.serving.event_log import EventLog
 
 PROMPT = "Once upon a time, there was"
 N_PHRASES = 50
@@ -77,7 +77,7 @@ def ask(engine: Engine, n: int, max_tokens: int, banned: tuple[str, ...], *, is_
     request = CompletionRequest(
         (engine.tokenize(PROMPT),), branches, return_tokens=True, logprobs=None if is_timed else 0
     )
-    journal = Journal(request)
+    journal = EventLog(request)
     said = Said([""] * n, [], [[] for _ in branches], [b""] * n)
     began = time.perf_counter()
     engine.add_request(request)

@@ -27,7 +27,7 @@ _SERVER = """
 import signal, sys
 from srb import cli
 from srb.engine.engine import Engine
-from srb.serving.roster import Roster
+from srb.serving.request_registry import Roster
 
 def break_once(owner, name, number):
     whole, due = getattr(owner, name), []

@@ -22,9 +22,9 @@ import numpy as np
 from llama_cpp import llama_grammar
 
 from srb.errors import InvalidRequestError, NoTokenError
+from srb.llama.grammar.constraint import GrammarMatcher, LarkCompiler
 from srb.llama.sampling.candidates import Candidates
-from srb.llama.sampling.constraint import Constraint, LarkCompiler
-from srb.llama.text.vocabulary import Vocabulary
+from srb.llama.vocabulary import Vocabulary
 from srb.options.settings import Settings
 
 SCHEMA = {"type": "object", "properties": {f"property {k}": {"type": "integer"} for k in range(300)}}
@@ -60,7 +60,7 @@ def timed(work: Callable[[], Result]) -> tuple[Result, float]:
 class Texts:
     """Draws random texts that a constraint allows, and keeps the longest times in milliseconds."""
 
-    def __init__(self, whole: Constraint, vocabulary: Vocabulary, rng: random.Random) -> None:
+    def __init__(self, whole: GrammarMatcher, vocabulary: Vocabulary, rng: random.Random) -> None:
         self._whole = whole
         self._is_end = vocabulary.tokenizer.is_end
         self._zeros = np.zeros(vocabulary.tokenizer.n_vocab, np.float32)
@@ -91,7 +91,7 @@ class Texts:
 
 
 def measure(
-    make: Callable[[], Constraint], vocabulary: Vocabulary, seed: int, n_tokens: int
+    make: Callable[[], GrammarMatcher], vocabulary: Vocabulary, seed: int, n_tokens: int
 ) -> tuple[list[float], str]:
     """The times of one grammar (compiled; next and take, if it isn't refused), and what there is to say of it."""
     began = time.process_time()

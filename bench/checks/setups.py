@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from srb import Settings
-from srb.engine.costs import Costs
-from srb.llama.files.model_file import find_model
-from srb.llama.files.weights import FILE, convert
+from srb.engine.backend import Costs
+from srb.llama.model.model_file import find_model
+from srb.llama.model.weights import FILE, convert
 from srb.llama.tune.probe import Attention, Shape, Timings, Weights
 from srb.llama.tune.tuned import Tuned, read_tuned
 

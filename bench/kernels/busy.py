@@ -25,7 +25,7 @@ WAYS: dict[str, dict[str, str]] = {
 def measure(model: Path | None, busy_loops: int) -> str:
     """Measures in this process, whose environment sets how threads wait. Returns columns of the table."""
     from srb import CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings
-    from srb.engine.telling.events import StreamEvent
+    from srb.engine.events import StreamEvent
 
     with LlamaBackend(Settings(model=model)) as backend:
         engine = Engine(backend)

@@ -11,7 +11,7 @@ import time
 
 from srb import LlamaBackend, Settings
 from srb.engine.backend import Batch
-from srb.llama.native.flash_attn import MEASURED
+from srb.llama.native.attention import MEASURED
 
 REPEATS = 5
 SIZES = [(prompt, n, own) for prompt in (100, 600, 2000, 5000) for n in (1, 4, 8, 32) for own in (32, 128)]

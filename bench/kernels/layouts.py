@@ -23,11 +23,10 @@ from typing import Any
 import llama_cpp
 
 from srb import Settings
-from srb.engine.kv.layout import Layout
-from srb.llama.files.model_file import find_model
+from srb.engine.kv_cache.allocator import Layout
+from srb.llama.model.model_file import find_model
 from srb.llama.native.context import new_context
-from srb.llama.native.loading import load_model
-from srb.llama.native.params import engine_params, physical_cores, start
+from srb.llama.native.params import engine_params, load_model, physical_cores, start
 from srb.llama.native.state import in_streams
 from srb.llama.tune.tuned import choose
 

@@ -38,14 +38,13 @@ from compare import CELLS, PROMPT_TOKENS, text
 from peers import Answer, Peer, Server, running
 
 from srb import CompletionRequest, LlamaBackend, SamplingParams, Settings
-from srb.engine.kv.layout import Layout
-from srb.engine.telling.events import StreamEvent
-from srb.llama.files.model_file import find_model
-from srb.llama.native.loading import load_model
-from srb.llama.native.params import engine_params, physical_cores, start
-from srb.llama.sizes import PROMPT_OUTPUTS, n_seqs
+from srb.engine.events import StreamEvent
+from srb.engine.kv_cache.allocator import Layout
+from srb.llama.model.fit import PROMPT_OUTPUTS, n_seqs
+from srb.llama.model.model_file import find_model
+from srb.llama.native.params import engine_params, load_model, physical_cores, start
 from srb.llama.tune.tuned import choose
-from srb.serving.making import make_engine
+from srb.serving.async_engine import make_engine
 
 STEPS = 63  # behind the first token, which comes from the prompt's logits
 

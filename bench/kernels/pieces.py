@@ -1,4 +1,4 @@
-"""Compares a piece of a prompt and running sequences in one decode with two decodes: `srb.engine.plan` builds on this.
+"""Compares a piece of a prompt and running sequences in one decode with two decodes: `srb.engine.batch` builds on this.
 
 usage: python bench/kernels/pieces.py
 

@@ -14,10 +14,10 @@ from unittest.mock import patch
 import gguf
 import numpy as np
 
-from srb.llama.files import fit
-from srb.llama.files.tensors import read_tensors
+from srb.llama.model import fit
+from srb.llama.model.fit import fitted
+from srb.llama.model.metadata import read_tensors
 from srb.llama.native.params import start
-from srb.llama.sizes import fitted
 from srb.llama.tune.tuned import Choice
 from srb.options.settings import Settings
 

@@ -17,10 +17,9 @@ from typing import Any
 from bare import Bare
 
 from srb import Settings
-from srb.engine.kv.layout import Layout
-from srb.llama.files.model_file import find_model
-from srb.llama.native.loading import load_model
-from srb.llama.native.params import engine_params, physical_cores, start
+from srb.engine.kv_cache.allocator import Layout
+from srb.llama.model.model_file import find_model
+from srb.llama.native.params import engine_params, load_model, physical_cores, start
 from srb.llama.tune.tuned import choose
 
 JOBS = (
@@ -51,7 +50,7 @@ WAYS = {
 """For each way: the type of the cache, flash attention, whether there are streams, and the most rows of a decode."""
 
 
-class Way:
+class DecodingStrategy:
     """A context, and decodes in it."""
 
     def __init__(self, model: Any, cache_type: str, flash_attn: str, has_streams: bool, most_rows: int) -> None:
@@ -82,7 +81,7 @@ def main() -> None:
     settings = Settings(log_level="error")
     start(settings)
     model = load_model(weights, settings, lambda _fraction: True)
-    ways = {name: Way(model, *how) for name, how in WAYS.items()}
+    ways = {name: DecodingStrategy(model, *how) for name, how in WAYS.items()}
     for way in ways.values():
         way.job(16, 8, 2)
     print(f"{weights.name}, {physical_cores()} threads\n")

@@ -22,8 +22,8 @@ sys.path.append(str(Path(__file__).parents[1] / "serving"))
 from models import WIDE, random_model
 
 from srb import CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings
-from srb.engine.telling.events import DoneEvent, StreamEvent
-from srb.llama.files.model_file import find_model
+from srb.engine.events import DoneEvent, StreamEvent
+from srb.llama.model.model_file import find_model
 
 REPEATS = 5
 GUESSED = 16
@@ -102,7 +102,7 @@ def _run(engine: Engine, request: CompletionRequest) -> tuple[list[float], DoneE
 def _line(found: list[tuple[list[float], DoneEvent]]) -> str:
     steps, done = min(found, key=lambda run: sum(run[0]))
     n_tokens, timings = done.usage.completion_tokens, done.timings
-    guessed = f", {timings.n_met} of {timings.n_ahead} guesses right" if timings.n_ahead else ""
+    guessed = f", {timings.n_accepted} of {timings.n_drafted} guesses right" if timings.n_drafted else ""
     return f"{n_tokens} tokens in {len(steps)} steps, {n_tokens / sum(steps):.1f} a second{guessed}"
 
 

@@ -11,9 +11,9 @@ import threading
 import time
 from pathlib import Path
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.telling.events import DoneEvent, Event, StartEvent, StopEvent, StreamEvent, Timings, Usage
+from srb.engine.events import DoneEvent, Event, StartEvent, StopEvent, StreamEvent, Timings, Usage
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.history import find
 from srb.history.history import History
 from srb.history.recorder import Submitted

@@ -18,8 +18,8 @@ from aiohttp import web
 from playwright.async_api import async_playwright, expect
 from web.conftest import ARGUMENTS, CHROMIUM
 
+from srb.server import openapi
 from srb.server.app import ROUTES
-from srb.server.openapi import describe as openapi
 from srb.server.routes import page
 from srb.server.routes.mount import resources_of
 from srb.wire.limits import Limits

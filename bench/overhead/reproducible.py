@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "serving"))
 
 from peers import Peer, Server, running
 
-from srb.llama.files.model_file import find_model
+from srb.llama.model.model_file import find_model
 from srb.llama.native.params import physical_cores
 from srb.llama.tune.tuned import choose
 from srb.options.settings import Settings

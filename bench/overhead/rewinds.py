@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from srb import CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings
-from srb.engine.telling.events import StopEvent
+from srb.engine.events import StopEvent
 
 N_TOKENS = 2000
 PROMPT = "This is the story of a girl who lived by the sea, and of her brother, who was a fisherman.\n\n"

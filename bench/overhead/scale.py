@@ -18,13 +18,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from srb.engine.asking.model import ModelInfo, SpecialTokens, Tokenizer
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.backend import Batch, Logprobs, State
-from srb.engine.costs import Costs
+from srb.engine.backend import Batch, Costs, Logprobs, State
 from srb.engine.engine import Engine
-from srb.engine.kv.layout import Layout, Load
+from srb.engine.kv_cache.allocator import Layout, Load
+from srb.engine.model import ModelInfo, SpecialTokens, Tokenizer
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 
 N_VOCAB = 50_000
 N = 255

@@ -23,7 +23,7 @@ import numpy as np
 
 from srb import CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings
 from srb.engine.backend import Batch, Logprobs
-from srb.llama.sampling.logprobs import Floats
+from srb.llama.sampling.candidates import Floats
 from srb.llama.sampling.sampler import LlamaSampler
 from srb.wire.native import reply as native
 

@@ -38,7 +38,7 @@ from pathlib import Path
 from peers import Peer, running
 
 from srb.cluster.placement import BLOCK, Placement, blocks_of
-from srb.llama.files.model_file import find_model
+from srb.llama.model.model_file import find_model
 
 SECONDS_PER_TOKEN = 0.001
 """The time that evaluating a token of a prompt takes."""

@@ -32,7 +32,7 @@ import llama_cpp
 from models import K_QUANTS, LARGE, LARGE_VOCABULARY, random_model
 from peers import Answer, Peer, Server, running
 
-from srb.llama.files.model_file import find_model
+from srb.llama.model.model_file import find_model
 from srb.llama.native.params import physical_cores
 from srb.llama.tune.tuned import choose
 from srb.options.settings import Settings

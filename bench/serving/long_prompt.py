@@ -17,7 +17,7 @@ from pathlib import Path
 from compare import CELLS, TOKENS_PER_WORD, text
 from peers import Answer, Peer, Server, running
 
-from srb.llama.files.model_file import find_model
+from srb.llama.model.model_file import find_model
 from srb.llama.native.params import physical_cores
 
 ALONE = 10.0  # seconds

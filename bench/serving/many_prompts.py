@@ -24,7 +24,7 @@ from pathlib import Path
 from compare import text
 from peers import Answer, Peer, Server, running
 
-from srb.llama.files.model_file import find_model
+from srb.llama.model.model_file import find_model
 from srb.llama.native.params import physical_cores
 from srb.llama.tune.tuned import choose
 from srb.options.settings import Settings

@@ -10,9 +10,9 @@ import gguf
 import llama_cpp
 import numpy as np
 
-from srb.files.cache_folder import cache_folder
-from srb.llama.files.model_file import find_model
-from srb.llama.native import log
+from srb.files.download import cache_folder
+from srb.llama.model.model_file import find_model
+from srb.llama.native import library as log
 
 sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from compare import CELLS
 from peers import Peer
 
-from srb.llama.files.model_file import find_model
+from srb.llama.model.model_file import find_model
 from srb.llama.native.params import physical_cores
 
 ROOT = Path(__file__).parents[2]

@@ -25,7 +25,7 @@ from typing import Any
 import aiohttp
 from peers import Peer, running
 
-from srb.llama.files.model_file import find_model
+from srb.llama.model.model_file import find_model
 from srb.llama.native.params import physical_cores
 
 CONTEXT, END, ENDS = 80, 20, 4

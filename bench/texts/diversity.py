@@ -16,12 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.constraints.banned_strings import opening_of
 from srb.engine.engine import Engine
-from srb.engine.rules.opening import opening_of
-from srb.engine.telling.events import StopEvent, StreamEvent
-from srb.llama import LlamaBackend
+from srb.engine.events import StopEvent, StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
+from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
 from srb.terminal.comparison.measures import Result, distinct, measure
 from srb.terminal.comparison.results import read_results

@@ -8,7 +8,7 @@
                until it has ended
 
 The journals are in the front, so nothing is lost with a replica: the front has all events so far, and another replica
-goes on from there (`srb.engine.asking.resume`).
+goes on from there (`srb.engine.resume`).
 
 In place of an engine the front has only the vocabulary. A replica's steps come back as lists of the same events, one
 message per step. The id of a request doesn't name a place: a front that doesn't have it asks the others

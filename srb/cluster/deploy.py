@@ -7,9 +7,9 @@ from typing import Any
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
-from srb.cluster.scaling import replicas_wanted
+from srb.cluster.placement import replicas_wanted
 from srb.cluster.served import MANY, ServedReplica
-from srb.llama.files.model_file import find_model, fingerprint
+from srb.llama.model.model_file import find_model, fingerprint
 from srb.llama.native.params import physical_cores
 from srb.options.settings import SERVER_OPTIONS, Settings
 

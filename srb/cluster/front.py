@@ -17,16 +17,16 @@ from srb.cluster.parts import Whole, split
 from srb.cluster.placement import Placement, unpack_blocks
 from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, Replicas, Report
 from srb.cluster.run import Run
-from srb.engine.asking.infill import resolve
-from srb.engine.asking.intake import Intake
-from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.engine import Answer
-from srb.engine.kept.slots import Slots
-from srb.engine.prompts.adapters import Adapters
-from srb.engine.telling.events import AbortReason
-from srb.engine.telling.stats import EngineStats
+from srb.engine.events import AbortReason
+from srb.engine.infill import resolve
+from srb.engine.kv_cache.slots import Slots
+from srb.engine.limits import RequestLimits
+from srb.engine.lora import Adapters
+from srb.engine.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
+from srb.engine.offline import Answer
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
+from srb.engine.stats import EngineStats
 from srb.errors import InvalidRequestError, ModelLoadError, NotSupportedError, SrbError
 from srb.serving.engine_client import EngineClient
 from srb.serving.health import ReplicaHealth
@@ -122,11 +122,11 @@ class ClusterEngine(EngineClient):
 
     def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
         """See `EngineClient.tokenize`."""
-        return Intake(self.tokenizer, self.n_cells).tokenize(text, is_prompt=is_prompt, any_length=any_length)
+        return RequestLimits(self.tokenizer, self.n_cells).tokenize(text, is_prompt=is_prompt, any_length=any_length)
 
     def check(self, request: CompletionRequest) -> None:
         """See `EngineClient.check`."""
-        Intake(self.tokenizer, self.n_cells).check(resolve(request, self.tokenizer.special))
+        RequestLimits(self.tokenizer, self.n_cells).check(resolve(request, self.tokenizer.special))
         if any(params.logits_processor for params in request.branches):
             raise InvalidRequestError(
                 "logits_processor is a function, and can't be sent to replicas; leave it out, or use an engine in this "

@@ -7,9 +7,7 @@ has 32 to 63. Each part evaluates the prompt once. Readers see the seeds and ind
 import dataclasses
 from collections.abc import Sequence
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.resume import Said
-from srb.engine.telling.events import (
+from srb.engine.events import (
     DoneEvent,
     ErrorEvent,
     Event,
@@ -22,6 +20,8 @@ from srb.engine.telling.events import (
     Timings,
     Usage,
 )
+from srb.engine.request import CompletionRequest
+from srb.engine.resume import Said
 from srb.errors import SrbError
 
 
@@ -168,7 +168,7 @@ class Whole:
                 sum(each.predicted_n for each in timings),
                 max(each.predicted_ms for each in timings),
                 max(each.n_cut for each in timings),
-                sum(each.n_ahead for each in timings),
-                sum(each.n_met for each in timings),
+                sum(each.n_drafted for each in timings),
+                sum(each.n_accepted for each in timings),
             ),
         )

@@ -13,12 +13,29 @@ replica on the ring gets the prompt. The ring and the bound of the load are thos
 M. Zadimoghaddam, "Consistent Hashing with Bounded Loads" (SODA 2018).
 """
 
+import math
 import struct
 from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from hashlib import blake2b
+from typing import Any
 
-from srb.engine.kv.radix import pack
+from srb.engine.kv_cache.radix import pack
+
+# Says how many replicas there should be, if their number may change. Ray Serve calls this in a process of its own.
+
+
+def replicas_wanted(context: Any) -> tuple[int, dict[str, Any]]:
+    """The number of replicas that have room for all alternatives that wait or run. Serve keeps it within the limits.
+
+    context: Ray Serve's `AutoscalingContext`, with the metrics of `Replica.record_autoscaling_stats`.
+    """
+    metrics = context.aggregated_metrics or {}
+    there, room = (list(metrics.get(name, {}).values()) for name in ("there", "room"))
+    if not there or not room:
+        return context.target_num_replicas, {}
+    return max(1, math.ceil(sum(there) / (sum(room) / len(room)))), {}
+
 
 BLOCK = 64
 """How many tokens a block has."""

@@ -21,11 +21,11 @@ from srb.cluster.deploy import APPLICATION, DEPLOYMENT, application, replica_cpu
 from srb.cluster.front import ClusterEngine
 from srb.cluster.meeting import Meeting, Place, place_of, who_can_be_asked
 from srb.cluster.replicas import SILENCE_SECONDS, ReplicaLostError, Report, Said
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.telling.events import AbortReason
+from srb.engine.events import AbortReason
+from srb.engine.request import CompletionRequest
 from srb.errors import ModelLoadError, SettingsError, UnavailableError
 from srb.files.download import fetch_model
-from srb.llama.text.vocabulary import Vocabulary
+from srb.llama.vocabulary import Vocabulary
 from srb.options.settings import Settings
 from srb.serving.engine_client import Record, client_options
 

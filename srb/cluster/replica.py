@@ -6,16 +6,15 @@ from contextlib import suppress
 
 from srb.cluster.placement import BLOCK, blocks_of, pack_blocks
 from srb.cluster.replicas import BEAT_SECONDS, BusyError, Report, Said
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.kept.slots import Slots
-from srb.engine.kv.radix import Tokens, pack
-from srb.engine.telling.events import AbortReason, DoneEvent, Event, by_request
+from srb.engine.events import AbortReason, DoneEvent, Event, by_request
+from srb.engine.kv_cache.radix import Tokens, pack
+from srb.engine.kv_cache.slots import Slots
+from srb.engine.request import CompletionRequest
 from srb.errors import EngineDeadError, NotSupportedError, SrbError, UnavailableError
-from srb.serving.ahead import draws_ahead
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.engine_client import Record
-from srb.serving.journal import Journal
-from srb.serving.request_stream import RequestStream
+from srb.serving.event_log import EventLog, RequestStream
+from srb.serving.prefetch import draws_ahead
 
 FRONT_SECONDS = 15.0
 """A front that hasn't asked for a report for so long counts as gone, and the requests that it has sent are ended."""
@@ -78,7 +77,7 @@ class Replica:
             return
         self._said[request.id] = said = asyncio.Queue[list[Event] | SrbError]()
         self._fronts[front] = self._loop.time()
-        submitting = asyncio.ensure_future(self._engine.submit(request, journal=Journal(request, owner=front)))
+        submitting = asyncio.ensure_future(self._engine.submit(request, journal=EventLog(request, owner=front)))
         try:
             await asyncio.sleep(0)
             if not submitting.done():  # else it was refused at once
@@ -153,7 +152,7 @@ class Replica:
             self._n_embedding -= 1
 
     @property
-    def _asked(self) -> list[Journal]:
+    def _asked(self) -> list[EventLog]:
         """The requests here that somebody waits for: all but those that draw ahead."""
         return [journal for journal in self._engine.requests if not draws_ahead(journal.request.id)]
 
@@ -210,7 +209,7 @@ class Replica:
             raise EngineDeadError("the engine has failed")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """The numbers that decide how many replicas there should be; see `srb.cluster.scaling`."""
+        """The numbers that decide how many replicas there should be; see `srb.cluster.placement`."""
         stats = self._engine.health.stats
         assert stats is not None
         return {"there": self._load, "room": stats.max_sequences}

@@ -4,9 +4,9 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.telling.events import AbortReason, Event
-from srb.engine.telling.stats import EngineStats
+from srb.engine.events import AbortReason, Event
+from srb.engine.request import CompletionRequest
+from srb.engine.stats import EngineStats
 from srb.errors import SrbError
 
 BEAT_SECONDS = 1.0

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from srb.cluster.parts import Part, Whole
 from srb.cluster.placement import Placement, blocks_of
 from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, BusyError, ReplicaLostError, Replicas
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.telling.events import AbortReason, ErrorEvent, Event, NodeEvent, StopEvent, StreamEvent
+from srb.engine.events import AbortReason, ErrorEvent, Event, NodeEvent, StopEvent, StreamEvent
+from srb.engine.request import CompletionRequest
 from srb.errors import BackendError, EngineDeadError, SrbError, UnavailableError
-from srb.serving.ahead import draws_ahead
+from srb.serving.prefetch import draws_ahead
 
 logger = logging.getLogger("srb")
 

@@ -10,7 +10,7 @@ from ray import serve
 from srb.cluster.replica import Replica
 from srb.errors import ModelLoadError, SrbError
 from srb.files.download import fetch_model
-from srb.llama.files.model_file import find_model, fingerprint
+from srb.llama.model.model_file import find_model, fingerprint
 from srb.options.settings import Settings
 from srb.serving.async_engine import AsyncEngine
 

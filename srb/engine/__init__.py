@@ -17,7 +17,8 @@ In: a `CompletionRequest`, from any thread. Out: a list of events for each step.
 - A sequence is in one `state`: waiting (it holds nothing), prefilling (it holds cells, and its prompt is being
   evaluated), running (each step has a row for it), idle (other rows run in its place), preempted (its cells are swapped
   out, and it waits for others) or finished.
-- A prompt is evaluated in a sequence of its own. When its last token is evaluated, `Decoding.begin_sequences` lets its
+- A prompt is evaluated in a sequence of its own. When its last token is evaluated, `ModelRunner.begin_sequences` lets
+its
   way begin: each alternative gets a fork of that sequence (`seq_cp`, which copies no data in a unified cache) and draws
   its first token from `Prompt.logits`. The logits are kept while the prompt lives, for alternatives that begin later.
 """

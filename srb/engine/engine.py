@@ -11,29 +11,28 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
 
-from srb.engine.asking.activation import activate
-from srb.engine.asking.facade import Facade
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.backend import Backend
-from srb.engine.decoding import Decoding
-from srb.engine.kept.kept import Kept
-from srb.engine.kept.slots import Slots
-from srb.engine.kept.store import Store
-from srb.engine.kv.cells import Cells
-from srb.engine.kv.kv_cache import KVCache
-from srb.engine.kv.memory import memory_of
+from srb.engine.decoding.scoring import PromptScoring
+from srb.engine.decoding.strategy import EngineParts
+from srb.engine.events import AbortReason, Event
+from srb.engine.input_processor import Facade, build_request
+from srb.engine.kv_cache.allocator import CellAllocator
+from srb.engine.kv_cache.cells import Cells
+from srb.engine.kv_cache.retention import Retention
+from srb.engine.kv_cache.rollback import rollback_of
+from srb.engine.kv_cache.slots import Slots
+from srb.engine.kv_cache.state_store import StateStore
+from srb.engine.listener import Listener
 from srb.engine.mailbox import Abort, Mailbox
-from srb.engine.ports import Listener
-from srb.engine.programs.texts import Answer as Answer
-from srb.engine.programs.texts import ForPrograms, with_tokens
-from srb.engine.prompts.scoring import PromptScoring
+from srb.engine.model_runner import ModelRunner
+from srb.engine.offline import Answer as Answer
+from srb.engine.offline import ForPrograms, with_tokens
+from srb.engine.output.processor import OutputProcessor
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import ActiveRequest
-from srb.engine.telling.events import AbortReason, Event
-from srb.engine.telling.outbox import Outbox
-from srb.engine.telling.stats import EngineStats, Measure, Totals
-from srb.engine.ways import Tools
+from srb.engine.stats import EngineStats, Measure, Totals
 from srb.errors import SrbError, UnavailableError, in_use
 
 
@@ -68,16 +67,16 @@ class Engine(Facade, ForPrograms):
         *,
         default_max_tokens: int = DEFAULT_MAX_TOKENS,
         cache_bytes: int = 0,
-        store: Store | None = None,
+        store: StateStore | None = None,
         observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(backend, default_max_tokens)
         self._clock = clock
-        self._cache = KVCache(backend.layout)
+        self._cache = CellAllocator(backend.layout)
         totals = self._totals = Totals()
-        memory = memory_of(backend, self._cache)
-        self._kept = Kept(backend, memory, cache_bytes, store, self._totals, clock)
+        memory = rollback_of(backend, self._cache)
+        self._kept = Retention(backend, memory, cache_bytes, store, self._totals, clock)
         self._scheduler = Scheduler(
             self._cache,
             self._kept.index,
@@ -86,17 +85,17 @@ class Engine(Facade, ForPrograms):
             default_max_tokens,
             memory=memory,
         )
-        self._outbox = Outbox(backend, clock)
-        scoring = PromptScoring(backend, self._outbox)
+        self._output = OutputProcessor(backend, clock)
+        scoring = PromptScoring(backend, self._output)
         self._listeners: list[Listener] = [scoring, *self._kept.listeners(self._scheduler)]
         self._cells = Cells(
             backend, self._cache, self._scheduler, memory, self._kept.retained, self._listeners, totals, clock
         )
-        self._decoding = Decoding(
-            backend, self._scheduler, self._cells, self._outbox, self._listeners, totals, observe, clock
+        self._decoding = ModelRunner(
+            backend, self._scheduler, self._cells, self._output, self._listeners, totals, observe, clock
         )
-        self._tools = Tools(
-            backend, self._scheduler, self._cells, memory, self._outbox, self._decoding, self._totals, observe, clock
+        self._tools = EngineParts(
+            backend, self._scheduler, self._cells, memory, self._output, self._decoding, self._totals, observe, clock
         )
         self._mail = Mailbox()
 
@@ -108,7 +107,7 @@ class Engine(Facade, ForPrograms):
             raise in_use(request.id)
         request = with_tokens(request, self.tokenize)
         self.check(request)
-        active = activate(request, self.adapters, self._tools, self._default_max_tokens)
+        active = build_request(request, self.adapters, self._tools, self._default_max_tokens)
         self._kept.check(active)  # in the caller's thread, so that no step waits for it
         try:
             self._mail.put(active)
@@ -167,11 +166,11 @@ class Engine(Facade, ForPrograms):
         self._read_mail()
         self._kept.questions.answer({seq.slot for seq in self._decoding.finished})
         self._admit()
-        if not self._outbox:
+        if not self._output:
             for listener in self._listeners:
                 listener.before_decode()
             self._decoding.run(self._is_unwanted)
-        return self._outbox.take()
+        return self._output.take()
 
     def sleep(self) -> None:
         """Frees memory that the backend can fill again for the next request. Call it only when there is no work."""
@@ -187,13 +186,13 @@ class Engine(Facade, ForPrograms):
         unread = [message for message in self._mail.close(error) if isinstance(message, ActiveRequest)]
         for active in (*self._scheduler.running.values(), *self._scheduler.waiting.values(), *unread):
             active.compiled.close()
-        running = [each for active in self._scheduler.running.values() for each in active.prompts + active.companions]
+        running = [each for active in self._scheduler.running.values() for each in active.prompts + active.negatives]
         prompts = dict.fromkeys((*running, *self._scheduler.prompts, *(seq.prompt for seq in self._decoding.finished)))
         for seq in (seq for prompt in prompts for seq in prompt.sequences):
             if seq.sampler:
                 seq.sampler.close()
                 seq.sampler = None
-        cause = next((each.active.id for each in prompts if each.way is self._decoding.at_work), None)
+        cause = next((each.active.id for each in prompts if each.strategy is self._decoding.at_work), None)
         self._decoding.at_work = None
         self._decoding.finished.clear()
         for each in (self._scheduler.running, self._scheduler.waiting, self._scheduler.prompts):
@@ -283,19 +282,19 @@ class Engine(Facade, ForPrograms):
         self._totals.last_error = error.message
         reason = UnavailableError(f"the model can't be used now: {error.message}")
         for active in (*self._scheduler.running.values(), *self._scheduler.waiting.values()):
-            self._outbox.error(active, None, reason)
+            self._output.error(active, None, reason)
             for seq in active.living:
                 self._decoding.finish(seq, "error", None)
         self._decoding.release(must=True)
 
     def _start(self, active: ActiveRequest) -> None:
         active.admitted = self._clock()
-        self._outbox.start(active)
+        self._output.start(active)
         for index, reason in active.early_aborts.items():
             self._abort(active, index, reason)
         for prompt in active.prompts:
             if prompt.scores is None:
-                self._outbox.precede(prompt)
+                self._output.precede(prompt)
 
     def _release(self) -> None:
         """Gives back what finished sequences have leased.

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from srb.engine.events import AbortReason
 from srb.engine.sequence import ActiveRequest
-from srb.engine.telling.events import AbortReason
 from srb.errors import SrbError, in_use
 
 

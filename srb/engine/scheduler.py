@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 
-from srb.engine.kept.prefix import PrefixIndex
-from srb.engine.kv.kv_cache import KVCache
-from srb.engine.kv.layout import Load
-from srb.engine.kv.memory import Memory
-from srb.engine.kv.radix import WORTH_SHARING, common_prefix
+from srb.engine.kv_cache.allocator import CellAllocator, Load
+from srb.engine.kv_cache.prefix_cache import PrefixCache
+from srb.engine.kv_cache.radix import WORTH_SHARING, common_prefix
+from srb.engine.kv_cache.rollback import Rollback
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 
 _PATIENCE = 5.0
@@ -40,13 +39,13 @@ class Scheduler:
 
     def __init__(
         self,
-        cache: KVCache,
-        index: PrefixIndex,
+        cache: CellAllocator,
+        index: PrefixCache,
         n_cells: int,
         n_parallel: int,
         default_max_tokens: int,
         *,
-        memory: Memory,
+        memory: Rollback,
     ) -> None:
         self.waiting: dict[str, ActiveRequest] = {}
         self.running: dict[str, ActiveRequest] = {}
@@ -92,7 +91,7 @@ class Scheduler:
         most, default = active.request.most_tokens or UNLIMITED, self._default_max_tokens
         for seq in active.sequences:
             wanted = default if seq.params.max_tokens is None else seq.params.max_tokens
-            seq.way.size(seq, wanted, most, self._n_cells)
+            seq.strategy.size(seq, wanted, most, self._n_cells)
         self._n_requests += 1
         active.number = self._n_requests
         self.waiting[active.id] = active
@@ -170,9 +169,9 @@ class Scheduler:
             yield self._begin(prompts, admitted)
 
     def _begin(self, prompts: list[Prompt], sequences: list[Sequence]) -> list[Prompt]:
-        rows = together(sequences)
+        rows = with_negatives(sequences)
         self._memory.lease(sorted(rows, key=_order))
-        self.prefilling += [seq for seq in sorted(rows, key=_order) if not seq.leader]
+        self.prefilling += [seq for seq in sorted(rows, key=_order) if not seq.positive]
         return prompts
 
     def _has_first_rows(self, n: int, n_admitted: int) -> bool:
@@ -188,22 +187,22 @@ class Scheduler:
     def _lease_group(self, group: list[Sequence], admitted: list[Sequence], *, passes: bool) -> list[Prompt] | None:
         """Leases what a group needs, and returns its prompts. Returns None, and leases nothing, if there is no room.
 
-        admitted: the sequences for which `Memory` will lease seq_ids, too.
+        admitted: the sequences for which `Rollback` will lease seq_ids, too.
         """
-        rows = together(group)
+        rows = with_negatives(group)
         prompts = [each for each in dict.fromkeys(seq.prompt for seq in rows) if not each.span]
         if any(_length(seq.prompt) + cells_to_begin(seq) > self._cache.longest for seq in rows):
             return None
         is_unified = self._cache.layout.is_unified
-        if not (is_unified or all(each.block_size or not each.way.needs_unified for each in prompts)):
+        if not (is_unified or all(each.block_size or not each.strategy.needs_unified for each in prompts)):
             return None
         ids = {prompt: _ids_to_lease(prompt, rows) for prompt in prompts}
         have_one = {seq.prompt for seq in rows if seq.prompt.seq_id is not None or 0 in ids.get(seq.prompt, ())}
-        seq_ids = sum(map(len, ids.values())) + sum(map(self._memory.n_ids, rows + together(admitted)))
+        seq_ids = sum(map(len, ids.values())) + sum(map(self._memory.n_ids, rows + with_negatives(admitted)))
         seq_ids += sum(has_row(seq) and not (_gets_prompts(seq) and seq.prompt in have_one) for seq in rows)
         unknown = [prompt for prompt in prompts if not is_swapped(prompt, rows)]
         known = sum(self._length_of(prompt, rows) for prompt in prompts if prompt not in unknown)
-        known += sum(map(way_cells, prompts)) + sum(map(self._own_cells, rows)) + self._margin(rows)
+        known += sum(map(strategy_cells, prompts)) + sum(map(self._own_cells, rows)) + self._margin(rows)
         tokens = sum(len(prompt.tokens) for prompt in unknown) if passes else 0
         if known + tokens > self._cache.free_cells or seq_ids > self._cache.free_seqs:
             return None
@@ -218,7 +217,7 @@ class Scheduler:
     def _find_beginnings(self, prompts: list[Prompt], cells: int) -> bool:
         """Finds what prompts can begin with. Returns False if they need more than `cells` all the same."""
         for prompt in prompts:
-            prompt.evaluated, prompt.logits = 0, None
+            prompt.n_computed, prompt.logits = 0, None
             prompt.beginning = self._index.find(prompt)
             self._index.add(prompt)  # so that the next prompt of this request can share with it
         if sum(map(new_cells, prompts)) <= cells:
@@ -239,7 +238,7 @@ class Scheduler:
     def _lease_prompt(self, prompt: Prompt, rows: list[Sequence], places: Iterable[int]) -> None:
         source = prompt.beginning.source if prompt.beginning else None
         n_tokens = prompt.beginning.shared if prompt.beginning else 0
-        end = self._length_of(prompt, rows) + way_cells(prompt)
+        end = self._length_of(prompt, rows) + strategy_cells(prompt)
         prompt.span = self._cache.lease(source.span if source else None, n_tokens, end)
         for place in places:
             seq_id = self._cache.lease_seq()
@@ -247,7 +246,7 @@ class Scheduler:
                 prompt.row_ids.append(seq_id)
             else:
                 prompt.seq_id = seq_id
-        self.leased += prompt.way.n_rows
+        self.leased += prompt.strategy.n_rows
         self.prompts.append(prompt)
         if prompt.seq_id is not None or not self._memory.forgets:  # else only its sequence has its end, and goes on
             self._index.add(prompt)
@@ -285,8 +284,8 @@ class Scheduler:
         for prompt in self.prompts:
             for seq in prompt.living:
                 if seq.span and seq.state in ("running", "idle"):
-                    n_ahead = len((seq.leader or seq).ahead)  # a guide evaluates them, too
-                    end = min(seq.position + 1 + n_ahead, _length(prompt) + max(0, seq.max_tokens - 1))
+                    n_drafted = len((seq.positive or seq).draft_tokens)  # a guide evaluates them, too
+                    end = min(seq.position + 1 + n_drafted, _length(prompt) + max(0, seq.max_tokens - 1))
                     ends[seq.span] = max(end, seq.span.start)
         if sum(end - span.end for span, end in ends.items()) > self._cache.free_cells:
             return False
@@ -347,7 +346,7 @@ class Scheduler:
         if holder.span:
             self._cache.close(holder.span)
             holder.span = None
-            self.leased -= 1 if isinstance(holder, Sequence) else holder.way.n_rows
+            self.leased -= 1 if isinstance(holder, Sequence) else holder.strategy.n_rows
             if isinstance(holder, Prompt):
                 self.prompts.remove(holder)
         ids = [] if holder.seq_id is None else [holder.seq_id]
@@ -360,7 +359,7 @@ class Scheduler:
                 self._memory.give_back(holder)
             else:
                 self._memory.release(holder)
-        elif is_swapped and holder.way.n_rows and any(seq.state != "waiting" for seq in holder.living):
+        elif is_swapped and holder.strategy.n_rows and any(seq.state != "waiting" for seq in holder.living):
             ids = []
         else:
             ids += holder.row_ids
@@ -376,22 +375,22 @@ class Scheduler:
         before: list[Prompt] = []
         left = self._n_parallel
         for active in self.active:
-            for prompt in (*active.prompts, *active.companions):
+            for prompt in (*active.prompts, *active.negatives):
                 living = prompt.living
                 if not living or (left <= 0 and all(seq.state == "waiting" for seq in living)):
                     continue
                 shared = max(
                     (common_prefix(each.packed, prompt.packed, 0) for each in before[:1] + before[-1:]), default=0
                 )
-                n = min(prompt.way.n_rows or len(living), max(1, left))
+                n = min(prompt.strategy.n_rows or len(living), max(1, left))
                 yield Load(
                     n_tokens=len(prompt.tokens),
-                    n_computed=prompt.evaluated,
+                    n_computed=prompt.n_computed,
                     n_shared=shared if shared >= WORTH_SHARING else 0,
                     n_rows=n,
                     n_generated=max(seq.n_own for seq in living),
                     max_tokens=max(map(_left, living)),
-                    needs_unified=prompt.way.needs_unified,
+                    needs_unified=prompt.strategy.needs_unified,
                 )
                 left -= n
                 before.append(prompt)
@@ -407,19 +406,19 @@ def groups(sequences: Iterable[Sequence]) -> Iterator[list[Sequence]]:
     """The sequences that are admitted and preempted together, in the order of their first ones."""
     found: dict[object, list[Sequence]] = {}
     for seq in sequences:
-        found.setdefault(seq.way.group(seq), []).append(seq)
+        found.setdefault(seq.strategy.preemption_group(seq), []).append(seq)
     return iter(found.values())
 
 
-def together(sequences: Iterable[Sequence]) -> list[Sequence]:
+def with_negatives(sequences: Iterable[Sequence]) -> list[Sequence]:
     """Sequences, and behind them all their companions."""
     found = list(sequences)
-    return found + [each for seq in found for each in seq.companions]
+    return found + [each for seq in found for each in seq.negatives]
 
 
 def has_row(seq: Sequence) -> bool:
     """Whether a sequence has rows of its own, and not its way in place of it."""
-    return not seq.way.n_rows
+    return not seq.strategy.n_rows
 
 
 def is_last(seq: Sequence) -> bool:
@@ -434,15 +433,15 @@ def _gets_prompts(seq: Sequence) -> bool:
 
 def n_rows(group: list[Sequence]) -> int:
     """How many rows of a step a group takes."""
-    rows = together(group)
-    return sum(prompt.way.n_rows for prompt in {seq.prompt for seq in rows}) + sum(map(has_row, rows))
+    rows = with_negatives(group)
+    return sum(prompt.strategy.n_rows for prompt in {seq.prompt for seq in rows}) + sum(map(has_row, rows))
 
 
 def rows_held(active: ActiveRequest) -> int:
     """How many rows of a step a request may take for what has leased its cells."""
-    prompts = [each for each in active.prompts + active.companions if each.span]
+    prompts = [each for each in active.prompts + active.negatives if each.span]
     held = sum(has_row(seq) for prompt in prompts for seq in prompt.sequences if seq.span)
-    return held + sum(prompt.way.n_rows for prompt in prompts)
+    return held + sum(prompt.strategy.n_rows for prompt in prompts)
 
 
 def cells_to_begin(seq: Sequence) -> int:
@@ -455,9 +454,9 @@ def new_cells(prompt: Prompt) -> int:
     return len(prompt.tokens) - (prompt.beginning.shared if prompt.beginning else 0)
 
 
-def way_cells(prompt: Prompt) -> int:
+def strategy_cells(prompt: Prompt) -> int:
     """The cells that the rows of a prompt's way need at most, which is when they have no tokens in common."""
-    return prompt.way.n_rows * prompt.way.row_cells
+    return prompt.strategy.n_rows * prompt.strategy.row_cells
 
 
 def is_swapped(prompt: Prompt, rows: Iterable[Sequence]) -> bool:
@@ -468,13 +467,13 @@ def is_swapped(prompt: Prompt, rows: Iterable[Sequence]) -> bool:
 def _holds_cells(seq: Sequence) -> bool:
     """Whether cells become free when a sequence is preempted: its own, or those of a prompt that nobody else uses."""
     if seq.is_pending:
-        return any(each.prompt.span and all(other.is_pending for other in each.prompt.living) for each in seq.together)
+        return any(each.prompt.span and all(other.is_pending for other in each.prompt.living) for each in seq.group)
     return seq.span is not None or seq.prompt.span is not None
 
 
 def _length(prompt: Prompt) -> int:
     """How many cells a prompt takes when it is evaluated."""
-    return len(prompt.tokens) - prompt.n_dropped
+    return len(prompt.tokens) - prompt.n_shifted
 
 
 def _margin(seq: Sequence, n_cells: int) -> int:
@@ -494,7 +493,7 @@ def _carries(seq: Sequence) -> bool:
 def _ids_to_lease(prompt: Prompt, rows: Iterable[Sequence]) -> list[int]:
     """The places of the seq_ids that a prompt needs now: 0 for its own one, and others for its way's rows."""
     own = [] if prompt.seq_id is not None or (not prompt.swapped and is_swapped(prompt, rows)) else [0]
-    return own + list(range(1 + len(prompt.row_ids), 1 + prompt.way.n_rows))
+    return own + list(range(1 + len(prompt.row_ids), 1 + prompt.strategy.n_rows))
 
 
 def _left(seq: Sequence) -> int:

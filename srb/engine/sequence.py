@@ -6,22 +6,35 @@ say which tokens there are, which of these are in cells, and which cells and seq
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol
 
-from srb.engine.asking.request import CompletionRequest, Resumed
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Compiled, Logits, Sampler
 from srb.engine.backend import State as SavedState
-from srb.engine.kv.keys import keys_of
-from srb.engine.kv.kv_cache import Span
-from srb.engine.kv.radix import pack
-from srb.engine.ports import Part, Report, Row, Rule, Way
-from srb.engine.prompts.adapters import Lora, key_of
-from srb.engine.prompts.media import key_of_few, placed, words
-from srb.engine.prompts.scores import Scores, outputs_from
-from srb.engine.prompts.stretches import Stretch, whole_blocks
-from srb.engine.telling.events import AbortReason, FinishReason, Token
-from srb.engine.telling.text import StopStrings, TextState
+from srb.engine.constraints.base import Constraint
+from srb.engine.decoding.base import DecodingStrategy, Row
+from srb.engine.events import AbortReason, FinishReason, Token
+from srb.engine.kv_cache.allocator import Span
+from srb.engine.kv_cache.radix import keys_of, pack
+from srb.engine.lora import Lora, key_of
+from srb.engine.media import key_of_few, placed, words
+from srb.engine.output.detokenizer import IncrementalDetokenizer, StopStrings
+from srb.engine.output.logprobs import TokenReport
+from srb.engine.prompt_logprobs import Scores, outputs_from
+from srb.engine.request import CompletionRequest, Resumed
+from srb.engine.sampling_params import SamplingParams
+from srb.engine.segments import Segment, whole_blocks
+
+
+class Part(Protocol):
+    """Something that a prompt begins with, behind what it shares, so that these tokens needn't be evaluated."""
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens it has."""
+
+    def apply(self, prompt: Any) -> int:
+        """Puts it into the prompt's cells, behind what is there, if it fits; returns how many tokens the prompt has."""
+
 
 State = Literal["waiting", "prefilling", "running", "idle", "preempted", "finished"]
 """What a sequence is doing.
@@ -51,15 +64,15 @@ class ActiveRequest:
     """A request that is waiting or running, and sums over its prompts and sequences."""
 
     def __init__(
-        self, request: CompletionRequest, compiled: Compiled, report: Report, arrived: float, block_size: int
+        self, request: CompletionRequest, compiled: Compiled, report: TokenReport, arrived: float, block_size: int
     ) -> None:
         self.request = request
         self.block_size = block_size  # see `Backend.block_size`
         self.compiled = compiled
         self.report = report
         self.prompts: list[Prompt] = []
-        self.companions: list[Prompt] = []  # prompts of the companions of its sequences
-        self.rules: list[Rule] = []  # those of all its sequences
+        self.negatives: list[Prompt] = []  # prompts of the companions of its sequences
+        self.constraints: list[Constraint] = []  # those of all its sequences
         self.number = 0  # the requests' order; the scheduler sets it
         self.early_aborts: dict[int, AbortReason] = {}  # by index: alternatives aborted while the request waits
         self.arrived = self.queued = arrived  # this time and the next two are seconds of the engine's clock
@@ -102,7 +115,7 @@ class Prompt:
         which are evaluated as a part of the prompt.
     stops: the stop strings of its alternatives.
     repeated: bytes at its end that aren't among its tokens: the first token that is drawn begins with them.
-    begins_anew: whether the alternatives come to the tokens in `begun` again; see `Way.begins_anew`.
+    begins_anew: whether the alternatives come to the tokens in `resumed_tokens` again; see `DecodingStrategy.restarts`.
     """
 
     def __init__(
@@ -114,31 +127,35 @@ class Prompt:
         setting: Lora,
         repeated: bytes = b"",
         *,
-        begins_anew: bool = False,
+        restarts: bool = False,
     ) -> None:
         self.active, self.block_size = active, active.block_size
-        self.way = Way()  # how it is continued; set when its sequences are complete
+        self.strategy = DecodingStrategy()  # how it is continued; set when its sequences are complete
         self.asked = asked
         self.repeated = repeated
-        self.tokens = asked if begins_anew else asked + next(iter(begun.values())).tokens
+        self.tokens = asked if restarts else asked + next(iter(begun.values())).tokens
         self.packed = pack(self.tokens)
         self.setting = setting
-        self.atoms = placed(self.tokens, active.request.media)  # by position: tokens that are evaluated as a whole
+        self.media_placeholders = placed(
+            self.tokens, active.request.media
+        )  # by position: tokens that are evaluated as a whole
         self.words = words(asked)  # its tokens as samplers see them
         # Only prompts with the same key may begin with what this one has evaluated. What was retained with one of the
         # other keys may be its beginning, too.
-        how = key_of(setting) + key_of_few(self.atoms.values())
+        how = key_of(setting) + key_of_few(self.media_placeholders.values())
         self.keys = keys_of(active.request.shared_within, how)
         self.key = self.keys[0]
-        self.evaluated = 0  # how many of its tokens are in its cells
+        self.n_computed = 0  # how many of its tokens are in its cells
         self.cached = 0  # how many of these came from other requests
         self.beginning: Beginning | None = None  # what it will begin with; None once it has begun
         self.checkpoints: list[int] = []  # save its state after so many tokens; the next one is the last item
-        self.grace: float | None = None  # how many tokens of later prompts may still pass it; the planner sets it
+        self.overtaking_limit: float | None = (
+            None  # how many tokens of later prompts may still pass it; the planner sets it
+        )
         self.logits: Logits | None = None  # those behind its last token, once it is evaluated
         self.scores: Scores | None = None  # the log-probabilities of its own tokens, if they are wanted
         self.n_cut = 0  # how many tokens were left out of it, because the context has no room for them
-        self.n_dropped = 0  # how many of its tokens have left its cells, because its texts needed room
+        self.n_shifted = 0  # how many of its tokens have left its cells, because its texts needed room
         self.was_retained = False  # whether saving its state was tried; it is tried once
         self.saved = 0  # how many of its tokens a saved state has, while it runs
         self.seq_id: int | None = None
@@ -152,14 +169,14 @@ class Prompt:
         ]
 
     @property
-    def is_evaluated(self) -> bool:
+    def is_computed(self) -> bool:
         """Whether all of its tokens are in its cells."""
-        return self.evaluated == len(self.tokens)
+        return self.n_computed == len(self.tokens)
 
     @property
     def is_ready(self) -> bool:
         """Whether its sequences can begin, or go on: it is evaluated, and the logits after it are known."""
-        return self.is_evaluated and self.logits is not None
+        return self.is_computed and self.logits is not None
 
     @property
     def outputs_from(self) -> int:
@@ -167,18 +184,20 @@ class Prompt:
         return outputs_from(self.scores, len(self.tokens))
 
     @property
-    def stretch(self) -> Stretch:
+    def segment(self) -> Segment:
         """The tokens that are evaluated next, in one manner."""
-        return Stretch.of(self.evaluated, len(self.tokens), self.atoms, self.outputs_from, self.block_size)
+        return Segment.of(
+            self.n_computed, len(self.tokens), self.media_placeholders, self.outputs_from, self.block_size
+        )
 
     def begins_at(self, n_tokens: int) -> int:
         """How many of its first `n_tokens` it may begin with, if it isn't complete with these: whole blocks."""
-        return whole_blocks(n_tokens, self.block_size, self.atoms)
+        return whole_blocks(n_tokens, self.block_size, self.media_placeholders)
 
     @property
     def position(self) -> int:
         """How many of its tokens its cells hold."""
-        return self.evaluated - self.n_dropped
+        return self.n_computed - self.n_shifted
 
     @property
     def living(self) -> "list[Sequence]":
@@ -193,8 +212,8 @@ class Prompt:
         return next((seq.seq_id for seq in self.sequences if seq.has_begun and seq.seq_id is not None), None)
 
     @property
-    def together(self) -> "tuple[Prompt]":
-        """Itself; see `Row.together`."""
+    def group(self) -> "tuple[Prompt]":
+        """Itself; see `Row.group`."""
         return (self,)
 
     @property
@@ -205,14 +224,14 @@ class Prompt:
     @property
     def shares(self) -> bool:
         """Whether other prompts may begin with what it has evaluated."""
-        return self.active.request.cache_prompt and not self.n_dropped
+        return self.active.request.cache_prompt and not self.n_shifted
 
 
 class Sequence:
     """One alternative: its parameters, its text, and what it has leased.
 
-    An alternative may have `companions`: sequences with rows of their own, which go on with its tokens. It is their
-    `leader`. A companion draws nothing and says nothing. Whatever happens to its leader happens to it.
+    An alternative may have `negatives`: sequences with rows of their own, which go on with its tokens. It is their
+    `positive`. A companion draws nothing and says nothing. Whatever happens to its leader happens to it.
     """
 
     def __init__(
@@ -222,25 +241,29 @@ class Sequence:
         self.index = index
         self.params = params
         self.state: State = "waiting"
-        self.text = TextState(stops)
-        self.rules: list[Rule] = []
-        self.companions: tuple[Sequence, ...] = ()
-        self.leader: Sequence | None = None
-        self.ahead: Many[int] = ()  # see `Row.ahead`; its way sets it before each step
-        self.n_ahead = self.n_met = 0  # how many such tokens it was given a row for, and how many of them were drawn
-        self.begun = resumed.tokens  # generated before the request was resumed; the prompt ends with them
-        self.max_tokens = 0  # beside those in `begun`; set when the request is queued
-        self.n_dropped = 0  # how many of its own tokens have left its cells
+        self.text = IncrementalDetokenizer(stops)
+        self.constraints: list[Constraint] = []
+        self.negatives: tuple[Sequence, ...] = ()
+        self.positive: Sequence | None = None
+        self.draft_tokens: Many[int] = ()  # see `Row.draft_tokens`; its way sets it before each step
+        self.n_drafted = self.n_accepted = (
+            0  # how many such tokens it was given a row for, and how many of them were drawn
+        )
+        self.resumed_tokens = resumed.tokens  # generated before the request was resumed; the prompt ends with them
+        self.max_tokens = 0  # beside those in `resumed_tokens`; set when the request is queued
+        self.n_shifted = 0  # how many of its own tokens have left its cells
         self.tokens: list[int] = []  # generated behind its prompt; the next row evaluates the last one
-        self.held: list[Held] = []  # the last tokens, which rules may take back
+        self.rollback_window: list[Held] = []  # the last tokens, which rules may take back
         self.has_begun = False  # whether it has the cells of its prompt
         self.saved = len(prompt.tokens)  # how many of its prompt's tokens and its own a saved state has, while it runs
         self.n_indexed = 0  # how many of its own tokens the prefix index has
-        self.drawn_at = 0.0  # when its last token was drawn, in seconds of the engine's clock
+        self.sampled_at = 0.0  # when its last token was drawn, in seconds of the engine's clock
         self.sum_logprob = resumed.sum_logprob
-        self.untold: list[int] = []  # tokens that were drawn, and that no event has yet
+        self.unreported_tokens: list[int] = []  # tokens that were drawn, and that no event has yet
         self.seq_id: int | None = None
-        self.behind = 0  # how many tokens before the last must be evaluated again; -1: even the last is in its cells
+        self.n_pending_recompute = (
+            0  # how many tokens before the last must be evaluated again; -1: even the last is in its cells
+        )
         self.span: Span | None = None
         self.swapped: Swapped | None = None
         self.sampler: Sampler | None = None
@@ -258,9 +281,9 @@ class Sequence:
         return self.state in ("waiting", "preempted")
 
     @property
-    def way(self) -> Way:
+    def strategy(self) -> DecodingStrategy:
         """How its prompt is continued."""
-        return self.prompt.way
+        return self.prompt.strategy
 
     @property
     def source_id(self) -> int | None:
@@ -268,14 +291,14 @@ class Sequence:
         return self.seq_id
 
     @property
-    def together(self) -> "tuple[Sequence, ...]":
+    def group(self) -> "tuple[Sequence, ...]":
         """The sequence itself, and its companions."""
-        return (self, *self.companions)
+        return (self, *self.negatives)
 
     @property
     def n_own(self) -> int:
         """How many of its own tokens take room in its cells."""
-        return len(self.tokens) - self.n_dropped
+        return len(self.tokens) - self.n_shifted
 
     @property
     def slot(self) -> int:
@@ -284,33 +307,33 @@ class Sequence:
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens were generated here, without those in `begun`."""
+        """How many tokens were generated here, without those in `resumed_tokens`."""
         return len(self.tokens)
 
     @property
     def length(self) -> int:
         """How many tokens were generated, also those from before the request was resumed."""
-        return len(self.begun) + len(self.tokens)
+        return len(self.resumed_tokens) + len(self.tokens)
 
     @property
     def next_token(self) -> int:
         """The token that its next row evaluates."""
-        return self.tokens[-1 - self.behind]
+        return self.tokens[-1 - self.n_pending_recompute]
 
     @property
     def may_go_back(self) -> bool:
         """Whether tokens of it may be taken back."""
-        return any(rule.goes_back for rule in (self.leader or self).rules)
+        return any(constraint.goes_back for constraint in (self.positive or self).constraints)
 
     @property
-    def n_sure(self) -> int:
+    def n_final(self) -> int:
         """How many of its tokens will never be taken back."""
-        return len(self.tokens) - len((self.leader or self).held)
+        return len(self.tokens) - len((self.positive or self).rollback_window)
 
     def precede(self, data: bytes) -> str:
         """Takes bytes that come before its first token; returns what can be shown."""
-        for rule in self.rules:
-            rule.precede(data)
+        for constraint in self.constraints:
+            constraint.precede(data)
         return self.text.precede(data)
 
     @property
@@ -319,19 +342,20 @@ class Sequence:
         return self.text.is_whole
 
     @property
-    def evaluated(self) -> int:
+    def n_computed(self) -> int:
         """How many tokens count as evaluated: the prompt's, and the generated ones without the last."""
-        return len(self.prompt.tokens) + max(0, len(self.tokens) - 1 - self.behind)
+        return len(self.prompt.tokens) + max(0, len(self.tokens) - 1 - self.n_pending_recompute)
 
     @property
     def position(self) -> int:
-        """How many tokens its cells hold; the next token gets this position. Smaller than `evaluated` after a shift."""
-        return self.evaluated - self.prompt.n_dropped - self.n_dropped
+        """How many tokens its cells hold; the next token gets this position. Smaller than `n_computed` after a
+        shift."""
+        return self.n_computed - self.prompt.n_shifted - self.n_shifted
 
     @property
-    def evaluated_tokens(self) -> list[int]:
+    def computed_tokens(self) -> list[int]:
         """Its own tokens that count as evaluated."""
-        return self.tokens[: self.evaluated - len(self.prompt.tokens)]
+        return self.tokens[: self.n_computed - len(self.prompt.tokens)]
 
 
 Holder = Prompt | Row

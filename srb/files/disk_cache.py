@@ -1,7 +1,7 @@
 """Keeps retained states in files (`--cache-disk`), so that evaluated texts outlive the process.
 
-Each piece (see `srb.engine.kept.retained`) is a file DIR/IDENTITY/FAMILY-NAME.state, in the format of
-`srb.engine.kept.state_file`.
+Each piece (see `srb.engine.kv_cache.state_cache`) is a file DIR/IDENTITY/FAMILY-NAME.state, in the format of
+`srb.engine.kv_cache.state_store`.
 IDENTITY is a hash of everything that a state must fit: the model, the types of the cache, llama.cpp's build. NAME is a
 hash of the piece's tokens and of its parent's name, so a name always means the same content. A file appears whole and
 is never changed, so servers that share a folder can't disturb each other. A file may vanish at any time. Then the
@@ -22,9 +22,8 @@ from itertools import chain
 from pathlib import Path
 
 from srb.engine.backend import State
-from srb.engine.kept.state_file import MAGIC, piece_name, read_record, read_state, write_state
-from srb.engine.kept.store import Record, StoreStats
-from srb.engine.kv.radix import Tokens, common_prefix
+from srb.engine.kv_cache.radix import Tokens, common_prefix
+from srb.engine.kv_cache.state_store import MAGIC, Record, StoreStats, piece_name, read_record, read_state, write_state
 from srb.errors import SettingsError
 
 logger = logging.getLogger("srb")
@@ -56,7 +55,7 @@ class _Piece:
 
 
 class DiskCache:
-    """A `srb.engine.kept.store.Store` in a folder. It may be shared with other servers, and with other models.
+    """A `state_store.StateStore` in a folder. It may be shared with other servers, and with other models.
 
     identity: names everything that a state must fit; see `Backend.identity`.
     max_bytes: the size that all files in the folder may have together. The least recently used are removed first.
@@ -130,7 +129,7 @@ class DiskCache:
             return self._stats
 
     def check(self, families: Iterable[str], tokens: Tokens) -> None:
-        """Reads the pieces that hold the first of these tokens. See `Store.check`."""
+        """Reads the pieces that hold the first of these tokens. See `StateStore.check`."""
         known: dict[str | None, int] = {None: 0}  # how many of the tokens each piece and its parents hold
         for record in chain.from_iterable(map(self.find, families)):
             if known.get(record.parent, -1) >= record.start:
@@ -152,7 +151,7 @@ class DiskCache:
         state: State,
         logits: bytes | None,
     ) -> str | None:
-        """Takes a piece, to be written soon by another thread, and returns its name. See `Store.put`."""
+        """Takes a piece, to be written soon by another thread, and returns its name. See `StateStore.put`."""
         record = Record(piece_name(parent, start, tokens, key), parent, start, tokens, key, logits is not None)
         path = self._folder / f"{family}-{record.name}{_SUFFIX}"
         piece = _Piece(record, state, logits, time.time_ns(), path)

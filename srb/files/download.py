@@ -1,22 +1,107 @@
 """Fetches the models of `--hf-repo` and `--model-url` once, and keeps them; finds a model in `--models-dir`."""
 
 import dataclasses
+import fcntl
 import hashlib
 import http.client
 import importlib.util
+import os
 import re
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from srb.errors import ModelLoadError, SettingsError
-from srb.files.cache_folder import cache_folder, locked
-from srb.options.extras import pip_install
+from srb.options.arguments import pip_install
 from srb.options.settings import Settings
+
+# The folder in the user's cache where srb keeps what it has fetched, converted and measured.
+
+
+def cache_folder() -> Path:
+    """The folder. It may not exist yet."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "llama-srb"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Waits until no other process holds the lock on this file, and holds it during the block. Raises `OSError`."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+# Progress bars, on stderr, and only if stderr is a terminal.
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# rich is imported only when something is shown: the import takes as long as a tenth of a small model's loading.
+
+
+def error_console() -> "Console":
+    """A console on stderr. It looks anew whether stderr is a terminal, and how wide."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+@contextmanager
+def show_loading(fraction: Callable[[], float]) -> Iterator[None]:
+    """Shows how far a model is loaded, as long as the block runs. `fraction` returns a number from 0 to 1."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    def bar() -> Table:
+        row = Table.grid(padding=(0, 1))
+        row.add_row("loading the model", ProgressBar(total=1, completed=fraction(), width=40), f"{fraction():.0%}")
+        return row
+
+    with Live(get_renderable=bar, console=error_console(), transient=True):
+        yield
+
+
+@contextmanager
+def show_count(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """Shows how many of `total` things are done. The block gets a function to call for each of them."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = error_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True)
+    with bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)
+
+
+@contextmanager
+def show_download(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows how far a download is. The block gets a function for the number of bytes so far, and of all bytes."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = error_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(name, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
 
 CHUNK_BYTES = 1 << 20
 SILENCE_SECONDS = 60

@@ -6,9 +6,7 @@ import zlib
 from typing import Any
 
 import srb.errors
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.telling.events import (
+from srb.engine.events import (
     DoneEvent,
     ErrorEvent,
     Event,
@@ -20,6 +18,8 @@ from srb.engine.telling.events import (
     Token,
     Usage,
 )
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import SrbError, restored
 
 _KINDS = {kind.__name__: kind for kind in (StartEvent, ProgressEvent, StopEvent, DoneEvent)}

@@ -14,7 +14,7 @@ from typing import Any
 
 from srb.errors import InvalidRequestError, NotFoundError
 from srb.history.database import made_of
-from srb.history.texts import ANYBODY, unpack
+from srb.history.nodes import ANYBODY, unpack
 
 
 def _seen(table: str) -> str:

@@ -16,24 +16,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.telling.events import (
-    DoneEvent,
-    ErrorEvent,
-    Event,
-    StartEvent,
-    StopEvent,
-    StreamEvent,
-    Usage,
-    by_request,
-)
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Usage, by_request
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import EngineDeadError
 from srb.history import nodes
 from srb.history.database import insert
 from srb.history.events import pack, pack_request
+from srb.history.nodes import add_text, clean
 from srb.history.stories import count_change, find_number
-from srb.history.texts import add_text, clean
 from srb.history.writer import Change
 
 MAX_SETTING_CHARS = 1_000

@@ -16,8 +16,7 @@ from typing import Any
 from srb.errors import InvalidRequestError, NotFoundError
 from srb.history import nodes
 from srb.history.database import insert, made_of
-from srb.history.nodes import NewNode, Node, Remark
-from srb.history.texts import ANYBODY, remove_orphans
+from srb.history.nodes import ANYBODY, NewNode, Node, Remark, remove_orphans
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ import sqlite3
 import zlib
 from dataclasses import dataclass
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.telling.events import DoneEvent, Event, StopEvent, StreamEvent, Timings, Usage
+from srb.engine.events import DoneEvent, Event, StopEvent, StreamEvent, Timings, Usage
+from srb.engine.request import CompletionRequest
 from srb.errors import SrbError
 from srb.history import recorder
 from srb.history.database import made_of

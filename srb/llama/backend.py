@@ -9,40 +9,32 @@ from typing import Any, Self
 import llama_cpp
 import numpy as np
 
-from srb.engine.asking.model import ModelInfo
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.backend import Batch, Logprobs, State
-from srb.engine.costs import Costs
-from srb.engine.kv.layout import Layout, Load
+from srb.engine.backend import Batch, Costs, Logprobs, State
+from srb.engine.kv_cache.allocator import Layout, Load
+from srb.engine.model import ModelInfo
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import ModelLoadError
-from srb.llama.adapters import load_adapters
-from srb.llama.control_vectors import identity_of, load_control_vectors
+from srb.llama.adapters import identity_of, load_adapters, load_control_vectors
 from srb.llama.draft import LlamaDrafter, check_draft, draft_settings
 from srb.llama.embedder import LlamaEmbedder
-from srb.llama.files.fit import wanted_cells
-from srb.llama.files.free_memory import available_memory
-from srb.llama.files.model_file import find_model, fingerprint
-from srb.llama.files.model_info import read_model_info
-from srb.llama.layouts import Layouts, first_layout
-from srb.llama.media.projector import check_media, load_media
-from srb.llama.native import log
+from srb.llama.grammar.constraint import LarkCompiler
+from srb.llama.layouts import BLOCK, Layouts, check_reproducible, first_layout, hash_of, in_one_way
+from srb.llama.model.chat_template import chat_template_of
+from srb.llama.model.fit import PROMPT_OUTPUTS, fitted, max_cells, n_seqs, wanted_cells
+from srb.llama.model.metadata import read_model_info
+from srb.llama.model.model_file import find_model, fingerprint
+from srb.llama.model.tokenizer import LlamaTokenizer
+from srb.llama.model.weights import available_memory
+from srb.llama.multimodal.projector import check_media, load_media
+from srb.llama.native import library as log
+from srb.llama.native.attention import MEASURED, can_choose, estimated
 from srb.llama.native.context import Context, shiftable, window_of
-from srb.llama.native.costs import estimated
-from srb.llama.native.flash_attn import MEASURED, can_choose
-from srb.llama.native.loading import Progress, load_model
-from srb.llama.native.params import is_on_gpu, physical_cores, rounded, start
+from srb.llama.native.params import Progress, is_on_gpu, load_model, physical_cores, rounded, start
 from srb.llama.native.streams import ReproducibleStreams, Streams
-from srb.llama.native.waiting import Crowd, Waiting
-from srb.llama.reproducible import BLOCK, check_reproducible, hash_of, in_one_way
-from srb.llama.sampling.candidates import Candidates
+from srb.llama.native.threads import Crowd, Waiting
+from srb.llama.sampling.candidates import Candidates, Floats, entropy, logprobs
 from srb.llama.sampling.compiled import CompiledSampling
-from srb.llama.sampling.constraint import LarkCompiler
-from srb.llama.sampling.logprobs import Floats, entropy, logprobs
-from srb.llama.sampling.ranker import LlamaRanker
-from srb.llama.sampling.sampler import LlamaSampler
-from srb.llama.sizes import PROMPT_OUTPUTS, fitted, max_cells, n_seqs
-from srb.llama.text.chat_template import chat_template_of
-from srb.llama.text.tokenizer import LlamaTokenizer
+from srb.llama.sampling.sampler import LlamaRanker, LlamaSampler
 from srb.llama.tune.tuned import Choice, choose
 from srb.options.settings import EVALUATION, Settings, check_settings
 

@@ -1,6 +1,7 @@
 """The draft model: a small model that guesses what texts say next (`--model-draft`), in a context of its own.
 
-`engine/guesses/draft.py` says when it is asked. It needs the vocabulary of the large model, so its tokens are compared.
+`engine/spec_decode/draft_model.py` says when it is asked.
+It needs the vocabulary of the large model, so its tokens are compared.
 The file may have fewer of them, or more: models of one family often have another number of unused tokens at the end.
 """
 
@@ -15,16 +16,15 @@ from typing import Any
 import llama_cpp
 
 from srb.engine.backend import Batch
-from srb.engine.kv.layout import Layout
-from srb.engine.kv.radix import Tokens, common_prefix, pack
+from srb.engine.kv_cache.allocator import Layout
+from srb.engine.kv_cache.radix import Tokens, common_prefix, pack
 from srb.errors import BackendError, ModelLoadError
-from srb.llama.files.model_file import check_gguf
-from srb.llama.native import log
+from srb.llama.model.model_file import check_gguf
+from srb.llama.native import library as log
 from srb.llama.native.context import Context, window_of
-from srb.llama.native.loading import load_model
-from srb.llama.native.params import engine_params, is_on_gpu
-from srb.llama.native.waiting import Waiting
-from srb.llama.sampling.logprobs import logprobs
+from srb.llama.native.params import engine_params, is_on_gpu, load_model
+from srb.llama.native.threads import Waiting
+from srb.llama.sampling.candidates import logprobs
 from srb.options.settings import Settings
 
 N_TEXTS = 4
@@ -47,7 +47,7 @@ def draft_settings(settings: Settings) -> Settings | None:
 
 
 def draft_sizes(settings: Settings) -> tuple[Path, Settings, Callable[[Any, int], Any]] | None:
-    """What `srb.llama.files.fit.fit` wants to know of the draft model; None if there is none."""
+    """What `srb.llama.model.fit.fit` wants to know of the draft model; None if there is none."""
     draft = draft_settings(settings)
     if not draft or not draft.model:
         return None
@@ -132,7 +132,7 @@ class _Place:
 
 
 class LlamaDrafter:
-    """The draft model. Implements `srb.engine.asking.model.Drafter`.
+    """The draft model. Implements `srb.engine.model.Drafter`.
 
     settings: see `draft_settings`. n_cells, n_vocab: how many cells and tokens the large model has.
     Raises `ModelLoadError`. Call `close` at the end.

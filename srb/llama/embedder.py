@@ -10,12 +10,12 @@ from typing import Any
 import llama_cpp
 
 from srb.errors import BackendError, ModelLoadError, UnavailableError
-from srb.llama.files.model_file import files_of
-from srb.llama.files.tensors import read_tensors
-from srb.llama.native import log
+from srb.llama.model.metadata import read_tensors
+from srb.llama.model.model_file import files_of
+from srb.llama.native import library as log
 from srb.llama.native.context import new_context
 from srb.llama.native.params import context_params
-from srb.llama.native.waiting import Waiting
+from srb.llama.native.threads import Waiting
 from srb.options.settings import Settings
 
 _POOLING = {

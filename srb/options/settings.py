@@ -18,11 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from srb.engine.asking.kinds import wrong_field
+from srb.engine.validation.fields import wrong_field
 from srb.errors import SettingsError
-from srb.options.arguments import offer
+from srb.options.arguments import offer, removal
 from srb.options.engine_options import MemoryOptions, ModelOptions, SpeedOptions
-from srb.options.removed import removal
 from srb.options.server_options import NetworkOptions, RequestsOptions, SafetyOptions
 
 BOOLS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}

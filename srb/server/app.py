@@ -9,15 +9,13 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
-from srb.server.guards import auth, cors, hosts
+from srb.server import access, openapi
+from srb.server import openapi as docs_page
 from srb.server.http import peers as elsewhere
 from srb.server.http.bodies import send_answer
 from srb.server.http.connections import CONNECTIONS, Connections
-from srb.server.http.exchange import ANSWERS, ENGINE, LIMITS
-from srb.server.http.media import FETCH, Fetch
+from srb.server.http.exchange import ANSWERS, ENGINE, FETCH, LIMITS, Fetch
 from srb.server.http.refusals import ERRORS, errors_as_json
-from srb.server.openapi import describe as openapi
-from srb.server.openapi import docs_page
 from srb.server.routes import (
     about,
     adapters,
@@ -37,8 +35,7 @@ from srb.server.routes.metrics import Metrics
 from srb.server.routes.mount import resources_of
 from srb.server.routes.score import TABLES
 from srb.server.routes.slots import SLOT_FOLDER
-from srb.server.run.keeper import Keeper
-from srb.server.run.keeping import KEEPER
+from srb.server.run.keeper import KEEPER, Keeper
 from srb.serving.engine_client import EngineClient
 from srb.wire.limits import Limits
 from srb.wire.vendors import ROUTES as VENDORS
@@ -65,8 +62,8 @@ def create_app(
     metrics: Metrics | None = None,
     *,
     api_keys: tuple[bytes, ...] = (),
-    cors_origins: str = cors.LOCAL,
-    allowed_hosts: hosts.Hosts = hosts.LOCAL,
+    cors_origins: str = access.LOCAL_ORIGINS,
+    allowed_hosts: access.Hosts = access.LOCAL_HOSTS,
     keeper: Keeper | None = None,
     slot_folder: Path | None = None,
     fetch: Fetch | None = None,
@@ -85,15 +82,15 @@ def create_app(
 
     Raises `SettingsError` for a wrong origin.
     """
-    checks = [hosts.check_host, cors.answer_preflight, cors.check_origin, auth.check_key]
+    checks = [access.check_host, access.answer_preflight, access.check_origin, access.check_key]
     app = web.Application(middlewares=[send_answer, errors_as_json, *checks, elsewhere.ask_others])
     app.cleanup_ctx.append(elsewhere.session)
-    app.on_response_prepare.append(cors.add_headers)
-    app[auth.API_KEYS] = api_keys
-    app[auth.SHARES_PROMPTS] = shares_prompts
-    app[hosts.HOSTS] = allowed_hosts
-    app[cors.ORIGINS] = cors.read_origins(cors_origins)
-    app[cors.LOGGED] = set()
+    app.on_response_prepare.append(access.add_headers)
+    app[access.API_KEYS] = api_keys
+    app[access.SHARES_PROMPTS] = shares_prompts
+    app[access.HOSTS] = allowed_hosts
+    app[access.ORIGINS] = access.read_origins(cors_origins)
+    app[access.LOGGED] = set()
     app[CONNECTIONS] = connections or Connections()
     app[ENGINE] = engine
     app[KEEPER] = keeper or Keeper()

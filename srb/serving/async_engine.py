@@ -16,24 +16,50 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
-from srb.engine.asking.request import CompletionRequest
 from srb.engine.backend import Backend
-from srb.engine.engine import Abandoned, Answer, Engine
-from srb.engine.kept.slots import Slots
-from srb.engine.prompts.adapters import Adapters
-from srb.engine.prompts.media import Media, PromptPart
-from srb.engine.telling.events import AbortReason, Event, by_request
-from srb.engine.telling.stats import EngineStats, Measure
-from srb.errors import EngineDeadError, EngineRestartError, SrbError
+from srb.engine.engine import Abandoned, Engine
+from srb.engine.events import AbortReason, Event, by_request
+from srb.engine.kv_cache.slots import Slots
+from srb.engine.lora import Adapters
+from srb.engine.media import Media, PromptPart
+from srb.engine.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
+from srb.engine.offline import Answer
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import DEFAULT_MAX_TOKENS
+from srb.engine.stats import EngineStats, Measure
+from srb.errors import EngineDeadError, EngineRestartError, ModelLoadError, SrbError
+from srb.files.disk_cache import DiskCache
 from srb.files.download import fetch_model
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings, check_settings
 from srb.serving.early_loading import Load
 from srb.serving.engine_client import EngineClient, Record, client_options, retry
-from srb.serving.log_format import loggable
-from srb.serving.making import make_engine
+from srb.serving.logs import loggable
 from srb.serving.recovery import Recovery
+
+# Makes an engine from the settings of a server or a program.
+
+
+def make_engine(
+    settings: Settings, backend: Backend, observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None
+) -> Engine:
+    """An engine with these settings. observe: see `AsyncEngine.from_settings`. Raises `ModelLoadError`."""
+    if settings.context_shift and not backend.can_shift:
+        raise ModelLoadError(
+            "--context-shift can't be had: the positions of this model's cells can't change, or not with "
+            f"--cache-type-k {settings.cache_type_k or 'f16'}; leave it out"
+        )
+    store = None
+    if settings.cache_disk:
+        store = DiskCache(settings.cache_disk, backend.identity, settings.cache_disk_size << 20)
+    return Engine(
+        backend,
+        default_max_tokens=DEFAULT_MAX_TOKENS if settings.max_tokens is None else settings.max_tokens,
+        cache_bytes=settings.cache_ram << 20,
+        store=store,
+        observe=observe,
+    )
+
 
 logger = logging.getLogger("srb")
 

@@ -8,29 +8,186 @@ Everything that is the same for both is here: the requests' journals, their read
 
 import asyncio
 import logging
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Hashable, Iterable, Sequence
+from contextlib import aclosing
 from functools import partial
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Self, overload
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.resume import resume
-from srb.engine.engine import Answer
-from srb.engine.kept.slots import Slots
-from srb.engine.programs.table import ScoredRow, Table
-from srb.engine.programs.texts import has_texts, with_tokens
-from srb.engine.telling.events import AbortReason, Event
-from srb.engine.telling.stats import EngineStats
+from srb.engine.events import AbortReason, ErrorEvent, Event, NodeEvent
+from srb.engine.kv_cache.slots import Slots, write_slot
+from srb.engine.lora import Adapters
+from srb.engine.media import Media, PromptPart, no_media
+from srb.engine.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
+from srb.engine.offline import (
+    SLOT,
+    Answer,
+    Saving,
+    Texts,
+    Writing,
+    embed,
+    has_texts,
+    read_saved,
+    scores_of,
+    table_of,
+    with_tokens,
+)
+from srb.engine.request import CompletionRequest, Explore
+from srb.engine.resume import resume
+from srb.engine.sampling_params import SamplingParams
+from srb.engine.score_table import Score, ScoredRow, Table, to_tokens
+from srb.engine.stats import EngineStats
+from srb.engine.validation.fields import Text
 from srb.errors import EngineDeadError, QueueFullError, UnavailableError
 from srb.options.settings import Settings
-from srb.serving.ahead import Ahead
-from srb.serving.for_programs import AsyncForPrograms
+from srb.serving.event_log import EventLog, RequestStream
 from srb.serving.health import Health, ReplicaHealth, Status
-from srb.serving.journal import Journal
-from srb.serving.request_stream import RequestStream
-from srb.serving.roster import Roster
-from srb.serving.tables import Tabulation
+from srb.serving.prefetch import Prefetcher
+from srb.serving.request_registry import RequestRegistry
+from srb.serving.score_tables import Tabulation
+
+# `Facts`: what a server must know of the model of its engine, wherever the engine is.
+
+
+class Facts(ABC):
+    """Facts about the model. Before it is loaded, all of these raise `UnavailableError`."""
+
+    @property
+    @abstractmethod
+    def tokenizer(self) -> Tokenizer:
+        """The model's vocabulary; it may be used from any thread."""
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Backend.fingerprint`. Empty also before the model is loaded, and with replicas."""
+        return ""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """Names everything that a token's probabilities depend on but the text before it. See `Backend.identity`."""
+
+    @property
+    @abstractmethod
+    def chat_template(self) -> ChatTemplate | None:
+        """The model's chat template, if it has one. May be used from any thread."""
+
+    @property
+    @abstractmethod
+    def model_info(self) -> ModelInfo:
+        """What the model's file says about the model. Reading this may take some tenths of a second."""
+
+    @property
+    @abstractmethod
+    def embedder(self) -> Embedder | None:
+        """Makes embeddings; None if the settings don't ask for them."""
+
+    @property
+    @abstractmethod
+    def n_cells(self) -> int:
+        """The longest context of one request, in KV positions: its prompt and the text of one alternative."""
+
+    @abstractmethod
+    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
+        """The tokens of a text; see `RequestLimits.tokenize`. May be called from any thread: long texts take
+        seconds."""
+
+    @property
+    def media_kinds(self) -> Collection[str]:
+        """The kinds of files that the model takes beside text: image, audio."""
+        return ()
+
+    def tokenize_parts(self, parts: Sequence[PromptPart]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
+        """The tokens and the `media` of a prompt; see `Engine.tokenize_parts`. May be called from any thread."""
+        raise no_media()
+
+    @abstractmethod
+    def check(self, request: CompletionRequest) -> None:
+        """Raises `InvalidRequestError` if a request can never run; see `RequestLimits.check`."""
+
+    @property
+    @abstractmethod
+    def adapters(self) -> Adapters:
+        """The adapters that were loaded with the model. Raises `NotSupportedError` if several engines run."""
+
+
+# The methods of an `EngineClient` for programs that want a result and no events; see `srb.engine.offline`.
+
+
+class AsyncForPrograms(Facts):
+    """These methods are the same for every class that has `generate` and knows the model."""
+
+    @abstractmethod
+    async def ask(self, slot: int, question: Callable[[Slots], Answer]) -> Answer: ...
+
+    @abstractmethod
+    def generate(self, request: CompletionRequest) -> AsyncIterator[Event]: ...
+
+    async def explore(self, prompt: Text, explore: Explore | None = None) -> AsyncIterator[NodeEvent]:
+        """The nodes of the tree of likely continuations of a prompt, the likeliest first. Leaving the loop ends the
+        request.
+
+        Raises what `submit` raises, and `SrbError` for a fault on the way.
+        """
+        async for event in self.generate(CompletionRequest.exploring(prompt, explore or Explore())):
+            if isinstance(event, NodeEvent):
+                yield event
+            elif isinstance(event, ErrorEvent):
+                raise event.error
+
+    async def generate_texts(self, prompt: Text, n: int = 1, params: SamplingParams | None = None) -> list[str]:
+        """n texts that go on with a prompt. Raises what `submit` raises, and `SrbError` for a fault."""
+        writing = Writing(prompt, n, params)
+        async for event in self.generate(writing.request):
+            writing.take(event)
+        return writing.result()
+
+    @overload
+    async def score(self, prompt: Text, candidates: Sequence[Text]) -> list[Score]: ...
+    @overload
+    async def score(
+        self, prompt: Texts, candidates: Sequence[Text] | Sequence[Sequence[Text]]
+    ) -> list[list[Score]]: ...
+
+    async def score(self, prompt: Any, candidates: Any) -> Any:
+        """How likely each of these texts is after the prompt, which is evaluated once. See `Engine.score`.
+
+        Raises what `submit` raises, and `SrbError` for a fault.
+        """
+        table = table_of(prompt, candidates)
+        async with aclosing(self.score_table(table)) as rows:
+            return scores_of(table, prompt, [row async for row in rows])
+
+    @abstractmethod
+    def score_table(self, table: Table) -> AsyncGenerator[ScoredRow]:
+        """The rows of a table, those of a context together, as soon as they are known. See `Engine.score_table`.
+
+        Leaving the loop ends what runs of it. Raises what `submit` raises.
+        """
+
+    async def embed(self, texts: Sequence[Text]) -> list[list[float]]:
+        """The embedding of each text: a vector of the length 1. See `Engine.embed`."""
+        return await asyncio.to_thread(embed, self.embedder, texts, self.tokenize)
+
+    async def save(self, path: str | Path, prompt: Text) -> int:
+        """Writes the evaluated state of a text to a file; returns how many tokens it has. See `Engine.save`.
+
+        Raises what `submit` raises, `SrbError` for a fault, and `OSError`.
+        """
+        saving = Saving(await asyncio.to_thread(to_tokens, prompt, self.tokenize, is_prompt=True))
+        async for event in self.generate(saving.request):
+            saving.take(event)
+        saved = await self.ask(SLOT, saving.found)
+        await asyncio.to_thread(write_slot, Path(path), self.identity, saved)
+        return saved.n_tokens
+
+    async def load(self, path: str | Path) -> tuple[int, ...]:
+        """Reads what `save` has written and keeps it as a retained state. Returns its tokens. See `Engine.load`."""
+        saved = await asyncio.to_thread(read_saved, path, self.identity)
+        return tuple(await self.ask(SLOT, lambda slots: slots.keep(saved)))
+
 
 logger = logging.getLogger("srb")
 
@@ -69,7 +226,7 @@ def client_options(settings: Settings) -> dict[str, Any]:
 class EngineClient(AsyncForPrograms):
     """Takes requests, and has their journals. Use it as a context manager, or call `start`, `ready` and `stop`.
 
-    max_queue: how many requests may wait. kept: how long they may take and are kept, see `Roster`.
+    max_queue: how many requests may wait. kept: how long they may take and are kept, see `RequestRegistry`.
     ahead: what is drawn while nobody waits. Who submits a request asks it first what there is of that.
     record: gets events, and a function that it calls when readers may see these; it may be called from any thread.
         Whoever passes it can go on with detached requests after a restart, so `stop` leaves these in the middle.
@@ -78,8 +235,8 @@ class EngineClient(AsyncForPrograms):
     def __init__(self, *, max_queue: int = 128, record: Record | None = None, **kept: Any) -> None:
         self._max_queue = max_queue
         self._record = record
-        self.ahead = Ahead(self._take, self._end, self._setting, self._is_idle)
-        self._roster = Roster(self._end, ended=self.ahead.note, idle=self.ahead.draw, **kept)
+        self.ahead = Prefetcher(self._take, self._end, self._setting, self._is_idle)
+        self._roster = RequestRegistry(self._end, ended=self.ahead.note, idle=self.ahead.draw, **kept)
         self._status: Status = "loading"
         self._progress = 0.0
         self._failure: EngineDeadError | None = None
@@ -153,7 +310,7 @@ class EngineClient(AsyncForPrograms):
     """The addresses of other servers in front of the same engines. Each has requests of its own."""
 
     @property
-    def requests(self) -> list[Journal]:
+    def requests(self) -> list[EventLog]:
         """The requests that wait or run, in the order of their arrival.
 
         Those that are being ended because nobody reads them are left out.
@@ -168,7 +325,7 @@ class EngineClient(AsyncForPrograms):
         self,
         request: CompletionRequest,
         *,
-        journal: Journal | None = None,
+        journal: EventLog | None = None,
         linger: float = 0,
         is_new: bool = True,
         said: Sequence[Event] = (),
@@ -177,9 +334,9 @@ class EngineClient(AsyncForPrograms):
 
         journal: gets the events. It is a journal of this request. If the request was interrupted, the journal has its
         earlier events already.
-        linger: for how many seconds the request goes on without readers. With `Journal.detach` it always goes on.
+        linger: for how many seconds the request goes on without readers. With `EventLog.detach` it always goes on.
         is_new: whether the request may be refused because too many wait. An interrupted one had its place already.
-        said: events of the request that are there already, and that its readers get at once; see `Ahead.give`.
+        said: events of the request that are there already, and that its readers get at once; see `Prefetcher.give`.
 
         Raises `InvalidRequestError` if the request can never run, `QueueFullError` if too many wait, and
         `UnavailableError` if the engine takes no requests now.
@@ -193,7 +350,7 @@ class EngineClient(AsyncForPrograms):
                     request = await asyncio.to_thread(with_tokens, request, self.tokenize)
                     self.check_ready()  # again: the engine may have ended meanwhile, and would never answer
                 request, said, _ = self.ahead.give(request)
-                journal = Journal(request)
+                journal = EventLog(request)
             journal.arrived = self._loop.time()
             stream = self._roster.add(journal, linger)
         try:
@@ -221,14 +378,14 @@ class EngineClient(AsyncForPrograms):
         else:
             self._tell(events)
 
-    def find(self, request_id: str, owner: str | None = None) -> Journal:
+    def find(self, request_id: str, owner: str | None = None) -> EventLog:
         """The journal of a request that waits or runs, or has finished and is kept.
 
         Raises `NotFoundError` if this owner has no such request, `GoneError` if it is no longer kept.
         """
         return self._roster.find(request_id, owner)
 
-    def read(self, journal: Journal, after: int = 0) -> RequestStream:
+    def read(self, journal: EventLog, after: int = 0) -> RequestStream:
         """One more reader of a request, which begins behind the event with the id `after`.
 
         Raises `InvalidRequestError` if there is no such event.

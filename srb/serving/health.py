@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from srb.engine.telling.stats import EngineStats
+from srb.engine.stats import EngineStats
 
 Status = Literal["loading", "ready", "restarting", "stopping", "dead"]
 

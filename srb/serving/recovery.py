@@ -2,7 +2,7 @@
 
 An exception in the engine's thread is a bug, or a limit of the machine. Usually no request is to blame, and the events
 so far are enough to resume each one, as a server resumes detached requests after a restart
-(`srb.engine.asking.resume`). Readers see a pause.
+(`srb.engine.resume`). Readers see a pause.
 
 A request may be the cause. If the engine fails twice while it works on one request, that request ends with an error,
 and the others resume. The engine can't always name the request, because a batch has rows of several. So the requests
@@ -14,10 +14,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.resume import Said
 from srb.engine.engine import Abandoned
-from srb.engine.telling.events import AbortReason, DoneEvent, Event, FinishReason, ProgressEvent, StartEvent
+from srb.engine.events import AbortReason, DoneEvent, Event, FinishReason, ProgressEvent, StartEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.resume import Said
 from srb.errors import EngineRestartError, SrbError
 
 

@@ -15,8 +15,8 @@ from rich.live import Live
 from rich.text import Text
 from rich.tree import Tree
 
-from srb.engine.asking.meanings import meanings
-from srb.engine.asking.request import Explore
+from srb.engine.request import Explore
+from srb.engine.validation.fields import meanings
 from srb.options.settings import SERVER_OPTIONS, Settings, add_arguments
 from srb.terminal.generate import check_url_options, read_prompt, tokenize_nothing
 from srb.terminal.show import Event, JsonLines, View, one_line

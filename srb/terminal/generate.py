@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from srb.engine.asking.sampling_params import CONSTRAINTS
+from srb.engine.sampling_params import CONSTRAINTS
 from srb.errors import InvalidRequestError, SettingsError
 from srb.options.settings import CHAT_OPTIONS, CLIENT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments, is_given
 from srb.terminal.options import add_field_arguments, given_fields

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from srb.errors import InvalidRequestError
-from srb.options.removed import removal
+from srb.options.arguments import removal
 from srb.wire.request.body_fields import ALIASES
-from srb.wire.request.completion_fields import BranchFields, CompletionFields
+from srb.wire.request.completion import BranchFields, CompletionFields
 from srb.wire.request.fields import DEFAULTS, SamplingFields, descriptions
 
 PREFIX = "field_"

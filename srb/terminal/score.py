@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from srb.errors import InvalidRequestError
-from srb.files.progress import show_count
+from srb.files.download import show_count
 from srb.options.settings import SERVER_OPTIONS, Settings, add_arguments
 from srb.terminal.generate import check_url_options
 from srb.terminal.show import Event, one_line

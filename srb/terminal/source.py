@@ -24,13 +24,12 @@ from srb.errors import (
     SrbError,
     UnavailableError,
 )
-from srb.files.download import fetch_model
-from srb.files.progress import show_download, show_loading
-from srb.llama.files.model_file import find_model
-from srb.llama.files.model_sampling import sampling_of
+from srb.files.download import fetch_model, show_download, show_loading
+from srb.llama.model.metadata import sampling_of
+from srb.llama.model.model_file import find_model
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, read_keys
 from srb.serving.async_engine import AsyncEngine
-from srb.serving.tables import Tabulation
+from srb.serving.score_tables import Tabulation
 from srb.wire.limits import Limits
 from srb.wire.native import reply as native
 from srb.wire.native.explore import read_with

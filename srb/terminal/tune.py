@@ -8,10 +8,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from srb.errors import SettingsError, SrbError
-from srb.files.download import fetch_model
-from srb.files.progress import error_console, show_download
-from srb.llama.files.model_file import find_model
-from srb.llama.files.weights import converted_path
+from srb.files.download import error_console, fetch_model, show_download
+from srb.llama.model.model_file import find_model
+from srb.llama.model.weights import converted_path
 from srb.llama.tune.findings import MAX_DIVERGENCE, Candidate, shown
 from srb.llama.tune.search import Search
 from srb.llama.tune.tuned import keep, kept_files, processor, read_tuned

@@ -13,11 +13,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from srb.errors import SrbError
-from srb.wire.reply.frames import DATA, Frame
-from srb.wire.reply.reply import Read
+from srb.wire.embeddings import Style
+from srb.wire.reply import DATA, Frame, Read
 from srb.wire.schemas import OPTIONAL_STRING, STRING, Schema, object_of
 from srb.wire.serving import Serving, Told
-from srb.wire.vectors.embeddings import Style
 
 
 @dataclass(frozen=True)

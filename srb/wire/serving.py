@@ -4,18 +4,17 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from srb.engine.asking.model import ChatTemplate, Embedder, Tokenizer
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.telling.events import AbortReason
-from srb.engine.telling.stats import EngineStats
+from srb.engine.events import AbortReason
+from srb.engine.model import ChatTemplate, Embedder, Tokenizer
+from srb.engine.request import CompletionRequest
+from srb.engine.stats import EngineStats
 from srb.errors import InvalidRequestError
 from srb.serving.health import Health
 from srb.wire.limits import Limits
-from srb.wire.request.avoided import TextsOf, nothing_kept
 from srb.wire.request.media import Take, not_here
 from srb.wire.request.messages import Message
-from srb.wire.request.places import PathTo, no_stories
-from srb.wire.tokens.vocabulary import Vocabulary
+from srb.wire.request.stored_texts import PathTo, TextsOf, no_stories, nothing_kept
+from srb.wire.tokens import Vocabulary
 
 Told = tuple[Any, list[str]]
 """The JSON of an answer, and the names of the body's fields that have no effect."""

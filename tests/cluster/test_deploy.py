@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tiny_model import write_tiny_model
 
-from srb.cluster.scaling import replicas_wanted
+from srb.cluster.placement import replicas_wanted
 from srb.options.settings import Settings
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "serve.yaml"

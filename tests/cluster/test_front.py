@@ -21,16 +21,16 @@ from srb.cluster import run as run_of_part
 from srb.cluster.front import ClusterEngine
 from srb.cluster.placement import blocks_of, pack_blocks, unpack_blocks
 from srb.cluster.replicas import SILENCE_SECONDS, Report
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Backend
 from srb.engine.engine import Engine
-from srb.engine.programs.table import Table
-from srb.engine.telling.events import ErrorEvent, Event, ProgressEvent, StopEvent
+from srb.engine.events import ErrorEvent, Event, ProgressEvent, StopEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
+from srb.engine.score_table import Table
 from srb.errors import BackendError, InvalidRequestError, ModelLoadError, NotSupportedError, UnavailableError
 from srb.serving import async_engine
 from srb.serving.async_engine import AsyncEngine
-from srb.serving.journal import Journal
+from srb.serving.event_log import EventLog
 
 
 @pytest.fixture(autouse=True)
@@ -507,7 +507,7 @@ async def test_a_front_that_comes_back_after_a_silence_goes_on(detach: bool) -> 
     clock = Clock()
     async with cluster(held := Held(), names="ab") as (engine, replicas):
         each = request(n=2, max_tokens=40, ignore_eos=True)
-        async with await engine.submit(each, journal=Journal(each, detach=detach)) as stream:
+        async with await engine.submit(each, journal=EventLog(each, detach=detach)) as stream:
             replicas.is_silent = True
             await clock.until(lambda: len(replicas.ran) > 1, by=2)
             replicas.is_silent = False

@@ -16,9 +16,9 @@ from waiting import until
 from srb.cluster import front, replica
 from srb.cluster import run as run_of_part
 from srb.cluster.front import ClusterEngine
-from srb.engine.asking.request import CompletionRequest
 from srb.engine.engine import Engine
-from srb.engine.telling.events import DoneEvent, Event
+from srb.engine.events import DoneEvent, Event
+from srb.engine.request import CompletionRequest
 
 
 @pytest.fixture(autouse=True)

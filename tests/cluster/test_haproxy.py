@@ -21,7 +21,7 @@ from server.conftest import Client, Connect
 from server.conftest import connect as connect  # a fixture
 from waiting import until
 
-from srb.llama.text.chat_template import ChatTemplate
+from srb.llama.model.chat_template import ChatTemplate
 from srb.server.http.exchange import ENGINE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "haproxy.cfg"

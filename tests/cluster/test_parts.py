@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srb.cluster.parts import Whole, split
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.resume import resume
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.telling.events import DoneEvent, ErrorEvent, Event, StartEvent, StreamEvent
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.resume import resume
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from real_server import Server, command
 
-from srb.llama.files.model_file import find_model
+from srb.llama.model.model_file import find_model
 
 pytestmark = pytest.mark.e2e
 

@@ -17,7 +17,7 @@ from alone import TOLERANCE, exact_copy
 from real_server import Server
 from traffic import Abort, Ask, Program, Step, banned, generate, tokens
 
-from srb.llama.files.model_file import find_model
+from srb.llama.model.model_file import find_model
 
 pytestmark = pytest.mark.e2e
 

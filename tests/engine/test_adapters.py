@@ -9,10 +9,10 @@ from fake_backend import FakeBackend
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.prompts.adapters import Adapter, Adapters, Asked
+from srb.engine.lora import Adapter, Adapters, Asked
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 ADAPTERS = (Adapter("plain", "a.gguf", "aa", 0.0), Adapter("wild", "b.gguf", "bb", 1.0))

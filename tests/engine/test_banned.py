@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refused import has, lower, refusing
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.constraints import banned_strings as banned_module
+from srb.engine.constraints.banned_strings import Phrases, Watch
 from srb.engine.engine import Engine
-from srb.engine.rules import banned as banned_module
-from srb.engine.rules.banned import Watch
-from srb.engine.rules.phrases import Phrases
-from srb.engine.telling.events import DoneEvent, Event, StreamEvent
+from srb.engine.events import DoneEvent, Event, StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 CAT = b"the cat sat"
@@ -145,7 +144,7 @@ def test_a_phrase_is_found_wherever_tokens_and_characters_are_cut(
         text = decoder.decode(b"".join(pieces[k] for k in kept))
         assert not any(phrase in text for phrase in banned)
         assert sure == kept[: len(sure)], "what was said is never taken back"
-        assert sure + [held.token for held in watch.held] == kept
+        assert sure + [held.token for held in watch.rollback_window] == kept
 
 
 def test_the_token_that_a_phrase_begins_in_is_taken_back_and_nothing_before_it() -> None:
@@ -157,7 +156,7 @@ def test_the_token_that_a_phrase_begins_in_is_taken_back_and_nothing_before_it()
         taken.append(watch.push(k, piece, k))
         sure.append([held.token for held in watch.sure()])
     assert taken == [0, 0, 0, 0, 4]
-    assert (sure, watch.held) == ([[0], [], [], [], []], [])
+    assert (sure, watch.rollback_window) == ([[0], [], [], [], []], [])
     assert (watch.taken_at(1), watch.rewinds, watch.rewound_tokens) == ({1}, 1, 4)
 
 
@@ -367,4 +366,4 @@ def test_memory_of_phrases_does_not_grow_with_the_text() -> None:
     for number, _ in pairwise(range(5000)):
         assert watch.push(number, b"a", number) == 0
         watch.sure()
-        assert len(watch.held) <= 3
+        assert len(watch.rollback_window) <= 3

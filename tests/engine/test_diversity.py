@@ -9,12 +9,12 @@ from fake_backend import END, Context, FakeBackend, FakeSampler
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.resume import resume
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.constraints.diversity import CONTEXT, Diversity
 from srb.engine.engine import Engine
-from srb.engine.rules.diversity import CONTEXT, Diversity
-from srb.engine.telling.events import Event, StreamEvent
+from srb.engine.events import Event, StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.resume import resume
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 LETTERS = b"abc"

@@ -11,14 +11,14 @@ import pytest
 from driver import few, request, run, run_interrupted, seeds, stops, texts, tokens_of
 from fake_backend import FakeBackend, FakeReader, Script, babble, says
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.costs import Costs
+from srb.engine.backend import Costs
 from srb.engine.engine import Engine
-from srb.engine.guesses.draft import Draft
-from srb.engine.guesses.worth import Worth
-from srb.engine.kv.radix import common_prefix, pack
-from srb.engine.telling.events import Event
+from srb.engine.events import Event
+from srb.engine.kv_cache.radix import common_prefix, pack
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
+from srb.engine.spec_decode.base import AcceptanceRate
+from srb.engine.spec_decode.draft_model import DraftModelProposer
 from srb.errors import BackendError
 
 CARD = Costs(step=1.0, row=0.01, prompt_token=0.01, row_cell=0.0, prompt_cell=0.0)
@@ -69,8 +69,8 @@ class FakeDrafter:
         if len(self.calls) in self._fails:
             self._places.clear()
             raise BackendError("the small model has no room")
-        n_sure = next((k for k in range(n) if self._sure ** (k + 1) < least_likely), n)
-        drafted = [self._said(text, n_sure) for text in texts]
+        n_final = next((k for k in range(n) if self._sure ** (k + 1) < least_likely), n)
+        drafted = [self._said(text, n_final) for text in texts]
         self._places += [(owner, text + pack(tokens)) for text, tokens in zip(texts, drafted, strict=True)]
         del self._places[: -self.n_texts]
         return drafted
@@ -130,7 +130,7 @@ def test_drafts_that_are_right_take_fewer_steps(n: int) -> None:
     one, each = engine(script, drafter), endless(n=n, max_tokens=200)
     assert said(run(one, each)) == said(run(plain(script), each))
     assert one.stats().steps < 60
-    assert one.stats().n_met == one.stats().n_ahead > 140 * n
+    assert one.stats().n_accepted == one.stats().n_drafted > 140 * n
     assert {n_texts for _, n_texts, _, most in drafter.calls if most} == {n}, "siblings are in the same batches"
 
 
@@ -139,7 +139,7 @@ def test_drafts_that_are_wrong_are_soon_not_made_but_tried_again() -> None:
     one = engine(drafter=drafter)
     run(one, endless(max_tokens=600))
     lengths = [n for *_, n in drafter.calls]
-    assert one.stats().n_met == 0
+    assert one.stats().n_accepted == 0
     assert sum(lengths) < 60
     assert 32 >= lengths.count(1) >= 4 * 5, "eight steps in 128, in which what was written since then is read, too"
 
@@ -164,8 +164,8 @@ def test_where_the_small_model_is_not_sure_it_stops() -> None:
     drafter = FakeDrafter(sure=0.6)
     one, each = engine(drafter=drafter), endless()
     assert said(run(one, each)) == said(run(plain(), each))
-    assert one.stats().n_met > 20
-    assert one.stats().n_ahead <= 5 * one.stats().steps
+    assert one.stats().n_accepted > 20
+    assert one.stats().n_drafted <= 5 * one.stats().steps
     assert one.stats().steps >= 40 / 6
 
 
@@ -202,7 +202,7 @@ def test_a_prompt_is_read_in_pieces_that_take_half_a_step(n: int) -> None:
     assert read[:8] == [25] * 8
     assert sum(read) < 210 + n * 25, "siblings have one prompt, which is read once"
     assert all(n_new <= 25 for _, _, n_new, _ in drafter.calls)
-    assert one.stats().n_met > 0
+    assert one.stats().n_accepted > 0
 
 
 def test_a_long_prompt_of_a_short_text_is_not_read() -> None:
@@ -261,10 +261,10 @@ def test_what_was_drafted_behind_other_tokens_is_not_used() -> None:
     drafter = FakeDrafter(script := says(b"ab", b"xy"))
     prompt = SimpleNamespace(packed=pack([1]))
     seq: Any = SimpleNamespace(prompt=prompt, tokens=[5, 6], max_tokens=100, state="running")
-    siblings: list[Draft] = []
-    draft = Draft(seq, 1, drafter, "", siblings)
+    siblings: list[DraftModelProposer] = []
+    draft = DraftModelProposer(seq, 1, drafter, "", siblings)
     siblings.append(draft)
-    worth = Worth(1, 0, CARD, 8)
+    worth = AcceptanceRate(1, 0, CARD, 8)
     assert draft.next(worth) == [script(PLAIN, (1, 5, 6))]
     seq.tokens[-1] = 7
     draft.next(worth)

@@ -11,13 +11,13 @@ from fake_backend import END, N_VOCAB, FakeBackend, entropy, scores
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srb.engine.asking.request import CompletionRequest, Explore
-from srb.engine.asking.resume import resume
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.decoding.explore import Holders
 from srb.engine.engine import Engine
+from srb.engine.events import DoneEvent, ErrorEvent, Event, NodeEvent, StartEvent, StopEvent
+from srb.engine.request import CompletionRequest, Explore
+from srb.engine.resume import resume
+from srb.engine.sampling_params import SamplingParams
 from srb.engine.sequence import Sequence
-from srb.engine.telling.events import DoneEvent, ErrorEvent, Event, NodeEvent, StartEvent, StopEvent
-from srb.engine.ways.exploring import Holders
 from srb.errors import InvalidRequestError
 
 Path = tuple[int, ...]

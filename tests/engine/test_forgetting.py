@@ -10,11 +10,11 @@ import pytest
 from driver import request, run, texts
 from fake_backend import FakeBackend
 
-from srb.engine.asking.request import CompletionRequest
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.kept import prefix
-from srb.engine.telling.events import DoneEvent, Event
+from srb.engine.events import DoneEvent, Event
+from srb.engine.kv_cache import prefix_cache as prefix
+from srb.engine.request import CompletionRequest
 
 STORY = "".join(chr(97 + i * i % 26) for i in range(200))
 

@@ -8,12 +8,12 @@ import pytest
 from driver import few, request, run, run_interrupted, seeds, stops, texts, tokens_of
 from fake_backend import END, IN_STEP, FakeBackend, FakeReader, Script, babble, says
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.costs import Costs
+from srb.engine.backend import Costs
 from srb.engine.engine import Engine
-from srb.engine.guesses.worth import Worth
-from srb.engine.telling.events import DoneEvent, Event, StreamEvent
+from srb.engine.events import DoneEvent, Event, StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
+from srb.engine.spec_decode.base import AcceptanceRate
 
 CHEAP = dataclasses.replace(IN_STEP, step=100.0)
 """Rows cost nearly nothing beside a step, so what is guessed has rows."""
@@ -106,16 +106,16 @@ def test_guesses_that_are_right_take_fewer_steps() -> None:
     assert one.stats().steps < 0.3 * other.stats().steps
     stats, done = one.stats(), events[-1]
     assert isinstance(done, DoneEvent)
-    assert stats.n_ahead >= stats.n_met > 25
-    assert (stats.n_ahead, stats.n_met) == (done.timings.n_ahead, done.timings.n_met)
-    assert (other.stats().n_ahead, other.stats().n_met) == (0, 0)
+    assert stats.n_drafted >= stats.n_accepted > 25
+    assert (stats.n_drafted, stats.n_accepted) == (done.timings.n_drafted, done.timings.n_accepted)
+    assert (other.stats().n_drafted, other.stats().n_accepted) == (0, 0)
 
 
 def test_guesses_that_are_wrong_have_soon_no_rows() -> None:
     one = engine(wrong_every=1, costs=PROCESSOR)
     run(one, with_grammar(max_tokens=200))
-    assert one.stats().n_met == 0
-    assert one.stats().n_ahead < 40
+    assert one.stats().n_accepted == 0
+    assert one.stats().n_drafted < 40
 
 
 @pytest.mark.parametrize("n", [1, 4])
@@ -125,7 +125,7 @@ def test_what_is_copied_from_the_prompt_is_guessed(n: int) -> None:
     each = request(COPIED.decode(), n=n, max_tokens=-1)
     assert said(run(one, each)) == said(run(plain(script), each))
     assert one.stats().steps < (0.5 if n == 1 else 0.7) * (10 + 2 * len(COPIED))
-    assert one.stats().n_met > 0.7 * one.stats().n_ahead
+    assert one.stats().n_accepted > 0.7 * one.stats().n_drafted
 
 
 def test_a_guess_that_is_wrong_hides_no_other_one() -> None:
@@ -133,7 +133,7 @@ def test_a_guess_that_is_wrong_hides_no_other_one() -> None:
     script = says(COPIED * 2, prompt=len(COPIED))
     one = engine(script, wrong_every=1, costs=PROCESSOR)
     run(one, request(COPIED.decode(), grammar="g", max_tokens=-1))
-    assert one.stats().n_met > 60
+    assert one.stats().n_accepted > 60
 
 
 def test_what_a_sibling_has_said_is_guessed() -> None:
@@ -141,21 +141,21 @@ def test_what_a_sibling_has_said_is_guessed() -> None:
     script = says(COPIED, bytes(range(128, 228)) + COPIED)
     one = engine(script)
     run(one, request("p", n=2, max_tokens=-1))
-    assert one.stats().n_met > 40
+    assert one.stats().n_accepted > 40
 
 
 @pytest.mark.parametrize("n", [1, 5])
 def test_many_alternatives_look_nothing_up(n: int) -> None:
     one = engine(says(COPIED * 2, prompt=len(COPIED)), n_cells=2000)
     run(one, *(request(COPIED.decode(), n=n, max_tokens=100) for _ in range(5 // n)))
-    assert one.stats().n_ahead == 0
+    assert one.stats().n_drafted == 0
 
 
 @pytest.mark.parametrize("options", [{"window": 0}, {"window": 20}, {"block_size": 4}])
 def test_who_cannot_take_a_guess_back_guesses_nothing(options: dict[str, Any]) -> None:
     one = engine(**options)
     run(one, with_grammar())
-    assert one.stats().n_ahead == 0
+    assert one.stats().n_drafted == 0
 
 
 @pytest.mark.parametrize("params", [{"diversity": 1.0}, {"avoid": ()}])
@@ -163,7 +163,7 @@ def test_alternatives_that_look_at_each_other_guess_nothing(params: dict[str, An
     """Otherwise one that has come further would show the others words that they don't see without guesses."""
     one = engine()
     run(one, with_grammar(n=2, **params))
-    assert one.stats().n_ahead == 0
+    assert one.stats().n_drafted == 0
 
 
 def test_guesses_take_no_cell_that_the_text_has_not() -> None:
@@ -172,7 +172,7 @@ def test_guesses_take_no_cell_that_the_text_has_not() -> None:
         one = engine(wrong_every=wrong_every, n_cells=20 + 39)
         each = with_grammar()
         assert said(run(one, each)) == said(run(plain(), each))
-        assert one.stats().n_met > 10
+        assert one.stats().n_accepted > 10
 
 
 def test_images_in_a_prompt_are_not_guessed() -> None:
@@ -181,7 +181,7 @@ def test_images_in_a_prompt_are_not_guessed() -> None:
     params = SamplingParams(seed=0, max_tokens=20, ignore_eos=True)
     events = run(one, CompletionRequest((tokens,), (params,), media=media))
     assert stops(events)[0].finish_reason == "length"
-    assert one.stats().n_met > 10
+    assert one.stats().n_accepted > 10
 
 
 @pytest.mark.parametrize("seed", seeds(60, quick=15))
@@ -225,7 +225,7 @@ def test_at_most_so_many_are_guessed_as_the_backend_says() -> None:
 
 def test_what_is_worth_a_row_depends_on_the_costs() -> None:
     def worth(trust: float, n_rows: int, costs: Costs, **more: float) -> int:
-        return Worth(n_rows, 0, costs, 16, more.get("least", 0.0)).of(trust, 16, more.get("making", 0.0))[0]
+        return AcceptanceRate(n_rows, 0, costs, 16, more.get("least", 0.0)).of(trust, 16, more.get("making", 0.0))[0]
 
     assert worth(0.9, 1, PROCESSOR) >= 8
     assert worth(0.5, 1, PROCESSOR) == 0, "the second row of a step is dear there"
@@ -236,4 +236,4 @@ def test_what_is_worth_a_row_depends_on_the_costs() -> None:
     assert worth(0.6, 4, few) > 0 == worth(0.3, 4, few), "its siblings are as uncertain, and their steps stay"
     assert worth(0.8, 1, CHEAP) > worth(0.8, 1, CHEAP, making=30.0) > 0
     assert worth(0.8, 1, CHEAP, making=100.0) == 0, "to guess a token takes as long as to draw one"
-    assert worth(0.5, 1, CHEAP, least=Worth(1, 0, CHEAP, 16).of(0.8, 16)[1]) == 0, "another guess saves more"
+    assert worth(0.5, 1, CHEAP, least=AcceptanceRate(1, 0, CHEAP, 16).of(0.8, 16)[1]) == 0, "another guess saves more"

@@ -8,11 +8,11 @@ from fake_backend import END, FakeBackend, babble
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.resume import Said, resume
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.telling.events import DoneEvent, StartEvent
+from srb.engine.events import DoneEvent, StartEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.resume import Said, resume
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 PROMPT, NEGATIVE = b"The weather today is", b"It rains and"

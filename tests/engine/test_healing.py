@@ -8,10 +8,10 @@ from fake_backend import END, ByteTokenizer, FakeBackend
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srb.engine.asking.request import CompletionRequest, Explore, Resumed
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.telling.events import DoneEvent, StreamEvent
+from srb.engine.events import DoneEvent, StreamEvent
+from srb.engine.request import CompletionRequest, Explore, Resumed
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 A, B, C = ord("a"), ord("b"), ord("c")

@@ -8,8 +8,8 @@ from driver import request, run, texts
 from fake_backend import FakeBackend
 
 from srb.engine.engine import Engine
-from srb.engine.kept.slots import Slots
-from srb.engine.telling.events import DoneEvent, StartEvent, StopEvent
+from srb.engine.events import DoneEvent, StartEvent, StopEvent
+from srb.engine.kv_cache.slots import Slots
 
 
 @dataclasses.dataclass

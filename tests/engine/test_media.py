@@ -8,12 +8,12 @@ from fake_backend import FakeBackend, FakeReader
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srb.engine.asking.request import CompletionRequest, Explore
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.kv.radix import PrefixTree, pack
-from srb.engine.prompts.media import Media, PromptPart, placed, whole, words
-from srb.engine.telling.events import DoneEvent
+from srb.engine.events import DoneEvent
+from srb.engine.kv_cache.radix import PrefixTree, pack
+from srb.engine.media import Media, PromptPart, placed, whole, words
+from srb.engine.request import CompletionRequest, Explore
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import ContextSizeError, InvalidRequestError
 
 CAT, DOG = b"\x89cat" * 10, b"\x89dog" * 10

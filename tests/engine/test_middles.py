@@ -8,15 +8,15 @@ from driver import check_order, few, request, run, run_interrupted, stops, texts
 from fake_backend import END, ByteTokenizer, FakeBackend, score
 from mixed import ASCII, ascii_babble
 
-from srb.engine.asking.infill import resolve
-from srb.engine.asking.model import SpecialTokens
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.decoding.base import DecodingStrategy
+from srb.engine.decoding.bridge import Middle
 from srb.engine.engine import Engine
-from srb.engine.ports import Way
-from srb.engine.telling.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
-from srb.engine.telling.text import StopStrings, TextState
-from srb.engine.ways.middle import Middle
+from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
+from srb.engine.infill import resolve
+from srb.engine.model import SpecialTokens
+from srb.engine.output.detokenizer import IncrementalDetokenizer, StopStrings
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 OWN = ("search", "n_candidates", "stop_at_suffix", "logprobs", "return_tokens", "heal")
@@ -146,7 +146,13 @@ def test_prompts_have_bridges_of_their_own() -> None:
 
 
 def told(pieces: list[bytes], stop: str | None = None) -> Middle:
-    found = Middle(Way(), SamplingParams(), 0, n_before=1, text=TextState(StopStrings((stop,))) if stop else None)
+    found = Middle(
+        DecodingStrategy(),
+        SamplingParams(),
+        0,
+        n_before=1,
+        text=IncrementalDetokenizer(StopStrings((stop,))) if stop else None,
+    )
     for piece in pieces:
         found.push(0, piece)
     return found

@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 from driver import check_order, run, seeds, stops, texts
 from fake_backend import ByteTokenizer, FakeBackend, FakeReader
-from memory_store import MemoryStore, Stored
+from memory_store import MemoryStore, StoredEntries
 from mixed import ASCII, BANNED, COSTS, TEXTS, ascii_babble
 
-from srb.engine.asking.request import CompletionRequest, Explore
-from srb.engine.asking.resume import resume
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.constraints import banned_strings as banned
 from srb.engine.engine import Engine
-from srb.engine.kv.layout import Layout, Load
-from srb.engine.prompts.adapters import Adapter
-from srb.engine.prompts.media import PromptPart
-from srb.engine.rules import banned
-from srb.engine.telling.events import DoneEvent, Event, StartEvent
+from srb.engine.events import DoneEvent, Event, StartEvent
+from srb.engine.kv_cache.allocator import Layout, Load
+from srb.engine.lora import Adapter
+from srb.engine.media import PromptPart
+from srb.engine.request import CompletionRequest, Explore
+from srb.engine.resume import resume
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import SrbError
 
 FEATURES = (
@@ -68,7 +68,7 @@ class Mixture:
         self.events: dict[str, list[Event]] = {}
         self.resumed: set[str] = set()
         self.now = 0.0
-        self.pieces: dict[str, Stored] = {}
+        self.pieces: dict[str, StoredEntries] = {}
         self.window = self.pick([None, None, None, 0, 1, 5, 20])
         n_parallel = self.pick([1, 2, 4, 5, 12])
         self.negative = self.random.sample(NEGATIVE, 2)

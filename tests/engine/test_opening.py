@@ -10,13 +10,11 @@ from fake_backend import END, ByteTokenizer, FakeBackend, Script, says
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.constraints import banned_strings as banned_module
+from srb.engine.constraints.banned_strings import OPENING_CHARS, Opening, Openings, Phrases, Watch, opening, opening_of
 from srb.engine.engine import Engine
-from srb.engine.rules import banned as banned_module
-from srb.engine.rules.banned import Watch
-from srb.engine.rules.opening import OPENING_CHARS, Opening, Openings, opening, opening_of
-from srb.engine.rules.phrases import Phrases
-from srb.engine.telling.events import Event, StreamEvent
+from srb.engine.events import Event, StreamEvent
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 

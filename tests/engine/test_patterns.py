@@ -10,9 +10,9 @@ from fake_backend import END, FakeBackend, Script
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from srb.engine.asking.patterns import Patterns
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
+from srb.engine.sampling_params import SamplingParams
+from srb.engine.validation.patterns import Patterns
 from srb.errors import InvalidRequestError
 
 leaves = st.sampled_from(["a", "b", "B", "[ab]", "[^a]", ".", r"\w", r"\W", r"\s", r"\b", r"\B", " ", "[a-c ]", r"\."])

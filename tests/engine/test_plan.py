@@ -8,11 +8,10 @@ import pytest
 from driver import few, request, seeds
 from fake_backend import FakeBackend
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.backend import Batch
-from srb.engine.costs import NEVER, Costs
+from srb.engine.backend import NEVER, Batch, Costs
 from srb.engine.engine import Engine
-from srb.engine.telling.events import StreamEvent
+from srb.engine.events import StreamEvent
+from srb.engine.request import CompletionRequest
 
 SLOW = Costs(step=0.01, row=0.005, prompt_token=0.0035, row_cell=1e-6, prompt_cell=1e-6, apart=32)
 FAST = Costs(step=0.01, row=0.003, prompt_token=0.0012, row_cell=1e-6, prompt_cell=1e-6, apart=32)

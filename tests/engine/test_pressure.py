@@ -8,10 +8,10 @@ import pytest
 from driver import check_order, request, run, stops, texts
 from fake_backend import IN_STEP, FakeBackend
 
-from srb.engine.asking.request import CompletionRequest
 from srb.engine.engine import Engine
-from srb.engine.kv.layout import Layout, Load
-from srb.engine.telling.events import Event, StartEvent, StopEvent
+from srb.engine.events import Event, StartEvent, StopEvent
+from srb.engine.kv_cache.allocator import Layout, Load
+from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
 
 STORY = "there was a king who had a daughter, and she had a golden ball; " * 3

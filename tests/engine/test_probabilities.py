@@ -10,10 +10,10 @@ from fake_backend import END, FakeBackend, babble, says, score
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srb.engine.asking.request import CompletionRequest
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.telling.events import Event, StreamEvent, Token
+from srb.engine.events import Event, StreamEvent, Token
+from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
 
 EURO = "€".encode()

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srb.engine.kv.radix import PrefixTree, common_prefix, pack
+from srb.engine.kv_cache.radix import PrefixTree, common_prefix, pack
 
 # Few different tokens, so that many begin alike.
 tokens = st.lists(st.integers(0, 2), max_size=12).map(tuple)

@@ -11,10 +11,10 @@ from driver import few, request, run, seeds, stops, texts
 from fake_backend import FakeBackend, FakeReader
 from mixed import ASCII
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.resume import resume
 from srb.engine.engine import Engine
-from srb.engine.telling.events import Event, StopEvent, StreamEvent
+from srb.engine.events import Event, StopEvent, StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.resume import resume
 from srb.errors import InvalidRequestError
 
 BLOCK = 8
@@ -152,15 +152,15 @@ def test_what_was_interrupted_goes_on_as_if_it_had_not_been(kind: str, steps: in
 def test_another_server_goes_on_behind_what_was_told() -> None:
     """From the same seed it draws other tokens, so it can't begin anew. Nor can anybody after it."""
     each = rest = request(STORY, 3, max_tokens=30, ignore_eos=True)
-    said, n_drawn = list[Event](), 0
+    said, n_sampled = list[Event](), 0
     for fingerprint, steps in (("here", 14), ("there", 16), ("here", 100)):
         engine = Engine(fake(fingerprint=fingerprint))
         engine.add_request(rest)
         said += [event for _ in range(steps) for event in engine.step()]
-        n_drawn += engine.stats().tokens_generated
+        n_sampled += engine.stats().tokens_generated
         rest = resume(each, said) or rest
     assert {stop.length for stop in stops(said).values()} == {30}
-    assert n_drawn < 100, "only what wasn't told is drawn twice"
+    assert n_sampled < 100, "only what wasn't told is drawn twice"
 
 
 def drawn(events: list[Event]) -> dict[int, list[int]]:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from srb.engine.asking.meanings import meanings
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
+from srb.engine.validation.fields import meanings
 from srb.errors import InvalidRequestError
 
 

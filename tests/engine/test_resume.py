@@ -7,14 +7,14 @@ from driver import check_order, run, stops, texts
 from fake_backend import FakeBackend, says
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_store import MemoryStore, Stored
+from memory_store import MemoryStore, StoredEntries
 
-from srb.engine.asking.request import CompletionRequest, Resumed
-from srb.engine.asking.resume import resume
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import State
 from srb.engine.engine import Engine
-from srb.engine.telling.events import DoneEvent, Event, StreamEvent
+from srb.engine.events import DoneEvent, Event, StreamEvent
+from srb.engine.request import CompletionRequest, Resumed
+from srb.engine.resume import resume
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import ContextSizeError, InvalidRequestError
 
 
@@ -74,7 +74,7 @@ def test_it_says_what_it_would_have_said(
         logprobs=logprobs,
     )
 
-    stored: dict[str, Stored] = {}
+    stored: dict[str, StoredEntries] = {}
 
     def engine(backend: FakeBackend | None = None) -> Engine:
         backend = backend or FakeBackend(n_cells=300, window=window)

@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 from driver import request, run, texts
 from fake_backend import Context, FakeBackend
-from memory_store import MemoryStore, Stored
+from memory_store import MemoryStore, StoredEntries
 
-from srb.engine.asking.request import CompletionRequest
 from srb.engine.engine import Engine
-from srb.engine.kept.retained import Retained
-from srb.engine.kv.radix import pack
-from srb.engine.telling.events import DoneEvent
+from srb.engine.events import DoneEvent
+from srb.engine.kv_cache.radix import pack
+from srb.engine.kv_cache.state_cache import StateCache
+from srb.engine.request import CompletionRequest
 
 
 def evaluated(engine: Engine, *requests: CompletionRequest) -> int:
@@ -85,7 +85,7 @@ def test_the_least_recently_used_leave_first_and_none_without_what_it_continues(
         saved.append((start, end))
         return bytearray(50 * (end - start))
 
-    retained = Retained(FakeBackend(), 3000)
+    retained = StateCache(FakeBackend(), 3000)
     trunk, logits = (1,) * 20, Context((1,))
     retained.add(pack(trunk), save, logits)
     retained.add(pack((*trunk, 2, 3)), save)
@@ -120,7 +120,7 @@ def within(name: str, prompt: str) -> CompletionRequest:
 @pytest.mark.parametrize("window", [None, 0, 8])
 def test_what_is_shared_within_a_name_continues_what_is_shared_with_all(window: int | None) -> None:
     """The instructions are kept once, in memory and in the store, and each name finds its own texts behind them."""
-    stored: dict[str, Stored] = {}
+    stored: dict[str, StoredEntries] = {}
     for _ in range(2):  # the second engine has nothing but the store
         is_first = not stored
         engine = Engine(FakeBackend(window=window), cache_bytes=10_000, store=MemoryStore(stored))

@@ -6,8 +6,8 @@ import pytest
 from driver import request, run, texts
 from fake_backend import FakeBackend
 
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, InvalidRequestError
 from srb.serving.async_engine import AsyncEngine
 

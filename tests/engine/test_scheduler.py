@@ -8,8 +8,8 @@ from driver import request, run, run_interrupted, stops, texts, tokens_of
 from fake_backend import FakeBackend
 
 from srb.engine.engine import Engine
-from srb.engine.kept.prefix import PrefixIndex
-from srb.engine.telling.events import DoneEvent, Event, StartEvent, StopEvent
+from srb.engine.events import DoneEvent, Event, StartEvent, StopEvent
+from srb.engine.kv_cache.prefix_cache import PrefixCache
 from srb.errors import InvalidRequestError
 
 
@@ -82,7 +82,7 @@ def test_what_waits_without_room_looks_for_no_beginnings() -> None:
     engine.step()
     for k in range(100):
         engine.add_request(request(f"{k:03} waits", max_tokens=2))
-    with patch.object(PrefixIndex, "find", autospec=True, side_effect=AssertionError) as find:
+    with patch.object(PrefixCache, "find", autospec=True, side_effect=AssertionError) as find:
         for _ in range(10):
             engine.step()
     find.assert_not_called()
@@ -94,8 +94,8 @@ def test_who_is_passed_over_looks_for_beginnings_once_in_an_admission() -> None:
     engine = Engine(FakeBackend(n_cells=300, n_parallel=4))
     engine.add_request(request("r" * 150, n=1, max_tokens=20, ignore_eos=True))
     engine.step()
-    find = PrefixIndex.find
-    with patch.object(PrefixIndex, "find", autospec=True, side_effect=find) as spied:
+    find = PrefixCache.find
+    with patch.object(PrefixCache, "find", autospec=True, side_effect=find) as spied:
         for k in range(100):
             engine.add_request(request(f"{k:03}" + "w" * 200, max_tokens=2))
         engine.step()

@@ -10,10 +10,10 @@ from fake_backend import FakeBackend, scores
 from memory_store import MemoryStore
 from mixed import COSTS
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.telling.events import DoneEvent, Event, StreamEvent, Token
+from srb.engine.events import DoneEvent, Event, StreamEvent, Token
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 CONTEXTS = ["The capital of France is", "The largest city of Italy is"]

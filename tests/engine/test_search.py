@@ -11,9 +11,9 @@ from fake_backend import END, N_VOCAB, FakeBackend, scores
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srb.engine.asking.request import CompletionRequest
 from srb.engine.engine import Engine
-from srb.engine.telling.events import ErrorEvent, Event, StreamEvent
+from srb.engine.events import ErrorEvent, Event, StreamEvent
+from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
 
 LETTERS = b"abc"
@@ -69,17 +69,17 @@ def narrow(beams: int, max_tokens: int, length_penalty: float, early_stopping: b
     living: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     found: list[tuple[float, tuple[int, ...]]] = []
     while living:
-        ways = []
+        strategies = []
         for logprob, tokens in living:
             all_scores = scores((*b"p", *tokens))
             total = math.log(sum(math.exp(all_scores[each]) for each in (*LETTERS, END)))
-            ways += [(logprob + all_scores[each] - total, (*tokens, each)) for each in (*LETTERS, END)]
-        ways.sort(reverse=True)
-        length = len(ways[0][1])
-        ending = [way for way in ways[:beams] if way[1][-1] == END or length == max_tokens]
+            strategies += [(logprob + all_scores[each] - total, (*tokens, each)) for each in (*LETTERS, END)]
+        strategies.sort(reverse=True)
+        length = len(strategies[0][1])
+        ending = [strategy for strategy in strategies[:beams] if strategy[1][-1] == END or length == max_tokens]
         found += [(logprob / length**length_penalty, tokens) for logprob, tokens in ending]
         found = sorted(found, reverse=True)[:beams]
-        living = [way for way in ways if way[1][-1] != END and length < max_tokens][:beams]
+        living = [strategy for strategy in strategies if strategy[1][-1] != END and length < max_tokens][:beams]
         if living and len(found) == beams:
             far = max_tokens if early_stopping == "never" and length_penalty > 0 else length
             if early_stopping is True or found[-1][0] >= living[0][0] / far**length_penalty:

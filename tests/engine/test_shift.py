@@ -11,11 +11,11 @@ from fake_backend import END, FakeBackend, babble
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srb.engine.asking.request import CompletionRequest, Explore, Resumed
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.prompts.media import Media
-from srb.engine.telling.events import DoneEvent, StartEvent, StreamEvent
+from srb.engine.events import DoneEvent, StartEvent, StreamEvent
+from srb.engine.media import Media
+from srb.engine.request import CompletionRequest, Explore, Resumed
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 PROMPT = bytes(range(32, 52))

@@ -11,9 +11,9 @@ from driver import request, run
 from fake_backend import END, FakeBackend, scores
 
 from srb import CompletionRequest, InvalidRequestError, SamplingParams, ScoredRow, Table
+from srb.engine import score_table as tables
 from srb.engine.engine import Engine
-from srb.engine.programs import table as tables
-from srb.engine.programs.tokens import pair_tokens
+from srb.engine.score_table import pair_tokens
 
 CONTEXTS = ["Once upon a time", "It was", "In the beginning there was"]
 ENDS = [" a dragon", " an egg.", "?"]

@@ -5,12 +5,12 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from srb.engine.telling.text import StopStrings, TextState
+from srb.engine.output.detokenizer import IncrementalDetokenizer, StopStrings
 
 
 def run(pieces: list[bytes], *stops: str) -> tuple[list[str], str | None]:
     """What is shown after each piece, and at the end; and the stop string that matched."""
-    state = TextState(StopStrings(stops) if stops else None)
+    state = IncrementalDetokenizer(StopStrings(stops) if stops else None)
     shown = []
     for piece in pieces:
         shown.append(state.push(piece))
@@ -69,7 +69,7 @@ def test_a_stop_string_inside_the_beginning_of_another_one_wins() -> None:
 
 
 def test_nothing_of_a_match_is_left_to_flush() -> None:
-    state = TextState(StopStrings(("END",)))
+    state = IncrementalDetokenizer(StopStrings(("END",)))
     assert state.push(b"a E") == "a "
     assert state.push(b"ND and more") == ""
     assert state.matched == "END"
@@ -77,6 +77,6 @@ def test_nothing_of_a_match_is_left_to_flush() -> None:
 
 
 def test_no_more_is_held_back_than_a_stop_string_could_need() -> None:
-    state = TextState(StopStrings(("aaaaaaaaab",)))
+    state = IncrementalDetokenizer(StopStrings(("aaaaaaaaab",)))
     shown = sum(len(state.push(b"a")) for _ in range(10_000))
     assert shown == 10_000 - 9

@@ -12,13 +12,12 @@ import pytest
 from driver import request, run, texts, tokens_of
 from fake_backend import FakeBackend
 
-from srb.engine.asking.request import CompletionRequest
 from srb.engine.backend import State
 from srb.engine.engine import Engine
-from srb.engine.kept.state_file import read_state, write_state
-from srb.engine.kept.store import Record
-from srb.engine.kv.radix import pack
-from srb.engine.telling.events import Event
+from srb.engine.events import Event
+from srb.engine.kv_cache.radix import pack
+from srb.engine.kv_cache.state_store import Record, read_state, write_state
+from srb.engine.request import CompletionRequest
 from srb.errors import SettingsError
 from srb.files import disk_cache
 from srb.files.disk_cache import DiskCache

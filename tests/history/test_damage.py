@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 from driver import seeds
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.telling.events import DoneEvent, StartEvent, StopEvent, StreamEvent, Timings, Usage
+from srb.engine.events import DoneEvent, StartEvent, StopEvent, StreamEvent, Timings, Usage
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import HistoryError, SrbError
-from srb.history import find, prune, stories
+from srb.history import find, stories
+from srb.history import history as prune
 from srb.history.export import request_as_markdown, request_json, story_as_markdown, story_json
 from srb.history.history import History
 from srb.history.nodes import NewNode
 from srb.history.recorder import Submitted, forget_events
 from srb.history.unfinished import find_sent, read_journal
-from srb.wire.reply.encode import encode
+from srb.wire.reply import encode
 
 SECRET = "Nobody may read of the golden dragon in a log"
 

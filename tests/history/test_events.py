@@ -2,9 +2,9 @@
 
 import pytest
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.telling.events import ErrorEvent
+from srb.engine.events import ErrorEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, ContextSizeError, InvalidRequestError, LogitsProcessorError, SrbError
 from srb.history.events import pack, pack_request, unpack, unpack_request
 

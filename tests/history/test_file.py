@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.telling.events import DoneEvent, Event, StartEvent, StopEvent, StreamEvent, Timings, Usage
+from srb.engine.events import DoneEvent, Event, StartEvent, StopEvent, StreamEvent, Timings, Usage
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import HistoryError, InvalidRequestError, SettingsError
 from srb.history import database, find, stories, writer
 from srb.history.database import UnusableError, prepare

@@ -10,8 +10,7 @@ from srb.errors import InvalidRequestError, NotFoundError
 from srb.history import find, stories
 from srb.history.export import story_as_markdown
 from srb.history.history import History
-from srb.history.nodes import NewNode, Node
-from srb.history.texts import ANYBODY
+from srb.history.nodes import ANYBODY, NewNode, Node
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tiny_model import write_tiny_model
 
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
 
 

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_model import CONTROL, EOS, N_VOCAB, write_tiny_model
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.kv import layout
-from srb.engine.telling.events import DoneEvent, StartEvent
+from srb.engine.events import DoneEvent, StartEvent
+from srb.engine.kv_cache import allocator as layout
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, ModelLoadError, UnavailableError
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
+from srb.llama.model.tokenizer import LlamaTokenizer
 from srb.llama.native.context import Context
-from srb.llama.text.tokenizer import LlamaTokenizer
 from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama

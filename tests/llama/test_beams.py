@@ -12,10 +12,10 @@ import pytest
 from driver import check_order, request, run, stops
 from tiny_model import EOS, N_VOCAB, write_tiny_model
 
-from srb.engine.asking.request import CompletionRequest
 from srb.engine.engine import Engine
-from srb.engine.telling.events import Event, StreamEvent
-from srb.llama import LlamaBackend
+from srb.engine.events import Event, StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.llama.backend import LlamaBackend
 
 pytestmark = pytest.mark.llama
 

@@ -8,11 +8,11 @@ from driver import request, run, stops, texts
 from fake_backend import IN_STEP
 from tiny_model import write_tiny_model
 
-from srb.engine.asking.request import CompletionRequest
 from srb.engine.engine import Engine
-from srb.engine.telling.events import Event
+from srb.engine.events import Event
+from srb.engine.request import CompletionRequest
 from srb.errors import BackendError
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama

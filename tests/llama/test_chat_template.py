@@ -9,9 +9,8 @@ import pytest
 from tiny_model import CONTROL, EOS, write_tiny_model
 
 from srb.errors import InvalidRequestError, SettingsError
-from srb.llama import LlamaBackend
-from srb.llama.text.chat_template import ChatTemplate
-from srb.llama.text.named_templates import TEMPLATES
+from srb.llama.backend import LlamaBackend
+from srb.llama.model.chat_template import TEMPLATES, ChatTemplate
 from srb.options.settings import Settings
 
 SOURCE = """{{ bos_token }}{% for message in messages %}[{{ message.role }}] {{ message.content }}{{ eos_token }}

@@ -12,17 +12,16 @@ from driver import request, run, run_interrupted, stops, texts
 from llguidance import LLMatcher
 from tiny_model import CONTROL
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams, in_lark
 from srb.engine.engine import Engine
-from srb.engine.telling.events import StreamEvent
+from srb.engine.events import StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams, in_lark
 from srb.errors import InvalidRequestError, NoTokenError
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
+from srb.llama.grammar.constraint import GrammarMatcher
 from srb.llama.sampling.candidates import Candidates
-from srb.llama.sampling.constraint import Constraint
-from srb.wire.tools.call_format import PLAIN, CallFormat
+from srb.wire.tools.calls import PLAIN, CallFormat, CallReader
 from srb.wire.tools.offered import ToolFields, Tools, tools_of
-from srb.wire.tools.tool_calls import CallReader
 
 pytestmark = pytest.mark.llama
 
@@ -142,7 +141,7 @@ def test_a_grammar_that_turns_out_to_be_too_complex_allows_nothing() -> None:
         def get_error(self) -> str:
             return "parser error: Too many items (limit 30000; mask); try avoiding single-byte/short lexemes\n<x/>"
 
-    constraint = Constraint(cast(LLMatcher, Broken()), frozenset({2}), 3)
+    constraint = GrammarMatcher(cast(LLMatcher, Broken()), frozenset({2}), 3)
     assert not any(constraint.allows(token) for token in range(3))
     with pytest.raises(NoTokenError, match="too complex for this text: Too many items; write it") as caught:
         constraint.narrow(Candidates(3))

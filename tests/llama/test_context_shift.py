@@ -11,12 +11,12 @@ import pytest
 from driver import check_order, run, stops, texts
 from tiny_model import write_tiny_model
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, ModelLoadError
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
 from srb.options.engine_options import CACHE_TYPES
 from srb.options.settings import Settings
 from srb.serving.async_engine import AsyncEngine

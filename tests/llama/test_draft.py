@@ -10,12 +10,11 @@ import pytest
 from driver import request, run, texts
 from tiny_model import write_tiny_model
 
-from srb.engine.backend import Batch
-from srb.engine.costs import Costs
+from srb.engine.backend import Batch, Costs
 from srb.engine.engine import Engine
-from srb.engine.kv.radix import pack
+from srb.engine.kv_cache.radix import pack
 from srb.errors import BackendError, ModelLoadError
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
 from srb.llama.draft import LlamaDrafter
 from srb.options.settings import Settings
 
@@ -52,7 +51,7 @@ def test_the_model_itself_guesses_what_it_says(quick: Load, load: Load, tmp_path
     each = request("The night", n=n, temperature=0.0, max_tokens=60, ignore_eos=True)  # no end is likeliest there
     engine, plain = Engine(quick(sure, model=sure)), Engine(load(model=sure, draft_max=0))
     assert texts(run(engine, each)) == texts(run(plain, each))
-    assert engine.stats().n_met == engine.stats().n_ahead > 50 * n
+    assert engine.stats().n_accepted == engine.stats().n_drafted > 50 * n
     assert engine.stats().steps < 10
 
 
@@ -61,7 +60,7 @@ def test_another_model_changes_no_text(quick: Load, load: Load, tmp_path: Path) 
     each = request("Once upon a time", n=3, max_tokens=60, ignore_eos=True, banned_strings=tuple("abcdefgh"))
     engine = Engine(quick(draft))
     assert texts(run(engine, each)) == texts(run(Engine(load(draft_max=0)), each))
-    assert engine.stats().n_ahead > 0
+    assert engine.stats().n_drafted > 0
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -136,9 +135,9 @@ def test_it_sleeps_with_the_model(quick: Load) -> None:
     engine.step()
     engine.sleep()
     engine.sleep()
-    n_met = engine.stats().n_met
+    n_accepted = engine.stats().n_accepted
     assert texts(run(engine, each)) == said
-    assert engine.stats().n_met == 2 * n_met > 0
+    assert engine.stats().n_accepted == 2 * n_accepted > 0
 
 
 def test_more_tokens_at_the_end_are_no_other_vocabulary(quick: Load, tmp_path: Path) -> None:
@@ -147,7 +146,7 @@ def test_more_tokens_at_the_end_are_no_other_vocabulary(quick: Load, tmp_path: P
     engine = Engine(quick(draft))
     events = run(engine, request("Once upon a time", max_tokens=40, ignore_eos=True))
     assert len(texts(events)[0]) > 0
-    assert engine.stats().n_ahead > 0
+    assert engine.stats().n_drafted > 0
     assert engine.stats().last_error is None
 
 

@@ -11,9 +11,9 @@ import pytest
 from tiny_model import write_tiny_model
 
 from srb.errors import BackendError, ModelLoadError, UnavailableError
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
 from srb.llama.native.params import physical_cores
-from srb.llama.native.waiting import Waiting
+from srb.llama.native.threads import Waiting
 
 pytestmark = pytest.mark.llama
 

@@ -9,11 +9,11 @@ import pytest
 from driver import check_order, request, run
 from tiny_model import EOS
 
-from srb.engine.asking.request import CompletionRequest, Explore
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.telling.events import NodeEvent
-from srb.llama import LlamaBackend
+from srb.engine.events import NodeEvent
+from srb.engine.request import CompletionRequest, Explore
+from srb.llama.backend import LlamaBackend
 
 pytestmark = pytest.mark.llama
 

@@ -14,9 +14,10 @@ from tiny_model import write_tiny_model
 
 from srb.engine.engine import Engine
 from srb.errors import InvalidRequestError, ModelLoadError
-from srb.llama import LlamaBackend
-from srb.llama.files import fit, free_memory
-from srb.llama.native import ggml
+from srb.llama.backend import LlamaBackend
+from srb.llama.model import fit
+from srb.llama.model import weights as free_memory
+from srb.llama.native import library as ggml
 from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama

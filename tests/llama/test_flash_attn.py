@@ -12,11 +12,11 @@ from tiny_model import write_tiny_model
 
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.kept.slots import Slots
-from srb.engine.kv.layout import Load
-from srb.llama import LlamaBackend
+from srb.engine.kv_cache.allocator import Load
+from srb.engine.kv_cache.slots import Slots
 from srb.llama import backend as backend_module
-from srb.llama.native import flash_attn as rule
+from srb.llama.backend import LlamaBackend
+from srb.llama.native import attention as rule
 from srb.llama.native.state import relaid, retyped
 from srb.options.settings import Settings
 

@@ -5,17 +5,17 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from alone import GUESSES, NO_GUESSES
+from alone import NO_GUESSES, PROPOSERS
 from driver import run, stops, texts
 from llguidance import LLMatcher
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams, in_lark
-from srb.engine.costs import Costs
+from srb.engine.backend import Costs
 from srb.engine.engine import Engine
-from srb.engine.telling.events import Event, StreamEvent
-from srb.llama import LlamaBackend
-from srb.llama.sampling.constraint import Constraint
+from srb.engine.events import Event, StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams, in_lark
+from srb.llama.backend import LlamaBackend
+from srb.llama.grammar.constraint import GrammarMatcher
 
 pytestmark = pytest.mark.llama
 
@@ -68,18 +68,18 @@ def answer(backend: LlamaBackend, costs: Costs, n: int = 1, **options: Any) -> t
     ids=lambda options: "-".join(options) or "plain",
 )
 def test_a_text_is_that_without_guesses(backend: LlamaBackend, options: dict[str, Any]) -> None:
-    (events, engine), (expected, plain) = (answer(backend, costs, **options) for costs in (GUESSES, NO_GUESSES))
+    (events, engine), (expected, plain) = (answer(backend, costs, **options) for costs in (PROPOSERS, NO_GUESSES))
     assert texts(events) == texts(expected)
     assert stops(events) == stops(expected)
-    assert engine.stats().n_met > 5
-    assert plain.stats().n_ahead == 0
+    assert engine.stats().n_accepted > 5
+    assert plain.stats().n_drafted == 0
     assert engine.stats().steps < plain.stats().steps
 
 
 @pytest.mark.parametrize("post_sampling_probs", [False, True])
 def test_probabilities_are_those_without_guesses(backend: LlamaBackend, post_sampling_probs: bool) -> None:
     options: dict[str, Any] = {"logprobs": 3, "post_sampling_probs": post_sampling_probs}
-    said = [_tokens(answer(backend, costs, **options)[0]) for costs in (GUESSES, NO_GUESSES)]
+    said = [_tokens(answer(backend, costs, **options)[0]) for costs in (PROPOSERS, NO_GUESSES)]
     assert len(said[0]) == len(said[1]) > 50
     for token, other in zip(*said, strict=True):
         assert token.id == other.id
@@ -137,7 +137,7 @@ def test_the_longest_of_tokens_that_begin_with_each_other_is_forced(masks: list[
 
     matcher = Matcher()
     bytes_of = [piece.encode() if piece != "END" else b"" for piece in pieces]
-    constraint = Constraint(cast(LLMatcher, matcher), frozenset({5}), 6, bytes_of.__getitem__)
+    constraint = GrammarMatcher(cast(LLMatcher, matcher), frozenset({5}), 6, bytes_of.__getitem__)
     assert [pieces[token] for token in constraint.forced(16)] == forced
     assert matcher.place == 0, "the text itself has come no further"
 

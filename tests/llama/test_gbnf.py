@@ -14,9 +14,9 @@ import pytest
 from tiny_model import write_tiny_model
 
 from srb.errors import InvalidRequestError
+from srb.llama.grammar.constraint import LarkCompiler
 from srb.llama.sampling.candidates import Candidates
-from srb.llama.sampling.constraint import LarkCompiler
-from srb.llama.text.vocabulary import Vocabulary
+from srb.llama.vocabulary import Vocabulary
 from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 from driver import check_order, request, run, stops, texts
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.telling.events import ErrorEvent
+from srb.engine.events import ErrorEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
 
 pytestmark = pytest.mark.llama
 

@@ -9,11 +9,11 @@ import pytest
 from driver import request, run, stops, texts
 from tiny_model import write_tiny_model
 
-from srb.engine.asking.request import CompletionRequest
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.telling.events import StreamEvent
-from srb.llama import LlamaBackend
+from srb.engine.events import StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.llama.backend import LlamaBackend
 
 pytestmark = pytest.mark.llama
 

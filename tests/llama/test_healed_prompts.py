@@ -14,8 +14,8 @@ from tiny_model import N_VOCAB, write_tiny_model
 
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.telling.events import StreamEvent
-from srb.llama import LlamaBackend
+from srb.engine.events import StreamEvent
+from srb.llama.backend import LlamaBackend
 
 pytestmark = pytest.mark.llama
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from srb.errors import InvalidRequestError
-from srb.llama.media.image_file import read_image
+from srb.llama.multimodal.media_files import read_image
 
 SIZE = 40
 

@@ -10,7 +10,7 @@ from schema_writer import Writer, judge_of
 from tiny_model import write_tiny_model
 
 from srb.errors import InvalidRequestError
-from srb.llama.sampling.json_schema import MAX_MULTIPLE, UNENFORCED
+from srb.llama.grammar.json_schema import MAX_MULTIPLE, UNENFORCED
 
 pytestmark = pytest.mark.llama
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tiny_model import write_tiny_model
 
 from srb.engine.backend import Batch
-from srb.engine.kv.layout import Layout, Load
+from srb.engine.kv_cache.allocator import Layout, Load
 from srb.errors import ModelLoadError, SettingsError
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
 from srb.llama.layouts import FEWEST_STREAMS, Layouts
-from srb.llama.native.flash_attn import MEASURED, Pace, Paces
+from srb.llama.native.attention import MEASURED, Pace, Paces
 from srb.llama.native.state import first_position
 from srb.options.settings import Settings
 

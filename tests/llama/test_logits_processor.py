@@ -10,12 +10,12 @@ import pytest
 from driver import check_order, request, run, run_interrupted, stops, texts
 from tiny_model import N_VOCAB
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import LogitsProcessor
 from srb.engine.engine import Engine
-from srb.engine.telling.events import ErrorEvent, Event, StreamEvent
+from srb.engine.events import ErrorEvent, Event, StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import LogitsProcessor
 from srb.errors import LogitsProcessorError
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
 
 pytestmark = pytest.mark.llama
 

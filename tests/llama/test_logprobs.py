@@ -13,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from srb.engine.asking.request import CompletionRequest
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.telling.events import StreamEvent, Token
-from srb.llama import LlamaBackend
-from srb.llama.sampling.candidates import Candidates
-from srb.llama.sampling.logprobs import logprobs
+from srb.engine.events import StreamEvent, Token
+from srb.engine.request import CompletionRequest
+from srb.llama.backend import LlamaBackend
+from srb.llama.sampling.candidates import Candidates, logprobs
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 

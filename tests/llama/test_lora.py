@@ -7,13 +7,13 @@ import pytest
 from driver import run, texts
 from tiny_lora import write_merged, write_tiny_lora
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.prompts.adapters import Asked
-from srb.engine.telling.events import StreamEvent
+from srb.engine.events import StreamEvent
+from srb.engine.lora import Asked
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import ModelLoadError, SettingsError
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
 
 pytestmark = pytest.mark.llama
 

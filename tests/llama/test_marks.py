@@ -11,13 +11,13 @@ from driver import check_order, run, stops, texts, tokens_of
 from refused import loved, refusing
 from tiny_model import EOS, N_VOCAB
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch
+from srb.engine.constraints.banned_strings import opening_of
 from srb.engine.engine import Engine
-from srb.engine.rules.opening import opening_of
-from srb.engine.telling.events import Event, StreamEvent
-from srb.llama import LlamaBackend
+from srb.engine.events import Event, StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
+from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from srb.errors import ModelLoadError
-from srb.llama import LlamaBackend
-from srb.llama.files import model_file
-from srb.llama.files.model_file import files_of, find_model, fingerprint
+from srb.llama.backend import LlamaBackend
+from srb.llama.model import model_file
+from srb.llama.model.model_file import files_of, find_model, fingerprint
 from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama

@@ -8,9 +8,9 @@ import numpy as np
 from tiny_model import CONTROL, EOS, N_VOCAB, finish, write_tiny_model
 
 from srb.engine.engine import Engine
-from srb.llama import LlamaBackend
-from srb.llama.files.tensors import read_metadata
-from srb.llama.text.vocabulary import Vocabulary
+from srb.llama.backend import LlamaBackend
+from srb.llama.model.metadata import read_metadata
+from srb.llama.vocabulary import Vocabulary
 from srb.options.settings import Settings
 
 

@@ -10,9 +10,9 @@ import pytest
 from tiny_model import write_tiny_model
 
 import srb
-from srb.llama.files.model_sampling import sampling_of
+from srb.llama.model.metadata import sampling_of
 from srb.options.settings import Settings
-from srb.server.openapi.describe import describe
+from srb.server.openapi import describe
 from srb.wire.limits import Limits
 from srb.wire.request.body import parse
 from srb.wire.vendors import ROUTES

@@ -16,7 +16,7 @@ from driver import request, run
 from traffic import Ask, Program, Run, Said, Step, generate, shrink
 
 from srb.engine.engine import Engine
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama

@@ -14,7 +14,7 @@ from tiny_model import write_tiny_model
 
 from srb.engine.backend import Batch
 from srb.errors import ModelLoadError, SettingsError
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
 from srb.llama.native.params import context_params, is_on_gpu, model_params
 from srb.llama.tune.tuned import tuned_path
 from srb.options.settings import Settings

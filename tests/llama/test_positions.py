@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srb.llama.native.positions import Positions
+from srb.llama.native.batch import Positions
 
 Part = tuple[int, int] | int
 """An image with its cells and positions, or so many tokens."""

@@ -14,8 +14,8 @@ from alone import KINDS, Model, failure, report, tiny_adapter, tiny_model
 from traffic import Ask, Program, Run, press, shrink
 
 from srb.engine.backend import Batch
-from srb.engine.kv.layout import Layout
-from srb.llama import LlamaBackend
+from srb.engine.kv_cache.allocator import Layout
+from srb.llama.backend import LlamaBackend
 
 pytestmark = pytest.mark.llama
 

@@ -7,11 +7,11 @@ import pytest
 from driver import request, run, texts
 from tiny_model import write_tiny_model
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.telling.events import Event, StreamEvent
-from srb.llama import LlamaBackend
+from srb.engine.events import Event, StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
+from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama

@@ -16,14 +16,14 @@ from driver import run, texts
 from tiny_model import write_tiny_model
 from tiny_projector import N_CELLS, N_SOUND_CELLS, has_mtmd, png, wav, write_tiny_ear, write_tiny_projector
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.prompts.media import Media, PromptPart
-from srb.engine.telling.events import StreamEvent
+from srb.engine.events import StreamEvent
+from srb.engine.media import Media, PromptPart
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, ModelLoadError
 from srb.files.disk_cache import DiskCache
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
 from srb.llama.native.context import new_context
 
 pytestmark = [

@@ -12,15 +12,15 @@ from tiny_lora import write_tiny_lora
 from tiny_model import write_tiny_model
 from tiny_projector import has_mtmd, png, write_tiny_projector
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.resume import resume
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.telling.events import Event, StartEvent, StopEvent, StreamEvent
+from srb.engine.events import Event, StartEvent, StopEvent, StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.resume import resume
 from srb.errors import InvalidRequestError, ModelLoadError, SettingsError
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
-from srb.serving.making import make_engine
+from srb.serving.async_engine import make_engine
 
 pytestmark = pytest.mark.llama
 

@@ -15,13 +15,13 @@ import pytest
 from driver import request, run, stops, texts
 from tiny_model import EOS, N_VOCAB, write_tiny_model
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, NoTokenError
-from srb.llama import LlamaBackend
-from srb.llama.text.vocabulary import Vocabulary
+from srb.llama.backend import LlamaBackend
+from srb.llama.vocabulary import Vocabulary
 from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama

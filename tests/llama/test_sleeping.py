@@ -9,11 +9,11 @@ from driver import run, texts
 from tiny_lora import write_tiny_lora
 from tiny_model import write_tiny_model
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import UnavailableError
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
 
 pytestmark = pytest.mark.llama
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tiny_model import N_VOCAB
 
-from srb.engine.asking.sampling_params import SAMPLERS, SamplingParams
 from srb.engine.engine import Engine
-from srb.llama import LlamaBackend
-from srb.llama.sampling.logprobs import Floats
-from srb.llama.sampling.smoothing import smoothing
+from srb.engine.sampling_params import SAMPLERS, SamplingParams
+from srb.llama.backend import LlamaBackend
+from srb.llama.sampling.candidates import Floats
+from srb.llama.sampling.own_samplers import smoothing
 
 Load = Callable[..., LlamaBackend]
 OFF: dict[str, Any] = {"top_k": 0, "top_p": 1, "min_p": 0, "temperature": 1}

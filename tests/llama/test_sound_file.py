@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tiny_projector import wav
 
 from srb.errors import InvalidRequestError
-from srb.llama.media.sound_file import MAX_SECONDS, is_sound, safe_sound
+from srb.llama.multimodal.media_files import MAX_SECONDS, is_sound, safe_sound
 
 
 def with_header(

@@ -9,9 +9,9 @@ import pytest
 from alone import KINDS, tiny_model
 from driver import check_order, request, run, stops, texts, tokens_of
 
-from srb.engine.asking.request import CompletionRequest
 from srb.engine.engine import Engine
-from srb.llama import LlamaBackend
+from srb.engine.request import CompletionRequest
+from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama

@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 from tiny_lora import write_tiny_lora
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.programs.table import Table
-from srb.engine.programs.tokens import pair_tokens
-from srb.engine.prompts.adapters import Asked
-from srb.engine.telling.events import StreamEvent
+from srb.engine.events import StreamEvent
+from srb.engine.lora import Asked
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
+from srb.engine.score_table import Table, pair_tokens
 from srb.errors import InvalidRequestError, LogitsProcessorError, NotSupportedError
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
 from srb.serving.async_engine import AsyncEngine
 
 pytestmark = pytest.mark.llama

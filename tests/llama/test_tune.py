@@ -11,13 +11,14 @@ from tiny_model import write_tiny_model
 
 from srb.cli import main
 from srb.engine.backend import Batch
-from srb.llama import LlamaBackend
-from srb.llama.files import weights
-from srb.llama.native.flash_attn import Pace
+from srb.llama.backend import LlamaBackend
+from srb.llama.model import weights
+from srb.llama.native.attention import Pace
 from srb.llama.native.state import raised
-from srb.llama.sampling.logprobs import Floats
-from srb.llama.tune import background_load as others
-from srb.llama.tune import findings, formats, probe, search
+from srb.llama.sampling.candidates import Floats
+from srb.llama.tune import findings, probe, search
+from srb.llama.tune import probe as others
+from srb.llama.tune import tuned as formats
 from srb.llama.tune.findings import USUAL
 from srb.llama.tune.probe import Attention, Shape, Timings, Weights
 from srb.llama.tune.tuned import choose, kept_files, read_tuned

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from srb.llama import LlamaBackend
-from srb.llama.native.waiting import Crowd, Waiting, delayed_seconds
+from srb.llama.backend import LlamaBackend
+from srb.llama.native.threads import Crowd, Waiting, delayed_seconds
 
 tells_delays = pytest.mark.skipif(
     not Path("/proc/self/schedstat").exists(), reason="this kernel doesn't tell who waits for a CPU"

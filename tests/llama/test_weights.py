@@ -15,11 +15,11 @@ from tiny_model import write_tiny_model
 
 from srb.engine.engine import Engine
 from srb.errors import ModelLoadError
-from srb.llama import LlamaBackend
-from srb.llama.files import weights
-from srb.llama.files.tensors import read_tensors
-from srb.llama.files.weights import convert, converted_bytes, converted_path, mixed, reason_not_to_convert
-from srb.llama.native.flash_attn import MEASURED
+from srb.llama.backend import LlamaBackend
+from srb.llama.model import weights
+from srb.llama.model.metadata import read_tensors
+from srb.llama.model.weights import convert, converted_bytes, converted_path, mixed, reason_not_to_convert
+from srb.llama.native.attention import MEASURED
 from srb.llama.tune import tuned as tuned_module
 from srb.llama.tune.tuned import Tuned, choose, kept_files, read_tuned, tuned_path, write_tuned
 from srb.options.settings import Settings

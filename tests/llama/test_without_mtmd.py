@@ -8,7 +8,7 @@ import llama_cpp
 import pytest
 
 from srb.errors import ModelLoadError
-from srb.llama import LlamaBackend
+from srb.llama.backend import LlamaBackend
 
 pytestmark = pytest.mark.llama
 

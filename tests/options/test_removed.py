@@ -9,7 +9,7 @@ import pytest
 
 from srb.cli import main
 from srb.errors import InvalidRequestError, SettingsError
-from srb.options.removed import REMOVED, removal
+from srb.options.arguments import REMOVED, removal
 from srb.options.settings import load_settings
 from srb.terminal.options import BRANCH_NAMES, check_names
 from srb.wire.limits import Limits

@@ -9,8 +9,8 @@ from fake_backend import FakeBackend
 
 from srb.errors import HistoryError
 from srb.history.history import History
+from srb.server.access import Hosts
 from srb.server.app import SERVER_OPTIONS, create_app
-from srb.server.guards.hosts import Hosts
 from srb.server.run.keeper import Keeper
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits

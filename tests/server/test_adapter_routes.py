@@ -7,7 +7,7 @@ import pytest
 from fake_backend import FakeBackend
 from server.conftest import Client, Connect
 
-from srb.engine.prompts.adapters import Adapter
+from srb.engine.lora import Adapter
 
 ADAPTERS = (Adapter("plain", "a.gguf", "aa", 0.0), Adapter("wild", "b.gguf", "bb", 1.0))
 

@@ -9,7 +9,7 @@ from fake_backend import END, FakeBackend, babble, says, score
 from server.conftest import Connect
 
 from srb import __version__
-from srb.llama.text.chat_template import ChatTemplate
+from srb.llama.model.chat_template import ChatTemplate
 
 SOURCE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}a:{{ mood }}"
 HELLO = [{"role": "user", "content": "hi"}]  # "u:hi\na:"

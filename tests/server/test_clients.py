@@ -12,8 +12,8 @@ from typing import Any
 from fake_backend import END, FakeBackend
 from server.conftest import Client, Connect
 
-from srb.llama.text.chat_template import ChatTemplate
-from srb.wire.tools.call_format import PLAIN
+from srb.llama.model.chat_template import ChatTemplate
+from srb.wire.tools.calls import PLAIN
 
 CLIENTS = Path(__file__).parent / "clients"
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"

@@ -5,7 +5,7 @@ from fake_backend import FakeBackend, says
 from server.conftest import Client, Connect
 
 from srb.errors import SettingsError
-from srb.server.guards.cors import MAX_LOGGED, read_origins
+from srb.server.access import MAX_LOGGED, read_origins
 
 LOCAL = ["http://localhost", "http://localhost:3000", "https://127.0.0.1:1", "http://[::1]:8080", "tauri://localhost"]
 FOREIGN = [

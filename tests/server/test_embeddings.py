@@ -16,7 +16,7 @@ from fake_backend import FakeBackend, says
 from server.conftest import Connect
 from waiting import until
 
-from srb.wire.vectors import embeddings as module
+from srb.wire import embeddings as module
 
 
 @dataclass

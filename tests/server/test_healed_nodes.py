@@ -9,7 +9,7 @@ from fake_backend import Context
 from server.conftest import Connect
 from server.test_kept_requests import begin, get, go_on, run, snapshot_at, texts
 
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.sampling_params import SamplingParams
 from srb.history.history import History
 from srb.history.stories import prompt_at
 from srb.server.http.exchange import ENGINE

@@ -12,8 +12,8 @@ from server.conftest import Client, Connect
 
 from srb.errors import MisdirectedRequestError, SettingsError
 from srb.options.settings import Settings
-from srb.server.guards import hosts
-from srb.server.guards.hosts import Hosts, read_hosts
+from srb.server import access as hosts
+from srb.server.access import Hosts, read_hosts
 
 KNOWN = [
     *(

@@ -9,9 +9,9 @@ from fake_backend import FakeBackend
 from server.conftest import Connect
 from server.test_media_parts import FORMATS, Seeing
 
-from srb.engine.prompts.media import Media
-from srb.llama.text.chat_template import ChatTemplate
-from srb.serving.journal import Journal, memory_of
+from srb.engine.media import Media
+from srb.llama.model.chat_template import ChatTemplate
+from srb.serving.event_log import EventLog, rollback_of
 from srb.wire.serving import Serving
 
 KEPT: dict[str, Any] = {"keep_seconds": 900, "keep_bytes": 1 << 20}
@@ -38,7 +38,7 @@ async def test_bodies_and_images_are_not_kept(frozen: None, connect: Connect) ->
             text = await answer.text()  # else the connection isn't used again, and holds its request
             assert answer.status == 200, text
     await client.get("/health")  # the connection holds its last request
-    assert len(there(Journal)) == len(FORMATS) + len(TEXT)  # they are all kept
+    assert len(there(EventLog)) == len(FORMATS) + len(TEXT)  # they are all kept
     assert not [each for each in there(web.BaseRequest) if each.method == "POST"]
     assert there(Serving, Media) == []
     assert seeing.prompts
@@ -67,5 +67,5 @@ async def test_what_is_kept_is_counted(connect: Connect, path: str, body: dict[s
 
 def test_memory_counts_what_is_inside_and_nothing_twice() -> None:
     text = "ж" * 1_000
-    assert 2_000 < memory_of(text) < memory_of([{"a": (text, text)}, Serving]) < 3_000
-    assert memory_of([text, text + "x"]) > 2 * memory_of(text)
+    assert 2_000 < rollback_of(text) < rollback_of([{"a": (text, text)}, Serving]) < 3_000
+    assert rollback_of([text, text + "x"]) > 2 * rollback_of(text)

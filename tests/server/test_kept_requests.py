@@ -19,18 +19,18 @@ from fake_backend import FakeBackend, Gate, says
 from server.conftest import Client, Connect
 from waiting import Clock, until
 
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.kv.cells import Cells
-from srb.engine.kv.layout import Layout
+from srb.engine.kv_cache.allocator import Layout
+from srb.engine.kv_cache.cells import Cells
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import HistoryError, NotFoundError
 from srb.history import find, writer
 from srb.history.database import UnusableError
 from srb.history.history import History
 from srb.history.unfinished import unfinished
-from srb.llama.text.chat_template import ChatTemplate
+from srb.llama.model.chat_template import ChatTemplate
 from srb.server.http.exchange import ENGINE, LIMITS
 from srb.server.run import keeper
-from srb.server.run.keeping import KEEPER
+from srb.server.run.keeper import KEEPER
 from srb.serving import async_engine
 
 TEMPLATE = ChatTemplate("{% for each in messages %}{{ each.content }}{% endfor %}")

@@ -10,8 +10,8 @@ from server.conftest import Client, Connect
 from server.test_messages_responses import OPENAI, SOURCE, backend, events, posted
 from server.test_tools import PARIS, Model
 
-from srb.llama.text.chat_template import ChatTemplate
-from srb.serving import journal
+from srb.llama.model.chat_template import ChatTemplate
+from srb.serving import event_log as journal
 
 KEPT = {"keep_seconds": 900, "keep_bytes": 1 << 20}
 ENDED = ("completed", "incomplete", "cancelled", "failed")

@@ -13,10 +13,10 @@ from server.conftest import Connect
 from server.test_embeddings import FakeEmbedder
 
 from srb.server.http import exchange, sse
+from srb.wire.embeddings import to_json
 from srb.wire.llama_server.reply import Completion as LlamaCompletion
 from srb.wire.openai.reply import Completion
-from srb.wire.reply.encode import encode
-from srb.wire.vectors.embeddings import to_json
+from srb.wire.reply import encode
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 from fake_backend import FakeBackend, says
 from server.conftest import Connect
 
-from srb.engine.asking.model import SpecialTokens
-from srb.llama.text.chat_template import ChatTemplate
+from srb.engine.model import SpecialTokens
+from srb.llama.model.chat_template import ChatTemplate
 
 SILLY_TAVERN: dict[str, Any] = {
     "prompt": "Seraphina: Hello.\nYou:",

@@ -11,8 +11,8 @@ from aiohttp import ClientResponse
 from fake_backend import END, ByteTokenizer, FakeBackend, says, score
 from server.conftest import Client, Connect
 
-from srb.engine.asking.model import SpecialTokens
-from srb.llama.text.chat_template import ChatTemplate
+from srb.engine.model import SpecialTokens
+from srb.llama.model.chat_template import ChatTemplate
 from srb.server.app import create_app
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits

@@ -10,14 +10,14 @@ import pytest
 from fake_backend import END, FakeBackend, FakeReader
 from server.conftest import Client, Connect
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.prompts.media import Media
+from srb.engine.media import Media
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 from srb.history.events import pack_request, unpack_request
 from srb.history.history import History
-from srb.llama.text.chat_template import ChatTemplate
+from srb.llama.model.chat_template import ChatTemplate
 
 SOURCE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}a:"
 CAT, DOG = b"\x89cat" * 3, b"\x89dog" * 4

@@ -7,7 +7,7 @@ from aiohttp import ClientResponse
 from fake_backend import FakeBackend, says
 from server.conftest import Client, Connect
 
-from srb.llama.text.chat_template import ChatTemplate
+from srb.llama.model.chat_template import ChatTemplate
 
 SOURCE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}a:"
 HELLO = [{"role": "user", "content": "hi"}]  # "u:hi\na:"

@@ -15,13 +15,13 @@ from fake_backend import FakeBackend
 from server.conftest import Connect
 from server.test_embeddings import FakeEmbedder
 
-from srb.engine.asking.model import SpecialTokens
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.model import SpecialTokens
+from srb.engine.sampling_params import SamplingParams
 from srb.history.history import History
+from srb.server import openapi
+from srb.server import openapi as docs_page
+from srb.server.access import OPEN
 from srb.server.app import ROUTES, create_app
-from srb.server.guards.auth import OPEN
-from srb.server.openapi import describe as openapi
-from srb.server.openapi import docs_page
 from srb.server.routes import embeddings
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits

@@ -17,7 +17,7 @@ from srb.engine.engine import Engine
 from srb.errors import SettingsError
 from srb.options.settings import Settings
 from srb.server.run import serve as serve_module
-from srb.server.run.ready import check_fd, read_preload, tell_ready
+from srb.server.run.serve import check_fd, read_preload, tell_ready
 from srb.serving.async_engine import AsyncEngine
 
 MAKE = partial(Engine, cache_bytes=1 << 20)

@@ -11,7 +11,7 @@ from fake_backend import FakeBackend, Gate, babble, says
 from server.conftest import Client, Connect
 from waiting import Clock, until
 
-from srb.llama.text.chat_template import ChatTemplate
+from srb.llama.model.chat_template import ChatTemplate
 from srb.server.http.exchange import ENGINE
 
 BODY: dict[str, Any] = {"prompt": "p", "n": 3, "seed": 0, "max_tokens": 6, "ignore_eos": True, "stop": ["zz"]}

@@ -25,9 +25,9 @@ from srb.options.settings import Settings
 from srb.server.app import SERVER_OPTIONS, create_app
 from srb.server.http.runner import Runner
 from srb.server.run import serve as serve_module
-from srb.server.run.stopping import stop_signal
+from srb.server.run.serve import stop_signal
 from srb.serving.async_engine import AsyncEngine
-from srb.serving.log_format import LogFormatter
+from srb.serving.logs import LogFormatter
 from srb.wire.limits import Limits
 
 
@@ -197,7 +197,7 @@ from pathlib import Path
 from srb import cli
 from srb.serving.async_engine import AsyncEngine
 from srb.server.routes import about
-from srb.server.run import serve, stopping
+from srb.server.run import serve
 sys.path.insert(0, {tests!r})
 from fake_backend import FakeBackend
 
@@ -210,7 +210,7 @@ def script(_params, _tokens):
     print("it hangs", flush=True)
     threading.Event().wait()
 
-stopping.STOP_SECONDS = {seconds}
+serve.STOP_SECONDS = {seconds}
 about.docs.__code__ = hang.__code__
 serve.find_model = lambda _model: Path("fake.gguf")
 cli.fetch_model = lambda settings, _show: settings

@@ -6,8 +6,8 @@ import pytest
 from fake_backend import END, FakeBackend
 from server.conftest import Client, Connect
 
-from srb.engine.asking.model import SpecialTokens
-from srb.llama.text.chat_template import ChatTemplate
+from srb.engine.model import SpecialTokens
+from srb.llama.model.chat_template import ChatTemplate
 
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}

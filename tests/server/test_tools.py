@@ -6,9 +6,9 @@ from typing import Any
 from fake_backend import END, FakeBackend
 from server.conftest import Client, Connect
 
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.llama.text.chat_template import ChatTemplate
-from srb.wire.tools.call_format import PLAIN
+from srb.engine.sampling_params import SamplingParams
+from srb.llama.model.chat_template import ChatTemplate
+from srb.wire.tools.calls import PLAIN
 
 SIMPLE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
 NATIVE = (

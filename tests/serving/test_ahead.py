@@ -10,16 +10,16 @@ from driver import check_order, request, run, stops, texts, tokens_of
 from fake_backend import FakeBackend, Gate, babble
 from waiting import until
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import MAX_SEED, SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.prompts.adapters import Adapter
-from srb.engine.telling.events import DoneEvent, Event, StartEvent, StopEvent
+from srb.engine.events import DoneEvent, Event, StartEvent, StopEvent
+from srb.engine.lora import Adapter
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import MAX_SEED, SamplingParams
 from srb.errors import InvalidRequestError, QueueFullError
-from srb.serving import ahead as ahead_module
-from srb.serving.ahead import MOST_REQUESTS, Ahead
+from srb.serving import prefetch as ahead_module
 from srb.serving.async_engine import AsyncEngine
-from srb.serving.journal import Journal
+from srb.serving.event_log import EventLog
+from srb.serving.prefetch import MOST_REQUESTS, Prefetcher
 
 
 def swipe(n: int = 1, *, ahead: int = 2, any_seed: bool = True, prompt: str = "p", **params: Any) -> CompletionRequest:
@@ -34,7 +34,7 @@ def engine_on(backend: FakeBackend, **options: Any) -> AsyncEngine:
 async def collect(engine: AsyncEngine, each: CompletionRequest, owner: str | None = None) -> list[Event]:
     """The events of a request, as the server asks for them."""
     each, said, _ = engine.ahead.give(each, owner)
-    async with await engine.submit(each, journal=Journal(each, owner=owner), said=said) as stream:
+    async with await engine.submit(each, journal=EventLog(each, owner=owner), said=said) as stream:
         events = await stream.collect()
     check_order(events, each)
     return events
@@ -172,7 +172,7 @@ async def test_what_has_begun_goes_on_when_it_is_asked_for() -> None:
         each, said, _ = engine.ahead.give(swipe(ignore_eos=True))
         assert len(text(said)) >= 1
         assert not isinstance(said[-1], DoneEvent)
-        stream = await engine.submit(each, journal=Journal(each), said=said)
+        stream = await engine.submit(each, journal=EventLog(each), said=said)
         assert [*await anext(stream)] == [*said]  # while the engine still stands
         gate.open()
         events = [*said, *await stream.collect()]
@@ -183,7 +183,7 @@ async def test_what_has_begun_goes_on_when_it_is_asked_for() -> None:
         assert text(await collect(engine, swipe(ignore_eos=True))) == text_of(2, ignore_eos=True)
 
 
-async def until_it_draws(engine: AsyncEngine, gate: Gate) -> Ahead:
+async def until_it_draws(engine: AsyncEngine, gate: Gate) -> Prefetcher:
     """Lets the backend go on until something was drawn ahead."""
     await until(lambda: gate.holds)
     while not engine.ahead.n_tokens:

@@ -10,15 +10,15 @@ from driver import check_order, request, stops, texts
 from fake_backend import FakeBackend, FakeCompiled, Gate, babble, says
 from waiting import Clock, until
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.kept.slots import Slots
-from srb.engine.telling.events import ErrorEvent, Event, StartEvent
+from srb.engine.events import ErrorEvent, Event, StartEvent
+from srb.engine.kv_cache.slots import Slots
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import EngineDeadError, InvalidRequestError, ModelLoadError, QueueFullError, UnavailableError
 from srb.serving.async_engine import AsyncEngine
-from srb.serving.journal import Journal
-from srb.serving.roster import Roster
+from srb.serving.event_log import EventLog
+from srb.serving.request_registry import RequestRegistry
 
 
 def engine_on(backend: FakeBackend, **options: Any) -> AsyncEngine:
@@ -117,8 +117,8 @@ async def test_abort_says_whether_there_was_anything_to_abort() -> None:
 
 async def test_an_abort_of_what_runs_reaches_the_engine_also_before_it_is_known_to_have_the_request() -> None:
     ended: list[tuple[Any, ...]] = []
-    roster = Roster(lambda *abort: ended.append(abort))
-    roster.add(Journal(each := request(n=2)), 0)
+    roster = RequestRegistry(lambda *abort: ended.append(abort))
+    roster.add(EventLog(each := request(n=2)), 0)
     assert roster.abort(each.id, 0)
     assert ended == []  # the engine may not know it yet
     roster.put([StartEvent(each.id, 2, 1, 0, 20, (0, 1), (None, None))])

@@ -12,8 +12,7 @@ from driver import request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.telling.events import (
+from srb.engine.events import (
     DoneEvent,
     ErrorEvent,
     Event,
@@ -25,9 +24,9 @@ from srb.engine.telling.events import (
     Token,
     Usage,
 )
+from srb.engine.request import CompletionRequest
 from srb.errors import BackendError, InvalidRequestError, UnavailableError
-from srb.serving.journal import MAX_READ, MERGE_ABOVE, Cursor, Journal
-from srb.serving.request_stream import RequestStream
+from srb.serving.event_log import MAX_READ, MERGE_ABOVE, Cursor, EventLog, RequestStream
 
 COUNT = 3
 START = StartEvent("r", COUNT, 1, 0, 9, (0, 1, 2), (None, None, None))
@@ -78,7 +77,7 @@ REQUESTS = [
 ]
 
 
-def read(journal: Journal, at: int = 0) -> list[tuple[int, Event]]:
+def read(journal: EventLog, at: int = 0) -> list[tuple[int, Event]]:
     return list(_read(Cursor(journal, at)))
 
 
@@ -92,7 +91,7 @@ def _read(cursor: Cursor) -> Iterator[tuple[int, Event]]:
 def test_every_cut_resumed_is_the_undisturbed_stream(asked: CompletionRequest, data: st.DataObject, seed: int) -> None:
     """Events come while several read, each at a pace of its own, and each is cut off now and then."""
     events = data.draw(events_of(asked))
-    rng, journal = random.Random(seed), Journal(asked)
+    rng, journal = random.Random(seed), EventLog(asked)
     readers = [(Cursor(journal), list[tuple[int, Event]]()) for _ in range(3)]
     left = list(events)
     while left or any(cursor.at < len(journal) for cursor, _ in readers):
@@ -114,7 +113,7 @@ def test_who_is_late_gets_neighbours_merged_and_can_be_cut_off_anywhere(data: st
     runs = data.draw(st.lists(st.tuples(indexes, st.integers(1, 900)), min_size=3))
     events: list[Event] = [said(index, f"{index}{k} ", k) for index, length in runs for k in range(length)]
     events += [said(0, "x")] * (MERGE_ABOVE + 1)
-    journal = Journal(asking(return_tokens=True))
+    journal = EventLog(asking(return_tokens=True))
     journal.put([START, *events])
     journal.put([DONE])
     merged = read(journal)
@@ -132,12 +131,12 @@ def test_who_is_late_gets_neighbours_merged_and_can_be_cut_off_anywhere(data: st
 
 
 def test_few_unread_events_stay_as_they_are_and_those_with_probabilities_always() -> None:
-    journal = Journal(asking())
+    journal = EventLog(asking())
     few: list[Event] = [said(0, "x")] * (MERGE_ABOVE - 1)
     journal.put(few)
     journal.put([DONE])
     assert [event for _, event in read(journal)] == [*few, DONE]
-    journal = Journal(asking(logprobs=0))
+    journal = EventLog(asking(logprobs=0))
     many: list[Event] = [StreamEvent("r", 0, "a", (), token(0, -0.5))] * (2 * MERGE_ABOVE)
     journal.put(many)
     journal.put([DONE])
@@ -145,7 +144,7 @@ def test_few_unread_events_stay_as_they_are_and_those_with_probabilities_always(
 
 
 def test_only_events_that_there_are_can_be_gone_on_behind() -> None:
-    journal = Journal(asking())
+    journal = EventLog(asking())
     journal.put([START, said(0, "a")])
     for at in (-1, 3):
         with pytest.raises(InvalidRequestError, match=f"from 0 to 2, .* got {at}"):
@@ -154,7 +153,7 @@ def test_only_events_that_there_are_can_be_gone_on_behind() -> None:
 
 
 def test_what_follows_from_the_events() -> None:
-    journal = Journal(asking())
+    journal = EventLog(asking())
     assert (journal.started, journal.done, journal.living) == (False, False, {0, 1, 2})
     journal.put([START, said(1, "é"), ErrorEvent("r", 1, error := BackendError("broken")), stopped(1)])
     assert (journal.started, journal.error, journal.living, journal.stops) == (True, error, {0, 2}, [stopped(1)])
@@ -163,7 +162,7 @@ def test_what_follows_from_the_events() -> None:
 
 
 def test_an_event_takes_a_few_bytes() -> None:
-    journal = Journal(asking())
+    journal = EventLog(asking())
     tracemalloc.start()
     for number in range(20_000):
         journal.put([said(number % COUNT, " word")])
@@ -177,7 +176,7 @@ def test_the_estimate_of_the_memory_is_about_right(top: int | None) -> None:
     asked = dataclasses.replace(request(n=COUNT), id="r", logprobs=top)
     likeliest = tuple(Token(k, f"token {k}".encode(), -float(k)) for k in range(top or 0))
     tracemalloc.start()
-    journal = Journal(asked)
+    journal = EventLog(asked)
     for number in range(1_000):
         each = None if top is None else Token(number, f"word {number}".encode(), -0.5, likeliest)
         journal.put([StreamEvent("r", 0, f"word {number}", (), each)])
@@ -187,7 +186,7 @@ def test_the_estimate_of_the_memory_is_about_right(top: int | None) -> None:
 
 
 async def test_a_reader_that_waits_is_woken_and_a_cancelled_wait_loses_nothing() -> None:
-    journal = Journal(asking())
+    journal = EventLog(asking())
     stream = RequestStream(journal, lambda _stream: None)
     waiting = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
@@ -204,7 +203,7 @@ async def test_a_reader_that_waits_is_woken_and_a_cancelled_wait_loses_nothing()
 
 
 async def test_collecting_tells_why_a_request_never_started() -> None:
-    journal = Journal(asking())
+    journal = EventLog(asking())
     journal.put([*map(stopped, range(COUNT)), DONE])
     journal.refusal = UnavailableError("too late")
     with pytest.raises(UnavailableError, match="too late"):

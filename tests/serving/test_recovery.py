@@ -11,17 +11,17 @@ from driver import check_order, request, stops, texts
 from fake_backend import FakeBackend, Gate, babble
 from waiting import until
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.kv.cells import Cells
-from srb.engine.kv.layout import Layout
-from srb.engine.prompts.adapters import Adapter
-from srb.engine.telling.events import ErrorEvent, Event, StartEvent, StopEvent
+from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent
+from srb.engine.kv_cache.allocator import Layout
+from srb.engine.kv_cache.cells import Cells
+from srb.engine.lora import Adapter
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, EngineDeadError
 from srb.serving import async_engine
 from srb.serving.async_engine import AsyncEngine
-from srb.serving.roster import Roster
+from srb.serving.request_registry import RequestRegistry
 
 
 class BugError(Exception):
@@ -96,9 +96,9 @@ async def test_an_exception_outside_of_a_decode(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_an_exception_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    put, calls = Roster.put, 0
+    put, calls = RequestRegistry.put, 0
 
-    def fail_once(self: Roster, events: list[Event]) -> None:
+    def fail_once(self: RequestRegistry, events: list[Event]) -> None:
         nonlocal calls
         calls += 1
         if calls == 5:
@@ -107,7 +107,7 @@ async def test_an_exception_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -
 
     each = request(n=4, max_tokens=20)
     (expected,) = await undisturbed(each)
-    monkeypatch.setattr(Roster, "put", fail_once)
+    monkeypatch.setattr(RequestRegistry, "put", fail_once)
     async with engine_on(FakeBackend()) as engine:
         check_same(await collect(engine, each), expected, each)
         assert engine.health.engine_restarts == 0

@@ -3,8 +3,7 @@ import logging
 from pathlib import Path
 
 from srb.errors import BackendError, InvalidRequestError
-from srb.serving.log_format import LogFormatter
-from srb.serving.request_log import logfmt
+from srb.serving.logs import LogFormatter, logfmt
 
 
 def test_logfmt_quotes_what_is_not_one_plain_word() -> None:

@@ -22,17 +22,17 @@ from tiny_lora import write_tiny_lora
 from tiny_model import WINDOW, write_tiny_model
 from traffic import Abort, Ask, Program, Run, Step, banned, matched, refused, tokens, words
 
-from srb.engine.asking.request import CompletionRequest, Resumed
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.costs import Costs
+from srb.engine.backend import Costs
 from srb.engine.engine import Engine
-from srb.engine.kv.layout import Layout, Load
-from srb.engine.telling.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
-from srb.engine.telling.stats import EngineStats
+from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
+from srb.engine.kv_cache.allocator import Layout, Load
+from srb.engine.request import CompletionRequest, Resumed
+from srb.engine.sampling_params import SamplingParams
+from srb.engine.stats import EngineStats
 from srb.errors import InvalidRequestError
 from srb.files.disk_cache import DiskCache
-from srb.llama import LlamaBackend
-from srb.llama.native import log
+from srb.llama.backend import LlamaBackend
+from srb.llama.native import library as log
 from srb.options.settings import Settings
 
 KINDS = {"full": "llama", "window": "gemma3", "recurrent": "mamba", "hybrid": "jamba"}
@@ -58,7 +58,7 @@ DRAWS: tuple[dict[str, Any], ...] = (
 NO_GUESSES = Costs(step=0.0, row=1.0, prompt_token=1.0, row_cell=0.0, prompt_cell=0.0)
 """Those of a reference: a row for a token that is guessed costs as much as a step, so none is guessed."""
 
-GUESSES = dataclasses.replace(NO_GUESSES, step=100.0)
+PROPOSERS = dataclasses.replace(NO_GUESSES, step=100.0)
 """Those with which whatever may be guessed is evaluated."""
 
 _MOST_HELD = 3
@@ -169,7 +169,7 @@ class Model:
         """
         backend = self.load(program)
         if program.guesses:
-            backend._estimated = GUESSES
+            backend._estimated = PROPOSERS
         try:
             trial = _Trial(self, program, backend)
             trial.run(program)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.resume import resume
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.telling.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.resume import resume
+from srb.engine.sampling_params import SamplingParams
 
 
 def request(prompt: str | list[str] = "p", n: int = 1, **params: object) -> CompletionRequest:

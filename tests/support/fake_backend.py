@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from itertools import repeat
 
-from srb.engine.asking.model import ChatTemplate, Drafter, Embedder, ModelInfo, Ranked, SpecialTokens
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.backend import Batch, Logprobs, State
-from srb.engine.costs import Costs
-from srb.engine.kv.layout import Layout, Load
-from srb.engine.prompts.adapters import Adapter, Lora, key_of
-from srb.engine.prompts.media import Media, MediaReader, whole
+from srb.engine.backend import Batch, Costs, Logprobs, State
+from srb.engine.kv_cache.allocator import Layout, Load
+from srb.engine.lora import Adapter, Lora, key_of
+from srb.engine.media import Media, MediaReader, whole
+from srb.engine.model import ChatTemplate, Drafter, Embedder, ModelInfo, Ranked, SpecialTokens
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, InvalidRequestError, NoTokenError
 
 END = 256
@@ -355,15 +354,15 @@ class FakeBackend:
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         assert not self.closed
         assert not self.asleep.is_set()
-        assert 0 < len(batch) <= self.n_batch + self.n_parallel or batch.atom, (
+        assert 0 < len(batch) <= self.n_batch + self.n_parallel or batch.placeholder, (
             len(batch),
             self.n_batch,
             self.n_parallel,
         )
-        if batch.atom:
+        if batch.placeholder:
             assert isinstance(self.media, FakeReader), "nobody has read this"
-            self.media.n_waited += self.media.asked[batch.atom.name] <= self.media.n_wait
-            assert tuple(batch.tokens) == batch.atom.tokens, "media are evaluated whole and alone"
+            self.media.n_waited += self.media.asked[batch.placeholder.name] <= self.media.n_wait
+            assert tuple(batch.tokens) == batch.placeholder.tokens, "media are evaluated whole and alone"
             assert not any(batch.logits)
             self.media.n_encoded += 1
         assert sum(batch.logits) <= self.n_outputs + self.n_parallel
@@ -382,7 +381,7 @@ class FakeBackend:
                 if interrupted and interrupted():
                     return False
             cells = self.sequences[seq_id]
-            assert (token < 0) if batch.atom else (0 <= token < N_VOCAB)
+            assert (token < 0) if batch.placeholder else (0 <= token < N_VOCAB)
             assert position == len(cells), "a gap or an overlap in the positions"
             assert position >= self.continuable_from(seq_id), "what the row sees isn't there any more"
             assert not cells or cells[-1].lora == batch.setting, "it goes on from what has other adapters"

@@ -22,9 +22,9 @@ from memory_store import MemoryStore
 from mixed import ascii_babble
 from waiting import until
 
-from srb.engine.asking.request import CompletionRequest
 from srb.engine.engine import Engine
-from srb.engine.telling.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
+from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
+from srb.engine.request import CompletionRequest
 from srb.errors import BackendError, SrbError
 from srb.history import writer
 from srb.history.database import connect
@@ -32,7 +32,7 @@ from srb.history.history import History
 from srb.history.recorder import Submitted
 from srb.serving import async_engine
 from srb.serving.async_engine import AsyncEngine
-from srb.serving.roster import Roster
+from srb.serving.request_registry import RequestRegistry
 
 N_CLIENTS = 6
 
@@ -142,7 +142,7 @@ async def run(seed: int, path: Path, *, n_requests: int, every: int) -> int:
             (Engine, "step"),
         ):
             stack.enter_context(faults.before(owner, name, *ANY))
-        stack.enter_context(faults.before(Roster, "put", MemoryError(), BugError()))
+        stack.enter_context(faults.before(RequestRegistry, "put", MemoryError(), BugError()))
         stack.enter_context(faults.before(asyncio, "to_thread", RuntimeError("can't start new thread")))
         stack.enter_context(mock.patch.object(async_engine, "MAX_FAILURES", 1_000_000))
         faults.is_on = True

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from srb.engine.backend import State
-from srb.engine.kept.store import Record, StoreStats
-from srb.engine.kv.radix import Tokens
+from srb.engine.kv_cache.radix import Tokens
+from srb.engine.kv_cache.state_store import Record, StoreStats
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredEntries:
     """A piece that the store has."""
 
     family: str
@@ -21,7 +21,7 @@ class Stored:
 class MemoryStore:
     """A store as one process sees it. The dict has the pieces by name, and is the same for all processes."""
 
-    def __init__(self, pieces: dict[str, Stored]) -> None:
+    def __init__(self, pieces: dict[str, StoredEntries]) -> None:
         self._pieces = pieces
         self._untold = dict(pieces)
         self.room = 1 << 30
@@ -41,7 +41,9 @@ class MemoryStore:
     ) -> str | None:
         assert parent is None or parent in self._pieces
         name = repr((parent, start, tokens.tolist(), key))
-        self._pieces[name] = Stored(family, Record(name, parent, start, tokens, key, logits is not None), state, logits)
+        self._pieces[name] = StoredEntries(
+            family, Record(name, parent, start, tokens, key, logits is not None), state, logits
+        )
         return name
 
     def get(self, name: str) -> tuple[State, bytes | None] | None:

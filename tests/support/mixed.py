@@ -5,7 +5,7 @@ import math
 
 from fake_backend import END, IN_STEP, babble
 
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.sampling_params import SamplingParams
 
 
 def ascii_babble(params: SamplingParams, tokens: tuple[int, ...]) -> int:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Collection
 
 from driver import texts
 
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.telling.events import Event
+from srb.engine.events import Event
+from srb.engine.sampling_params import SamplingParams
 
-Draw = Callable[[tuple[int, ...], Collection[int]], int]
+SamplingInput = Callable[[tuple[int, ...], Collection[int]], int]
 """Returns the next token after the generated ones, but none of the tokens in the second argument."""
 
 
@@ -26,7 +26,7 @@ def has(text: str, phrase: str) -> bool:
     return lower(phrase[4:]) in lower(text) if phrase.startswith("(?i)") else phrase in text
 
 
-def refusing(draw: Draw, params: SamplingParams, end: int) -> tuple[str, list[int], str | None]:
+def refusing(draw: SamplingInput, params: SamplingParams, end: int) -> tuple[str, list[int], str | None]:
     """The text, tokens and stop reason of an alternative. Each token is one character."""
     tokens: list[int] = []
     n_said = 0

@@ -8,11 +8,11 @@ from fake_backend import ByteTokenizer, FakeBackend
 
 from srb.cluster.replica import Replica
 from srb.cluster.replicas import ReplicaLostError, Report, Said
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Backend
 from srb.engine.engine import Engine
-from srb.engine.telling.events import AbortReason
+from srb.engine.events import AbortReason
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, ModelLoadError
 from srb.options.settings import Settings
 from srb.serving.async_engine import AsyncEngine

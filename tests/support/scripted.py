@@ -13,13 +13,13 @@ from aiohttp import web
 from fake_backend import Context, FakeBackend, Script, scores
 from real_server import Asked
 
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Logprobs
 from srb.engine.engine import Engine
+from srb.engine.sampling_params import SamplingParams
 from srb.history.history import History
-from srb.llama.text.chat_template import ChatTemplate
+from srb.llama.model.chat_template import ChatTemplate
+from srb.server.access import Hosts
 from srb.server.app import SERVER_OPTIONS, create_app
-from srb.server.guards.hosts import Hosts
 from srb.server.run.keeper import Keeper
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits

@@ -11,7 +11,7 @@ from rich.console import Console
 from terminal.conftest import Run
 from terminal.test_show import START, stop
 
-from srb.llama.text.chat_template import ChatTemplate
+from srb.llama.model.chat_template import ChatTemplate
 from srb.terminal import generate
 from srb.terminal.generate import go_on
 from srb.terminal.show import Alternative, Growing

@@ -14,7 +14,7 @@ import pytest
 from fake_backend import END, FakeBackend
 from terminal.conftest import Run
 
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.sampling_params import SamplingParams
 from srb.terminal.comparison.results import read_results
 
 pytestmark = pytest.mark.e2e  # it needs no model, but drawing the plots takes long

@@ -11,7 +11,7 @@ from engine.test_healing import Spaces
 from fake_backend import END, FakeBackend, says
 from terminal.conftest import Run
 
-from srb.serving.roster import Roster
+from srb.serving.request_registry import RequestRegistry
 from srb.terminal.show import PlainLines
 
 
@@ -134,8 +134,10 @@ def test_wrong_options_are_found_before_the_model_is_loaded(
 def test_a_variable_for_servers_ends_nothing_here(
     srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("srb.serving.roster.Roster._set_timers", lambda roster, _living: limits.append(roster))
-    limits: list[Roster] = []
+    monkeypatch.setattr(
+        "srb.serving.request_registry.RequestRegistry._set_timers", lambda roster, _living: limits.append(roster)
+    )
+    limits: list[RequestRegistry] = []
     monkeypatch.setenv("SRB_REQUEST_TIMEOUT", "1")
     assert srb("generate", "p", "-n", "1") == 0
     assert [roster._request_timeout for roster in limits] == [0]
@@ -144,13 +146,13 @@ def test_a_variable_for_servers_ends_nothing_here(
 def test_what_the_engine_ends_is_said(
     srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = Roster.taken
+    taken = RequestRegistry.taken
 
-    def abort(roster: Roster, request_id: str) -> None:
+    def abort(roster: RequestRegistry, request_id: str) -> None:
         taken(roster, request_id)
         roster.abort(request_id, 1, "timeout")
 
-    monkeypatch.setattr(Roster, "taken", abort)
+    monkeypatch.setattr(RequestRegistry, "taken", abort)
     assert srb("generate", "p", "-n", "2", "--ignore-eos", "--max-tokens", "1000") == 1
     assert capsys.readouterr().err == "srb: alternative 1 was ended: timeout\n"
 

@@ -10,8 +10,7 @@ import pytest
 from srb.cli import main
 from srb.history import stories
 from srb.history.history import History
-from srb.history.nodes import NewNode
-from srb.history.texts import add_text
+from srb.history.nodes import NewNode, add_text
 
 DAY = 86_400
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from srb.engine.asking.meanings import meanings
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.sampling_params import SamplingParams
+from srb.engine.validation.fields import meanings
 from srb.terminal.options import REQUEST_FIELDS, add_field_arguments, given_fields
 from srb.wire.request.body_fields import ALIASES
-from srb.wire.request.completion_fields import CompletionFields
+from srb.wire.request.completion import CompletionFields
 from srb.wire.request.fields import SamplingFields, descriptions
 
 

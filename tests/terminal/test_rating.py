@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from srb.errors import SettingsError
 from srb.terminal.comparison.measures import Findings, Kind, Result, groups_of
-from srb.terminal.comparison.rate import create_app
-from srb.terminal.comparison.rating import Rating, Ratings, Strength, pairs_of, read_ratings, strengths
+from srb.terminal.comparison.rating import Rating, Ratings, Strength, create_app, pairs_of, read_ratings, strengths
 from srb.terminal.comparison.report import render
 
 A, B, C = kinds = [("", "m", name) for name in "abc"]

@@ -12,7 +12,7 @@ from terminal.conftest import Run
 from terminal.test_compare import lines, table
 
 from srb.errors import SettingsError
-from srb.llama.text.chat_template import ChatTemplate
+from srb.llama.model.chat_template import ChatTemplate
 from srb.terminal.comparison.measures import Findings
 from srb.terminal.comparison.results import Results, read_results
 
@@ -228,7 +228,7 @@ def test_a_judge_that_has_no_answer_is_told_once(srb: Run, capsys: pytest.Captur
 
 
 def test_a_model_that_isnt_there_is_told_before_another_runs(srb: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from srb.llama.files.model_file import find_model
+    from srb.llama.model.model_file import find_model
 
     monkeypatch.setattr("srb.terminal.source.find_model", lambda path: find_model(path) if path else Path("fake"))
     Path("spec.toml").write_text('n = 1\nprompts = ["p"]\n[models]\none = {}\ntwo = "nowhere.gguf"\n')

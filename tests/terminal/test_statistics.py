@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from driver import few
 
-from srb.terminal.comparison.measures import Findings, Result, groups_of, shared_means
+from srb.terminal.comparison.measures import Findings, Result, groups_of, interval, margin, p_value, shared_means
 from srb.terminal.comparison.measures import tests_of as compared
 from srb.terminal.comparison.report import render
 from srb.terminal.comparison.results import result_of
-from srb.terminal.comparison.statistics import interval, margin, p_value
 
 RUNS = 4_000
 

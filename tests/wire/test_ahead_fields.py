@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from srb.engine.asking.request import CompletionRequest
+from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
 from srb.wire.llama_server import body as llama_body

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from srb.wire.reply import encode as encode_module
-from srb.wire.reply.encode import encode
+from srb.wire import reply as encode_module
+from srb.wire.reply import encode
 
 TOKEN = {"token": "é\ud800", "logprob": -0.5, "bytes": [195, 169], "top_logprobs": [{"id": 1}, {}, None]}
 SMALL: list[Any] = [None, 1, "é", [], {}, {"a": []}, [1] * 10_000]

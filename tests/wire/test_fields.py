@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SAMPLERS, SamplingParams, in_lark
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SAMPLERS, SamplingParams, in_lark
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
 from srb.wire.llama_server import body as llama_body

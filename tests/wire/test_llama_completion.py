@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from fake_backend import ByteTokenizer
 
-from srb.engine.asking.intake import Intake
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.telling.events import ErrorEvent, ProgressEvent, StartEvent, StopEvent, StreamEvent, Timings
+from srb.engine.events import ErrorEvent, ProgressEvent, StartEvent, StopEvent, StreamEvent, Timings
+from srb.engine.limits import RequestLimits
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError
 from srb.wire.limits import Limits
 from srb.wire.llama_server.body import parse_completion
@@ -22,7 +22,7 @@ LIMITS = Limits("fake", n=4, max_n=8)
 
 def completion(**body: Any) -> tuple[Completion, list[float]]:
     parsed = parse_completion(
-        json.dumps({"prompt": "p", "seed": 0} | body).encode(), LIMITS, Intake(TOKENIZER, 4096).tokenize
+        json.dumps({"prompt": "p", "seed": 0} | body).encode(), LIMITS, RequestLimits(TOKENIZER, 4096).tokenize
     )
     now = [100.0]
     return Completion(parsed, model="fake", detokenize=TOKENIZER.detokenize, clock=lambda: now[0]), now

@@ -1,6 +1,6 @@
 import pytest
 
-from srb.wire.vectors.embeddings import normalize
+from srb.wire.embeddings import normalize
 
 
 def test_normalizations() -> None:

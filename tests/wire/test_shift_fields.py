@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.telling.events import StartEvent, StopEvent, Timings
+from srb.engine.events import StartEvent, StopEvent, Timings
+from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
 from srb.wire.llama_server import body as llama_body
 from srb.wire.native import reply as native
-from srb.wire.reply.timings import timings
+from srb.wire.reply import timings
 from srb.wire.request.body import parse
 
 LIMITS = Limits("fake", n=2, max_n=8)

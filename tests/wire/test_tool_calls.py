@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from srb.llama.text.chat_template import ChatTemplate
-from srb.wire.tools.call_format import PLAIN, CallFormat, call_format
-from srb.wire.tools.plain_tools import without_tools
-from srb.wire.tools.tool_calls import CallReader, Delta, call_id
+from srb.llama.model.chat_template import ChatTemplate
+from srb.wire.tools.calls import PLAIN, CallFormat, CallReader, Delta, call_format, call_id
+from srb.wire.tools.offered import without_tools
 
 HEAD = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
 TAIL = "<|end|>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"

@@ -11,19 +11,17 @@ import llama_cpp
 import numpy as np
 
 from srb.engine.backend import Batch, State
-from srb.engine.kv.layout import Layout
-from srb.engine.prompts.adapters import Lora
-from srb.engine.prompts.media import Media
+from srb.engine.kv_cache.allocator import Layout
+from srb.engine.lora import Lora
+from srb.engine.media import Media
 from srb.errors import BackendError, ModelLoadError
-from srb.llama.adapters import Pointers, set_adapters
-from srb.llama.control_vectors import set_control_vectors
-from srb.llama.media.projector import LlamaMedia
-from srb.llama.native import log
+from srb.llama.adapters import Pointers, set_adapters, set_control_vectors
+from srb.llama.multimodal.projector import LlamaMedia
+from srb.llama.native import library as log
+from srb.llama.native.batch import Positions, Rows
 from srb.llama.native.params import engine_params
-from srb.llama.native.positions import Positions
-from srb.llama.native.rows import Rows
 from srb.llama.native.state import first_position, relaid, retyped, without_beginning
-from srb.llama.sampling.logprobs import Floats
+from srb.llama.sampling.candidates import Floats
 from srb.options.settings import Settings
 
 _CELLS = re.compile(r"\bsize = +([\d.]+) MiB \( *\d+ cells")
@@ -155,8 +153,8 @@ class Context:
             set_adapters(self._context, self._adapters, batch.setting)
             self._lora = batch.setting
         with log.collected() as complaints:
-            if batch.atom:
-                code = self._decode_media(batch, batch.atom)
+            if batch.placeholder:
+                code = self._decode_media(batch, batch.placeholder)
             else:
                 code = llama_cpp.llama_decode(self._context, self._rows.fill(batch, self._positions))
         # llama_decode returns while a GPU still computes. Waiting here counts its time as part of the decode, and makes

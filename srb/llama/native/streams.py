@@ -18,12 +18,12 @@ from typing import Any
 import llama_cpp
 
 from srb.engine.backend import Batch, State
-from srb.engine.kv.layout import Layout
+from srb.engine.kv_cache.allocator import Layout
 from srb.errors import ModelLoadError
-from srb.llama.native import log
+from srb.llama.native import library as log
 from srb.llama.native.context import Context
 from srb.llama.native.state import first_position, in_one_stream, in_streams, relaid, retyped
-from srb.llama.sampling.logprobs import Floats
+from srb.llama.sampling.candidates import Floats
 from srb.options.settings import Settings
 
 _GAP = 4
@@ -47,7 +47,7 @@ class Streams(Context):
         """Evaluates rows and pieces of prompts, in the order of their seq_ids."""
         self._begin_decode()
         ids = batch.seq_ids
-        if batch.atom or ids[0] == ids[-1] == min(ids) == max(ids):
+        if batch.placeholder or ids[0] == ids[-1] == min(ids) == max(ids):
             return super().decode(batch, interrupted)
         wanted = set(ids)
         rows = sorted(range(len(ids)), key=ids.__getitem__)
@@ -196,7 +196,7 @@ class ReproducibleStreams(Streams):
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         """Evaluates the rows. Each is alone in its sequence, or all rows are of one sequence."""
-        if batch.atom or (len(batch) > 1 and batch.seq_ids[0] == batch.seq_ids[1]):
+        if batch.placeholder or (len(batch) > 1 and batch.seq_ids[0] == batch.seq_ids[1]):
             if self._least > 1 and batch.logits[-1]:  # the last layer computes only the rows that want logits
                 batch.logits[-2] = True
             return super().decode(batch, interrupted)

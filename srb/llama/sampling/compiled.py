@@ -11,11 +11,11 @@ from typing import Any
 
 import llama_cpp
 
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError
-from srb.llama.sampling.breakers import as_read, check_breakers
-from srb.llama.sampling.constraint import Constraint, LarkCompiler
-from srb.llama.text.tokenizer import LlamaTokenizer
+from srb.llama.grammar.constraint import GrammarMatcher, LarkCompiler
+from srb.llama.model.tokenizer import LlamaTokenizer
+from srb.llama.sampling.own_samplers import as_read, check_breakers
 
 
 class CompiledSampling:
@@ -38,7 +38,7 @@ class CompiledSampling:
         if dry:
             check_breakers(tokenizer.texts, (params.dry_sequence_breakers for params in dry.values()))
         self._n_cells = n_cells
-        self._constraints: dict[Any, Constraint] = {}
+        self._constraints: dict[Any, GrammarMatcher] = {}
         self._dry: dict[Any, Any] = {}
         self._fed: dict[tuple[Any, int], tuple[tuple[int, ...], Any]] = {}
         with tokenizer.in_use() as vocab, ExitStack() as stack:
@@ -51,7 +51,7 @@ class CompiledSampling:
                 stack.callback(llama_cpp.llama_sampler_free, self._dry[key])
             self._exit = stack.pop_all()
 
-    def constraint(self, params: SamplingParams) -> Constraint | None:
+    def constraint(self, params: SamplingParams) -> GrammarMatcher | None:
         """A copy of the constraint that the text must match, at its beginning. None if there is no constraint."""
         made = self._constraints.get(_constraint_key(params))
         return made and made.copy()
@@ -128,7 +128,7 @@ def _constraint_key(params: SamplingParams) -> Any:
     return None if key == (None, None, None) else key
 
 
-def _constraint(vocab: int, lark: LarkCompiler, params: SamplingParams, special_tokens: bool) -> Constraint:
+def _constraint(vocab: int, lark: LarkCompiler, params: SamplingParams, special_tokens: bool) -> GrammarMatcher:
     if params.json_schema is not None:
         return lark.compile_schema(vocab, params.json_schema)
     if params.regex is not None:

@@ -9,16 +9,45 @@ from typing import Any, NamedTuple
 import llama_cpp
 import numpy as np
 
-from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Logprobs
+from srb.engine.model import Ranked
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import NoTokenError
-from srb.llama.sampling.candidates import Candidates, alone, narrowing_top_k
+from srb.llama.grammar.constraint import GrammarMatcher
+from srb.llama.model.tokenizer import LlamaTokenizer
+from srb.llama.sampling.candidates import Candidates, Floats, Places, alone, largest_of, logprobs, narrowing_top_k
 from srb.llama.sampling.compiled import CompiledSampling, checked
-from srb.llama.sampling.constraint import Constraint
-from srb.llama.sampling.logprobs import Floats, Places, logprobs
-from srb.llama.sampling.processor import Processor
-from srb.llama.sampling.smoothing import interface_of
-from srb.llama.text.tokenizer import LlamaTokenizer
+from srb.llama.sampling.own_samplers import Processor, interface_of
+
+# Ranks the tokens that a beam of a search may continue with, by their probabilities.
+
+
+class LlamaRanker:
+    """Ranks tokens by the model's probabilities, after adding biases. Implements `srb.engine.backend.Ranker`."""
+
+    def __init__(self, tokenizer: LlamaTokenizer, params: SamplingParams) -> None:
+        self._ends = np.fromiter(tokenizer.ends, np.intp)
+        biases = dict.fromkeys(tokenizer.suppressed, -np.inf) | dict(params.logit_bias)
+        if params.ignore_eos:
+            biases |= dict.fromkeys(tokenizer.ends, -np.inf)
+        self._biased = np.fromiter(biases.keys(), np.intp)
+        self._biases = np.fromiter(biases.values(), np.float32)
+
+    def rank(self, logits: Floats, top: int, *, may_end: bool) -> list[Ranked]:
+        """The likeliest tokens. See `Ranker.rank`."""
+        scores = logits.copy()
+        scores[self._biased] += self._biases
+        if not may_end:
+            scores[self._ends] = -np.inf
+        highest = scores.max()
+        if highest == -np.inf:
+            return []
+        scores -= highest
+        logprobs = scores - np.log(np.exp(scores).sum())
+        best = largest_of(logprobs, min(top + len(self._ends), len(logprobs)))
+        best = best[logprobs[best] > -np.inf]
+        return list(zip(best.tolist(), logprobs[best].tolist(), strict=True))
+
 
 _SMALLEST_TEMPERATURE = 1e-30  # logits divided by less may overflow a float
 _MIROSTAT_M = 100  # candidates for its estimate of Zipf's exponent; llama-server's value
@@ -29,7 +58,7 @@ class _Before(NamedTuple):
     """What a sampler was before a draw. drawn: how many tokens it had drawn."""
 
     chain: Any
-    constraint: Constraint | None
+    constraint: GrammarMatcher | None
     drawn: int
 
 
@@ -289,13 +318,13 @@ class LlamaSampler:
             llama_cpp.llama_sampler_apply(last, ctypes.byref(alone(token)))
         return token
 
-    def _apply(self, logits: Floats, constraint: Constraint | None = None) -> int:
+    def _apply(self, logits: Floats, constraint: GrammarMatcher | None = None) -> int:
         """The token that the chain chooses from these logits, or only from those that the constraint allows."""
         self._fill_candidates(logits, constraint)
         llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(self._candidates.array))
         return self._candidates.selected
 
-    def _fill_candidates(self, logits: Floats, constraint: Constraint | None) -> None:
+    def _fill_candidates(self, logits: Floats, constraint: GrammarMatcher | None) -> None:
         """Sets the candidates of the next draw: the allowed tokens, or only those that can be its result."""
         if self._first is not None and self._drawn == 0:
             self._candidates.fill(logits, self._first)
@@ -307,7 +336,7 @@ class LlamaSampler:
         else:
             self._candidates.fill(logits)
 
-    def _require(self, token: int, constraint: Constraint) -> None:
+    def _require(self, token: int, constraint: GrammarMatcher) -> None:
         """Raises `NoTokenError` if the constraint refuses the token.
 
         Then no token is allowed. To accept this one would end the process.

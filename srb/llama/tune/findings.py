@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from srb.engine.costs import NEVER
-from srb.llama.files.weights import FILE, converted_path
-from srb.llama.native.flash_attn import MEASURED, Pace, Paces
+from srb.engine.backend import NEVER
+from srb.llama.model.weights import FILE, converted_path
+from srb.llama.native.attention import MEASURED, Pace, Paces
 from srb.llama.tune.probe import Attention, Timings
 from srb.llama.tune.tuned import Tuned
 

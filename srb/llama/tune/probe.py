@@ -2,9 +2,10 @@
 
 import dataclasses
 import math
+import os
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -12,18 +13,49 @@ from typing import Self
 import llama_cpp
 import numpy as np
 
-from srb.engine.backend import Batch
-from srb.engine.costs import NEVER
-from srb.engine.kv.layout import Layout
+from srb.engine.backend import NEVER, Batch
+from srb.engine.kv_cache.allocator import Layout
+from srb.llama.model.tokenizer import LlamaTokenizer
+from srb.llama.native.attention import Pace
 from srb.llama.native.context import Context, window_of
-from srb.llama.native.flash_attn import Pace
-from srb.llama.native.loading import load_model
-from srb.llama.native.params import start
+from srb.llama.native.params import load_model, start
 from srb.llama.native.state import raised
 from srb.llama.native.streams import Streams
-from srb.llama.sampling.logprobs import Floats
-from srb.llama.text.tokenizer import LlamaTokenizer
+from srb.llama.sampling.candidates import Floats
 from srb.options.settings import Settings
+
+# Measures how many processors other programs use. What `srb tune` times beside them is slower by an unknown amount.
+
+
+@dataclass(slots=True)
+class Others:
+    """The result of `watch_others`. busy: how many processors the others used; set when the block ends."""
+
+    busy: float = 0.0
+
+
+@contextmanager
+def watch_others() -> Iterator[Others]:
+    """Measures how many processors other programs use while the block runs. The result is set when it ends."""
+    result, before, start = Others(), busy_elsewhere(), time.monotonic()
+    yield result
+    result.busy = max(0.0, (busy_elsewhere() - before) / (time.monotonic() - start))
+
+
+def busy_elsewhere() -> float:
+    """The processor seconds since the start of the machine that others used, not this process or its children.
+
+    0 if the system doesn't tell.
+    """
+    try:
+        ticks = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    except (OSError, ValueError):
+        return 0.0
+    user, nice, system, _idle, _waiting, irq, softirq, steal = ticks
+    mine = os.times()
+    used = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    return used - mine.user - mine.system - mine.children_user - mine.children_system
+
 
 _PIECE = 128  # tokens whose logits are held at once
 _STEPS = 3  # so many steps are timed for each number of rows

@@ -17,14 +17,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from srb.errors import BackendError, ModelLoadError
-from srb.llama.files.weights import FILE, convert, converted_path, reason_not_to_convert
-from srb.llama.native.flash_attn import ANY_CONTEXT, can_choose
+from srb.llama.model.weights import FILE, convert, converted_path, reason_not_to_convert
+from srb.llama.native.attention import ANY_CONTEXT, can_choose
 from srb.llama.native.params import physical_cores
-from srb.llama.sampling.logprobs import Floats
-from srb.llama.tune.background_load import watch_others
+from srb.llama.sampling.candidates import Floats
 from srb.llama.tune.findings import GAIN, HOPELESS, MAX_DIVERGENCE, OTHERS, TIME_UP, USUAL, Candidate, Findings, shown
-from srb.llama.tune.formats import computes_bf16, formats
-from srb.llama.tune.probe import Shape, Timings, Weights, divergence
+from srb.llama.tune.probe import Shape, Timings, Weights, divergence, watch_others
+from srb.llama.tune.tuned import computes_bf16, formats
 from srb.options.settings import Settings
 
 LENGTH = 64

@@ -5,6 +5,7 @@ import glob
 import hashlib
 import json
 import logging
+import math
 import platform
 import re
 import tomllib
@@ -15,13 +16,41 @@ from typing import Any
 import llama_cpp
 
 from srb.errors import ModelLoadError
-from srb.files.cache_folder import cache_folder
-from srb.llama.files.model_file import find_model
-from srb.llama.files.weights import FILE, convert, converted_path, identity
+from srb.files.download import cache_folder
+from srb.llama.model.metadata import read_tensors
+from srb.llama.model.model_file import find_model
+from srb.llama.model.weights import FILE, FORMATS, convert, converted_path, identity, mixed
+from srb.llama.native.attention import MAKING, Pace, Paces
 from srb.llama.native.context import shiftable
-from srb.llama.native.flash_attn import MAKING, Pace, Paces
 from srb.llama.native.params import physical_cores
 from srb.options.settings import EVALUATION, PLACEMENT, Settings
+
+# Which formats of the weights `srb tune` tries.
+
+_SHARE_OF_MIX = 0.05  # a type that fewer of the weights have isn't worth a format of its own
+
+
+def computes_bf16() -> bool:
+    """Whether the processor has instructions for bf16, with which such weights are often the fastest."""
+    return b"BF16 = 1" in llama_cpp.llama_print_system_info()
+
+
+def formats(path: Path) -> list[str]:
+    """The formats to try for a model file, the most promising first.
+
+    All weights are converted to one format, or only those of a type that the file has among others.
+    """
+    sizes: dict[str, int] = {}
+    for each in read_tensors(path):
+        if each.is_matrix:
+            sizes[each.type] = sizes.get(each.type, 0) + math.prod(each.shape)
+    # F16 is as large as BF16, and slower where the processor computes with BF16.
+    names = ("bf16", "q8_0") if computes_bf16() else ("q8_0", "bf16", "f16")
+    whole = [name for name in names if set(sizes) != {name}]
+    parts = [kind for kind in sizes if kind not in (*FORMATS, "f32")]
+    large = [kind for kind in parts if sizes[kind] > _SHARE_OF_MIX * sum(sizes.values())]
+    return whole + ([mixed(kind, "q8_0") for kind in large] if len(parts) > 1 else [])
+
 
 logger = logging.getLogger("srb.tuned")
 
@@ -33,7 +62,7 @@ _ADVICE = "going on with the file as it is; `srb tune` measures again"
 class Tuned:
     """What `srb tune` has chosen for a model.
 
-    weights: `FILE`, or a format of `srb.llama.files.weights`. weights_bytes: the size of the file with the weights.
+    weights: `FILE`, or a format of `srb.llama.model.weights`. weights_bytes: the size of the file with the weights.
     cache_type: the type of keys and values, for most work. flash_attn, threads, threads_batch: as the options of the
         same names.
     times_as_fast: compared with the file as it is and llama.cpp's defaults.

@@ -2,29 +2,116 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.telling.events import Event
-from srb.engine.telling.stats import EngineStats
+from srb.engine.events import Event
+from srb.engine.media import Media
+from srb.engine.request import CompletionRequest
+from srb.engine.stats import EngineStats
+from srb.errors import InvalidRequestError
 from srb.history.recorder import Submitted
-from srb.server.guards.auth import owner_of, shared_within
+from srb.server.access import owner_of, shared_within
 from srb.server.http import sse
-from srb.server.http.bodies import BODY
+from srb.server.http.bodies import BODY, MAX_BODY_BYTES
 from srb.server.http.sse import Batches
-from srb.server.run.keeping import KEEPER
+from srb.server.run.keeper import KEEPER
 from srb.serving.engine_client import EngineClient
-from srb.serving.journal import Journal, memory_of
-from srb.serving.request_stream import RequestStream
+from srb.serving.event_log import EventLog, RequestStream, rollback_of
 from srb.wire.limits import Limits
 from srb.wire.native import reply as native
-from srb.wire.reply.encode import encode
-from srb.wire.reply.reply import Answering
+from srb.wire.reply import Answering, encode
+from srb.wire.request.media import File, Part, Take
+
+# Brings the images and sounds in the bodies of requests into prompts.
+
+_MAX_BODY_BYTES = 32 << 20
+"""The largest body for a model that takes images: two photographs in base64, for example."""
+
+Fetch = Callable[[tuple[str, ...]], Awaitable[list[bytes]]]
+
+FETCH: web.AppKey[Fetch | None] = web.AppKey("fetch")
+"""Fetches the files at the addresses that requests name; None if this isn't allowed."""
+
+
+def body_limit(app: web.Application) -> int:
+    """How many bytes the body of a request that generates may have. Raises `UnavailableError`."""
+    return _MAX_BODY_BYTES if app[ENGINE].media_kinds else MAX_BODY_BYTES
+
+
+def media_taker(app: web.Application) -> Take:
+    """A function that makes a prompt of texts and files. Only functions that `lookups.read` calls may use it."""
+    engine, allowed = app[ENGINE], app[FETCH]
+    fetch = known(allowed) if allowed else None
+
+    def take(parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
+        fetched: dict[str, bytes] = {}
+        if urls := tuple(dict.fromkeys(part.url for part in parts if isinstance(part, File) and part.url is not None)):
+            if not engine.media_kinds:
+                return engine.tokenize_parts(())  # raises the error that says why the model takes no files
+            if fetch is None:
+                raise InvalidRequestError(
+                    "this server fetches no images and sounds from elsewhere; send a URL that begins with data:, or "
+                    "start it with --allow-remote-media",
+                    code="unsupported_media",
+                )
+            fetched = dict(zip(urls, fetch(urls), strict=True))
+        return engine.tokenize_parts(
+            [part if isinstance(part, str) else part.data if part.url is None else fetched[part.url] for part in parts]
+        )
+
+    return take
+
+
+# Looks up what bodies name: kept requests, earlier responses, and files at other addresses. Bodies are read in
+# worker threads, of which there are few. A thread that waited there for the event loop might wait for ever: what the
+# loop does may need a worker thread itself, and all of them might wait. So reading a body stops where something
+# isn't known yet. The event loop looks it up, and then the body is read again.
+
+Name = TypeVar("Name", bound=Hashable)
+Found = TypeVar("Found")
+Result = TypeVar("Result")
+
+
+class _UnknownError(Exception):
+    def __init__(self, look_up: Callable[[], Awaitable[None]]) -> None:
+        self.look_up = look_up
+
+
+def known(find: Callable[[Name], Awaitable[Found]]) -> Callable[[Name], Found]:
+    """What `find` returns for a name, as a function for worker threads, which waits for nothing.
+
+    Only functions that are called by `read` may use it. It remembers what was found, so it is for one body.
+    """
+    there: dict[Name, Found] = {}
+
+    async def look_up(name: Name) -> None:
+        there[name] = await find(name)
+
+    def get(name: Name) -> Found:
+        if name not in there:
+            raise _UnknownError(lambda: look_up(name))
+        return there[name]
+
+    return get
+
+
+async def read(function: Callable[[], Result]) -> Result:
+    """Calls a function that reads a body in a worker thread, and again whenever something was looked up for it.
+
+    Raises what the function raises, and what the `find` of a `known` raises.
+    """
+    while True:
+        try:
+            return await asyncio.to_thread(function)
+        except _UnknownError as unknown:
+            look_up = unknown.look_up
+        await look_up()
+
 
 MAX_HEADER_CHARS = 1_000
 
@@ -48,7 +135,7 @@ class Answers:
     model: the name of the model that answered it; None: that of today.
     nodes: the ids of its alternatives' nodes, if the request writes a story.
     again: makes what answers later GETs of the format's own routes, such as /v1/responses/{id}, if it has such routes.
-    keeps: what of the body `own` and `again` hold. They hold nothing else of it, since that counts (`Roster`).
+    keeps: what of the body `own` and `again` hold. They hold nothing else of it, since that counts (`RequestRegistry`).
     """
 
     ignored: list[str]
@@ -59,9 +146,9 @@ class Answers:
     keeps: Any = ()
 
 
-ANSWERS = web.AppKey("answers", WeakKeyDictionary[Journal, Answers])
+ANSWERS = web.AppKey("answers", WeakKeyDictionary[EventLog, Answers])
 
-ANSWERS_OF_OLD: web.AppKey[Callable[[web.Request, Journal], Awaitable[Answers]]] = web.AppKey("answers_of_old")
+ANSWERS_OF_OLD: web.AppKey[Callable[[web.Request, EventLog], Awaitable[Answers]]] = web.AppKey("answers_of_old")
 """Finds how the readers of a request are answered, if the request was made before the server's last start."""
 
 
@@ -88,9 +175,9 @@ async def submit(
         completion, said, take_back = engine.ahead.give(completion, owner_of(request))
         created, exact = int(time.time() if created is None else created), answers.again is not None
         # In a thread, because looking at many settings takes a while.
-        held = await asyncio.to_thread(memory_of, (answers.ignored, answers.keeps, completion.branches))
+        held = await asyncio.to_thread(rollback_of, (answers.ignored, answers.keeps, completion.branches))
         is_kept = keeper.is_on and completion.explore is None
-        journal = Journal(
+        journal = EventLog(
             completion,
             owner=owner_of(request),
             detach=detach,
@@ -148,7 +235,7 @@ def _title(engine: EngineClient, completion: CompletionRequest) -> str:
     return b"".join(map(engine.tokenizer.piece, tokens)).decode(errors="ignore").strip()
 
 
-def answers_of(app: web.Application, journal: Journal) -> Answers:
+def answers_of(app: web.Application, journal: EventLog) -> Answers:
     """How the readers of a request are answered: natively, unless it was made in another format."""
     return app[ANSWERS].get(journal) or Answers([])
 

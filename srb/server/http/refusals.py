@@ -18,8 +18,7 @@ from srb.errors import (
     UnsupportedMediaTypeError,
 )
 from srb.server.http.connections import CONNECTIONS
-from srb.serving.log_format import loggable
-from srb.serving.request_log import logfmt
+from srb.serving.logs import logfmt, loggable
 from srb.wire.route import OWN_ERRORS, Errors
 
 logger = logging.getLogger("srb")

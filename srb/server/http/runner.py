@@ -15,7 +15,7 @@ from aiohttp import HttpVersion11, hdrs, web
 
 from srb.server.http.bodies import EXPECTS_CONTINUE
 from srb.server.http.connections import CONNECTIONS, Connection, Connections, address_of
-from srb.serving.log_format import loggable
+from srb.serving.logs import loggable
 
 BACKLOG = 128
 """How many connections may wait until they are accepted."""

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from aiohttp import web
 
 from srb.server.http.connections import CONNECTIONS
-from srb.wire.reply.frames import DATA, Chunk, Frame
+from srb.wire.reply import DATA, Chunk, Frame
 
 PING_SECONDS = 15.0
 STALL_SECONDS = 60.0

@@ -8,14 +8,14 @@ from typing import Any
 from aiohttp import web
 from pydantic import TypeAdapter
 
-from srb.engine.telling.stats import EngineStats
+from srb.engine.stats import EngineStats
 from srb.errors import UnavailableError
+from srb.server import openapi
 from srb.server.http.connections import CONNECTIONS
 from srb.server.http.exchange import ENGINE, LIMITS
 from srb.server.http.refusals import error_response
-from srb.server.openapi import docs_page
 from srb.server.routes.metrics import CONTENT_TYPE, Metrics
-from srb.server.run.keeping import KEEPER
+from srb.server.run.keeper import KEEPER
 from srb.serving.health import ReplicaHealth
 from srb.wire.route import get
 from srb.wire.schemas import BOOLEAN, INTEGER, OBJECT, STRING, alike, object_of
@@ -41,7 +41,7 @@ async def health(request: web.Request) -> web.Response:
         "engine_restarts": health.engine_restarts,
     }
     if health.stats:
-        body |= asdict(health.stats)
+        body |= _stats(health.stats)
     if health.replicas:
         body["replicas"] = [_replica(each) for each in health.replicas]
     if (history := request.app[KEEPER].status) is not None:
@@ -55,6 +55,12 @@ async def health(request: web.Request) -> web.Response:
     return web.json_response(body)
 
 
+def _stats(stats: EngineStats) -> dict[str, Any]:
+    """The numbers of `EngineStats`, by their names on the wire."""
+    names = {"n_drafted": "n_ahead", "n_accepted": "n_met"}
+    return {names.get(name, name): value for name, value in asdict(stats).items()}
+
+
 def _replica(replica: ReplicaHealth) -> dict[str, Any]:
     """A replica as `/health` shows it. The numbers are from its last report."""
     return {
@@ -63,7 +69,7 @@ def _replica(replica: ReplicaHealth) -> dict[str, Any]:
         "status": replica.status,
         "running": replica.running,
         "waiting": replica.waiting,
-        **(asdict(replica.stats) if replica.stats else {}),
+        **(_stats(replica.stats) if replica.stats else {}),
     }
 
 
@@ -82,7 +88,7 @@ async def openapi_json(request: web.Request) -> web.Response:
 async def docs(request: web.Request) -> web.Response:
     """This description as a page."""
     _, page = await asyncio.to_thread(request.app[DESCRIPTION])
-    return web.Response(body=page, content_type="text/html", charset="utf-8", headers=docs_page.HEADERS)
+    return web.Response(body=page, content_type="text/html", charset="utf-8", headers=openapi.HEADERS)
 
 
 _HEALTH = object_of(

@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from srb.engine.asking.model import Embedder
+from srb.engine.model import Embedder
 from srb.errors import NotSupportedError
 from srb.server.http.bodies import read_body
 from srb.server.http.exchange import ENGINE, LIMITS, ignored_header, json_response
 from srb.serving.engine_client import EngineClient
+from srb.wire.embeddings import Parsed, Style, normalize, parse, to_json
+from srb.wire.rerank import Ranking, RerankFields
+from srb.wire.rerank import parse as parse_ranking
+from srb.wire.rerank import to_json as ranking_json
 from srb.wire.route import post
 from srb.wire.schemas import ONE_OR_MORE
-from srb.wire.vectors.embeddings import Parsed, Style, normalize, parse, to_json
-from srb.wire.vectors.rerank import Ranking, RerankFields
-from srb.wire.vectors.rerank import parse as parse_ranking
-from srb.wire.vectors.rerank import to_json as ranking_json
 
 Result = TypeVar("Result")
 

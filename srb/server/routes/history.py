@@ -6,11 +6,12 @@ from typing import Any
 from aiohttp import web
 
 from srb.errors import InvalidRequestError
-from srb.history import find, prune
+from srb.history import find
+from srb.history import history as prune
 from srb.history.export import as_json, request_json
 from srb.server.http.exchange import json_response
 from srb.server.routes.stories import query_number
-from srb.server.run.keeping import read_file, write_file
+from srb.server.run.keeper import read_file, write_file
 from srb.wire.route import Route, get
 from srb.wire.schemas import OBJECT, data_of
 

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, ge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from srb.engine.telling.stats import EngineStats, Measure
+from srb.engine.stats import EngineStats, Measure
 from srb.server.http.connections import Connections
 from srb.server.run.keeper import Keeper
 from srb.serving.engine_client import EngineClient
@@ -21,8 +21,8 @@ _COUNTERS = {
     "llamacpp:tokens_predicted": ("tokens_generated", "Tokens generated"),
     "llamacpp:tokens_predicted_seconds": ("predicted_seconds", "Seconds spent on these"),
     "llamacpp:n_decode": ("steps", "Decodes"),
-    "llamacpp:spec_decode_num_draft_tokens": ("n_ahead", "Tokens guessed, and evaluated before they were drawn"),
-    "llamacpp:spec_decode_num_accepted_tokens": ("n_met", "Of these, drawn"),
+    "llamacpp:spec_decode_num_draft_tokens": ("n_drafted", "Tokens guessed, and evaluated before they were drawn"),
+    "llamacpp:spec_decode_num_accepted_tokens": ("n_accepted", "Of these, drawn"),
     "srb:prompt_tokens_asked": ("prompt_tokens", "Prompt tokens of the requests that were admitted"),
     "srb:prompt_tokens_cached": ("prompt_tokens_cached", "Of these, known from other requests"),
     "srb:disk_reads": ("disk_reads", "Pieces of states read from --cache-disk"),
@@ -61,7 +61,7 @@ _DERIVED: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
     ),
     "llamacpp:n_busy_slots_per_decode": (
         "Alternatives in a decode, in the mean",
-        lambda stats: _ratio(stats.rows - stats.n_ahead, stats.steps),
+        lambda stats: _ratio(stats.rows - stats.n_drafted, stats.steps),
     ),
     "llamacpp:kv_cache_tokens": ("KV cells that requests hold", lambda stats: stats.cells),
     "llamacpp:kv_cache_usage_ratio": (

@@ -11,12 +11,12 @@ from typing import Any
 from aiohttp import hdrs, web
 
 import srb
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.telling.events import Event
+from srb.engine.events import Event
+from srb.engine.request import CompletionRequest
 from srb.errors import GoneError, InvalidRequestError, NotFoundError, SrbError
 from srb.history.stories import prompt_at
 from srb.history.unfinished import find_sent
-from srb.server.guards.auth import API_KEYS, owner_of
+from srb.server.access import API_KEYS, owner_of
 from srb.server.http import sse
 from srb.server.http.bodies import read_body
 from srb.server.http.exchange import (
@@ -25,21 +25,21 @@ from srb.server.http.exchange import (
     ENGINE,
     LIMITS,
     Answers,
+    body_limit,
     ignored_header,
     json_response,
+    known,
+    media_taker,
+    read,
     submit,
 )
-from srb.server.http.lookups import known, read
-from srb.server.http.media import body_limit, media_taker
 from srb.server.http.sse import Batches
 from srb.server.routes.embeddings import embeddings
 from srb.server.routes.requests import find_kept
 from srb.server.routes.responses import events_so_far, find_response
-from srb.server.run.keeping import KEEPER, read_file
-from srb.serving.journal import Journal
-from srb.serving.request_stream import RequestStream
-from srb.wire.reply.frames import Frame
-from srb.wire.reply.reply import Reply
+from srb.server.run.keeper import KEEPER, read_file
+from srb.serving.event_log import EventLog, RequestStream
+from srb.wire.reply import Frame, Reply
 from srb.wire.request.messages import Message
 from srb.wire.request.read import depth_refused
 from srb.wire.route import Embeds, Generates, Route, Tells
@@ -160,7 +160,7 @@ def _serving(request: web.Request, now: float, made: CompletionRequest | None = 
     )
 
 
-async def _answers_of_old(request: web.Request, journal: Journal) -> Answers:
+async def _answers_of_old(request: web.Request, journal: EventLog) -> Answers:
     """How the readers of a request in the history are answered: natively, unless its format can be made again."""
     answers, made = Answers([]), journal.request
     if request.app[KEEPER].is_on and (sent := await read_file(request, find_sent, made.id)):

@@ -9,11 +9,11 @@ from srb.errors import GoneError, InvalidRequestError, NotFoundError, Unavailabl
 from srb.history.database import explained
 from srb.history.recorder import forget_events
 from srb.history.unfinished import Unfinished, read_journal
-from srb.server.guards.auth import owner_of
+from srb.server.access import owner_of
 from srb.server.http.exchange import ANSWERS, ANSWERS_OF_OLD, ENGINE, LIMITS, answer_natively, json_response
 from srb.server.http.peers import lists_of_others
-from srb.server.run.keeping import KEEPER, read_file, write_file
-from srb.serving.journal import Journal
+from srb.server.run.keeper import KEEPER, read_file, write_file
+from srb.serving.event_log import EventLog
 from srb.wire.native import reply as native
 from srb.wire.request.read import show
 from srb.wire.route import Route, get
@@ -57,7 +57,7 @@ async def events(request: web.Request) -> web.StreamResponse:
         return await answer_natively(request, stream)
 
 
-async def find_kept(request: web.Request, request_id: str) -> tuple[Journal, bool]:
+async def find_kept(request: web.Request, request_id: str) -> tuple[EventLog, bool]:
     """The journal of a request, from memory or from the history, and whether it was interrupted and won't go on.
 
     Raises what `EngineClient.find` raises, and `UnavailableError` if it will go on later.
@@ -74,7 +74,7 @@ async def find_kept(request: web.Request, request_id: str) -> tuple[Journal, boo
         if not isinstance(found, Unfinished):
             raise
     submitted = found.submitted
-    journal = Journal(submitted.request, owner=owner, detach=submitted.detach, created=submitted.created)
+    journal = EventLog(submitted.request, owner=owner, detach=submitted.detach, created=submitted.created)
     with explained(keeper.history.path):
         journal.put(found.events)
     return journal, not journal.done

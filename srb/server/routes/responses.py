@@ -6,22 +6,21 @@ from typing import Any
 
 from aiohttp import web
 
-from srb.engine.telling.events import Event
+from srb.engine.events import Event
 from srb.errors import NotFoundError
-from srb.server.guards.auth import owner_of
+from srb.server.access import owner_of
 from srb.server.http import sse
 from srb.server.http.exchange import ENGINE, answers_of, json_response
 from srb.server.http.sse import Batches
 from srb.server.routes.requests import forget, read_id
-from srb.serving.journal import Cursor, Journal
-from srb.wire.openai.routes import OPENAI, RESPONSE, RESPONSE_EVENTS
-from srb.wire.reply.frames import TYPED
-from srb.wire.reply.reply import Answering
+from srb.serving.event_log import Cursor, EventLog
+from srb.wire.openai import OPENAI, RESPONSE, RESPONSE_EVENTS
+from srb.wire.reply import TYPED, Answering
 from srb.wire.route import Route, get, post
 from srb.wire.schemas import BOOLEAN, STRING, object_of
 
 
-def find_response(request: web.Request, response_id: str) -> tuple[Journal, Answering]:
+def find_response(request: web.Request, response_id: str) -> tuple[EventLog, Answering]:
     """The journal of a response, and what makes the answers for clients that ask for it.
 
     Raises `NotFoundError` if the asker has no such response, `GoneError` if it is no longer kept.
@@ -37,7 +36,7 @@ def find_response(request: web.Request, response_id: str) -> tuple[Journal, Answ
     return journal, again()
 
 
-def events_so_far(journal: Journal) -> list[Event]:
+def events_so_far(journal: EventLog) -> list[Event]:
     """All events that a journal has now."""
     cursor, events = Cursor(journal), list[Event]()
     while more := cursor.read():
@@ -76,7 +75,7 @@ async def delete(request: web.Request) -> web.Response:
     return web.json_response({"id": journal.request.id, "object": "response", "deleted": True})
 
 
-async def _end(request: web.Request, journal: Journal) -> None:
+async def _end(request: web.Request, journal: EventLog) -> None:
     """Ends a request, if it waits or runs, and returns when it has ended."""
     engine = request.app[ENGINE]
     async with engine.read(journal) as stream:

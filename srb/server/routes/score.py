@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Iterable
 from aiohttp import web
 
 from srb.errors import NotFoundError
-from srb.server.guards.auth import owner_of, shared_within
+from srb.server.access import owner_of, shared_within
 from srb.server.http import sse
 from srb.server.http.bodies import read_body
 from srb.server.http.exchange import ENGINE, LIMITS, ignored_header, json_response
-from srb.serving.tables import Tabulation
+from srb.serving.score_tables import Tabulation
 from srb.wire.native.score import OBJECT_SCHEMA, STREAM_SCHEMA, Answer, ScoreFields, read
 from srb.wire.route import Route, post
 from srb.wire.schemas import EVENTS

@@ -7,13 +7,13 @@ from typing import Any
 
 from aiohttp import web
 
-from srb.engine.kept.slot_file import read_slot, write_slot
+from srb.engine.kv_cache.slots import read_slot, write_slot
 from srb.errors import InvalidRequestError, NotSupportedError, SettingsError, SrbError, UnavailableError
-from srb.server.guards.auth import owner_of, shared_within
+from srb.server.access import owner_of, shared_within
 from srb.server.http.bodies import read_body
 from srb.server.http.exchange import ENGINE, LIMITS, stats_of
 from srb.server.http.peers import lists_of_others
-from srb.serving.journal import Journal
+from srb.serving.event_log import EventLog
 from srb.wire.native.bodies import SlotFields, parse_filename
 from srb.wire.native.settings import public_settings
 from srb.wire.request.read import show
@@ -54,7 +54,7 @@ async def slots(request: web.Request) -> web.Response:
     return web.json_response([common | slot | {"id": number} for number, slot in enumerate([*busy, *idle])])
 
 
-def _slot(journal: Journal, index: int) -> dict[str, Any]:
+def _slot(journal: EventLog, index: int) -> dict[str, Any]:
     """A running alternative as a slot."""
     request = journal.request
     return {

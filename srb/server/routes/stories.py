@@ -13,14 +13,14 @@ from srb.errors import GoneError, HistoryError, InvalidRequestError, NotFoundErr
 from srb.history import stories
 from srb.history.export import as_json, listed_json, story_as_markdown, story_json
 from srb.history.nodes import NewNode, Node
-from srb.server.guards.auth import owner_of
+from srb.server.access import owner_of
 from srb.server.http import sse
 from srb.server.http.bodies import MAX_BODY_BYTES, read_body
 from srb.server.http.exchange import ENGINE, ignored_header, json_response
-from srb.server.run.keeping import KEEPER, read_file, write_file
+from srb.server.run.keeper import KEEPER, read_file, write_file
 from srb.server.run.story_feed import Growing
 from srb.wire.native.stories import NodeFields, RemarkFields, StoryChangeFields, StoryFields
-from srb.wire.reply.frames import Chunk
+from srb.wire.reply import Chunk
 from srb.wire.request.read import Fields, depth_refused, read_fields
 from srb.wire.route import Route, get, post
 from srb.wire.schemas import EVENTS, INTEGER, OPTIONAL_INTEGER, OPTIONAL_STRING, STRING, alike, data_of, object_of

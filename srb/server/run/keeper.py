@@ -2,19 +2,24 @@
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Concatenate, ParamSpec, TypeVar
 
-from srb.engine.asking.resume import resume
-from srb.engine.telling.events import Event
+from aiohttp import web
+
+from srb.engine.events import Event
+from srb.engine.resume import resume
 from srb.errors import HistoryError, NotSupportedError, SrbError, UnavailableError
 from srb.history.database import UnusableError
 from srb.history.history import History
 from srb.history.recorder import Submitted
 from srb.history.unfinished import Unfinished, interrupt, interrupt_unreadable
+from srb.server.access import owner_of
 from srb.server.run.story_feed import Feeds
 from srb.serving.engine_client import EngineClient, Record
-from srb.serving.journal import Journal
+from srb.serving.event_log import EventLog
 
 logger = logging.getLogger("srb")
 
@@ -185,7 +190,7 @@ class Keeper:
             if request is None:  # the request is complete, only its last event is missing
                 self.history.end(each)
                 return
-            journal = Journal(submitted.request, owner=submitted.owner, detach=True, created=submitted.created)
+            journal = EventLog(submitted.request, owner=submitted.owner, detach=True, created=submitted.created)
             journal.put(each.events)
             self.history.resume(each)
             if submitted.story is not None:
@@ -199,3 +204,38 @@ class Keeper:
             self.history.end(each)
         else:
             logger.info("request %s goes on", request_id)
+
+
+# How routes read and write the history: with the owner of their request, and through the app's `Keeper`.
+
+KEEPER = web.AppKey("keeper", Keeper)
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+async def read_file(
+    request: web.Request,
+    function: Callable[Concatenate[sqlite3.Connection, str | None, Arguments], Result],
+    *args: Arguments.args,
+    **kwargs: Arguments.kwargs,
+) -> Result:
+    """Calls a function that reads the history's file, with the owner of this request. Returns its result."""
+    history, owner = request.app[KEEPER].history, owner_of(request)
+    return await asyncio.to_thread(lambda: history.read(function, owner, *args, **kwargs))
+
+
+async def write_file(
+    request: web.Request,
+    function: Callable[Concatenate[sqlite3.Connection, str | None, Arguments], Result],
+    *args: Arguments.args,
+    **kwargs: Arguments.kwargs,
+) -> Result:
+    """Calls a function that writes to the history's file, and tells those who watch the story.
+
+    Both happen even if the client leaves meanwhile.
+    """
+    writing = asyncio.wrap_future(request.app[KEEPER].history.write(function, owner_of(request), *args, **kwargs))
+    if story := request.match_info.get("story"):
+        writing.add_done_callback(lambda _: request.app[KEEPER].feeds.tell(story))
+    return await asyncio.shield(writing)

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from srb.engine.telling.events import DoneEvent, Event, StopEvent, StreamEvent
-from srb.serving.journal import Cursor, Journal
+from srb.engine.events import DoneEvent, Event, StopEvent, StreamEvent
+from srb.serving.event_log import Cursor, EventLog
 
 
 class Watcher:
@@ -22,7 +22,7 @@ class Watcher:
 class Growing:
     """The growing nodes of a running request, for one watcher. nodes: the nodes' ids by the alternatives' indices."""
 
-    def __init__(self, journal: Journal, nodes: dict[int, int]) -> None:
+    def __init__(self, journal: EventLog, nodes: dict[int, int]) -> None:
         self.journal = journal
         self._nodes = nodes
         self._cursor = Cursor(journal, len(journal))

@@ -11,17 +11,15 @@ from datetime import datetime
 from pathlib import Path
 
 from srb.errors import InvalidRequestError, SettingsError, SrbError
-from srb.options.extras import pip_install
+from srb.options.arguments import pip_install
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
 from srb.terminal.comparison.measures import Findings, groups_of
-from srb.terminal.comparison.rate import rate
-from srb.terminal.comparison.rating import Ratings, read_ratings, strengths
+from srb.terminal.comparison.rating import Ratings, rate, read_ratings, strengths
 from srb.terminal.comparison.report import write_report
-from srb.terminal.comparison.results import Results, read_results, write_tables
+from srb.terminal.comparison.results import Results, differences, read_results, write_tables
 from srb.terminal.comparison.running import Usage, judge, run
 from srb.terminal.comparison.scorers import Scorers
 from srb.terminal.comparison.spec import Spec, read_spec
-from srb.terminal.comparison.verify import differences
 from srb.terminal.generate import check_url_options
 from srb.terminal.source import Source, open_source
 

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import importlib.util
 import json
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +15,44 @@ from srb.errors import SettingsError
 from srb.terminal.comparison.measures import Findings, Result, perplexity
 from srb.terminal.comparison.scorers import Judge, Row
 from srb.terminal.comparison.spec import Spec, is_joint
+
+# `srb compare --verify`: generates the results of a comparison again, and says which of them are others now.
+
+_COMPARED = ("text", "tokens", "length", "finish_reason", "stop_reason", "mean_logprob")
+
+
+def differences(recorded: Path, again: Path) -> Iterator[str]:
+    """A line for each recorded result that isn't the same in another folder, to the last bit of a log-probability."""
+    there = {_name(each): each for each in read_results(again)}
+    for each in read_results(recorded):
+        if each.finish_reason == "abort":
+            continue
+        where = f"{each.prompt}, {each.setting}, seed {each.seed}"
+        other = there.get(_name(each))
+        if other is None:
+            yield f"{where}: it was not generated again"
+        elif wrong := _difference(each, other):
+            yield f"{where}: {wrong}"
+
+
+def _difference(before: Result, now: Result) -> str | None:
+    found = [name for name in _COMPARED if getattr(before, name) != getattr(now, name)]
+    if not found:
+        return None
+    if before.text != now.text:
+        pairs = zip(before.text, now.text, strict=False)
+        place = next((k for k, (a, b) in enumerate(pairs) if a != b), min(len(before.text), len(now.text)))
+        texts = f"{_excerpt(before, place)}, and now {_excerpt(now, place)}"
+        return f"the text is another one from character {place} on: {texts}"
+    return f"the text is the same, but not {', '.join(found)}"
+
+
+def _excerpt(each: Result, place: int) -> str:
+    return repr(each.text[place : place + 20])
+
+
+def _name(each: Result) -> tuple[str, str, str, int]:
+    return each.model, each.prompt, each.setting, each.seed
 
 
 @dataclasses.dataclass(frozen=True)

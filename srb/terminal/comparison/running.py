@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from srb.errors import SrbError
-from srb.files.progress import error_console
+from srb.files.download import error_console
 from srb.terminal.comparison.prompts import Prompt
 from srb.terminal.comparison.results import Alternative, Results
 from srb.terminal.comparison.scorers import Judge, Row

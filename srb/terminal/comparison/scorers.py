@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from srb.errors import InvalidRequestError, SettingsError
-from srb.options.extras import pip_install
+from srb.options.arguments import pip_install
 from srb.terminal.comparison.prompts import body_of, filled_body, read_text
 from srb.terminal.options import check_names
 
@@ -23,7 +23,7 @@ ANSWERS = {"yes": 1.0, "no": 0.0}
 Row = dict[str, Any]
 """A result, as results.jsonl has it."""
 
-Rule = Callable[[Row], float | None]
+Constraint = Callable[[Row], float | None]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Judge:
 class Scorers:
     """The scorers of a spec, by their names. rules: the scorers that need no model."""
 
-    rules: dict[str, Rule] = field(default_factory=dict)
+    rules: dict[str, Constraint] = field(default_factory=dict)
     judges: dict[str, Judge] = field(default_factory=dict)
 
     def score(self, row: Row) -> dict[str, float | None]:
@@ -79,7 +79,7 @@ def read_scorers(named: Any, folder: Path, models: list[str]) -> Scorers:
     """The scorers of a spec. Raises `InvalidRequestError`."""
     if not isinstance(named, dict):
         raise InvalidRequestError(f"scorers takes tables, such as [scorers.short], got {named!r:.60}")
-    rules: dict[str, Rule] = {}
+    rules: dict[str, Constraint] = {}
     judges = {}
     for name, table in named.items():
         where = f"scorers.{name}"
@@ -119,7 +119,7 @@ def _judge(table: Mapping[str, Any], where: str, models: list[str]) -> Judge:
     return judge
 
 
-def _regex(pattern: str, where: str) -> Rule:
+def _regex(pattern: str, where: str) -> Constraint:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
@@ -127,7 +127,7 @@ def _regex(pattern: str, where: str) -> Rule:
     return lambda row: float(compiled.search(row["text"]) is not None)
 
 
-def _schema(schema: Any, folder: Path, where: str) -> Rule:
+def _schema(schema: Any, folder: Path, where: str) -> Constraint:
     try:
         import jsonschema  # imported here, because it belongs to an extra
     except ImportError:
@@ -165,7 +165,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(constant)
 
 
-def _function(name: str, folder: Path, where: str) -> Rule:
+def _function(name: str, folder: Path, where: str) -> Constraint:
     module, colon, attribute = name.partition(":")
     sys.path.insert(0, str(folder.resolve()))
     try:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from srb.engine.asking.request import MAX_LOGPROBS
-from srb.engine.asking.sampling_params import DEFAULT_MAX_TOKENS, MAX_SEED
+from srb.engine.request import MAX_LOGPROBS
+from srb.engine.sampling_params import DEFAULT_MAX_TOKENS, MAX_SEED
 from srb.errors import InvalidRequestError, SettingsError
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings
 from srb.terminal.comparison.prompts import Prompt, read_prompts

@@ -6,19 +6,17 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
-from srb.engine.telling.events import ErrorEvent, Event, StopEvent
+from srb.engine.events import ErrorEvent, Event, StopEvent
 from srb.errors import SrbError
-from srb.wire.reply.one import parse_one
-from srb.wire.reply.parts import Change, Part, Parts
-from srb.wire.reply.reply import Reply
-from srb.wire.request.completion_fields import CompletionFields
+from srb.wire.reply import Change, Part, Parts, Reply, parse_one
+from srb.wire.request.completion import CompletionFields
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.media import as_content
 from srb.wire.request.messages import Message, Text, as_text, system_message
 from srb.wire.request.read import depth_refused, read_fields, validate
 from srb.wire.serving import Serving, Told
-from srb.wire.tokens.texts import count_prompt
-from srb.wire.tools.call_format import CallFormat
+from srb.wire.tokenize import count_prompt
+from srb.wire.tools.calls import CallFormat
 
 _ERRORS = {
     401: "authentication_error",

@@ -4,19 +4,17 @@ from typing import Any
 
 from pydantic import Field
 
-from srb.engine.asking.pattern_syntax import is_pattern
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import ANY_CASE
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import ANY_CASE
+from srb.engine.validation.patterns import is_pattern
 from srb.errors import InvalidRequestError
 from srb.wire.request import body
-from srb.wire.request.alternatives import count_alternatives, make_branches, takes_any_seed, with_ahead
+from srb.wire.request.body import with_shift
 from srb.wire.request.body_fields import BodyFields, Int
-from srb.wire.request.completion_fields import CompletionFields
+from srb.wire.request.completion import CompletionFields, count_alternatives, make_branches, takes_any_seed, with_ahead
 from srb.wire.request.read import depth_refused, read_fields, show
-from srb.wire.request.shift import with_shift
 from srb.wire.serving import Serving
-from srb.wire.tokens.named_tokens import is_text
-from srb.wire.tokens.vocabulary import Vocabulary
+from srb.wire.tokens import Vocabulary, is_text
 
 MAX_LENGTH = 896
 """KoboldCpp's `max_length` for bodies that send none, in tokens."""

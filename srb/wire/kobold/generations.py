@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from srb.engine.telling.events import DoneEvent, Event, StartEvent, StopEvent, StreamEvent
+from srb.engine.events import DoneEvent, Event, StartEvent, StopEvent, StreamEvent
 from srb.wire.kobold.body import read_key
 from srb.wire.serving import End, Serving, Told
 

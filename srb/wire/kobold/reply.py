@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, ClassVar
 
-from srb.engine.telling.events import ErrorEvent, Event, StopEvent, StreamEvent, Token
+from srb.engine.events import ErrorEvent, Event, StopEvent, StreamEvent, Token
 from srb.errors import SrbError
 from srb.wire.kobold.body import CountFields, IdsFields, parse
 from srb.wire.kobold.generations import Generations
 from srb.wire.openai import chat
 from srb.wire.openai import reply as openai
-from srb.wire.reply.reply import Reply
+from srb.wire.reply import Reply
 from srb.wire.request.read import read_fields
 from srb.wire.serving import Serving, Told
 

@@ -4,23 +4,27 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from srb.engine.asking.model import Tokenizer
-from srb.engine.asking.request import DEFAULT_CANDIDATES, SUFFIX_TOKENS, CompletionRequest
-from srb.engine.prompts.media import Media
+from srb.engine.media import Media
+from srb.engine.model import Tokenizer
+from srb.engine.request import DEFAULT_CANDIDATES, SUFFIX_TOKENS, CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
 from srb.wire.request import body
-from srb.wire.request.alternatives import count_alternatives, make_branches, take_all_room, takes_any_seed, with_ahead
+from srb.wire.request.body import tokenize_for, with_shift
 from srb.wire.request.body_fields import BodyFields, Int
-from srb.wire.request.completion_fields import CompletionFields
+from srb.wire.request.completion import (
+    CompletionFields,
+    count_alternatives,
+    make_branches,
+    take_all_room,
+    takes_any_seed,
+    with_ahead,
+)
 from srb.wire.request.fields import BRIDGE_FIELDS
-from srb.wire.request.infill import infill
 from srb.wire.request.media import Take, not_here
-from srb.wire.request.prompts import make_prompts
+from srb.wire.request.prompts import infill, make_prompts
 from srb.wire.request.read import depth_refused, read_fields, show
-from srb.wire.request.shift import tokenize_for, with_shift
-from srb.wire.tokens.named_tokens import Tokenize
-from srb.wire.tokens.vocabulary import Parts, check_text, tokens_of
+from srb.wire.tokens import Parts, Tokenize, check_text, tokens_of
 
 _INFILL_TOKENS = 256
 """How many tokens of room each alternative of an infill gets if the body doesn't say how long it may be."""

@@ -8,22 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.telling.events import (
-    ErrorEvent,
-    Event,
-    ProgressEvent,
-    StartEvent,
-    StopEvent,
-    StreamEvent,
-    Token,
-)
+from srb.engine.events import ErrorEvent, Event, ProgressEvent, StartEvent, StopEvent, StreamEvent, Token
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import SrbError
 from srb.wire.llama_server.body import LlamaParsed, parse_completion, parse_infill
 from srb.wire.native import reply as native
 from srb.wire.native.settings import generation_settings
-from srb.wire.reply.reply import Reply, Watch
-from srb.wire.reply.timings import RunningTimings, prompt_progress, timings
+from srb.wire.reply import Reply, RunningTimings, Watch, prompt_progress, timings
 from srb.wire.request.media import MARKER
 from srb.wire.serving import End, Serving, Told
 

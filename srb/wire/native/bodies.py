@@ -6,7 +6,7 @@ from srb.errors import InvalidRequestError
 from srb.wire.request.body_fields import BodyFields
 from srb.wire.request.fields import AdapterScale
 from srb.wire.request.read import depth_refused, read_fields, show
-from srb.wire.tokens.vocabulary import check_text
+from srb.wire.tokens import check_text
 
 _NOT_IN_NAMES = '/\\:*?"<>|\uff0e\u2215\u2216\ufffd\ufeff'
 """Characters that names of files must not have. Here or on another system they may lead out of a folder, or look so."""

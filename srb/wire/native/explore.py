@@ -7,19 +7,19 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from srb.engine.asking.meanings import meanings
-from srb.engine.asking.request import CompletionRequest, Explore
-from srb.engine.telling.events import ErrorEvent, Event, NodeEvent, StartEvent, StopEvent
+from srb.engine.events import ErrorEvent, Event, NodeEvent, StartEvent, StopEvent
+from srb.engine.request import CompletionRequest, Explore
+from srb.engine.validation.fields import meanings
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
 from srb.wire.native import reply as native
-from srb.wire.reply.reply import Reply
+from srb.wire.reply import Reply
 from srb.wire.request.body_fields import BodyFields, Float, Int
-from srb.wire.request.completion_fields import Prompt
+from srb.wire.request.completion import Prompt
 from srb.wire.request.prompts import make_prompts
 from srb.wire.request.read import depth_refused, read_fields
 from srb.wire.serving import Serving
-from srb.wire.tokens.named_tokens import Tokenize
+from srb.wire.tokens import Tokenize
 
 _MEANINGS = meanings(Explore)
 

@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.telling.events import (
+from srb.engine.events import (
     DoneEvent,
     ErrorEvent,
     Event,
@@ -17,6 +16,7 @@ from srb.engine.telling.events import (
     Token,
     Usage,
 )
+from srb.engine.request import CompletionRequest
 from srb.wire.openai.reply import LEAST_LOGPROB
 
 

@@ -5,20 +5,20 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import ConfigDict, Field, StrictBool, WithJsonSchema
 
-from srb.engine.asking.kinds import Text
-from srb.engine.asking.request import MAX_LOGPROBS
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.programs.table import ScoredRow, Table
-from srb.engine.telling.events import Usage
+from srb.engine.events import Usage
+from srb.engine.request import MAX_LOGPROBS
+from srb.engine.sampling_params import SamplingParams
+from srb.engine.score_table import ScoredRow, Table
+from srb.engine.validation.fields import Text
 from srb.errors import InvalidRequestError, SrbError
 from srb.wire.native.reply import token_json, usage_json
 from srb.wire.openai.reply import LEAST_LOGPROB
 from srb.wire.request.body_fields import BodyFields, Int
-from srb.wire.request.completion_fields import Stream, check_stream
+from srb.wire.request.completion import Stream, check_stream
 from srb.wire.request.fields import AdapterScale, SamplingFields
 from srb.wire.request.read import depth_refused, kind_of, read_fields
 from srb.wire.schemas import BOOLEAN, INTEGER, NUMBER, OBJECT, STRING, alike, list_of, object_of
-from srb.wire.tokens.named_tokens import is_token
+from srb.wire.tokens import is_token
 
 MAX_ROWS_IN_OBJECT = 100_000
 """With more rows than this, the answer must be a stream: an object is made in memory."""

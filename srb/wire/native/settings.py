@@ -5,8 +5,8 @@ import json
 import math
 from typing import Any
 
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 
 _PRIVATE = (
     *("stop", "banned_strings", "avoid", "negative_prompt", "logit_bias", "grammar", "json_schema"),

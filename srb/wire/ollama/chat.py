@@ -8,12 +8,11 @@ from typing import Any
 
 from pydantic import Field
 
-from srb.engine.telling.events import ErrorEvent, Event
+from srb.engine.events import ErrorEvent, Event
 from srb.errors import InvalidRequestError, SrbError
+from srb.wire.embeddings import Parsed, Style, Vectors
 from srb.wire.openai.chat import content_of
-from srb.wire.reply.one import Answer, parse_one
-from srb.wire.reply.parts import Part, Parts
-from srb.wire.reply.reply import Reply
+from srb.wire.reply import Answer, Part, Parts, Reply, parse_one
 from srb.wire.request.body_fields import BodyFields, Int
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.media import with_images
@@ -21,7 +20,6 @@ from srb.wire.request.messages import Message
 from srb.wire.request.read import depth_refused, read_fields, show
 from srb.wire.serving import Serving, Told
 from srb.wire.tools.offered import ToolFields
-from srb.wire.vectors.embeddings import Parsed, Style, Vectors
 
 VERSION = "0.13.0"
 """The version of Ollama whose interface this is. Clients decide by the version what they send."""

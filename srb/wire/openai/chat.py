@@ -2,11 +2,10 @@
 
 from typing import Any, ClassVar
 
-from srb.engine.telling.events import FinishReason, Timings, Token
+from srb.engine.events import FinishReason, Timings, Token
 from srb.wire.openai.reply import Completion, logprob_of, text_of
-from srb.wire.reply.timings import timings as timings_json
-from srb.wire.tools.call_format import CallFormat
-from srb.wire.tools.tool_calls import CallReader, Delta, call_id
+from srb.wire.reply import timings as timings_json
+from srb.wire.tools.calls import CallFormat, CallReader, Delta, call_id
 
 
 class ChatCompletion(Completion):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from srb.engine.telling.events import (
+from srb.engine.events import (
     DoneEvent,
     ErrorEvent,
     Event,
@@ -19,7 +19,7 @@ from srb.engine.telling.events import (
     Usage,
 )
 from srb.errors import SrbError
-from srb.wire.reply.timings import RunningTimings, prompt_progress
+from srb.wire.reply import RunningTimings, prompt_progress
 
 LEAST_LOGPROB = -9999.0
 """Stands for the logprob of an impossible token, since JSON has no infinity."""

@@ -5,33 +5,62 @@ Pure functions.
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
-from srb.engine.asking.combinations import SEARCHES
-from srb.engine.asking.model import ChatTemplate
-from srb.engine.asking.request import CompletionRequest, new_request_id
-from srb.engine.asking.sampling_params import DEFAULT_MOST_TOKENS
+from srb.engine.model import ChatTemplate
+from srb.engine.request import CompletionRequest, new_request_id
+from srb.engine.sampling_params import DEFAULT_MOST_TOKENS
+from srb.engine.validation.exclusions import SEARCHES, hinders_shift
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
-from srb.wire.request.alternatives import (
+from srb.wire.request.completion import (
+    CompletionFields,
+    check_stream,
     count_alternatives,
     make_branches,
     take_all_room,
     takes_any_seed,
     with_ahead,
 )
-from srb.wire.request.avoided import TextsOf, nothing_kept, take_texts
-from srb.wire.request.completion_fields import CompletionFields, check_stream
 from srb.wire.request.fields import BEAM_FIELDS, BRIDGE_FIELDS
 from srb.wire.request.media import Take, not_here
 from srb.wire.request.messages import prompt_of
-from srb.wire.request.places import PathTo, no_stories, take_path
 from srb.wire.request.prompts import make_prompts, sent_prompt
 from srb.wire.request.read import depth_refused, read_fields
-from srb.wire.request.shift import ignored_of_shift, tokenize_for, with_shift
-from srb.wire.tokens.named_tokens import Tokenize
-from srb.wire.tools.call_format import CallFormat, call_format
+from srb.wire.request.stored_texts import PathTo, TextsOf, no_stories, nothing_kept, take_path, take_texts
+from srb.wire.tokens import Tokenize
+from srb.wire.tools.calls import CallFormat, call_format
 from srb.wire.tools.offered import Tools, tools_of
+
+# Decides whether the context of a request is shifted, by its body or else by the server's settings. Pure functions.
+
+
+def _is_wanted(fields: CompletionFields, limits: Limits) -> bool:
+    return limits.context_shift if fields.context_shift is None else fields.context_shift
+
+
+def tokenize_for(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> Tokenize:
+    """The `Tokenize` for a prompt. If the context is shifted, the prompt may be longer than the context."""
+    return partial(tokenize, any_length=True) if _is_wanted(fields, limits) else tokenize
+
+
+def with_shift(request: CompletionRequest, fields: CompletionFields, limits: Limits) -> CompletionRequest:
+    """The request with the fields of context shift.
+
+    A shift that only the server's settings ask for is left out if it can't be done for this request. Raises
+    `InvalidRequestError`, also if the body asks for a shift that can't be done.
+    """
+    if not _is_wanted(fields, limits) or (fields.context_shift is None and hinders_shift(request)):
+        return request
+    n_keep = limits.n_keep if fields.n_keep is None else fields.n_keep
+    return dataclasses.replace(request, context_shift=True, n_keep=n_keep, n_discard=fields.n_discard or 0)
+
+
+def ignored_of_shift(fields: CompletionFields, limits: Limits) -> list[str]:
+    """The names of the fields that have no effect because the context isn't shifted."""
+    return [] if _is_wanted(fields, limits) else sorted({"n_keep", "n_discard"} & fields.model_fields_set)
+
 
 Format = Literal["events", "chunks", "object"]
 """The format of an answer: native events, OpenAI's chunks, or OpenAI's object."""

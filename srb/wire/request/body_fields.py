@@ -109,7 +109,7 @@ def _read_dynatemp(fields: dict[str, Any]) -> None:
 Int = Annotated[int, BeforeValidator(not_a_bool)]
 Float = Annotated[float, BeforeValidator(not_a_bool), Field(allow_inf_nan=False)]
 Strings = Annotated[list[str], BeforeValidator(as_list, json_schema_input_type=str | list[str])]
-Ids = Annotated[list[Any], BeforeValidator(_as_ids, json_schema_input_type=str | list[Any])]
+TokenIdReport = Annotated[list[Any], BeforeValidator(_as_ids, json_schema_input_type=str | list[Any])]
 Phrases = Annotated[list[str], BeforeValidator(_as_phrases, json_schema_input_type=str | list[str])]
 Breakers = Annotated[list[str], BeforeValidator(_as_breakers, json_schema_input_type=str | list[str])]
 

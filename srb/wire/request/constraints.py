@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from srb.engine.asking.sampling_params import in_lark
+from srb.engine.sampling_params import in_lark
 from srb.errors import InvalidRequestError
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar")

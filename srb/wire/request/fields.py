@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from srb.engine.asking.meanings import meanings
-from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import CONSTRAINTS, SAMPLERS, SamplingParams, in_lark
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import CONSTRAINTS, SAMPLERS, SamplingParams, in_lark
+from srb.engine.validation.fields import meanings
 from srb.errors import InvalidRequestError
 from srb.wire.native.stories import Text
-from srb.wire.request.body_fields import BodyFields, Breakers, Float, Ids, Int, Phrases, Strings, as_list
+from srb.wire.request.body_fields import BodyFields, Breakers, Float, Int, Phrases, Strings, TokenIdReport, as_list
 from srb.wire.request.constraints import KINDS, as_schema, of_response_format, of_structured_outputs
-from srb.wire.tokens.named_tokens import Tokenize, biases_of, is_text, join_tokens
+from srb.wire.tokens import Tokenize, biases_of, is_text, join_tokens
 
 REPLACED_BY_MIROSTAT = {
     *("dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "min_keep"),
@@ -143,7 +143,7 @@ class SamplingFields(BodyFields):
         description="numbers that are added to the logits of tokens, from -100 to 100; false bans the token: "
         '{"15043": 1.0, " the": false} or [[15043, 1.0], [" the", false]]. A text stands for each of its tokens.',
     )
-    banned_tokens: Ids | None = Field(
+    banned_tokens: TokenIdReport | None = Field(
         None,
         description="a list of ids and texts, or ids with commas between; the same as a logit_bias of false.",
     )

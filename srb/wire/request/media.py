@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from srb.engine.prompts.media import Media
+from srb.engine.media import Media
 from srb.errors import InvalidRequestError
 
 MARKER = "<__media__>"

@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from srb.engine.asking.model import ChatTemplate
+from srb.engine.model import ChatTemplate
 from srb.errors import InvalidRequestError
 from srb.wire.request.media import TEXTS, Mixed, as_content, new_marker, not_here, split
-from srb.wire.tools.call_format import arguments_text, call_format
-from srb.wire.tools.offered import Tools
-from srb.wire.tools.plain_tools import without_tools
+from srb.wire.tools.calls import arguments_text, call_format
+from srb.wire.tools.offered import Tools, without_tools
 
 
 def as_text(content: Any) -> Any:

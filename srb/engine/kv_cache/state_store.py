@@ -1,0 +1,247 @@
+"""The format of a file with a retained state; see `srb.files.disk_cache`.
+
+    header      _HEADER: sizes, the parent's name, and a SHA-256 of all other bytes of the file
+    key         UTF-8
+    tokens      4 bytes each
+    logits      as the backend has them
+    state       as llama.cpp has it
+
+A damaged state could crash llama.cpp, and with it the process. So the hash is checked before llama.cpp gets the state.
+Because of this check, nothing needs to be forced to the disk: a file that is half-written after a power failure counts
+as damaged, too.
+"""
+
+import hashlib
+import os
+import struct
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from srb.engine.backend import State
+from srb.engine.kv_cache.radix import Tokens, pack
+
+# `StateStore`: what the engine needs of a place where retained states outlive the process, as `srb.files.disk_cache`. A
+# thread of the store writes each piece to a file, too. `StateCache` has all pieces, also those whose state is only in
+# a file; this is read when a prompt begins with it. A piece may be lost at any time. The engine notices this when it
+# needs the piece: it then forgets the piece with everything that continues it, and evaluates it again.
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of a stored piece without reading its state; see `srb.engine.kv_cache.state_cache`.
+
+    parent: the name of the piece that holds what comes before `start`; None for the first piece of a text.
+    tokens: those from `start` on. key: what must be equal beside the tokens, adapters for example; most often empty.
+    """
+
+    name: str
+    parent: str | None
+    start: int
+    tokens: Tokens
+    key: str
+    has_logits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """What a store holds and has done.
+
+    disk_bytes: the size of its files now; at most `max_disk_bytes`.
+    disk_reads, disk_bytes_read, disk_bytes_written: pieces and bytes, counted since the start.
+    disk_faults: pieces that couldn't be read or written.
+    """
+
+    disk_bytes: int = 0
+    max_disk_bytes: int = 0
+    disk_reads: int = 0
+    disk_bytes_read: int = 0
+    disk_bytes_written: int = 0
+    disk_faults: int = 0
+
+
+class StateStore(Protocol):
+    """Pieces by their names.
+
+    No method raises an error: a piece that can't be read counts as gone, and one that can't be written isn't kept.
+    """
+
+    def __contains__(self, name: object) -> bool:
+        """Whether it has a piece, as far as it knows, or is about to write it."""
+
+    @property
+    def room(self) -> int:
+        """How many bytes it can take now."""
+
+    def find(self, family: str) -> Iterable[Record]:
+        """The pieces of a family that were there at the start and still are, parents before their children."""
+
+    def check(self, families: Iterable[str], tokens: Tokens) -> None:
+        """Compares the pieces that hold the first of these tokens with their hashes, so that `get` needn't do it.
+
+        families: the pieces of the later ones may continue those of the earlier ones.
+        May be called from any thread. Takes about a second for each gigabyte.
+        """
+
+    def put(
+        self,
+        family: str,
+        parent: str | None,
+        start: int,
+        tokens: Tokens,
+        key: str,
+        state: State,
+        logits: bytes | None,
+    ) -> str | None:
+        """Takes a piece, which another thread will write soon, and returns its name.
+
+        family: names the pieces that are looked for together; up to 16 hexadecimal digits.
+        Returns None if the parent isn't there, or if too much waits to be written.
+        """
+
+    def get(self, name: str) -> tuple[State, bytes | None] | None:
+        """The state and the logits of a piece; None if it's gone or damaged."""
+
+    def remove(self, name: str) -> None:
+        """Removes a piece that no other piece continues."""
+
+    def touch(self, names: Iterable[str]) -> None:
+        """Marks pieces as just used, children before their parents. The least recently used are removed first."""
+
+    def stats(self) -> StoreStats:
+        """What the store holds and has done."""
+
+    def close(self) -> None:
+        """Returns when all pieces that were taken are written."""
+
+
+MAGIC = b"srbstat1"
+_HEADER = struct.Struct("<8sIIIIQ16s32s")
+"""Magic, start, and the number of tokens, bytes of the key, of the logits and of the state; parent, digest."""
+
+_DIGEST_BYTES = 32
+_FIRST_READ = 4096
+"""How many bytes of a file are read to know its tokens; more are read if it has more tokens."""
+
+
+def read_record(path: Path) -> Record:
+    """What a file says of its piece. Raises `OSError`, and `ValueError` if the file isn't a piece or was renamed."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        content = os.read(descriptor, _FIRST_READ)
+        header, at = _unpack(content)
+        end = at + header.key_bytes + 4 * header.n_tokens
+        if end > os.fstat(descriptor).st_size:
+            raise ValueError("it is too short")
+        if end > len(content):
+            content += os.read(descriptor, end - len(content))
+    finally:
+        os.close(descriptor)
+    key = content[at : at + header.key_bytes].decode()
+    tokens = pack(())
+    tokens.frombytes(content[at + header.key_bytes : end])
+    name = piece_name(header.parent, header.start, tokens, key)
+    if path.stem.partition("-")[2] != name:
+        raise ValueError("its name isn't that of its content")
+    return Record(name, header.parent, header.start, tokens, key, header.logits_bytes > 0)
+
+
+def piece_name(parent: str | None, start: int, tokens: Tokens, key: str) -> str:
+    """The name of a piece: a hash of its tokens, and of the name of its parent, and so of all tokens before it."""
+    head = f"{parent or ''}/{start}/{key}/".encode()
+    return hashlib.sha256(head + tokens.tobytes()).hexdigest()[:32]
+
+
+def read_state(content: memoryview, *, verify: bool) -> tuple[State, bytes | None]:
+    """The state and the logits in a file. verify: whether the file's bytes are compared with its hash.
+
+    Raises `ValueError` if they aren't what was written.
+    """
+    header, key_at = _unpack(content)
+    logits_at = key_at + header.key_bytes + 4 * header.n_tokens
+    state_at = logits_at + header.logits_bytes
+    if len(content) != state_at + header.state_bytes:
+        raise ValueError(f"it has {len(content)} bytes, and not {state_at + header.state_bytes}")
+    if verify and _digest([content[: _HEADER.size - _DIGEST_BYTES], content[_HEADER.size :]]) != header.digest:
+        raise ValueError("its bytes aren't those that were written")
+    logits = bytes(content[logits_at:state_at]) if header.logits_bytes else None
+    return content[state_at:], logits
+
+
+def read_piece(content: memoryview) -> tuple[Record, State, bytes | None, int]:
+    """The piece that `content` begins with, its state and logits, and how many bytes these are in all.
+
+    Raises `ValueError` if they aren't what was written.
+    """
+    header, at = _unpack(content)
+    tokens_at = at + header.key_bytes
+    end = tokens_at + 4 * header.n_tokens + header.logits_bytes + header.state_bytes
+    if len(content) < end:
+        raise ValueError("it is too short")
+    state, logits = read_state(content[:end], verify=True)
+    tokens = pack(())
+    tokens.frombytes(content[tokens_at : tokens_at + 4 * header.n_tokens])
+    key = bytes(content[at:tokens_at]).decode()
+    name = piece_name(header.parent, header.start, tokens, key)
+    return Record(name, header.parent, header.start, tokens, key, header.logits_bytes > 0), state, logits, end
+
+
+def write_state(path: Path, record: Record, state: State, logits: bytes | None) -> int:
+    """Writes the file of a piece, and returns how many bytes it has; see `write_parts`. Raises `OSError`."""
+    return write_parts(path, state_parts(record, state, logits))
+
+
+def state_parts(record: Record, state: State, logits: bytes | None) -> list[bytes | State]:
+    """The contents of the file of a piece, in parts, one behind the other."""
+    key, tokens = record.key.encode(), record.tokens.tobytes()
+    parent = bytes.fromhex(record.parent) if record.parent else bytes(16)
+    sizes = (len(record.tokens), len(key), len(logits or b""), len(state))
+    head = _HEADER.pack(MAGIC, record.start, *sizes, parent, bytes(_DIGEST_BYTES))[:-_DIGEST_BYTES]
+    parts = (key, tokens, logits or b"", state)
+    return [head, _digest([head, *parts]), *parts]
+
+
+def write_parts(path: Path, parts: Iterable[bytes | State]) -> int:
+    """Writes a file, which appears under its name only when it is complete. Returns its bytes. Raises `OSError`."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            for part in parts:
+                file.write(part)
+            size = file.tell()
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return size
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    start: int
+    n_tokens: int
+    key_bytes: int
+    logits_bytes: int
+    state_bytes: int
+    parent: str | None
+    digest: bytes
+
+
+def _unpack(content: bytes | memoryview) -> tuple[_Header, int]:
+    """The header of a file, and where the header ends. Raises `ValueError` if it isn't one."""
+    if len(content) < _HEADER.size:
+        raise ValueError("it is too short")
+    magic, start, n_tokens, key_bytes, logits_bytes, state_bytes, parent, digest = _HEADER.unpack_from(content)
+    if magic != MAGIC:
+        raise ValueError("it isn't a state of this version")
+    name = parent.hex() if any(parent) else None
+    return _Header(start, n_tokens, key_bytes, logits_bytes, state_bytes, name, digest), _HEADER.size
+
+
+def _digest(parts: Iterable[bytes | State]) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.digest()

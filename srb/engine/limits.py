@@ -1,0 +1,224 @@
+"""Refuses texts and requests that the engine could never run. For this it needs only the vocabulary and the context.
+
+Text that can't fit is refused by its bytes (the context times the longest token) without tokenizing it.
+"""
+
+from collections.abc import Collection, Sequence
+
+from srb.engine.backend import Backend
+from srb.engine.decoding.context_shift import LEAST_CELLS, may_shift
+from srb.engine.infill import most_rows, n_rows_here
+from srb.engine.media import Media, MediaReader, PromptPart, no_media, placed, words
+from srb.engine.model import Tokenizer
+from srb.engine.request import CompletionRequest
+from srb.errors import ContextSizeError, InvalidRequestError, context_of, larger_context
+
+# Refuses requests that this model, or these options, can't serve. This happens when the request comes.
+
+
+def check_supported(request: CompletionRequest, backend: Backend, default_max_tokens: int) -> None:
+    """Raises `InvalidRequestError` if the backend can't do what a request asks. May be called from any thread."""
+    n_rows, most = n_rows_here(request, backend), most_rows(backend)
+    if n_rows > most:
+        rows = "beams" if request.suffix is None else "candidates"
+        spare = ", with the one that scores the suffix," if n_rows > request.n_rows else ""
+        raise InvalidRequestError(
+            f"{n_rows} {rows}{spare} are more than the {most} sequences that can run at once; "
+            f"ask for fewer {rows}, or start with a larger --parallel",
+            param=rows,
+        )
+    _check_spare(request, backend)
+    if request.guided and backend.n_parallel < 2:
+        raise _not_here(
+            "guidance_scale",
+            "guidance_scale takes two sequences for each alternative, and there is one; "
+            "leave it out, or start with a larger --parallel",
+        )
+    if not (backend.can_unify or backend.block_size):
+        _check_unified(request)
+    if may_shift(request, backend.n_cells, default_max_tokens):
+        _check_shift(request, backend)
+    if request.explore and backend.window is not None:
+        memory = "a sliding window" if backend.window else "a recurrent state"
+        raise _not_here(
+            "explore",
+            f"explore needs a model that can go back to any token, and this one has {memory}; leave it out",
+        )
+
+
+def _check_spare(request: CompletionRequest, backend: Backend) -> None:
+    """Refuses a bridge that has room without the row that scores the suffix, and not with it."""
+    n_rows = n_rows_here(request, backend)
+    begun = (1 + len(each.tokens) for each in request.resumed if each.finished is None)
+    wanted = max(request.branches[0].max_tokens or 0, *begun, 0)
+    cells = max(map(len, request.prompts)) + n_rows * (max(0, wanted - 1) + request.cells_behind)
+    if n_rows > request.n_rows and cells > backend.n_cells:
+        raise InvalidRequestError(
+            f"a bridge of {request.n_rows} candidates needs {cells} cells on this model, which scores the suffix in "
+            f"cells apart; the context has {backend.n_cells}; ask for fewer candidates or tokens, or start "
+            "with a larger --ctx-size",
+            param="max_tokens",
+            code="context_length_exceeded",
+        )
+
+
+def _check_shift(request: CompletionRequest, backend: Backend) -> None:
+    reason, most = None, min(backend.n_parallel, backend.n_cells // LEAST_CELLS)
+    if not backend.can_shift:
+        reason = (
+            "the positions of this model's cells can't change, or not with --reproducible or such a --cache-type-k "
+            "(a server with --context-shift takes another one than srb tune chose, if it must); leave it out"
+        )
+    elif request.count > most:
+        reason = f"{request.count} alternatives are more than the {most} that can run at once; ask for fewer"
+    if reason:
+        message = f"context_shift can't be done here: {reason}, or start with a larger --ctx-size"
+        raise _not_here("context_shift", message)
+
+
+def _check_unified(request: CompletionRequest) -> None:
+    asked = {"search": request.search == "beam", "suffix": request.suffix is not None, "explore": request.explore}
+    for param, is_asked in asked.items():
+        if is_asked:
+            raise _not_here(param, f"{param} takes a unified KV cache; start the server without --kv-layout streams")
+
+
+def _not_here(param: str, message: str) -> InvalidRequestError:
+    return InvalidRequestError(message, param=param, code="unsupported_parameter")
+
+
+class RequestLimits:
+    """Refuses requests that could never run. May be used from any thread.
+
+    n_cells: the longest context of one request: the prompt with the tokens of one alternative, or with those of all
+        beams or candidates of a search. n_texts: among how many alternatives `--ctx-size` is divided, each of which has
+        so many cells (`Backend.block_size`); 1: it isn't.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, n_cells: int, n_texts: int = 1) -> None:
+        self._tokenizer = tokenizer
+        self._n_cells = n_cells
+        self._n_texts = n_texts
+
+    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
+        """The tokens of a text; special tokens in it are parsed. A prompt gets BOS where the model wants it.
+
+        any_length: whether the text may be too long for the context.
+        Raises `InvalidRequestError` for an empty text, for one that isn't valid Unicode, and for one that has so many
+        bytes that it can't fit the context.
+        """
+        if not isinstance(text, str):
+            raise InvalidRequestError(f"tokenize takes a text, got {text!r:.60}", param="prompt")
+        if not text:
+            raise InvalidRequestError("prompt must not be empty", param="prompt")
+        try:
+            n_bytes = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"prompt is not valid Unicode: half a surrogate pair at character {error.start}",
+                param="prompt",
+            ) from None
+        n_cells = self._n_cells
+        if not any_length and n_bytes > n_cells and (least := n_bytes // self._tokenizer.longest_piece) > n_cells:
+            # The text is refused by its bytes, because it takes seconds to tokenize megabytes.
+            raise ContextSizeError(least, n_cells, exact=False, n_texts=self._n_texts)
+        return self._tokenizer.tokenize(text, is_prompt=is_prompt)
+
+    def tokenize_parts(
+        self, parts: Sequence[PromptPart], reader: MediaReader | None
+    ) -> tuple[tuple[int, ...], tuple[Media, ...]]:
+        """The tokens of a prompt that is made of texts and files, and the media that its placeholders stand for.
+
+        Raises `InvalidRequestError` for a file that isn't understood, for a text that `tokenize` refuses, and for more
+        files than fit into the context.
+        """
+        if reader is None:
+            raise no_media()
+        tokens = list(self._tokenizer.tokenize(""))  # only BOS, if the model wants it
+        media: list[Media] = []
+        for part in parts:
+            if isinstance(part, str):
+                tokens += self.tokenize(part, is_prompt=False) if part else ()
+                continue
+            for each in reader.read(part):
+                if isinstance(each, Media):
+                    media.append(each)
+                    tokens += each.tokens
+                else:
+                    tokens.append(each)
+            if len(tokens) > self._n_cells:  # the files behind this one aren't read
+                raise ContextSizeError(len(tokens), self._n_cells, exact=False, n_texts=self._n_texts)
+        return tuple(tokens), tuple({each.tokens[0]: each for each in media}.values())
+
+    def check(self, request: CompletionRequest) -> None:
+        """Raises `InvalidRequestError` if a request can never run. Grammars aren't checked here, but when compiled."""
+        for tokens in request.token_ids:
+            if request.media:
+                placed(tokens, request.media)
+                if tokens[-1] < 0:
+                    raise InvalidRequestError(
+                        "a prompt can't end with an image or a sound; add a text behind it", param="prompt"
+                    )
+                tokens = words(tokens)
+            self._check_tokens("prompt", tokens)
+        self._check_tokens("suffix", request.scored_suffix)
+        for resumed in request.resumed:
+            self._check_tokens("resumed", resumed.tokens)
+        for number, candidate in enumerate(request.candidates):
+            name = f"candidates[{number}]"
+            self._check_tokens("candidates", candidate, name)
+            if any(map(self._tokenizer.is_end, candidate[:-1])):
+                message = f"{name} goes on behind an end token; score what comes after it as one of its own"
+                raise InvalidRequestError(message, param="candidates")
+        for params in request.branches:
+            self._check_tokens("logit_bias", [token for token, _ in params.logit_bias])
+            for each in params.avoid or ():
+                if not isinstance(each, str):
+                    self._check_tokens("avoid", each)
+            self._check_tokens("negative_prompt", params.negative_ids)
+        self._check_room(request)
+
+    def _check_tokens(self, param: str, tokens: Collection[int], name: str | None = None) -> None:
+        n_vocab = self._tokenizer.n_vocab
+        if tokens and not (min(tokens) >= 0 and max(tokens) < n_vocab):
+            bad = next(token for token in tokens if not 0 <= token < n_vocab)
+            raise InvalidRequestError(
+                f"{name or param} has the token id {bad!s:.60}; the model's ids go from 0 to {n_vocab - 1}", param=param
+            )
+
+    def _check_room(self, request: CompletionRequest) -> None:
+        if request.context_shift:
+            return
+        longest = max(map(len, request.prompts))
+        if longest > self._n_cells:
+            raise ContextSizeError(longest, self._n_cells, n_texts=self._n_texts)
+        for index, resumed in enumerate(request.resumed):
+            params = request.branches[index % len(request.branches)]
+            n_texts = 2 if params.is_guided else 1
+            negative = len(params.negative_ids or (0,)) if params.is_guided else 0
+            n_tokens = len(request.prompts[index // len(request.branches)]) + negative + n_texts * len(resumed.tokens)
+            # A context of another size may have had room for it. A search begins anew with the prompt.
+            if request.n_rows:
+                n_texts = 1 if self._n_texts > 1 else request.n_rows
+                n_tokens = len(request.prompts[index // len(request.branches)])
+                n_tokens += n_texts * (len(resumed.tokens) + request.cells_behind) if request.suffix is not None else 0
+            if resumed.finished is None and n_tokens > self._n_cells:
+                raise ContextSizeError(n_tokens, self._n_cells, n_texts=self._n_texts)
+        for params in request.branches:
+            # The last token is never evaluated, so it takes no cell.
+            is_divided = self._n_texts > 1
+            of_row = max(0, (params.max_tokens or 0) - 1) + request.cells_behind
+            generated = of_row * (1 if is_divided else request.n_rows or 1)
+            cells, what = longest + generated, f"{longest} cells for the prompt and {generated} for what is generated"
+            if params.is_guided:
+                negative = len(params.negative_ids or (0,))
+                cells = max(cells, negative + generated) if is_divided else cells + negative + generated
+                what += f", and {negative} and {generated} for the negative prompt"
+            if cells > self._n_cells:
+                fewer = "fewer tokens, beams or candidates" if request.n_rows else "fewer tokens"
+                raise InvalidRequestError(
+                    f"max_tokens is too high: {what} are more than {context_of(self._n_cells, self._n_texts)}; "
+                    f"ask for {fewer}, or {larger_context(cells, self._n_texts)}",
+                    param="max_tokens",
+                    code="context_length_exceeded",
+                )

@@ -1,1 +1,0 @@
-"""Results for programs that wait: texts, scores, embeddings (`texts.py`), and evaluated texts in files (`saved.py`)."""

@@ -1,0 +1,367 @@
+"""`Patterns`: finds regular expressions of bounded length in a stream of characters, in time linear in its length.
+
+Python's `re` can't tell which end of a text may still become a match, and may take exponential time. So the expressions
+become one nondeterministic automaton, as in K. Thompson, "Regular expression search algorithm" (CACM 11(6), 1968). Its
+threads advance together, one step for each character.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from srb.errors import InvalidRequestError
+
+# The syntax of patterns: `/delv(e|es|ing)\b/i`. A pure function from a text to an `Expression`. A pattern stands
+# between slashes, and an `i` behind the last one means small and capital letters alike. JavaScript's `g` and `u` say
+# what is so anyway; its other flags are refused. A pattern has the usual notation: `.`, `[a-z]`, `[^a-z]`, `\d \w
+# \s` and `\D \W \S`, `\b` and `\B`, `( )` and `(?: )`, `|`, `?`, `{3}` and `{1,20}`. What has no bound (`*`, `+`,
+# `{3,}`), and `^`, `$`, look-arounds and references, are refused.
+
+MAX_PATTERN_CHARS = 1_000
+MAX_WIDTH = 200
+"""The most characters that a match may have, since so many may have to be held back."""
+
+Test = Callable[[str], bool]
+Expression = tuple[Any, ...]
+"""("char", Test), ("boundary", bool), ("all", parts), ("any", parts), or ("times", part, least, most)."""
+
+_MAX_DEPTH = 50
+_PATTERN = re.compile(r"/(.+)/([dgimsuvy]*)", re.DOTALL)
+_BOUNDS = re.compile(r"\{(\d+)(?:(,)(\d*))?\}")
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
+
+
+def is_word(char: str) -> bool:
+    """Whether words are made of such characters: letters, digits and _."""
+    return char.isalnum() or char == "_"
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text is written as a pattern, and not as a phrase."""
+    return _PATTERN.fullmatch(text) is not None
+
+
+def parse_pattern(text: str) -> Expression:
+    """The expression of a pattern. Raises `InvalidRequestError`."""
+    return _Parser(text).parse()
+
+
+_KINDS: dict[str, Test] = {"d": str.isdecimal, "w": is_word, "s": str.isspace}
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        found = _PATTERN.fullmatch(text)
+        assert found, "is_pattern says so"
+        self._text = text
+        self._source, self._flags = found[1], found[2]
+        self._any_case = "i" in self._flags
+        self._at = 0
+        self._depth = 0
+
+    def parse(self) -> Expression:
+        if len(self._source) > MAX_PATTERN_CHARS:
+            raise self._error(f"is longer than {MAX_PATTERN_CHARS} characters")
+        if unknown := self._flags.strip("giu"):
+            raise self._error(
+                f"has the flag {unknown[0]}, which srb doesn't know; i means small and capital letters alike"
+            )
+        expression = self._any()
+        if self._at < len(self._source):
+            raise self._error('has a ")" without a "("; write \\) for the character')
+        least, most = width(expression)
+        if least == 0:
+            raise self._error("matches the empty text, which is everywhere")
+        if most > MAX_WIDTH:
+            raise self._error(f"matches texts of up to {most} characters; the limit is {MAX_WIDTH}")
+        return expression
+
+    def _any(self) -> Expression:
+        parts = [self._all()]
+        while self._take("|"):
+            parts.append(self._all())
+        return parts[0] if len(parts) == 1 else ("any", tuple(parts))
+
+    def _all(self) -> Expression:
+        parts = []
+        while self._next not in ("", "|", ")"):
+            parts.append(self._times(self._one()))
+        return ("all", tuple(parts))
+
+    def _times(self, part: Expression) -> Expression:
+        if self._take("?"):
+            least, most = 0, 1
+        elif self._next in ("*", "+"):
+            raise self._unbounded(self._next)
+        elif found := _BOUNDS.match(self._source, self._at):
+            if found[2] and not found[3]:
+                raise self._unbounded(found[0])
+            self._at = found.end()
+            least, most = int(found[1][:9]), int((found[3] or found[1])[:9])
+            if least > most:
+                raise self._error(f"has bounds the wrong way round: {found[0]}")
+        else:
+            return part
+        self._take("?")  # lazy or greedy: all matches count
+        if self._next in ("?", "*", "+", "{"):
+            raise self._error(f'repeats a repetition at "{self._next}"; put the first one in brackets')
+        if width(part)[1] * most > MAX_WIDTH or most > MAX_WIDTH:
+            raise self._error(f"matches texts of more than {MAX_WIDTH} characters, the limit")
+        return ("times", part, least, most)
+
+    def _one(self) -> Expression:
+        char = self._pop()
+        if char == "(":
+            return self._group()
+        if char == "[":
+            return ("char", self._class())
+        if char == ".":
+            return ("char", lambda each: each != "\n")
+        if char == "\\":
+            return self._escape()
+        if char in "^$":
+            raise self._error(f'has a "{char}", which has no meaning in a text that goes on; write \\{char} or \\b')
+        if char in "?*+":
+            raise self._error(f'has nothing before "{char}"; write \\{char} for the character')
+        return ("char", self._literal(char))
+
+    def _group(self) -> Expression:
+        if self._take("?") and not self._take(":"):
+            raise self._error("has a group that begins with (? and isn't (?: ), which srb doesn't know")
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise self._error(f"has brackets within brackets, more than {_MAX_DEPTH} deep")
+        inside = self._any()
+        self._depth -= 1
+        if not self._take(")"):
+            raise self._error('has a "(" without a ")"; write \\( for the character')
+        return inside
+
+    def _escape(self) -> Expression:
+        char = self._pop()
+        if char in ("b", "B"):
+            return ("boundary", char == "b")
+        if kind := _KINDS.get(char.lower()):
+            return ("char", kind if char.islower() else _not(kind))
+        return ("char", self._literal(self._escaped(char)))
+
+    def _escaped(self, char: str) -> str:
+        if char in _ESCAPED:
+            return _ESCAPED[char]
+        if char == "" or char.isalnum():
+            raise self._error(f'has "\\{char}", which srb doesn\'t know')
+        return char
+
+    def _class(self) -> Test:
+        negated = self._take("^")
+        tests: list[Test] = []
+        while not tests or self._next != "]":
+            char = self._pop()
+            if char == "\\" and (kind := _KINDS.get(self._next.lower())):
+                tests.append(kind if self._pop().islower() else _not(kind))
+                continue
+            first = self._escaped(self._pop()) if char == "\\" else char
+            if self._next == "-" and self._source[self._at + 1 : self._at + 2] not in ("]", ""):
+                self._pop()
+                last = self._pop()
+                last = self._escaped(self._pop()) if last == "\\" else last
+                if first > last:
+                    raise self._error(f"has a range the wrong way round: {first}-{last}")
+                tests.append(self._range(first, last))
+            else:
+                tests.append(self._literal(first))
+        self._pop()
+        alone = tuple(tests)
+        return lambda char: any(test(char) for test in alone) != negated
+
+    def _range(self, first: str, last: str) -> Test:
+        if self._any_case:
+            return lambda char: any(first <= each <= last for each in (char, char.lower(), char.upper()))
+        return lambda char: first <= char <= last
+
+    def _literal(self, wanted: str) -> Test:
+        if self._any_case:
+            lower = wanted.lower()
+            return lambda char: char == wanted or char.lower() == lower
+        return lambda char: char == wanted
+
+    @property
+    def _next(self) -> str:
+        return self._source[self._at : self._at + 1]
+
+    def _pop(self) -> str:
+        char = self._next
+        if char == "":
+            raise self._error('ends too early, within "[" or behind "\\"')
+        self._at += 1
+        return char
+
+    def _take(self, char: str) -> bool:
+        is_there = self._next == char
+        self._at += is_there
+        return is_there
+
+    def _unbounded(self, what: str) -> InvalidRequestError:
+        return self._error(f'has no bound at "{what}"; write {{1,20}}, say, because so much text is held back')
+
+    def _error(self, what: str) -> InvalidRequestError:
+        return InvalidRequestError(f"banned_strings: the pattern {self._text!r:.100} {what}", param="banned_strings")
+
+
+def _not(test: Test) -> Test:
+    return lambda char: not test(char)
+
+
+def width(expression: Expression) -> tuple[int, int]:
+    """The fewest and the most characters of a text that matches an expression."""
+    match expression:
+        case ("char", _):
+            return 1, 1
+        case ("boundary", _):
+            return 0, 0
+        case ("all", parts):
+            widths = [width(part) for part in parts]
+            return sum(least for least, _ in widths), sum(most for _, most in widths)
+        case ("any", parts):
+            widths = [width(part) for part in parts]
+            return min(least for least, _ in widths), max(most for _, most in widths)
+        case ("times", part, least, most):
+            of_part = width(part)
+            return of_part[0] * least, of_part[1] * most
+    raise AssertionError(expression)
+
+
+MAX_NODES = 1_000
+"""The size of the automaton of one alternative's patterns. A character takes 3 µs for each node where it matters."""
+
+_MOST_KEPT = 10_000
+
+_FOUND = 0
+
+
+class State(NamedTuple):
+    """Where a search is, at a place between two characters.
+
+    after_word: whether the last character is one of words. threads: by node, how many of the last characters the
+    longest text has that led there. found: the length of the longest text that is complete here; 0: none is.
+    """
+
+    after_word: bool
+    threads: dict[int, int]
+    found: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """One of: a test for a character, a test for the end of a word (`boundary`), or neither; and what comes next."""
+
+    next: tuple[int, ...]
+    test: Test | None = None
+    boundary: bool | None = None
+
+
+class Patterns:
+    """Finds any of several patterns, each written as `pattern_syntax` says.
+
+    Raises `InvalidRequestError` for a wrong one, for one without a bound, and if all together are too large.
+    """
+
+    start = State(False, {}, 0)
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self._nodes = [_Node(())]
+        self._firsts = tuple(self._add(parse_pattern(each), (_FOUND,)) for each in patterns)
+        # The states after a place where no thread is: most places of a text are such.
+        self._begun: dict[tuple[bool, str], State] = {}
+
+    def advance(self, state: State, char: str) -> State:
+        """The state after `char`."""
+        if not self._firsts:
+            return state
+        if state.threads or len(self._begun) == _MOST_KEPT:
+            return self._after(state, char)
+        key = (state.after_word, char)
+        if key not in self._begun:
+            self._begun[key] = self._after(state, char)
+        return self._begun[key]
+
+    def _after(self, state: State, char: str) -> State:
+        threads: dict[int, int] = {}
+        found = 0
+        for node, length in self._reached(state, before_word=is_word(char)):
+            if node == _FOUND:
+                found = max(found, length + 1)  # `char` was needed to see that it is complete
+            elif (test := self._nodes[node].test) and test(char):
+                for following in self._nodes[node].next:
+                    threads[following] = max(threads.get(following, 0), length + 1)
+        found = max((found, *(n for node, n in self._follow(threads, None) if node == _FOUND)))
+        return State(is_word(char), threads, found)
+
+    def depth(self, state: State) -> int:
+        """How many of the last characters may still become a match."""
+        return max(state.threads.values(), default=0)
+
+    def found_at_end(self, state: State) -> int:
+        """The length of the longest match that is complete if the text ends here; 0: there is none."""
+        reached = self._reached(state, before_word=False)
+        return max((length for node, length in reached if node == _FOUND), default=0)
+
+    def _reached(self, state: State, *, before_word: bool) -> Iterator[tuple[int, int]]:
+        """The nodes that the threads, and those that begin here, reach before the next character."""
+        begun = dict.fromkeys(self._firsts, 0) | state.threads
+        return self._follow(begun, state.after_word != before_word)
+
+    def _follow(self, threads: dict[int, int], at_boundary: bool | None) -> Iterator[tuple[int, int]]:
+        """The nodes that are reached without a further character. at_boundary: None if that isn't known yet."""
+        seen: set[int] = set()
+        waiting = sorted(threads.items(), key=lambda thread: thread[1])
+        while waiting:
+            at, length = waiting.pop()  # the longest first, so a node's first length is its longest
+            if at in seen:
+                continue
+            seen.add(at)
+            node = self._nodes[at]
+            if at == _FOUND or node.test:
+                yield at, length
+            elif node.boundary is None or node.boundary is at_boundary:
+                waiting += [(following, length) for following in node.next]
+
+    def _add(self, expression: Expression, following: tuple[int, ...]) -> int:
+        """Adds the nodes of an expression, and returns the first of them. following: what comes behind it."""
+        match expression:
+            case ("char", test):
+                return self._node(_Node(following, test=test))
+            case ("boundary", boundary):
+                return self._node(_Node(following, boundary=boundary))
+            case ("all", parts):
+                for part in reversed(parts):
+                    following = (self._add(part, following),)
+                return self._node(_Node(following)) if not parts else following[0]
+            case ("any", parts):
+                return self._node(_Node(tuple(self._add(part, following) for part in parts)))
+            case ("times", part, least, most):
+                behind = following
+                for _ in range(most - least):
+                    following = (self._node(_Node((self._add(part, following), *behind))),)
+                for _ in range(least):
+                    following = (self._add(part, following),)
+                return self._node(_Node(following))
+        raise AssertionError(expression)
+
+    def _node(self, node: _Node) -> int:
+        if len(self._nodes) == MAX_NODES:
+            raise InvalidRequestError(
+                f"the patterns in banned_strings have more than {MAX_NODES} parts with all their repetitions; "
+                "use fewer, or smaller bounds",
+                param="banned_strings",
+            )
+        self._nodes.append(node)
+        return len(self._nodes) - 1
+
+
+@lru_cache(64)
+def patterns_of(strings: tuple[str, ...]) -> Patterns:
+    """The patterns with these texts, which all alternatives of a request share. Raises what `Patterns` raises."""
+    return Patterns(strings)

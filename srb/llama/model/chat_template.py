@@ -1,0 +1,167 @@
+"""The chat template, which turns a conversation into a prompt. llama_cpp's sandboxed Jinja runs it.
+
+It is the model's own, or the one that the options name.
+"""
+
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import llama_cpp
+from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+from srb.errors import InvalidRequestError, SettingsError
+from srb.llama.native.library import logger
+from srb.options.settings import Settings
+
+# The chat templates that `--chat-template` knows by name, in Jinja, and the plain one for models that have none. If
+# llama-server has the same format, the name is the same. No template writes BOS, since tokenizing a prompt adds it.
+
+PLAIN = "plain"
+
+STOPS = {PLAIN: ("\nUser:",)}
+"""Strings that end the assistant's message, where a format has no token for that."""
+
+TEMPLATES = {
+    PLAIN: """\
+{% for message in messages -%}
+{{ message.content if message.role == 'system' else message.role | capitalize + ': ' + message.content }}
+
+{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}""",
+    "chatml": """\
+{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}""",
+    "gemma": """\
+{% if messages[0].role == 'system' %}{% set system, turns = messages[0].content | trim + '\\n\\n', messages[1:] %}
+{%- else %}{% set system, turns = '', messages %}{% endif %}
+{%- for message in turns %}{{ '<start_of_turn>' + ('model' if message.role == 'assistant' else message.role) + '\\n' +
+(system if loop.first else '') + message.content | trim + '<end_of_turn>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}""",
+    "llama3": """\
+{% for message in messages %}{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' +
+message.content | trim + '<|eot_id|>' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}""",
+    "vicuna": """\
+{% for message in messages %}
+{%- if message.role == 'system' %}{{ message.content + '\\n\\n' }}
+{%- elif message.role == 'assistant' %}{{ 'ASSISTANT: ' + message.content + eos_token + '\\n' }}
+{%- else %}{{ 'USER: ' + message.content + '\\n' }}{% endif %}{% endfor %}
+{%- if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}""",
+    "zephyr": """\
+{% for message in messages %}{{ '<|' + message.role + '|>\\n' + message.content + eos_token + '\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}""",
+}
+
+NONE = "none"
+"""With this name in `--chat-template` the server refuses chats."""
+
+_OURS = {
+    *("messages", "add_generation_prompt", "bos_token", "eos_token", "raise_exception", "strftime_now"),
+    *("tools", "tool_choice", "functions", "function_call", "self"),
+}
+
+
+class ChatTemplate:
+    """A chat template. Thread-safe. Implements `srb.engine.model.ChatTemplate`.
+
+    source: its text, in Jinja. bos, eos: the texts of these tokens, which templates write.
+    adds_bos: whether tokenizing a prompt adds BOS. A BOS that the template writes is then removed, or there were two.
+    stop: strings that end the assistant's message.
+    """
+
+    def __init__(
+        self, source: str, *, bos: str = "", eos: str = "", adds_bos: bool = False, stop: tuple[str, ...] = ()
+    ) -> None:
+        self.source = source
+        self.stop = stop
+        self._bos = bos
+        self._eos = eos
+        self._adds_bos = adds_bos
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        variables: dict[str, Any],
+        tools: list[dict[str, Any]] | None = None,
+    ) -> str:
+        """The prompt for the next message of the assistant. See `srb.engine.model.ChatTemplate`."""
+        if ours := _OURS & variables.keys():
+            raise InvalidRequestError(
+                f"chat_template_kwargs can't set {', '.join(sorted(ours))}", param="chat_template_kwargs"
+            )
+        given = _usual_variables() | variables
+        try:
+            prompt = self._formatter(messages=messages, tools=tools, **given).prompt  # type: ignore[arg-type]
+        except Exception as error:  # a template is a program of the model's author, and may raise any exception
+            raise InvalidRequestError(
+                f"the model's chat template can't take these messages: {str(error) or type(error).__name__}",
+                param="messages",
+                code="chat_template_failed",
+            ) from None
+        return prompt.removeprefix(self._bos) if self._adds_bos else prompt
+
+    def check(self) -> None:
+        """Raises `SettingsError` if the template isn't valid Jinja."""
+        try:
+            _ = self._formatter
+        except Exception as error:
+            raise SettingsError(f"the chat template can't be read as Jinja: {error}") from None
+
+    @cached_property
+    def _formatter(self) -> Jinja2ChatFormatter:
+        return Jinja2ChatFormatter(self.source, eos_token=self._eos, bos_token=self._bos)
+
+
+def _usual_variables() -> dict[str, Any]:
+    """The variables that llama-server also gives to templates. Without them some don't think, or lack the date."""
+    now = datetime.now()
+    return {"enable_thinking": True, "date_string": f"{now:%d %b %Y}", "datetime": f"{now:%b %d %Y}"}
+
+
+def chat_template_of(model: Any, settings: Settings) -> ChatTemplate | None:
+    """The template that the settings name, else that of the loaded model, or a plain one if the model has none.
+
+    None if the settings refuse chats. Raises `SettingsError` if the settings name an unknown template, or one that is
+    not valid Jinja.
+    """
+    given = _given(settings)
+    if given == NONE:
+        return None
+    source = given or (llama_cpp.llama_model_chat_template(model, None) or b"").decode(errors="replace")
+    if not source:
+        logger.info(
+            "the model has no chat template; chats are written as User: and Assistant:, unless --chat-template names "
+            "another way (%s)",
+            ", ".join(TEMPLATES),
+        )
+        source = PLAIN
+    vocab = llama_cpp.llama_model_get_vocab(model)
+
+    def name(token: int) -> str:
+        return "" if token < 0 else llama_cpp.llama_vocab_get_text(vocab, token).decode(errors="replace")
+
+    template = ChatTemplate(
+        TEMPLATES.get(source, source),
+        bos=name(llama_cpp.llama_vocab_bos(vocab)),
+        eos=name(llama_cpp.llama_vocab_eos(vocab)),
+        adds_bos=llama_cpp.llama_vocab_get_add_bos(vocab),
+        stop=STOPS.get(source, ()),
+    )
+    if given:
+        template.check()
+    return template
+
+
+def _given(settings: Settings) -> str | None:
+    """The name or the text of the template in the settings. None if they have none. Raises `SettingsError`."""
+    text, file, option = settings.chat_template, settings.chat_template_file, "--chat-template"
+    if file is not None:
+        option = f"--chat-template-file {file}"
+        try:
+            text = file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{option} can't be read: {error}") from None
+    if text is None or text in TEMPLATES or text == NONE or "{" in text:
+        return text
+    known = ", ".join((*TEMPLATES, NONE))
+    raise SettingsError(f"{option} takes {known}, or a template in Jinja, with braces in it; got {text[:60]!r}")

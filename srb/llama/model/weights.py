@@ -1,0 +1,238 @@
+"""Converts the weights of a model file to another format, once, and keeps them in the user's cache.
+
+llama.cpp evaluates many rows at once several times faster in a format that its kernels for this processor are made for.
+The conversion runs in a process of its own, because an assertion in C ends the process, and so that it can be stopped.
+"""
+
+import ctypes
+import math
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import llama_cpp
+
+from srb.errors import ModelLoadError
+from srb.files.download import cache_folder, locked
+from srb.llama.model.metadata import Tensor, read_tensors
+from srb.llama.model.model_file import fingerprint
+from srb.llama.native import library as log
+
+# How much memory this process may still take.
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_memory() -> int:
+    """How many bytes of memory are free for this process, as far as the system tells.
+
+    It is the least of what the machine, the container and `ulimit -v` leave. Memory that caches files counts as free.
+    """
+    return min(_of_machine(), _of_container(), _of_process())
+
+
+def _of_machine() -> int:
+    try:
+        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+        return int(found[1]) << 10 if found else sys.maxsize
+    except OSError:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _of_container() -> int:
+    try:
+        limit, used, stat = ((CGROUP / f"memory.{name}").read_text() for name in ("max", "current", "stat"))
+        cached = sum(int(each) for each in re.findall(r"^(?:in)?active_file (\d+)$", stat, re.MULTILINE))
+        return sys.maxsize if limit.strip() == "max" else max(0, int(limit) - int(used) + cached)
+    except (OSError, ValueError):
+        return sys.maxsize
+
+
+def _of_process() -> int:
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    try:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        used = 0
+    return max(0, limit - used)
+
+
+FILE = "file"
+"""The name of the weights as they are in the file."""
+
+
+class _Format(NamedTuple):
+    """llama_ftype, ggml_type, and bytes for a weight."""
+
+    file_type: int
+    tensor_type: int
+    bytes_per_weight: float
+
+
+_FORMATS = {
+    "f16": _Format(llama_cpp.LLAMA_FTYPE_MOSTLY_F16, 1, 2),
+    "bf16": _Format(llama_cpp.LLAMA_FTYPE_MOSTLY_BF16, 30, 2),
+    "q8_0": _Format(llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0, 8, 34 / 32),
+}
+FORMATS = tuple(_FORMATS)
+"""The formats that are precise enough for weights of any type."""
+
+_MARGIN_BYTES = 64 << 20  # room for the file's metadata, and so that the disk doesn't become full
+
+Progress = Callable[[float], object]
+"""Called with the fraction that is done, from 0 to 1."""
+
+
+def mixed(kind: str, target: str) -> str:
+    """The name of a format in which only the tensors of type `kind` are converted, to `target`.
+
+    Example: `q4_1-as-q8_0`. All other tensors stay as in the file.
+    """
+    return f"{kind}-as-{target}"
+
+
+def identity(path: Path) -> str:
+    """A name for the contents of a model file: files with equal contents have equal names."""
+    return fingerprint(path)[:12]
+
+
+def converted_path(path: Path, weights: str) -> Path:
+    """Where the file of these weights is, or would be."""
+    return cache_folder() / "tuned" / f"{path.stem}-{identity(path)}-{weights}.gguf"
+
+
+def converted_bytes(tensors: list[Tensor], weights: str) -> int:
+    """About how many bytes the file of these weights has."""
+    kind, target = _parse(weights)
+    per_weight = _FORMATS[target].bytes_per_weight
+    return sum(
+        int(math.prod(each.shape) * per_weight) if each.is_matrix and kind in (None, each.type) else each.n_bytes
+        for each in tensors
+    )
+
+
+def reason_not_to_convert(path: Path, weights: str) -> str | None:
+    """Why these weights can't be made here, such as too little memory; None if they can.
+
+    Raises `ModelLoadError` and `OSError`.
+    """
+    size, memory = path.stat().st_size, available_memory()
+    if re.search(r"-\d{5}-of-\d{5}$", path.stem):
+        return "the model is in several files"
+    if size > memory // 2:
+        return f"the model has {_mib(size)}, more than half of the {_mib(memory)} of memory that are free"
+    needed = converted_bytes(read_tensors(path), weights)
+    if needed > memory // 2:
+        return f"it would take {_mib(needed)}, more than half of the {_mib(memory)} of memory that are free"
+    folder = next(each for each in converted_path(path, weights).parents if each.is_dir())
+    disk = shutil.disk_usage(folder).free
+    if needed + _MARGIN_BYTES > disk:
+        return f"it would take {_mib(needed)}, and {_mib(disk)} of the disk are free in {folder}"
+    return None
+
+
+def convert(path: Path, weights: str, progress: Progress = lambda _fraction: None) -> Path:
+    """The file of the model's weights in another format. It is made if it isn't there yet.
+
+    weights: one of `FORMATS`, or a `mixed` one. The file gets its name only when it is complete. Raises
+    `ModelLoadError`.
+    """
+    target = converted_path(path, weights)
+    if target.exists():
+        return target
+    what = f"the weights of {path.name} can't be converted to {weights}"
+    try:
+        if reason := reason_not_to_convert(path, weights):
+            raise ModelLoadError(f"{what}: {reason}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with locked(target.with_suffix(".lock")):
+            if not target.exists():  # another process may have made it while this one waited for the lock
+                part = target.with_suffix(".part")
+                expected = converted_bytes(read_tensors(path), weights)
+                _run(path, part, weights, what, lambda: progress(min(1.0, part.stat().st_size / expected)))
+                part.rename(target)
+    except OSError as error:
+        raise ModelLoadError(f"{what}: {error}") from None
+    return target
+
+
+def _run(path: Path, part: Path, weights: str, what: str, tell: Callable[[], object]) -> None:
+    """Converts in a process of its own. After a failure, no part of the file is left."""
+    command = [sys.executable, "-m", "srb.llama.model.weights", str(path), str(part), weights]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        while process.poll() is None:
+            try:
+                process.wait(0.1)
+            except subprocess.TimeoutExpired:
+                if part.exists():
+                    tell()
+        if process.returncode:
+            said = process.stderr.read().strip().splitlines() or [f"it ended with {process.returncode}"]
+            raise ModelLoadError(f"{what}: {said[-1]}")
+    except BaseException:
+        process.kill()
+        process.wait()
+        part.unlink(missing_ok=True)
+        raise
+    finally:
+        process.stderr.close()
+
+
+def _main(source: str, target: str, weights: str) -> int:
+    """Converts the weights. This runs in the other process."""
+    log.redirect()
+    kind, name = _parse(weights)
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = _FORMATS[name].file_type
+    params.allow_requantize = True
+    params.pure = True  # otherwise llama.cpp gives some tensors other types
+    if kind is not None:
+        params.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0  # llama.cpp reads `tt_overrides` only for quantized types
+        params.tt_overrides = overrides = _overrides(read_tensors(Path(source)), kind, name)
+    with log.collected() as complaints:
+        code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(target), ctypes.byref(params))
+    if kind is not None:
+        del overrides
+    if code:
+        print(complaints.reason, file=sys.stderr)
+        return 1
+    with open(target, "rb+") as file:
+        os.fsync(file)  # otherwise a power cut may leave a file of zeros under the final name
+    return 0
+
+
+def _overrides(tensors: list[Tensor], kind: str, target: str) -> Any:
+    """llama.cpp's table of the type that each tensor gets, with an empty row at the end."""
+    rows = [
+        (f"^{re.escape(each.name)}$".encode(), _FORMATS[target].tensor_type if each.type == kind else each.type_number)
+        for each in tensors
+        if each.is_matrix
+    ]
+    row = llama_cpp.llama_model_tensor_override
+    return (row * (len(rows) + 1))(*(row(*each) for each in rows), row(None, 0))
+
+
+def _parse(weights: str) -> tuple[str | None, str]:
+    """The only type that is converted, or None for all, and the type that it becomes. Raises `ModelLoadError`."""
+    kind, _, target = weights.rpartition("-as-")
+    if target not in FORMATS:
+        raise ModelLoadError(f"srb knows no weights {weights!r}; it knows {', '.join(FORMATS)}")
+    return kind or None, target
+
+
+def _mib(n_bytes: int) -> str:
+    return f"{n_bytes >> 20:,} MiB"
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

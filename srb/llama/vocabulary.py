@@ -1,0 +1,51 @@
+"""A model's vocabulary and chat template, without its weights, for a server whose engines are on other machines."""
+
+from contextlib import ExitStack
+from functools import cached_property
+
+import llama_cpp
+
+from srb.engine.model import ModelInfo
+from srb.engine.sampling_params import SamplingParams
+from srb.llama.grammar.constraint import LarkCompiler
+from srb.llama.model.chat_template import chat_template_of
+from srb.llama.model.metadata import read_model_info
+from srb.llama.model.model_file import find_model, fingerprint
+from srb.llama.model.tokenizer import LlamaTokenizer
+from srb.llama.native.params import load_model, start
+from srb.llama.sampling.compiled import CompiledSampling
+from srb.options.settings import Settings
+
+
+class Vocabulary:
+    """The vocabulary of the settings' model file. Raises `ModelLoadError`. `close` must be called once.
+
+    model: a hash that tells this model from others.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        path = find_model(settings.model)
+        start(settings)
+        with ExitStack() as stack:
+            model = load_model(path, settings, lambda _fraction: True, vocab_only=True)
+            stack.callback(llama_cpp.llama_model_free, model)
+            self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(model))
+            stack.callback(self.tokenizer.close)
+            self.chat_template = chat_template_of(model, settings)
+            self.model = fingerprint(path)
+            self._path = path
+            self._exit = stack.pop_all()
+        self._lark = LarkCompiler(self.tokenizer)
+
+    @cached_property
+    def model_info(self) -> ModelInfo:
+        """What the model's file says of it. Raises `ModelLoadError`."""
+        return read_model_info(self._path)
+
+    def check(self, branches: tuple[SamplingParams, ...], n_cells: int) -> None:
+        """Raises `InvalidRequestError` if a branch's sampler can't be made, for example if a grammar doesn't parse."""
+        CompiledSampling(self.tokenizer, self._lark, n_cells, branches).close()
+
+    def close(self) -> None:
+        """Frees the vocabulary."""
+        self._exit.close()

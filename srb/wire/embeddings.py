@@ -1,0 +1,196 @@
+"""Embeddings, in the formats of OpenAI, llama-server and Ollama: reads bodies into tokens, and writes vectors as JSON.
+
+Pure functions.
+"""
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from srb.engine.model import Embedder, Tokenizer
+from srb.errors import InvalidRequestError
+from srb.wire.request.body_fields import BodyFields, Int
+from srb.wire.request.read import depth_refused, read_fields, show
+from srb.wire.tokens import is_token, tokens_of
+
+MAX_INPUTS = 2_048
+"""How many texts a request may have, as with OpenAI. Without pooling, also how many vectors an answer may have."""
+
+MAX_TOKENS = 300_000
+"""How many tokens all texts of a request may have together, as with OpenAI."""
+
+
+class EmbeddingFields(BodyFields):
+    """The body of the routes for embeddings."""
+
+    input: Any = Field(None, description="a prompt, or a list of prompts.")
+    content: Any = Field(None, description="llama-server's name for `input`.")
+    prompt: Any = Field(None, description="the name for `input` at /api/embeddings.")
+    encoding_format: str = Field("float", description="float or base64.")
+    embd_normalize: Int = Field(
+        2, description="the norm that makes the length 1; 0: the largest number is 32760; -1: as it is."
+    )
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
+
+
+Vectors = list[list[list[float]]]
+"""A list for each text, of one vector, or of one for each token."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How the bodies of a path are read, and its answers written.
+
+    write: makes the answer, for the model of this name. name: the field with the texts.
+    has_content: whether they may be in `content`, too; then the answer is llama-server's.
+    has_formats: whether `encoding_format` has an effect. per_token: whether there may be a vector for each token.
+    """
+
+    write: Callable[["Parsed", Vectors, str], Any]
+    name: str = "input"
+    has_content: bool = False
+    has_formats: bool = False
+    per_token: bool = False
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The request that a body makes.
+
+    texts: the tokens of each text. normalize: see the function `normalize`.
+    ignored: the names of the body's fields that have no effect.
+    """
+
+    texts: list[tuple[int, ...]]
+    style: Style
+    is_base64: bool
+    normalize: int
+    ignored: list[str]
+
+
+def to_json(parsed: Parsed, vectors: Vectors, model: str) -> Any:
+    """The answer."""
+    return parsed.style.write(parsed, vectors, model)
+
+
+def _like_openai(parsed: Parsed, vectors: Vectors, model: str) -> Any:
+    shown = [_base64(vector) if parsed.is_base64 else vector for vector, *_ in vectors]
+    n_tokens = sum(map(len, parsed.texts))
+    return {
+        "object": "list",
+        "model": model,
+        "data": [{"object": "embedding", "index": i, "embedding": each} for i, each in enumerate(shown)],
+        "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+    }
+
+
+def _like_llama_server(_parsed: Parsed, vectors: Vectors, _model: str) -> Any:
+    return [{"index": i, "embedding": each} for i, each in enumerate(vectors)]
+
+
+OPENAI = Style(_like_openai, has_content=True, has_formats=True)
+LLAMA_SERVER = Style(_like_llama_server, has_content=True, per_token=True)
+
+
+def normalize(vector: list[float], p: int) -> list[float]:
+    """The vector scaled to a length of 1 in the p-norm.
+
+    p: 0: scaled so that the largest absolute value is 32760; -1: the vector stays as it is.
+    """
+    values = np.asarray(vector, np.float64)
+    largest = np.abs(values).max()
+    if p == -1 or largest == 0:
+        return vector
+    if p == 0:
+        return list((values / largest * 32760).tolist())
+    scaled = values / largest  # so that the powers can't overflow
+    return list((scaled / (np.abs(scaled) ** p).sum() ** (1 / p)).tolist())
+
+
+def _base64(vector: list[float]) -> str:
+    return base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode()
+
+
+def parse(data: bytes, embedder: Embedder, tokenizer: Tokenizer, model: str, style: Style) -> Parsed:
+    """Reads a body that came to a path of this style. Raises `InvalidRequestError`."""
+    with depth_refused():
+        fields = read_fields(data, EmbeddingFields)
+    ignored = fields.unread()
+    wanted = style.name
+    name = "content" if getattr(fields, wanted) is None and style.has_content else wanted
+    value = getattr(fields, name)
+    if value is None:
+        raise InvalidRequestError(f"{wanted} is missing", param=wanted)
+    if name == "content":
+        style = LLAMA_SERVER
+    if fields.encoding_format not in ("float", "base64"):
+        raise InvalidRequestError(
+            f"encoding_format is float or base64, got {show(fields.encoding_format)}", param="encoding_format"
+        )
+    if fields.embd_normalize < -1:
+        raise InvalidRequestError(
+            f"embd_normalize must be at least -1, got {fields.embd_normalize!s:.60}", param="embd_normalize"
+        )
+    if not style.per_token and not embedder.pools:
+        raise InvalidRequestError(
+            "this model has a vector for each token, and not one for the text; start the server with --pooling mean, "
+            "or use /embedding"
+        )
+    given = fields.model_fields_set
+    if not style.has_formats and "encoding_format" in given:
+        ignored.append("encoding_format")
+    if not embedder.pools and "embd_normalize" in given:
+        ignored.append("embd_normalize")
+    if fields.model not in (None, model):
+        ignored.append("model")
+    ignored += [each for each in ("input", "content", "prompt") if each != name and getattr(fields, each) is not None]
+    entries = value if isinstance(value, list) and not any(map(is_token, value)) else [value]
+    if not 1 <= len(entries) <= MAX_INPUTS:
+        raise InvalidRequestError(f"{name} takes 1 to {MAX_INPUTS} texts, got {len(entries)}", param=name)
+    # A single text that fits is always accepted, also if --ubatch-size is larger than the limit.
+    most = MAX_TOKENS if embedder.pools else max(MAX_INPUTS, embedder.max_tokens)
+    texts: list[tuple[int, ...]] = []
+    left = most
+    for entry in entries:
+        texts.append(_tokens(entry, name, embedder.max_tokens, tokenizer))
+        left -= len(texts[-1])
+        if left < 0:
+            pooling = "" if embedder.pools else ", or start the server with --pooling mean"
+            raise InvalidRequestError(
+                f"{name} has {most - left} tokens in its first {len(texts)} texts; the limit is {most} in one request: "
+                f"send fewer texts at once{pooling}",
+                param=name,
+            )
+    return Parsed(texts, style, fields.encoding_format == "base64", fields.embd_normalize, ignored)
+
+
+def _tokens(entry: Any, name: str, most: int, tokenizer: Tokenizer) -> tuple[int, ...]:
+    if isinstance(entry, dict) and set(entry) == {"prompt_string"}:
+        entry = entry["prompt_string"]
+    elif isinstance(entry, dict) and set(entry) == {"content"}:
+        entry = _joined(entry["content"], name)
+    parts = entry if isinstance(entry, list) else [entry]
+    if not all(isinstance(part, str) or is_token(part) for part in parts):
+        raise InvalidRequestError(
+            f"{name} must be a string, a list of token ids and strings, or a list of such texts; got {show(entry)}",
+            param=name,
+        )
+    tokens = tokens_of(parts, name, tokenizer, add_special=True)
+    if not 1 <= len(tokens) <= most:
+        raise InvalidRequestError(
+            f"{name} has a text of {len(tokens)} tokens; the limit is 1 to {most} (--ubatch-size)",
+            param=name,
+        )
+    return tokens
+
+
+def _joined(parts: Any, name: str) -> str:
+    """The text of content parts in the notation of chats."""
+    is_part = isinstance(parts, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
+    if not (is_part and all(isinstance(part.get("text"), str) for part in parts)):
+        raise InvalidRequestError(f"{name}.content takes parts of the type text only, got {show(parts)}", param=name)
+    return "".join(part["text"] for part in parts)

@@ -1,0 +1,172 @@
+"""Reads the tokens that a body names by their ids or by texts."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+from pydantic import BeforeValidator
+
+from srb.engine.model import ChatTemplate, Tokenizer
+from srb.errors import InvalidRequestError
+from srb.wire.request.body_fields import not_a_bool
+from srb.wire.request.read import show
+
+# Texts and token ids as bodies have them, and the vocabulary that makes one of the other.
+
+
+def _as_parts(value: Any) -> Any:
+    parts = value if isinstance(value, list) else [value]
+    if not all(isinstance(part, str) or is_token(part) for part in parts):
+        raise ValueError("Input should be a string, or a list of token ids and strings")
+    return parts
+
+
+Parts = Annotated[list[Any], BeforeValidator(_as_parts)]
+"""A text, or token ids and texts."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What these functions need of a model: its name, its tokenizer, and its chat template if it has one.
+
+    n_cells: the size of the context, in tokens.
+    """
+
+    model: str
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    n_cells: int
+
+    def encode(self, text: str, name: str, *, add_special: bool = True, parse_special: bool = True) -> tuple[int, ...]:
+        """The tokens of the text in the field `name`. Raises `InvalidRequestError`."""
+        return tokens_of([text], name, self.tokenizer, add_special=add_special, parse_special=parse_special)
+
+    def decode(self, tokens: list[int] | None, name: str) -> str:
+        """The text of the tokens in the field `name`. Raises `InvalidRequestError`."""
+        known = check_tokens(tuple(tokens or ()), name, self.tokenizer.n_vocab)
+        return self.tokenizer.detokenize(known).decode(errors="replace")
+
+    def name_of(self, token: int | None) -> str:
+        """The text of a special token; empty if the model has none."""
+        return "" if token is None else self.decode([token], "token")
+
+
+def tokens_of(
+    parts: list[int | str], name: str, tokenizer: Tokenizer, *, add_special: bool = False, parse_special: bool = True
+) -> tuple[int, ...]:
+    """The tokens of the ids and texts in the field `name`. Raises `InvalidRequestError`."""
+
+    def tokenize(text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
+        return tokenizer.tokenize(check_text(text, name), is_prompt=is_prompt, parse_special=parse_special)
+
+    return check_tokens(tuple(join_tokens(parts, tokenize, is_prompt=add_special)), name, tokenizer.n_vocab)
+
+
+def check_text(text: str, name: str) -> str:
+    """Returns the text. Raises `InvalidRequestError` if it isn't valid Unicode. name: the field that has it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"{name} is not valid Unicode: half a surrogate pair at character {error.start}", param=name
+        ) from None
+    return text
+
+
+def check_tokens(tokens: tuple[int, ...], name: str, n_vocab: int) -> tuple[int, ...]:
+    """Returns the tokens. Raises `InvalidRequestError` if one isn't in the vocabulary. name: of the field with them."""
+    for token in tokens:
+        if not 0 <= token < n_vocab:
+            raise InvalidRequestError(
+                f"{name} has the token id {token!s:.60}; the model's ids go from 0 to {n_vocab - 1}", param=name
+            )
+    return tokens
+
+
+MAX_LOGIT_BIASES = 10_000
+"""How many entries one alternative's `logit_bias` and `banned_tokens` may have, and how many tokens these may mean."""
+
+MAX_BIASED_TEXTS = 10_000
+"""How many of a whole request's entries may be texts. Each is tokenized, which takes a third of a second for 10,000."""
+
+
+class Tokenize(Protocol):
+    """`Engine.tokenize`."""
+
+    def __call__(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]: ...
+
+
+def join_tokens(parts: list[int | str], tokenize: Tokenize, *, is_prompt: bool) -> Iterator[int]:
+    """The tokens of ids and texts, one after the other. A prompt that begins with a text gets BOS, as other texts."""
+    for place, part in enumerate(parts):
+        if isinstance(part, str):
+            yield from tokenize(part, is_prompt=is_prompt and place == 0)
+        else:
+            yield part
+
+
+def biases_of(biases: Any, banned: list[Any], tokenize: Tokenize) -> tuple[tuple[int, float], ...]:
+    """Pairs of token id and bias, read from one of llama-server's two notations.
+
+    These are {"15043": 1.0, "text": false} and [[15043, 1.0], ...]. Raises `InvalidRequestError`.
+    """
+    n_entries = len(biases) + len(banned)
+    if n_entries > MAX_LOGIT_BIASES:
+        raise _too_many(f"{n_entries} entries")
+    result: dict[int, float] = {}
+    for pair in biases.items() if isinstance(biases, dict) else biases:
+        if not (isinstance(pair, (list, tuple)) and len(pair) == 2):
+            raise InvalidRequestError(
+                f"logit_bias takes pairs of a token and a number, got {show(pair)}", param="logit_bias"
+            )
+        key, value = pair
+        result |= dict.fromkeys(_tokens("logit_bias", key, tokenize), _bias(key, value))
+    for key in banned:
+        result |= dict.fromkeys(_tokens("banned_tokens", key, tokenize), -math.inf)
+    if len(result) > MAX_LOGIT_BIASES:
+        raise _too_many(f"{len(result)} tokens")
+    return tuple(result.items())
+
+
+def _too_many(got: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"logit_bias and banned_tokens have {got}; the limit is {MAX_LOGIT_BIASES} in all, so leave some out",
+        param="logit_bias",
+    )
+
+
+def _bias(key: Any, value: Any) -> float:
+    if value is False:
+        return -math.inf
+    try:
+        bias = float(not_a_bool(value))
+    except (ValueError, TypeError, OverflowError):
+        raise InvalidRequestError(
+            f"logit_bias takes a number or false for {show(key)}, got {show(value)}", param="logit_bias"
+        ) from None
+    return bias if math.isfinite(bias) else math.nan  # only `false` may become an infinite bias; the engine refuses NaN
+
+
+def _tokens(name: str, key: Any, tokenize: Tokenize) -> tuple[int, ...]:
+    """The tokens that a key stands for: an id, as a number or as digits, or a text."""
+    if is_token(key):
+        return (key,)
+    if not (isinstance(key, str) and key):
+        raise InvalidRequestError(f"{name} takes token ids and strings, got {show(key)}", param=name)
+    if not is_text(key):
+        return (int(key),)
+    try:
+        return tokenize(key, is_prompt=False)
+    except InvalidRequestError as error:  # its message calls the text a prompt
+        raise InvalidRequestError(f"{name} can't be {show(key)}: {error.message}", param=name) from None
+
+
+def is_text(key: Any) -> bool:
+    """Whether a key is a text to tokenize. Otherwise it is an id, as a number or as digits."""
+    return isinstance(key, str) and not (key.isascii() and key.isdecimal() and len(key) < 10)
+
+
+def is_token(value: Any) -> bool:
+    """Whether a value may be a token id. In Python true and false are numbers, but they are no ids."""
+    return isinstance(value, int) and not isinstance(value, bool)

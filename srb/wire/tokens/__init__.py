@@ -1,1 +1,0 @@
-"""Tokens on the wire: routes that turn texts into tokens and back, and fields that name tokens."""

@@ -1,1 +1,0 @@
-"""Embeddings and rankings, which generate no text."""
