@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from srb.engine.backend import Backend
-from srb.engine.constraints import add_constraints
+from srb.engine.constraints.builders import add_constraints
 from srb.engine.constraints.setup import ConstraintSetup
-from srb.engine.decoding import strategy_of
 from srb.engine.decoding.sampling import NegativeStrategy
 from srb.engine.decoding.scoring import give_tokens
+from srb.engine.decoding.strategies import strategy_of
 from srb.engine.decoding.strategy import EngineParts
 from srb.engine.infill import resolve
 from srb.engine.limits import RequestLimits, check_supported

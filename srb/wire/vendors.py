@@ -4,12 +4,12 @@ What needs the engine itself is the server's own, whoever invented it: slots, ad
 `openai/` and `native/` can be removed; others write their answers with these two.
 """
 
-from srb.wire.anthropic import ROUTES as ANTHROPIC
-from srb.wire.kobold import ROUTES as KOBOLD
-from srb.wire.llama_server import ROUTES as LLAMA_SERVER
-from srb.wire.native import ROUTES as NATIVE
-from srb.wire.ollama import ROUTES as OLLAMA
-from srb.wire.openai import ROUTES as OPENAI
+from srb.wire.anthropic.routes import ROUTES as ANTHROPIC
+from srb.wire.kobold.routes import ROUTES as KOBOLD
+from srb.wire.llama_server.routes import ROUTES as LLAMA_SERVER
+from srb.wire.native.routes import ROUTES as NATIVE
+from srb.wire.ollama.routes import ROUTES as OLLAMA
+from srb.wire.openai.routes import ROUTES as OPENAI
 from srb.wire.tokenize import ROUTES as TOKENS
 
 ROUTES = (*NATIVE, *OPENAI, *TOKENS, *LLAMA_SERVER, *KOBOLD, *ANTHROPIC, *OLLAMA)

@@ -104,7 +104,7 @@ def test_it_opens_with_what_a_writer_changes(story: Story, window: ViewportSize)
         "(all) => all.map((each) => each.labels?.[0]?.textContent ?? each.ariaLabel ?? each.textContent.trim())"
     )
     first = names[: names.index("More")]
-    settings = ["Length", "Length in", "Alternatives", "Temperature", "Variety", "BannedStrings phrases", "Memory"]
+    settings = ["Length", "Length in", "Alternatives", "Temperature", "Variety", "Banned phrases", "Memory"]
     assert first == ["Close", "Find a setting", *settings]
     assert len(first) <= 10
     assert names[len(first) :] == ["More", "For engineers", "Reset all settings"]

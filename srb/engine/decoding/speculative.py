@@ -20,8 +20,8 @@ from srb.engine.batch import in_use
 from srb.engine.decoding.sampling import Sampling
 from srb.engine.decoding.strategy import EngineParts
 from srb.engine.sequence import Prompt, Sequence
-from srb.engine.spec_decode import proposers_of
 from srb.engine.spec_decode.base import AcceptanceRate
+from srb.engine.spec_decode.proposers import proposers_of
 
 
 class SpeculativeSampling(Sampling):

@@ -57,8 +57,12 @@ async def health(request: web.Request) -> web.Response:
 
 def _stats(stats: EngineStats) -> dict[str, Any]:
     """The numbers of `EngineStats`, by their names on the wire."""
+    return _renamed(asdict(stats))
+
+
+def _renamed(stats: dict[str, Any]) -> dict[str, Any]:
     names = {"n_drafted": "n_ahead", "n_accepted": "n_met"}
-    return {names.get(name, name): value for name, value in asdict(stats).items()}
+    return {names.get(name, name): value for name, value in stats.items()}
 
 
 def _replica(replica: ReplicaHealth) -> dict[str, Any]:
@@ -96,7 +100,7 @@ _HEALTH = object_of(
     progress={"type": "number", "minimum": 0, "maximum": 1},
     **alike(INTEGER, "running waiting engine_restarts n_ctx"),
     is_sleeping=BOOLEAN,
-    **TypeAdapter(EngineStats).json_schema()["properties"],
+    **_renamed(TypeAdapter(EngineStats).json_schema()["properties"]),
 )
 
 ROUTES = (

@@ -14,7 +14,7 @@ from srb.server.http.exchange import ENGINE, answers_of, json_response
 from srb.server.http.sse import Batches
 from srb.server.routes.requests import forget, read_id
 from srb.serving.event_log import Cursor, EventLog
-from srb.wire.openai import OPENAI, RESPONSE, RESPONSE_EVENTS
+from srb.wire.openai.routes import OPENAI, RESPONSE, RESPONSE_EVENTS
 from srb.wire.reply import TYPED, Answering
 from srb.wire.route import Route, get, post
 from srb.wire.schemas import BOOLEAN, STRING, object_of

@@ -36,7 +36,7 @@ from srb.serving.async_engine import AsyncEngine
 from srb.serving.early_loading import Load
 from srb.serving.engine_client import EngineClient
 from srb.wire.limits import Limits
-from srb.wire.openai import OPENAI
+from srb.wire.openai.routes import OPENAI
 
 # `stop_signal`: how SIGTERM and SIGINT stop the server, whatever its event loop does.
 

@@ -21,12 +21,11 @@ from srb.engine.decoding.beam_search import BeamSearch
 from srb.engine.decoding.bridge import Bridge
 from srb.engine.decoding.context_shift import ContextShift, may_shift
 from srb.engine.decoding.explore import Exploration
-from srb.engine.decoding.sampling import NegativeStrategy, Sampling
+from srb.engine.decoding.sampling import Sampling
 from srb.engine.decoding.scoring import Scoring
 from srb.engine.decoding.speculative import SpeculativeSampling
-from srb.engine.decoding.strategy import EngineParts
 from srb.engine.request import CompletionRequest
-from srb.engine.spec_decode import may_speculate
+from srb.engine.spec_decode.proposers import may_speculate
 
 StrategyType = type[Sampling] | type[BeamSearch] | type[Exploration] | type[Bridge]
 
@@ -44,16 +43,3 @@ def strategy_of(request: CompletionRequest, backend: Backend, default_max_tokens
     if may_shift(request, backend.n_cells, default_max_tokens):
         return ContextShift
     return SpeculativeSampling if may_speculate(request, backend) else Sampling
-
-
-__all__ = [
-    "BeamSearch",
-    "Bridge",
-    "ContextShift",
-    "EngineParts",
-    "Exploration",
-    "NegativeStrategy",
-    "Sampling",
-    "StrategyType",
-    "kind_of",
-]
