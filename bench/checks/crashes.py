@@ -1,6 +1,8 @@
 """Kills a server with SIGKILL at random moments while stories are written, and checks what the file has.
 
-    .venv/bin/python bench/checks/crashes.py --rounds 100
+    .venv/bin/python bench/checks/crashes.py --rounds 100 [--ctx-size 512 ...]
+
+Further options go to the server. A small `--ctx-size` and `--parallel` preempt sequences all the time.
 
 Four writers add nodes, and let the model continue some of them in requests that live on without readers. After each
 kill, the file must pass SQLite's integrity check, and must have each node that the server has acknowledged. After the
@@ -115,11 +117,13 @@ def main() -> None:
             for writer in writers:
                 writer.start()
             time.sleep(random.uniform(0, arguments.longest))
+            health = server.send("/health")
             server.kill()
             for writer in writers:
                 writer.join()
             check(path, known)
-            print(f"round {number + 1}: {len(known)} nodes, {len(seen)} texts that were seen", flush=True)
+            swaps = f"{health['preemptions']} preemptions, {health['layout_changes']} changes of the layout"
+            print(f"round {number + 1}: {len(known)} nodes, {len(seen)} texts that were seen; {swaps}", flush=True)
         server = Round(path, known, seen, options)
         while any(each["status"] == "running" for each in server.send("/v1/history?limit=1000")["data"]):
             time.sleep(0.2)
