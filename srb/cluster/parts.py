@@ -21,7 +21,7 @@ from srb.engine.events import (
     Usage,
 )
 from srb.engine.request import CompletionRequest
-from srb.engine.resume import Said
+from srb.engine.resume import RequestProgress
 from srb.errors import SrbError
 
 
@@ -34,7 +34,7 @@ class Part:
     def __init__(self, request: CompletionRequest, indices: Sequence[int]) -> None:
         self.request = request
         self.indices = indices
-        self.said = Said(request)
+        self.said = RequestProgress(request)
         self.done: DoneEvent | None = None
 
 
@@ -94,7 +94,7 @@ class Whole:
     def take(self, part: Part, events: list[Event]) -> list[Event]:
         """Takes events of a part, and returns the events of the request that follow from them."""
         living = part.said.living
-        part.said.take(events)
+        part.said.add(events)
         if part.request.id == self.request.id:
             self._has_started = True
             part.done = next((event for event in events if isinstance(event, DoneEvent)), part.done)

@@ -73,7 +73,7 @@ class Run:
                 if None in self._aborts:  # the part has no replica yet, or lost it, so nobody else can end it
                     return put(whole.end(part, "abort", self._aborts[None]))
                 try:
-                    request = part.said.rest()
+                    request = part.said.remainder()
                     if request is None:  # the part is complete, only its last event is missing
                         return put(whole.end(part, "stop", None))
                     await self._listen(request)

@@ -79,7 +79,7 @@ def left(prompt: Prompt) -> int:
 
 def in_use(prompts: list[Prompt]) -> int:
     """About how many tokens are in the cells, and at least those of the longest prompt."""
-    own = sum(each.n_computed - each.cached + sum(row.n_tokens for row in each.strategy.rows) for each in prompts)
+    own: int = sum(each.n_computed - each.cached + sum(row.n_tokens for row in each.strategy.rows) for each in prompts)
     return max(own, *(prompt.n_computed for prompt in prompts), 0)
 
 
@@ -146,7 +146,7 @@ class RoundRobin:
 def _units(rows: list[tuple[Prompt, Row]]) -> list[ScheduleUnit]:
     units: dict[Hashable, ScheduleUnit] = {}
     for prompt, row in rows:
-        name = prompt.strategy.unit(row)
+        name = prompt.strategy.step_group(row)
         units.setdefault(name, ScheduleUnit(name, [])).rows.append((prompt, row))
     return list(units.values())
 

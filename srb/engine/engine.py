@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, fields
 
 from srb.engine.backend import Backend
+from srb.engine.decoding.base import EngineParts
 from srb.engine.decoding.scoring import PromptScoring
-from srb.engine.decoding.strategy import EngineParts
 from srb.engine.events import AbortReason, Event
 from srb.engine.input_processor import Facade, build_request
 from srb.engine.kv_cache.allocator import CellAllocator
@@ -170,7 +170,7 @@ class Engine(Facade, ForPrograms):
             for listener in self._listeners:
                 listener.before_decode()
             self._decoding.run(self._is_unwanted)
-        return self._output.take()
+        return self._output.take_events()
 
     def sleep(self) -> None:
         """Frees memory that the backend can fill again for the next request. Call it only when there is no work."""
@@ -294,7 +294,7 @@ class Engine(Facade, ForPrograms):
             self._abort(active, index, reason)
         for prompt in active.prompts:
             if prompt.scores is None:
-                self._output.precede(prompt)
+                self._output.start_texts(prompt)
 
     def _release(self) -> None:
         """Gives back what finished sequences have leased.

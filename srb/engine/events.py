@@ -2,8 +2,8 @@
 
 A request gets its events in this order: one `StartEvent` when it is admitted; `ProgressEvent`s, if it asked for them;
 `StreamEvent`s, or `NodeEvent`s if it explores; one `StopEvent` per index, after that index's last `StreamEvent`; one
-`DoneEvent`. A fault adds an `ErrorEvent`; the `StopEvent`s and the `DoneEvent` still come. A request that is aborted
-before it was admitted has no `StartEvent`. A request that goes on after an interruption gets one more.
+`DoneEvent`. A failure adds an `ErrorEvent`; the `StopEvent`s and the `DoneEvent` still come. A request that is aborted
+before it was admitted has no `StartEvent`. A request that is resumed after an interruption gets one more.
 """
 
 from collections.abc import Iterable
@@ -13,18 +13,17 @@ from typing import Literal
 from srb.errors import SrbError
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-"""Why an alternative ended. `stop`: by itself; `length`: at a limit; `abort`: somebody ended it; `error`: by a fault.
-"""
+"""Why an alternative ended. `stop`: by itself; `length`: at a limit; `abort`: it was aborted; `error`: it failed."""
 
 AbortReason = Literal["cancelled", "timeout", "shutdown", "ahead"]
-"""Why a sequence was aborted. `draft_tokens`: it was drawn while nobody waited, and now somebody does."""
+"""Why a sequence was aborted. `ahead`: it was prefetched, and its place is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts of a request, over all its prompts and alternatives.
 
-    cached_tokens: how many of the prompts' tokens weren't evaluated, because they were known from other requests.
+    cached_tokens: how many of the prompts' tokens weren't evaluated, because they were cached (prefix caching).
     """
 
     prompt_tokens: int
@@ -34,13 +33,13 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Where a request's time went, in milliseconds, and how many tokens that was for.
+    """Where a request's time went, in milliseconds, and for how many tokens.
 
     queued_ms: from its arrival to its admission.
     prompt_ms: from its admission until its last prompt was evaluated; prompt_n: how many prompt tokens were evaluated.
     predicted_ms: from then to its end; predicted_n: how many tokens were generated.
     n_cut: how many tokens of the prompt were left out because the context has no room for them.
-    n_ahead, n_met: how many tokens were guessed and evaluated before they were drawn, and how many of them were drawn.
+    n_drafted, n_accepted: how many draft tokens were evaluated, and how many of them were sampled.
     """
 
     queued_ms: float
@@ -80,9 +79,9 @@ class StartEvent:
 
 @dataclass(frozen=True, slots=True)
 class ProgressEvent:
-    """How far the prompts of a request with `return_progress` have come.
+    """How many tokens of the prompts of a request with `return_progress` are evaluated.
 
-    Of the `total` prompt tokens, `cached` were known from other requests and `n_computed` have been evaluated so far.
+    Of the `total` prompt tokens, `cached` were cached, and `evaluated` have been evaluated since then.
     """
 
     request_id: str
@@ -97,7 +96,7 @@ class Token:
 
     piece: its bytes, which may be a part of a character. A special token has its name here.
     logprob: the natural logarithm of its probability; None for the first token of a prompt.
-    top_logprobs: the likeliest tokens at its place, the likeliest first.
+    top_logprobs: the most probable tokens at its place, the most probable first.
     """
 
     id: int
@@ -114,8 +113,7 @@ class StreamEvent:
     token completes it. A request with `return_tokens` gets the ids of the `tokens` that the text came from. Only such
     requests may get a last event with an empty text, for the tokens of a stop string or the end token.
 
-    drawn: the tokens that were generated since the alternative's last event. Whoever records them can `resume` with
-        them.
+    drawn: the tokens that were generated since the alternative's last event; `resume` needs them.
     """
 
     request_id: str
@@ -128,16 +126,16 @@ class StreamEvent:
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """A node of the tree that a request explores. Each is at most as likely as the one before it.
+    """A node of the tree that a request explores. Each is at most as probable as the one before it.
 
-    id: 1, 2, 3 and so on. parent: the id of the node that it goes on from; None: it goes on from the prompt.
-    text: the whole characters that it adds. A character that isn't complete is said by the nodes that complete it.
+    id: 1, 2, 3 and so on. parent: the id of the node that it continues; None: it continues the prompt.
+    text: the whole characters that it adds. The nodes that complete an incomplete character have it.
     tokens: the ids of the tokens that it adds. An end token is among them, if one ends the node.
     logprob: of the tokens that it adds. cumulative_logprob: of all tokens after the prompt.
-    entropy: how much the model hesitates after this node: the entropy of the distribution of the next token, in nats.
-        None: this wasn't evaluated, because nothing goes on from the node.
+    entropy: that of the distribution of the next token, in nats: how uncertain the model is after this node.
+        None: this wasn't evaluated, because no node continues it.
     finish_reason: `stop`: it ends with an end token. `length`: it is as deep as allowed, or its text is as long as
-        allowed. None: other nodes may go on from it.
+        allowed. None: other nodes may continue it.
     """
 
     request_id: str
@@ -157,14 +155,14 @@ class StopEvent:
 
     stop_reason: the stop string that matched, or why the alternative was aborted, else None.
     mean_logprob: the mean of the generated tokens' logprobs, if the request asked for these.
-    rewinds, rewound_tokens: how often it went back because of `banned_strings` or `avoid`, and how many tokens it threw
-        away in doing so; None if it has neither. For a resumed alternative, only those since it was resumed.
-    rewinds_exhausted: whether it went back as often as it may, or came to a place where nothing else could be drawn.
-        From there on it may contain what it was to avoid.
+    rewinds, rewound_tokens: how often it went back because of `banned_strings` or `avoid`, and how many tokens were
+        dropped; None if it has neither. For a resumed alternative, only those since it was resumed.
+    rewinds_exhausted: whether it went back as often as it may, or no other token could be sampled. From there on it may
+        contain a banned string.
     logprob: in a beam search, the natural logarithm of the probability of the text and its end.
     suffix_logprob: of a bridge, the natural logarithm of the probability of the suffix after the prompt and this text.
     rank: of a bridge, the place of the alternative among its siblings by `suffix_logprob`; 1 is the best.
-    truncated: whether it went on without a part of its prompt or of its text, because of `context_shift`.
+    truncated: whether a part of its prompt or text was discarded, because of `context_shift`.
     timings: of this alternative and its prompt alone; None if the engine has failed.
     """
 
@@ -186,7 +184,7 @@ class StopEvent:
 
 @dataclass(frozen=True, slots=True)
 class ErrorEvent:
-    """A fault in one alternative, or in the whole request if `index` is None."""
+    """An error in one alternative, or in the whole request if `index` is None."""
 
     request_id: str
     index: int | None
@@ -207,7 +205,7 @@ Event = StartEvent | ProgressEvent | StreamEvent | NodeEvent | StopEvent | Error
 
 
 def by_request(events: Iterable[Event]) -> dict[str, list[Event]]:
-    """The events of each request, in their order."""
+    """Return the events of each request, in their order."""
     batches: dict[str, list[Event]] = {}
     for event in events:
         batches.setdefault(event.request_id, []).append(event)

@@ -1,14 +1,13 @@
-"""`Facade`: what other threads may ask an engine. They needn't wait for a step."""
+"""Input processor: makes the prompts and sequences of a request, and answers what other threads ask an engine."""
 
 from collections.abc import Sequence
 
 from srb.engine.backend import Backend
+from srb.engine.constraints.base import ConstraintSetup
 from srb.engine.constraints.builders import add_constraints
-from srb.engine.constraints.setup import ConstraintSetup
+from srb.engine.decoding.base import EngineParts
 from srb.engine.decoding.sampling import NegativeStrategy
-from srb.engine.decoding.scoring import give_tokens
 from srb.engine.decoding.strategies import strategy_of
-from srb.engine.decoding.strategy import EngineParts
 from srb.engine.infill import resolve
 from srb.engine.limits import RequestLimits, check_supported
 from srb.engine.lora import Adapters
@@ -18,27 +17,36 @@ from srb.engine.output.detokenizer import StopStrings
 from srb.engine.output.logprobs import Replay, report_of
 from srb.engine.prompt_logprobs import Scores
 from srb.engine.request import CompletionRequest, Resumed
-from srb.engine.resume import begun_anew, groups
+from srb.engine.resume import prompt_groups, restarted
 from srb.engine.sequence import ActiveRequest, Prompt
-
-# `build_request`: makes the prompts and sequences of a request, with the way, the rules and the report that it asks
-# for. A prompt's last token is taken back here (`heal`). Only two others know of it: the sampler draws the first token
-# from those that begin with its text, and the outbox leaves this text out.
 
 
 def build_request(
-    request: CompletionRequest, adapters: Adapters, tools: EngineParts, default_max_tokens: int
+    request: CompletionRequest, adapters: Adapters, parts: EngineParts, default_max_tokens: int
 ) -> ActiveRequest:
-    """Makes a request that can be queued. May be called from any thread. Raises `InvalidRequestError`."""
-    backend, n = tools.backend, len(request.branches)
+    """Return a request that can be queued: its prompts and sequences, with their strategy, constraints and report.
+
+    It may be called from any thread. Token healing (`heal`) removes a prompt's last token here. Then the sampler takes
+    the first token from those that begin with its text, and the output processor leaves this text out.
+
+    Args:
+        request: The request.
+        adapters: The model's adapters.
+        parts: The parts of the engine.
+        default_max_tokens: The `max_tokens` of alternatives that have none.
+
+    Raises:
+        InvalidRequestError: The request can't run on this model.
+    """
+    backend, n = parts.backend, len(request.branches)
     has_suffix, request = request.suffix is not None, resolve(request, backend.tokenizer.special, backend)
-    kind = strategy_of(request, backend, default_max_tokens)
+    strategy = strategy_of(request, backend, default_max_tokens)
     report = report_of(request, backend)
-    if request.resumed and request.resumed[0].fingerprint == backend.fingerprint != "" and not kind.restarts:
-        report, request = Replay(report, request.resumed), begun_anew(request)
+    if request.resumed and request.resumed[0].fingerprint == backend.fingerprint != "" and not strategy.restarts:
+        report, request = Replay(report, request.resumed), restarted(request)
     compiled = backend.compile(request.branches, request.special_tokens)
     loras = [adapters.lora(params.lora) for params in request.branches]
-    active = ActiveRequest(request, compiled, report, tools.clock(), backend.block_size)
+    active = ActiveRequest(request, compiled, report, parts.clock(), backend.block_size)
     if has_suffix:
         active.infill = "model" if request.suffix is None else "bridge"
     stops = {strings: StopStrings(strings) for strings in {params.stop for params in request.branches} if strings}
@@ -46,26 +54,24 @@ def build_request(
     asked = [_healed(tokens, backend.tokenizer) if request.heal else (tokens, b"") for tokens in request.token_ids]
     for number, (tokens, repeated) in enumerate(asked):
         for lora in dict.fromkeys(loras):
-            begun = {number * n + k: resumed[number * n + k] for k, each in enumerate(loras) if each == lora}
-            for group in groups(begun, restarts=kind.restarts):
-                prompt = Prompt(active, tokens, group, stops, lora, repeated, restarts=kind.restarts)
+            theirs = {number * n + k: resumed[number * n + k] for k, each in enumerate(loras) if each == lora}
+            for group in prompt_groups(theirs, restarts=strategy.restarts):
+                prompt = Prompt(active, tokens, group, stops, lora, repeated, restarts=strategy.restarts)
                 if request.scores_prompt:
                     prompt.scores = Scores(prompt.packed, request.logprobs or 0)
                 active.prompts.append(prompt)
-    give_tokens(active)
     add_constraints(ConstraintSetup(active, backend, asked, resumed, stops))
     for prompt in active.prompts:
-        prompt.strategy = kind(prompt, tools)
+        prompt.strategy = strategy(prompt, parts)
     for prompt in active.negatives:
-        prompt.strategy = NegativeStrategy(prompt, tools)
+        prompt.strategy = NegativeStrategy(prompt, parts)
     return active
 
 
 def _healed(tokens: tuple[int, ...], tokenizer: Tokenizer) -> tuple[tuple[int, ...], bytes]:
-    """A prompt without its last token, and the bytes of that token, if other tokens begin with the same bytes.
+    """Return a prompt without its last token, and the bytes of that token, if other tokens begin with these bytes.
 
-    Otherwise the whole prompt, and no bytes. So is a prompt whose last token stands behind an image: there are no
-    logits behind an image.
+    Otherwise return the whole prompt, and no bytes: also if its last token follows an image, which has no logits.
     """
     text = tokenizer.piece(tokens[-1])
     if len(tokens) > 1 and tokens[-2] >= 0 and text and len(tokenizer.beginning_with(text)) > 1:

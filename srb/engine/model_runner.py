@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 
 from srb.engine.backend import Backend
 from srb.engine.batch import BatchPlan, BatchPlanner
-from srb.engine.decoding.base import DecodingStrategy
+from srb.engine.decoding.base import AnyStrategy
 from srb.engine.events import FinishReason
 from srb.engine.kv_cache.cells import Cells
 from srb.engine.listener import Listener
@@ -52,7 +52,7 @@ class ModelRunner:
     ) -> None:
         self.finished: deque[Sequence] = deque()
         """The sequences that have finished, but still hold what they have leased."""
-        self.at_work: DecodingStrategy | None = None
+        self.at_work: AnyStrategy | None = None
         """The one that takes a row now. If that raises an exception, its request is the likely cause."""
         self.now = 0.0
         """When the last decode returned, or sequences last began, in seconds of the clock."""
@@ -73,7 +73,7 @@ class ModelRunner:
         """
         for active in self._scheduler.running.values():
             for constraint in active.constraints:
-                constraint.between_steps()
+                constraint.before_step()
         for prompt in self._scheduler.prompts:
             prompt.strategy.before_step()
         while not self._scheduler.reserve():
@@ -107,12 +107,12 @@ class ModelRunner:
             for listener in self._listeners:
                 listener.on_computed(prompt, n_tokens, last_row)
         self._output.progress(prompt.active for prompt, _, _ in plan.chunks)
-        strategies: dict[DecodingStrategy, None] = {}
+        strategies: dict[AnyStrategy, None] = {}
         for row, numbers in plan.rows:
             self.at_work = row.strategy
             logits, *beside = map(self._backend.logits, numbers)
             if plan.is_of(row, numbers[0]):
-                row.strategy.take(row, logits, beside)
+                row.strategy.process_logits(row, logits, beside)
             strategies[row.strategy] = None
         self.at_work = None
         for strategy in strategies:
@@ -141,7 +141,7 @@ class ModelRunner:
 
     def _fail(self, holder: Holder, error: BackendError) -> None:
         """Ends the sequences that can't go on without a row, or without a prompt."""
-        failed = [*holder.strategy.lost(None if isinstance(holder, Prompt) else holder)]
+        failed = [*holder.strategy.failed_sequences(None if isinstance(holder, Prompt) else holder)]
         if not failed:
             return  # they have ended already
         active = failed[0].prompt.active
@@ -156,7 +156,7 @@ class ModelRunner:
     def begin_sequences(self) -> None:
         """Lets the sequences go on that have leased their cells, and whose prompts are evaluated by now."""
         prefilling, self._scheduler.prefilling = self._scheduler.prefilling, []
-        began: dict[DecodingStrategy, None] = {}
+        began: dict[AnyStrategy, None] = {}
         for seq in prefilling:
             prompt, active = seq.prompt, seq.prompt.active
             if seq.state != "prefilling":
@@ -172,7 +172,7 @@ class ModelRunner:
                 active.prefilled = self._clock()
             self.now = self._clock()
             self.at_work = prompt.strategy
-            prompt.strategy.begin(seq)
+            prompt.strategy.begin_sequence(seq)
             began[prompt.strategy] = None
         self.at_work = None
         for strategy in began:

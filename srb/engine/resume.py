@@ -1,13 +1,14 @@
-"""Makes the request that goes on where another one was interrupted, by a crash or by the loss of its machine.
+"""Resuming: makes a request that goes on where another one was interrupted, by a crash or the loss of its machine.
 
-Whoever records the events has everything that is needed: a `StreamEvent` names the tokens that were drawn. Inside, each
-alternative that has tokens becomes a prompt of its own: the request's prompt and these tokens. So the prefix index
-finds what they share and what is known of them, as for any prompts: of 16 alternatives the prompt is restored once. The
-sampler sees the tokens again, and draws once for each of them, so that the random numbers that follow are those that
-would have followed. The replicas of `srb.cluster` fail over in the same way as a server goes on after a restart.
+Recorded events are enough for it: a `StreamEvent` has the tokens that were sampled. In the engine, each alternative
+that has tokens becomes a prompt of its own: the request's prompt and these tokens. So prefix caching works for them as
+for any prompts: of 16 alternatives the prompt is restored once. The sampler gets the tokens again, and samples once for
+each of them, so that the same random numbers follow. The replicas of `srb.cluster` fail over in the same way as a
+server goes on after a restart.
 
-Where the same request gives the same bytes (`Backend.block_size`), it is simpler and exact to begin anew: what was told
-is drawn again, and left out (`srb.engine.output.logprobs`). So is the state of samplers and rules that of before.
+Where the same request gives the same bytes (`Backend.block_size`), it is simpler and exact to begin again: the tokens
+are sampled again, and what was reported is left out (`srb.engine.output.logprobs.Replay`). So samplers and constraints
+have the same state as before.
 """
 
 import dataclasses
@@ -30,31 +31,40 @@ from srb.errors import InvalidRequestError, SrbError
 
 
 def resume(request: CompletionRequest, events: Sequence[Event]) -> CompletionRequest | None:
-    """The request that goes on behind these events, which are all that some whole steps of the engine have told.
+    """Return the request that goes on after these events.
 
-    It has the same id. Its events are those that would have followed, behind one more `StartEvent`: each alternative
-    has seen its prompt and its tokens, and draws with the next numbers of its random stream. Returns None if all
-    alternatives have ended.
-    Raises `InvalidRequestError` if a prompt was still being scored, because scoring can't go on in the middle.
+    It has the same id. Its events are those that would have followed, after one more `StartEvent`: each alternative
+    continues its prompt and its tokens, and is sampled with the next numbers of its random stream.
+
+    Args:
+        request: The request that was interrupted.
+        events: All of its events, of whole steps of the engine.
+
+    Returns:
+        The request, or None if all alternatives have ended.
+
+    Raises:
+        InvalidRequestError: A prompt was still being scored; scoring can't go on in the middle.
     """
-    said = Said(request)
-    said.take(events)
-    return said.rest()
+    progress = RequestProgress(request)
+    progress.add(events)
+    return progress.remainder()
 
 
-class Said:
-    """Does the same as `resume`, but takes the events one step at a time, and keeps only what is needed to go on."""
+class RequestProgress:
+    """Does the same as `resume`, but gets the events step by step, and stores only what is needed to go on."""
 
     def __init__(self, request: CompletionRequest) -> None:
         self._request = request
-        self._has_begun = False
+        self.has_begun = False
+        """Whether there was any event."""
         self._scored = 0
-        begun = request.resumed or [Resumed()] * request.count
-        self._tokens = [list(each.tokens) for each in begun]
-        self._sums = [each.sum_logprob for each in begun]
-        self._finished = [each.finished for each in begun]
-        self._nodes = list(begun[0].nodes)
-        self._fingerprints = {begun[0].fingerprint} if request.resumed else set[str]()
+        resumed = request.resumed or [Resumed()] * request.count
+        self._tokens = [list(each.tokens) for each in resumed]
+        self._sums = [each.sum_logprob for each in resumed]
+        self._finished = [each.finished for each in resumed]
+        self._nodes = list(resumed[0].nodes)
+        self._fingerprints = {resumed[0].fingerprint} if request.resumed else set[str]()
 
     @property
     def living(self) -> list[int]:
@@ -69,10 +79,10 @@ class Said:
             for tokens, finished in zip(self._tokens, self._finished, strict=True)
         ]
 
-    def take(self, events: Iterable[Event]) -> None:
-        """Takes the next events of the request."""
+    def add(self, events: Iterable[Event]) -> None:
+        """Add the next events of the request."""
         for event in events:
-            self._has_begun = True
+            self.has_begun = True
             if isinstance(event, StreamEvent):
                 if event.drawn:
                     self._tokens[event.index] += event.drawn
@@ -88,11 +98,6 @@ class Said:
             elif isinstance(event, StopEvent):
                 self._finished[event.index] = event.length
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether anything was told."""
-        return self._has_begun
-
     def end(
         self,
         finish_reason: FinishReason,
@@ -101,12 +106,12 @@ class Said:
         error: SrbError | None = None,
         index: int | None = None,
     ) -> list[Event]:
-        """The events that end the request, or one alternative of it, where no engine has it.
+        """Return the events that end a request, or one alternative of it, that no engine has.
 
         Args:
             finish_reason: That of the `StopEvent` of each alternative that hasn't ended.
             stop_reason: The same.
-            error: What an `ErrorEvent` before these tells; None: there is none.
+            error: The error of an `ErrorEvent` before these; None: there is none.
             index: The alternative to end; None: all of them.
         """
         request, lengths = self._request, self.lengths
@@ -119,10 +124,10 @@ class Said:
             events.append(DoneEvent(request.id, request.count, usage, timings))
         return events
 
-    def rest(self) -> CompletionRequest | None:
-        """The request that goes on behind all events so far; see `resume`."""
+    def remainder(self) -> CompletionRequest | None:
+        """Return the request that goes on after all events so far, as `resume` does."""
         request = self._request
-        if not self._has_begun:
+        if not self.has_begun:
             return request
         if not self.living:
             return None
@@ -134,8 +139,8 @@ class Said:
         return dataclasses.replace(request, resumed=resumed)
 
 
-def begun_anew(request: CompletionRequest) -> CompletionRequest:
-    """A resumed request that draws its tokens again from the first one on.
+def restarted(request: CompletionRequest) -> CompletionRequest:
+    """Return a resumed request that samples its tokens again from the first one on.
 
     An alternative that has ended is left out, unless others depend on it.
     """
@@ -143,13 +148,12 @@ def begun_anew(request: CompletionRequest) -> CompletionRequest:
     return dataclasses.replace(request, resumed=resumed)
 
 
-def groups(begun: dict[int, Resumed], *, restarts: bool = False) -> list[dict[int, Resumed]]:
-    """Which alternatives of a prompt have a `Prompt` in common: all new ones; each resumed one has its own.
+def prompt_groups(resumed: dict[int, Resumed], *, restarts: bool = False) -> list[dict[int, Resumed]]:
+    """Divide the alternatives of a prompt into those that share a `Prompt`: all new ones; each resumed one has its own.
 
-    A resumed alternative has tokens already, which are evaluated before its next token. What such prompts have in
-    common is found as between any other prompts.
+    A resumed alternative has tokens already, which are evaluated before its next token.
     """
-    living = {index: each for index, each in begun.items() if each.finished is None}
+    living = {index: each for index, each in resumed.items() if each.finished is None}
     if restarts:
         return [living] if living else []
     new = {index: each for index, each in living.items() if not each.tokens}

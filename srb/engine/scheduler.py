@@ -91,7 +91,7 @@ class Scheduler:
         most, default = active.request.most_tokens or UNLIMITED, self._default_max_tokens
         for seq in active.sequences:
             wanted = default if seq.params.max_tokens is None else seq.params.max_tokens
-            seq.strategy.size(seq, wanted, most, self._n_cells)
+            seq.strategy.set_max_tokens(seq, wanted, most, self._n_cells)
         self._n_requests += 1
         active.number = self._n_requests
         self.waiting[active.id] = active

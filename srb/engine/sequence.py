@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from srb.engine.backend import Compiled, Logits, Sampler
 from srb.engine.backend import State as SavedState
 from srb.engine.constraints.base import Constraint
-from srb.engine.decoding.base import DecodingStrategy, Row
+from srb.engine.decoding.base import AnyStrategy, Row
 from srb.engine.events import AbortReason, FinishReason, Token
 from srb.engine.kv_cache.allocator import Span
 from srb.engine.kv_cache.radix import keys_of, pack
@@ -130,7 +130,7 @@ class Prompt:
         restarts: bool = False,
     ) -> None:
         self.active, self.block_size = active, active.block_size
-        self.strategy = DecodingStrategy()  # how it is continued; set when its sequences are complete
+        self.strategy: AnyStrategy  # how it is continued; set when its sequences are complete
         self.asked = asked
         self.repeated = repeated
         self.tokens = asked if restarts else asked + next(iter(begun.values())).tokens
@@ -281,7 +281,7 @@ class Sequence:
         return self.state in ("waiting", "preempted")
 
     @property
-    def strategy(self) -> DecodingStrategy:
+    def strategy(self) -> AnyStrategy:
         """How its prompt is continued."""
         return self.prompt.strategy
 
@@ -323,18 +323,18 @@ class Sequence:
     @property
     def may_go_back(self) -> bool:
         """Whether tokens of it may be taken back."""
-        return any(constraint.goes_back for constraint in (self.positive or self).constraints)
+        return any(constraint.may_roll_back for constraint in (self.positive or self).constraints)
 
     @property
     def n_final(self) -> int:
         """How many of its tokens will never be taken back."""
         return len(self.tokens) - len((self.positive or self).rollback_window)
 
-    def precede(self, data: bytes) -> str:
+    def push_prompt(self, data: bytes) -> str:
         """Takes bytes that come before its first token; returns what can be shown."""
         for constraint in self.constraints:
-            constraint.precede(data)
-        return self.text.precede(data)
+            constraint.push_prompt(data)
+        return self.text.push_prompt(data)
 
     @property
     def is_whole(self) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from srb.engine.engine import Abandoned
 from srb.engine.events import AbortReason, DoneEvent, Event, FinishReason, ProgressEvent, StartEvent
 from srb.engine.request import CompletionRequest
-from srb.engine.resume import Said
+from srb.engine.resume import RequestProgress
 from srb.errors import EngineRestartError, SrbError
 
 
@@ -31,7 +31,7 @@ class _Taken:
     """
 
     request: CompletionRequest
-    told: Said
+    told: RequestProgress
     aborts: list[tuple[int | None, AbortReason]] = field(default_factory=list)
     in_engine: bool = False
     is_back: asyncio.Event = field(default_factory=asyncio.Event)
@@ -71,12 +71,12 @@ class Recovery:
 
     async def take(self, request: CompletionRequest) -> None:
         """Gives a new request to the engine, after all requests of a failed one. Raises what `add` raises."""
-        taken = self._taken[request.id] = _Taken(request, Said(request))
+        taken = self._taken[request.id] = _Taken(request, RequestProgress(request))
         try:
             while request.id in self._taken and not taken.in_engine:
                 await self._is_over.wait()
                 generation = self._generation
-                if rest := taken.told.rest():  # else it ended while it was being given to an engine that then failed
+                if rest := taken.told.remainder():  # else it ended while an engine was starting that then failed
                     await self._give(rest)
                 if self._failure:
                     raise self._failure  # `fail` didn't know yet that the engine had it
@@ -90,7 +90,7 @@ class Recovery:
         taken = self._taken.get(events[0].request_id)
         if taken is None:
             return
-        taken.told.take(events)
+        taken.told.add(events)
         if isinstance(events[-1], DoneEvent):
             del self._taken[taken.request.id]
             taken.is_back.set()
@@ -163,7 +163,7 @@ class Recovery:
             taken = next(iter(self._pending.values()))
             request_id = taken.request.id
             try:
-                rest = taken.told.rest()
+                rest = taken.told.remainder()
                 if rest is None:
                     self._end(taken, "abort")  # only its last event is missing
                     continue
@@ -199,7 +199,7 @@ class Recovery:
         if taken.request.id not in self._taken:
             return  # it has ended already
         events = taken.told.end(finish_reason, stop_reason, error=error, index=index)
-        taken.told.take(events)
+        taken.told.add(events)
         if not taken.told.living:
             self.drop(taken.request.id)
         self._put(events)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from refused import has, lower, refusing
 
 from srb.engine.constraints import banned_strings as banned_module
-from srb.engine.constraints.banned_strings import Phrases, Watch
+from srb.engine.constraints.banned_strings import Phrases, TextMatcher
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event, StreamEvent
 from srb.engine.request import CompletionRequest
@@ -130,52 +130,52 @@ def test_it_says_what_a_model_would_that_refuses_them(
 def test_a_phrase_is_found_wherever_tokens_and_characters_are_cut(
     pieces: list[bytes], banned: tuple[str, ...], before: bytes
 ) -> None:
-    watch = Watch(Phrases(banned), None)
-    watch.precede(before)
+    matcher = TextMatcher(Phrases(banned), None)
+    matcher.push_prompt(before)
     kept: list[int] = []  # the numbers of pieces
     sure: list[int] = []
     for number, piece in enumerate(pieces):
         kept.append(number)
-        if n_tokens := watch.push(number, piece, len(kept) - 1):
+        if n_tokens := matcher.push(number, piece, len(kept) - 1):
             del kept[-n_tokens:]
-        sure += [held.token for held in watch.sure()]
+        sure += [held.token for held in matcher.pop_final()]
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         decoder.decode(before)
         text = decoder.decode(b"".join(pieces[k] for k in kept))
         assert not any(phrase in text for phrase in banned)
         assert sure == kept[: len(sure)], "what was said is never taken back"
-        assert sure + [held.token for held in watch.rollback_window] == kept
+        assert sure + [held.token for held in matcher.window] == kept
 
 
 def test_the_token_that_a_phrase_begins_in_is_taken_back_and_nothing_before_it() -> None:
-    watch = Watch(Phrases(("é cat",)), None)
+    matcher = TextMatcher(Phrases(("é cat",)), None)
     pieces = [b"x", b"y\xc3", b"\xa9", b" c", b"at!"]
     taken = []
     sure = []
     for k, piece in enumerate(pieces):
-        taken.append(watch.push(k, piece, k))
-        sure.append([held.token for held in watch.sure()])
+        taken.append(matcher.push(k, piece, k))
+        sure.append([held.token for held in matcher.pop_final()])
     assert taken == [0, 0, 0, 0, 4]
-    assert (sure, watch.rollback_window) == ([[0], [], [], [], []], [])
-    assert (watch.taken_at(1), watch.rewinds, watch.rewound_tokens) == ({1}, 1, 4)
+    assert (sure, matcher.window) == ([[0], [], [], [], []], [])
+    assert (matcher.rejected_at(1), matcher.rewinds, matcher.rewound_tokens) == ({1}, 1, 4)
 
 
 def test_what_was_said_is_not_taken_back_but_what_comes_behind_it() -> None:
-    watch = Watch(Phrases(("cat", "xy")), None)
-    assert watch.push(0, b"ca", 0) == 0
-    assert watch.push(1, b"x", 1) == 0
-    assert [held.token for held in watch.sure()] == [0]  # "cax" can't become "cat"
-    assert watch.push(2, b"y", 2) == 2
-    assert watch.push(3, b"t", 1) == 1  # but "ca" can, when "xy" was taken back
-    assert watch.taken_at(1) == {1, 3}
+    matcher = TextMatcher(Phrases(("cat", "xy")), None)
+    assert matcher.push(0, b"ca", 0) == 0
+    assert matcher.push(1, b"x", 1) == 0
+    assert [held.token for held in matcher.pop_final()] == [0]  # "cax" can't become "cat"
+    assert matcher.push(2, b"y", 2) == 2
+    assert matcher.push(3, b"t", 1) == 1  # but "ca" can, when "xy" was taken back
+    assert matcher.rejected_at(1) == {1, 3}
 
 
 def test_what_was_said_before_an_alternative_was_resumed_stays() -> None:
-    watch = Watch(Phrases(("cat",)), None)
-    watch.skip(b"c")
-    assert watch.push(1, b"a", 0) == 0
-    assert watch.push(2, b"t", 1) == 2
-    assert watch.taken_at(0) == {1}
+    matcher = TextMatcher(Phrases(("cat",)), None)
+    matcher.push_resumed(b"c")
+    assert matcher.push(1, b"a", 0) == 0
+    assert matcher.push(2, b"t", 1) == 2
+    assert matcher.rejected_at(0) == {1}
 
 
 def test_the_events_of_a_request() -> None:
@@ -355,15 +355,15 @@ def test_the_limits() -> None:
 
 def test_case_does_not_move_places() -> None:
     assert max(len(each) for each in map(lower, map(chr, range(0xD800)))) == 1
-    watch = Watch(Phrases(("(?i)İstanbul", "(?i)ΣΑΣ")), None)
-    assert [watch.push(k, char.encode(), k) for k, char in enumerate("iSTANBUL")][-1] == 8
-    assert [watch.push(k, char.encode(), k) for k, char in enumerate("σας")][-1] == 0  # another letter
-    assert [watch.push(k, char.encode(), k) for k, char in enumerate("Σασ")][-1] == 3
+    matcher = TextMatcher(Phrases(("(?i)İstanbul", "(?i)ΣΑΣ")), None)
+    assert [matcher.push(k, char.encode(), k) for k, char in enumerate("iSTANBUL")][-1] == 8
+    assert [matcher.push(k, char.encode(), k) for k, char in enumerate("σας")][-1] == 0  # another letter
+    assert [matcher.push(k, char.encode(), k) for k, char in enumerate("Σασ")][-1] == 3
 
 
 def test_memory_of_phrases_does_not_grow_with_the_text() -> None:
-    watch = Watch(Phrases(("aaab",)), None)
+    matcher = TextMatcher(Phrases(("aaab",)), None)
     for number, _ in pairwise(range(5000)):
-        assert watch.push(number, b"a", number) == 0
-        watch.sure()
-        assert len(watch.rollback_window) <= 3
+        assert matcher.push(number, b"a", number) == 0
+        matcher.pop_final()
+        assert len(matcher.window) <= 3

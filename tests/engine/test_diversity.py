@@ -105,8 +105,8 @@ def test_prompts_have_their_own_counts() -> None:
 def test_a_sibling_counts_once_however_often_it_says_the_same() -> None:
     diversity = Diversity((1, 2, 3))
     said = [5, 6, 7, 8] * 3
-    diversity.tell(0, said)
-    diversity.tell(300, said[:4])
+    diversity.add(0, said)
+    diversity.add(300, said[:4])
     assert diversity.counts(1, (6, 7)) == {8: 2}
     assert diversity.counts(0, (6, 7)) == {8: 1}
     assert diversity.counts(1, (2, 3)) == {5: 2}

@@ -17,7 +17,7 @@ from srb.engine.events import Event
 from srb.engine.kv_cache.radix import common_prefix, pack
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
-from srb.engine.spec_decode.base import AcceptanceRate
+from srb.engine.spec_decode.base import DraftBudget
 from srb.engine.spec_decode.draft_model import DraftModelProposer
 from srb.errors import BackendError
 
@@ -264,12 +264,12 @@ def test_what_was_drafted_behind_other_tokens_is_not_used() -> None:
     siblings: list[DraftModelProposer] = []
     draft = DraftModelProposer(seq, 1, drafter, "", siblings)
     siblings.append(draft)
-    worth = AcceptanceRate(1, 0, CARD, 8)
-    assert draft.next(worth) == [script(PLAIN, (1, 5, 6))]
+    budget = DraftBudget(1, 0, CARD, 8)
+    assert draft.propose(budget) == [script(PLAIN, (1, 5, 6))]
     seq.tokens[-1] = 7
-    draft.next(worth)
+    draft.propose(budget)
     assert len(drafter.calls) == 2
-    draft.next(worth)
+    draft.propose(budget)
     assert len(drafter.calls) == 2, "nothing has been drawn"
 
 

@@ -11,7 +11,7 @@ from fake_backend import END, N_VOCAB, FakeBackend, entropy, scores
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srb.engine.decoding.explore import Holders
+from srb.engine.decoding.explore import TextIndex
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, ErrorEvent, Event, NodeEvent, StartEvent, StopEvent
 from srb.engine.request import CompletionRequest, Explore
@@ -122,18 +122,18 @@ def test_who_holds_most_of_a_text_is_known_without_comparing() -> None:
     engine.add_request(exploring())
     while not (sequences := [seq for prompt in engine._scheduler.prompts for seq in prompt.sequences]):
         engine.step()
-    holders, texts = Holders(), dict[Sequence, Path]()
+    index, texts = TextIndex(), dict[Sequence, Path]()
     for seq in sequences:
-        holders.hold(seq, ())
+        index.set(seq, ())
     for _ in range(500):
         seq = rng.choice(sequences)
         seq.state = rng.choice(["idle", "running"])
         texts[seq] = tuple(rng.choices((1, 2), k=rng.randint(0, 6)))
         seq.tokens = list(texts[seq])
-        holders.hold(seq, texts[seq])
+        index.set(seq, texts[seq])
         wanted = tuple(rng.choices((1, 2), k=rng.randint(0, 6)))
         shared = {seq: n_same(texts.get(seq, ()), wanted) for seq in sequences}
-        best, n_tokens = holders.best(wanted)
+        best, n_tokens = index.longest(wanted)
         assert n_tokens == max(shared.values()) == shared[best]
         can_go_on = [
             seq for seq in sequences if seq.state == "idle" and len(texts.get(seq, ())) == n_tokens == shared[seq]

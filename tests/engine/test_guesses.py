@@ -13,7 +13,7 @@ from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event, StreamEvent
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
-from srb.engine.spec_decode.base import AcceptanceRate
+from srb.engine.spec_decode.base import DraftBudget
 
 CHEAP = dataclasses.replace(IN_STEP, step=100.0)
 """Rows cost nearly nothing beside a step, so what is guessed has rows."""
@@ -225,7 +225,7 @@ def test_at_most_so_many_are_guessed_as_the_backend_says() -> None:
 
 def test_what_is_worth_a_row_depends_on_the_costs() -> None:
     def worth(trust: float, n_rows: int, costs: Costs, **more: float) -> int:
-        return AcceptanceRate(n_rows, 0, costs, 16, more.get("least", 0.0)).of(trust, 16, more.get("making", 0.0))[0]
+        return DraftBudget(n_rows, 0, costs, 16, more.get("least", 0.0)).best(trust, 16, more.get("making", 0.0))[0]
 
     assert worth(0.9, 1, PROCESSOR) >= 8
     assert worth(0.5, 1, PROCESSOR) == 0, "the second row of a step is dear there"
@@ -236,4 +236,4 @@ def test_what_is_worth_a_row_depends_on_the_costs() -> None:
     assert worth(0.6, 4, few) > 0 == worth(0.3, 4, few), "its siblings are as uncertain, and their steps stay"
     assert worth(0.8, 1, CHEAP) > worth(0.8, 1, CHEAP, making=30.0) > 0
     assert worth(0.8, 1, CHEAP, making=100.0) == 0, "to guess a token takes as long as to draw one"
-    assert worth(0.5, 1, CHEAP, least=AcceptanceRate(1, 0, CHEAP, 16).of(0.8, 16)[1]) == 0, "another guess saves more"
+    assert worth(0.5, 1, CHEAP, least=DraftBudget(1, 0, CHEAP, 16).best(0.8, 16)[1]) == 0, "another guess saves more"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, StartEvent
 from srb.engine.request import CompletionRequest
-from srb.engine.resume import Said, resume
+from srb.engine.resume import RequestProgress, resume
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
@@ -147,8 +147,8 @@ def test_it_goes_on_after_an_interruption_as_if_there_had_been_none(
     events = []
     for _ in range(cut):
         events += engine.step()
-    said = Said(each)
-    said.take(events)
+    said = RequestProgress(each)
+    said.add(events)
     if faults or not said.living:
         events += run(engine)
         assert (engine.stats().sequences, engine.stats().cells, backend.cells) == (0, 0, 0)

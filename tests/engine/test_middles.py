@@ -8,8 +8,7 @@ from driver import check_order, few, request, run, run_interrupted, stops, texts
 from fake_backend import END, ByteTokenizer, FakeBackend, score
 from mixed import ASCII, ascii_babble
 
-from srb.engine.decoding.base import DecodingStrategy
-from srb.engine.decoding.bridge import Middle
+from srb.engine.decoding.bridge import BridgeCandidate
 from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
 from srb.engine.infill import resolve
@@ -145,12 +144,13 @@ def test_prompts_have_bridges_of_their_own() -> None:
 # Where a text ends
 
 
-def told(pieces: list[bytes], stop: str | None = None) -> Middle:
-    found = Middle(
-        DecodingStrategy(),
+def told(pieces: list[bytes], stop: str | None = None) -> BridgeCandidate:
+    strategy: Any = None
+    found = BridgeCandidate(
+        strategy,
         SamplingParams(),
         0,
-        n_before=1,
+        n_prompt=1,
         text=IncrementalDetokenizer(StopStrings((stop,))) if stop else None,
     )
     for piece in pieces:

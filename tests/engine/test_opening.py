@@ -11,7 +11,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from srb.engine.constraints import banned_strings as banned_module
-from srb.engine.constraints.banned_strings import OPENING_CHARS, Opening, Openings, Phrases, Watch, opening, opening_of
+from srb.engine.constraints.banned_strings import (
+    OPENING_CHARS,
+    Opening,
+    Openings,
+    Phrases,
+    TextMatcher,
+    opening,
+    opening_of,
+)
 from srb.engine.engine import Engine
 from srb.engine.events import Event, StreamEvent
 from srb.engine.sampling_params import SamplingParams
@@ -154,19 +162,19 @@ def test_others_that_do_not_ask_for_it_say_what_they_like() -> None:
 
 def test_it_goes_back_to_where_most_is_left() -> None:
     said = {opening("a b", is_whole=True) or ()}
-    watch = Watch(Phrases(()), None, Openings(frozenset(), said))
+    matcher = TextMatcher(Phrases(()), None, Openings(frozenset(), said))
     text = [b"a", b" ", b"b", b""]
 
     def say(first: int, *likely: float) -> int:
-        assert watch.is_opening
-        return [watch.push(k, text[k], k, p=p, is_last=k == 3) for k, p in enumerate(likely, first)][-1]
+        assert matcher.is_opening
+        return [matcher.push(k, text[k], k, p=p, is_last=k == 3) for k, p in enumerate(likely, first)][-1]
 
     assert say(0, 0.9, 1.0, 0.5, 0.8) == 2
-    assert watch.taken_at(2) == {2}
-    assert not watch.sure()
+    assert matcher.rejected_at(2) == {2}
+    assert not matcher.pop_final()
     assert say(2, 0.45, 0.95) == 4  # 0.95 of the probability is gone in the third place, and at the end
-    assert (watch.taken_at(0), watch.taken_at(2)) == ({0}, set())
-    assert watch.rewinds == 2
+    assert (matcher.rejected_at(0), matcher.rejected_at(2)) == ({0}, set())
+    assert matcher.rewinds == 2
 
 
 def test_after_too_many_rewinds_it_says_what_others_say(monkeypatch: pytest.MonkeyPatch) -> None:

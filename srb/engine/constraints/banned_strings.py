@@ -1,19 +1,20 @@
-"""Keeps banned phrases out of a text: holds tokens back while they may become a phrase, takes them back when they do.
+"""`banned_strings`, `avoid`: takes tokens back that become a banned string, or an opening that another text has.
 
-An example, with the banned phrase "the cat": " the" is held back. If " dog" follows, both are said. If " cat" follows,
-both are taken back, and another token is drawn in place of " the".
+An example, with the banned string "the cat": " the" is in the rollback window, and isn't reported. If " dog" follows,
+both are reported. If " cat" follows, both are taken back, and another token is sampled in place of " the".
 
-The outbox gets tokens only when they are sure to stay. So stop strings, probabilities and journals never know others.
-To take tokens off, `Sampling._go_back` cuts the cells as after a failed decode, and the sampler goes back to what it
-was before the first of them. Another token is drawn from the logits that were kept there (`kv_cache/rollback.py`).
-`avoid` goes back in the same way, and holds the first words.
+The output processor gets only final tokens. So stop strings, probabilities and event logs never see others. To take
+tokens back, `Sampling` removes their cells, and the sampler's state goes back to the one before the first of them.
+Another token is sampled from the logits that were stored there (`kv_cache/rollback.py`). `avoid` works in the same way:
+the first words are in the rollback window.
 
-Models that forget can't be cut. There an alternative goes back to its mark (`kv_cache/rollback.py`). An example:
+The cells of a recurrent model can't be removed. There an alternative goes back to its mark (`kv_cache/rollback.py`). An
+example:
 
-    " on the"        " the" may become the phrase: the mark is set before it
-    " on the c"      still held
-    " on the cat"    back to the mark: " the" is banned there, and another token is drawn from the same logits
-    " on a mat"      nothing is held: the mark stays where it is until it's needed somewhere else
+    " on the"        " the" may become the banned string: the mark is set before it
+    " on the c"      still in the rollback window
+    " on the cat"    back to the mark: " the" is rejected there, and another token is sampled from the same logits
+    " on a mat"      the rollback window is empty: the mark stays where it is until it's needed somewhere else
 """
 
 import codecs
@@ -23,8 +24,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from srb.engine.backend import Backend
-from srb.engine.constraints.base import Constraint, SamplingInput
-from srb.engine.constraints.setup import ConstraintSetup
+from srb.engine.constraints.base import Constraint, ConstraintSetup, SamplingInput
 from srb.engine.events import StopEvent
 from srb.engine.model import Tokenizer
 from srb.engine.output.detokenizer import StopStrings
@@ -32,27 +32,40 @@ from srb.engine.sampling_params import ANY_CASE, AVOIDED_CHARS
 from srb.engine.sequence import Sequence
 from srb.engine.validation.patterns import Patterns, State, is_pattern, patterns_of
 
-# Keeps alternatives from beginning alike. Texts are compared by their opening, which is their first words.
+MAX_REWINDS = 1000
+"""How often an alternative may go back. A string that a model repeats everywhere would never let it end."""
 
 OPENING_WORDS = 8
 OPENING_CHARS = AVOIDED_CHARS
-"""An opening ends after at most so many characters, even if it has fewer words by then."""
+"""An opening has at most this many characters, even if it has fewer words by then."""
 
 _WIDE = "\u1100-\u11ff\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _WORD = re.compile(rf"[{_WIDE}]|[^\W{_WIDE}]+")
 
 Opening = tuple[str, ...]
+"""The first words of a text, by which `avoid` compares texts."""
 
 
 def opening(text: str, *, is_whole: bool) -> Opening | None:
-    """The first `OPENING_WORDS` words of a text, or all if it has fewer; None if some of them may still come.
+    """Return the first `OPENING_WORDS` words of a text, or all if it has fewer; None if some may still come.
 
-    Neither case nor the characters between words count. A Chinese, Japanese or Korean character is a word of its own.
-    is_whole: whether the text is complete.
+    Case and the characters between words don't count. A Chinese, Japanese or Korean character is a word of its own.
+
+    Args:
+        text: The text.
+        is_whole: Whether the text is complete.
     """
     words = [each.end() for each in _WORD.finditer(text)]
     is_there = len(words) > OPENING_WORDS or (len(words) == OPENING_WORDS and words[-1] < len(text))
     return _words(text) if is_there or is_whole or len(text) >= OPENING_CHARS else None
+
+
+def opening_of(text: str | tuple[int, ...], tokenizer: Tokenizer, n_before: int = 0) -> Opening:
+    """Return the opening of a complete text, or of the text of these tokens without its first `n_before` bytes."""
+    if not isinstance(text, str):
+        pieces = b"".join(tokenizer.piece(token) for token in text if not tokenizer.is_end(token))
+        text = pieces[n_before:].decode(errors="replace")
+    return _words(text)
 
 
 def _words(text: str) -> Opening:
@@ -60,47 +73,38 @@ def _words(text: str) -> Opening:
     return tuple(word.casefold() for word in _WORD.findall(text)[:OPENING_WORDS]) or (text.strip(),)
 
 
-def opening_of(text: str | tuple[int, ...], tokenizer: Tokenizer, n_before: int = 0) -> Opening:
-    """The opening of a complete text, or of the text of these tokens without its first `n_before` bytes."""
-    if not isinstance(text, str):
-        pieces = b"".join(tokenizer.piece(token) for token in text if not tokenizer.is_end(token))
-        text = pieces[n_before:].decode(errors="replace")
-    return _words(text)
-
-
 class Openings:
     """The openings that an alternative must not have.
 
-    avoided: those that its parameters name. said: those of its siblings. All siblings share this set, and the
-        alternative adds its own opening to it.
+    Args:
+        avoided: Those that its parameters name.
+        used: Those of its siblings. All siblings share this set, and the alternative adds its own opening.
     """
 
-    def __init__(self, avoided: frozenset[Opening], said: set[Opening]) -> None:
+    def __init__(self, avoided: frozenset[Opening], used: set[Opening]) -> None:
         self._avoided = avoided
-        self._said = said
+        self._used = used
 
     def claim(self, each: Opening) -> bool:
-        """Claims an opening for this alternative. Returns False if it may not have this one."""
-        if each in self._said or each in self._avoided:
+        """Claim an opening for this alternative, and return whether it may have it."""
+        if each in self._used or each in self._avoided:
             return False
-        self._said.add(each)
+        self._used.add(each)
         return True
 
     def release(self, each: Opening) -> None:
-        """Gives back an opening that this alternative has claimed: it has taken some of these words back."""
-        self._said.discard(each)
+        """Free an opening that this alternative has claimed: some of its words were taken back."""
+        self._used.discard(each)
 
-
-# `Phrases`: finds banned phrases and patterns in a stream of characters.
 
 Search = tuple[int, int, State]
-"""Where the searches for exact phrases, for those in any case, and for patterns are."""
+"""The states of the searches for exact strings, for strings in any case, and for patterns."""
 
 
 class Phrases:
-    """Finds any of several strings, each of them as `SamplingParams.banned_strings` has it.
+    """Finds any of several strings in a stream of characters, each as `SamplingParams.banned_strings` has it.
 
-    Its state begins as `start`; `advance` makes the next one for each character.
+    The state begins as `start`; `advance` returns the next one for each character.
     """
 
     start: Search = (0, 0, Patterns.start)
@@ -114,7 +118,7 @@ class Phrases:
         self._patterns = patterns_of(tuple(filter(is_pattern, strings)))
 
     def advance(self, state: Search, char: str) -> Search:
-        """The state after `char`."""
+        """Return the state after `char`."""
         exact, lower, patterns = state
         return (
             self._exact.advance(exact, char),
@@ -123,31 +127,26 @@ class Phrases:
         )
 
     def depth(self, state: Search) -> int:
-        """How many of the last characters may still become one of the strings."""
+        """Return how many of the last characters may still become one of the strings."""
         return max(self._exact.depth[state[0]], self._lower.depth[state[1]], self._patterns.depth(state[2]))
 
     def matched(self, state: Search) -> int:
-        """The length of the longest string that is complete in this state, in characters; 0: none is."""
+        """Return the length of the longest string that is complete in this state, in characters; 0: none is."""
         return max(len(self._exact.match[state[0]] or ""), len(self._lower.match[state[1]] or ""), state[2].found)
 
     def matched_at_end(self, state: Search) -> int:
-        """The same, if the text ends here: then a word is complete that might have gone on."""
+        """Return the same if the text ends here, which completes a word that might have gone on."""
         return self._patterns.found_at_end(state[2])
 
 
 def _lower(char: str) -> str:
-    """A character in lower case, always as one character, so that places in the text stay the same. `lower` makes two
-    of İ, for example."""
+    """Return a character in lower case as one character, so that places stay the same: `lower` makes two of İ."""
     return char.lower()[0]
 
 
-MAX_REWINDS = 1000
-"""How often an alternative may go back. A phrase that a model comes to at every place would never let it end."""
-
-
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """The state of a `Watch` at one point of the text, so that it can go back there.
+class _Snapshot:
+    """The state of a `TextMatcher` at one point of the text.
 
     decoder: the decoder's state, with the first bytes of a character that isn't complete. n_chars: how many characters
     are complete. banned, stop: the states of the searches for banned strings and for stop strings.
@@ -160,39 +159,41 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A token that may be taken back.
+class PendingToken:
+    """A token of the rollback window.
 
-    start: the number of its first character. p: its probability, or 0 if that doesn't matter.
+    start: the number of its first character. p: its probability, or 0 if that isn't needed.
     before: the state before this token.
     """
 
     token: int
     start: int
     p: float
-    before: _Place
+    before: _Snapshot
 
 
-class Watch:
-    """Watches the text that one alternative generates for banned strings, and for an opening that was there before.
+class TextMatcher:
+    """Finds banned strings, and an opening that another text has, in the text of an alternative.
 
-    A token is held while its text may become a part of a banned string. When the string is complete, the held tokens
-    are taken back, from the token in which the string begins. A character belongs to the token that has its first byte.
+    A token is in the rollback window while its text may become a part of a banned string. When the string is complete,
+    tokens are taken back from the one in which the string begins. A character belongs to the token with its first byte.
 
-    The first words are held until all of them are there. If another alternative has begun with the same words, this one
-    goes back to one of their tokens, in whose place another token is then drawn. It chooses the place where the tokens
-    that were not taken back there have the most probability left. So the new token is as likely as can be.
+    The first words are in the rollback window until all of them are there. If another alternative has the same opening,
+    this one goes back to one of their tokens, in whose place another token is then sampled: the place where the tokens
+    that weren't rejected have the most probability left. So the new token is as probable as possible.
 
-    banned: finds the banned strings.
-    stops: the strings that end the alternative. Behind a stop string nothing can become a banned string any more.
-    openings: what the alternative isn't to begin with, or None.
+    Args:
+        banned: Finds the banned strings.
+        stops: The strings that end the alternative. After a stop string nothing can become a banned string.
+        openings: What the alternative must not begin with, or None.
     """
 
     def __init__(self, banned: Phrases, stops: StopStrings | None, openings: Openings | None = None) -> None:
         self.rewinds = 0
         self.rewound_tokens = 0
         self.is_exhausted = False
-        self.rollback_window: list[Held] = []
+        self.window: list[PendingToken] = []
+        """The rollback window."""
         self._banned = banned
         self._stops = stops
         self._openings = openings
@@ -202,26 +203,26 @@ class Watch:
         self._n_chars = 0
         self._state = banned.start
         self._stop_state = 0
-        self._n_sure = 0  # how many of the held tokens stay
+        self._n_final = 0  # how many tokens of the window are final
         # The tokens that were taken back, with their probabilities, by their number in the alternative.
-        self._taken: dict[int, dict[int, float]] = {}
+        self._rejected: dict[int, dict[int, float]] = {}
 
-    def precede(self, data: bytes) -> None:
-        """Takes the bytes that come before the generated text. No banned string is looked for in these."""
+    def push_prompt(self, data: bytes) -> None:
+        """Process the bytes before the generated text, in which nothing is searched for."""
         self._decoder.decode(data)
 
-    def skip(self, piece: bytes) -> None:
-        """Takes the bytes of a token that was generated, and said, before the alternative was resumed."""
-        self._openings = None  # tokens are said only once the first words are there, so these were accepted
+    def push_resumed(self, piece: bytes) -> None:
+        """Process the bytes of a token that was reported before the alternative was resumed."""
+        self._openings = None  # tokens are reported only once the opening was accepted
         for char in self._decoder.decode(piece):
             self._n_chars += 1
             self._state = self._banned.advance(self._state, char)
             if self._stops:
                 self._stop_state = self._stops.advance(self._stop_state, char)
 
-    def taken_at(self, number: int) -> Collection[int]:
-        """The tokens that were taken back at this place of the alternative. None of them may be drawn there again."""
-        return self._taken.get(number, {}).keys()
+    def rejected_at(self, number: int) -> Collection[int]:
+        """Return the tokens that were taken back at this place of the alternative, and may not be sampled again."""
+        return self._rejected.get(number, {}).keys()
 
     @property
     def is_opening(self) -> bool:
@@ -229,7 +230,7 @@ class Watch:
         return self._openings is not None and self._opening is None
 
     def give_up(self) -> None:
-        """Lets everything pass from now on, because there is nothing else to draw, or no rewind left."""
+        """Accept everything from now on, because no other token can be sampled, or no rewind is left."""
         self.is_exhausted = True
         self._openings = None
 
@@ -242,15 +243,18 @@ class Watch:
         p: float = 0.0,
         is_last: bool = False,
     ) -> int:
-        """Takes the next token and its bytes; returns how many of the last tokens are to be taken back, or 0.
+        """Process the next token, and return how many of the last tokens are to be taken back, or 0.
 
-        number: how many tokens come before it in the alternative.
-        p: its probability, needed if `is_opening`.
-        is_last: whether the text ends with this token if it stays.
+        Args:
+            token: The token.
+            piece: The bytes that it adds to the text.
+            number: How many tokens come before it in the alternative.
+            p: Its probability, needed if `is_opening`.
+            is_last: Whether the text ends with this token if it stays.
         """
         decoder = self._decoder.getstate()
-        before = _Place(decoder, self._n_chars, self._state, self._stop_state)
-        self.rollback_window.append(Held(token, self._n_chars + bool(decoder[0]), p, before))
+        before = _Snapshot(decoder, self._n_chars, self._state, self._stop_state)
+        self.window.append(PendingToken(token, self._n_chars + bool(decoder[0]), p, before))
         text = self._decoder.decode(piece)
         if self.is_exhausted:
             return 0
@@ -259,13 +263,13 @@ class Watch:
             self._n_chars += 1
             self._state = self._banned.advance(self._state, char)
             if n := self._banned.matched(self._state):
-                return self._rewind(self._n_chars - n, number)
+                return self._take_back(self._index_of(self._n_chars - n), number)
             if self._stops:
                 self._stop_state = self._stops.advance(self._stop_state, char)
                 if stop := self._stops.match[self._stop_state] or "":
                     break
         if is_last and not stop and (n := self._banned.matched_at_end(self._state)):
-            return self._rewind(self._n_chars - n, number)
+            return self._take_back(self._index_of(self._n_chars - n), number)
         if self._openings and self._opening is None:
             self._text = self._text[: before.n_chars] + text[: self._n_chars - before.n_chars]
             text = self._text.removesuffix(stop)
@@ -275,131 +279,131 @@ class Watch:
             if each is None:
                 return 0
             if not self._openings.claim(each):
-                return self._take_back(self._least_sure(number), number)
+                return self._take_back(self._least_certain(number), number)
             self._opening = each
-        self._n_sure = len(self.rollback_window) if stop else self._count_sure()
+        self._n_final = len(self.window) if stop else self._count_final()
         return 0
 
-    def _least_sure(self, number: int) -> int:
-        """The index of the held token in whose place the most probability is left.
+    def pop_final(self) -> list[PendingToken]:
+        """Remove the final tokens from the window, and return them."""
+        n_final = len(self.window) if self.is_exhausted else self._n_final
+        final, self.window, self._n_final = self.window[:n_final], self.window[n_final:], 0
+        return final
+
+    def _count_final(self) -> int:
+        """Return how many tokens of the window end before the text that may become a banned string."""
+        end, last = self._n_chars - self._banned.depth(self._state), len(self.window) - 1
+        n = 0
+        while n < last and self.window[n + 1].start <= end:
+            n += 1
+        next_start = self._n_chars + bool(self._decoder.getstate()[0])
+        return n + 1 if n == last and next_start <= end else n
+
+    def _index_of(self, char: int) -> int:
+        """Return the index of the token in the window that has the character with this number."""
+        # The string may begin in a token that was reported. That token was final because the text after it could not
+        # become the string; but then that text was taken back, and another text came, which completes the string. In
+        # this case the string is broken at the first token of the window. To prevent this case, tokens would have to
+        # wait until all tokens after them are final, which could be until the end of the text.
+        return max((k for k, each in enumerate(self.window) if each.start <= char), default=0)
+
+    def _least_certain(self, number: int) -> int:
+        """Return the index of the token in whose place the most probability is left.
 
         Left is the probability of all tokens but this one and those that were taken back in its place before.
         """
-        first = number + 1 - len(self.rollback_window)
-        taken = [held.p + sum(self._taken.get(first + k, {}).values()) for k, held in enumerate(self.rollback_window)]
-        return taken.index(min(taken))
-
-    def _count_sure(self) -> int:
-        """How many of the held tokens stay: those that end before the text that may become a banned string."""
-        sure, last = self._n_chars - self._banned.depth(self._state), len(self.rollback_window) - 1
-        n = 0
-        while n < last and self.rollback_window[n + 1].start <= sure:
-            n += 1
-        next_start = self._n_chars + bool(self._decoder.getstate()[0])
-        return n + 1 if n == last and next_start <= sure else n
-
-    def _rewind(self, first: int, number: int) -> int:
-        """Takes back the held tokens from the one with character number `first` on, if one more rewind is allowed."""
-        # The string may begin in a token that was already said. That token was said because the text behind it could
-        # not become the string; but then that text was taken back, and another text came, which completes the string.
-        # In this case the string is broken at the first token that is still held. To prevent this case, tokens would
-        # have to be held until all tokens behind them are sure to stay, which could be until the end of the text.
-        at = max((k for k, held in enumerate(self.rollback_window) if held.start <= first), default=0)
-        return self._take_back(at, number)
+        first = number + 1 - len(self.window)
+        used = [each.p + sum(self._rejected.get(first + k, {}).values()) for k, each in enumerate(self.window)]
+        return used.index(min(used))
 
     def _take_back(self, at: int, number: int) -> int:
-        """Takes back the held tokens from index `at` on, if one more rewind is allowed.
+        """Take the tokens of the window from index `at` on back, if one more rewind is allowed.
 
-        Returns how many they are; 0: no rewind is left, and they stay.
+        Returns:
+            How many they are; 0: no rewind is left, and they stay.
         """
         if self.rewinds == MAX_REWINDS:
             self.give_up()
             return 0
-        n_tokens = len(self.rollback_window) - at
-        place, held, self.rollback_window = number + 1 - n_tokens, self.rollback_window[at], self.rollback_window[:at]
-        self._decoder.setstate(held.before.decoder)
-        self._n_chars, self._state, self._stop_state = held.before.n_chars, held.before.banned, held.before.stop
+        n_tokens = len(self.window) - at
+        place, first, self.window = number + 1 - n_tokens, self.window[at], self.window[:at]
+        self._decoder.setstate(first.before.decoder)
+        self._n_chars, self._state, self._stop_state = first.before.n_chars, first.before.banned, first.before.stop
         if self._openings and self._opening is not None and self._n_chars < len(self._text):
             self._openings.release(self._opening)  # other words come in its place, and they are compared anew
             self._opening = None
-        self._taken = {other: tokens for other, tokens in self._taken.items() if place - at <= other <= place}
-        self._taken.setdefault(place, {})[held.token] = held.p
+        self._rejected = {other: tokens for other, tokens in self._rejected.items() if place - at <= other <= place}
+        self._rejected.setdefault(place, {})[first.token] = first.p
         self.rewinds += 1
         self.rewound_tokens += n_tokens
         return n_tokens
 
-    def sure(self) -> list[Held]:
-        """Takes out the held tokens that are sure to stay."""
-        n_final = len(self.rollback_window) if self.is_exhausted else self._n_sure
-        sure, self.rollback_window, self._n_sure = self.rollback_window[:n_final], self.rollback_window[n_final:], 0
-        return sure
-
 
 class BannedStrings(Constraint):
-    """Takes back what a `Watch` finds in the text of an alternative."""
+    """Takes back what a `TextMatcher` finds in the text of an alternative."""
 
-    goes_back = True
+    may_roll_back = True
 
-    def __init__(self, seq: Sequence, watch: Watch, backend: Backend) -> None:
+    def __init__(self, seq: Sequence, matcher: TextMatcher, backend: Backend) -> None:
         self._seq = seq
-        self._watch = watch
+        self._matcher = matcher
         self._backend = backend
 
     @property
-    def n_held(self) -> int:  # type: ignore[override]
-        """See `Constraint.n_held`."""
-        return len(self._watch.rollback_window)
+    def rollback_window(self) -> int:  # type: ignore[override]
+        """The length of the matcher's rollback window, in tokens."""
+        return len(self._matcher.window)
 
-    def precede(self, data: bytes) -> None:
-        """See `Constraint.precede`."""
-        self._watch.precede(data)
+    def push_prompt(self, data: bytes) -> None:
+        """Pass the bytes to the matcher."""
+        self._matcher.push_prompt(data)
 
-    def skip(self, piece: bytes) -> None:
-        """See `Constraint.skip`."""
-        self._watch.skip(piece)
+    def push_resumed(self, piece: bytes) -> None:
+        """Pass the bytes to the matcher."""
+        self._matcher.push_resumed(piece)
 
-    def before(self, draw: SamplingInput) -> None:
-        """See `Constraint.before`. What was taken back here may not come again."""
-        draw.biases |= dict.fromkeys(self._watch.taken_at(len(self._seq.tokens)), -math.inf)
+    def before_sampling(self, inputs: SamplingInput) -> None:
+        """Ban the tokens that were taken back here."""
+        inputs.biases |= dict.fromkeys(self._matcher.rejected_at(len(self._seq.tokens)), -math.inf)
 
-    def after(self, draw: SamplingInput, token: int, piece: bytes, *, is_last: bool) -> int:
-        """See `Constraint.after`."""
-        watch = self._watch
-        if draw.biases.get(token) == -math.inf:
-            watch.give_up()
-        p = math.exp(self._backend.logprobs(draw.model, token, 0)[0]) if watch.is_opening else 0.0
-        n_tokens = watch.push(token, piece, len(self._seq.tokens), p=p, is_last=is_last)
-        watch.sure()
+    def after_sampling(self, inputs: SamplingInput, token: int, piece: bytes, *, is_last: bool) -> int:
+        """Match the text with the token."""
+        matcher = self._matcher
+        if inputs.biases.get(token) == -math.inf:
+            matcher.give_up()
+        p = math.exp(self._backend.logprobs(inputs.model_logits, token, 0)[0]) if matcher.is_opening else 0.0
+        n_tokens = matcher.push(token, piece, len(self._seq.tokens), p=p, is_last=is_last)
+        matcher.pop_final()
         return n_tokens
 
-    def ended(self, event: StopEvent) -> StopEvent:
-        """See `Constraint.ended`."""
-        watch = self._watch
+    def stop_event(self, event: StopEvent) -> StopEvent:
+        """Add the number of rewinds."""
+        matcher = self._matcher
         return replace(
             event,
-            rewinds=watch.rewinds,
-            rewound_tokens=watch.rewound_tokens,
-            rewinds_exhausted=watch.is_exhausted,
+            rewinds=matcher.rewinds,
+            rewound_tokens=matcher.rewound_tokens,
+            rewinds_exhausted=matcher.is_exhausted,
         )
 
 
-def give(setup: ConstraintSetup) -> None:
-    """Gives the rule to each alternative that has `banned_strings` or `avoid`."""
+def build(setup: ConstraintSetup) -> None:
+    """Add the constraint to each alternative that has `banned_strings` or `avoid`."""
     branches, tokenizer = setup.request.branches, setup.backend.tokenizer
     strings = {each: Phrases(each) for each in {params.banned_strings for params in branches}}
     lists = {params.avoid for params in branches if params.avoid is not None}
     avoided = {texts: frozenset(opening_of(text, tokenizer) for text in texts) for texts in lists}
-    said: list[set[Opening]] = [set() for _ in setup.asked]
+    used: list[set[Opening]] = [set() for _ in setup.asked]
     for index, each in enumerate(setup.resumed) if lists else ():
         if each.tokens:
             number = index // len(branches)
-            said[number].add(opening_of(each.tokens, tokenizer, len(setup.asked[number][1])))
+            used[number].add(opening_of(each.tokens, tokenizer, len(setup.asked[number][1])))
     for seq in setup.active.sequences:
         params = seq.params
         if params.banned_strings or params.avoid is not None:
             openings = None
             if params.avoid is not None:
-                openings = Openings(avoided[params.avoid], said[seq.index // len(branches)])
+                openings = Openings(avoided[params.avoid], used[seq.index // len(branches)])
             stops = setup.stops.get(params.stop)
-            watch = Watch(strings[params.banned_strings], stops, openings)
-            seq.constraints.append(BannedStrings(seq, watch, setup.backend))
+            matcher = TextMatcher(strings[params.banned_strings], stops, openings)
+            seq.constraints.append(BannedStrings(seq, matcher, setup.backend))

@@ -1,59 +1,109 @@
-"""The interface of a constraint: what changes the draws of one alternative."""
+"""The interface of a constraint (logits processor), which changes how one alternative is sampled."""
+
+from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from srb.engine.backend import Logits
+from srb.engine.backend import Backend, Logits
 from srb.engine.events import StopEvent
+from srb.engine.output.detokenizer import StopStrings
+from srb.engine.request import CompletionRequest, Resumed
+
+if TYPE_CHECKING:
+    from srb.engine.sequence import ActiveRequest
 
 
 class SamplingInput:
-    """One draw of an alternative, which its rules may change before it.
+    """The input of the sampler for one token. Constraints may change it.
 
-    logits: those that the sampler will see. model: those of the model, which are reported. beside: its companions'.
-    excluded: tokens that aren't drawn, unless nothing else is left. biases: what is added to the logits of tokens;
-    -inf: the token is drawn only if no other can be.
+    Attributes:
+        logits: Those that the sampler gets. Shape `(n_vocab,)`.
+        model_logits: Those of the model, from which log-probabilities are reported.
+        negative_logits: Those of the negative sequences.
+        excluded: Tokens that aren't sampled unless no other is left.
+        biases: What is added to the logits of tokens. A token with -inf is sampled only if no other can be.
     """
 
-    __slots__ = ("beside", "biases", "excluded", "logits", "model")
+    __slots__ = ("biases", "excluded", "logits", "model_logits", "negative_logits")
 
-    def __init__(self, logits: Logits, beside: Sequence[Logits]) -> None:
-        self.logits = self.model = logits
-        self.beside = beside
+    def __init__(self, logits: Logits, negative_logits: Sequence[Logits]) -> None:
+        self.logits = self.model_logits = logits
+        self.negative_logits = negative_logits
         self.excluded: Collection[int] = ()
         self.biases: dict[int, float] = {}
 
 
 class Constraint:
-    """What changes the draws of one alternative. Only the engine's thread calls it, and its rules in their order."""
+    """A logits processor that may also take tokens back. There is one for each alternative and feature.
 
-    goes_back = False
+    Only the engine's thread calls it. For each token it calls `before_sampling` of all constraints of an alternative,
+    samples, and calls `after_sampling` of all, in the order of `srb.engine.constraints.builders.BUILDERS`.
+    """
+
+    may_roll_back = False
     """Whether it may take tokens back."""
 
-    n_held = 0
-    """How many of the last tokens it may still take back. They aren't told before that is decided."""
+    rollback_window = 0
+    """How many of the last tokens it may still take back. They aren't reported before that is decided."""
 
-    def between_steps(self) -> None:
-        """Called between two steps: what the rule then learns of siblings is the same for all of them."""
+    def before_step(self) -> None:
+        """Prepare a step. What it learns of siblings here is the same for all of them."""
 
-    def precede(self, data: bytes) -> None:
-        """Takes the bytes of text that come before the first token."""
+    def push_prompt(self, data: bytes) -> None:
+        """Process the bytes of text that come before the first token."""
 
-    def skip(self, piece: bytes) -> None:
-        """Takes the bytes of a token that was told before the request was interrupted."""
+    def push_resumed(self, piece: bytes) -> None:
+        """Process the bytes of a token that was reported before the request was interrupted."""
 
-    def before(self, draw: SamplingInput) -> None:
-        """Changes the next draw. Raises `BackendError`."""
+    def before_sampling(self, inputs: SamplingInput) -> None:
+        """Change the input of the sampler. Raises `BackendError`."""
 
-    def after(self, draw: SamplingInput, token: int, piece: bytes, *, is_last: bool) -> int:
-        """Takes the token that was drawn; returns how many of the last tokens, this one included, are taken back.
+    def after_sampling(self, inputs: SamplingInput, token: int, piece: bytes, *, is_last: bool) -> int:
+        """Process the token that was sampled.
 
-        piece: the bytes that the token adds to the text. is_last: whether the text ends with it. Raises `BackendError`.
+        Args:
+            inputs: What the token was sampled from.
+            token: The token.
+            piece: The bytes that it adds to the text.
+            is_last: Whether the text ends with it.
+
+        Returns:
+            How many of the last tokens are taken back, this one included.
+
+        Raises:
+            BackendError: The backend failed.
         """
         return 0
 
-    def taken_back(self) -> None:
-        """Called when tokens of the alternative were taken back, for whichever rule."""
+    def rolled_back(self) -> None:
+        """Process a rollback: tokens of the alternative were taken back, by this or another constraint."""
 
-    def ended(self, event: StopEvent) -> StopEvent:
-        """The event of the alternative's end, with what there is to tell of this rule."""
+    def stop_event(self, event: StopEvent) -> StopEvent:
+        """Return the event of the alternative's end, with what this constraint adds to it."""
         return event
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintSetup:
+    """A request whose prompts and sequences were just made, and have no constraints yet.
+
+    Attributes:
+        active: The request.
+        backend: The model.
+        asked: The tokens of each prompt, and the bytes that its first sampled token repeats; see `Prompt.repeated`.
+        resumed: What each alternative has already.
+        stops: The stop strings, by their tuple.
+    """
+
+    active: ActiveRequest
+    backend: Backend
+    asked: list[tuple[tuple[int, ...], bytes]]
+    resumed: tuple[Resumed, ...]
+    stops: dict[tuple[str, ...], StopStrings]
+
+    @property
+    def request(self) -> CompletionRequest:
+        """The request's fields."""
+        return self.active.request

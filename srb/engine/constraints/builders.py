@@ -1,27 +1,32 @@
-"""What changes the draws of an alternative. Each feature is a `Constraint` of `srb.engine.ports`.
+"""Constraints (logits processors): what changes how an alternative is sampled. Each is a `Constraint` (`base.py`).
 
-| file | fields of a request | what it does |
+| module | fields of a request | what it does |
 |---|---|---|
 | `distinct.py` | `distinct` | siblings begin with different tokens |
 | `diversity.py` | `diversity` | siblings go on with different words |
-| `guidance.py` | `negative_prompt`, `guidance_scale` | keeps away from what would follow a negative prompt |
-| `banned.py`, `opening.py` | `banned_strings`, `avoid` | goes back where a phrase or an opening must not come |
+| `guidance.py` | `negative_prompt`, `guidance_scale` | classifier-free guidance away from a negative prompt |
+| `banned_strings.py` | `banned_strings`, `avoid` | takes tokens back that become a banned string, or a known opening |
 
-A module has a function `give`, which gives the rule to those alternatives of a request that want it. `BUILDERS` has
-these functions in the order in which the rules are asked; whoever adds a rule adds a line there.
+To add one: write a module with a `Constraint` and a function `build`, which gives the constraint to those alternatives
+of a request that want it, and add the function to `BUILDERS`.
 """
 
 from collections.abc import Callable
 
-from srb.engine.constraints import banned_strings as banned
-from srb.engine.constraints import distinct, diversity, guidance
-from srb.engine.constraints.setup import ConstraintSetup
+from srb.engine.constraints import banned_strings, distinct, diversity, guidance
+from srb.engine.constraints.base import ConstraintSetup
 
-BUILDERS: tuple[Callable[[ConstraintSetup], None], ...] = (distinct.give, diversity.give, guidance.give, banned.give)
+BUILDERS: tuple[Callable[[ConstraintSetup], None], ...] = (
+    distinct.build,
+    diversity.build,
+    guidance.build,
+    banned_strings.build,
+)
+"""In the order in which the constraints of an alternative are called."""
 
 
 def add_constraints(setup: ConstraintSetup) -> None:
-    """Gives each alternative of a request its rules."""
-    for give in BUILDERS:
-        give(setup)
+    """Give each alternative of a request its constraints."""
+    for build in BUILDERS:
+        build(setup)
     setup.active.constraints = [constraint for seq in setup.active.sequences for constraint in seq.constraints]

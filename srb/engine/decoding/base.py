@@ -1,22 +1,38 @@
-"""The interface of a decoding strategy, and of what has a row in a step."""
+"""The interface of a decoding strategy, and of the rows that it adds to a batch."""
 
-from collections.abc import Collection, Hashable, Sequence
-from typing import Any, Protocol
+from __future__ import annotations
 
-from srb.engine.backend import Logits
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from srb.engine.backend import Backend, Logits, Sampler
+from srb.engine.output.detokenizer import LONGEST_CHARACTER, IncrementalDetokenizer
+from srb.engine.sampling_params import SamplingParams
+from srb.errors import BackendError
+
+if TYPE_CHECKING:
+    from srb.engine import sequence
+    from srb.engine.events import StopEvent, Token
+    from srb.engine.kv_cache.cells import Cells
+    from srb.engine.kv_cache.rollback import Rollback
+    from srb.engine.model_runner import ModelRunner
+    from srb.engine.output.processor import OutputProcessor
+    from srb.engine.scheduler import Scheduler
+    from srb.engine.stats import Measure, Totals
 
 
 class Row(Protocol):
-    """What has a row in a step: a sequence that draws, or a beam, say. The row evaluates its next token."""
+    """A row of the batches: a sequence that is sampled, or a beam of a search. Each step evaluates its next token."""
 
     seq_id: int | None
 
     @property
-    def strategy(self) -> "DecodingStrategy": ...
+    def strategy(self) -> AnyStrategy: ...
 
     @property
-    def group(self) -> "Sequence[Row]":
-        """The row itself, and further rows of the same alternative, which are always in the same step."""
+    def group(self) -> Sequence[Row]:
+        """The row itself, then its negative sequences. They evaluate the same tokens, always in the same batch."""
 
     @property
     def next_token(self) -> int:
@@ -24,94 +40,212 @@ class Row(Protocol):
 
     @property
     def position(self) -> int:
-        """The position of this token: how many tokens the cells hold."""
+        """The position of this token: the number of tokens in its cells."""
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens were generated behind the prompt."""
+        """The number of tokens after the prompt."""
 
     @property
     def draft_tokens(self) -> Sequence[int]:
-        """The tokens behind the next one that are known, or guessed, and may be evaluated before they are drawn."""
+        """The tokens after the next one that are known or proposed, and may be evaluated in the same batch."""
 
     @property
     def is_over(self) -> bool:
         """Whether it needs no more steps."""
 
 
-class DecodingStrategy:
-    """How a prompt is continued. There is one for each prompt, and only the engine's thread calls it.
+RowT = TypeVar("RowT", bound=Row)
 
-    Each sequence of a prompt has cells and a row of its own, unless the way has `n_rows` rows in place of these: the
-    sequences of a search only get the texts that it finds.
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """The parts of an engine that its strategies work with."""
+
+    backend: Backend
+    scheduler: Scheduler
+    cells: Cells
+    rollback: Rollback
+    output: OutputProcessor
+    runner: ModelRunner
+    totals: Totals
+    observe: Callable[[Measure, float], object]
+    clock: Callable[[], float]
+
+
+class DecodingStrategy(Generic[RowT]):
+    """How a prompt is continued: by sampling, by a search, by evaluating given tokens.
+
+    There is one object for each prompt. Only the engine's thread calls it, in this order:
+
+    1. `set_max_tokens` for each sequence, when the request is queued.
+    2. `begin_sequence` for each sequence, once the prompt is evaluated. `prompt.logits` are those of its last token.
+    3. In each step: `before_step`; then the engine decodes a batch with the `rows`; `process_logits` for each row;
+       `after_step`.
+    4. `stop_event` for each sequence that has finished.
+
+    Subclass it, and choose the subclass in `srb.engine.decoding.strategies.strategy_of`. A strategy gives a sequence its
+    tokens with `OutputProcessor.add_token`, and ends it with `ModelRunner.finish`. `Sampling` is the simplest: a row
+    for each sequence, which samples one token in each step. A strategy with rows of its own (`n_rows`) derives from
+    `CandidateStrategy`, as `BeamSearch` does.
+
+    Args:
+        prompt: The prompt, with the sequences that continue it.
+        parts: The parts of the engine.
     """
 
     n_rows = 0
-    """How many rows it has itself, each with a seq_id, in place of those of its sequences; 0: these have rows."""
-
-    restarts = False
-    """Whether it begins with the prompt again after an interruption, and finds what it had found before."""
-
-    is_divisible = False
-    """Whether its sequences can be preempted one by one, and computed again from their tokens."""
-
-    needs_unified = False
-    """Whether its rows fork or move cells in nearly every step, which is slow or impossible in streams."""
-
-    holds_texts = True
-    """Whether a sequence holds the text of its alternative, which other prompts may begin with."""
-
-    shifts_context = False
-    """Whether tokens leave its cells while it goes on, so that other prompts can't share them."""
-
-    n_sampled = 0
-    """How many tokens it has found since the request came."""
-
-    n_resumed = 0
-    """How many tokens it had already then, because the request goes on after an interruption."""
-
-    @property
-    def rows(self) -> Sequence[Row]:
-        """What has a row in the next step."""
-        return ()
-
-    def unit(self, row: Row) -> Hashable:
-        """What all rows are named that are always in the same step as a row: by its own name, it is alone."""
-        return id(row)
+    """The number of rows that it has in place of a row for each sequence; each has a seq_id. 0: sequences have rows."""
 
     row_cells = 0
-    """How many cells each of its own rows needs at most."""
+    """The most cells that each of these rows needs."""
 
-    def preemption_group(self, seq: Any) -> Hashable:
-        """Names the sequences that are admitted, preempted and resumed together: by its own name, it is alone."""
-        return id(seq)
+    restarts = False
+    """Whether an interrupted request begins with its prompt again, and finds the same texts."""
 
-    def size(self, seq: Any, wanted: int, most: int, n_cells: int) -> None:
-        """Sets how many tokens a sequence may generate in a context of `n_cells` cells.
+    is_divisible = False
+    """Whether its sequences can be preempted one by one, and recomputed from their tokens."""
 
-        wanted: how many it asks for; -1: until the context is full, but at most `most`.
+    in_lockstep = False
+    """Whether all of its rows must be in the same batch."""
+
+    needs_unified = False
+    """Whether its rows fork or move cells in nearly every step, which is slow or impossible with streams."""
+
+    caches_texts = True
+    """Whether other prompts may share the cells of its sequences."""
+
+    shifts_context = False
+    """Whether tokens leave its cells while it runs, so that other prompts can't share the cells."""
+
+    def __init__(self, prompt: sequence.Prompt, parts: EngineParts) -> None:
+        self._prompt = prompt
+        self._active = prompt.active
+        self._parts = parts
+        self.caches_texts = self.caches_texts and not prompt.block_size  # sampled tokens are evaluated row by row
+
+    @property
+    def rows(self) -> Sequence[RowT]:
+        """The rows of the next batch."""
+        return ()
+
+    @property
+    def n_sampled(self) -> int:
+        """The number of tokens that were generated since the request came."""
+        return sum(len(seq.tokens) for seq in self._prompt.sequences)
+
+    @property
+    def n_resumed(self) -> int:
+        """The number of tokens that a resumed request already had when it came."""
+        return sum(len(seq.resumed_tokens) for seq in self._prompt.sequences)
+
+    def step_group(self, row: RowT) -> Hashable:
+        """Return a key that is equal for rows which must be in the same batch.
+
+        Joint alternatives of a request are in the same batches, also those of different prompts.
         """
-        raise NotImplementedError
+        if self._active.request.is_joint:
+            return self._active
+        return self._prompt if self.in_lockstep else id(row)
+
+    def preemption_group(self, seq: sequence.Sequence) -> Hashable:
+        """Return a key that is equal for sequences which are admitted, preempted and resumed as a whole."""
+        if self._active.request.is_joint and not self.n_rows:
+            return self._active
+        return id(seq) if self.is_divisible else self._prompt
+
+    def set_max_tokens(self, seq: sequence.Sequence, requested: int, limit: int, n_cells: int) -> None:
+        """Set `max_tokens` of a sequence and its negative sequences.
+
+        Args:
+            seq: The sequence.
+            requested: The `max_tokens` of the request, or -1: until the context is full.
+            limit: The most tokens of a text until the context is full.
+            n_cells: The size of the context, in cells.
+        """
+        left = max(0, (limit if requested == -1 else requested) - len(seq.resumed_tokens))
+        lengths = [len(each.prompt.tokens) for each in seq.group]
+        has_own_cells = self._prompt.block_size > 0
+        room = n_cells - max(lengths) if has_own_cells else (n_cells - sum(lengths)) // len(lengths)
+        for each in seq.group:
+            each.max_tokens = min(left, room + 1)
+
+    def begin_sequence(self, seq: sequence.Sequence) -> None:
+        """Start a sequence, or continue it after a rollback that leaves none of its tokens to evaluate.
+
+        The prompt is evaluated, and so are those of its negative sequences.
+        """
 
     def before_step(self) -> None:
-        """Called before each step, for each prompt that holds cells. It may make room in these cells."""
+        """Prepare the next step. Called before each batch for each prompt that has cells."""
 
-    def begin(self, row: Any) -> None:
-        """Lets one of the prompt's sequences go on. Its prompt is evaluated now, and those of its companions are.
+    def process_logits(self, row: RowT, logits: Logits, negative_logits: Sequence[Logits]) -> None:
+        """Process the logits that follow a token which a row has evaluated.
 
-        Called again for a sequence that has gone back so far that nothing of it is left to evaluate.
-        """
+        Called once for each token of the row, and for each draft token that turned out to be right; also after the row
+        has ended with an earlier one.
 
-    def take(self, row: Any, logits: Logits, beside: Sequence[Logits]) -> None:
-        """Takes the logits behind the token that a row has evaluated. They are valid until the next step.
-
-        beside: those of the rows that are together with it. It is called once for each token of a row, and for each one
-        ahead that was drawn, also when the row has ended with the one before.
+        Args:
+            row: One of `rows`.
+            logits: Shape `(n_vocab,)`; valid until the next batch.
+            negative_logits: Those of the other rows of `row.group`, in their order.
         """
 
     def after_step(self) -> None:
-        """Called when all rows of a decode, or all sequences that begin now, were taken."""
+        """Finish a step. Called when all rows of a batch were processed, or all sequences that begin now have begun."""
 
-    def lost(self, row: Any) -> Collection[Any]:
-        """Which sequences end because a row can't be evaluated; None: because the prompt itself can't be."""
-        raise NotImplementedError
+    def failed_sequences(self, row: RowT | None) -> Collection[sequence.Sequence]:
+        """Return the sequences that end because a row can't be evaluated: by default all.
+
+        Args:
+            row: The row; None: the prompt itself can't be evaluated.
+        """
+        return self._prompt.living
+
+    def stop_event(self, seq: sequence.Sequence, event: StopEvent) -> StopEvent:
+        """Return the event of a finished sequence, with what this strategy adds to it."""
+        return event
+
+    def new_sampler(self, params: SamplingParams, tokens: tuple[int, ...]) -> Sampler:
+        """Return the sampler of a text that continues the prompt, and has these tokens already.
+
+        Raises:
+            BackendError: The backend can't make it.
+        """
+        prompt = self._prompt
+        return self._parts.backend.sampler(params, self._active.compiled, prompt.words, tokens, prompt.repeated)
+
+    def new_detokenizer(self) -> IncrementalDetokenizer | None:
+        """Return a detokenizer that finds stop strings in the text of a row; None: there are no stop strings."""
+        prompt = self._prompt
+        stops = prompt.sequences[0].text.stops
+        if stops is None:
+            return None
+        text = IncrementalDetokenizer(stops)
+        text.push_prompt(b"".join(map(self._parts.backend.tokenizer.special_piece, prompt.asked[-LONGEST_CHARACTER:])))
+        return text
+
+    def add_tokens(
+        self, seq: sequence.Sequence, tokens: Sequence[int], details: Sequence[list[Token]], end: int
+    ) -> None:
+        """Extend a sequence to the first `end` tokens of a text.
+
+        Args:
+            seq: The sequence. It has the first `seq.length` of these tokens.
+            tokens: The text.
+            details: What `TokenReport.details` returned for each token, if tokens are reported.
+            end: The length that the sequence gets.
+        """
+        for place in range(seq.length, end):
+            piece = self._parts.output.piece(seq, tokens[place], seq.length)
+            seq.tokens.append(tokens[place])
+            self._parts.output.add_token(seq, tokens[place], details[place] if details else [], piece)
+
+    def fail_sequence(self, seq: sequence.Sequence, error: BackendError) -> None:
+        """End a sequence with an error."""
+        self._parts.output.error(self._active, seq.index, error)
+        self._parts.runner.finish(seq, "error", None)
+
+
+AnyStrategy = DecodingStrategy[Any]
+"""A strategy whose rows the caller got from `DecodingStrategy.rows`."""

@@ -1,74 +1,78 @@
-"""`BeamSearch`: carries out a search. It forks the beams, and says what all texts have in common as soon as it is sure.
+"""`BeamSearch`: beam search.
 
-The beams have the rows (`choosing.py`). The cells and seq_ids of all beams are leased together with the prompt, which
-keeps its own: at most max_tokens - 1 cells for each beam, because forks share cells. A beam that goes on keeps its
-cells. One that doesn't is removed, and its seq_id goes to a fork. So there are never more sequences than the beams and
-the prompt. An example with two beams:
+The beams have the rows. The cells and seq_ids of all beams are allocated together with those of the prompt, which keeps
+its own: at most max_tokens - 1 cells for each beam, because forks share cells. A beam that goes on keeps its cells. One
+that doesn't is removed, and its seq_id goes to a fork. So there are never more sequences than the beams and the prompt.
+An example with two beams:
 
-    "a" (seq 1) ─┬─ "b"   keeps seq 1          "c" (seq 2)   removed: none of its ways on is among the two likeliest
+    "a" (seq 1) ─┬─ "b"   keeps seq 1          "c" (seq 2)   removed: the two most probable texts don't begin with it
                  └─ "x"   forked off seq 1 to seq 2
 
-Alternatives get the tokens that all beams, and all texts that were found, begin with; and at the end they get the rest.
+Alternatives get the tokens that all beams, and all finished texts, begin with; and at the end they get the rest.
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Many
-from functools import partial
+from collections import abc
 from itertools import count
 
 from srb.engine.backend import Logits
-from srb.engine.decoding.base import DecodingStrategy
+from srb.engine.decoding.base import AnyStrategy, EngineParts
 from srb.engine.decoding.candidates import CandidateStrategy, TextRow
-from srb.engine.decoding.strategy import EngineParts
 from srb.engine.events import FinishReason, Token
 from srb.engine.model import Ranked, Ranker
 from srb.engine.sequence import Prompt, Sequence
 from srb.errors import BackendError
 
-# `Search`: decides which beams of a prompt go on, and which texts are found. Nothing here knows of cells, events or
-# characters. `beams.py` carries a search out.
-
 
 class Beam(TextRow):
-    """A text of a search: one that goes on, or one that was found.
+    """A text of a search: a beam, or a finished text.
 
-    tokens: the generated ones. logprob: the natural logarithm of their probability.
-    score: once it is found, what texts are compared by.
-    parent: the beam that it goes on from; None once it has cells of its own.
+    Args:
+        search: The search.
+        tokens: The generated tokens.
+        logprob: The natural logarithm of their probability.
     """
 
     def __init__(self, search: "Search", tokens: list[int], logprob: float) -> None:
-        super().__init__(search.strategy, search.n_before, tokens, n_held=max(0, len(tokens) - 1))
+        super().__init__(search.strategy, search.n_prompt, tokens, n_computed=max(0, len(tokens) - 1))
         self.search = search
         self.logprob = logprob
-        self.score = 0.0
-        self.parent: Beam | None = None
-        self.ranked: list[Ranked] | None = None  # how it may go on, once its last token is evaluated
-        self.logits: Logits | None = None  # from then on, if probabilities are reported
+        self.score = 0.0  # that of a finished text
+        self.parent: Beam | None = None  # the beam that it extends; None once it has cells of its own
+        self.ranked: list[Ranked] | None = None  # the tokens that may follow, once its last token is evaluated
+        self.logits: Logits | None = None  # those after its last token, if probabilities are reported
 
 
 class Search:
-    """A beam search, as Hugging Face's `transformers` does it (`GenerationMixin._beam_search`).
+    """A beam search, as `GenerationMixin._beam_search` of Hugging Face's `transformers`.
 
-    In each step, every beam is continued with its likeliest tokens. The `width` likeliest of these texts that don't end
-    are the next beams. A text that ends is found if it is among the first `width` of all. Found texts are compared by
-    logprob / length**length_penalty, and the best `width` are kept.
+    In each step, every beam is extended by its most probable tokens. The `width` most probable of these texts that
+    don't end are the next beams. A text that ends is finished if it is among the first `width` of all. Finished texts
+    are compared by logprob / length**length_penalty, and the best `width` are kept.
 
-    way: carries it out. n: how many texts are wanted. width: how many beams there are.
-    n_before: the length of the prompt, in tokens. max_tokens: the most tokens of a text.
-    ends: says why a text ends with its last token; None if it doesn't end.
+    It knows nothing of cells, events and characters.
+
+    Args:
+        strategy: The strategy of its beams.
+        ranker: Ranks the tokens that may follow.
+        ends: Returns why a text ends with its last token; None if it doesn't end.
+        n: The number of texts that are wanted.
+        width: The number of beams.
+        n_prompt: The length of the prompt, in tokens.
+        min_tokens: The least number of tokens of a text.
+        length_penalty: The exponent of the length in the score.
+        early_stopping: As in `CompletionRequest`.
     """
 
     def __init__(
         self,
-        strategy: DecodingStrategy,
+        strategy: AnyStrategy,
         ranker: Ranker,
-        ends: Callable[[Beam], FinishReason | None],
+        ends: abc.Callable[[Beam], FinishReason | None],
         *,
         n: int,
         width: int,
-        n_before: int,
+        n_prompt: int,
         max_tokens: int,
         min_tokens: int = 0,
         length_penalty: float = 1.0,
@@ -77,13 +81,13 @@ class Search:
         self.strategy = strategy
         self.n = n
         self.width = width
-        self.n_before = n_before
-        self.living = [Beam(self, [], 0.0)]
+        self.n_prompt = n_prompt
+        self.beams = [Beam(self, [], 0.0)]
         """The beams, the best first."""
-        self.found: list[Beam] = []
+        self.finished: list[Beam] = []
         """The texts that have ended, the best first."""
-        self.n_settled = 0
-        """How many first tokens all texts have in common that the search may still return."""
+        self.n_final = 0
+        """The number of first tokens that all texts share which the search may still return."""
         self._ranker = ranker
         self._ends = ends
         self._max_tokens = max_tokens
@@ -91,139 +95,118 @@ class Search:
         self._length_penalty = length_penalty
         self._early_stopping = early_stopping
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the search has ended: no beam goes on."""
-        return not self.living
-
-    def take(self, beam: Beam, logits: Logits) -> None:
-        """Takes the logits behind the last token of a beam."""
+    def rank(self, beam: Beam, logits: Logits) -> None:
+        """Rank the tokens that may follow a beam, by the logits after its last token."""
         # The ranker doesn't know which tokens complete a stop string, and so end a text: it gives twice the width.
         may_end = len(beam.tokens) >= self._min_tokens
         beam.ranked = self._ranker.rank(logits, 2 * self.width, may_end=may_end)
 
     def step(self) -> None:
-        """Goes one token further. `take` must have been called for all beams before."""
-        strategies = sorted(self._ways(), key=lambda strategy: -strategy[0])
-        self.living = []
-        for place, (logprob, parent, token) in enumerate(strategies):
-            if len(self.living) == self.width:
+        """Extend the beams by one token. All of them must be ranked."""
+        extended = [
+            (beam.logprob + logprob, beam, token) for beam in self.beams for token, logprob in beam.ranked or ()
+        ]
+        extended.sort(key=lambda each: -each[0])
+        self.beams = []
+        for place, (logprob, parent, token) in enumerate(extended):
+            if len(self.beams) == self.width:
                 break
-            beam = self._child(parent, token, logprob)
+            beam = Beam(self, [*parent.tokens, token], logprob)
+            beam.parent = parent
+            beam.finish_reason = self._ends(beam)
             if beam.finish_reason is None:
-                self.living.append(beam)
+                self.beams.append(beam)
             elif place < self.width:
                 beam.score = logprob / len(beam.tokens) ** self._length_penalty
-                insort(self.found, beam, key=lambda each: -each.score)
-                del self.found[self.width :]
-        if self.living and self._is_done(self.living[0]):
-            self.living = []
+                insort(self.finished, beam, key=lambda each: -each.score)
+                del self.finished[self.width :]
+        if self.beams and self._is_done(self.beams[0]):
+            self.beams = []
 
-    def settle(self) -> int:
-        """Sets `n_settled`, and returns by how much it has grown."""
-        texts = [each.tokens for each in (*self.living, *self.found[: self.n])]
-        begun = self.n_settled
-        for place in count(begun):
+    def finalize(self) -> int:
+        """Set `n_final`, and return by how much it has grown."""
+        texts = [each.tokens for each in (*self.beams, *self.finished[: self.n])]
+        before = self.n_final
+        for place in count(before):
             if any(len(each) <= place or each[place] != texts[0][place] for each in texts):
                 break
-            self.n_settled += 1
-        return self.n_settled - begun
-
-    def _ways(self) -> Iterator[tuple[float, Beam, int]]:
-        """All texts one token longer: their log-probability, the beam, and the token."""
-        for beam in self.living:
-            for token, logprob in beam.ranked or ():
-                yield beam.logprob + logprob, beam, token
-
-    def _child(self, parent: Beam, token: int, logprob: float) -> Beam:
-        beam = Beam(self, [*parent.tokens, token], logprob)
-        beam.parent = parent
-        beam.finish_reason = self._ends(beam)
-        return beam
+            self.n_final += 1
+        return self.n_final - before
 
     def _is_done(self, best: Beam) -> bool:
-        if len(self.found) < self.width or self._early_stopping is True:
-            return len(self.found) == self.width
+        if len(self.finished) < self.width or self._early_stopping is True:
+            return len(self.finished) == self.width
         # With a penalty above 0 a longer text may have a better score, so the best beam may yet become better.
         hopes = self._early_stopping == "never" and self._length_penalty > 0
         length = self._max_tokens if hopes else len(best.tokens)
         most: float = best.logprob / length**self._length_penalty
-        return self.found[-1].score >= most
+        return self.finished[-1].score >= most
 
 
-class BeamSearch(CandidateStrategy):
+class BeamSearch(CandidateStrategy[Beam]):
     """The search of a prompt. The prompt's sequences get the texts that it finds."""
 
-    keeps_step = True
+    in_lockstep = True
     param = "search"
 
-    def __init__(self, prompt: Prompt, tools: EngineParts) -> None:
-        super().__init__(prompt, tools)
+    def __init__(self, prompt: Prompt, parts: EngineParts) -> None:
+        super().__init__(prompt, parts)
         self.n_rows = prompt.active.request.n_rows
         self._search: Search | None = None  # once the prompt is evaluated
 
     @property
     def rows(self) -> list[Beam]:
-        """See `DecodingStrategy.rows`."""
-        return list(self._search.living) if self._search and self._prompt.living else []
+        """The beams."""
+        return list(self._search.beams) if self._search and self._prompt.living else []
 
-    def take(self, beam: Beam, logits: Logits, beside: Many[Logits]) -> None:
-        """See `DecodingStrategy.take`."""
-        beam.search.take(beam, logits)
+    def process_logits(self, beam: Beam, logits: Logits, negative_logits: abc.Sequence[Logits]) -> None:
+        """Rank the tokens that may follow a beam."""
+        beam.search.rank(beam, logits)
         if self._active.request.logprobs is not None:
             beam.logits = logits.copy()
 
     def after_step(self) -> None:
-        """Takes a step of the search when it has the logits of all its beams."""
+        """Extend the beams when all of them are ranked."""
         if not self._prompt.living:
             return
         try:
             if self._search is None:
                 self._search = self._begin()
-            if all(beam.ranked is not None for beam in self._search.living):
+            if all(beam.ranked is not None for beam in self._search.beams):
                 self._step(self._search)
         except BackendError as error:
             for seq in self._prompt.living:
-                self.fail(seq, error)
-
-    def lost(self, row: Beam | None) -> list[Sequence]:  # type: ignore[override]
-        """All sequences: without one of its beams a search would find other texts."""
-        return self._prompt.living
+                self.fail_sequence(seq, error)
 
     def _begin(self) -> Search:
-        """Takes the first step, from the prompt."""
-        prompt = self._prompt
-        search = self._new()
-        (root,) = search.living
-        root.seq_id, root.text = prompt.seq_id, self.new_text()
-        assert prompt.logits is not None
-        self.take(root, prompt.logits, ())
-        return search
-
-    def _new(self) -> Search:
+        """Return a search whose one beam is the prompt."""
         prompt, request, first = self._prompt, self._active.request, self._prompt.sequences[0]
-        params, n = first.params, len(request.branches)
-        return Search(
+        search = Search(
             self,
-            self._tools.backend.ranker(params),
-            partial(self._ends, prompt),
-            n=n,
+            self._parts.backend.ranker(first.params),
+            self._ends,
+            n=len(request.branches),
             width=request.n_rows,
-            n_before=len(prompt.tokens),
+            n_prompt=len(prompt.tokens),
             max_tokens=first.max_tokens,
-            min_tokens=params.min_tokens,
+            min_tokens=first.params.min_tokens,
             length_penalty=request.length_penalty,
             early_stopping=request.early_stopping,
         )
+        (root,) = search.beams
+        root.seq_id, root.text = prompt.seq_id, self.new_detokenizer()
+        assert prompt.logits is not None
+        self.process_logits(root, prompt.logits, ())
+        return search
 
-    def _ends(self, prompt: Prompt, beam: Beam) -> FinishReason | None:
-        """Why a beam's text ends with its last token; None: it doesn't end."""
-        token, seq = beam.tokens[-1], prompt.sequences[0]
-        if self._tools.backend.tokenizer.is_end(token):
+    def _ends(self, beam: Beam) -> FinishReason | None:
+        """Return why a beam's text ends with its last token; None: it doesn't end."""
+        token, seq = beam.tokens[-1], self._prompt.sequences[0]
+        if self._parts.backend.tokenizer.is_end(token):
             return "stop"
         if beam.parent and beam.parent.text:
             beam.text = beam.parent.text.copy()
-            beam.text.push(self._tools.output.piece(seq, token, len(beam.tokens) - 1))
+            beam.text.push(self._parts.output.piece(seq, token, len(beam.tokens) - 1))
             if beam.text.matched:
                 beam.stop_reason = beam.text.matched
                 return "stop"
@@ -233,60 +216,66 @@ class BeamSearch(CandidateStrategy):
         prompt = self._prompt
         if prompt.sequences[0].max_tokens == 0:
             for seq in prompt.living:
-                self._tools.decoding.finish(seq, "length", None)
+                self._parts.runner.finish(seq, "length", None)
             return
-        parents = search.living
+        parents = search.beams
         search.step()
-        if prompt.active.request.reports_tokens:
-            self._report(prompt, search)
-        for beam in search.found:
+        if self._active.request.reports_tokens:
+            self._set_details(search)
+        for beam in search.finished:
             beam.parent = None
-        if search.is_over:
-            self._end(prompt, search)
+        if not search.beams:
+            self._finish(search)
             return
-        if search.settle():
+        if search.finalize():
             for seq in prompt.living:
-                self.tell(seq, search.living[0].tokens, search.living[0].reported, search.n_settled)
+                self.add_tokens(seq, search.beams[0].tokens, search.beams[0].details, search.n_final)
         self._fork(search, parents)
 
-    def _report(self, prompt: Prompt, search: Search) -> None:
-        """Keeps what the request wants to know about the last token of each beam, such as its probability."""
-        for beam in (*search.living, *search.found):
+    def _set_details(self, search: Search) -> None:
+        """Store what the request reports of the last token of each beam, such as its probability."""
+        for beam in (*search.beams, *search.finished):
             parent = beam.parent
-            if parent and len(beam.reported) < len(beam.tokens):
-                logits = prompt.logits if parent.logits is None else parent.logits
+            if parent and len(beam.details) < len(beam.tokens):
+                logits = self._prompt.logits if parent.logits is None else parent.logits
                 assert logits is not None
-                beam.reported = [*parent.reported, self._active.report.of(prompt.living[0], beam.tokens[-1], logits)]
+                details = self._active.report.details(self._prompt.living[0], beam.tokens[-1], logits)
+                beam.details = [*parent.details, details]
 
-    def _end(self, prompt: Prompt, search: Search) -> None:
-        """Gives the alternatives of a prompt the texts that were found. The first alternative gets the best text."""
-        for seq in prompt.living:
-            rank = seq.index % len(prompt.active.request.branches)
-            if rank < len(search.found):
-                self.give(seq, search.found[rank], logprob=search.found[rank].logprob)
+    def _finish(self, search: Search) -> None:
+        """Give the alternatives the finished texts. The first alternative gets the best text."""
+        for seq in self._prompt.living:
+            rank = seq.index % len(self._active.request.branches)
+            if rank < len(search.finished):
+                self.finish_with(seq, search.finished[rank], logprob=search.finished[rank].logprob)
             else:
-                self.refuse(seq, f"there are only {len(search.found)} different texts to find")
+                self.refuse(seq, f"there are only {len(search.finished)} different texts to find")
 
-    def tell(self, seq: Sequence, tokens: Many[int], reported: Many[list[Token]], end: int) -> None:
-        """See `PromptStrategy.tell`. A token of a search is generated when it is told."""
-        self._tools.totals.tokens_generated += end - seq.length
-        super().tell(seq, tokens, reported, end)
+    def add_tokens(
+        self, seq: Sequence, tokens: abc.Sequence[int], details: abc.Sequence[list[Token]], end: int
+    ) -> None:
+        """Extend a sequence, and count the tokens as generated."""
+        self._parts.totals.tokens_generated += end - seq.length
+        super().add_tokens(seq, tokens, details, end)
 
     def _fork(self, search: Search, parents: list[Beam]) -> None:
-        """Gives each new beam the cells of its parent.
+        """Give each new beam the cells of its parent.
 
-        The first beam that goes on from a parent keeps the parent's cells. The other ones are forked off these.
-        parents: all beams before this step. Those that no beam goes on from are removed.
+        The first beam that extends a parent takes over the parent's cells. The others are forked off these.
+
+        Args:
+            search: The search after this step.
+            parents: All beams before this step. Those that no beam extends are removed.
         """
-        backend, own_ids = self._tools.backend, self._prompt.row_ids
-        continued = {beam.parent for beam in search.living}
+        backend, own_ids = self._parts.backend, self._prompt.row_ids
+        extended = {beam.parent for beam in search.beams}
         for parent in parents:
-            if parent not in continued and parent.seq_id in own_ids:
+            if parent not in extended and parent.seq_id in own_ids:
                 backend.remove(parent.seq_id)
-        held = {parent.seq_id for parent in continued if parent}
-        idle = [seq_id for seq_id in own_ids if seq_id not in held]
-        own = held.intersection(own_ids)  # without the prompt's own seq_id, which no beam may take over
-        for beam in search.living:
+        used = {parent.seq_id for parent in extended if parent}
+        free = [seq_id for seq_id in own_ids if seq_id not in used]
+        own = used.intersection(own_ids)  # without the prompt's own seq_id, which no beam may take over
+        for beam in search.beams:
             assert beam.parent
             assert beam.parent.seq_id is not None
             source, beam.parent = beam.parent.seq_id, None
@@ -294,5 +283,5 @@ class BeamSearch(CandidateStrategy):
                 own.remove(source)
                 beam.seq_id = source
             else:
-                beam.seq_id = idle.pop()
-                self._tools.cells.fork_seq(source, beam.seq_id, beam.position)
+                beam.seq_id = free.pop()
+                self._parts.cells.fork_seq(source, beam.seq_id, beam.position)

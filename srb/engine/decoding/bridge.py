@@ -1,32 +1,29 @@
-"""`Bridge`: draws candidates for the text before a suffix, scores the suffix after each, and returns the n best.
+"""`Bridge`: samples candidates for the text before a suffix, scores the suffix after each, and returns the n best.
 
-The candidates are drawn from the prompt alone. When one has ended, the tokens of the suffix are evaluated after it,
+The candidates are sampled from the prompt alone. When one has ended, the tokens of the suffix are evaluated after it,
 and removed again. The n candidates after which the suffix is the most probable are returned. An example with two
 candidates, and the suffix "c d":
 
     prompt ─┬─ "a b"   (seq 1)     "a b" + "c d": log p("c" | "a b") + log p("d" | "a b c")
             └─ "x y"   (seq 2)     "x y" + "c d": the same, after "x y"
 
-The candidates have the rows (`choosing.py`). If there are no more of them than alternatives, alternative k is candidate
-k, and its text is streamed as it is drawn. Otherwise all texts come at the end. `stop` comes when all candidates are
-scored, because only then their ranks are known.
+The candidates have the rows. If there are no more of them than alternatives, alternative k is candidate k, and its text
+is streamed. Otherwise all texts come at the end. `stop` comes when all candidates are scored, because only then their
+ranks are known.
 
-After an interruption all candidates are drawn again, but texts that were streamed go on with what they have.
+After an interruption all candidates are sampled again, but texts that were streamed keep their tokens.
 """
 
 import math
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Collection, Iterator
-from collections.abc import Sequence as Many
+from collections import abc
 from dataclasses import replace
 from typing import Literal
 
 from srb.engine.backend import Logits, Sampler
-from srb.engine.constraints.base import Constraint
-from srb.engine.decoding.base import DecodingStrategy
+from srb.engine.decoding.base import AnyStrategy, EngineParts
 from srb.engine.decoding.candidates import CandidateStrategy, OwnRow, TextRow
-from srb.engine.decoding.strategy import EngineParts
 from srb.engine.events import FinishReason, StopEvent
 from srb.engine.infill import n_rows_here
 from srb.engine.output.detokenizer import IncrementalDetokenizer
@@ -35,60 +32,67 @@ from srb.engine.sampling_params import MAX_SEED, SamplingParams
 from srb.engine.sequence import Prompt, Sequence
 from srb.errors import BackendError
 
-# `Middle`: a candidate for the text between a prompt and a suffix.
-
 _SENTENCE_END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f][\"'\u201d\u2019\u00bb)\]*_]*\s*$|\n\s*$")
-"""A text that ends here may be complete. "Mr." is one of its mistakes, which the suffix's likelihood tells."""
+"""A text that ends here may be complete. "Mr." matches by mistake; the suffix is improbable there."""
 
 _MIN_TOKENS = 8
-"""A sentence must end at least this many tokens after the last one where the suffix was scored."""
+"""The least number of tokens between two places where the suffix is scored."""
 
 _PATIENCE = 2
-"""With `stop_at_suffix`, a text ends once this many more sentences haven't made the suffix more probable."""
+"""With `stop_at_suffix`, a text ends when this many more sentences haven't made the suffix more probable."""
 
-_TAIL = 16  # bytes: as much of a text as it takes to see where it ends
+_TAIL = 16
+"""The number of bytes that show whether a sentence ends there."""
+
+_FIRST_TOKENS = 16
+"""With `stop_at_suffix`, the number of tokens of the suffix that are scored where a candidate may end."""
 
 
-class Middle(TextRow):
-    """A text that is drawn from the prompt, with a row of its own. Implements `srb.engine.ports.Row`.
+class BridgeCandidate(TextRow):
+    """A candidate for the text between the prompt and the suffix.
 
-    n_before: the length of the prompt, in tokens. text: looks for stop strings; None: there are none.
-    owner: the sequence that streams this text; None: it isn't known whether the text will be returned.
-    at_once: whether known tokens may be evaluated together.
+    Args:
+        strategy: The bridge.
+        params: How it is sampled.
+        seq_id: Where its cells are.
+        n_prompt: The length of the prompt, in tokens.
+        text: Finds stop strings; None: there are none.
+        owner: The sequence that streams this text; None: it isn't known yet whether the text will be returned.
+        drafts: Whether known tokens may be evaluated in the same batch.
     """
 
     def __init__(
         self,
-        strategy: DecodingStrategy,
+        strategy: AnyStrategy,
         params: SamplingParams,
         seq_id: int,
         *,
-        n_before: int,
+        n_prompt: int,
         text: IncrementalDetokenizer | None,
         owner: Sequence | None = None,
-        at_once: bool = True,
+        drafts: bool = True,
     ) -> None:
-        super().__init__(strategy, n_before, [], seq_id=seq_id, at_once=at_once)
+        super().__init__(strategy, n_prompt, [], seq_id=seq_id, drafts=drafts)
         self.params = params
         self.text = text
         self.owner = owner
-        self.state: Literal["drawing", "scoring", "ended"] = "drawing"
-        self.pieces: list[bytes] = []  # what each of its tokens adds to the text
+        self.state: Literal["sampling", "scoring", "ended"] = "sampling"
+        self.pieces: list[bytes] = []  # the bytes that each of its tokens adds to the text
         self.sampler: Sampler | None = None
-        self.n_looked = 0  # how many tokens it had when the suffix was scored last
-        self.looks: list[tuple[int, float]] = []  # at ends of sentences: its length, and the suffix's log-probability
+        self.n_scored_at = 0  # the number of tokens that it had when the suffix was scored last
+        self.scores: list[tuple[int, float]] = []  # at ends of sentences: its length, the suffix's log-probability
         self.suffix_logprob = -math.inf  # until it has ended and is scored
         self.error: BackendError | None = None
 
     def push(self, token: int, piece: bytes) -> None:
-        """Takes its next token, and the bytes that this adds to the text."""
+        """Append a token, and the bytes that it adds to the text."""
         self.tokens.append(token)
         self.pieces.append(piece)
         if self.text:
             self.text.push(piece)
 
     def close(self) -> None:
-        """Frees its sampler. The next draw makes another one."""
+        """Free its sampler."""
         if self.sampler:
             self.sampler.close()
             self.sampler = None
@@ -105,35 +109,38 @@ class Middle(TextRow):
 
     @property
     def may_end(self) -> bool:
-        """Whether the suffix is to be scored where it is."""
-        return len(self.tokens) >= self.n_looked + _MIN_TOKENS and self.ends_sentence
+        """Whether the suffix is to be scored after its last token."""
+        return len(self.tokens) >= self.n_scored_at + _MIN_TOKENS and self.ends_sentence
 
-    def cut_after_best(self, glance: float) -> bool:
-        """Cuts it after the sentence that the suffix follows best, if that is known. Returns whether it did so.
+    def cut_after_best(self, logprob: float) -> bool:
+        """Cut it after the sentence that the suffix follows best, if that is known, and return whether it was cut.
 
-        glance: the log-probability of the beginning of the suffix where it is now.
+        Args:
+            logprob: The log-probability of the first tokens of the suffix after its last token.
         """
         if self.ends_sentence or self.finish_reason == "stop":
-            self.looks.append((len(self.tokens), glance))
-        if not self.looks:
+            self.scores.append((len(self.tokens), logprob))
+        if not self.scores:
             return False
-        best = max(range(len(self.looks)), key=lambda k: self.looks[k][1])
-        n_tokens, _ = self.looks[best]
-        is_known = self.finish_reason is not None or len(self.looks) - 1 - best >= _PATIENCE
+        best = max(range(len(self.scores)), key=lambda k: self.scores[k][1])
+        n_tokens, _ = self.scores[best]
+        is_known = self.finish_reason is not None or len(self.scores) - 1 - best >= _PATIENCE
         if not is_known or n_tokens == len(self.tokens):
             return False
-        del self.tokens[n_tokens:], self.pieces[n_tokens:], self.reported[n_tokens:]
-        self.text, self.looks, self.stop_reason = None, [], "suffix"
+        del self.tokens[n_tokens:], self.pieces[n_tokens:], self.details[n_tokens:]
+        self.text, self.scores, self.stop_reason = None, [], "suffix"
         return True
 
     def shown(self) -> tuple[int, bytes]:
-        """The part of its text that a client sees: how many whole tokens, and the bytes after these.
+        """Return the part of its text that a client sees: the number of whole tokens, and the bytes after these.
 
         It ends before a stop string, and before a character that isn't complete.
         """
         text = b"".join(self.pieces)
         if self.text is None or self.text.matched is None:
-            end = len(text) - _n_unfinished(text)
+            decoder = getincrementaldecoder("utf-8")(errors="ignore")
+            decoder.decode(text[-_TAIL:])
+            end = len(text) - len(decoder.getstate()[0])
             if end == len(text):
                 return len(self.tokens), b""
         else:
@@ -147,53 +154,44 @@ class Middle(TextRow):
         return n_tokens, text[n_bytes:end]
 
 
-def _n_unfinished(text: bytes) -> int:
-    """How many bytes at the end of a text are the beginning of a character, which nobody is shown."""
-    decoder = getincrementaldecoder("utf-8")(errors="ignore")
-    decoder.decode(text[-_TAIL:])
-    return len(decoder.getstate()[0])
+class SuffixRow(OwnRow):
+    """A row that scores tokens of the suffix after the first tokens of a candidate.
 
+    It evaluates them in the cells of the candidate or in a fork, from where they are removed again. The logits of the
+    token before the suffix score its first token. So this token has to be evaluated, too, unless `first` is given.
 
-# `Scorer`: finds the log-probability of a suffix after the candidates of a bridge, with a `Probe` for each. The
-# tokens of the suffix are evaluated in the cells of the candidate, and removed again. A model with a recurrent state
-# or a sliding window can't take tokens out of its cells. There a further row evaluates the suffix, for one candidate
-# after the other, in a fork of it.
-
-
-class Probe(OwnRow):
-    """Scores tokens of the suffix after the first tokens of a middle. Implements `srb.engine.ports.Row`.
-
-    It evaluates them as any row does, in the cells of the middle or in a fork, from where they are removed again. The
-    first one is scored by the logits of the token before it, so this token has to be evaluated, too, unless its logits
-    are at hand (`first`).
-
-    kept: how many tokens of the middle come before the suffix. rest: tokens between these and the suffix.
-    first: the log-probability of the first token of the suffix, if it is known.
+    Args:
+        candidate: The candidate.
+        n_tokens: The number of tokens of the candidate before the suffix.
+        rest: Tokens between these and the suffix.
+        suffix: The tokens to score.
+        first: The log-probability of the first token of the suffix, if it is known.
+        drafts: Whether the tokens may be evaluated in the same batch.
     """
 
     def __init__(
         self,
-        middle: Middle,
-        kept: int,
-        rest: Many[int],
-        suffix: Many[int],
+        candidate: BridgeCandidate,
+        n_tokens: int,
+        rest: abc.Sequence[int],
+        suffix: abc.Sequence[int],
         *,
         first: float | None = None,
-        at_once: bool = True,
+        drafts: bool = True,
     ) -> None:
-        line = [*middle.tokens[:kept], *rest[:MAX_REST], *suffix[:-1]]
-        super().__init__(middle.strategy, middle.n_before, line, at_once=at_once)
-        self.middle = middle
+        tokens = [*candidate.tokens[:n_tokens], *rest[:MAX_REST], *suffix[:-1]]
+        super().__init__(candidate.strategy, candidate.n_prompt, tokens, drafts=drafts)
+        self.candidate = candidate
         self.logprobs = [] if first is None else [first]
         """Those of the suffix's tokens, as far as they are known."""
-        self._kept = kept
+        self._n_of_candidate = n_tokens
         self._suffix = suffix
-        self._before = kept + len(rest[:MAX_REST])
+        self._n_before = n_tokens + len(rest[:MAX_REST])
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens it holds after the prompt."""
-        return self.n_held
+        """The number of tokens in its cells after the prompt."""
+        return self.n_computed
 
     @property
     def is_done(self) -> bool:
@@ -201,294 +199,304 @@ class Probe(OwnRow):
         return len(self.logprobs) == len(self._suffix)
 
     @property
-    def n_usable(self) -> int:
-        """How many tokens of the middle's cells it can begin with."""
-        return min(self._kept, self._before - (not self.logprobs), self.middle.n_held)
+    def n_shared(self) -> int:
+        """The number of tokens in the candidate's cells that it can begin with."""
+        return min(self._n_of_candidate, self._n_before - (not self.logprobs), self.candidate.n_computed)
 
-    def next_scored(self) -> int | None:
-        """Counts a token as evaluated. Returns the token of the suffix that its logits score, if any."""
-        self.n_held += 1
-        place = self.n_held - self._before
+    def advance(self) -> int | None:
+        """Count a token as evaluated. Return the token of the suffix that its logits score, if any."""
+        self.n_computed += 1
+        place = self.n_computed - self._n_before
         return self._suffix[place] if 0 <= place < len(self._suffix) else None
 
 
-class Scorer:
+class SuffixScorer:
     """Scores the suffix after the candidates of a prompt.
 
-    spare: the seq_id in which it is evaluated; None: those of the candidates.
+    The tokens of the suffix are evaluated in the cells of the candidate, and removed again. A model with a recurrent
+    state or a sliding window can't take tokens out of its cells. There the suffix has a seq_id of its own, `spare_id`,
+    in which it is evaluated after one candidate at a time, each forked into it.
     """
 
-    def __init__(self, prompt: Prompt, tools: EngineParts) -> None:
-        self.rows: list[Probe] = []
-        """The probes that evaluate."""
-        self.spare: int | None = None
-        self._queue: list[Probe] = []  # those that wait for the spare seq_id, or for the next step
+    def __init__(self, prompt: Prompt, parts: EngineParts) -> None:
+        self.rows: list[SuffixRow] = []
+        """The rows of the next batch."""
+        self.spare_id: int | None = None
+        self._waiting: list[SuffixRow] = []  # for `spare_id`, or for the next step
         self._prompt = prompt
-        self._tools = tools
+        self._parts = parts
 
-    def add(self, middle: Middle, kept: int, rest: bytes, suffix: Many[int], logits: Logits | None = None) -> None:
-        """Scores tokens of the suffix after the first `kept` tokens of a middle and the bytes `rest`.
+    def add(
+        self,
+        candidate: BridgeCandidate,
+        n_tokens: int,
+        rest: bytes,
+        suffix: abc.Sequence[int],
+        logits: Logits | None = None,
+    ) -> None:
+        """Score tokens of the suffix after the first `n_tokens` of a candidate and the bytes `rest`.
 
-        logits: those of the last of these tokens, if they are at hand.
+        Args:
+            candidate: The candidate.
+            n_tokens: The number of its tokens before the suffix.
+            rest: The bytes between these and the suffix.
+            suffix: The tokens to score.
+            logits: Those after the last of these tokens, if they are at hand.
         """
         tokens: tuple[int, ...] = ()
         if text := rest.decode(errors="ignore"):
-            tokens = self._tools.backend.tokenizer.tokenize(text, is_prompt=False, parse_special=False)
+            tokens = self._parts.backend.tokenizer.tokenize(text, is_prompt=False, parse_special=False)
             tokens = tokens if len(tokens) <= MAX_REST else ()
-        if not kept + len(tokens):
+        if not n_tokens + len(tokens):
             logits = self._prompt.logits
         first = None if logits is None else self._logprob(logits, suffix[0])
-        self._queue.append(Probe(middle, kept, tokens, suffix, first=first, at_once=not self._prompt.block_size))
+        drafts = not self._prompt.block_size
+        self._waiting.append(SuffixRow(candidate, n_tokens, tokens, suffix, first=first, drafts=drafts))
 
-    def take(self, probe: Probe, logits: Logits) -> None:
-        """Takes the logits of a token that a probe has evaluated."""
-        token = probe.next_scored()
+    def process_logits(self, row: SuffixRow, logits: Logits) -> None:
+        """Process the logits of a token that a row has evaluated."""
+        token = row.advance()
         if token is not None:
-            probe.logprobs.append(self._logprob(logits, token))
+            row.logprobs.append(self._logprob(logits, token))
 
-    def follow(self, wanted: Callable[[], Collection[Middle]]) -> Iterator[Probe]:
-        """The probes that have scored all. The caller may `add` others meanwhile. Lets the next ones begin.
+    def scored(self, wanted: abc.Callable[[], abc.Collection[BridgeCandidate]]) -> abc.Iterator[SuffixRow]:
+        """Yield the rows that have scored all, and begin the next ones. The caller may `add` others meanwhile.
 
-        wanted: returns the candidates that are still of use.
+        Args:
+            wanted: Returns the candidates that are still of use.
         """
         while True:
-            for probe in [each for each in self.rows if each.is_done or each.middle not in wanted()]:
-                self.rows.remove(probe)
-                self._put_back(probe)
-                if probe.is_done:
-                    yield probe
-            self._queue = [each for each in self._queue if each.middle in wanted()]
-            while self._queue and (self.spare is None or not self.rows):
-                probe = self._queue.pop(0)
-                self._place(probe)
-                self.rows.append(probe)
+            for row in [each for each in self.rows if each.is_done or each.candidate not in wanted()]:
+                self.rows.remove(row)
+                self._clean_up(row)
+                if row.is_done:
+                    yield row
+            self._waiting = [each for each in self._waiting if each.candidate in wanted()]
+            while self._waiting and (self.spare_id is None or not self.rows):
+                row = self._waiting.pop(0)
+                self._place(row)
+                self.rows.append(row)
             if not any(each.is_done for each in self.rows):
                 return
 
     def _logprob(self, logits: Logits, token: int) -> float:
-        return self._tools.backend.logprobs(logits, token, 0)[0]
+        return self._parts.backend.logprobs(logits, token, 0)[0]
 
-    def _place(self, probe: Probe) -> None:
-        """Gives a probe cells with as many tokens before the suffix as possible."""
-        middle, prompt, backend = probe.middle, self._prompt, self._tools.backend
-        assert middle.seq_id is not None
+    def _place(self, row: SuffixRow) -> None:
+        """Give a row cells with as many tokens before the suffix as possible."""
+        candidate, prompt, backend = row.candidate, self._prompt, self._parts.backend
+        assert candidate.seq_id is not None
         assert prompt.seq_id is not None
-        probe.n_held = probe.n_usable
-        if self.spare is None:
-            probe.seq_id = middle.seq_id
-            backend.truncate(middle.seq_id, probe.position)
+        row.n_computed = row.n_shared
+        if self.spare_id is None:
+            row.seq_id = candidate.seq_id
+            backend.truncate(candidate.seq_id, row.position)
             return
-        probe.seq_id = self.spare
-        source = middle.seq_id
-        if backend.continuable_from(source) > probe.position:
-            source, probe.n_held = prompt.seq_id, 0
-        self._tools.cells.fork_seq(source, self.spare, probe.position)
+        row.seq_id = self.spare_id
+        source = candidate.seq_id
+        if backend.continuable_from(source) > row.position:
+            source, row.n_computed = prompt.seq_id, 0
+        self._parts.cells.fork_seq(source, self.spare_id, row.position)
 
-    def _put_back(self, probe: Probe) -> None:
-        """Removes what a probe has evaluated."""
-        middle = probe.middle
-        assert middle.seq_id is not None
-        if self.spare is not None:
-            self._tools.backend.remove(self.spare)
+    def _clean_up(self, row: SuffixRow) -> None:
+        """Remove what a row has evaluated."""
+        candidate = row.candidate
+        assert candidate.seq_id is not None
+        if self.spare_id is not None:
+            self._parts.backend.remove(self.spare_id)
         else:
-            middle.n_held = min(middle.n_held, probe.n_usable)
-            self._tools.backend.truncate(middle.seq_id, middle.position)
+            candidate.n_computed = min(candidate.n_computed, row.n_shared)
+            self._parts.backend.truncate(candidate.seq_id, candidate.position)
 
 
-GLANCE = 16
-"""How many tokens of the suffix are scored where a candidate may end, for `stop_at_suffix`."""
-
-
-class Bridge(CandidateStrategy):
-    """Draws the candidates of a prompt, and gives its sequences the best of them."""
+class Bridge(CandidateStrategy[BridgeCandidate | SuffixRow]):
+    """Samples the candidates of a prompt, and gives its sequences the best of them."""
 
     param = "suffix"
 
-    def __init__(self, prompt: Prompt, tools: EngineParts) -> None:
-        super().__init__(prompt, tools)
+    def __init__(self, prompt: Prompt, parts: EngineParts) -> None:
+        super().__init__(prompt, parts)
         request = self._active.request
-        self.n_rows = n_rows_here(request, tools.backend)
+        self.n_rows = n_rows_here(request, parts.backend)
         self._n = request.n_rows
         self._suffix = request.scored_suffix
         self._stops = request.stop_at_suffix
         self._streams = self._n == len(request.branches) and not self._stops
-        self._middles: list[Middle] = []
-        self._scorer = Scorer(prompt, tools)
-        self._n_drawn = 0
+        self._candidates: list[BridgeCandidate] = []
+        self._scorer = SuffixScorer(prompt, parts)
+        self._n_sampled = 0
 
     @property
-    def n_sampled(self) -> int:  # type: ignore[override]
-        """See `DecodingStrategy.n_sampled`: those of all candidates."""
-        return self._n_drawn
+    def n_sampled(self) -> int:
+        """The number of tokens of all candidates."""
+        return self._n_sampled
 
     @property
-    def n_resumed(self) -> int:  # type: ignore[override]
-        """See `DecodingStrategy.n_resumed`."""
-        return sum(len(seq.resumed_tokens) for seq in self._prompt.sequences) if self._streams else 0
+    def n_resumed(self) -> int:
+        """The number of tokens that were streamed before an interruption."""
+        return super().n_resumed if self._streams else 0
 
     @property
-    def rows(self) -> list[Middle | Probe]:
-        """See `DecodingStrategy.rows`."""
+    def rows(self) -> list[BridgeCandidate | SuffixRow]:
+        """The candidates that are sampled, and the rows that score the suffix."""
         if not self._prompt.living:
             return []
-        return [*(each for each in self._wanted() if each.state == "drawing"), *self._scorer.rows]
+        return [*(each for each in self._wanted() if each.state == "sampling"), *self._scorer.rows]
 
-    def begin(self, seq: Sequence) -> None:
-        """See `DecodingStrategy.begin`."""
-        super().begin(seq)
-        seq.constraints.append(Closing(self._close))
-
-    def take(self, row: Middle | Probe, logits: Logits, beside: Many[Logits]) -> None:
-        """See `DecodingStrategy.take`."""
+    def process_logits(
+        self, row: BridgeCandidate | SuffixRow, logits: Logits, negative_logits: abc.Sequence[Logits]
+    ) -> None:
+        """Sample a candidate's next token, or score a token of the suffix."""
         if not self._prompt.living:
             return
-        if isinstance(row, Probe):
-            self._scorer.take(row, logits)
-        elif row.state == "drawing":
-            row.n_held += 1
-            if row.n_held == len(row.tokens):  # otherwise it evaluates tokens that it had before an interruption
-                self._draw(row, logits)
+        if isinstance(row, SuffixRow):
+            self._scorer.process_logits(row, logits)
+        elif row.state == "sampling":
+            row.n_computed += 1
+            if row.n_computed == len(row.tokens):  # otherwise it evaluates tokens that were streamed before
+                self._sample(row, logits)
 
     def before_step(self) -> None:
-        """Ends the way if the last alternative that the others have waited for was aborted."""
-        if self._middles:
+        """Finish if the last alternative that the others were waiting for was aborted."""
+        if self._candidates:
             self.after_step()
 
     def after_step(self) -> None:
-        """Takes the scores that are complete. Returns the best candidates when all have ended."""
+        """Use the scores that are complete, and return the best candidates when all have ended."""
         if not self._prompt.living:
             return
-        if not self._middles:
+        if not self._candidates:
             self._begin()
-        for probe in self._scorer.follow(self._wanted):
-            self._scored(probe)
+        for row in self._scorer.scored(self._wanted):
+            self._set_score(row)
         if self._prompt.living and all(each.state == "ended" for each in self._wanted()):
             self._finish()
 
-    def lost(self, row: Middle | Probe | None) -> list[Sequence]:  # type: ignore[override]
-        """The alternative whose candidate it is. If that isn't known, all: without it, others would be returned."""
-        middle = row.middle if isinstance(row, Probe) else row
-        if middle is None or middle.owner is None:
+    def failed_sequences(self, row: BridgeCandidate | SuffixRow | None) -> list[Sequence]:
+        """Return the sequence that streams the row's candidate, or all if it isn't known which ones get it."""
+        candidate = row.candidate if isinstance(row, SuffixRow) else row
+        if candidate is None or candidate.owner is None:
             return self._prompt.living
-        return [] if middle.owner.is_over else [middle.owner]
+        return [] if candidate.owner.is_over else [candidate.owner]
+
+    def stop_event(self, seq: Sequence, event: StopEvent) -> StopEvent:
+        """Add the score and the rank. Free the samplers when the last alternative has ended."""
+        if not self._prompt.living:
+            for each in self._candidates:
+                each.close()
+        return super().stop_event(seq, event)
 
     def _begin(self) -> None:
         prompt, branches = self._prompt, self._active.request.branches
         assert prompt.seq_id is not None
         assert prompt.logits is not None
-        ids, self._scorer.spare = prompt.row_ids[: self._n], next(iter(prompt.row_ids[self._n :]), None)
+        ids, self._scorer.spare_id = prompt.row_ids[: self._n], next(iter(prompt.row_ids[self._n :]), None)
         n = len(branches)
         owners = {seq.index % n: seq for seq in prompt.living} if self._streams else {}
         for number in owners or range(self._n):
             params, owner = branches[number % n], owners.get(number)
-            middle = Middle(
+            candidate = BridgeCandidate(
                 self,
                 replace(params, seed=(params.seed + number - number % n) % (MAX_SEED + 1)),
                 ids[number],
-                n_before=len(prompt.tokens),
-                text=self.new_text(),
+                n_prompt=len(prompt.tokens),
+                text=self.new_detokenizer(),
                 owner=owner,
-                at_once=not prompt.block_size,
+                drafts=not prompt.block_size,
             )
-            self._tools.cells.fork_seq(prompt.seq_id, ids[number], len(prompt.tokens))
-            self._middles.append(middle)
+            self._parts.cells.fork_seq(prompt.seq_id, ids[number], len(prompt.tokens))
+            self._candidates.append(candidate)
             for token in owner.resumed_tokens if owner else ():
-                middle.push(token, self._tools.output.piece(prompt.sequences[0], token, len(middle.tokens)))
-            if not self._ends(middle) and not middle.tokens:
-                self._draw(middle, prompt.logits)
+                piece = self._parts.output.piece(prompt.sequences[0], token, len(candidate.tokens))
+                candidate.push(token, piece)
+            if not self._end_if_complete(candidate) and not candidate.tokens:
+                self._sample(candidate, prompt.logits)
 
-    def _wanted(self) -> list[Middle]:
-        """The candidates without those of alternatives that have ended."""
-        return [each for each in self._middles if not (each.owner and each.owner.is_over)]
+    def _wanted(self) -> list[BridgeCandidate]:
+        """Return the candidates without those of alternatives that have ended."""
+        return [each for each in self._candidates if not (each.owner and each.owner.is_over)]
 
-    def _draw(self, middle: Middle, logits: Logits) -> None:
-        """Draws the next token of a candidate, and lets it end, or scores the suffix there, if it is time."""
-        prompt, tools = self._prompt, self._tools
+    def _sample(self, candidate: BridgeCandidate, logits: Logits) -> None:
+        """Sample the next token of a candidate. End it, or score the suffix there, if it is time."""
+        prompt, parts = self._prompt, self._parts
         try:
-            if middle.sampler is None:
-                middle.sampler = self.new_sampler(middle.params, tuple(middle.tokens))
-            token = middle.sampler.sample(logits)
-            reported = self._active.report.of(prompt.sequences[0], token, logits)
+            if candidate.sampler is None:
+                candidate.sampler = self.new_sampler(candidate.params, tuple(candidate.tokens))
+            token = candidate.sampler.sample(logits)
+            details = self._active.report.details(prompt.sequences[0], token, logits)
         except BackendError as error:
-            self._fail(middle, error)
+            self._fail(candidate, error)
             return
-        piece = tools.output.piece(prompt.sequences[0], token, len(middle.tokens))
-        middle.push(token, piece)
-        middle.reported.append(reported)
-        self._n_drawn += 1
-        tools.totals.tokens_generated += 1
-        if middle.owner:
-            middle.owner.tokens.append(token)
-            tools.output.goes_on(middle.owner, token, reported, piece)
-        if not self._ends(middle, logits) and self._stops and middle.may_end:
-            middle.n_looked, middle.state = len(middle.tokens), "scoring"
-            self._scorer.add(middle, len(middle.tokens), b"", self._suffix[:GLANCE])
+        piece = parts.output.piece(prompt.sequences[0], token, len(candidate.tokens))
+        candidate.push(token, piece)
+        candidate.details.append(details)
+        self._n_sampled += 1
+        parts.totals.tokens_generated += 1
+        if candidate.owner:
+            candidate.owner.tokens.append(token)
+            parts.output.add_token(candidate.owner, token, details, piece)
+        if not self._end_if_complete(candidate, logits) and self._stops and candidate.may_end:
+            candidate.n_scored_at, candidate.state = len(candidate.tokens), "scoring"
+            self._scorer.add(candidate, len(candidate.tokens), b"", self._suffix[:_FIRST_TOKENS])
 
-    def _ends(self, middle: Middle, logits: Logits | None = None) -> bool:
-        """Ends a candidate if its text ends where it is. logits: those that its last token was drawn from, if at hand.
+    def _end_if_complete(self, candidate: BridgeCandidate, logits: Logits | None = None) -> bool:
+        """End a candidate if its text ends with its last token, and return whether it has ended.
 
-        A text that was streamed may have had its end already when the request was interrupted.
+        A text that was streamed may have been complete when the request was interrupted.
+
+        Args:
+            candidate: The candidate.
+            logits: Those that its last token was sampled from, if they are at hand.
         """
-        n_tokens = len(middle.tokens)
-        if n_tokens and self._tools.backend.tokenizer.is_end(middle.tokens[-1]):
-            self._end(middle, "stop", n_tokens - 1, b"", logits)
-        elif middle.text and middle.text.matched:
-            middle.stop_reason = middle.text.matched
-            self._end(middle, "stop", *middle.shown())
+        n_tokens = len(candidate.tokens)
+        if n_tokens and self._parts.backend.tokenizer.is_end(candidate.tokens[-1]):
+            self._end(candidate, "stop", n_tokens - 1, b"", logits)
+        elif candidate.text and candidate.text.matched:
+            candidate.stop_reason = candidate.text.matched
+            self._end(candidate, "stop", *candidate.shown())
         elif n_tokens == self._prompt.sequences[0].max_tokens:
-            self._end(middle, "length", *middle.shown())
-        return middle.finish_reason is not None
+            self._end(candidate, "length", *candidate.shown())
+        return candidate.finish_reason is not None
 
-    def _end(self, middle: Middle, reason: FinishReason, kept: int, rest: bytes, logits: Logits | None = None) -> None:
-        """Ends a candidate. The suffix is scored after its first `kept` tokens and the bytes `rest`."""
-        middle.close()
-        middle.finish_reason, middle.state = reason, "scoring"
-        self._scorer.add(middle, kept, rest, self._suffix, logits)
+    def _end(
+        self,
+        candidate: BridgeCandidate,
+        reason: FinishReason,
+        n_tokens: int,
+        rest: bytes,
+        logits: Logits | None = None,
+    ) -> None:
+        """End a candidate, and score the suffix after its first `n_tokens` and the bytes `rest`."""
+        candidate.close()
+        candidate.finish_reason, candidate.state = reason, "scoring"
+        self._scorer.add(candidate, n_tokens, rest, self._suffix, logits)
 
-    def _scored(self, probe: Probe) -> None:
-        """Takes the score of a candidate, which goes on, or has ended."""
-        middle = probe.middle
-        if self._stops and middle.cut_after_best(math.fsum(probe.logprobs[:GLANCE])):
-            self._end(middle, "stop", len(middle.tokens), b"")
-        elif middle.finish_reason is None:
-            middle.state = "drawing"
+    def _set_score(self, row: SuffixRow) -> None:
+        """Use a score: the candidate goes on, is cut, or has ended."""
+        candidate = row.candidate
+        if self._stops and candidate.cut_after_best(math.fsum(row.logprobs[:_FIRST_TOKENS])):
+            self._end(candidate, "stop", len(candidate.tokens), b"")
+        elif candidate.finish_reason is None:
+            candidate.state = "sampling"
         else:
-            middle.state, middle.suffix_logprob = "ended", math.fsum(probe.logprobs)
+            candidate.state, candidate.suffix_logprob = "ended", math.fsum(row.logprobs)
 
-    def _fail(self, middle: Middle, error: BackendError) -> None:
-        """Ends a candidate that can't go on. It fails an alternative only if there is no other one left for that."""
-        middle.close()
-        middle.state, middle.finish_reason, middle.error = "ended", "error", error
-        if middle.owner:
-            self.fail(middle.owner, error)
+    def _fail(self, candidate: BridgeCandidate, error: BackendError) -> None:
+        """End a candidate that can't go on. Its alternative fails only if it has no other candidate."""
+        candidate.close()
+        candidate.state, candidate.finish_reason, candidate.error = "ended", "error", error
+        if candidate.owner:
+            self.fail_sequence(candidate.owner, error)
 
     def _finish(self) -> None:
-        """Gives the alternatives their texts, with the rank of each."""
+        """Give the alternatives their texts, with the rank of each."""
         n = len(self._active.request.branches)
         whole = [each for each in self._wanted() if not each.error]
         best_first = sorted(whole, key=lambda each: -each.suffix_logprob)
-        found = {each.owner.index % n: each for each in whole if each.owner} or dict(enumerate(best_first[:n]))
+        texts = {each.owner.index % n: each for each in whole if each.owner} or dict(enumerate(best_first[:n]))
         for seq in self._prompt.living:
-            if middle := found.get(seq.index % n):
-                rank = best_first.index(middle) + 1
-                self.give(seq, middle, suffix_logprob=middle.suffix_logprob, rank=rank)
+            if text := texts.get(seq.index % n):
+                rank = best_first.index(text) + 1
+                self.finish_with(seq, text, suffix_logprob=text.suffix_logprob, rank=rank)
             else:
-                self.refuse(seq, next(each.error.message for each in self._middles if each.error))
-
-    def _close(self) -> None:
-        """Frees the samplers when the last alternative has ended."""
-        if not self._prompt.living:
-            for each in self._middles:
-                each.close()
-
-
-class Closing(Constraint):
-    """Calls `close` when an alternative has ended, for whatever reason."""
-
-    def __init__(self, close: Callable[[], object]) -> None:
-        self._close = close
-
-    def ended(self, event: StopEvent) -> StopEvent:
-        """See `Constraint.ended`."""
-        self._close()
-        return event
+                self.refuse(seq, next(each.error.message for each in self._candidates if each.error))

@@ -1,145 +1,139 @@
-"""`CandidateStrategy`: what a beam search and a bridge have in common. They give the sequences the best of the texts
-they find.
+"""`CandidateStrategy`: the base of beam search and bridges, which give the sequences the best of the texts they find.
 
-The texts have the rows. The alternatives of the prompt hold nothing, so event logs, probabilities and history know
-nothing of the other texts. After an interruption such a way begins again with the prompt, finds the same texts, and
-skips what was told.
+The texts have the rows. The alternatives have no cells, so event logs, probabilities and history don't see the other
+texts. After an interruption the strategy begins again with the prompt, finds the same texts, and skips what was
+reported.
 """
 
-from collections.abc import Sequence as Many
+from collections import abc
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from srb.engine.constraints.base import Constraint
-from srb.engine.decoding.base import DecodingStrategy, Row
-from srb.engine.decoding.strategy import PromptStrategy
+from srb.engine.decoding.base import AnyStrategy, DecodingStrategy, EngineParts, Row
 from srb.engine.events import FinishReason, StopEvent, Token
 from srb.engine.output.detokenizer import IncrementalDetokenizer
-from srb.engine.sequence import Sequence
+from srb.engine.sequence import Prompt, Sequence
 from srb.errors import NoTokenError
-
-# The rows of ways that have rows in place of those of their sequences; see `DecodingStrategy.n_rows`.
 
 
 class OwnRow(Row):
-    """A row that belongs to a way.
+    """A row that belongs to a strategy, and not to a sequence.
 
-    n_before: the length of the prompt, in tokens. tokens: those after the prompt, as far as they are known.
-    n_held: how many of these are in its cells. at_once: whether known tokens may be evaluated together.
+    Args:
+        strategy: The strategy.
+        n_prompt: The length of the prompt, in tokens.
+        tokens: The tokens after the prompt, as far as they are known.
+        n_computed: How many of these are in its cells.
+        seq_id: Where its cells are.
+        drafts: Whether the known tokens after the next one may be evaluated in the same batch.
     """
 
     def __init__(
         self,
-        strategy: DecodingStrategy,
-        n_before: int,
+        strategy: AnyStrategy,
+        n_prompt: int,
         tokens: list[int],
         *,
-        n_held: int = 0,
+        n_computed: int = 0,
         seq_id: int | None = None,
-        at_once: bool = True,
+        drafts: bool = True,
     ) -> None:
-        self.n_before = n_before
+        self.n_prompt = n_prompt
         self.tokens = tokens
-        self.n_held = n_held
+        self.n_computed = n_computed
         self.seq_id = seq_id
-        self._way = strategy
-        self._at_once = at_once
+        self._strategy = strategy
+        self._drafts = drafts
 
     @property
-    def strategy(self) -> DecodingStrategy:
-        """The way that it belongs to."""
-        return self._way
+    def strategy(self) -> AnyStrategy:
+        """The strategy that it belongs to."""
+        return self._strategy
 
     @property
     def group(self) -> tuple[Self]:
-        """Itself; see `Row.group`."""
+        """The row alone."""
         return (self,)
 
     @property
     def next_token(self) -> int:
-        """The token that its next row evaluates."""
-        return self.tokens[self.n_held]
+        """The first token that isn't in its cells."""
+        return self.tokens[self.n_computed]
 
     @property
-    def draft_tokens(self) -> Many[int]:
+    def draft_tokens(self) -> abc.Sequence[int]:
         """The known tokens after the next one."""
-        return self.tokens[self.n_held + 1 :] if self._at_once else ()
+        return self.tokens[self.n_computed + 1 :] if self._drafts else ()
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens it has after the prompt."""
+        """The number of tokens after the prompt."""
         return len(self.tokens)
 
     @property
     def position(self) -> int:
-        """How many tokens are in its cells."""
-        return self.n_before + self.n_held
+        """The number of tokens in its cells."""
+        return self.n_prompt + self.n_computed
 
     @property
     def is_over(self) -> bool:
-        """Whether it needs no more steps."""
+        """Whether its strategy has dropped it."""
         return self not in self.strategy.rows
 
 
 class TextRow(OwnRow):
-    """A row that holds a text which a sequence may get."""
+    """A row with a text that a sequence may get."""
 
-    def __init__(self, strategy: DecodingStrategy, n_before: int, tokens: list[int], **given: Any) -> None:
-        super().__init__(strategy, n_before, tokens, **given)
+    def __init__(self, strategy: AnyStrategy, n_prompt: int, tokens: list[int], **options: Any) -> None:
+        super().__init__(strategy, n_prompt, tokens, **options)
         self.text: IncrementalDetokenizer | None = None  # only if there are stop strings
-        self.reported: list[list[Token]] = []  # for each token, if tokens are reported
+        self.details: list[list[Token]] = []  # for each token, if tokens are reported
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | None = None
 
 
-_OPEN_ENDED = 128
-"""How many tokens a text has at most if the request says until the context is full."""
+OwnRowT = TypeVar("OwnRowT", bound=OwnRow)
+
+_DEFAULT_TOKENS = 128
+"""The most tokens of a text if the request has no limit: the cells of all rows are allocated at once."""
 
 
-class CandidateStrategy(PromptStrategy):
-    """A way with `n_rows` rows, whose sequences get the best texts of these.
-
-    param: the field of a request that asks for it, which errors name.
-    """
+class CandidateStrategy(DecodingStrategy[OwnRowT]):
+    """A strategy with `n_rows` rows of its own. Its sequences get the best texts of these."""
 
     restarts = True
     needs_unified = True
     param = ""
+    """The request field that asks for it; errors name it."""
 
-    def size(self, seq: Sequence, wanted: int, most: int, n_cells: int) -> None:
-        """Sets how long a text may be. The rows' cells are leased at once, so an open-ended text has a limit."""
-        prompt, behind = self._prompt, self._active.request.cells_behind
-        room = (n_cells - len(prompt.tokens)) // (1 if prompt.block_size else self.n_rows) - behind
-        seq.max_tokens = min(_OPEN_ENDED if wanted == -1 else wanted, max(0, room + 1))
-        self.row_cells = max(1, seq.max_tokens) + behind - 1
+    def __init__(self, prompt: Prompt, parts: EngineParts) -> None:
+        super().__init__(prompt, parts)
+        self._stop_fields: dict[Sequence, dict[str, Any]] = {}
 
-    def begin(self, seq: Sequence) -> None:
-        """See `DecodingStrategy.begin`. The rows begin in `after_step`, when this was called for all sequences."""
+    def set_max_tokens(self, seq: Sequence, requested: int, limit: int, n_cells: int) -> None:
+        """Set `max_tokens` of a sequence, and `row_cells`."""
+        prompt, n_after = self._prompt, self._active.request.cells_behind
+        room = (n_cells - len(prompt.tokens)) // (1 if prompt.block_size else self.n_rows) - n_after
+        seq.max_tokens = min(_DEFAULT_TOKENS if requested == -1 else requested, max(0, room + 1))
+        self.row_cells = max(1, seq.max_tokens) + n_after - 1
+
+    def begin_sequence(self, seq: Sequence) -> None:
+        """Mark a sequence as running. The rows begin in `after_step`, when this was called for all sequences."""
         seq.state = "running"
 
-    def give(self, seq: Sequence, text: TextRow, **told: Any) -> None:
-        """Gives a sequence its text, and ends it.
-
-        told: fields of its `StopEvent`.
-        """
+    def finish_with(self, seq: Sequence, text: TextRow, **stop_fields: Any) -> None:
+        """Give a sequence its text, and end it. The fields become those of its `StopEvent`."""
         if text.tokens[: seq.length] != [*seq.resumed_tokens, *seq.tokens]:
             self.refuse(seq, "the request was interrupted, and found another text this time")
             return
-        self.tell(seq, text.tokens, text.reported, len(text.tokens))
-        seq.constraints.append(Told(told))
-        self._tools.decoding.finish(seq, text.finish_reason or "stop", text.stop_reason)
+        self.add_tokens(seq, text.tokens, text.details, len(text.tokens))
+        self._stop_fields[seq] = stop_fields
+        self._parts.runner.finish(seq, text.finish_reason or "stop", text.stop_reason)
 
     def refuse(self, seq: Sequence, problem: str) -> None:
-        """Ends a sequence that can't have a text."""
-        self.fail(seq, NoTokenError(problem, param=self.param))
+        """End a sequence that can't have a text."""
+        self.fail_sequence(seq, NoTokenError(problem, param=self.param))
 
-
-class Told(Constraint):
-    """Adds fields to the event of an alternative's end."""
-
-    def __init__(self, fields: dict[str, Any]) -> None:
-        self._fields = fields
-
-    def ended(self, event: StopEvent) -> StopEvent:
-        """See `Constraint.ended`."""
-        return replace(event, **self._fields)
+    def stop_event(self, seq: Sequence, event: StopEvent) -> StopEvent:
+        """Add the fields that `finish_with` got."""
+        return replace(event, **self._stop_fields.get(seq, {}))

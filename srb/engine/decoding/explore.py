@@ -1,55 +1,47 @@
-"""`Exploration`: finds the tree of likely continuations. Each sequence holds a text of the tree, and evaluates the
-next.
+"""`Exploration`: finds the tree of the most probable continuations. Each sequence has a text of the tree in its cells.
 
-To evaluate a text, the sequence that holds most of it is forked. So the common beginning of texts is evaluated once,
-and is in the cells once, as long as a sequence holds it. There are fewer sequences than texts. When a new text needs a
+To evaluate a text, the sequence that has most of it is forked. So the common beginning of texts is evaluated once, and
+is in the cells once, as long as a sequence has it. There are fewer sequences than texts. When a new text needs a
 sequence, it gets the one whose text isn't needed any more, or will be needed last. If that text is wanted later, it is
-evaluated again. About half of the sequences evaluate at the same time. The others hold the texts that the next ones
-continue.
+evaluated again. About half of the sequences evaluate at the same time. The others keep the texts that come next.
 
-The sequences are half of the places (`--parallel`), and share one index. What they hold isn't in the prefix index,
-because it changes in every step. An earlier version had the tree above the engine, as requests of one token that leave
-sharing to the prefix index. That, too, evaluates each text once. But it puts each text's cells and logits into
-`StateCache` (75 MiB for 350 texts of a small model), where they push out what others need; it restores them for each
-next text; and it waits in the queue with each step.
+The sequences are half of `--parallel`, and share one index. Their texts aren't in the prefix cache, because they change
+in every step. An earlier version had the tree above the engine, as requests of one token that leave sharing to the
+prefix cache. That, too, evaluates each text once. But it caches each text's cells and logits (75 MiB for 350 texts of a
+small model), where they evict other entries; it restores them for each next text; and it queues in each step.
 """
 
 import codecs
 import heapq
 import math
 from bisect import insort
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Many
+from collections import abc
 from dataclasses import dataclass
 from itertools import takewhile
 from operator import eq
 from typing import Literal
 
 from srb.engine.backend import Logits
-from srb.engine.decoding.strategy import EngineParts, PromptStrategy
+from srb.engine.decoding.base import DecodingStrategy, EngineParts
 from srb.engine.events import NodeEvent
 from srb.engine.model import Tokenizer
-from srb.engine.output.processor import LONGEST_CHARACTER
+from srb.engine.output.detokenizer import LONGEST_CHARACTER
 from srb.engine.request import CompletionRequest, Explore, Resumed
 from srb.engine.sequence import Prompt, Sequence
 
-# The tree of likely continuations of a prompt: which text to evaluate next, and which nodes can be told. The tree is
-# searched best-first: the likeliest text is evaluated next. A node is told once no node that isn't known yet can be
-# likelier. So the nodes come exactly in the order of their probability. They are the first ones of the sorted list
-# of all nodes, and they don't depend on how many texts are evaluated at once.
-
 Path = tuple[int, ...]
-"""The tokens of a text, from the prompt on."""
+"""The tokens of a text, without the prompt."""
 
 
 @dataclass(eq=False, slots=True)
 class Candidate:
-    """A text that may become a node: it has one token more than its parent, and the tokens that a run has added.
+    """A text that may become a node: its parent's, one more token, and the tokens that a run has added.
 
-    A run goes on with the likeliest token while the model hardly hesitates; see `Explore.min_entropy`.
+    A run adds the most probable token while the entropy is low; see `Explore.min_entropy`.
 
-    logprob: of the tokens behind its parent's. cumulative: of all tokens. depth: of the node that it is or will be.
-    finish_reason, entropy: as in `NodeEvent`.
+    logprob: of the tokens after its parent's. cumulative: of all tokens. depth: of the node that it is or will be.
+    finish_reason, entropy: as in `NodeEvent`. id: set when it is reported, as is decoder: the state with the first
+    bytes of a character that isn't complete.
     """
 
     parent: "Candidate | None"
@@ -59,16 +51,16 @@ class Candidate:
     depth: int = 0
     entropy: float | None = None
     finish_reason: Literal["stop", "length"] | None = None
-    id: int | None = None  # set when it is told
-    decoder: tuple[bytes, int] = (b"", 0)  # set when it is told: the first bytes of a character that isn't complete
+    id: int | None = None
+    decoder: tuple[bytes, int] = (b"", 0)
 
     @property
     def rank(self) -> "Rank":
-        """Sorts candidates: the likelier one comes first. Of two that are equally likely, the parent comes first."""
+        """A sort key: the more probable text comes first. Of two that are equally probable, the parent comes first."""
         return -self.cumulative, self.path, self
 
     def add(self, token: int, logprob: float) -> None:
-        """Adds the next token of a run."""
+        """Append a token."""
         self.path += (token,)
         self.logprob += logprob
         self.cumulative += logprob
@@ -80,70 +72,84 @@ Rank = tuple[float, Path, Candidate]
 class Tree:
     """The tree of one prompt: its candidates, and which of them are nodes.
 
-    `wanted` says which candidates to evaluate, `take` gets the results, and `nodes` gives what can be told.
+    The tree is searched best-first: the most probable text is evaluated next. A node is reported once no unknown node
+    can be more probable. So the nodes come exactly in the order of their probability, and they don't depend on how many
+    texts are evaluated at once.
 
-    is_end: whether a token ends the generation. told: the texts of the nodes that were told before an interruption.
+    `pop_next` returns the candidates to evaluate, `add_result` gets the results, and `nodes` returns what can be
+    reported.
+
+    Args:
+        explore: What is asked for.
+        is_end: Returns whether a token ends the generation.
+        reported: The texts of the nodes that were reported before an interruption.
     """
 
-    def __init__(self, explore: Explore, is_end: Callable[[int], bool], told: tuple[Path, ...] = ()) -> None:
+    def __init__(self, explore: Explore, is_end: abc.Callable[[int], bool], reported: abc.Sequence[Path] = ()) -> None:
         self._explore = explore
         self._is_end = is_end
-        self._ids = {path: k for k, path in enumerate(told, 1)}
-        self._left = explore.max_nodes - len(told)
+        self._ids = {path: k for k, path in enumerate(reported, 1)}
+        self._left = explore.max_nodes - len(reported)
         self._open = [Candidate(None, ()).rank]  # to be evaluated; a heap
-        self._known: list[Rank] = []  # nodes that weren't told yet, sorted
-        self._taken: set[Candidate] = set()  # being evaluated
+        self._known: list[Rank] = []  # nodes that aren't reported yet, sorted
+        self._evaluating: set[Candidate] = set()
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing more to tell."""
-        return self._left <= 0 or self.is_whole
+        """Whether there is nothing more to report."""
+        return self._left <= 0 or self.is_complete
 
     @property
-    def is_whole(self) -> bool:
-        """Whether all nodes of the tree were told."""
-        return not (self._open or self._known or self._taken)
+    def is_complete(self) -> bool:
+        """Whether all nodes of the tree were reported."""
+        return not (self._open or self._known or self._evaluating)
 
-    def wanted(self, n: int) -> list[Candidate]:
-        """Up to n candidates whose last token is to be evaluated, the likeliest first.
+    def pop_next(self, n: int) -> list[Candidate]:
+        """Return up to n candidates whose last token is to be evaluated, the most probable first.
 
-        Each of them must be passed to `take` or `give_back`.
+        Each of them must be passed to `add_result` or `put_back`.
         """
-        wanted: list[Candidate] = []
-        # Once as many nodes are known as are left to tell, these come before any candidate that is less likely.
+        candidates: list[Candidate] = []
+        # Once as many nodes are known as are left to report, these come before any candidate that is less probable.
         last = self._known[self._left - 1] if len(self._known) >= self._left else None
-        while self._open and len(wanted) < n and (last is None or self._open[0] < last):
-            wanted.append(heapq.heappop(self._open)[-1])
-        self._taken.update(wanted)
-        return wanted
+        while self._open and len(candidates) < n and (last is None or self._open[0] < last):
+            candidates.append(heapq.heappop(self._open)[-1])
+        self._evaluating.update(candidates)
+        return candidates
 
-    def coming(self, n: int) -> list[Candidate]:
-        """The n likeliest of the candidates that will be wanted next, as far as is known now."""
-        coming: list[Candidate] = []
+    def peek(self, n: int) -> list[Candidate]:
+        """Return the n most probable of the candidates that `pop_next` will return, as far as is known now."""
+        candidates: list[Candidate] = []
         places = [(self._open[0], 0)] if self._open else []  # the heap is walked from its root, as far as needed
-        while places and len(coming) < n:
+        while places and len(candidates) < n:
             rank, place = heapq.heappop(places)
-            coming.append(rank[-1])
+            candidates.append(rank[-1])
             for below in range(2 * place + 1, min(2 * place + 3, len(self._open))):
                 heapq.heappush(places, (self._open[below], below))
-        return coming
+        return candidates
 
-    def give_back(self, candidate: Candidate) -> None:
-        """Takes back a candidate that can't be evaluated now. It will be wanted again."""
-        self._taken.remove(candidate)
+    def put_back(self, candidate: Candidate) -> None:
+        """Put back a candidate that can't be evaluated now."""
+        self._evaluating.remove(candidate)
         heapq.heappush(self._open, candidate.rank)
 
-    def take(self, candidate: Candidate, top: list[tuple[int, float]], entropy: float) -> bool:
-        """Takes the likeliest tokens that follow a candidate, with their log-probabilities, and the entropy there.
+    def add_result(self, candidate: Candidate, top: list[tuple[int, float]], entropy: float) -> bool:
+        """Add the distribution after a candidate.
 
-        Returns whether the candidate runs on. It has got one more token then, which is to be evaluated, too.
+        Args:
+            candidate: The candidate.
+            top: The most probable tokens that follow it, with their log-probabilities.
+            entropy: The entropy of the distribution, in nats.
+
+        Returns:
+            Whether the candidate runs on: it has got one more token, which is to be evaluated, too.
         """
         explore = self._explore
-        hesitates = entropy >= explore.min_entropy
-        if candidate.parent and not hesitates:
+        branches = entropy >= explore.min_entropy
+        if candidate.parent and not branches:
             token, logprob = top[0]
             candidate.add(token, logprob)
-            self._see_end(candidate)
+            self._set_finish_reason(candidate)
             if candidate.finish_reason is None:
                 return True
         else:
@@ -151,38 +157,38 @@ class Tree:
             if candidate.parent and candidate.depth == explore.depth:
                 candidate.finish_reason = "length"
             else:
-                self._go_on(candidate, top if hesitates else top[:1], explore.min_probability if hesitates else 0)
-        self._taken.remove(candidate)
+                self._extend(candidate, top if branches else top[:1], explore.min_probability if branches else 0)
+        self._evaluating.remove(candidate)
         if candidate.parent:
             insort(self._known, candidate.rank)
         return False
 
-    def _go_on(self, candidate: Candidate, top: list[tuple[int, float]], least: float) -> None:
+    def _extend(self, candidate: Candidate, top: list[tuple[int, float]], min_probability: float) -> None:
         for token, logprob in top:
-            if logprob == -math.inf or math.exp(logprob) < least:
+            if logprob == -math.inf or math.exp(logprob) < min_probability:
                 return
             child = Candidate(candidate, candidate.path, 0.0, candidate.cumulative, candidate.depth + 1)
             child.add(token, logprob)
-            self._see_end(child)
+            self._set_finish_reason(child)
             if child.finish_reason:
                 insort(self._known, child.rank)
             else:
                 heapq.heappush(self._open, child.rank)
 
-    def _see_end(self, candidate: Candidate) -> None:
-        """Ends a candidate if nothing can follow it: after an end token, or when its text is as long as allowed."""
+    def _set_finish_reason(self, candidate: Candidate) -> None:
+        """End a candidate if nothing can follow it: after an end token, or when its text is as long as allowed."""
         if self._is_end(candidate.path[-1]):
             candidate.finish_reason = "stop"
         elif len(candidate.path) >= self._explore.max_path:
             candidate.finish_reason = "length"
 
-    def nodes(self) -> Iterator[tuple[Candidate, bool]]:
-        """The nodes that can be told now, in their order, each with whether it is new.
+    def nodes(self) -> abc.Iterator[tuple[Candidate, bool]]:
+        """Yield the nodes that can be reported now, in their order, each with whether it is new.
 
-        A node that was told before an interruption isn't new, and isn't told again.
+        A node that was reported before an interruption isn't new.
         """
         while self._known and self._left > 0:
-            first = min([*self._open[:1], *(each.rank for each in self._taken)], default=None)
+            first = min([*self._open[:1], *(each.rank for each in self._evaluating)], default=None)
             if first and first < self._known[0]:
                 return
             node = self._known.pop(0)[-1]
@@ -192,12 +198,12 @@ class Tree:
             yield node, is_new
 
 
-class Teller:
+class NodeDetokenizer:
     """Turns nodes into events."""
 
     def __init__(self, request: CompletionRequest, tokenizer: Tokenizer) -> None:
         self.n_tokens = 0
-        """How many tokens there are in the nodes that were turned into events."""
+        """The number of tokens in the nodes that were turned into events."""
         self._request_id = request.id
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -206,7 +212,7 @@ class Teller:
         self._root = self._decoder.getstate()
 
     def event(self, node: Candidate) -> NodeEvent:
-        """Makes the event of a node. Its parent's event must have been made before."""
+        """Return the event of a node. That of its parent must have been made before."""
         parent = node.parent
         assert parent
         assert node.id
@@ -229,170 +235,166 @@ class Teller:
         )
 
 
-_IN_SIGHT = 4
-"""To know which sequences will be needed, so many of the next texts are looked at, for each sequence."""
+_LOOK_AHEAD = 4
+"""How many of the next texts, for each sequence, decide which sequences will be needed."""
 
 
-class Exploration(PromptStrategy):
-    """Explores what follows the one prompt of a request. The prompt is evaluated, and all sequences begin with it."""
+class Exploration(DecodingStrategy[Sequence]):
+    """Explores what follows the one prompt of a request. All sequences begin with the prompt."""
 
     needs_unified = True
-    holds_texts = False  # a sequence holds another text in every step
+    caches_texts = False  # a sequence has another text in every step
 
-    def __init__(self, prompt: Prompt, tools: EngineParts) -> None:
-        super().__init__(prompt, tools)
+    def __init__(self, prompt: Prompt, parts: EngineParts) -> None:
+        super().__init__(prompt, parts)
         request = prompt.active.request
         assert request.explore
         self._top_k = request.explore.top_k
-        told = request.resumed[0].nodes if request.resumed else ()
-        self._tree = Tree(request.explore, tools.backend.tokenizer.is_end, told)
-        self._teller = Teller(request, tools.backend.tokenizer)
+        reported = request.resumed[0].nodes if request.resumed else ()
+        self._tree = Tree(request.explore, parts.backend.tokenizer.is_end, reported)
+        self._detokenizer = NodeDetokenizer(request, parts.backend.tokenizer)
         self._n_new = 0
-        self._holders = Holders()
+        self._index = TextIndex()
         self._tasks: dict[Sequence, Candidate] = {}
         self._has_begun = False
         (first,) = prompt.sequences
-        n_sequences = max(1, tools.backend.n_parallel // 2)
+        n_sequences = max(1, parts.backend.n_parallel // 2)
         prompt.sequences += [
             Sequence(prompt, first.index, first.params, None, Resumed()) for _ in range(n_sequences - 1)
         ]
 
     @property
-    def n_sampled(self) -> int:  # type: ignore[override]
-        """How many tokens there are in the nodes that weren't told before an interruption."""
+    def n_sampled(self) -> int:
+        """The number of tokens in the nodes that weren't reported before an interruption."""
         return self._n_new
 
     @property
-    def n_resumed(self) -> int:  # type: ignore[override]
-        """How many tokens there are in the other nodes."""
-        return self._teller.n_tokens - self._n_new
+    def n_resumed(self) -> int:
+        """The number of tokens in the other nodes."""
+        return self._detokenizer.n_tokens - self._n_new
 
     @property
     def rows(self) -> list[Sequence]:
-        """See `DecodingStrategy.rows`."""
+        """The sequences that evaluate a text."""
         return [seq for seq in self._prompt.sequences if seq.state == "running"]
 
-    def size(self, seq: Sequence, wanted: int, most: int, n_cells: int) -> None:
-        """Sets how long a text may be, and leaves out the sequences that an empty cache has no room for."""
-        super().size(seq, wanted, most, n_cells)
+    def set_max_tokens(self, seq: Sequence, requested: int, limit: int, n_cells: int) -> None:
+        """Set the length of a text, and leave out the sequences that an empty KV cache has no room for."""
+        super().set_max_tokens(seq, requested, limit, n_cells)
         room = n_cells - len(self._prompt.tokens)
         most_sequences = max(1, room // max(1, seq.max_tokens - 1))
         self._prompt.sequences = self._prompt.sequences[:most_sequences]
 
-    def begin(self, seq: Sequence) -> None:
-        """See `DecodingStrategy.begin`."""
+    def begin_sequence(self, seq: Sequence) -> None:
+        """Fork a sequence off the prompt."""
         if not seq.has_begun:
-            self._tools.cells.fork(seq)
-            self._holders.hold(seq, ())
+            self._parts.cells.fork(seq)
+            self._index.set(seq, ())
         seq.state = "idle"
 
-    def take(self, seq: Sequence, logits: Logits, beside: Many[Logits]) -> None:
-        """See `DecodingStrategy.take`."""
+    def process_logits(self, seq: Sequence, logits: Logits, negative_logits: abc.Sequence[Logits]) -> None:
+        """Add a distribution to the tree, or go on to the next token of the text."""
         if seq.state != "running":  # when one sequence ends, all end with it
             return
         task = self._tasks[seq]
-        self._holders.hold(seq, tuple(seq.tokens))
-        if len(seq.tokens) < len(task.path):  # tokens that no sequence holds any more are evaluated again, one by one
+        self._index.set(seq, tuple(seq.tokens))
+        if len(seq.tokens) < len(task.path):  # tokens that no sequence has any more are evaluated again, one by one
             seq.tokens.append(task.path[len(seq.tokens)])
-        elif self._tree.take(task, *self._outlook(logits)):
+        elif self._tree.add_result(task, *self._distribution(logits)):
             seq.tokens.append(task.path[-1])
         else:
             del self._tasks[seq]
             seq.state = "idle"
 
     def after_step(self) -> None:
-        """Tells the nodes that can be told now, and gives idle sequences the texts that are evaluated next."""
+        """Report nodes, and give idle sequences the texts that are evaluated next."""
         if not self._prompt.living:
             return
         if not self._has_begun:
             self._has_begun = True
             assert self._prompt.logits is not None
-            (root,) = self._tree.wanted(1)
-            self._tree.take(root, *self._outlook(self._prompt.logits))
-        self._tools.output.found(self._found())
+            (root,) = self._tree.pop_next(1)
+            self._tree.add_result(root, *self._distribution(self._prompt.logits))
+        self._parts.output.add_nodes(self._new_nodes())
         if self._tree.is_done:
             for seq in self._prompt.living:
-                self._tools.decoding.finish(seq, "stop" if self._tree.is_whole else "length", None)
+                self._parts.runner.finish(seq, "stop" if self._tree.is_complete else "length", None)
         else:
-            self._go_on()
+            self._assign()
 
-    def lost(self, row: Sequence | None) -> list[Sequence]:
-        """All sequences: a text that one of them can't evaluate, no other one can evaluate either."""
-        return self._prompt.living
-
-    def _found(self) -> Iterator[NodeEvent]:
+    def _new_nodes(self) -> abc.Iterator[NodeEvent]:
         for node, is_new in self._tree.nodes():
-            event = self._teller.event(node)
+            event = self._detokenizer.event(node)
             if is_new:
                 self._n_new += len(event.tokens)
                 yield event
 
-    def _go_on(self) -> None:
+    def _assign(self) -> None:
         sequences = self._prompt.living
-        wanted = self._tree.wanted((len(sequences) + 1) // 2 - len(self._tasks))
-        spare = self._spare(sequences, wanted) if wanted else iter(())
-        for candidate in wanted:
+        candidates = self._tree.pop_next((len(sequences) + 1) // 2 - len(self._tasks))
+        spare = self._spare(sequences, candidates) if candidates else iter(())
+        for candidate in candidates:
             before = candidate.path[:-1]
-            source, n_tokens = self._holders.best(before)
+            source, n_tokens = self._index.longest(before)
             longer = before[: n_tokens + 1]
             if n_tokens < len(before) and any(task.path[: n_tokens + 1] == longer for task in self._tasks.values()):
-                self._tree.give_back(candidate)  # it waits for a sequence that will soon hold more of it
+                self._tree.put_back(candidate)  # it waits for a sequence that will soon have more of it
                 continue
             is_at_end = source.state == "idle" and len(source.tokens) == n_tokens
             seq = source if is_at_end else next(each for each in spare if each.state == "idle")
-            self._hold(seq, source, len(self._prompt.tokens) + n_tokens)
-            self._holders.hold(seq, before[:n_tokens])
+            self._fork(seq, source, len(self._prompt.tokens) + n_tokens)
+            self._index.set(seq, before[:n_tokens])
             seq.tokens = list(candidate.path[: n_tokens + 1])
             seq.state = "running"
             self._tasks[seq] = candidate
 
-    def _hold(self, seq: Sequence, source: Sequence, n_tokens: int) -> None:
-        """Lets a sequence hold only the first `n_tokens` of the source, which may be the sequence itself."""
-        backend = self._tools.backend
+    def _fork(self, seq: Sequence, source: Sequence, n_tokens: int) -> None:
+        """Give a sequence the first `n_tokens` of the source, which may be the sequence itself, and nothing else."""
+        backend = self._parts.backend
         assert seq.seq_id is not None
         assert source.seq_id is not None
         if seq is source:
             backend.truncate(seq.seq_id, n_tokens)
             return
         backend.remove(seq.seq_id)
-        self._tools.cells.fork_seq(source.seq_id, seq.seq_id, n_tokens)
+        self._parts.cells.fork_seq(source.seq_id, seq.seq_id, n_tokens)
 
-    def _spare(self, sequences: list[Sequence], wanted: list[Candidate]) -> Iterator[Sequence]:
-        """All sequences, in this order: those whose texts aren't needed, then those whose texts are needed last."""
-        coming = self._tree.coming(_IN_SIGHT * len(sequences))
-        texts = dict.fromkeys(each.path[:-1] for each in (*wanted, *coming))
-        needed = dict.fromkeys(self._holders.best(text)[0] for text in texts)
+    def _spare(self, sequences: list[Sequence], candidates: list[Candidate]) -> abc.Iterator[Sequence]:
+        """Yield the sequences whose texts aren't needed, then the others, the one that is needed last first."""
+        coming = self._tree.peek(_LOOK_AHEAD * len(sequences))
+        texts = dict.fromkeys(each.path[:-1] for each in (*candidates, *coming))
+        needed = dict.fromkeys(self._index.longest(text)[0] for text in texts)
         return iter([*(seq for seq in sequences if seq not in needed), *reversed(needed)])
 
-    def _outlook(self, logits: Logits) -> tuple[list[tuple[int, float]], float]:
-        """The likeliest tokens of a row with their log-probabilities, and its entropy."""
-        _, top = self._tools.backend.logprobs(logits, 0, self._top_k)
-        return top, self._tools.backend.entropy(logits)
+    def _distribution(self, logits: Logits) -> tuple[list[tuple[int, float]], float]:
+        """Return the most probable tokens with their log-probabilities, and the entropy."""
+        _, top = self._parts.backend.logprobs(logits, 0, self._top_k)
+        return top, self._parts.backend.entropy(logits)
 
 
-class Holders:
-    """Knows which sequences hold each beginning of a text, so that texts needn't be compared one by one.
+class TextIndex:
+    """Finds the sequence that has the longest beginning of a text in its cells.
 
-    With 127 sequences, comparing took 50 ms of each step.
+    Every beginning of every text is a key. To compare the texts one by one took 50 ms of each step with 127 sequences.
     """
 
     def __init__(self) -> None:
         self._texts: dict[Sequence, Path] = {}
-        self._of: dict[Path, dict[Sequence, None]] = {}
+        self._sequences: dict[Path, dict[Sequence, None]] = {}
 
-    def hold(self, seq: Sequence, text: Path) -> None:
-        """From now on, a sequence holds this text. The token that it is evaluating isn't in it."""
+    def set(self, seq: Sequence, text: Path) -> None:
+        """Set the text of a sequence, without the token that it is evaluating."""
         before = self._texts.get(seq, ())
         n_same = sum(takewhile(bool, map(eq, before, text)))
         for end in range(n_same + 1, len(before) + 1):
-            del self._of[before[:end]][seq]
+            del self._sequences[before[:end]][seq]
         for end in range(n_same + 1 if seq in self._texts else 0, len(text) + 1):
-            self._of.setdefault(text[:end], {})[seq] = None
+            self._sequences.setdefault(text[:end], {})[seq] = None
         self._texts[seq] = text
 
-    def best(self, text: Path) -> tuple[Sequence, int]:
-        """The sequence that holds most of a text, and how many of its tokens. If several do, one that can go on."""
-        n_tokens = next(n for n in range(len(text), -1, -1) if self._of.get(text[:n]))
-        holders = self._of[text[:n_tokens]]
-        goes_on = (seq for seq in holders if seq.state == "idle" and len(self._texts[seq]) == n_tokens)
-        return next(goes_on, next(iter(holders))), n_tokens
+    def longest(self, text: Path) -> tuple[Sequence, int]:
+        """Return the sequence that has most of a text, and the number of these tokens. It prefers an idle sequence."""
+        n_tokens = next(n for n in range(len(text), -1, -1) if self._sequences.get(text[:n]))
+        found = self._sequences[text[:n_tokens]]
+        idle = (seq for seq in found if seq.state == "idle" and len(self._texts[seq]) == n_tokens)
+        return next(idle, next(iter(found))), n_tokens

@@ -1,131 +1,130 @@
-"""`Sampling`: each sequence of a prompt draws its tokens, one in each step."""
+"""`Sampling`: each sequence of a prompt samples its tokens, one in each step."""
 
-from collections.abc import Sequence as Many
+from collections import abc
 
 from srb.engine.backend import Logits
 from srb.engine.constraints.base import SamplingInput
-from srb.engine.decoding.strategy import PromptStrategy
+from srb.engine.decoding.base import DecodingStrategy
 from srb.engine.sequence import Sequence
 from srb.errors import BackendError
 
-# `NegativeStrategy`: the way of a prompt whose sequences are companions, which have the tokens that their leaders draw.
 
-
-class NegativeStrategy(PromptStrategy):
-    """Has no rows: those of its sequences come together with those of their leaders."""
-
-    def lost(self, row: Sequence | None) -> list[Sequence]:
-        """The leaders, which can't go on without their companions."""
-        return [seq.positive for seq in self._prompt.living if seq.positive]
-
-
-class Sampling(PromptStrategy):
-    """Draws the next token of a sequence from its logits, as its rules let it, and ends it where its text ends."""
+class Sampling(DecodingStrategy[Sequence]):
+    """Samples the next token of each sequence, as its constraints allow, and ends the sequence where its text ends."""
 
     is_divisible = True
 
     @property
     def rows(self) -> list[Sequence]:
-        """See `DecodingStrategy.rows`."""
+        """The running sequences."""
         return [seq for seq in self._prompt.sequences if seq.state == "running"]
 
-    def begin(self, seq: Sequence) -> None:
-        """See `DecodingStrategy.begin`. The next token is drawn from logits that were kept: those of the prompt,
-        mostly."""
+    def begin_sequence(self, seq: Sequence) -> None:
+        """Fork a sequence off its prompt, and sample from stored logits: mostly those of the prompt's last token."""
         for each in seq.group:
             if not each.has_begun:
-                self._tools.cells.fork(each)
+                self._parts.cells.fork(each)
         for each in seq.group:
             each.state, each.n_pending_recompute = "running", 0
-        first, *beside = self._tools.memory.logits(seq)
-        self.take(seq, first, beside)
+        first, *negative_logits = self._parts.rollback.logits(seq)
+        self.process_logits(seq, first, negative_logits)
 
-    def take(self, seq: Sequence, logits: Logits, beside: Many[Logits]) -> None:
-        """See `DecodingStrategy.take`. Draws a token, unless the row was one that the sequence had drawn before."""
+    def process_logits(self, seq: Sequence, logits: Logits, negative_logits: abc.Sequence[Logits]) -> None:
+        """Sample a token, unless the sequence has the next one already, and evaluates it again."""
         if seq.state != "running":
             return
         if seq.max_tokens == 0:
-            self._tools.decoding.finish(seq, "length", None)
+            self._parts.runner.finish(seq, "length", None)
             return
-        if seq.n_pending_recompute:  # it evaluates tokens again that it has drawn before, so there is nothing to draw
+        if seq.n_pending_recompute:  # its next token is known
             for each in seq.group:
                 each.n_pending_recompute -= 1
             if len(seq.computed_tokens) == seq.n_final:
-                self._tools.memory.keep(seq, logits, beside)
+                self._parts.rollback.keep(seq, logits, negative_logits)
             return
         try:
-            token, n_back = self._draw(seq, SamplingInput(logits, beside))
+            token, n_back = self._sample(seq, SamplingInput(logits, negative_logits))
         except BackendError as error:
-            self.fail(seq, error)
+            self.fail_sequence(seq, error)
             return
         if len(seq.rollback_window) + n_back == 1:  # this token is the first that may be taken back
-            self._tools.memory.keep(seq, logits, beside)
+            self._parts.rollback.keep(seq, logits, negative_logits)
         self._go_on(seq, token, n_back)
 
-    def _draw(self, seq: Sequence, draw: SamplingInput) -> tuple[int, int]:
-        """Draws a token, and returns how many of the last tokens are to be taken back, too. Raises `BackendError`."""
-        output, backend = self._tools.output, self._tools.backend
+    def failed_sequences(self, row: Sequence | None) -> list[Sequence]:
+        return self._prompt.living if row is None else [row]
+
+    def _sample(self, seq: Sequence, inputs: SamplingInput) -> tuple[int, int]:
+        """Sample a token, and return it with the number of tokens to take back. Raises `BackendError`."""
+        output, backend = self._parts.output, self._parts.backend
         if seq.sampler is None:
             seq.sampler = self.new_sampler(seq.params, (*seq.resumed_tokens, *seq.tokens))
         for constraint in seq.constraints:
-            constraint.before(draw)
+            constraint.before_sampling(inputs)
         if seq.may_go_back:
             seq.sampler.hold(len(seq.rollback_window))
-        token = seq.sampler.sample(draw.logits, draw.excluded, draw.biases)
-        reported = self._active.report.of(seq, token, draw.model)
+        token = seq.sampler.sample(inputs.logits, inputs.excluded, inputs.biases)
+        details = self._active.report.details(seq, token, inputs.model_logits)
         piece = output.piece(seq, token, seq.length)
         is_last = backend.tokenizer.is_end(token) or len(seq.tokens) + 1 == seq.max_tokens
-        n_back = n_held = 0
+        n_back = rollback_window = 0
         for constraint in seq.constraints:
-            n_back = max(n_back, constraint.after(draw, token, piece, is_last=is_last))
-            n_held = max(n_held, constraint.n_held)
+            n_back = max(n_back, constraint.after_sampling(inputs, token, piece, is_last=is_last))
+            rollback_window = max(rollback_window, constraint.rollback_window)
         self._measure(seq)
         seq.tokens.append(token)
-        seq.rollback_window.append((token, reported, piece))
+        seq.rollback_window.append((token, details, piece))
         if n_back:
             del seq.rollback_window[-n_back:]
-        while len(seq.rollback_window) > n_held:
-            output.goes_on(seq, *seq.rollback_window.pop(0))
+        while len(seq.rollback_window) > rollback_window:
+            output.add_token(seq, *seq.rollback_window.pop(0))
         return token, n_back
 
     def _measure(self, seq: Sequence) -> None:
-        tools, active = self._tools, self._active
-        tools.totals.tokens_generated += 1
+        parts, active = self._parts, self._active
+        parts.totals.tokens_generated += 1
         if not active.has_tokens:
             active.has_tokens = True
-            tools.observe("first_token", tools.clock() - active.arrived)
+            parts.observe("first_token", parts.clock() - active.arrived)
         elif seq.tokens:
-            tools.observe("next_token", tools.decoding.now - seq.sampled_at)
-        seq.sampled_at = tools.decoding.now
+            parts.observe("next_token", parts.runner.now - seq.sampled_at)
+        seq.sampled_at = parts.runner.now
 
     def _go_on(self, seq: Sequence, token: int, n_back: int) -> None:
-        """Lets a sequence go back, end, or have its next row."""
-        finish = self._tools.decoding.finish
+        """Roll a sequence back, end it, or let it have its next row."""
+        finish = self._parts.runner.finish
         if n_back:
-            self._go_back(seq, n_back)
-        elif self._tools.backend.tokenizer.is_end(token):
+            self._roll_back(seq, n_back)
+        elif self._parts.backend.tokenizer.is_end(token):
             finish(seq, "stop", None)
         elif seq.text.matched:
             finish(seq, "stop", seq.text.matched)
         elif len(seq.tokens) == seq.max_tokens:
             finish(seq, "length", None)
         else:
-            self._tools.memory.move_on(seq)
+            self._parts.rollback.move_on(seq)
 
-    def _go_back(self, seq: Sequence, n_tokens: int) -> None:
-        """Takes the last tokens of a sequence back. Another one is drawn in place of the first of them.
+    def _roll_back(self, seq: Sequence, n_tokens: int) -> None:
+        """Take back the last tokens of a sequence. Another token is then sampled in place of the first of them.
 
-        Logits are kept only where held-back text begins: a copy for each token of it would mostly be made in vain. So
-        behind another token, the next step draws, and this token is evaluated again before.
+        Logits are stored only where the rollback window begins: most copies for other tokens would be in vain. If the
+        sequence goes back to another token, the next step evaluates that token again.
         """
         assert seq.sampler
         del seq.tokens[-n_tokens:]
         for constraint in seq.constraints:
-            constraint.taken_back()
+            constraint.rolled_back()
         seq.sampler.go_back(n_tokens)
-        self._tools.memory.go_back(seq)
+        self._parts.rollback.go_back(seq)
         for each in seq.group:
             each.saved = min(each.saved, each.n_computed)
-        if not seq.tokens or seq.n_pending_recompute < 0:  # nothing is evaluated again: the logits were kept
+        if not seq.tokens or seq.n_pending_recompute < 0:  # there is nothing to evaluate: the logits are stored
             seq.state = "prefilling"
-            self._tools.scheduler.prefilling.append(seq)
+            self._parts.scheduler.prefilling.append(seq)
+
+
+class NegativeStrategy(DecodingStrategy[Sequence]):
+    """The strategy of a negative prompt. Its sequences get the tokens, and share the batches, of their positives."""
+
+    def failed_sequences(self, row: Sequence | None) -> list[Sequence]:
+        return [seq.positive for seq in self._prompt.living if seq.positive]

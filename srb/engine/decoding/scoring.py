@@ -1,71 +1,65 @@
-"""`PromptScoring`: finds and tells the log-probabilities of prompts' own tokens, for requests that want them."""
+"""`Scoring`: log-probabilities of given tokens. `PromptScoring`: those of the prompt's own tokens."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from srb.engine.backend import Backend, Logprobs
+from srb.engine.decoding.base import EngineParts
 from srb.engine.decoding.sampling import Sampling
 from srb.engine.events import Token
 from srb.engine.listener import Listener
 from srb.engine.output.logprobs import token_of
 from srb.engine.output.processor import OutputProcessor
-from srb.engine.sequence import ActiveRequest, Prompt, Sequence
-
-# `GivenTokens`: stands in for the sampler of an alternative that is scored, whose tokens are known before they are
-# drawn. So a continuation is scored like an alternative is drawn: it is forked off its prompt, and each token is
-# reported with the log-probability that it has there. But nobody needs to wait for a token before the next one is
-# evaluated. The planner evaluates them together (`Row.draft_tokens`), up to 128 of them in a step, and then they are
-# drawn one after the other.
+from srb.engine.sequence import Prompt, Sequence
 
 
 class Scoring(Sampling):
-    """Draws the given tokens. All are evaluated ahead but the end, which needs no row.
+    """Gives each alternative the tokens of its candidate, and reports their log-probabilities.
 
-    With blocks (`Backend.block_size`) each is in a row of its own, as if it were drawn.
+    An alternative is forked off its prompt as for sampling. But all of its tokens are draft tokens, up to 128 in a
+    batch, except the last, which is never evaluated. With blocks (`Backend.block_size`), each has a batch of its own.
     """
 
+    def __init__(self, prompt: Prompt, parts: EngineParts) -> None:
+        super().__init__(prompt, parts)
+        for seq in prompt.sequences:
+            tokens = self._active.request.candidates[seq.index]
+            seq.params = replace(seq.params, max_tokens=len(tokens))
+            seq.sampler = GivenTokenSampler(tokens[len(seq.resumed_tokens) :])
+
     def before_step(self) -> None:
-        """Sets which tokens are evaluated ahead."""
+        """Set the draft tokens."""
         for seq in self.rows if not self._prompt.block_size else ():
             seq.draft_tokens = self._active.request.candidates[seq.index][seq.length : -1]
 
 
-class GivenTokens:
-    """Draws the given tokens, whatever the logits are. Implements `srb.engine.backend.Sampler`."""
+class GivenTokenSampler:
+    """A `srb.engine.backend.Sampler` that returns given tokens, whatever the logits are."""
 
     def __init__(self, tokens: tuple[int, ...]) -> None:
         self._left = iter(tokens)
 
     def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
-        """The next token."""
+        """Return the next token."""
         return next(self._left)
 
     def hold(self, n_tokens: int) -> None:
-        """Given tokens stay."""
+        """Do nothing: given tokens are never taken back."""
 
     def go_back(self, n_tokens: int) -> None:
-        """Given tokens stay."""
+        """Do nothing: given tokens are never taken back."""
 
     def forced(self, most: int) -> tuple[int, ...]:
-        """Nobody asks: the way knows them."""
+        """Return nothing: the strategy sets the draft tokens."""
         return ()
 
     def logprobs(self, token: int, top: int) -> Logprobs:
-        """Nothing else could have been drawn."""
+        """Return probability 1 for the given token."""
         return 0.0, [(token, 0.0)][:top]
 
     def close(self) -> None:
-        """There is nothing to free."""
-
-
-def give_tokens(active: ActiveRequest) -> None:
-    """Gives the alternatives of a request their tokens, if these are scored and not drawn."""
-    candidates = active.request.candidates
-    for seq in active.sequences if candidates else ():
-        tokens = candidates[seq.index]
-        seq.params = replace(seq.params, max_tokens=len(tokens))
-        seq.sampler = GivenTokens(tokens[len(seq.resumed_tokens) :])
+        """Do nothing: there is nothing to free."""
 
 
 class PromptScoring(Listener):
@@ -106,4 +100,4 @@ class PromptScoring(Listener):
         scores.told = scores.end
         for seq in prompt.living:
             for reported in tokens:
-                self._output.say(seq, [reported], seq.precede(reported.piece))
+                self._output.add_text(seq, [reported], seq.push_prompt(reported.piece))

@@ -1,83 +1,82 @@
-"""`SpeculativeSampling`: draws as `Sampling` does, and evaluates what will probably be drawn together with the last
-token.
+"""`SpeculativeSampling`: samples from draft tokens that were evaluated together with the last token.
 
-An example: after "the old" the guess is " man and the sea". The step evaluates " old", " man", " and", " the" and
-" sea" at once, which takes little longer than one of them. Then tokens are drawn one after the other, from the logits
-behind each. If these are " man", " and", " a", the logits behind " the" and " sea" are those of another text: nobody is
-told of them, and their cells are emptied. So three tokens came with one step, and without a guess they are the same.
+An example: the draft tokens after "the old" are " man and the sea". The step evaluates " old", " man", " and", " the"
+and " sea" at once, which takes little longer than evaluating " old". Then tokens are sampled one after the other, each
+from the logits of its place. If these are " man", " and", " a", the logits after " the" and " sea" belong to another
+text: they are dropped, and the cells are emptied. So the step gives three tokens, the same as without draft tokens.
 
-`engine/guesses/` says what is guessed, and how many of these tokens are worth a row. Leviathan, Kalman and Matias,
-"Fast inference from Transformers via speculative decoding" (ICML 2023), accept tokens by a rule that keeps the
-distribution. Here the sampler draws each token, as it does without guesses. So the text of a seed can only change with
-the last bits of logits, which depend on the rows that are evaluated together.
+`srb.engine.spec_decode` proposes draft tokens, and computes how many of them are worth a row. Leviathan, Kalman and
+Matias, "Fast inference from Transformers via speculative decoding" (ICML 2023), accept draft tokens with a probability
+that keeps the distribution. Here the sampler samples each token, as it does without draft tokens. So the text of a seed
+can only change with the last bits of the logits, which depend on what else is in the batch.
 """
 
-from collections.abc import Sequence as Many
+from collections import abc
 from dataclasses import replace
 
 from srb.engine.backend import Logits
 from srb.engine.batch import in_use
+from srb.engine.decoding.base import EngineParts
 from srb.engine.decoding.sampling import Sampling
-from srb.engine.decoding.strategy import EngineParts
 from srb.engine.sequence import Prompt, Sequence
-from srb.engine.spec_decode.base import AcceptanceRate
+from srb.engine.spec_decode.base import DraftBudget
 from srb.engine.spec_decode.proposers import proposers_of
 
 
 class SpeculativeSampling(Sampling):
-    """Draws the tokens of a sequence, several in a step where these were guessed."""
+    """Samples several tokens of a sequence in a step where the draft tokens are right."""
 
-    def __init__(self, prompt: Prompt, tools: EngineParts) -> None:
-        super().__init__(prompt, tools)
-        self._guesses = proposers_of(prompt, tools.backend)
-        self._n_before: dict[Sequence, int] = {}  # how many tokens each had before the step
-        self._evaluated: list[Sequence] = []  # those whose guesses were in the last decode
+    def __init__(self, prompt: Prompt, parts: EngineParts) -> None:
+        super().__init__(prompt, parts)
+        self._proposers = proposers_of(prompt, parts.backend)
+        self._n_before: dict[Sequence, int] = {}  # the number of tokens before the step
+        self._drafted: list[Sequence] = []  # those that had draft tokens in the last batch
 
     def before_step(self) -> None:
-        """Guesses what each sequence says next."""
+        """Propose draft tokens for each sequence."""
         for seq in self.rows:
-            seq.draft_tokens = self._ahead(seq)
+            seq.draft_tokens = self._draft(seq)
             self._n_before[seq] = len(seq.tokens)
 
-    def _ahead(self, seq: Sequence) -> Many[int]:
-        """The guessed tokens that are worth a row, and have room: the last token of a text is never evaluated."""
+    def _draft(self, seq: Sequence) -> abc.Sequence[int]:
+        """Return the draft tokens that are worth a row, and fit: the last token of a text is never evaluated."""
         room = seq.max_tokens - 1 - seq.n_own
-        backend, scheduler = self._tools.backend, self._tools.scheduler
+        backend, scheduler = self._parts.backend, self._parts.scheduler
         n_rows = scheduler.leased
-        guesses = [guess for guess in self._guesses.get(seq, ()) if n_rows <= guess.most_rows and room > 0]
-        if not guesses:
+        proposers = [each for each in self._proposers.get(seq, ()) if n_rows <= each.max_rows and room > 0]
+        if not proposers:
             return ()
-        most = min(room, backend.n_outputs // n_rows)  # the others may guess as many
-        worth = AcceptanceRate(n_rows, seq.position, backend.costs.among(in_use(scheduler.prompts)), most)
-        best: Many[int] = ()
-        for guess in guesses:
-            if tokens := guess.next(worth):
-                n, saved = worth.of(guess.trust, len(tokens))
-                worth = replace(worth, least=saved)
+        max_tokens = min(room, backend.n_outputs // n_rows)  # the other rows may have as many
+        budget = DraftBudget(n_rows, seq.position, backend.costs.among(in_use(scheduler.prompts)), max_tokens)
+        best: abc.Sequence[int] = ()
+        for proposer in proposers:
+            if tokens := proposer.propose(budget):
+                n, seconds = budget.best(proposer.acceptance_rate, len(tokens))
+                budget = replace(budget, min_saved=seconds)
                 best = tokens[:n] or best
         return best
 
-    def begin(self, seq: Sequence) -> None:
-        """See `DecodingStrategy.begin`."""
+    def begin_sequence(self, seq: Sequence) -> None:
+        """Begin without draft tokens."""
         seq.draft_tokens, self._n_before[seq] = (), len(seq.tokens)
-        super().begin(seq)
+        super().begin_sequence(seq)
 
-    def take(self, seq: Sequence, logits: Logits, beside: Many[Logits]) -> None:
-        """See `DecodingStrategy.take`. Counts the tokens that were guessed, and those of them that were drawn."""
+    def process_logits(self, seq: Sequence, logits: Logits, negative_logits: abc.Sequence[Logits]) -> None:
+        """Count the draft tokens and the accepted ones, and sample."""
         if seq.state == "running":
             is_first = len(seq.tokens) == self._n_before[seq]
             self._count(seq, *((len(seq.draft_tokens), 0) if is_first else (0, 1)))
-        super().take(seq, logits, beside)
+        super().process_logits(seq, logits, negative_logits)
 
     def _count(self, seq: Sequence, n_drafted: int, n_accepted: int) -> None:
-        for counts in (seq, self._tools.totals):
+        for counts in (seq, self._parts.totals):
             counts.n_drafted += n_drafted
             counts.n_accepted += n_accepted
         if n_drafted:
-            self._evaluated.append(seq)
+            self._drafted.append(seq)
 
     def after_step(self) -> None:
-        """Empties the cells of tokens that were guessed and not drawn."""
-        for seq in self._evaluated:
-            self._tools.cells.repair(seq)
-        self._evaluated = []
+        """Empty the cells of draft tokens that weren't accepted."""
+        for seq in self._drafted:
+            self._parts.cells.repair(seq)
+        self._drafted = []

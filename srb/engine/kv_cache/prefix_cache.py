@@ -113,7 +113,7 @@ class PrefixCache(Listener):
 
     def forked(self, seq: Sequence) -> None:
         """See `Listener.forked`."""
-        if seq.strategy.holds_texts:
+        if seq.strategy.caches_texts:
             self.add(seq)
 
     def gives_away(self, prompt: Prompt) -> None:

@@ -146,7 +146,7 @@ class RetentionPolicy(Listener):
             self._keep(prompt, prompt.packed, seq_id, prompt.logits, prompt.scores)
 
     def _keep_answer(self, seq: Sequence, seq_id: int) -> None:
-        if seq.prompt.shares and not seq.n_shifted and seq.computed_tokens and seq.strategy.holds_texts:
+        if seq.prompt.shares and not seq.n_shifted and seq.computed_tokens and seq.strategy.caches_texts:
             self._keep(seq.prompt, seq.prompt.packed + pack(seq.computed_tokens), seq_id)
 
     def _keep(

@@ -1,13 +1,13 @@
-"""Turns the bytes of tokens into text, and finds stop strings in it, one token at a time.
+"""Incremental detokenizer: turns the bytes of tokens into text, and finds stop strings in it, one token at a time.
 
-The work for a token depends only on the token's length, and not on the length of the text so far.
-
-Tokens are reported when their text is whole, one event each. So a text and its probabilities never disagree, and a stop
-string's text doesn't show while its tokens do.
+The work for a token depends only on the token's length, and not on the length of the text before it.
 """
 
 import codecs
 from collections import deque
+
+LONGEST_CHARACTER = 4
+"""The most bytes of a character in UTF-8."""
 
 
 class StopStrings:
@@ -21,7 +21,7 @@ class StopStrings:
 
     def __init__(self, strings: tuple[str, ...]) -> None:
         self.depth = [0]
-        """The length of each state's prefix: so many last characters may still become a stop string."""
+        """The length of each state's prefix: the number of last characters that may still become a stop string."""
         self.match: list[str | None] = [None]
         """The string that is complete in each state."""
         self._next: list[dict[str, int]] = [{}]
@@ -43,7 +43,7 @@ class StopStrings:
         self.match[state] = string
 
     def _link(self) -> None:
-        """Sets each state's fallback: the longest proper suffix of its prefix that is a state too."""
+        """Set each state's fallback: the longest proper suffix of its prefix that is a state too."""
         queue = deque(self._next[0].values())
         while queue:
             state = queue.popleft()
@@ -54,7 +54,7 @@ class StopStrings:
                 queue.append(child)
 
     def advance(self, state: int, char: str) -> int:
-        """The state that `char` leads to from another state."""
+        """Return the state that `char` leads to from another state."""
         while char not in self._next[state]:
             if state == 0:
                 return 0
@@ -65,13 +65,14 @@ class StopStrings:
 class IncrementalDetokenizer:
     """The text of one sequence, which grows with each token.
 
-    Bytes that aren't valid UTF-8 become U+FFFD. A character is kept back until all of its bytes have come. Text that
-    may be the beginning of a stop string is kept back, too.
+    Bytes that aren't valid UTF-8 become U+FFFD. A character waits until all of its bytes have come. Text that may be
+    the beginning of a stop string waits, too.
 
-    stops: the strings that may end the text.
+    Args:
+        stops: The strings that may end the text.
     """
 
-    __slots__ = ("_decoder", "_held", "_state", "matched", "stops")
+    __slots__ = ("_decoder", "_state", "_waiting", "matched", "stops")
 
     def __init__(self, stops: StopStrings | None = None) -> None:
         self.matched: str | None = None
@@ -79,26 +80,26 @@ class IncrementalDetokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.stops = stops
         self._state = 0
-        self._held = ""
+        self._waiting = ""
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is kept back: all text of the tokens so far has been returned."""
-        return not self._held and not self._decoder.getstate()[0]
+        """Whether nothing waits: all text of the tokens so far has been returned."""
+        return not self._waiting and not self._decoder.getstate()[0]
 
     def copy(self) -> "IncrementalDetokenizer":
-        """A copy, which can go on with other tokens."""
+        """Return a copy, which can go on with other tokens."""
         other = IncrementalDetokenizer(self.stops)
         other._decoder.setstate(self._decoder.getstate())
-        other._state, other._held, other.matched = self._state, self._held, self.matched
+        other._state, other._waiting, other.matched = self._state, self._waiting, self.matched
         return other
 
-    def precede(self, data: bytes) -> str:
-        """Takes text that comes before the first token and can't be a stop string; returns what can be shown."""
+    def push_prompt(self, data: bytes) -> str:
+        """Process text before the first token, which can't be a stop string, and return what can be shown."""
         return self._decoder.decode(data)
 
     def push(self, piece: bytes) -> str:
-        """Takes the bytes of the next token and returns the text that can now be shown, which may be none."""
+        """Process the bytes of the next token, and return the text that can be shown now; it may be empty."""
         text = self._decoder.decode(piece)
         if self.stops is None:
             return text
@@ -106,16 +107,16 @@ class IncrementalDetokenizer:
         for i, char in enumerate(text):
             state = advance(state, char)
             if matched := match[state]:
-                shown = (self._held + text[: i + 1])[: -len(matched)]
-                self.matched, self._held = matched, ""
+                shown = (self._waiting + text[: i + 1])[: -len(matched)]
+                self.matched, self._waiting = matched, ""
                 return shown
         self._state = state
-        text = self._held + text
+        text = self._waiting + text
         end = len(text) - self.stops.depth[state]
-        self._held = text[end:]
+        self._waiting = text[end:]
         return text[:end]
 
     def flush(self) -> str:
-        """Returns the text that was kept back. To be called at the end; an incomplete character is dropped."""
-        held, self._held = self._held, ""
-        return held
+        """Return the text that was waiting. Call it at the end: an incomplete character is dropped."""
+        waiting, self._waiting = self._waiting, ""
+        return waiting

@@ -1,5 +1,4 @@
-"""`OutputProcessor`: turns what happens to requests and sequences into events, and keeps these until the step returns
-them."""
+"""`OutputProcessor`: turns what happens to requests and sequences into events."""
 
 from collections.abc import Callable, Iterable
 
@@ -17,16 +16,19 @@ from srb.engine.events import (
     Token,
     Usage,
 )
+from srb.engine.output.detokenizer import LONGEST_CHARACTER
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 from srb.errors import SrbError
 
-LONGEST_CHARACTER = 4  # bytes of UTF-8
-
 
 class OutputProcessor:
-    """The events that nobody has taken yet, in order.
+    """Collects the events of a step, in order.
 
     Text becomes an event once its characters are complete and it can't become a stop string. Tokens come with it.
+
+    Args:
+        backend: The model.
+        clock: Returns the time in seconds.
     """
 
     def __init__(self, backend: Backend, clock: Callable[[], float]) -> None:
@@ -38,13 +40,13 @@ class OutputProcessor:
     def __len__(self) -> int:
         return len(self._events)
 
-    def take(self) -> list[Event]:
-        """All events since the last call."""
+    def take_events(self) -> list[Event]:
+        """Return all events since the last call."""
         events, self._events = self._events, []
         return events
 
     def start(self, active: ActiveRequest) -> None:
-        """Tells that a request was admitted. By now it is known which of its tokens come from other requests."""
+        """Add the event of a request's admission. By now it is known which of its tokens are cached."""
         request = active.request
         shared = sum(prompt.beginning.n_tokens for prompt in active.prompts if prompt.beginning)
         self._events.append(
@@ -65,16 +67,16 @@ class OutputProcessor:
         self.progress([active])
 
     def progress(self, requests: Iterable[ActiveRequest]) -> None:
-        """Tells how far the prompts of these requests are evaluated, if the requests want to know."""
+        """Add an event for each request with `return_progress`: how many of its prompt tokens are evaluated."""
         for active in dict.fromkeys(requests):
             if active.request.return_progress:
                 total = active.request.prompt_tokens - _n_cut(active)
                 self._events.append(ProgressEvent(active.id, _evaluated(active.prompts), _cached(active), total))
 
-    def precede(self, prompt: Prompt) -> None:
-        """Begins the texts of a prompt's sequences: with the whole prompt if it is echoed.
+    def start_texts(self, prompt: Prompt) -> None:
+        """Start the texts of a prompt's sequences: with the whole prompt if it is echoed.
 
-        Otherwise they begin with the prompt's last bytes, as these may be the first half of a character.
+        Otherwise they start with the prompt's last bytes, as these may be the first half of a character.
         """
         request, special = prompt.active.request, self._tokenizer.special_piece
         echoes = prompt.active.report.echoes
@@ -82,45 +84,58 @@ class OutputProcessor:
         tokens = asked if echoes else asked[-LONGEST_CHARACTER:]
         pieces = [special(token) for token in tokens]
         for seq in prompt.living:
-            text = seq.precede(b"".join(pieces))
+            text = seq.push_prompt(b"".join(pieces))
             for number, token in enumerate(seq.resumed_tokens):
                 piece = self.piece(seq, token, number)
                 seq.text.push(piece)
                 for constraint in seq.constraints:
-                    constraint.skip(piece)
+                    constraint.push_resumed(piece)
             if echoes:
-                self.say(seq, [Token(*pair, None) for pair in zip(tokens, pieces, strict=True)], text)
-
-    def goes_on(self, seq: Sequence, token: int, reported: list[Token], piece: bytes) -> None:
-        """Tells that a sequence has a token which will not be taken back, and the bytes that this adds to its text."""
-        for each in reported:
-            seq.sum_logprob += each.logprob or 0.0
-        seq.unreported_tokens.append(token)
-        self.say(seq, reported, seq.text.push(piece))
+                self.add_text(seq, [Token(*pair, None) for pair in zip(tokens, pieces, strict=True)], text)
 
     def piece(self, seq: Sequence, token: int, number: int) -> bytes:
-        """The bytes that a drawn token adds to the text. number: how many tokens come before it in the alternative."""
+        """Return the bytes that a token adds to the text.
+
+        Args:
+            seq: The alternative.
+            token: The token.
+            number: How many tokens come before it in the alternative.
+        """
         if self._tokenizer.is_end(token):
             return b""
         is_special = seq.prompt.active.request.special_tokens
         piece = self._tokenizer.special_piece(token) if is_special else self._tokenizer.piece(token)
         return piece if number else piece[len(seq.prompt.repeated) :]
 
-    def say(self, seq: Sequence, tokens: list[Token], text: str, *, is_last: bool = False) -> None:
-        """Tells text that can be shown now, and the reported tokens that it came from."""
-        self._events += seq.prompt.active.report.say(seq, tokens, text, is_last=is_last)
+    def add_token(self, seq: Sequence, token: int, details: list[Token], piece: bytes) -> None:
+        """Add a final token of a sequence.
 
-    def found(self, nodes: Iterable[NodeEvent]) -> None:
-        """Tells the nodes that an exploring request has found."""
+        Args:
+            seq: The sequence.
+            token: The token.
+            details: What `TokenReport.details` returned for it.
+            piece: The bytes that it adds to the text.
+        """
+        for each in details:
+            seq.sum_logprob += each.logprob or 0.0
+        seq.unreported_tokens.append(token)
+        self.add_text(seq, details, seq.text.push(piece))
+
+    def add_text(self, seq: Sequence, details: list[Token], text: str, *, is_last: bool = False) -> None:
+        """Add text that can be shown now, and the reported tokens that it came from."""
+        self._events += seq.prompt.active.report.text_events(seq, details, text, is_last=is_last)
+
+    def add_nodes(self, nodes: Iterable[NodeEvent]) -> None:
+        """Add the nodes that an exploring request has found."""
         self._events += nodes
 
     def stop(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
-        """Tells that a sequence ended, after the text of it that was still held back."""
+        """Add the event of a sequence's end, after the text of it that was still waiting."""
         prompt, active = seq.prompt, seq.prompt.active
-        for token, reported, piece in seq.rollback_window:
-            self.goes_on(seq, token, reported, piece)
+        for token, details, piece in seq.rollback_window:
+            self.add_token(seq, token, details, piece)
         seq.rollback_window = []
-        self.say(seq, [], seq.text.flush(), is_last=True)
+        self.add_text(seq, [], seq.text.flush(), is_last=True)
         event = StopEvent(
             active.id,
             seq.index,
@@ -131,31 +146,32 @@ class OutputProcessor:
             timings=self._timings(active, [prompt], [seq], len(seq.tokens)),
         )
         for constraint in seq.constraints:
-            event = constraint.ended(event)
-        self._events += active.report.end(event, seq.sum_logprob)
+            event = constraint.stop_event(event)
+        event = prompt.strategy.stop_event(seq, event)
+        self._events += active.report.stop_events(event, seq.sum_logprob)
 
     def error(self, active: ActiveRequest, index: int | None, error: SrbError) -> None:
-        """Tells a fault of a request, or of one of its sequences. The caller also tells what ends because of it."""
+        """Add an error of a request, or of one of its sequences. The caller also stops what ends because of it."""
         self._events.append(ErrorEvent(active.id, index, error))
 
     def done(self, active: ActiveRequest) -> None:
-        """Tells that the last sequence of a request has ended."""
+        """Add the event of a request's end."""
         finished = sum(each.finished or 0 for each in active.request.resumed)
-        begun = sum(prompt.strategy.n_resumed for prompt in active.prompts)
-        drawn = sum(prompt.strategy.n_sampled for prompt in active.prompts)
+        resumed = sum(prompt.strategy.n_resumed for prompt in active.prompts)
+        sampled = sum(prompt.strategy.n_sampled for prompt in active.prompts)
         self._events.append(
             DoneEvent(
                 request_id=active.id,
                 count=active.request.count,
-                usage=Usage(active.request.prompt_tokens, finished + begun + drawn, _cached(active)),
-                timings=self._timings(active, active.prompts, active.sequences, drawn),
+                usage=Usage(active.request.prompt_tokens, finished + resumed + sampled, _cached(active)),
+                timings=self._timings(active, active.prompts, active.sequences, sampled),
             )
         )
 
     def _timings(
         self, active: ActiveRequest, prompts: list[Prompt], sequences: list[Sequence], generated: int
     ) -> Timings:
-        """How much time the parts of a request have taken until now, with the counts for these of its prompts."""
+        """Return the time that the parts of a request have taken until now, with the counts for these prompts."""
         now = self._clock()
         admitted = now if active.admitted is None else active.admitted
         prefilled = now if active.prefilled is None else active.prefilled
@@ -172,16 +188,16 @@ class OutputProcessor:
 
 
 def _evaluated(prompts: list[Prompt]) -> int:
-    """How many tokens of prompts were evaluated for their request."""
+    """Return how many tokens of prompts were evaluated for their request."""
     return sum(prompt.n_computed - prompt.cached for prompt in prompts)
 
 
 def _cached(active: ActiveRequest) -> int:
-    """How many tokens of a request's prompts were known from other requests."""
+    """Return how many tokens of a request's prompts were cached."""
     # Tokens that a resumed alternative has generated belong to its prompt here, but not to the request's prompt.
     return min(sum(prompt.cached for prompt in active.prompts), active.request.prompt_tokens)
 
 
 def _n_cut(active: ActiveRequest) -> int:
-    """How many tokens of its prompt were left out because the context has no room for them."""
+    """Return how many tokens were left out of a prompt because the context has no room for them."""
     return max(prompt.n_cut for prompt in active.prompts)

@@ -1,19 +1,18 @@
-"""What an alternative will probably say next, so that it is evaluated before it is drawn.
+"""Speculative decoding: proposers of draft tokens, which are evaluated before they are sampled.
 
-| file | what it guesses |
+| module | what it proposes |
 |---|---|
-| `guess.py` | `Proposer`, which each of them is; read this first |
-| `worth.py` | how many guessed tokens are worth their rows |
-| `forced.py` | what a grammar leaves no choice for |
-| `lookup.py` | what the prompt, the text or a sibling has after the same words |
-| `draft.py` | what a small model says |
+| `base.py` | `Proposer`, the interface; `DraftBudget`, how many draft tokens are worth their rows |
+| `forced.py` | the text that a grammar leaves no choice for |
+| `ngram.py` | what followed the same words in the prompt, in the text, or in a sibling's text |
+| `draft_model.py` | what a small model samples |
 
-In: a sequence and its tokens. Out: tokens for `Row.draft_tokens`, which `ways/guessing.py` sets. Each token is still
-drawn from the model, by the same sampler and rules, and a wrong guess costs nothing but time. So a guess can't change
-a text, but for the last bits of its logits: rows that are evaluated together have others.
+`decoding/speculative.py` evaluates the draft tokens. Each token is still sampled from the model, by the same sampler
+and constraints, and a wrong draft costs nothing but time. So draft tokens can't change a text, but for the last bits of
+its logits, which depend on what else is in the batch.
 
-A module has a function `give`, which makes the guesses for the sequences of a prompt. Whoever adds one adds it to
-`PROPOSERS`, where those that take time come last. A sequence has the tokens of the guess that saves the most.
+To add one: write a module with a `Proposer` and a function `build`, which makes the proposers for the sequences of a
+prompt, and add the function to `PROPOSERS`. A sequence gets the draft tokens that save the most time.
 """
 
 from collections.abc import Callable
@@ -21,27 +20,30 @@ from collections.abc import Callable
 from srb.engine.backend import Backend
 from srb.engine.request import CompletionRequest
 from srb.engine.sequence import Prompt, Sequence
-from srb.engine.spec_decode import draft_model as draft
-from srb.engine.spec_decode import forced
-from srb.engine.spec_decode import ngram as lookup
+from srb.engine.spec_decode import draft_model, forced, ngram
 from srb.engine.spec_decode.base import Proposer
 
-PROPOSERS: tuple[Callable[[Prompt, Backend], dict[Sequence, Proposer]], ...] = (forced.give, lookup.give, draft.give)
+PROPOSERS: tuple[Callable[[Prompt, Backend], dict[Sequence, Proposer]], ...] = (
+    forced.build,
+    ngram.build,
+    draft_model.build,
+)
+"""Those that take time come last."""
 
 
 def may_speculate(request: CompletionRequest, backend: Backend) -> bool:
-    """Whether the texts of a request stay the same if it guesses.
+    """Return whether the texts of a request stay the same with draft tokens.
 
-    Alternatives that look at each other must all come as far in a step. Models that forget can't take a wrong guess
-    back. With blocks, a row that is evaluated together with another one has other bits.
+    Joint alternatives must get equally many tokens in a step. A model with a window can't take wrong draft tokens back.
+    With blocks, the last bits of a row depend on the other rows of its sequence.
     """
     return backend.draft_max > 0 and not (request.is_joint or backend.block_size) and backend.window is None
 
 
 def proposers_of(prompt: Prompt, backend: Backend) -> dict[Sequence, list[Proposer]]:
-    """The guesses for those sequences of a prompt that have any, those that take time last."""
+    """Return the proposers of those sequences of a prompt that have any."""
     found: dict[Sequence, list[Proposer]] = {}
-    for give in PROPOSERS:
-        for seq, guess in give(prompt, backend).items():
-            found.setdefault(seq, []).append(guess)
+    for build in PROPOSERS:
+        for seq, proposer in build(prompt, backend).items():
+            found.setdefault(seq, []).append(proposer)
     return found
