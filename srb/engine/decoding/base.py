@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -12,13 +12,13 @@ from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError
 
 if TYPE_CHECKING:
-    from srb.engine import sequence
     from srb.engine.events import StopEvent, Token
     from srb.engine.kv_cache.cells import Cells
     from srb.engine.kv_cache.rollback import Rollback
     from srb.engine.model_runner import ModelRunner
     from srb.engine.output.processor import OutputProcessor
     from srb.engine.scheduler import Scheduler
+    from srb.engine.sequence import Prompt, Sequence
     from srb.engine.stats import Measure, Totals
 
 
@@ -31,7 +31,7 @@ class Row(Protocol):
     def strategy(self) -> AnyStrategy: ...
 
     @property
-    def group(self) -> Sequence[Row]:
+    def group(self) -> abc.Sequence[Row]:
         """The row itself, then its negative sequences. They evaluate the same tokens, always in the same batch."""
 
     @property
@@ -47,7 +47,7 @@ class Row(Protocol):
         """The number of tokens after the prompt."""
 
     @property
-    def draft_tokens(self) -> Sequence[int]:
+    def draft_tokens(self) -> abc.Sequence[int]:
         """The tokens after the next one that are known or proposed, and may be evaluated in the same batch."""
 
     @property
@@ -69,8 +69,8 @@ class EngineParts:
     output: OutputProcessor
     runner: ModelRunner
     totals: Totals
-    observe: Callable[[Measure, float], object]
-    clock: Callable[[], float]
+    observe: abc.Callable[[Measure, float], object]
+    clock: abc.Callable[[], float]
 
 
 class DecodingStrategy(Generic[RowT]):
@@ -118,14 +118,14 @@ class DecodingStrategy(Generic[RowT]):
     shifts_context = False
     """Whether tokens leave its cells while it runs, so that other prompts can't share the cells."""
 
-    def __init__(self, prompt: sequence.Prompt, parts: EngineParts) -> None:
+    def __init__(self, prompt: Prompt, parts: EngineParts) -> None:
         self._prompt = prompt
         self._active = prompt.active
         self._parts = parts
         self.caches_texts = self.caches_texts and not prompt.block_size  # sampled tokens are evaluated row by row
 
     @property
-    def rows(self) -> Sequence[RowT]:
+    def rows(self) -> abc.Sequence[RowT]:
         """The rows of the next batch."""
         return ()
 
@@ -139,7 +139,7 @@ class DecodingStrategy(Generic[RowT]):
         """The number of tokens that a resumed request already had when it came."""
         return sum(len(seq.resumed_tokens) for seq in self._prompt.sequences)
 
-    def step_group(self, row: RowT) -> Hashable:
+    def step_group(self, row: RowT) -> abc.Hashable:
         """Return a key that is equal for rows which must be in the same batch.
 
         Joint alternatives of a request are in the same batches, also those of different prompts.
@@ -148,13 +148,13 @@ class DecodingStrategy(Generic[RowT]):
             return self._active
         return self._prompt if self.in_lockstep else id(row)
 
-    def preemption_group(self, seq: sequence.Sequence) -> Hashable:
+    def preemption_group(self, seq: Sequence) -> abc.Hashable:
         """Return a key that is equal for sequences which are admitted, preempted and resumed as a whole."""
         if self._active.request.is_joint and not self.n_rows:
             return self._active
         return id(seq) if self.is_divisible else self._prompt
 
-    def set_max_tokens(self, seq: sequence.Sequence, requested: int, limit: int, n_cells: int) -> None:
+    def set_max_tokens(self, seq: Sequence, requested: int, limit: int, n_cells: int) -> None:
         """Set `max_tokens` of a sequence and its negative sequences.
 
         Args:
@@ -170,7 +170,7 @@ class DecodingStrategy(Generic[RowT]):
         for each in seq.group:
             each.max_tokens = min(left, room + 1)
 
-    def begin_sequence(self, seq: sequence.Sequence) -> None:
+    def begin_sequence(self, seq: Sequence) -> None:
         """Start a sequence, or continue it after a rollback that leaves none of its tokens to evaluate.
 
         The prompt is evaluated, and so are those of its negative sequences.
@@ -179,7 +179,7 @@ class DecodingStrategy(Generic[RowT]):
     def before_step(self) -> None:
         """Prepare the next step. Called before each batch for each prompt that has cells."""
 
-    def process_logits(self, row: RowT, logits: Logits, negative_logits: Sequence[Logits]) -> None:
+    def process_logits(self, row: RowT, logits: Logits, negative_logits: abc.Sequence[Logits]) -> None:
         """Process the logits that follow a token which a row has evaluated.
 
         Called once for each token of the row, and for each draft token that turned out to be right; also after the row
@@ -194,7 +194,7 @@ class DecodingStrategy(Generic[RowT]):
     def after_step(self) -> None:
         """Finish a step. Called when all rows of a batch were processed, or all sequences that begin now have begun."""
 
-    def failed_sequences(self, row: RowT | None) -> Collection[sequence.Sequence]:
+    def failed_sequences(self, row: RowT | None) -> abc.Collection[Sequence]:
         """Return the sequences that end because a row can't be evaluated: by default all.
 
         Args:
@@ -202,7 +202,7 @@ class DecodingStrategy(Generic[RowT]):
         """
         return self._prompt.living
 
-    def stop_event(self, seq: sequence.Sequence, event: StopEvent) -> StopEvent:
+    def stop_event(self, seq: Sequence, event: StopEvent) -> StopEvent:
         """Return the event of a finished sequence, with what this strategy adds to it."""
         return event
 
@@ -226,7 +226,7 @@ class DecodingStrategy(Generic[RowT]):
         return text
 
     def add_tokens(
-        self, seq: sequence.Sequence, tokens: Sequence[int], details: Sequence[list[Token]], end: int
+        self, seq: Sequence, tokens: abc.Sequence[int], details: abc.Sequence[list[Token]], end: int
     ) -> None:
         """Extend a sequence to the first `end` tokens of a text.
 
@@ -241,7 +241,7 @@ class DecodingStrategy(Generic[RowT]):
             seq.tokens.append(tokens[place])
             self._parts.output.add_token(seq, tokens[place], details[place] if details else [], piece)
 
-    def fail_sequence(self, seq: sequence.Sequence, error: BackendError) -> None:
+    def fail_sequence(self, seq: Sequence, error: BackendError) -> None:
         """End a sequence with an error."""
         self._parts.output.error(self._active, seq.index, error)
         self._parts.runner.finish(seq, "error", None)

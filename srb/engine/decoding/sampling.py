@@ -57,13 +57,9 @@ class Sampling(DecodingStrategy[Sequence]):
     def _sample(self, seq: Sequence, inputs: SamplingInput) -> tuple[int, int]:
         """Sample a token, and return it with the number of tokens to take back. Raises `BackendError`."""
         output, backend = self._parts.output, self._parts.backend
-        if seq.sampler is None:
-            seq.sampler = self.new_sampler(seq.params, (*seq.resumed_tokens, *seq.tokens))
         for constraint in seq.constraints:
             constraint.before_sampling(inputs)
-        if seq.may_go_back:
-            seq.sampler.hold(len(seq.rollback_window))
-        token = seq.sampler.sample(inputs.logits, inputs.excluded, inputs.biases)
+        token = self._next_token(seq, inputs)
         details = self._active.report.details(seq, token, inputs.model_logits)
         piece = output.piece(seq, token, seq.length)
         is_last = backend.tokenizer.is_end(token) or len(seq.tokens) + 1 == seq.max_tokens
@@ -79,6 +75,13 @@ class Sampling(DecodingStrategy[Sequence]):
         while len(seq.rollback_window) > rollback_window:
             output.add_token(seq, *seq.rollback_window.pop(0))
         return token, n_back
+
+    def _next_token(self, seq: Sequence, inputs: SamplingInput) -> int:
+        if seq.sampler is None:
+            seq.sampler = self.new_sampler(seq.params, (*seq.resumed_tokens, *seq.tokens))
+        if seq.may_go_back:
+            seq.sampler.hold(len(seq.rollback_window))
+        return seq.sampler.sample(inputs.logits, inputs.excluded, inputs.biases)
 
     def _measure(self, seq: Sequence) -> None:
         parts, active = self._parts, self._active

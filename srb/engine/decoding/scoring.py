@@ -1,10 +1,9 @@
 """`Scoring`: log-probabilities of given tokens. `PromptScoring`: those of the prompt's own tokens."""
 
-from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
-from srb.engine.backend import Backend, Logprobs
+from srb.engine.backend import Backend
+from srb.engine.constraints.base import SamplingInput
 from srb.engine.decoding.base import EngineParts
 from srb.engine.decoding.sampling import Sampling
 from srb.engine.events import Token
@@ -24,42 +23,15 @@ class Scoring(Sampling):
     def __init__(self, prompt: Prompt, parts: EngineParts) -> None:
         super().__init__(prompt, parts)
         for seq in prompt.sequences:
-            tokens = self._active.request.candidates[seq.index]
-            seq.params = replace(seq.params, max_tokens=len(tokens))
-            seq.sampler = GivenTokenSampler(tokens[len(seq.resumed_tokens) :])
+            seq.params = replace(seq.params, max_tokens=len(self._active.request.candidates[seq.index]))
 
     def before_step(self) -> None:
         """Set the draft tokens."""
         for seq in self.rows if not self._prompt.block_size else ():
             seq.draft_tokens = self._active.request.candidates[seq.index][seq.length : -1]
 
-
-class GivenTokenSampler:
-    """A `srb.engine.backend.Sampler` that returns given tokens, whatever the logits are."""
-
-    def __init__(self, tokens: tuple[int, ...]) -> None:
-        self._left = iter(tokens)
-
-    def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
-        """Return the next token."""
-        return next(self._left)
-
-    def hold(self, n_tokens: int) -> None:
-        """Do nothing: given tokens are never taken back."""
-
-    def go_back(self, n_tokens: int) -> None:
-        """Do nothing: given tokens are never taken back."""
-
-    def forced(self, most: int) -> tuple[int, ...]:
-        """Return nothing: the strategy sets the draft tokens."""
-        return ()
-
-    def logprobs(self, token: int, top: int) -> Logprobs:
-        """Return probability 1 for the given token."""
-        return 0.0, [(token, 0.0)][:top]
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to free."""
+    def _next_token(self, seq: Sequence, inputs: SamplingInput) -> int:
+        return self._active.request.candidates[seq.index][seq.length]
 
 
 class PromptScoring(Listener):

@@ -6,7 +6,8 @@ stop string's text isn't shown while its tokens are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import abc
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from srb.engine.model import Tokenizer
 from srb.engine.request import CompletionRequest, Resumed
 
 if TYPE_CHECKING:
-    from srb.engine import sequence
+    from srb.engine.sequence import Sequence
 
 
 def report_of(request: CompletionRequest, backend: Backend) -> TokenReport:
@@ -44,13 +45,11 @@ class TokenReport:
         self.echoes = request.echo and not request.resumed
         self._id = request.id
 
-    def details(self, seq: sequence.Sequence, token: int, logits: Logits) -> list[Token]:
+    def details(self, seq: Sequence, token: int, logits: Logits) -> list[Token]:
         """Return what is reported of a token that was just sampled from these logits. Raises `BackendError`."""
         return []
 
-    def text_events(
-        self, seq: sequence.Sequence, details: list[Token], text: str, *, is_last: bool = False
-    ) -> Iterable[Event]:
+    def text_events(self, seq: Sequence, details: list[Token], text: str, *, is_last: bool = False) -> Iterable[Event]:
         """Return the events of text that can be shown now.
 
         Args:
@@ -76,13 +75,11 @@ class TokenIdReport(TokenReport):
         super().__init__(request)
         self._waiting: dict[int, tuple[list[Token], str]] = {}  # by index
 
-    def details(self, seq: sequence.Sequence, token: int, logits: Logits) -> list[Token]:
+    def details(self, seq: Sequence, token: int, logits: Logits) -> list[Token]:
         """Return the token's id."""
         return [Token(token, b"", None)]
 
-    def text_events(
-        self, seq: sequence.Sequence, details: list[Token], text: str, *, is_last: bool = False
-    ) -> Iterator[Event]:
+    def text_events(self, seq: Sequence, details: list[Token], text: str, *, is_last: bool = False) -> Iterator[Event]:
         """Yield the events of all waiting tokens if their text is complete."""
         waiting, before = self._waiting.pop(seq.index, ([], ""))
         details, text = waiting + details, before + text
@@ -91,7 +88,7 @@ class TokenIdReport(TokenReport):
         else:
             self._waiting[seq.index] = details, text
 
-    def _complete(self, seq: sequence.Sequence, details: list[Token], text: str) -> Iterator[Event]:
+    def _complete(self, seq: Sequence, details: list[Token], text: str) -> Iterator[Event]:
         if text or details:
             ids = tuple(token.id for token in details)
             yield StreamEvent(self._id, seq.index, text, ids, drawn=tuple(seq.unreported_tokens))
@@ -109,7 +106,7 @@ class LogprobsReport(TokenIdReport):
         self._has_ids = request.return_tokens
         self._backend = backend
 
-    def details(self, seq: sequence.Sequence, token: int, logits: Logits) -> list[Token]:
+    def details(self, seq: Sequence, token: int, logits: Logits) -> list[Token]:
         """Return the token with its log-probability: the sampler's or the model's."""
         if self._is_post_sampling:
             assert seq.sampler is not None
@@ -122,7 +119,7 @@ class LogprobsReport(TokenIdReport):
         """Add the mean log-probability."""
         return (replace(event, mean_logprob=sum_logprob / event.length) if event.length else event,)
 
-    def _complete(self, seq: sequence.Sequence, details: list[Token], text: str) -> Iterator[Event]:
+    def _complete(self, seq: Sequence, details: list[Token], text: str) -> Iterator[Event]:
         sampled = iter(seq.unreported_tokens)  # one for each of the tokens, or none if these are the prompt's
         for token in details:
             shown = text if token is details[-1] else ""
@@ -144,18 +141,16 @@ class Replay(TokenReport):
 
     echoes = False
 
-    def __init__(self, report: TokenReport, resumed: Sequence[Resumed]) -> None:
+    def __init__(self, report: TokenReport, resumed: abc.Sequence[Resumed]) -> None:
         self._report = report
         self._n_reported = [len(each.tokens) for each in resumed]
         self._has_ended = [each.finished is not None for each in resumed]
 
-    def details(self, seq: sequence.Sequence, token: int, logits: Logits) -> list[Token]:
+    def details(self, seq: Sequence, token: int, logits: Logits) -> list[Token]:
         """Return what the other report returns."""
         return self._report.details(seq, token, logits)
 
-    def text_events(
-        self, seq: sequence.Sequence, details: list[Token], text: str, *, is_last: bool = False
-    ) -> Iterator[Event]:
+    def text_events(self, seq: Sequence, details: list[Token], text: str, *, is_last: bool = False) -> Iterator[Event]:
         """Yield the events that weren't reported before."""
         for event in self._report.text_events(seq, details, text, is_last=is_last):
             if self._has_ended[seq.index]:
