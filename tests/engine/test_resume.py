@@ -19,7 +19,7 @@ from srb.errors import ContextSizeError, InvalidRequestError
 
 
 def steps(engine: Engine, request: CompletionRequest) -> list[list[Event]]:
-    """What each step says, to the end."""
+    """Return the events of each step, to the end."""
     engine.add_request(request)
     said = []
     while engine.has_work:
@@ -84,7 +84,7 @@ def test_it_says_what_it_would_have_said(
     whole = [event for said in steps(engine(), request) for event in said]
     events: list[Event] = []
     living: CompletionRequest | None = request
-    for cut in cuts:  # each engine is gone after so many steps
+    for cut in cuts:  # the number of steps of each engine
         assert living
         events += [event for step in steps(engine(), living)[:cut] for event in step]
         try:
@@ -107,14 +107,14 @@ def test_it_says_what_it_would_have_said(
     begins(events, whole)
 
 
-def test_what_was_held_back_comes_with_what_follows() -> None:
+def test_waiting_text_comes_with_the_text_after_it() -> None:
     text = "abcé".encode()
     request = CompletionRequest(((112,),), SamplingParams(seed=0, stop=("abx", "cz")).alternatives(1))
     said = steps(Engine(FakeBackend(script=says(text))), request)
     whole = [event for step in said for event in step]
     streamed = [event for event in whole if isinstance(event, StreamEvent)]
     assert [(event.text, len(event.drawn)) for event in streamed] == [("ab", 3), ("cé", 2)]
-    # What was drawn after the last event isn't known to be, and is drawn again.
+    # Tokens after the last event are lost, and sampled again.
     living = resume(request, whole[:2])
     assert living
     assert living.resumed == (Resumed(tuple(b"abc")),)
@@ -126,18 +126,18 @@ def test_what_resumed_alternatives_share_is_evaluated_once() -> None:
     request = CompletionRequest(
         (tuple(b"p" * 60),), SamplingParams(seed=0, ignore_eos=True, max_tokens=40).alternatives(4)
     )
-    begun = tuple(Resumed(tuple([k] * 10)) for k in range(4))
+    resumed = tuple(Resumed(tuple([k] * 10)) for k in range(4))
     engine = Engine(FakeBackend(n_cells=400))
-    run(engine, CompletionRequest(request.prompts, request.branches, resumed=begun))
+    run(engine, CompletionRequest(request.prompts, request.branches, resumed=resumed))
     assert engine.stats().prompt_tokens_evaluated == 60 + 4 * 10
 
 
 def test_all_begin_at_once_although_each_is_a_prompt_of_its_own() -> None:
     branches = SamplingParams(seed=0, ignore_eos=True, max_tokens=20).alternatives(8)
-    begun = tuple(Resumed(tuple([k] * 10)) for k in range(8))
+    resumed = tuple(Resumed(tuple([k] * 10)) for k in range(8))
     # 100 + 8 * 19 cells, and not 8 * 119
     engine = Engine(FakeBackend(n_cells=260))
-    engine.add_request(CompletionRequest((tuple(b"p" * 100),), branches, resumed=begun))
+    engine.add_request(CompletionRequest((tuple(b"p" * 100),), branches, resumed=resumed))
     engine.step()
     assert engine.stats().sequences == 8
     assert engine.stats().cells <= 260
@@ -145,13 +145,13 @@ def test_all_begin_at_once_although_each_is_a_prompt_of_its_own() -> None:
     assert engine.stats().prompt_tokens_evaluated == 100 + 8 * 10
 
 
-@pytest.mark.parametrize("middle", [0, 40], ids=["whole", "in-two-pieces"])
-def test_what_was_retained_is_restored_once_and_shared(middle: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("n_cached", [0, 40], ids=["whole", "in-two-pieces"])
+def test_a_cached_prompt_is_restored_once_and_shared(n_cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
     branches = SamplingParams(seed=0, ignore_eos=True, max_tokens=11).alternatives(8)
     request = CompletionRequest((tuple(b"p" * 100),), branches)
     engine = Engine(backend := FakeBackend(n_cells=340, script=lambda params, tokens: params.seed), cache_bytes=100_000)
-    if middle:
-        run(engine, CompletionRequest((request.prompts[0][:middle],), branches[:1]))
+    if n_cached:
+        run(engine, CompletionRequest((request.prompts[0][:n_cached],), branches[:1]))
     run(engine, request)
     before = engine.stats().prompt_tokens_evaluated
     restored: list[tuple[int, int]] = []
@@ -163,23 +163,23 @@ def test_what_was_retained_is_restored_once_and_shared(middle: int, monkeypatch:
 
     monkeypatch.setattr(backend, "restore", note)
     longer = SamplingParams(seed=0, ignore_eos=True, max_tokens=30).alternatives(8)
-    begun = tuple(Resumed(tuple([k] * 11)) for k in range(8))
-    run(engine, CompletionRequest(request.prompts, longer, resumed=begun))
+    resumed = tuple(Resumed(tuple([k] * 11)) for k in range(8))
+    run(engine, CompletionRequest(request.prompts, longer, resumed=resumed))
     assert engine.stats().prompt_tokens_evaluated - before == 8  # the last token of each: it wasn't evaluated before
-    trunk = [(0, 40), (40, 100)] if middle else [(0, 100)]
+    trunk = [(0, 40), (40, 100)] if n_cached else [(0, 100)]
     assert sorted(restored) == sorted([*trunk, *[(100, 110)] * 8])
 
 
 def test_sharing_comes_before_restoring_where_there_is_no_room_for_both() -> None:
     prompt, n = b"p" * 60, 6
-    begun = [bytes([k] * 20) for k in range(n)]
+    generated = [bytes([k] * 20) for k in range(n)]
     branches = SamplingParams(seed=0, ignore_eos=True, max_tokens=30).alternatives(n)
     engine = Engine(FakeBackend(n_cells=60 + n * (20 + 9)), cache_bytes=100_000)
-    # What is known of alternative 1 begins within the prompt, so that it can't be put behind all of that.
-    for text in (prompt[:40] + b"other", *(prompt + begun[k] for k in (1, 0, 2, 3, 4, 5))):
+    # The cached entry of alternative 1 begins within the prompt, so it can't follow the whole prompt.
+    for text in (prompt[:40] + b"other", *(prompt + generated[k] for k in (1, 0, 2, 3, 4, 5))):
         run(engine, CompletionRequest((tuple(text),), SamplingParams(seed=0, max_tokens=0).alternatives(1)))
     before = engine.stats().prompt_tokens_evaluated
-    resumed = tuple(Resumed(tuple(tokens)) for tokens in begun)
+    resumed = tuple(Resumed(tuple(tokens)) for tokens in generated)
     engine.add_request(CompletionRequest((tuple(prompt),), branches, resumed=resumed))
     engine.step()
     assert engine.stats().sequences >= n - 1

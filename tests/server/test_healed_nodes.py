@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine.test_healing import backend
+from engine.test_token_healing import backend
 from fake_backend import Context
 from server.conftest import Connect
 from server.test_kept_requests import begin, get, go_on, run, snapshot_at, texts

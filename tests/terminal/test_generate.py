@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from engine.test_healing import Spaces
+from engine.test_token_healing import Spaces
 from fake_backend import END, FakeBackend, says
 from terminal.conftest import Run
 

@@ -351,15 +351,12 @@ class BannedStrings(Constraint):
 
     @property
     def rollback_window(self) -> int:  # type: ignore[override]
-        """The length of the matcher's rollback window, in tokens."""
         return len(self._matcher.window)
 
     def push_prompt(self, data: bytes) -> None:
-        """Pass the bytes to the matcher."""
         self._matcher.push_prompt(data)
 
     def push_resumed(self, piece: bytes) -> None:
-        """Pass the bytes to the matcher."""
         self._matcher.push_resumed(piece)
 
     def before_sampling(self, inputs: SamplingInput) -> None:
@@ -367,7 +364,6 @@ class BannedStrings(Constraint):
         inputs.biases |= dict.fromkeys(self._matcher.rejected_at(len(self._seq.tokens)), -math.inf)
 
     def after_sampling(self, inputs: SamplingInput, token: int, piece: bytes, *, is_last: bool) -> int:
-        """Match the text with the token."""
         matcher = self._matcher
         if inputs.biases.get(token) == -math.inf:
             matcher.give_up()
@@ -377,7 +373,6 @@ class BannedStrings(Constraint):
         return n_tokens
 
     def stop_event(self, event: StopEvent) -> StopEvent:
-        """Add the number of rewinds."""
         matcher = self._matcher
         return replace(
             event,

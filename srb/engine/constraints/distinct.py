@@ -18,12 +18,10 @@ class DistinctTexts(Constraint):
         self._own: int | None = None
 
     def before_sampling(self, inputs: SamplingInput) -> None:
-        """Exclude the first tokens of the siblings."""
         if not self._seq.length:
             inputs.excluded = self._used
 
     def after_sampling(self, inputs: SamplingInput, token: int, piece: bytes, *, is_last: bool) -> int:
-        """Add the first token to the set."""
         if not self._seq.length:
             self._own = token
             self._used.add(token)

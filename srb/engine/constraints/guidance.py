@@ -21,7 +21,6 @@ class Guidance(Constraint):
         self._backend = backend
 
     def before_sampling(self, inputs: SamplingInput) -> None:
-        """Combine the logits of both sequences."""
         inputs.logits = self._backend.guided(inputs.logits, inputs.negative_logits[0], self._scale)
 
 

@@ -198,7 +198,6 @@ class BeamSearch(CandidateStrategy[Beam]):
     def add_tokens(
         self, seq: Sequence, tokens: abc.Sequence[int], details: abc.Sequence[list[Token]], end: int
     ) -> None:
-        """Extend a sequence, and count the tokens as generated."""
         self._parts.totals.tokens_generated += end - seq.length
         super().add_tokens(seq, tokens, details, end)
 

@@ -328,7 +328,6 @@ class Bridge(CandidateStrategy[BridgeCandidate | SuffixRow]):
 
     @property
     def n_sampled(self) -> int:
-        """The number of tokens of all candidates."""
         return self._n_sampled
 
     @property
@@ -338,7 +337,6 @@ class Bridge(CandidateStrategy[BridgeCandidate | SuffixRow]):
 
     @property
     def rows(self) -> list[BridgeCandidate | SuffixRow]:
-        """The candidates that are sampled, and the rows that score the suffix."""
         if not self._prompt.living:
             return []
         return [*(each for each in self._wanted() if each.state == "sampling"), *self._scorer.rows]
@@ -346,7 +344,6 @@ class Bridge(CandidateStrategy[BridgeCandidate | SuffixRow]):
     def process_logits(
         self, row: BridgeCandidate | SuffixRow, logits: Logits, negative_logits: abc.Sequence[Logits]
     ) -> None:
-        """Sample a candidate's next token, or score a token of the suffix."""
         if not self._prompt.living:
             return
         if isinstance(row, SuffixRow):

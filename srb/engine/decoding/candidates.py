@@ -47,32 +47,26 @@ class OwnRow(Row):
 
     @property
     def strategy(self) -> AnyStrategy:
-        """The strategy that it belongs to."""
         return self._strategy
 
     @property
     def group(self) -> tuple[Self]:
-        """The row alone."""
         return (self,)
 
     @property
     def next_token(self) -> int:
-        """The first token that isn't in its cells."""
         return self.tokens[self.n_computed]
 
     @property
     def draft_tokens(self) -> abc.Sequence[int]:
-        """The known tokens after the next one."""
         return self.tokens[self.n_computed + 1 :] if self._drafts else ()
 
     @property
     def n_tokens(self) -> int:
-        """The number of tokens after the prompt."""
         return len(self.tokens)
 
     @property
     def position(self) -> int:
-        """The number of tokens in its cells."""
         return self.n_prompt + self.n_computed
 
     @property
@@ -135,5 +129,4 @@ class CandidateStrategy(DecodingStrategy[OwnRowT]):
         self.fail_sequence(seq, NoTokenError(problem, param=self.param))
 
     def stop_event(self, seq: Sequence, event: StopEvent) -> StopEvent:
-        """Add the fields that `finish_with` got."""
         return replace(event, **self._stop_fields.get(seq, {}))

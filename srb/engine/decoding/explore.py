@@ -275,7 +275,6 @@ class Exploration(DecodingStrategy[Sequence]):
 
     @property
     def rows(self) -> list[Sequence]:
-        """The sequences that evaluate a text."""
         return [seq for seq in self._prompt.sequences if seq.state == "running"]
 
     def set_max_tokens(self, seq: Sequence, requested: int, limit: int, n_cells: int) -> None:
@@ -286,7 +285,6 @@ class Exploration(DecodingStrategy[Sequence]):
         self._prompt.sequences = self._prompt.sequences[:most_sequences]
 
     def begin_sequence(self, seq: Sequence) -> None:
-        """Fork a sequence off the prompt."""
         if not seq.has_begun:
             self._parts.cells.fork(seq)
             self._index.set(seq, ())

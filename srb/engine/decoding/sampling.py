@@ -16,7 +16,6 @@ class Sampling(DecodingStrategy[Sequence]):
 
     @property
     def rows(self) -> list[Sequence]:
-        """The running sequences."""
         return [seq for seq in self._prompt.sequences if seq.state == "running"]
 
     def begin_sequence(self, seq: Sequence) -> None:

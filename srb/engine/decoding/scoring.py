@@ -26,7 +26,6 @@ class Scoring(Sampling):
             seq.params = replace(seq.params, max_tokens=len(self._active.request.candidates[seq.index]))
 
     def before_step(self) -> None:
-        """Set the draft tokens."""
         for seq in self.rows if not self._prompt.block_size else ():
             seq.draft_tokens = self._active.request.candidates[seq.index][seq.length : -1]
 

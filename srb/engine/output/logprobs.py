@@ -76,7 +76,6 @@ class TokenIdReport(TokenReport):
         self._waiting: dict[int, tuple[list[Token], str]] = {}  # by index
 
     def details(self, seq: Sequence, token: int, logits: Logits) -> list[Token]:
-        """Return the token's id."""
         return [Token(token, b"", None)]
 
     def text_events(self, seq: Sequence, details: list[Token], text: str, *, is_last: bool = False) -> Iterator[Event]:
@@ -107,7 +106,6 @@ class LogprobsReport(TokenIdReport):
         self._backend = backend
 
     def details(self, seq: Sequence, token: int, logits: Logits) -> list[Token]:
-        """Return the token with its log-probability: the sampler's or the model's."""
         if self._is_post_sampling:
             assert seq.sampler is not None
             logprobs = seq.sampler.logprobs(token, self._top)
@@ -116,7 +114,6 @@ class LogprobsReport(TokenIdReport):
         return [token_of(self._backend.tokenizer, token, logprobs)]
 
     def stop_events(self, event: StopEvent, sum_logprob: float) -> Iterable[Event]:
-        """Add the mean log-probability."""
         return (replace(event, mean_logprob=sum_logprob / event.length) if event.length else event,)
 
     def _complete(self, seq: Sequence, details: list[Token], text: str) -> Iterator[Event]:
@@ -147,11 +144,9 @@ class Replay(TokenReport):
         self._has_ended = [each.finished is not None for each in resumed]
 
     def details(self, seq: Sequence, token: int, logits: Logits) -> list[Token]:
-        """Return what the other report returns."""
         return self._report.details(seq, token, logits)
 
     def text_events(self, seq: Sequence, details: list[Token], text: str, *, is_last: bool = False) -> Iterator[Event]:
-        """Yield the events that weren't reported before."""
         for event in self._report.text_events(seq, details, text, is_last=is_last):
             if self._has_ended[seq.index]:
                 continue
@@ -161,6 +156,5 @@ class Replay(TokenReport):
                 yield event
 
     def stop_events(self, event: StopEvent, sum_logprob: float) -> Iterator[Event]:
-        """Yield the event unless it was reported before."""
         if not self._has_ended[event.index]:
             yield from self._report.stop_events(event, sum_logprob)

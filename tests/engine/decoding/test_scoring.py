@@ -1,4 +1,4 @@
-"""Prompts whose own log-probabilities are wanted, and candidates that are scored: both share what is known."""
+"""Log-probabilities of prompts and of candidates, with prefix caching."""
 
 import dataclasses
 import random
@@ -33,12 +33,12 @@ def make(cache_bytes: int = 1_000_000, **options: Any) -> tuple[Engine, FakeBack
 
 
 def check_tokens(said: list[Token], before: tuple[int, ...], top: int) -> None:
-    """Checks tokens that come after others: each has the log-probability, and the likeliest ones, of its place."""
+    """Check tokens that follow others: each has the log-probability, and the most probable tokens, of its place."""
     for token in said:
         logits = scores(before)
         assert token.logprob == (logits[token.id] if before else None)
-        likeliest = sorted(range(len(logits)), key=logits.__getitem__, reverse=True)[: top if before else 0]
-        assert [(each.id, each.logprob) for each in token.top_logprobs] == [(each, logits[each]) for each in likeliest]
+        top_tokens = sorted(range(len(logits)), key=logits.__getitem__, reverse=True)[: top if before else 0]
+        assert [(each.id, each.logprob) for each in token.top_logprobs] == [(each, logits[each]) for each in top_tokens]
         before += (token.id,)
 
 
@@ -73,7 +73,7 @@ def test_a_context_is_scored_once_for_all_that_go_on_with_it(window: int | None,
 
 
 @pytest.mark.parametrize("window", [None, 0, 8])
-def test_requests_that_come_together_share_a_context(window: int | None) -> None:
+def test_requests_at_the_same_time_share_a_context(window: int | None) -> None:
     engine, _ = make(window=window)
     assert evaluated(engine, *map(scoring, TABLE)) == IDEAL
 
@@ -81,9 +81,9 @@ def test_requests_that_come_together_share_a_context(window: int | None) -> None
 def test_a_later_text_begins_where_the_last_known_log_probability_is() -> None:
     engine, _ = make()
     assert evaluated(engine, scoring(TABLE[0])) == len(TABLE[0])
-    assert evaluated(engine, scoring(TABLE[1])) == len(ENDS[1])  # the logits behind the space are lost
+    assert evaluated(engine, scoring(TABLE[1])) == len(ENDS[1])  # the logits after the space are lost
     assert evaluated(engine, scoring(TABLE[0] + "s")) == 2
-    assert evaluated(engine, scoring(TABLE[0][:-3])) == 1  # so are those behind its last token
+    assert evaluated(engine, scoring(TABLE[0][:-3])) == 1  # so are those after its last token
     assert evaluated(engine, scoring(TABLE[0], 3, max_tokens=4)) == 0
 
 
@@ -125,7 +125,7 @@ def test_what_was_not_scored_has_no_log_probabilities_and_gets_them_with_the_fir
     assert engine.stats().prompt_tokens_evaluated == 2 * len(text) + 1  # and others begin with what was scored
 
 
-def test_log_probabilities_are_kept_in_memory_alone() -> None:
+def test_log_probabilities_are_cached_in_memory_only() -> None:
     _, backend = make()
     engine = Engine(backend, cache_bytes=1_000_000, store=MemoryStore({}))
     assert evaluated(engine, scoring(TABLE[0])) == len(TABLE[0])
@@ -207,7 +207,9 @@ def candidates(prompt: str, *texts: str) -> CompletionRequest:
 
 @pytest.mark.parametrize("window", [None, 0, 8])
 @pytest.mark.parametrize(("n_outputs", "n_decodes"), [(128, 2), (7, 4)])
-def test_candidates_are_evaluated_together_and_not_drawn(window: int | None, n_outputs: int, n_decodes: int) -> None:
+def test_candidates_are_evaluated_in_one_batch_and_not_sampled(
+    window: int | None, n_outputs: int, n_decodes: int
+) -> None:
     engine, backend = make(window=window, n_outputs=n_outputs)
     before = tuple(CONTEXTS[0].encode())
     each = candidates(CONTEXTS[0], *ENDS)
@@ -226,12 +228,12 @@ def test_candidates_are_evaluated_together_and_not_drawn(window: int | None, n_o
     assert engine.stats().prompt_tokens_evaluated == len(before)
 
 
-def test_candidates_run_beside_others_and_long_ones_are_evaluated_piece_by_piece() -> None:
+def test_candidates_run_with_other_requests_and_long_ones_in_several_batches() -> None:
     engine, _ = make(n_batch=20, n_outputs=16)
-    beside, prompt, texts = scoring(TABLE[0]), "A text, and then ", ["b" * 50, "c" * 10]
+    other, prompt, texts = scoring(TABLE[0]), "A text, and then ", ["b" * 50, "c" * 10]
     each = candidates(prompt, *texts)
-    events = run(engine, request("x", 3, max_tokens=30, ignore_eos=True), beside, each)
-    check(beside, [event for event in events if event.request_id == beside.id])
+    events = run(engine, request("x", 3, max_tokens=30, ignore_eos=True), other, each)
+    check(other, [event for event in events if event.request_id == other.id])
     events = [event for event in events if event.request_id == each.id]
     for index, text in enumerate(texts):
         own = [event.token for event in events if isinstance(event, StreamEvent) and event.index == index]

@@ -1,4 +1,4 @@
-"""What is guessed: the texts are those without guesses, and come in fewer steps where the guesses are right."""
+"""Speculative decoding: the texts are the same without it, and take fewer steps where draft tokens are right."""
 
 import dataclasses
 import random
@@ -16,7 +16,7 @@ from srb.engine.sampling_params import SamplingParams
 from srb.engine.spec_decode.base import DraftBudget
 
 CHEAP = dataclasses.replace(IN_STEP, step=100.0)
-"""Rows cost nearly nothing beside a step, so what is guessed has rows."""
+"""Rows cost nearly nothing compared with a step, so all draft tokens have rows."""
 
 PROCESSOR = Costs(0.018, row=0.0018, prompt_token=0.001, row_cell=0, prompt_cell=0, lone_step=0.0125)
 """Measured: SmolLM2-135M in BF16 on two cores."""
@@ -25,7 +25,7 @@ COPIED = b"the quick brown fox jumps over the lazy dog and runs away"
 
 
 def ahead_of(script: Script, *, wrong_every: int = 1000) -> Any:
-    """What samplers take for forced: what the script says next, with a wrong token in between."""
+    """Return the tokens that samplers call forced: the script's next ones, with a wrong token among them."""
 
     def forced(params: SamplingParams, tokens: tuple[int, ...]) -> tuple[int, ...]:
         n = len(tokens)
@@ -38,13 +38,13 @@ def ahead_of(script: Script, *, wrong_every: int = 1000) -> Any:
 
 
 def engine(script: Script = babble, wrong_every: int = 1000, **options: Any) -> Engine:
-    """One that guesses what the script says, for alternatives with a grammar."""
+    """Return an engine that proposes the script's tokens for alternatives with a grammar."""
     options = {"costs": CHEAP, "n_cells": 1000, "forced": ahead_of(script, wrong_every=wrong_every)} | options
     return Engine(FakeBackend(script=script, **options))
 
 
 def plain(script: Script = babble) -> Engine:
-    """One whose costs make no guess worth a row."""
+    """Return an engine whose costs make no draft token worth a row."""
     return Engine(FakeBackend(script=script, n_cells=1000))
 
 
@@ -59,7 +59,7 @@ def with_grammar(**params: Any) -> CompletionRequest:
 
 
 def said(events: list[Event]) -> list[tuple[dict[int, str], dict[int, list[int]], dict[int, Any]]]:
-    """All that doesn't depend on time: texts, tokens and ends."""
+    """Return all that doesn't depend on time: texts, tokens and ends."""
     ends = stops(events)
     return [(texts(events), {index: tokens_of(events, index) for index in ends}, ends)]
 
@@ -82,24 +82,24 @@ def said(events: list[Event]) -> list[tuple[dict[int, str], dict[int, list[int]]
     ],
     ids=lambda params: "-".join(params) or "plain",
 )
-def test_texts_are_those_without_guesses(params: dict[str, Any], wrong_every: int) -> None:
+def test_texts_are_the_same_without_draft_tokens(params: dict[str, Any], wrong_every: int) -> None:
     each = with_grammar(**params)
     assert said(run(engine(wrong_every=wrong_every), each)) == said(run(plain(), each))
 
 
-def test_what_is_reported_is_that_without_guesses() -> None:
+def test_reports_are_the_same_without_draft_tokens() -> None:
     each = dataclasses.replace(with_grammar(n=2), logprobs=2)
     with_guesses, without = run(engine(wrong_every=5), each), run(plain(), each)
     for index in range(2):
-        told, expected = (
+        reported, expected = (
             [event for event in events if isinstance(event, StreamEvent) and event.index == index]
             for events in (with_guesses, without)
         )
-        assert told == expected
-        assert len(told) == 40
+        assert reported == expected
+        assert len(reported) == 40
 
 
-def test_guesses_that_are_right_take_fewer_steps() -> None:
+def test_accepted_draft_tokens_save_steps() -> None:
     one, other = engine(), plain()
     events = run(one, with_grammar())
     run(other, with_grammar())
@@ -111,7 +111,7 @@ def test_guesses_that_are_right_take_fewer_steps() -> None:
     assert (other.stats().n_drafted, other.stats().n_accepted) == (0, 0)
 
 
-def test_guesses_that_are_wrong_have_soon_no_rows() -> None:
+def test_wrong_draft_tokens_soon_get_no_rows() -> None:
     one = engine(wrong_every=1, costs=PROCESSOR)
     run(one, with_grammar(max_tokens=200))
     assert one.stats().n_accepted == 0
@@ -119,7 +119,7 @@ def test_guesses_that_are_wrong_have_soon_no_rows() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 4])
-def test_what_is_copied_from_the_prompt_is_guessed(n: int) -> None:
+def test_text_copied_from_the_prompt_is_proposed(n: int) -> None:
     script = says(b"He said: " + COPIED * 2 + b".", prompt=len(COPIED))
     one = engine(script, costs=PROCESSOR)
     each = request(COPIED.decode(), n=n, max_tokens=-1)
@@ -128,16 +128,16 @@ def test_what_is_copied_from_the_prompt_is_guessed(n: int) -> None:
     assert one.stats().n_accepted > 0.7 * one.stats().n_drafted
 
 
-def test_a_guess_that_is_wrong_hides_no_other_one() -> None:
-    """What a grammar seems to leave is always wrong here, and what the prompt has is right."""
+def test_a_wrong_proposer_does_not_hide_another() -> None:
+    """The tokens of the grammar are always wrong here, and those of the prompt are right."""
     script = says(COPIED * 2, prompt=len(COPIED))
     one = engine(script, wrong_every=1, costs=PROCESSOR)
     run(one, request(COPIED.decode(), grammar="g", max_tokens=-1))
     assert one.stats().n_accepted > 60
 
 
-def test_what_a_sibling_has_said_is_guessed() -> None:
-    """The second one says it when the first one has ended, and it is nowhere else."""
+def test_text_of_a_sibling_is_proposed() -> None:
+    """The second one repeats it when the first one has ended, and it is nowhere else."""
     script = says(COPIED, bytes(range(128, 228)) + COPIED)
     one = engine(script)
     run(one, request("p", n=2, max_tokens=-1))
@@ -152,21 +152,21 @@ def test_many_alternatives_look_nothing_up(n: int) -> None:
 
 
 @pytest.mark.parametrize("options", [{"window": 0}, {"window": 20}, {"block_size": 4}])
-def test_who_cannot_take_a_guess_back_guesses_nothing(options: dict[str, Any]) -> None:
+def test_a_model_that_cannot_drop_tokens_gets_no_draft_tokens(options: dict[str, Any]) -> None:
     one = engine(**options)
     run(one, with_grammar())
     assert one.stats().n_drafted == 0
 
 
 @pytest.mark.parametrize("params", [{"diversity": 1.0}, {"avoid": ()}])
-def test_alternatives_that_look_at_each_other_guess_nothing(params: dict[str, Any]) -> None:
-    """Otherwise one that has come further would show the others words that they don't see without guesses."""
+def test_joint_alternatives_get_no_draft_tokens(params: dict[str, Any]) -> None:
+    """Otherwise one with more tokens would show the others words that they don't see without draft tokens."""
     one = engine()
     run(one, with_grammar(n=2, **params))
     assert one.stats().n_drafted == 0
 
 
-def test_guesses_take_no_cell_that_the_text_has_not() -> None:
+def test_draft_tokens_need_no_more_cells_than_the_text() -> None:
     """An engine with room for the prompt and the text, but for the last token, which needs none."""
     for wrong_every in (1000, 4):
         one = engine(wrong_every=wrong_every, n_cells=20 + 39)
@@ -175,7 +175,7 @@ def test_guesses_take_no_cell_that_the_text_has_not() -> None:
         assert one.stats().n_accepted > 10
 
 
-def test_images_in_a_prompt_are_not_guessed() -> None:
+def test_images_in_a_prompt_are_not_proposed() -> None:
     one = engine(lambda _params, tokens: b"abc"[sum(token >= 0 for token in tokens) % 3], media=FakeReader())
     tokens, media = one.tokenize_parts(["xabcab", b"image", "cab"])
     params = SamplingParams(seed=0, max_tokens=20, ignore_eos=True)
@@ -210,7 +210,7 @@ def test_cancelled_failed_and_resumed_everything_is_given_back(seed: int) -> Non
     assert (one.stats().cells, one.stats().sequences, backend.cells, backend.open_samplers) == (0, 0, 0, 0)
 
 
-def test_at_most_so_many_are_guessed_as_the_backend_says() -> None:
+def test_the_backend_limits_the_number_of_draft_tokens() -> None:
     for most in (0, 3):
         one = engine(draft_max=most)
         sizes: list[int] = []
@@ -223,17 +223,21 @@ def test_at_most_so_many_are_guessed_as_the_backend_says() -> None:
         assert max(sizes[2:]) == most + 1
 
 
-def test_what_is_worth_a_row_depends_on_the_costs() -> None:
-    def worth(trust: float, n_rows: int, costs: Costs, **more: float) -> int:
-        return DraftBudget(n_rows, 0, costs, 16, more.get("least", 0.0)).best(trust, 16, more.get("making", 0.0))[0]
+def test_the_number_of_draft_tokens_depends_on_the_costs() -> None:
+    def n_tokens(rate: float, n_rows: int, costs: Costs, **more: float) -> int:
+        return DraftBudget(n_rows, 0, costs, 16, more.get("min_saved", 0.0)).best(
+            rate, 16, more.get("draft_seconds", 0.0)
+        )[0]
 
-    assert worth(0.9, 1, PROCESSOR) >= 8
-    assert worth(0.5, 1, PROCESSOR) == 0, "the second row of a step is dear there"
-    assert worth(0.9, 1, dataclasses.replace(IN_STEP, row=1.0)) == 0, "a row costs as much as a step"
-    assert 0 < worth(0.5, 1, CHEAP) < 16
-    assert worth(0.95, 4, PROCESSOR) >= worth(0.95, 32, PROCESSOR)
+    assert n_tokens(0.9, 1, PROCESSOR) >= 8
+    assert n_tokens(0.5, 1, PROCESSOR) == 0, "the second row of a step is dear there"
+    assert n_tokens(0.9, 1, dataclasses.replace(IN_STEP, row=1.0)) == 0, "a row costs as much as a step"
+    assert 0 < n_tokens(0.5, 1, CHEAP) < 16
+    assert n_tokens(0.95, 4, PROCESSOR) >= n_tokens(0.95, 32, PROCESSOR)
     few = dataclasses.replace(PROCESSOR, row=0.0012)
-    assert worth(0.6, 4, few) > 0 == worth(0.3, 4, few), "its siblings are as uncertain, and their steps stay"
-    assert worth(0.8, 1, CHEAP) > worth(0.8, 1, CHEAP, making=30.0) > 0
-    assert worth(0.8, 1, CHEAP, making=100.0) == 0, "to guess a token takes as long as to draw one"
-    assert worth(0.5, 1, CHEAP, least=DraftBudget(1, 0, CHEAP, 16).best(0.8, 16)[1]) == 0, "another guess saves more"
+    assert n_tokens(0.6, 4, few) > 0 == n_tokens(0.3, 4, few), "its siblings are as uncertain, and their steps stay"
+    assert n_tokens(0.8, 1, CHEAP) > n_tokens(0.8, 1, CHEAP, draft_seconds=30.0) > 0
+    assert n_tokens(0.8, 1, CHEAP, draft_seconds=100.0) == 0, "to draft a token takes as long as to sample one"
+    assert n_tokens(0.5, 1, CHEAP, min_saved=DraftBudget(1, 0, CHEAP, 16).best(0.8, 16)[1]) == 0, (
+        "another proposer saves more"
+    )

@@ -92,7 +92,7 @@ def test_echo_begins_each_text_with_its_prompt() -> None:
 
 @pytest.mark.parametrize("n_outputs", [3, 4, 16])
 @pytest.mark.parametrize("max_tokens", [0, 2])
-def test_the_prompts_tokens_are_scored_in_pieces(n_outputs: int, max_tokens: int) -> None:
+def test_the_prompts_tokens_are_scored_in_chunks(n_outputs: int, max_tokens: int) -> None:
     prompt = "a" * 9 + "€"
     backend = FakeBackend(script=says(b"xy", prompt=12), n_outputs=n_outputs)
     events = run(Engine(backend), asking(prompt, 2, logprobs=1, echo=True, max_tokens=max_tokens, seed=0))
@@ -155,7 +155,7 @@ def test_whatever_is_asked_texts_and_ids_are_the_same(
 
 
 @pytest.mark.parametrize("load", [[], [("r", 3)], [("r", 8), ("q" * 100, 2), ("s" * 50, 1)]])
-def test_a_scored_prompt_is_evaluated_in_the_same_even_pieces_whoever_else_is_there(
+def test_a_scored_prompt_is_evaluated_in_the_same_even_chunks_whatever_else_runs(
     load: list[tuple[str, int]],
 ) -> None:
     pieces: list[int] = []

@@ -38,7 +38,7 @@ def small(n_cells: int = 64, **more: Any) -> FakeBackend:
 
 
 def reference(params: SamplingParams, n: int, n_cells: int, n_keep: int, n_discard: int) -> str:
-    """What one of n alternatives of PROMPT says, that are alone in the context: by the rules, and without an engine."""
+    """Return the text of one of n alternatives of PROMPT that are alone in the context, without an engine."""
     prompt, own = list(PROMPT), list[int]()
     said = list[int]()
     room = (n_cells - len(prompt)) // n + 1
@@ -64,8 +64,8 @@ def test_a_text_that_is_longer_than_the_context_goes_on_without_a_part(n: int, n
     engine = Engine(backend)
     events = run(engine, each := shifting(n=n, n_keep=n_keep, n_discard=n_discard))
     check_order(events, each)
-    kept = len(PROMPT) if n_keep == -1 else min(n_keep, len(PROMPT))
-    assert texts(events) == {k: reference(each.branches[k], n, 64, kept, n_discard) for k in range(n)}
+    n_kept = len(PROMPT) if n_keep == -1 else min(n_keep, len(PROMPT))
+    assert texts(events) == {k: reference(each.branches[k], n, 64, n_kept, n_discard) for k in range(n)}
     assert all(
         (stop.length, stop.finish_reason, stop.truncated) == (120, "length", True) for stop in stops(events).values()
     )
@@ -371,7 +371,7 @@ def test_who_waits_for_an_endless_one_keeps_nobody_else_waiting(waiting: Complet
     assert backend.cells == 0
 
 
-def test_who_has_room_beside_an_endless_one_gets_it() -> None:
+def test_small_requests_run_while_an_endless_one_runs() -> None:
     """However many small requests come."""
     engine = Engine(small(500, n_parallel=8), clock=Patient())
     engine.add_request(shifting(b"e" * 20, max_tokens=-1))
@@ -391,8 +391,8 @@ def test_who_has_room_beside_an_endless_one_gets_it() -> None:
 def test_each_alternative_has_an_equal_part_if_only_some_had_tokens_when_they_were_interrupted(n_resumed: int) -> None:
     backend = FakeBackend(n_cells=160, n_parallel=20, shifts=True)
     each = request("p" * 100, 20, max_tokens=300, ignore_eos=True)
-    begun = [Resumed((65,) * 20 if index < n_resumed else ()) for index in range(20)]
-    each = dataclasses.replace(each, context_shift=True, resumed=tuple(begun))
+    resumed = [Resumed((65,) * 20 if index < n_resumed else ()) for index in range(20)]
+    each = dataclasses.replace(each, context_shift=True, resumed=tuple(resumed))
     events = run(Engine(backend), each)
     check_order(events, each)
     assert {end.length for end in stops(events).values()} == {300}

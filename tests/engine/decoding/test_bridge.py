@@ -1,4 +1,4 @@
-"""Bridges score the suffix exactly, return the best candidates, and give everything back."""
+"""Bridges score the suffix exactly, return the best candidates, and free everything."""
 
 import dataclasses
 from typing import Any
@@ -33,7 +33,7 @@ def big(**given: Any) -> FakeBackend:
 
 
 def likelihood(before: bytes, suffix: bytes) -> float:
-    """What the fake backend says of a suffix."""
+    """Return the log-probability of a suffix on the fake backend."""
     return sum(score((*before, *suffix[:k]), token) for k, token in enumerate(suffix))
 
 
@@ -44,7 +44,7 @@ def check_nothing_is_left(engine: Engine, backend: FakeBackend) -> None:
 
 
 KINDS: dict[str, dict[str, Any]] = {
-    "all are told": {"n_candidates": 4},
+    "all are streamed": {"n_candidates": 4},
     "the best of more": {"n_candidates": 9},
     "stops at the suffix": {"n_candidates": 6, "stop_at_suffix": True},
 }
@@ -53,7 +53,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("window", few(None, 5, many=[0]))
 @pytest.mark.parametrize("given", [{}, {"stop": ("a", "bc")}, {"ignore_eos": True}, {"max_tokens": 0}])
-def test_the_suffix_is_scored_behind_what_is_told(kind: str, window: int | None, given: dict[str, Any]) -> None:
+def test_the_suffix_is_scored_after_the_returned_text(kind: str, window: int | None, given: dict[str, Any]) -> None:
     backend = big(window=window)
     engine = Engine(backend, cache_bytes=10_000)
     asked = asking(4, "prompt", b"the end" * 10, **KINDS[kind] | given)
@@ -64,7 +64,7 @@ def test_the_suffix_is_scored_behind_what_is_told(kind: str, window: int | None,
     assert [ends[k].suffix_logprob for k in range(4)] == pytest.approx(expected)
     ranks = [ends[k].rank for k in range(4)]
     assert [expected[ranks.index(rank)] for rank in range(1, 5)] == sorted(expected, reverse=True)
-    if kind != "all are told":
+    if kind != "all are streamed":
         assert ranks == [1, 2, 3, 4]
     assert [event.infill for event in events if isinstance(event, StartEvent)] == ["bridge"]
     check_nothing_is_left(engine, backend)
@@ -82,7 +82,7 @@ def test_a_character_that_is_not_complete_is_not_before_the_suffix(text: bytes, 
 
 
 def test_each_alternative_is_what_it_would_be_without_a_suffix() -> None:
-    """Its text comes as it is drawn, and its stop when all are scored."""
+    """Its text is streamed, and its stop comes when all are scored."""
     plain = run(Engine(big()), request("p", 5, logit_bias=ASCII, max_tokens=30))
     events = run(Engine(big()), asking(5, n_candidates=5))
     assert texts(events) == texts(plain)
@@ -111,8 +111,8 @@ def test_the_tokens_of_all_candidates_are_counted() -> None:
     assert engine.stats().tokens_generated == 6 * 30
 
 
-def test_what_is_known_is_evaluated_together() -> None:
-    """The suffix behind a candidate takes a step or two, and not one for each of its tokens."""
+def test_known_tokens_are_evaluated_in_one_batch() -> None:
+    """The suffix takes a step or two, and not one for each of its tokens."""
     backend = big(n_outputs=40)
     engine = Engine(backend)
     run(engine, asking(1, n_candidates=1, suffix=b"x" * 40, max_tokens=3, ignore_eos=True))
@@ -120,7 +120,7 @@ def test_what_is_known_is_evaluated_together() -> None:
 
 
 @pytest.mark.parametrize("given", [{"logprobs": 1}, {"return_tokens": True}, {"heal": True}])
-def test_what_is_told_of_tokens(given: dict[str, Any]) -> None:
+def test_token_reports(given: dict[str, Any]) -> None:
     for kind in KINDS.values():
         asked = asking(2, "prompt", **kind | given)
         events = run(Engine(big()), asked)
@@ -144,7 +144,7 @@ def test_prompts_have_bridges_of_their_own() -> None:
 # Where a text ends
 
 
-def told(pieces: list[bytes], stop: str | None = None) -> BridgeCandidate:
+def candidate(pieces: list[bytes], stop: str | None = None) -> BridgeCandidate:
     strategy: Any = None
     found = BridgeCandidate(
         strategy,
@@ -159,7 +159,7 @@ def told(pieces: list[bytes], stop: str | None = None) -> BridgeCandidate:
 
 
 @pytest.mark.parametrize(
-    ("pieces", "stop", "kept"),
+    ("pieces", "stop", "shown"),
     [
         ([b"one", b" two"], None, (2, b"")),
         ([b"one", b" two"], "two", (1, b" ")),
@@ -169,8 +169,8 @@ def told(pieces: list[bytes], stop: str | None = None) -> BridgeCandidate:
         ([b"\xe2\x80", b"\x9d.\n\n"], "\n", (1, b"\x9d.")),
     ],
 )
-def test_what_comes_before_a_stop_string(pieces: list[bytes], stop: str | None, kept: tuple[int, bytes]) -> None:
-    assert told(pieces, stop).shown() == kept
+def test_what_comes_before_a_stop_string(pieces: list[bytes], stop: str | None, shown: tuple[int, bytes]) -> None:
+    assert candidate(pieces, stop).shown() == shown
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_what_comes_before_a_stop_string(pieces: list[bytes], stop: str | None, 
      ("\u4ed6\u8d70\u4e86\u3002", True), ("", False)],
 )  # fmt: skip
 def test_ends_of_sentences(text: str, ends: bool) -> None:
-    assert told([text.encode()[k : k + 1] for k in range(len(text.encode()))]).ends_sentence == ends
+    assert candidate([text.encode()[k : k + 1] for k in range(len(text.encode()))]).ends_sentence == ends
 
 
 def writes(text: bytes) -> Any:

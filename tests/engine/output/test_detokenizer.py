@@ -9,7 +9,7 @@ from srb.engine.output.detokenizer import IncrementalDetokenizer, StopStrings
 
 
 def run(pieces: list[bytes], *stops: str) -> tuple[list[str], str | None]:
-    """What is shown after each piece, and at the end; and the stop string that matched."""
+    """Return the text shown after each piece, and at the end; and the stop string that matched."""
     state = IncrementalDetokenizer(StopStrings(stops) if stops else None)
     shown = []
     for piece in pieces:
@@ -20,7 +20,7 @@ def run(pieces: list[bytes], *stops: str) -> tuple[list[str], str | None]:
 
 
 def reference(text: str, stops: list[str]) -> tuple[str, str | None]:
-    """What is shown of a text, and what matches: the string that ends first, the longest where several do."""
+    """Return the text shown and the match: the string that ends first, the longest where several do."""
     found = [(text.index(stop) + len(stop), -len(stop), stop) for stop in stops if stop in text]
     if not found:
         return text, None
@@ -76,7 +76,7 @@ def test_nothing_of_a_match_is_left_to_flush() -> None:
     assert state.flush() == ""
 
 
-def test_no_more_is_held_back_than_a_stop_string_could_need() -> None:
+def test_no_more_text_waits_than_a_stop_string_could_need() -> None:
     state = IncrementalDetokenizer(StopStrings(("aaaaaaaaab",)))
     shown = sum(len(state.push(b"a")) for _ in range(10_000))
     assert shown == 10_000 - 9

@@ -1,4 +1,4 @@
-"""Searches find what looking at every text finds, hold no more than they have leased, and say everything once."""
+"""Searches find the same as an exhaustive search, use only the cells that they allocated, and report texts once."""
 
 import dataclasses
 import math
@@ -32,7 +32,7 @@ def big() -> FakeBackend:
 
 
 def every_text(length: int, stop: str = "\0", prompt: bytes = b"p") -> Iterator[tuple[str, float, int]]:
-    """Each text of up to so many tokens, its log-probability, and how many tokens it has, the last one included."""
+    """Return each text up to a length, its log-probability, and its number of tokens, the last one included."""
 
     def go_on(tokens: tuple[int, ...], logprob: float) -> Iterator[tuple[str, float, int]]:
         text = bytes(token for token in tokens if token != END).decode()
@@ -106,19 +106,19 @@ def test_narrow_beams_go_on_as_the_plainest_search_does(
         logprobs=logprobs,
     )
     events = run(Engine(big()), asked)
-    drawn: dict[int, list[int]] = {k: [] for k in range(beams)}
+    sampled: dict[int, list[int]] = {k: [] for k in range(beams)}
     for event in events:
         if isinstance(event, StreamEvent):
-            drawn[event.index] += event.drawn
+            sampled[event.index] += event.drawn
     expected = narrow(beams, max_tokens, length_penalty, early_stopping)
     expected += [()] * (beams - len(expected))  # there may be too few
     if logprobs is None:  # the end has no text, and so no event
-        assert [tuple(drawn[k]) for k in range(beams)] == [tuple(t for t in each if t != END) for each in expected]
+        assert [tuple(sampled[k]) for k in range(beams)] == [tuple(t for t in each if t != END) for each in expected]
     else:
-        assert [tuple(drawn[k]) for k in range(beams)] == expected
-        told = [event.token for event in events if isinstance(event, StreamEvent) and event.index == 0]
-        assert [token.id for token in told if token] == drawn[0]
-        assert all(token and len(token.top_logprobs) == 2 for token in told)
+        assert [tuple(sampled[k]) for k in range(beams)] == expected
+        reported = [event.token for event in events if isinstance(event, StreamEvent) and event.index == 0]
+        assert [token.id for token in reported if token] == sampled[0]
+        assert all(token and len(token.top_logprobs) == 2 for token in reported)
         assert stops(events)[0].mean_logprob is not None
     check_order(events, asked)
 
@@ -149,7 +149,7 @@ def test_it_costs_about_as_many_rows_as_alternatives_do() -> None:
 
 
 @pytest.mark.parametrize("window", [None, 0, 5])
-def test_several_prompts_share_and_are_retained(window: int | None) -> None:
+def test_several_prompts_share_cells_and_are_cached(window: int | None) -> None:
     backend = FakeBackend(n_cells=400, n_parallel=8, window=window)
     engine = Engine(backend, cache_bytes=10_000)
     prompts = ["p" * 40, "p" * 40 + "q" * 5, "p" * 40]
@@ -161,7 +161,7 @@ def test_several_prompts_share_and_are_retained(window: int | None) -> None:
     assert evaluated == 45
     again = run(engine, search(2, beams=4, max_tokens=6, prompt=prompts[:1]))
     assert texts(again) == alone[0]
-    assert engine.stats().prompt_tokens_evaluated == evaluated  # the prompt was retained
+    assert engine.stats().prompt_tokens_evaluated == evaluated  # the prompt was cached
     assert (engine.stats().cells, backend.cells) == (0, 0)
 
 
@@ -239,13 +239,13 @@ def test_decodes_that_fail_once_change_nothing(
 def test_a_beam_that_always_fails_ends_its_search_alone() -> None:
     backend = FakeBackend(n_cells=400, n_parallel=20, poison="b", names_poisoned=True)
     engine = Engine(backend)
-    asked, beside = search(2, beams=6, max_tokens=6), request("p", 2, max_tokens=6)
-    events = run(engine, asked, beside)
+    asked, other = search(2, beams=6, max_tokens=6), request("p", 2, max_tokens=6)
+    events = run(engine, asked, other)
     own = [event for event in events if event.request_id == asked.id]
     assert {end.finish_reason for end in stops(own).values()} == {"error"}
     check_order(own, asked)
-    others = [event for event in events if event.request_id == beside.id]
-    assert texts(others) == texts(run(Engine(big()), beside))
+    others = [event for event in events if event.request_id == other.id]
+    assert texts(others) == texts(run(Engine(big()), other))
     assert (engine.stats().cells, backend.cells) == (0, 0)
 
 

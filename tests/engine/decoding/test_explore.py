@@ -1,4 +1,4 @@
-"""Exploring on the fake backend, judged against all continuations that there are."""
+"""Exploring on the fake backend, compared with all continuations."""
 
 import heapq
 import math
@@ -27,9 +27,9 @@ def exploring(prompt: str = "p", **fields: object) -> CompletionRequest:
     return CompletionRequest.exploring(tuple(prompt.encode()), Explore(**fields))  # type: ignore[arg-type]
 
 
-def paths(events: list[Event], told: tuple[Path, ...] = ()) -> dict[Path, NodeEvent]:
+def paths(events: list[Event], reported: tuple[Path, ...] = ()) -> dict[Path, NodeEvent]:
     """The nodes by their texts, in their order."""
-    known = list(told)
+    known = list(reported)
     nodes = {}
     for event in events:
         if isinstance(event, NodeEvent):
@@ -45,8 +45,8 @@ def all_nodes(prompt: Path, explore: Explore) -> Iterator[tuple[Path, float]]:
     def below(path: Path, logprob: float, depth: int) -> Iterator[tuple[Path, float]]:
         hesitates = entropy(prompt + path) >= explore.min_entropy
         all_scores = scores(prompt + path)
-        likeliest = sorted(range(N_VOCAB), key=lambda each: -all_scores[each])
-        for token in likeliest[: explore.top_k if hesitates else 1]:
+        top = sorted(range(N_VOCAB), key=lambda each: -all_scores[each])
+        for token in top[: explore.top_k if hesitates else 1]:
             if hesitates and math.exp(all_scores[token]) < explore.min_probability:
                 continue
             text, total = (*path, token), logprob + all_scores[token]
@@ -62,7 +62,7 @@ def all_nodes(prompt: Path, explore: Explore) -> Iterator[tuple[Path, float]]:
 
 
 def check(nodes: dict[Path, NodeEvent], prompt: Path, explore: Explore) -> None:
-    """They are the likeliest of all, in their order."""
+    """They are the most probable ones, in their order."""
     every = dict(all_nodes(prompt, explore))
     expected = heapq.nsmallest(explore.max_nodes, every, key=lambda path: (-every[path], path))
     assert list(nodes) == expected
@@ -175,14 +175,14 @@ def test_a_character_is_said_by_the_node_that_completes_it(monkeypatch: pytest.M
 
     def all_scores(context: Path) -> list[float]:
         said = len(context) - 1
-        likeliest = {says[said]: -0.1, ord("x"): -3.0} if said < len(says) else {END: -0.1}
-        return [likeliest.get(token, -50.0) for token in range(N_VOCAB)]
+        top = {says[said]: -0.1, ord("x"): -3.0} if said < len(says) else {END: -0.1}
+        return [top.get(token, -50.0) for token in range(N_VOCAB)]
 
     monkeypatch.setattr("fake_backend.scores", all_scores)
     monkeypatch.setattr("fake_backend.entropy", lambda _context: 1.0)
     nodes = paths(run(Engine(FakeBackend()), exploring(depth=9, top_k=2)))
-    likeliest = [nodes[tuple(says[: k + 1])].text for k in range(len(says))]
-    assert likeliest == ["n", "", "é", "", "", "€", "!"]
+    top = [nodes[tuple(says[: k + 1])].text for k in range(len(says))]
+    assert top == ["n", "", "é", "", "", "€", "!"]
     assert nodes[(*says[:2], ord("x"))].text == "\ufffdx", "it never becomes a character"
     half = CompletionRequest.exploring(tuple("é".encode()[:1]), Explore(depth=1, top_k=1))
     monkeypatch.setattr("fake_backend.scores", lambda _context: [-(token != 0xA9) for token in range(N_VOCAB)])
@@ -190,7 +190,7 @@ def test_a_character_is_said_by_the_node_that_completes_it(monkeypatch: pytest.M
     assert node.text == "é", "the prompt's half of a character counts"
 
 
-def test_others_run_beside_it_and_both_get_what_is_theirs() -> None:
+def test_other_requests_run_at_the_same_time() -> None:
     explore = Explore(depth=3, top_k=4, max_nodes=60)
     asked = CompletionRequest.exploring(tuple(b"p"), explore)
     other = request("q", n=3, max_tokens=20)
@@ -210,20 +210,20 @@ def test_a_decode_that_fails_for_a_moment_changes_nothing() -> None:
     check(paths(events), tuple(b"p"), explore)
 
 
-def test_all_may_be_told_while_the_rest_of_a_decode_that_failed_is_to_be_done() -> None:
+def test_all_nodes_may_be_reported_before_the_rest_of_a_failed_decode() -> None:
     prompt, explore = tuple(b"a prompt of some tokens"), Explore(depth=2, top_k=8, max_nodes=1, min_probability=0)
     backend = FakeBackend(n_parallel=32, fail_decodes={2})
     engine = Engine(backend, cache_bytes=10_000)
     check(paths(run(engine, CompletionRequest.exploring(prompt, explore))), prompt, explore)
-    assert backend.saved == [(0, len(prompt))], "only the prompt is kept"
+    assert backend.saved == [(0, len(prompt))], "only the prompt is cached"
 
 
 @pytest.mark.parametrize("names", [True, False])
 def test_what_can_never_be_evaluated_ends_it_once(names: bool) -> None:
-    (likeliest,) = paths(run(Engine(FakeBackend()), exploring(depth=1, top_k=1)))
+    (top,) = paths(run(Engine(FakeBackend()), exploring(depth=1, top_k=1)))
     asked, other = exploring(depth=3), request("q", n=3, max_tokens=5)
-    backend = FakeBackend(poison=chr(likeliest[0]), names_poisoned=names, script=lambda *_: ord("z"))
-    assert likeliest != (ord("z"),)
+    backend = FakeBackend(poison=chr(top[0]), names_poisoned=names, script=lambda *_: ord("z"))
+    assert top != (ord("z"),)
     events = run(engine := Engine(backend), asked, other)
     check_order(events, asked)
     check_order(events, other)
@@ -273,15 +273,15 @@ def test_all_is_given_back(
 
 
 @given(st.integers(0, 30), st.sampled_from([0.0, 4.25]))
-def test_one_that_was_interrupted_goes_on_where_it_was(n_told: int, min_entropy: float) -> None:
+def test_one_that_was_interrupted_goes_on_where_it_was(n_reported: int, min_entropy: float) -> None:
     explore = Explore(depth=3, top_k=4, max_nodes=40, min_entropy=min_entropy)
     asked = CompletionRequest.exploring(tuple(b"p"), explore)
     whole = run(Engine(FakeBackend()), asked)
-    begun = whole[: 1 + n_told]
-    rest = resume(asked, begun)
+    before = whole[: 1 + n_reported]
+    rest = resume(asked, before)
     assert rest
     after = run(Engine(FakeBackend()), rest)
-    assert [*begun, *after[1:]][:-1] == whole[:-1]  # without its second start
+    assert [*before, *after[1:]][:-1] == whole[:-1]  # without its second start
     assert isinstance(after[-1], DoneEvent)
     assert isinstance(whole[-1], DoneEvent)
     assert after[-1].usage.completion_tokens == whole[-1].usage.completion_tokens

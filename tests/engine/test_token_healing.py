@@ -1,4 +1,4 @@
-"""Prompts whose last token is taken back, on the fake backend with tokens that begin with one another."""
+"""Token healing on the fake backend, with tokens that begin with one another."""
 
 import dataclasses
 
@@ -39,7 +39,7 @@ def asked(prompt: tuple[int, ...], n: int = 4, **params: object) -> CompletionRe
     return CompletionRequest((prompt,), branches, heal=True)
 
 
-def drawn(events: list[object], index: int) -> list[int]:
+def sampled(events: list[object], index: int) -> list[int]:
     return [token for each in events if isinstance(each, StreamEvent) and each.index == index for token in each.drawn]
 
 
@@ -49,7 +49,7 @@ def test_the_first_token_begins_with_the_last_of_the_prompt_and_its_text_is_not_
     events = run(engine, each)
     check_order(events, each)
     for index, text in texts(events).items():
-        tokens = drawn(list(events), index)
+        tokens = sampled(list(events), index)
         whole = b"".join(map(made.tokenizer.piece, tokens))
         assert made.tokenizer.piece(tokens[0]).startswith(b" ")
         assert text == whole.removeprefix(b" ").decode(errors="ignore")
@@ -88,7 +88,7 @@ def test_what_is_banned_at_its_beginning_is_taken_back_and_another_token_begins_
     events = run(engine, asked((A, 200), 1, banned_strings=("a",)))
     assert stops(events)[0].rewinds
     assert "a" not in texts(events)[0]
-    assert made.tokenizer.piece(drawn(list(events), 0)[0]).startswith(b" ")
+    assert made.tokenizer.piece(sampled(list(events), 0)[0]).startswith(b" ")
     assert made.cells == 0
 
 
@@ -113,8 +113,8 @@ def test_what_began_alike_before_an_interruption_is_known_without_what_was_taken
     each = asked((C, 201), 2, avoid=(), max_tokens=24)
     each = dataclasses.replace(each, branches=each.branches[:1])
     plain = run(Engine(backend(script=script)), each)
-    told = Resumed(tuple(drawn(list(plain), 0)), finished=24)
-    again = dataclasses.replace(each, branches=each.branches * 2, resumed=(told, Resumed()))
+    ended = Resumed(tuple(sampled(list(plain), 0)), finished=24)
+    again = dataclasses.replace(each, branches=each.branches * 2, resumed=(ended, Resumed()))
     (end,) = stops(run(Engine(backend(script=script)), again)).values()
     assert end.rewinds, texts(plain)
 

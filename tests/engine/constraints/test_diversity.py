@@ -1,4 +1,4 @@
-"""Diversity: what siblings said after the same tokens gets less likely, whatever order they are drawn in."""
+"""Diversity: siblings' tokens after the same tokens become less probable, in whatever order they are sampled."""
 
 import dataclasses
 from collections.abc import Collection, Mapping
@@ -21,7 +21,7 @@ LETTERS = b"abc"
 
 
 class ScoringSampler(FakeSampler):
-    """Takes the letter with the highest score, and keeps what the engine adds to the scores."""
+    """Samples the letter with the highest score, and stores the biases that the engine adds to the scores."""
 
     def sample(self, logits: Context, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
         assert isinstance(self.backend, ScoringBackend)
@@ -56,7 +56,7 @@ def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:
 
 
 def expected(said: dict[int, list[int]], own: int, strength: float) -> dict[int, float]:
-    """The penalties, counted the slow way. said: the prompt's tokens and its own, of each alternative."""
+    """Count the penalties without an index. said: the prompt's tokens and its own, of each alternative."""
     counts: dict[int, float] = {}
     for index, tokens in said.items():
         after = {tokens[k] for k in range(3, len(tokens)) if tokens[k - CONTEXT : k] == said[own][-CONTEXT:]}
@@ -114,7 +114,7 @@ def test_a_sibling_counts_once_however_often_it_says_the_same() -> None:
 
 
 def test_tokens_that_may_be_taken_back_are_not_counted() -> None:
-    """One has "xca", which will be thrown away, when the other one has "xc"."""
+    """One has "xca", which will be dropped, when the other one has "xc"."""
     said = {0: b"xxcat", 1: b"xxxc"}
 
     def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:

@@ -1,4 +1,4 @@
-"""`avoid`: no alternative begins as another one, or as a text that was there before, and nobody sees it try."""
+"""`avoid`: no alternative begins like another one, or like a known text, and rejected openings aren't reported."""
 
 import dataclasses
 import random
@@ -124,9 +124,11 @@ def test_no_two_begin_alike(
         assert len(set(seen)) == n
         assert not {*seen} & {opening_of(text, ByteTokenizer()) for text in avoid}
     assert not any(phrase in text for text in said.values() for phrase in banned)
-    for index, text in said.items():  # what was drawn, and stays, is what was said
-        drawn = bytes(t for e in events if isinstance(e, StreamEvent) and e.index == index for t in e.drawn if t != END)
-        assert drawn.decode().startswith(text)
+    for index, text in said.items():  # the final tokens are the text
+        sampled = bytes(
+            t for e in events if isinstance(e, StreamEvent) and e.index == index for t in e.drawn if t != END
+        )
+        assert sampled.decode().startswith(text)
     assert not any(end.rewinds_exhausted for end in stops(events).values())
 
 
@@ -217,7 +219,7 @@ def test_the_limits() -> None:
 
 
 def test_words_that_were_taken_back_are_free_for_others() -> None:
-    """A banned phrase takes the eighth word from the first alternative, and the second one, which is slower, has it."""
+    """A banned string takes the eighth word from the first alternative, and the second one, which is slower, has it."""
     said = says(b"a b c d e f g h i", b"a, b, c, d, e, f, g, h, j")
     each = request("p", 2, seed=0, avoid=(), banned_strings=("h i",), max_tokens=40)
     events = run(Engine(FakeBackend(script=said)), each)
@@ -231,7 +233,7 @@ def test_words_that_were_taken_back_are_free_for_others() -> None:
 def test_a_banned_phrase_that_begins_in_the_first_words_does_not_bring_others_back(
     seed: int, banned: tuple[str, ...]
 ) -> None:
-    """The phrase is complete behind the first words, when these were compared already: what comes then is compared."""
+    """The banned string is complete after the opening was compared: the new opening is compared again."""
     each = request(str(seed), n=12, avoid=(), banned_strings=banned, max_tokens=24, seed=seed)
     events = run(Engine(FakeBackend(n_cells=500, script=words(end=0), n_parallel=12)), each)
     assert len({*openings(events)}) == 12

@@ -1,4 +1,4 @@
-"""A small model guesses: the texts are those without it, and it is asked only where that saves time."""
+"""Draft models: the texts are the same without them, and they are used only where that saves time."""
 
 import dataclasses
 import random
@@ -22,7 +22,7 @@ from srb.engine.spec_decode.draft_model import DraftModelProposer
 from srb.errors import BackendError
 
 CARD = Costs(step=1.0, row=0.01, prompt_token=0.01, row_cell=0.0, prompt_cell=0.0)
-"""Rows cost nearly nothing beside a step, as on a graphics card."""
+"""Rows cost nearly nothing compared with a step, as on a GPU."""
 
 PLAIN = SamplingParams(seed=0, ignore_eos=True)
 
@@ -30,7 +30,7 @@ PLAIN = SamplingParams(seed=0, ignore_eos=True)
 class FakeDrafter:
     """Says what the script says for the seed 0, and checks what it is asked.
 
-    share: how long it takes to guess a token. wrong_every: so many of its tokens are one too high.
+    share: the time to draft a token, as a part of a step. wrong_every: each token with this number is one too high.
     sure: how likely it thinks each of its tokens.
     fails: the numbers of the calls that fail, counted from 1.
     """
@@ -97,7 +97,7 @@ def endless(**params: Any) -> CompletionRequest:
 
 
 def said(events: list[Event]) -> list[Any]:
-    """All that doesn't depend on time: texts, tokens and ends."""
+    """Return all that doesn't depend on time: texts, tokens and ends."""
     ends = stops(events)
     return [texts(events), {index: tokens_of(events, index) for index in ends}, ends]
 
@@ -159,7 +159,7 @@ def test_where_rows_are_dear_it_is_never_asked() -> None:
     assert drafter.calls == []
 
 
-def test_where_the_small_model_is_not_sure_it_stops() -> None:
+def test_drafting_stops_where_the_small_model_is_uncertain() -> None:
     """A row and a token of its own take 0.066 of a step with the margin, and 0.6 ** 5 is more than that."""
     drafter = FakeDrafter(sure=0.6)
     one, each = engine(drafter=drafter), endless()
@@ -194,7 +194,7 @@ def test_what_the_prompt_has_is_looked_up_and_not_drafted() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_a_prompt_is_read_in_pieces_that_take_half_a_step(n: int) -> None:
+def test_a_prompt_is_read_in_chunks_of_half_a_step(n: int) -> None:
     drafter = FakeDrafter(reading=0.02)
     one = engine(drafter=drafter)
     run(one, request("p" * 210, n=n, max_tokens=100, ignore_eos=True))
@@ -250,14 +250,14 @@ def test_images_are_not_drafted() -> None:
 
 
 @pytest.mark.parametrize("options", [{"window": 0}, {"window": 20}, {"block_size": 4}, {"draft_max": 0}], ids=str)
-def test_where_nothing_is_guessed_it_is_not_asked(options: dict[str, Any]) -> None:
+def test_it_is_not_used_where_speculation_is_off(options: dict[str, Any]) -> None:
     drafter = FakeDrafter()
     run(engine(drafter=drafter, **options), endless())
     assert drafter.calls == []
 
 
-def test_what_was_drafted_behind_other_tokens_is_not_used() -> None:
-    """A text that has gone back, and has drawn another token, is as long as before."""
+def test_a_draft_after_other_tokens_is_not_used() -> None:
+    """A text is as long as before after a rollback and another token."""
     drafter = FakeDrafter(script := says(b"ab", b"xy"))
     prompt = SimpleNamespace(packed=pack([1]))
     seq: Any = SimpleNamespace(prompt=prompt, tokens=[5, 6], max_tokens=100, state="running")
@@ -270,7 +270,7 @@ def test_what_was_drafted_behind_other_tokens_is_not_used() -> None:
     draft.propose(budget)
     assert len(drafter.calls) == 2
     draft.propose(budget)
-    assert len(drafter.calls) == 2, "nothing has been drawn"
+    assert len(drafter.calls) == 2, "nothing was sampled"
 
 
 @pytest.mark.parametrize("seed", seeds(60, quick=15))

@@ -1,4 +1,4 @@
-"""Banned strings: whatever the model says, and however it is cut into tokens, none of them is ever seen."""
+"""Banned strings never appear, whatever the model samples, and however it is cut into tokens."""
 
 import codecs
 import dataclasses
@@ -42,15 +42,15 @@ def few(alphabet: bytes, end: float = 0.05) -> Script:
 
 
 def reference(script: Script, params: SamplingParams) -> tuple[str, int, str | None]:
-    """Text, length and stop reason of what a script says that phrases are refused to."""
+    """Return text, length and stop reason of a script that can't write the banned strings."""
 
-    def draw(tokens: tuple[int, ...], refused: Collection[int]) -> int:
+    def sample(tokens: tuple[int, ...], refused: Collection[int]) -> int:
         token = script(params, (112, 113, *tokens))
         while token in refused:
             token = (token + 1) % N_VOCAB
         return token
 
-    text, said, reason = refusing(draw, params, END)
+    text, said, reason = refusing(sample, params, END)
     return text, len(said), reason
 
 
@@ -101,15 +101,15 @@ def test_it_says_what_a_model_would_that_refuses_them(
         assert said.get(index, "") == "pq" * echo + text
         assert (ends[index].length, ends[index].stop_reason) == (length, reason)
         own = [event for event in events if isinstance(event, StreamEvent) and event.index == index]
-        drawn = [token for event in own for token in event.drawn]
-        generated = bytes(token for token in drawn if token != END).decode()
+        sampled = [token for event in own for token in event.drawn]
+        generated = bytes(token for token in sampled if token != END).decode()
         assert (text + (reason or "")).startswith(generated)
         assert not any(has(generated, phrase) for phrase in banned)
         if return_tokens:
-            assert [token for event in own for token in event.tokens] == [112, 113] * echo + drawn
+            assert [token for event in own for token in event.tokens] == [112, 113] * echo + sampled
             assert generated == text + (reason or "")
         if logprobs is not None:
-            assert [event.token.id for event in own if event.token] == [112, 113] * echo + drawn
+            assert [event.token.id for event in own if event.token] == [112, 113] * echo + sampled
             scored = [event.token.logprob for event in own if event.token and event.drawn]
             if scored:
                 assert ends[index].mean_logprob == pytest.approx(sum(each or 0 for each in scored) / len(scored))
@@ -132,39 +132,39 @@ def test_a_phrase_is_found_wherever_tokens_and_characters_are_cut(
 ) -> None:
     matcher = TextMatcher(Phrases(banned), None)
     matcher.push_prompt(before)
-    kept: list[int] = []  # the numbers of pieces
-    sure: list[int] = []
+    pushed: list[int] = []  # the numbers of pieces
+    final: list[int] = []
     for number, piece in enumerate(pieces):
-        kept.append(number)
-        if n_tokens := matcher.push(number, piece, len(kept) - 1):
-            del kept[-n_tokens:]
-        sure += [held.token for held in matcher.pop_final()]
+        pushed.append(number)
+        if n_tokens := matcher.push(number, piece, len(pushed) - 1):
+            del pushed[-n_tokens:]
+        final += [each.token for each in matcher.pop_final()]
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         decoder.decode(before)
-        text = decoder.decode(b"".join(pieces[k] for k in kept))
+        text = decoder.decode(b"".join(pieces[k] for k in pushed))
         assert not any(phrase in text for phrase in banned)
-        assert sure == kept[: len(sure)], "what was said is never taken back"
-        assert sure + [held.token for held in matcher.window] == kept
+        assert final == pushed[: len(final)], "final tokens are never taken back"
+        assert final + [each.token for each in matcher.window] == pushed
 
 
 def test_the_token_that_a_phrase_begins_in_is_taken_back_and_nothing_before_it() -> None:
     matcher = TextMatcher(Phrases(("é cat",)), None)
     pieces = [b"x", b"y\xc3", b"\xa9", b" c", b"at!"]
     taken = []
-    sure = []
+    final = []
     for k, piece in enumerate(pieces):
         taken.append(matcher.push(k, piece, k))
-        sure.append([held.token for held in matcher.pop_final()])
+        final.append([each.token for each in matcher.pop_final()])
     assert taken == [0, 0, 0, 0, 4]
-    assert (sure, matcher.window) == ([[0], [], [], [], []], [])
+    assert (final, matcher.window) == ([[0], [], [], [], []], [])
     assert (matcher.rejected_at(1), matcher.rewinds, matcher.rewound_tokens) == ({1}, 1, 4)
 
 
-def test_what_was_said_is_not_taken_back_but_what_comes_behind_it() -> None:
+def test_final_tokens_stay_and_later_ones_are_taken_back() -> None:
     matcher = TextMatcher(Phrases(("cat", "xy")), None)
     assert matcher.push(0, b"ca", 0) == 0
     assert matcher.push(1, b"x", 1) == 0
-    assert [held.token for held in matcher.pop_final()] == [0]  # "cax" can't become "cat"
+    assert [each.token for each in matcher.pop_final()] == [0]  # "cax" can't become "cat"
     assert matcher.push(2, b"y", 2) == 2
     assert matcher.push(3, b"t", 1) == 1  # but "ca" can, when "xy" was taken back
     assert matcher.rejected_at(1) == {1, 3}
@@ -185,18 +185,18 @@ def test_the_events_of_a_request() -> None:
     steps = []
     while engine.has_work:
         steps.append([event.text for event in engine.step() if isinstance(event, StreamEvent)])
-    # "c" is held back until "cat" is there. Then "d" is drawn in its place, which can't become anything.
+    # "c" waits until "cat" is there. Then "d" is sampled in its place, which can't become a banned string.
     assert [text for texts in steps for text in texts] == ["t", "h", "e", " ", "d", "a", "t", " "]
     assert backend.rows == 1 + 4 + 2 + 3  # "c" and "a" are evaluated in vain, and nothing again
     assert engine.stats().tokens_generated == 8 + 3
 
 
-def test_the_middle_of_held_text_is_gone_back_to_by_evaluating_a_token_again() -> None:
+def test_a_rollback_within_the_window_evaluates_a_token_again() -> None:
     engine = Engine(backend := FakeBackend(script=says(b"abcd")))
     said = texts(run(engine, request(banned_strings=("abcx", "bcd"), max_tokens=4)))[0]
     assert said[0] == "a"
     assert said[:4] != "abcd"
-    assert backend.rows == 1 + 3 + 1 + 2  # "a", which is held when "bcd" is taken back, is evaluated twice
+    assert backend.rows == 1 + 3 + 1 + 2  # "a" is in the window when "bcd" is taken back, and is evaluated twice
     assert backend.cells == 0
 
 
@@ -205,13 +205,13 @@ def test_a_model_that_forgets_goes_back_to_where_a_phrase_may_begin(window: int)
     engine = Engine(backend := FakeBackend(script=says(CAT), window=window))
     events = run(engine, request(banned_strings=("cat",), max_tokens=8))
     assert texts(events) == {0: "the dat "}
-    assert backend.rows == 1 + 4 + 2 + 3  # what is drawn in place of "c" is drawn from the same logits
+    assert backend.rows == 1 + 4 + 2 + 3  # the token in place of "c" is sampled from the same logits
     assert_idle(engine, backend)
 
 
 @pytest.mark.parametrize("window", [0, 8])
 def test_a_model_that_forgets_does_not_go_back_far(window: int) -> None:
-    """Also where something is held all the time, so that what may be taken back always begins in another place."""
+    """Also where the window is never empty, and always begins in another place."""
     text = b"a" * 500 + b"b"
     engine = Engine(backend := FakeBackend(n_cells=1000, script=says(text), window=window))
     engine.add_request(request(banned_strings=("aaab",), max_tokens=600))
@@ -228,7 +228,7 @@ def test_a_model_that_forgets_does_not_go_back_far(window: int) -> None:
     assert_idle(engine, backend)
 
 
-def test_what_was_thrown_away_is_told_and_not_counted() -> None:
+def test_rewound_tokens_are_reported_and_not_counted() -> None:
     events = run(Engine(FakeBackend(script=says(CAT))), request(banned_strings=("cat", "d"), max_tokens=8))
     stop = stops(events)[0]
     assert (stop.length, stop.rewinds, stop.rewound_tokens, stop.rewinds_exhausted) == (8, 2, 4, False)
@@ -238,7 +238,7 @@ def test_what_was_thrown_away_is_told_and_not_counted() -> None:
     assert done.usage.completion_tokens == 8
 
 
-def test_the_first_token_is_drawn_again_from_the_logits_of_the_prompt() -> None:
+def test_the_first_token_is_sampled_again_from_the_logits_of_the_prompt() -> None:
     engine = Engine(backend := FakeBackend(script=says(b"ab")))
     events = run(engine, request("pq", banned_strings=("a", "b"), max_tokens=1))
     assert texts(events) == {0: "c"}
@@ -266,7 +266,7 @@ def test_after_too_many_rewinds_the_text_goes_on_as_it_is(monkeypatch: pytest.Mo
         assert (stop.rewinds, stop.rewinds_exhausted) == (most, True)
 
 
-def test_where_nothing_else_can_be_drawn_the_text_goes_on_as_it_is() -> None:
+def test_where_nothing_else_can_be_sampled_the_text_goes_on_as_it_is() -> None:
     engine = Engine(backend := FakeBackend(script=lambda params, tokens: 97))
     backend.tokenizer.is_end = lambda token: False  # type: ignore[method-assign]
     backend.tokenizer.piece = lambda token: b"a"  # type: ignore[method-assign]
@@ -274,7 +274,7 @@ def test_where_nothing_else_can_be_drawn_the_text_goes_on_as_it_is() -> None:
     assert (stop.length, stop.rewinds, stop.rewinds_exhausted) == (3, N_VOCAB, True)
 
 
-def test_what_is_held_back_at_the_end_is_text() -> None:
+def test_the_rollback_window_is_reported_at_the_end() -> None:
     engine = Engine(backend := FakeBackend(script=says(b"a ca")))
     assert texts(run(engine, request(banned_strings=("cat",)))) == {0: "a ca"}
     assert texts(run(engine, request(banned_strings=("cat",), max_tokens=3))) == {0: "a c"}
@@ -325,7 +325,7 @@ def test_others_begin_only_with_what_stays(window: int | None) -> None:
     engine.add_request(request("p" * 40, banned_strings=("c" + "a" * 60 + "t",), max_tokens=70))
     for _ in range(50):
         engine.step()
-    # All that it has generated is held back, and will be thrown away.
+    # All of its tokens are in the window, and will be dropped.
     other = request("p" * 40 + "c" + "a" * 40, max_tokens=1)
     engine.add_request(other)
     events = run(engine)

@@ -1,4 +1,4 @@
-"""Negative prompts: a second sequence sees the same tokens behind another prompt."""
+"""Guidance: a negative sequence continues the negative prompt with the same tokens."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ def guided(n: int = 1, negative: bytes | None = NEGATIVE, **params: object) -> C
 
 
 def reference(params: SamplingParams, negative: bytes) -> str:
-    """What the scripted model says that sees both prompts."""
+    """Return the text of the scripted model that sees both prompts."""
     tokens: list[int] = []
     while len(tokens) < 12:
         token = ascii_babble(params, (*negative, *tokens, *PROMPT, *tokens))
@@ -40,7 +40,7 @@ def reference(params: SamplingParams, negative: bytes) -> str:
 
 
 @pytest.mark.parametrize("negative", [NEGATIVE, None])
-def test_every_token_is_drawn_from_what_both_have_seen(negative: bytes | None) -> None:
+def test_every_token_is_sampled_from_both_prompts(negative: bytes | None) -> None:
     backend = FakeBackend(script=ascii_babble)
     engine = Engine(backend)
     events = run(engine, each := guided(3, negative))
@@ -147,9 +147,9 @@ def test_it_goes_on_after_an_interruption_as_if_there_had_been_none(
     events = []
     for _ in range(cut):
         events += engine.step()
-    said = RequestProgress(each)
-    said.add(events)
-    if faults or not said.living:
+    progress = RequestProgress(each)
+    progress.add(events)
+    if faults or not progress.living:
         events += run(engine)
         assert (engine.stats().sequences, engine.stats().cells, backend.cells) == (0, 0, 0)
         return
@@ -164,7 +164,7 @@ def test_it_goes_on_after_an_interruption_as_if_there_had_been_none(
 
 
 @pytest.mark.parametrize("poisoned", [PROMPT, NEGATIVE])
-def test_when_one_of_both_prompts_fails_nothing_is_told_of_the_other(poisoned: bytes) -> None:
+def test_when_one_of_both_prompts_fails_the_other_reports_nothing(poisoned: bytes) -> None:
     backend = FakeBackend(poison="!")
     prompt, negative = (text + b"!" * (text is poisoned) for text in (PROMPT, NEGATIVE))
     params = SamplingParams(guidance_scale=2.0, negative_prompt=tuple(negative), max_tokens=3)
