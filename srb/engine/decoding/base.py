@@ -84,9 +84,9 @@ class DecodingStrategy(Generic[RowT]):
        `after_step`.
     4. `stop_event` for each sequence that has finished.
 
-    Subclass it, and choose the subclass in `srb.engine.decoding.strategies.strategy_of`. A strategy gives a sequence its
-    tokens with `OutputProcessor.add_token`, and ends it with `ModelRunner.finish`. `Sampling` is the simplest: a row
-    for each sequence, which samples one token in each step. A strategy with rows of its own (`n_rows`) derives from
+    Subclass it, and choose the subclass in `strategies.strategy_of`. A strategy gives a sequence its tokens with
+    `OutputProcessor.add_token`, and ends it with `ModelRunner.finish`. `Sampling` is the simplest: a row for each
+    sequence, which samples one token in each step. A strategy with rows of its own (`n_rows`) derives from
     `CandidateStrategy`, as `BeamSearch` does.
 
     Args:
