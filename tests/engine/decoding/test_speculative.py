@@ -37,20 +37,19 @@ def ahead_of(script: Script, *, wrong_every: int = 1000) -> Any:
     return forced
 
 
-def engine(script: Script = babble, wrong_every: int = 1000, **options: Any) -> Engine:
-    """Return an engine that proposes the script's tokens for alternatives with a grammar."""
+def fake(script: Script = babble, wrong_every: int = 1000, **options: Any) -> FakeBackend:
+    """Return a backend that knows the script's next tokens for alternatives with a grammar."""
     options = {"costs": CHEAP, "n_cells": 1000, "forced": ahead_of(script, wrong_every=wrong_every)} | options
-    return Engine(FakeBackend(script=script, **options))
+    return FakeBackend(script=script, **options)
+
+
+def engine(script: Script = babble, wrong_every: int = 1000, **options: Any) -> Engine:
+    return Engine(fake(script, wrong_every, **options))
 
 
 def plain(script: Script = babble) -> Engine:
     """Return an engine whose costs make no draft token worth a row."""
     return Engine(FakeBackend(script=script, n_cells=1000))
-
-
-def backend_of(each: Engine) -> FakeBackend:
-    assert isinstance(each._backend, FakeBackend)
-    return each._backend
 
 
 def with_grammar(**params: Any) -> CompletionRequest:
@@ -191,35 +190,32 @@ def test_cancelled_failed_and_resumed_everything_is_given_back(seed: int) -> Non
     each = with_grammar(n=rng.choice([1, 2, 5]), banned_strings=rng.choice([(), ("a", "b", "\x01")]))
 
     def make() -> Engine:
-        one = engine(wrong_every=wrong_every)
-        backend_of(one).fail_decodes = {rng.randint(1, 12)}
-        return one
+        return Engine(fake(wrong_every=wrong_every, fail_decodes={rng.randint(1, 12)}))
 
     expected = texts(run(plain(), each))
     events = run_interrupted(make, each, [rng.randint(1, 6) for _ in range(rng.randint(0, 3))])
     if not each.branches[0].banned_strings:
         assert texts(events) == expected
-    one = make()
+    one = Engine(backend := fake(wrong_every=wrong_every, fail_decodes={rng.randint(1, 12)}))
     one.add_request(each)
     for _ in range(rng.randint(1, 8)):
         one.step()
     one.abort(each.id, rng.choice([None, 0]))
     while one.has_work:
         one.step()
-    backend = backend_of(one)
     assert (one.stats().cells, one.stats().sequences, backend.cells, backend.open_samplers) == (0, 0, 0, 0)
 
 
 def test_the_backend_limits_the_number_of_draft_tokens() -> None:
     for most in (0, 3):
-        one = engine(draft_max=most)
+        one = Engine(backend := fake(draft_max=most))
         sizes: list[int] = []
         each = with_grammar(max_tokens=30)
         one.add_request(each)
         while one.has_work:
-            before = backend_of(one).rows
+            before = backend.rows
             one.step()
-            sizes.append(backend_of(one).rows - before)
+            sizes.append(backend.rows - before)
         assert max(sizes[2:]) == most + 1
 
 

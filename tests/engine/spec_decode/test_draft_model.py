@@ -83,9 +83,13 @@ class FakeDrafter:
         return list(tokens[len(text) :])
 
 
-def engine(script: Script = babble, drafter: FakeDrafter | None = None, **options: Any) -> Engine:
+def fake(script: Script = babble, drafter: FakeDrafter | None = None, **options: Any) -> FakeBackend:
     given: dict[str, Any] = {"costs": CARD, "n_cells": 1000, "n_outputs": 64} | options
-    return Engine(FakeBackend(script=script, drafter=drafter, **given))
+    return FakeBackend(script=script, drafter=drafter, **given)
+
+
+def engine(script: Script = babble, drafter: FakeDrafter | None = None, **options: Any) -> Engine:
+    return Engine(fake(script, drafter, **options))
 
 
 def plain(script: Script = babble) -> Engine:
@@ -278,22 +282,20 @@ def test_cancelled_failed_and_resumed_everything_is_given_back(seed: int) -> Non
     rng = random.Random(seed)
     each = endless(n=rng.choice([1, 2, 4]), banned_strings=rng.choice([(), ("a", "b", "\x01")]))
 
-    def make() -> Engine:
+    def make() -> FakeBackend:
         fails = rng.sample(range(1, 20), rng.randint(0, 2))
         drafter = FakeDrafter(wrong_every=rng.choice([1000, 9, 2]), reading=rng.choice([0.01, 0.1]), fails=fails)
-        return engine(drafter=drafter, fail_decodes={rng.randint(1, 12)})
+        return fake(drafter=drafter, fail_decodes={rng.randint(1, 12)})
 
     expected = texts(run(plain(), each))
-    events = run_interrupted(make, each, [rng.randint(1, 6) for _ in range(rng.randint(0, 3))])
+    events = run_interrupted(lambda: Engine(make()), each, [rng.randint(1, 6) for _ in range(rng.randint(0, 3))])
     if not each.branches[0].banned_strings:
         assert texts(events) == expected
-    one = make()
+    one = Engine(backend := make())
     one.add_request(each)
     for _ in range(rng.randint(1, 8)):
         one.step()
     one.abort(each.id, rng.choice([None, 0]))
     while one.has_work:
         one.step()
-    backend = one._backend
-    assert isinstance(backend, FakeBackend)
     assert (one.stats().cells, one.stats().sequences, backend.cells, backend.open_samplers) == (0, 0, 0, 0)
