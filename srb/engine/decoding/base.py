@@ -173,7 +173,8 @@ class DecodingStrategy(Generic[RowT]):
     def begin_sequence(self, seq: Sequence) -> None:
         """Start a sequence, or continue it after a rollback that leaves none of its tokens to evaluate.
 
-        The prompt is evaluated, and so are those of its negative sequences.
+        The prompt is evaluated, and so are those of its negative sequences. A sequence with a row of its own gets its
+        cells here (`Cells.fork`), and the state "running".
         """
 
     def before_step(self) -> None:

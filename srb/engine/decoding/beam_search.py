@@ -29,16 +29,16 @@ class Beam(TextRow):
 
     Args:
         strategy: The search.
-        n_prompt: The length of the prompt, in tokens.
+        prompt: The prompt that it continues.
         tokens: The generated tokens.
         logprob: The natural logarithm of their probability.
         parent: The beam that it extends; None once it has cells of its own.
     """
 
     def __init__(
-        self, strategy: "BeamSearch", n_prompt: int, tokens: list[int], logprob: float, parent: "Beam | None" = None
+        self, strategy: "BeamSearch", prompt: Prompt, tokens: list[int], logprob: float, parent: "Beam | None" = None
     ) -> None:
-        super().__init__(strategy, n_prompt, tokens, n_computed=max(0, len(tokens) - 1))
+        super().__init__(strategy, prompt, tokens, n_computed=max(0, len(tokens) - 1))
         self.logprob = logprob
         self.parent = parent
         self.score = 0.0  # that of a finished text
@@ -97,7 +97,7 @@ class BeamSearch(CandidateStrategy[Beam]):
         prompt = self._prompt
         assert prompt.logits is not None
         self._ranker = self._parts.backend.ranker(prompt.sequences[0].params)
-        root = Beam(self, len(prompt.tokens), [], 0.0)
+        root = Beam(self, prompt, [], 0.0)
         root.seq_id, root.text = prompt.seq_id, self.new_detokenizer()
         self._beams = [root]
         self.process_logits(root, prompt.logits, ())
@@ -132,7 +132,7 @@ class BeamSearch(CandidateStrategy[Beam]):
         for place, (logprob, parent, token) in enumerate(extended):
             if len(self._beams) == self.n_rows:
                 break
-            beam = Beam(self, parent.n_prompt, [*parent.tokens, token], logprob, parent)
+            beam = Beam(self, self._prompt, [*parent.tokens, token], logprob, parent)
             beam.finish_reason = self._finish_reason(beam, parent)
             if beam.finish_reason is None:
                 self._beams.append(beam)

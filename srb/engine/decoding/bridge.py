@@ -53,26 +53,23 @@ class BridgeCandidate(TextRow):
 
     Args:
         strategy: The bridge.
+        prompt: The prompt that it continues.
         params: How it is sampled.
         seq_id: Where its cells are.
-        n_prompt: The length of the prompt, in tokens.
         text: Finds stop strings; None: there are none.
         owner: The sequence that streams this text; None: it isn't known yet whether the text will be returned.
-        drafts: Whether known tokens may be evaluated in the same batch.
     """
 
     def __init__(
         self,
         strategy: AnyStrategy,
+        prompt: Prompt,
         params: SamplingParams,
         seq_id: int,
-        *,
-        n_prompt: int,
         text: IncrementalDetokenizer | None,
         owner: Sequence | None = None,
-        drafts: bool = True,
     ) -> None:
-        super().__init__(strategy, n_prompt, [], seq_id=seq_id, drafts=drafts)
+        super().__init__(strategy, prompt, [], seq_id=seq_id)
         self.params = params
         self.text = text
         self.owner = owner
@@ -166,7 +163,6 @@ class SuffixRow(OwnRow):
         rest: Tokens between these and the suffix.
         suffix: The tokens to score.
         first: The log-probability of the first token of the suffix, if it is known.
-        drafts: Whether the tokens may be evaluated in the same batch.
     """
 
     def __init__(
@@ -175,12 +171,10 @@ class SuffixRow(OwnRow):
         n_tokens: int,
         rest: abc.Sequence[int],
         suffix: abc.Sequence[int],
-        *,
         first: float | None = None,
-        drafts: bool = True,
     ) -> None:
         tokens = [*candidate.tokens[:n_tokens], *rest[:MAX_REST], *suffix[:-1]]
-        super().__init__(candidate.strategy, candidate.n_prompt, tokens, drafts=drafts)
+        super().__init__(candidate.strategy, candidate.prompt, tokens)
         self.candidate = candidate
         self.logprobs = [] if first is None else [first]
         """Those of the suffix's tokens, as far as they are known."""
@@ -250,8 +244,7 @@ class SuffixScorer:
         if not n_tokens + len(tokens):
             logits = self._prompt.logits
         first = None if logits is None else self._logprob(logits, suffix[0])
-        drafts = not self._prompt.block_size
-        self._waiting.append(SuffixRow(candidate, n_tokens, tokens, suffix, first=first, drafts=drafts))
+        self._waiting.append(SuffixRow(candidate, n_tokens, tokens, suffix, first))
 
     def process_logits(self, row: SuffixRow, logits: Logits) -> None:
         """Process the logits of a token that a row has evaluated."""
@@ -394,12 +387,11 @@ class Bridge(CandidateStrategy[BridgeCandidate | SuffixRow]):
             params, owner = branches[number % n], owners.get(number)
             candidate = BridgeCandidate(
                 self,
+                prompt,
                 replace(params, seed=(params.seed + number - number % n) % (MAX_SEED + 1)),
                 ids[number],
-                n_prompt=len(prompt.tokens),
-                text=self.new_detokenizer(),
-                owner=owner,
-                drafts=not prompt.block_size,
+                self.new_detokenizer(),
+                owner,
             )
             self._parts.cells.fork_seq(prompt.seq_id, ids[number], len(prompt.tokens))
             self._candidates.append(candidate)

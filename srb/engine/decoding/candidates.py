@@ -21,29 +21,26 @@ class OwnRow(Row):
 
     Args:
         strategy: The strategy.
-        n_prompt: The length of the prompt, in tokens.
+        prompt: The prompt that it continues.
         tokens: The tokens after the prompt, as far as they are known.
         n_computed: How many of these are in its cells.
         seq_id: Where its cells are.
-        drafts: Whether the known tokens after the next one may be evaluated in the same batch.
     """
 
     def __init__(
         self,
         strategy: AnyStrategy,
-        n_prompt: int,
+        prompt: Prompt,
         tokens: list[int],
         *,
         n_computed: int = 0,
         seq_id: int | None = None,
-        drafts: bool = True,
     ) -> None:
-        self.n_prompt = n_prompt
+        self.prompt = prompt
         self.tokens = tokens
         self.n_computed = n_computed
         self.seq_id = seq_id
         self._strategy = strategy
-        self._drafts = drafts
 
     @property
     def strategy(self) -> AnyStrategy:
@@ -59,7 +56,7 @@ class OwnRow(Row):
 
     @property
     def draft_tokens(self) -> abc.Sequence[int]:
-        return self.tokens[self.n_computed + 1 :] if self._drafts else ()
+        return () if self.prompt.block_size else self.tokens[self.n_computed + 1 :]
 
     @property
     def n_tokens(self) -> int:
@@ -67,7 +64,7 @@ class OwnRow(Row):
 
     @property
     def position(self) -> int:
-        return self.n_prompt + self.n_computed
+        return len(self.prompt.tokens) + self.n_computed
 
     @property
     def is_over(self) -> bool:
@@ -78,8 +75,8 @@ class OwnRow(Row):
 class TextRow(OwnRow):
     """A row with a text that a sequence may get."""
 
-    def __init__(self, strategy: AnyStrategy, n_prompt: int, tokens: list[int], **options: Any) -> None:
-        super().__init__(strategy, n_prompt, tokens, **options)
+    def __init__(self, strategy: AnyStrategy, prompt: Prompt, tokens: list[int], **options: Any) -> None:
+        super().__init__(strategy, prompt, tokens, **options)
         self.text: IncrementalDetokenizer | None = None  # only if there are stop strings
         self.details: list[list[Token]] = []  # for each token, if tokens are reported
         self.finish_reason: FinishReason | None = None

@@ -11,7 +11,7 @@
 | `bridge.py` | samples candidates, and returns those that a suffix follows best |
 | `explore.py` | finds the tree of the most probable continuations |
 
-To add one: subclass `DecodingStrategy`, and choose the class in `strategy_of`.
+To add one: subclass `DecodingStrategy`, and choose the class in `strategy_of`. The engine's core needs no change.
 """
 
 from srb.engine.backend import Backend

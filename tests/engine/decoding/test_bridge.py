@@ -145,14 +145,9 @@ def test_prompts_have_bridges_of_their_own() -> None:
 
 
 def candidate(pieces: list[bytes], stop: str | None = None) -> BridgeCandidate:
-    strategy: Any = None
-    found = BridgeCandidate(
-        strategy,
-        SamplingParams(),
-        0,
-        n_prompt=1,
-        text=IncrementalDetokenizer(StopStrings((stop,))) if stop else None,
-    )
+    unused: Any = None
+    text = IncrementalDetokenizer(StopStrings((stop,))) if stop else None
+    found = BridgeCandidate(unused, unused, SamplingParams(), 0, text)
     for piece in pieces:
         found.push(0, piece)
     return found
