@@ -12,7 +12,7 @@ goes on from there (`srb.engine.resume`).
 
 In place of an engine the front has only the vocabulary. A replica's steps come back as lists of the same events, one
 message per step. The id of a request doesn't name a place: a front that doesn't have it asks the others
-(`srb.server.http.peers`), which it has met in a Ray actor (`meeting.py`). Ray Serve starts, watches and stops replicas,
+(`srb.server.http.proxy`), which it has met in a Ray actor (`meeting.py`). Ray Serve starts, watches and stops replicas,
 and carries messages; `placement.py` decides where a request goes.
 """
 

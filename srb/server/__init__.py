@@ -1,5 +1,5 @@
-"""The HTTP server. It only receives and sends: `srb.wire` reads bodies and makes JSON, the engine does the rest.
+"""The HTTP server: it receives and sends. `srb.wire` parses bodies and builds JSON; the engine does the rest.
 
-`app.py` puts all routes together; begin with it. `routes/` has a module per kind of route, `http/` what all of them
-share, `guards/` who may ask, `openapi/` the description of all paths, and `run/` starts and stops the server.
+`app.py` puts the application together: start there. `routes/` has the handlers, `http/` what they share, `access.py`
+the middleware for API keys, hosts and origins, `openapi.py` the description, and `run/` starts and stops the server.
 """

@@ -1,4 +1,4 @@
-"""Makes the application of all routes."""
+"""`create_app` makes the aiohttp application: middleware, shared state, and all routes."""
 
 import json
 from collections.abc import Callable
@@ -10,47 +10,33 @@ from weakref import WeakKeyDictionary
 from aiohttp import web
 
 from srb.server import access, openapi
-from srb.server import openapi as docs_page
-from srb.server.http import peers as elsewhere
-from srb.server.http.bodies import send_answer
+from srb.server.http import proxy
+from srb.server.http.bodies import send_response
 from srb.server.http.connections import CONNECTIONS, Connections
-from srb.server.http.exchange import ANSWERS, ENGINE, FETCH, LIMITS, Fetch
-from srb.server.http.refusals import ERRORS, errors_as_json
-from srb.server.routes import (
-    about,
-    adapters,
-    embeddings,
-    history,
-    mount,
-    page,
-    requests,
-    responses,
-    score,
-    slots,
-    stories,
-)
+from srb.server.http.errors import ERROR_FORMATS, error_middleware
+from srb.server.http.exchange import ENGINE, LIMITS, RESPONSE_FORMATS
+from srb.server.http.lookups import FETCH, Fetch
+from srb.server.routes import about, history, mount, requests, scoring, slots
 from srb.server.routes.about import DESCRIPTION, METRICS
-from srb.server.routes.embeddings import TURNS, Turns, end_turns
 from srb.server.routes.metrics import Metrics
-from srb.server.routes.mount import resources_of
-from srb.server.routes.score import TABLES
+from srb.server.routes.scoring import EMBEDDING_QUEUE, TABLES, EmbeddingQueue, close_embedding_queue
 from srb.server.routes.slots import SLOT_FOLDER
-from srb.server.run.keeper import KEEPER, Keeper
+from srb.server.run.history import HISTORY, HistoryService
 from srb.serving.engine_client import EngineClient
 from srb.wire.limits import Limits
 from srb.wire.vendors import ROUTES as VENDORS
 
-_OWN = (about, requests, score, responses, stories, history, embeddings, slots, adapters, page)
+_OWN = (about, requests, history, scoring, slots)
 ROUTES = (*(route for each in _OWN for route in each.ROUTES), *VENDORS)
-"""All that the server answers: its own routes, and those of the vendors whose formats it has."""
+"""All routes: the server's own, and those of the vendors."""
 
-_RESOURCES = resources_of(ROUTES)  # made once, since tests make hundreds of applications
-_ERRORS = {(route.method, path): route.error for route in ROUTES for path in route.paths}
+_RESOURCES = mount.resources_of(ROUTES)  # made once, since tests make hundreds of applications
+_ERROR_FORMATS = {(route.method, path): route.error_format for route in ROUTES for path in route.paths}
 
 SERVER_OPTIONS: dict[str, Any] = {
-    "handler_cancellation": True,  # a client that closes the connection cancels its request
-    "auto_decompress": False,  # if it were True, a body would be inflated before its API key is checked
-    "lingering_time": 0,  # see `send_answer`
+    "handler_cancellation": True,  # closing the connection cancels the request
+    "auto_decompress": False,  # else a body would be decompressed before the API key is checked
+    "lingering_time": 0,  # see `send_response`
     "access_log": None,
 }
 """The arguments for `web.AppRunner`, with which aiohttp must serve the application."""
@@ -64,7 +50,7 @@ def create_app(
     api_keys: tuple[bytes, ...] = (),
     cors_origins: str = access.LOCAL_ORIGINS,
     allowed_hosts: access.Hosts = access.LOCAL_HOSTS,
-    keeper: Keeper | None = None,
+    history_service: HistoryService | None = None,
     slot_folder: Path | None = None,
     fetch: Fetch | None = None,
     shares_prompts: bool = False,
@@ -72,20 +58,28 @@ def create_app(
 ) -> web.Application:
     """The application, to be served with `SERVER_OPTIONS`.
 
-    The caller starts and stops the engine, makes it fill the metrics, and closes the history of the keeper.
+    The caller starts and stops the engine, passes its measurements to `metrics`, and closes the history.
 
-    keeper: keeps requests and stories; left out: nothing is kept.
-    fetch: gets images and sounds that requests name by their addresses; left out: such requests are refused.
-    slot_folder: the folder where slots are saved. `limits.saved_slots` says how many slots there are.
-    shares_prompts: whether what is evaluated is shared between API keys, and not only within each.
-    connections: the connections that a `Runner` accepts for the application.
+    Args:
+        engine: The engine.
+        limits: The settings that bodies are parsed with.
+        metrics: The metrics of `GET /metrics`.
+        api_keys: The API keys. Empty: no key is needed.
+        cors_origins: The value of `--cors-origins`.
+        allowed_hosts: The names under which the server answers.
+        history_service: Stores requests and stories. None: nothing is stored.
+        slot_folder: The folder where slots are saved. `limits.saved_slots` is their number.
+        fetch: Downloads images and sounds by their URLs. None: requests with URLs are refused.
+        shares_prompts: Whether prefix caching works across API keys.
+        connections: The connections that a `Runner` accepts for the application.
 
-    Raises `SettingsError` for a wrong origin.
+    Raises:
+        SettingsError: An origin is wrong.
     """
     checks = [access.check_host, access.answer_preflight, access.check_origin, access.check_key]
-    app = web.Application(middlewares=[send_answer, errors_as_json, *checks, elsewhere.ask_others])
-    app.cleanup_ctx.append(elsewhere.session)
-    app.on_response_prepare.append(access.add_headers)
+    app = web.Application(middlewares=[send_response, error_middleware, *checks, proxy.forward_to_peers])
+    app.cleanup_ctx.append(proxy.session)
+    app.on_response_prepare.append(access.add_cors_headers)
     app[access.API_KEYS] = api_keys
     app[access.SHARES_PROMPTS] = shares_prompts
     app[access.HOSTS] = allowed_hosts
@@ -93,26 +87,26 @@ def create_app(
     app[access.LOGGED] = set()
     app[CONNECTIONS] = connections or Connections()
     app[ENGINE] = engine
-    app[KEEPER] = keeper or Keeper()
+    app[HISTORY] = history_service or HistoryService()
     app[LIMITS] = limits
     app[SLOT_FOLDER] = slot_folder
     app[FETCH] = fetch
-    app[ANSWERS] = WeakKeyDictionary()
-    app[ERRORS] = _ERRORS
+    app[RESPONSE_FORMATS] = WeakKeyDictionary()
+    app[ERROR_FORMATS] = _ERROR_FORMATS
     app[METRICS] = metrics or Metrics()
     description: Callable[[], tuple[bytes, bytes]] = cache(partial(_description, limits, keyed=bool(api_keys)))
     app[DESCRIPTION] = description
-    mount.begin(app)
+    mount.setup(app)
     app[TABLES] = {}
-    app[TURNS] = Turns()
-    app.on_cleanup.append(end_turns)
-    app.on_shutdown.append(stories.end_feeds)
+    app[EMBEDDING_QUEUE] = EmbeddingQueue()
+    app.on_cleanup.append(close_embedding_queue)
+    app.on_shutdown.append(history.close_feeds)
     for each in _RESOURCES:
         app.router.register_resource(each)
     return app
 
 
 def _description(limits: Limits, *, keyed: bool) -> tuple[bytes, bytes]:
-    """The description as JSON and as a page. This takes tenths of a second, so it is made once, when it's asked for."""
+    """The description as JSON and as HTML. This takes tenths of a second, so it is made once, on the first request."""
     described = openapi.describe(ROUTES, limits, keyed=keyed)
-    return json.dumps(described).encode(), docs_page.render(described).encode()
+    return json.dumps(described).encode(), openapi.render(described).encode()

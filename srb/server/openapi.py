@@ -1,8 +1,4 @@
-"""Makes the OpenAPI description of the server from the models that validate its requests. Pure functions.
-
-What a route answers stands with the route (`srb/wire/route.py`), and the meaning of a field with the field, where
-`descriptions` finds it.
-"""
+"""Makes the OpenAPI description from the routes (`srb/wire/route.py`) and the models that validate their bodies."""
 
 import base64
 import dataclasses
@@ -26,10 +22,7 @@ from srb.wire.native.explore import ExploreFields
 from srb.wire.request.body_fields import ALIASES
 from srb.wire.request.completion import BranchFields
 from srb.wire.request.fields import DEFAULTS, descriptions
-from srb.wire.route import OWN_ERRORS, Embeds, Generates, Route, Tells
-from srb.wire.schemas import JSON, STRING, Schema
-
-# Makes one HTML page of the OpenAPI description, by docs_page.html. The page needs no script and no other file.
+from srb.wire.route import JSON, SRB_ERRORS, STRING, EmbeddingHandler, GenerateHandler, JsonHandler, Route, Schema
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
@@ -48,7 +41,7 @@ HEADERS = {
 
 
 def render(description: dict[str, Any]) -> str:
-    """The page, from an OpenAPI document."""
+    """The OpenAPI document as one HTML page without scripts."""
     import jinja2  # imported here, because only this page needs it
 
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True)
@@ -63,15 +56,15 @@ ERRORS = {
     400: "malformed or out of range; the message gives the limit",
     401: "no API key, or a wrong one",
     403: "a web page of an origin that isn't allowed (--cors-origins)",
-    404: "nothing like that is there",
-    408: "nothing of the body has come for --receive-timeout seconds",
-    410: "the request has finished, and is no longer kept (--keep-finished)",
-    413: "the body is larger than the server reads",
+    404: "not found",
+    408: "the body made no progress for --receive-timeout seconds",
+    410: "the request has finished, and isn't stored any more (--keep-finished)",
+    413: "the body is too large",
     415: "the body is compressed",
     421: "the server doesn't answer under the name in Host (--allowed-hosts)",
-    429: "as many requests wait as may (--max-queue), with Retry-After",
-    500: "a fault of the server; the message has an id that is in its log",
-    501: "the model can't do it, or the server was started without it",
+    429: "the queue is full (--max-queue), with Retry-After",
+    500: "an internal error; the message has an id that is in the server's log",
+    501: "the model doesn't support it, or the server was started without it",
     503: "the model is loading or the server is stopping, with Retry-After; or the engine has failed, without",
 }
 
@@ -88,7 +81,7 @@ PARAMETERS = {
 
 def describe(routes: Iterable[Route], limits: Limits, *, keyed: bool) -> dict[str, Any]:
     """The OpenAPI 3.1 document. keyed: whether requests need an API key."""
-    schemas: dict[str, Schema] = {"Error": OWN_ERRORS.schema}
+    schemas: dict[str, Schema] = {"Error": SRB_ERRORS.schema}
     paths: dict[str, dict[str, Any]] = {}
     for route, path, summary in described(routes):
         paths.setdefault(path, {})[route.method.lower()] = _operation(route, path, summary, schemas, limits)
@@ -97,8 +90,8 @@ def describe(routes: Iterable[Route], limits: Limits, *, keyed: bool) -> dict[st
         "info": {
             "title": "srb",
             "version": srb.__version__,
-            "description": "n alternatives of one prompt, streamed. Numbers may come as strings, and null is as "
-            "good as absent. Fields that aren't described here are ignored, and reported.",
+            "description": "n alternatives of one prompt, streamed. Numbers may be sent as strings, and null means "
+            "absent. Fields that aren't described here are ignored, and reported.",
         },
         "paths": paths,
         "components": {
@@ -113,10 +106,10 @@ def describe(routes: Iterable[Route], limits: Limits, *, keyed: bool) -> dict[st
 
 
 def described(routes: Iterable[Route]) -> Iterator[tuple[Route, str, str]]:
-    """The routes that are described, with each of their paths, and its summary. The paths are without patterns."""
+    """The described routes, with each of their paths without patterns, and its summary."""
     for route in routes:
         for path in route.paths:
-            summary = route.summary if path == route.path else route.also_says or route.summary
+            summary = route.summary_of(path)
             if summary and (path == "/" or not path.endswith("/")):
                 yield route, re.sub(r"\{(\w+):(?:[^{}]|\{[^{}]*\})+\}", r"{\1}", path), summary
 
@@ -124,15 +117,14 @@ def described(routes: Iterable[Route]) -> Iterator[tuple[Route, str, str]]:
 def _operation(route: Route, path: str, summary: str, schemas: dict[str, Schema], limits: Limits) -> dict[str, Any]:
     """The operation object. The schema of its body is put into `schemas`."""
     is_open = route.method == "GET" and path in OPEN
-    replies = {**route.others, **({JSON: route.reply} if route.reply else {})}
-    content = {kind: {"schema": each} for kind, each in replies.items()}
-    responses: dict[str, Any] = {"200" if replies else "204": {"description": "it has worked"}}
-    if replies:
+    schemas_by_type = {**route.other_schemas, **({JSON: route.schema} if route.schema else {})}
+    content = {kind: {"schema": each} for kind, each in schemas_by_type.items()}
+    responses: dict[str, Any] = {"200" if content else "204": {"description": "success"}}
+    if content:
         responses["200"]["content"] = content
     for status in sorted({*route.errors, *_common_errors(route, is_open)}):
-        schema = {"$ref": f"{REF}Error"} if route.error is OWN_ERRORS else route.error.schema
-        content = {JSON: {"schema": schema}}
-        responses[str(status)] = {"description": ERRORS[status], "content": content}
+        schema = {"$ref": f"{REF}Error"} if route.error_format is SRB_ERRORS else route.error_format.schema
+        responses[str(status)] = {"description": ERRORS[status], "content": {JSON: {"schema": schema}}}
     result: dict[str, Any] = {"summary": summary, "responses": responses}
     if is_open:
         result["security"] = []
@@ -153,7 +145,7 @@ def _operation(route: Route, path: str, summary: str, schemas: dict[str, Schema]
 
 
 def _common_errors(route: Route, is_open: bool) -> Iterator[int]:
-    """The statuses of errors that routes leave out, because all of a kind have them."""
+    """The statuses of errors that all routes of a kind have."""
     yield from (421, 500)
     if not is_open:
         yield 401
@@ -161,11 +153,11 @@ def _common_errors(route: Route, is_open: bool) -> Iterator[int]:
         yield 403
     if route.body:
         yield from (400, 408, 413, 415)
-    if isinstance(route.does, Generates | Embeds):
+    if isinstance(route.handler, GenerateHandler | EmbeddingHandler):
         yield from (429, 503)
-    if isinstance(route.does, Embeds):
+    if isinstance(route.handler, EmbeddingHandler):
         yield 501
-    if isinstance(route.does, Tells) and not route.does.always:
+    if isinstance(route.handler, JsonHandler) and not route.handler.before_load:
         yield 503
 
 
@@ -183,7 +175,7 @@ def _schemas(model: type[BaseModel], limits: Limits) -> dict[str, Schema]:
 
 
 class _Described(GenerateJsonSchema):
-    """Adds to the schema of a model what pydantic doesn't know of its fields: their meanings, ranges and defaults."""
+    """Adds the fields' meanings, ranges and defaults, which pydantic doesn't know, to the schema of a model."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         result = super().model_schema(schema)

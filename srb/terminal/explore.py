@@ -22,7 +22,7 @@ from srb.terminal.generate import check_url_options, read_prompt, tokenize_nothi
 from srb.terminal.show import Event, JsonLines, View, one_line
 from srb.terminal.source import Body, Source, open_source
 from srb.wire.limits import Limits
-from srb.wire.native.explore import read_with
+from srb.wire.native.explore import explore_reply
 
 
 def add_explore_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def explore(settings: Settings, arguments: argparse.Namespace) -> int:
         if (value := getattr(arguments, field.name)) is not None:
             body[field.name] = value
     if settings.url is None:
-        read_with(json.dumps(body).encode(), Limits("", settings.n, settings.max_n), tokenize_nothing, time.time())
+        explore_reply(json.dumps(body).encode(), Limits("", settings.n, settings.max_n), tokenize_nothing, time.time())
     return asyncio.run(_explore(open_source(settings), body, _view(as_json=arguments.json)))
 
 

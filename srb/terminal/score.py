@@ -14,7 +14,7 @@ from srb.options.settings import SERVER_OPTIONS, Settings, add_arguments
 from srb.terminal.generate import check_url_options
 from srb.terminal.show import Event, one_line
 from srb.terminal.source import Body, Source, open_source
-from srb.wire.native.score import read
+from srb.wire.native.score import parse_score
 
 MAX_BODY_CHARS = 1 << 20
 """A longer file is asked for in several bodies, since a server takes 4 MiB."""
@@ -97,7 +97,7 @@ def _lines(name: str, asked: Body) -> Iterator[dict[str, Any]]:
                 f'line {number} of {name} must be an object with "context" and a list of "continuations"', param="file"
             )
         try:
-            read(json.dumps(asked | {"contexts": [found["context"]], "continuations": ends}).encode(), "")
+            parse_score(json.dumps(asked | {"contexts": [found["context"]], "continuations": ends}).encode(), "")
         except InvalidRequestError as error:
             if error.param in asked:
                 raise

@@ -32,9 +32,8 @@ from srb.serving.async_engine import AsyncEngine
 from srb.serving.score_tables import Tabulation
 from srb.wire.limits import Limits
 from srb.wire.native import reply as native
-from srb.wire.native.explore import read_with
-from srb.wire.native.score import Answer
-from srb.wire.native.score import read as read_score
+from srb.wire.native.explore import explore_reply
+from srb.wire.native.score import ScoreBuilder, parse_score
 from srb.wire.request.body import parse
 
 Body = dict[str, Any]
@@ -135,7 +134,7 @@ class InProcess:
     async def explore(self, body: Body) -> AsyncIterator[Events]:
         """See `Source.explore`."""
         sent = json.dumps(body).encode()
-        reply = await asyncio.to_thread(read_with, sent, self._limits, self._engine.tokenize, time.time())
+        reply = await asyncio.to_thread(explore_reply, sent, self._limits, self._engine.tokenize, time.time())
         assert reply.completion
         assert reply.make
         assert reply.blame
@@ -150,15 +149,15 @@ class InProcess:
     @asynccontextmanager
     async def score(self, body: Body) -> AsyncIterator[Events]:
         """See `Source.score`."""
-        asked = await asyncio.to_thread(read_score, json.dumps(body).encode(), self.model)
+        asked = await asyncio.to_thread(parse_score, json.dumps(body).encode(), self.model)
         async with Tabulation(self._engine, asked.table) as table:
             await table.begin()
             fingerprint = self._engine.fingerprint
-            answer = Answer(asked, table.id, model=self.model, created=int(time.time()), fingerprint=fingerprint)
+            answer = ScoreBuilder(asked, table.id, model=self.model, created=int(time.time()), fingerprint=fingerprint)
             yield _scores(table, answer)
 
 
-async def _scores(table: Tabulation, answer: Answer) -> Events:
+async def _scores(table: Tabulation, answer: ScoreBuilder) -> Events:
     yield answer.start()
     async for rows in table.rows():
         for row in rows:

@@ -1,10 +1,11 @@
-"""The wire formats: they turn JSON into requests, and events into JSON. They know nothing of HTTP.
+"""Wire formats: JSON to requests, events to JSON. Pure functions that know nothing of HTTP.
 
-A folder for each vendor exports one value, `ROUTES` in its `routes.py`: its paths, how bodies are read there and
-answers written, its errors, its rows in `/openapi.json`. `native/` is srb's own, and `vendors.py` has the list. What
-they have in common is in `request/` (reading), `reply/` (writing), `tools/` (calls of functions), `tokens/` and
-`vectors/`. The server mounts what it's given; the terminal uses the native format.
+Each vendor is a package that exports `ROUTES`: its paths, how their bodies are parsed, how responses and errors look,
+and their rows in `/openapi.json`. `native/` is srb's own format. `vendors.py` lists the vendors.
 
-In: the bytes of a body, and a `Serving` with all that a format may know of a server. Out: the JSON of an answer, or a
-`Reply`, which has a request and makes its answer. Open `route.py` first.
+Shared: `request/` parses bodies, `reply.py` has what all responses need, `tools/` reads function calls, `tokens.py`
+and `tokenize.py` turn texts into tokens and back, `embeddings.py` and `rerank.py` handle vectors.
+
+Start with `route.py`. A parser gets the bytes of a body and a `RequestContext`. It returns a `Reply`, which has the
+request for the engine and builds its response, or the JSON of the response itself.
 """

@@ -1,7 +1,4 @@
-"""Embeddings, in the formats of OpenAI, llama-server and Ollama: reads bodies into tokens, and writes vectors as JSON.
-
-Pure functions.
-"""
+"""Embeddings in the formats of OpenAI, llama-server and Ollama: bodies to tokens, vectors to JSON."""
 
 import base64
 from collections.abc import Callable
@@ -18,10 +15,10 @@ from srb.wire.request.read import depth_refused, read_fields, show
 from srb.wire.tokens import is_token, tokens_of
 
 MAX_INPUTS = 2_048
-"""How many texts a request may have, as with OpenAI. Without pooling, also how many vectors an answer may have."""
+"""The most texts of a request, as with OpenAI. Without pooling, also the most vectors of a response."""
 
 MAX_TOKENS = 300_000
-"""How many tokens all texts of a request may have together, as with OpenAI."""
+"""The most tokens of all texts of a request, as with OpenAI."""
 
 
 class EmbeddingFields(BodyFields):
@@ -32,7 +29,7 @@ class EmbeddingFields(BodyFields):
     prompt: Any = Field(None, description="the name for `input` at /api/embeddings.")
     encoding_format: str = Field("float", description="float or base64.")
     embd_normalize: Int = Field(
-        2, description="the norm that makes the length 1; 0: the largest number is 32760; -1: as it is."
+        2, description="the norm by which vectors are scaled to length 1. 0: the largest number becomes 32760. -1: off."
     )
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
@@ -42,44 +39,50 @@ Vectors = list[list[list[float]]]
 
 
 @dataclass(frozen=True)
-class Style:
-    """How the bodies of a path are read, and its answers written.
+class EmbeddingFormat:
+    """How the bodies of a path are parsed, and its responses built.
 
-    write: makes the answer, for the model of this name. name: the field with the texts.
-    has_content: whether they may be in `content`, too; then the answer is llama-server's.
-    has_formats: whether `encoding_format` has an effect. per_token: whether there may be a vector for each token.
+    Attributes:
+        to_json: Builds the response, for the model of this name.
+        name: The field with the texts.
+        has_content: Whether the texts may be in `content`, too. The response is then llama-server's.
+        has_encodings: Whether `encoding_format` has an effect.
+        per_token: Whether there may be a vector for each token.
     """
 
-    write: Callable[["Parsed", Vectors, str], Any]
+    to_json: Callable[["EmbeddingRequest", Vectors, str], Any]
     name: str = "input"
     has_content: bool = False
-    has_formats: bool = False
+    has_encodings: bool = False
     per_token: bool = False
 
 
 @dataclass(frozen=True)
-class Parsed:
-    """The request that a body makes.
+class EmbeddingRequest:
+    """A parsed body.
 
-    texts: the tokens of each text. normalize: see the function `normalize`.
-    ignored: the names of the body's fields that have no effect.
+    Attributes:
+        texts: The tokens of each text.
+        format: The format of the response.
+        is_base64: Whether the response has vectors in base64.
+        norm: The norm that vectors are scaled by; see `normalize`.
+        ignored: The names of the body's fields that have no effect.
     """
 
     texts: list[tuple[int, ...]]
-    style: Style
+    format: EmbeddingFormat
     is_base64: bool
-    normalize: int
+    norm: int
     ignored: list[str]
 
+    def to_json(self, vectors: Vectors, model: str) -> Any:
+        """The response."""
+        return self.format.to_json(self, vectors, model)
 
-def to_json(parsed: Parsed, vectors: Vectors, model: str) -> Any:
-    """The answer."""
-    return parsed.style.write(parsed, vectors, model)
 
-
-def _like_openai(parsed: Parsed, vectors: Vectors, model: str) -> Any:
-    shown = [_base64(vector) if parsed.is_base64 else vector for vector, *_ in vectors]
-    n_tokens = sum(map(len, parsed.texts))
+def _openai_json(request: EmbeddingRequest, vectors: Vectors, model: str) -> Any:
+    shown = [_base64(vector) if request.is_base64 else vector for vector, *_ in vectors]
+    n_tokens = sum(map(len, request.texts))
     return {
         "object": "list",
         "model": model,
@@ -88,18 +91,18 @@ def _like_openai(parsed: Parsed, vectors: Vectors, model: str) -> Any:
     }
 
 
-def _like_llama_server(_parsed: Parsed, vectors: Vectors, _model: str) -> Any:
+def _llama_server_json(_request: EmbeddingRequest, vectors: Vectors, _model: str) -> Any:
     return [{"index": i, "embedding": each} for i, each in enumerate(vectors)]
 
 
-OPENAI = Style(_like_openai, has_content=True, has_formats=True)
-LLAMA_SERVER = Style(_like_llama_server, has_content=True, per_token=True)
+OPENAI = EmbeddingFormat(_openai_json, has_content=True, has_encodings=True)
+LLAMA_SERVER = EmbeddingFormat(_llama_server_json, has_content=True, per_token=True)
 
 
 def normalize(vector: list[float], p: int) -> list[float]:
-    """The vector scaled to a length of 1 in the p-norm.
+    """The vector, scaled to a length of 1 in the p-norm.
 
-    p: 0: scaled so that the largest absolute value is 32760; -1: the vector stays as it is.
+    With p = 0 its largest absolute value becomes 32760. With p = -1 it isn't scaled.
     """
     values = np.asarray(vector, np.float64)
     largest = np.abs(values).max()
@@ -115,18 +118,20 @@ def _base64(vector: list[float]) -> str:
     return base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode()
 
 
-def parse(data: bytes, embedder: Embedder, tokenizer: Tokenizer, model: str, style: Style) -> Parsed:
-    """Reads a body that came to a path of this style. Raises `InvalidRequestError`."""
+def parse_embeddings(
+    data: bytes, embedder: Embedder, tokenizer: Tokenizer, model: str, form: EmbeddingFormat
+) -> EmbeddingRequest:
+    """Parses a body in this format. Raises `InvalidRequestError`."""
     with depth_refused():
         fields = read_fields(data, EmbeddingFields)
     ignored = fields.unread()
-    wanted = style.name
-    name = "content" if getattr(fields, wanted) is None and style.has_content else wanted
+    wanted = form.name
+    name = "content" if getattr(fields, wanted) is None and form.has_content else wanted
     value = getattr(fields, name)
     if value is None:
         raise InvalidRequestError(f"{wanted} is missing", param=wanted)
     if name == "content":
-        style = LLAMA_SERVER
+        form = LLAMA_SERVER
     if fields.encoding_format not in ("float", "base64"):
         raise InvalidRequestError(
             f"encoding_format is float or base64, got {show(fields.encoding_format)}", param="encoding_format"
@@ -135,13 +140,13 @@ def parse(data: bytes, embedder: Embedder, tokenizer: Tokenizer, model: str, sty
         raise InvalidRequestError(
             f"embd_normalize must be at least -1, got {fields.embd_normalize!s:.60}", param="embd_normalize"
         )
-    if not style.per_token and not embedder.pools:
+    if not form.per_token and not embedder.pools:
         raise InvalidRequestError(
-            "this model has a vector for each token, and not one for the text; start the server with --pooling mean, "
+            "this model makes a vector for each token, not one for each text; start the server with --pooling mean, "
             "or use /embedding"
         )
     given = fields.model_fields_set
-    if not style.has_formats and "encoding_format" in given:
+    if not form.has_encodings and "encoding_format" in given:
         ignored.append("encoding_format")
     if not embedder.pools and "embd_normalize" in given:
         ignored.append("embd_normalize")
@@ -165,7 +170,7 @@ def parse(data: bytes, embedder: Embedder, tokenizer: Tokenizer, model: str, sty
                 f"send fewer texts at once{pooling}",
                 param=name,
             )
-    return Parsed(texts, style, fields.encoding_format == "base64", fields.embd_normalize, ignored)
+    return EmbeddingRequest(texts, form, fields.encoding_format == "base64", fields.embd_normalize, ignored)
 
 
 def _tokens(entry: Any, name: str, most: int, tokenizer: Tokenizer) -> tuple[int, ...]:

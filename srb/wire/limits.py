@@ -1,4 +1,4 @@
-"""The settings of a server that matter when bodies are read."""
+"""The server's settings that body parsers need."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,17 +7,23 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Limits:
-    """The settings that bodies are read with.
+    """The settings that bodies are parsed with.
 
-    n: how many alternatives a request gets that doesn't say. max_n: how many alternatives a request may have.
-    model, model_path: the model's name and its file. slots: whether `GET /slots` answers.
-    saved_slots: how many slots can be saved; 0: none, because there is no `--slot-save-path`.
-    max_tokens: the value of `--max-tokens`. None: it isn't set, and chats have another default.
-    openai: whether a request that doesn't name a format gets OpenAI's instead of native events.
-    linger: seconds that a native stream goes on without readers.
-    context_shift, n_keep: the values for requests that don't send them.
-    ahead: how many alternatives are drawn ahead for requests that don't say.
-    sampling: by name, the values of fields of `SamplingParams` for requests that don't send them.
+    Attributes:
+        model: The name of the model.
+        n: The number of alternatives if a request doesn't say.
+        max_n: The most alternatives that a request may have.
+        show_prompts: Whether `GET /v1/requests` shows prompts.
+        model_path: The model's file.
+        slots: Whether `GET /slots` answers.
+        saved_slots: How many slots can be saved. 0 without `--slot-save-path`.
+        max_tokens: The value of `--max-tokens`. None if it isn't set; chats then have another default.
+        openai: Whether requests that don't name a format get OpenAI's instead of native events.
+        linger: How long a native stream goes on without readers, in seconds.
+        context_shift: The default of the field.
+        n_keep: The default of the field.
+        ahead: How many alternatives are prefetched if a request doesn't say.
+        sampling: Defaults of fields of `SamplingParams`, by name.
     """
 
     model: str

@@ -1,7 +1,4 @@
-"""Ranks documents by how well they answer a query, in the format of Jina, Cohere, TEI and llama-server.
-
-Pure functions.
-"""
+"""Reranking: documents by their relevance to a query, in the formats of Jina, Cohere, TEI and llama-server."""
 
 import re
 from dataclasses import dataclass
@@ -18,9 +15,9 @@ from srb.wire.tokens import tokens_of
 
 
 class RerankFields(BodyFields):
-    """The body of the routes that rank."""
+    """The body of the routes for reranking."""
 
-    query: str | None = Field(None, description="what the documents are ranked by.")
+    query: str | None = Field(None, description="the query that documents are ranked by.")
     documents: list[Any] | None = Field(
         None, description=f"1 to {MAX_INPUTS} texts, or objects with such a `text`; the answer has the best one first."
     )
@@ -32,23 +29,47 @@ class RerankFields(BodyFields):
 
 
 @dataclass(frozen=True)
-class Ranking:
-    """The ranking that a body asks for.
+class RerankRequest:
+    """A parsed body.
 
-    prompts: the tokens to score for each document. most: how many documents the answer has. has_texts: whether it has
-    their texts. is_tei: whether it has TEI's format. ignored: the names of the body's fields that have no effect.
+    Attributes:
+        documents: The texts.
+        prompts: The tokens to score for each document.
+        top_n: How many documents the response has.
+        has_texts: Whether the response has the documents' texts.
+        is_tei: Whether the response has TEI's format.
+        ignored: The names of the body's fields that have no effect.
     """
 
     documents: list[str]
     prompts: list[tuple[int, ...]]
-    most: int
+    top_n: int
     has_texts: bool
     is_tei: bool
     ignored: list[str]
 
+    def to_json(self, scores: list[float], model: str) -> Any:
+        """The response. scores: one for each document; higher is better."""
+        best = sorted(range(len(scores)), key=lambda i: -scores[i])[: self.top_n]
+        if self.is_tei:
+            return [
+                {"index": i, "score": scores[i]} | ({"text": self.documents[i]} if self.has_texts else {}) for i in best
+            ]
+        n_tokens = sum(map(len, self.prompts))
+        return {
+            "object": "list",
+            "model": model,
+            "results": [
+                {"index": i, "relevance_score": scores[i]}
+                | ({"document": {"text": self.documents[i]}} if self.has_texts else {})
+                for i in best
+            ],
+            "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+        }
 
-def parse(data: bytes, embedder: Embedder, template: str, tokenizer: Tokenizer, model: str) -> Ranking:
-    """Reads a body. template: `Embedder.rank_template`. Raises `InvalidRequestError`."""
+
+def parse_rerank(data: bytes, embedder: Embedder, template: str, tokenizer: Tokenizer, model: str) -> RerankRequest:
+    """Parses a body. template: `Embedder.rank_template`. Raises `InvalidRequestError`."""
     with depth_refused():
         fields = read_fields(data, RerankFields)
     ignored = fields.unread(model)
@@ -66,7 +87,7 @@ def parse(data: bytes, embedder: Embedder, template: str, tokenizer: Tokenizer, 
     prompts = []
     left = MAX_TOKENS
     for i, document in enumerate(documents):
-        tokens = tokens_of([_written(template, query=fields.query, document=document)], name, tokenizer)
+        tokens = tokens_of([_fill_in(template, query=fields.query, document=document)], name, tokenizer)
         if len(tokens) > embedder.max_tokens:
             raise InvalidRequestError(
                 f"{name}: text {i} makes {len(tokens)} tokens with the query; the limit is {embedder.max_tokens} "
@@ -82,10 +103,10 @@ def parse(data: bytes, embedder: Embedder, template: str, tokenizer: Tokenizer, 
                 param=name,
             )
     has_texts = fields.return_text if is_tei else fields.return_documents
-    return Ranking(documents, prompts, fields.top_n or len(documents), has_texts, is_tei, ignored)
+    return RerankRequest(documents, prompts, fields.top_n or len(documents), has_texts, is_tei, ignored)
 
 
-def _written(template: str, **texts: str) -> str:
+def _fill_in(template: str, **texts: str) -> str:
     # One pass replaces both, so that a query may have the text {document} in it.
     return re.sub(r"\{(query|document)\}", lambda found: texts[found[1]], template)
 
@@ -98,24 +119,3 @@ def _text(entry: Any, name: str) -> str:
             f"{name} takes strings, or objects with a string as text; got {show(entry)}", param=name
         )
     return entry
-
-
-def to_json(ranking: Ranking, scores: list[float], model: str) -> Any:
-    """The answer. scores: one for each document; a higher one is better."""
-    best = sorted(range(len(scores)), key=lambda i: -scores[i])[: ranking.most]
-    if ranking.is_tei:
-        return [
-            {"index": i, "score": scores[i]} | ({"text": ranking.documents[i]} if ranking.has_texts else {})
-            for i in best
-        ]
-    n_tokens = sum(map(len, ranking.prompts))
-    return {
-        "object": "list",
-        "model": model,
-        "results": [
-            {"index": i, "relevance_score": scores[i]}
-            | ({"document": {"text": ranking.documents[i]}} if ranking.has_texts else {})
-            for i in best
-        ],
-        "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
-    }

@@ -1,8 +1,6 @@
-"""`Route`: what a server does at some paths, and their row in the OpenAPI description.
+"""Declares routes: the paths, what handles them, and their rows in the OpenAPI description.
 
-The folder of a vendor exports one value, `ROUTES` in its `routes.py`: all its paths, how bodies are read and answers
-written there, and the errors. `vendors.py` has the list of vendors, and the server mounts what it's given. The server's
-own routes are rows of the same kind, beside their handlers.
+Each vendor's package exports `ROUTES`, and so does each module of the server's own routes. The server mounts them all.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,58 +11,107 @@ from typing import Any
 from pydantic import BaseModel
 
 from srb.errors import SrbError
-from srb.wire.embeddings import Style
-from srb.wire.reply import DATA, Frame, Read
-from srb.wire.schemas import OPTIONAL_STRING, STRING, Schema, object_of
-from srb.wire.serving import Serving, Told
+from srb.wire.context import JsonAnswer, RequestContext
+from srb.wire.embeddings import EmbeddingFormat
+from srb.wire.reply import SSE_DATA, BodyParser, Frame
 
 
 @dataclass(frozen=True)
-class Generates:
+class GenerateHandler:
     """Queues a request, and answers with its events.
 
-    function: reads a body. frame: how an object of a stream is sent.
-    lasts: whether an answer can be made again from the history, with `Serving.made`.
+    Attributes:
+        parse: Parses a body.
+        frame: How the objects of a stream are sent.
+        replayable: Whether the response can be built again from the history, with `RequestContext.original`.
     """
 
-    function: Read
-    frame: Frame = DATA
-    lasts: bool = False
+    parse: BodyParser
+    frame: Frame = SSE_DATA
+    replayable: bool = False
 
 
 @dataclass(frozen=True)
-class Tells:
-    """Answers with what is known already.
+class JsonHandler:
+    """Answers with JSON at once, without a request to the engine.
 
-    function: makes the answer. For a GET, which has no body, it is called in the event loop and must take no time; for
-        any other method in a worker thread. Raises `SrbError`.
-    always: whether it answers before the model is loaded, too.
+    Attributes:
+        function: Returns the response. For a GET it is called in the event loop with an empty body, and must be quick;
+            for other methods it is called in a worker thread. May raise `SrbError`.
+        before_load: Whether it answers before the model is loaded, too.
     """
 
-    function: Callable[[bytes, Serving], Told]
-    always: bool = False
+    function: Callable[[bytes, RequestContext], JsonAnswer]
+    before_load: bool = False
 
 
 @dataclass(frozen=True)
-class Embeds:
-    """Answers with the vectors of texts. style: how the body is read and the answer written."""
+class EmbeddingHandler:
+    """Answers with the vectors of texts, in this format."""
 
-    style: Style
+    format: EmbeddingFormat
 
 
-Handles = Callable[[Any], Awaitable[Any]]
-"""A handler of aiohttp. Only the server has such routes."""
+AiohttpHandler = Callable[[Any], Awaitable[Any]]
+"""A handler of aiohttp. Only the server's own routes have one."""
+
+Schema = dict[str, Any]
+"""A JSON schema."""
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+JSON_LINES = "application/x-ndjson"
+
+
+def object_of(**properties: Schema) -> Schema:
+    """The schema of an object with at least these properties."""
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+def fields_of(schema: Schema, names: str) -> dict[str, Schema]:
+    """Properties that share a schema. names: separated by spaces."""
+    return dict.fromkeys(names.split(), schema)
+
+
+def list_of(items: Schema) -> Schema:
+    """The schema of a list."""
+    return {"type": "array", "items": items}
+
+
+def data_of(items: Schema, **more: Schema) -> Schema:
+    """The schema of a list in OpenAI's notation."""
+    return object_of(object={"const": "list"}, data=list_of(items), **more)
+
+
+STRING: Schema = {"type": "string"}
+INTEGER: Schema = {"type": "integer"}
+NUMBER: Schema = {"type": "number"}
+BOOLEAN: Schema = {"type": "boolean"}
+OBJECT: Schema = {"type": "object"}
+OPTIONAL_STRING: Schema = {"type": ["string", "null"]}
+OPTIONAL_INTEGER: Schema = {"type": ["integer", "null"]}
+ONE_OR_MORE: Schema = {"type": ["object", "array"]}
+
+EVENT_STREAM: Schema = {
+    "description": "lines `data: {...}` with the native events start, stream, stop, error and done, each after a line "
+    "`id: N`, or with OpenAI's chunks and [DONE]"
+}
 
 
 @dataclass(frozen=True)
-class Errors:
-    """How errors look. shape: makes the body of an answer. schema: the JSON schema of such bodies."""
+class ErrorFormat:
+    """How errors look.
 
-    shape: Callable[[SrbError], dict[str, Any]]
+    Attributes:
+        to_json: Builds the body of an error response.
+        schema: The JSON schema of these bodies.
+    """
+
+    to_json: Callable[[SrbError], dict[str, Any]]
     schema: Schema
 
 
-OWN_ERRORS = Errors(
+SRB_ERRORS = ErrorFormat(
     lambda error: {"error": error.body()},
     object_of(error=object_of(message=STRING, type=STRING, param=OPTIONAL_STRING, code=OPTIONAL_STRING)),
 )
@@ -72,42 +119,51 @@ OWN_ERRORS = Errors(
 
 @dataclass(frozen=True)
 class Route:
-    """A method of a path, and of other paths that do the same.
+    """A method of a path and its aliases, and their row in the OpenAPI description.
 
-    reply: the JSON schema of a good answer. others: the other media types that it may have, and the schema of each.
-        Without any, a good answer is a 204.
-    body: the model that validates the request's body, if it has one.
-    errors: the statuses of its errors, beside those that all routes of a kind have (openapi/describe.py).
-    query: the parameters of the query, and the meaning of each.
-    says: its summary in the description, if this isn't the first paragraph of what its function's docstring says. A
-        route without either isn't described.
-    also: the other paths. One that ends with a slash isn't described. also_says: their summary, if it is another one.
+    Attributes:
+        schema: The JSON schema of a successful response.
+        other_schemas: The other media types that a successful response may have, with their schemas. Without `schema`
+            and these, success is a 204.
+        body: The model that validates the request's body, if it has one.
+        errors: The statuses of its errors, besides those that all routes of its kind have.
+        query: The query parameters, with their meanings.
+        summary: Its summary in the description. Left out: the first paragraph of its function's docstring. A route
+            with neither isn't described.
+        aliases: Other paths. Those that end with a slash aren't described.
+        alias_summary: The summary of the aliases, if it differs.
+        error_format: How its errors look.
     """
 
     method: str
     path: str
-    does: Generates | Tells | Embeds | Handles
-    reply: Schema | None = None
+    handler: GenerateHandler | JsonHandler | EmbeddingHandler | AiohttpHandler
+    schema: Schema | None = None
     _: KW_ONLY
-    others: Mapping[str, Schema] = field(default_factory=dict)
+    other_schemas: Mapping[str, Schema] = field(default_factory=dict)
     body: type[BaseModel] | None = None
     errors: tuple[int, ...] = ()
     query: Mapping[str, str] = field(default_factory=dict)
-    says: str = ""
-    also: tuple[str, ...] = ()
-    also_says: str = ""
-    error: Errors = OWN_ERRORS
+    summary: str = ""
+    aliases: tuple[str, ...] = ()
+    alias_summary: str = ""
+    error_format: ErrorFormat = SRB_ERRORS
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All paths."""
-        return self.path, *self.also
+        """The path and its aliases."""
+        return self.path, *self.aliases
 
-    @property
-    def summary(self) -> str:
-        """What the route does, in one sentence without a full stop; empty if it isn't described."""
-        does = self.does.function if isinstance(self.does, Generates | Tells) else self.does
-        return self.says or " ".join((does.__doc__ or "").partition("\n\n")[0].split()).removesuffix(".")
+    def summary_of(self, path: str) -> str:
+        """What the route does at this path, in a sentence without a full stop; empty if it isn't described."""
+        if path != self.path and self.alias_summary:
+            return self.alias_summary
+        match self.handler:
+            case GenerateHandler(parse=function) | JsonHandler(function=function):
+                doc = function.__doc__
+            case handler:
+                doc = handler.__doc__
+        return self.summary or " ".join((doc or "").partition("\n\n")[0].split()).removesuffix(".")
 
 
 get = partial(Route, "GET")

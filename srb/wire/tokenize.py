@@ -1,23 +1,20 @@
-"""The routes that turn texts into tokens and back: those of llama-server, vLLM, TabbyAPI and text-generation-webui."""
+"""Routes that turn texts into tokens and back, as in llama-server, vLLM, TabbyAPI and text-generation-webui."""
 
 from typing import Any
 
 from pydantic import Field
 
 from srb.engine.model import Tokenizer
+from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.request.body import chat_prompt
 from srb.wire.request.body_fields import BodyFields, Int
 from srb.wire.request.completion import CompletionFields, ToolChoice
 from srb.wire.request.media import MARKER
 from srb.wire.request.messages import Message, prompt_of
 from srb.wire.request.read import read_fields
-from srb.wire.route import Tells, get, post
-from srb.wire.schemas import INTEGER, OBJECT, STRING, list_of, object_of
-from srb.wire.serving import Serving, Told
+from srb.wire.route import INTEGER, OBJECT, STRING, JsonHandler, get, list_of, object_of, post
 from srb.wire.tokens import Parts, Vocabulary, tokens_of
 from srb.wire.tools.offered import ToolFields, tools_of
-
-# Turns texts into tokens and back, in the formats of several servers. Pure functions from a body to an answer.
 
 
 class TemplateFields(BodyFields):
@@ -34,19 +31,21 @@ class TokenizeFields(TemplateFields):
 
     content: Parts | None = Field(None, description="a text, or a list of token ids and texts.")
     add_special: bool = Field(False, description="begin `content` with BOS where the model wants it.")
-    parse_special: bool = Field(True, description="the names of special tokens in `content` stand for these.")
-    with_pieces: bool = Field(False, description="show what each token of `content` stands for.")
-    model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
-    prompt: Parts | None = Field(None, description="a text, or a list of token ids and texts, to be counted too.")
+    parse_special: bool = Field(True, description="parse the names of special tokens in `content`.")
+    with_pieces: bool = Field(False, description="show the text of each token of `content`.")
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
+    prompt: Parts | None = Field(
+        None, description="a text, or a list of token ids and texts; the response has their count."
+    )
     add_special_tokens: bool = Field(True, description="begin `prompt` with BOS where the model wants it.")
-    return_token_strs: bool = Field(False, description="show what each token of a prompt or a chat stands for.")
+    return_token_strs: bool = Field(False, description="show the text of each token of a prompt or a chat.")
 
 
 class DetokenizeFields(BodyFields):
     """The body of `POST /detokenize`, `/v1/token/decode` and `/v1/internal/decode`."""
 
     tokens: list[Int] | None = Field(None, description="their ids.")
-    model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
 
 class EncodeFields(BodyFields):
@@ -54,12 +53,12 @@ class EncodeFields(BodyFields):
 
     text: str | list[Message] = Field(description="a text, or a conversation.")
     add_bos_token: bool = Field(True, description="begin with BOS where the model wants it.")
-    encode_special_tokens: bool = Field(True, description="the names of special tokens stand for these.")
+    encode_special_tokens: bool = Field(True, description="parse the names of special tokens.")
 
 
-def tokenize(data: bytes, serving: Serving) -> Told:
-    """The tokens of a text, or of a prompt or a chat with their count."""
-    fields, vocabulary = read_fields(data, TokenizeFields), serving.vocabulary
+def tokenize(data: bytes, context: RequestContext) -> JsonAnswer:
+    """Tokenize a text, or a prompt or a chat with the count of its tokens."""
+    fields, vocabulary = read_fields(data, TokenizeFields), context.vocabulary
     tokenizer, ignored = vocabulary.tokenizer, fields.unread(vocabulary.model)
     if fields.content is not None or (fields.prompt is None and fields.messages is None):
         ignored += [name for name in ("prompt", "messages") if getattr(fields, name) is not None]
@@ -81,22 +80,22 @@ def tokenize(data: bytes, serving: Serving) -> Told:
     }, ignored
 
 
-def detokenize(data: bytes, serving: Serving) -> Told:
-    """The text of some tokens."""
-    fields, vocabulary = read_fields(data, DetokenizeFields), serving.vocabulary
+def detokenize(data: bytes, context: RequestContext) -> JsonAnswer:
+    """Detokenize tokens."""
+    fields, vocabulary = read_fields(data, DetokenizeFields), context.vocabulary
     text = vocabulary.decode(fields.tokens, "tokens")
     return {"content": text, "prompt": text}, fields.unread(vocabulary.model)
 
 
-def apply_template(data: bytes, serving: Serving) -> Told:
-    """The prompt that the model's chat template makes of a conversation."""
-    fields, vocabulary = read_fields(data, TemplateFields), serving.vocabulary
+def apply_template(data: bytes, context: RequestContext) -> JsonAnswer:
+    """Apply the model's chat template to a conversation."""
+    fields, vocabulary = read_fields(data, TemplateFields), context.vocabulary
     return {"prompt": _apply(fields, vocabulary, marker=MARKER)}, fields.unread(vocabulary.model)
 
 
-def encode(data: bytes, serving: Serving) -> Told:
-    """The tokens of a text, as text-generation-webui has them."""
-    fields, vocabulary = read_fields(data, EncodeFields), serving.vocabulary
+def encode(data: bytes, context: RequestContext) -> JsonAnswer:
+    """Tokenize a text, as in text-generation-webui."""
+    fields, vocabulary = read_fields(data, EncodeFields), context.vocabulary
     text = fields.text
     if not isinstance(text, str):
         text = prompt_of(text, {}, vocabulary.template)
@@ -105,35 +104,35 @@ def encode(data: bytes, serving: Serving) -> Told:
     return {"tokens": tokens, "length": len(tokens)}, fields.unread(vocabulary.model)
 
 
-def token_count(data: bytes, serving: Serving) -> Told:
-    """How many tokens a text has, as text-generation-webui says it."""
-    answer, ignored = encode(data, serving)
+def token_count(data: bytes, context: RequestContext) -> JsonAnswer:
+    """Count the tokens of a text, as in text-generation-webui."""
+    answer, ignored = encode(data, context)
     return {"length": answer["length"]}, ignored
 
 
-def decode(data: bytes, serving: Serving) -> Told:
-    """The text of some tokens, as text-generation-webui has it."""
-    answer, ignored = detokenize(data, serving)
+def decode(data: bytes, context: RequestContext) -> JsonAnswer:
+    """Detokenize tokens, as in text-generation-webui."""
+    answer, ignored = detokenize(data, context)
     return {"text": answer["content"]}, ignored
 
 
-def input_tokens(data: bytes, serving: Serving) -> Told:
-    """How many tokens the prompt of a chat has.
+def input_tokens(data: bytes, context: RequestContext) -> JsonAnswer:
+    """Count the tokens of a chat's prompt.
 
-    The body is that of the chat. Fields that say how to draw the answer have no effect here, and aren't reported.
+    The body is that of the chat. Sampling fields have no effect here, and aren't reported.
     """
-    return count_prompt(read_fields(data, CompletionFields), serving, "messages", object="response.input_tokens")
+    return count_prompt(read_fields(data, CompletionFields), context, "messages", object="response.input_tokens")
 
 
-def count_prompt(fields: CompletionFields, serving: Serving, name: str, **head: str) -> Told:
-    """How many tokens the prompt of a chat has. name: of the field that has the conversation. head: other fields."""
-    vocabulary = serving.vocabulary
+def count_prompt(fields: CompletionFields, context: RequestContext, name: str, **head: str) -> JsonAnswer:
+    """The count of tokens in a chat's prompt. name: the field with the conversation. head: other fields."""
+    vocabulary = context.vocabulary
     return head | {"input_tokens": len(vocabulary.encode(chat_prompt(fields, vocabulary.template), name))}, []
 
 
-def tokenizer_info(_data: bytes, serving: Serving) -> Told:
-    """The special tokens and the chat template, as vLLM has them."""
-    vocabulary = serving.vocabulary
+def tokenizer_info(_data: bytes, context: RequestContext) -> JsonAnswer:
+    """Show the special tokens and the chat template, as in vLLM."""
+    vocabulary = context.vocabulary
     tokenizer = vocabulary.tokenizer
     return {
         "tokenizer_class": "llama.cpp",
@@ -163,23 +162,23 @@ def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
 _TOKENS = object_of(tokens=list_of({"type": ["integer", "object"]}))
 _ENCODED = object_of(tokens=list_of(INTEGER), length=INTEGER)
 _TEXT, _CONTENT = object_of(text=STRING), object_of(content=STRING, prompt=STRING)
-_ENCODE, _DECODE = "The tokens of a text or a chat, as TabbyAPI has them", "The text of some tokens, as TabbyAPI has it"
+_ENCODE, _DECODE = "Tokenize a text or a chat, as in TabbyAPI", "Detokenize tokens, as in TabbyAPI"
 
 ROUTES = (
     post(
         "/tokenize",
-        Tells(tokenize),
+        JsonHandler(tokenize),
         _TOKENS,
         body=TokenizeFields,
-        also=("/v1/tokenize",),
-        also_says="The same as POST /tokenize",
+        aliases=("/v1/tokenize",),
+        alias_summary="The same as POST /tokenize",
     ),
-    post("/detokenize", Tells(detokenize), _CONTENT, body=DetokenizeFields),
-    post("/apply-template", Tells(apply_template), object_of(prompt=STRING), body=TemplateFields),
-    post("/v1/token/encode", Tells(encode), _ENCODED, body=EncodeFields, says=_ENCODE),
-    post("/v1/token/decode", Tells(decode), _TEXT, body=DetokenizeFields, says=_DECODE),
-    post("/v1/internal/encode", Tells(encode), _ENCODED, body=EncodeFields),
-    post("/v1/internal/decode", Tells(decode), _TEXT, body=DetokenizeFields),
-    post("/v1/internal/token-count", Tells(token_count), object_of(length=INTEGER), body=EncodeFields),
-    get("/tokenizer_info", Tells(tokenizer_info), OBJECT),
+    post("/detokenize", JsonHandler(detokenize), _CONTENT, body=DetokenizeFields),
+    post("/apply-template", JsonHandler(apply_template), object_of(prompt=STRING), body=TemplateFields),
+    post("/v1/token/encode", JsonHandler(encode), _ENCODED, body=EncodeFields, summary=_ENCODE),
+    post("/v1/token/decode", JsonHandler(decode), _TEXT, body=DetokenizeFields, summary=_DECODE),
+    post("/v1/internal/encode", JsonHandler(encode), _ENCODED, body=EncodeFields),
+    post("/v1/internal/decode", JsonHandler(decode), _TEXT, body=DetokenizeFields),
+    post("/v1/internal/token-count", JsonHandler(token_count), object_of(length=INTEGER), body=EncodeFields),
+    get("/tokenizer_info", JsonHandler(tokenizer_info), OBJECT),
 )

@@ -1,4 +1,4 @@
-"""Reads the tokens that a body names by their ids or by texts."""
+"""Tokens in bodies, given as ids or as texts, and the vocabulary that converts between the two."""
 
 import math
 from collections.abc import Iterator
@@ -11,8 +11,6 @@ from srb.engine.model import ChatTemplate, Tokenizer
 from srb.errors import InvalidRequestError
 from srb.wire.request.body_fields import not_a_bool
 from srb.wire.request.read import show
-
-# Texts and token ids as bodies have them, and the vocabulary that makes one of the other.
 
 
 def _as_parts(value: Any) -> Any:
@@ -28,10 +26,7 @@ Parts = Annotated[list[Any], BeforeValidator(_as_parts)]
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What these functions need of a model: its name, its tokenizer, and its chat template if it has one.
-
-    n_cells: the size of the context, in tokens.
-    """
+    """A model's name, tokenizer, chat template if it has one, and `n_cells`: the context size in tokens."""
 
     model: str
     tokenizer: Tokenizer
@@ -75,7 +70,7 @@ def check_text(text: str, name: str) -> str:
 
 
 def check_tokens(tokens: tuple[int, ...], name: str, n_vocab: int) -> tuple[int, ...]:
-    """Returns the tokens. Raises `InvalidRequestError` if one isn't in the vocabulary. name: of the field with them."""
+    """Returns the tokens. Raises `InvalidRequestError` if one isn't in the vocabulary. name: their field."""
     for token in tokens:
         if not 0 <= token < n_vocab:
             raise InvalidRequestError(
@@ -85,10 +80,10 @@ def check_tokens(tokens: tuple[int, ...], name: str, n_vocab: int) -> tuple[int,
 
 
 MAX_LOGIT_BIASES = 10_000
-"""How many entries one alternative's `logit_bias` and `banned_tokens` may have, and how many tokens these may mean."""
+"""The most entries of an alternative's `logit_bias` and `banned_tokens`, and the most tokens that they stand for."""
 
 MAX_BIASED_TEXTS = 10_000
-"""How many of a whole request's entries may be texts. Each is tokenized, which takes a third of a second for 10,000."""
+"""The most entries of a request that are texts. Tokenizing 10,000 takes a third of a second."""
 
 
 class Tokenize(Protocol):
@@ -98,7 +93,7 @@ class Tokenize(Protocol):
 
 
 def join_tokens(parts: list[int | str], tokenize: Tokenize, *, is_prompt: bool) -> Iterator[int]:
-    """The tokens of ids and texts, one after the other. A prompt that begins with a text gets BOS, as other texts."""
+    """The tokens of ids and texts, in order. A prompt that begins with a text gets BOS."""
     for place, part in enumerate(parts):
         if isinstance(part, str):
             yield from tokenize(part, is_prompt=is_prompt and place == 0)
@@ -107,9 +102,9 @@ def join_tokens(parts: list[int | str], tokenize: Tokenize, *, is_prompt: bool) 
 
 
 def biases_of(biases: Any, banned: list[Any], tokenize: Tokenize) -> tuple[tuple[int, float], ...]:
-    """Pairs of token id and bias, read from one of llama-server's two notations.
+    """Pairs of token id and bias, from one of llama-server's two notations.
 
-    These are {"15043": 1.0, "text": false} and [[15043, 1.0], ...]. Raises `InvalidRequestError`.
+    They are {"15043": 1.0, "text": false} and [[15043, 1.0], ...]. Raises `InvalidRequestError`.
     """
     n_entries = len(biases) + len(banned)
     if n_entries > MAX_LOGIT_BIASES:
@@ -163,10 +158,10 @@ def _tokens(name: str, key: Any, tokenize: Tokenize) -> tuple[int, ...]:
 
 
 def is_text(key: Any) -> bool:
-    """Whether a key is a text to tokenize. Otherwise it is an id, as a number or as digits."""
+    """Whether a key is a text to tokenize, and not an id as a number or digits."""
     return isinstance(key, str) and not (key.isascii() and key.isdecimal() and len(key) < 10)
 
 
 def is_token(value: Any) -> bool:
-    """Whether a value may be a token id. In Python true and false are numbers, but they are no ids."""
+    """Whether a value may be a token id. For Python, true and false are numbers."""
     return isinstance(value, int) and not isinstance(value, bool)

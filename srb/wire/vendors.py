@@ -1,7 +1,7 @@
-"""The list of vendors: a new one is a folder beside this file, its import and its name here.
+"""The list of vendors. To add a vendor, add a package, and its import and name here.
 
-What needs the engine itself is the server's own, whoever invented it: slots, adapters, kept responses. All folders but
-`openai/` and `native/` can be removed; others write their answers with these two.
+Routes that need the engine itself are the server's own, whoever invented them: slots, adapters, stored responses.
+All packages but `openai/` and `native/` can be removed; others build their responses with these two.
 """
 
 from srb.wire.anthropic.routes import ROUTES as ANTHROPIC

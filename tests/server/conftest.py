@@ -11,7 +11,7 @@ from srb.errors import HistoryError
 from srb.history.history import History
 from srb.server.access import Hosts
 from srb.server.app import SERVER_OPTIONS, create_app
-from srb.server.run.keeper import Keeper
+from srb.server.run.history import HistoryService
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
 
@@ -42,8 +42,8 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
         shares_prompts: bool = False,
         **options: Any,
     ) -> Client:
-        keeper = Keeper(history, open_again)
-        engine = AsyncEngine(lambda _progress: backend, record=keeper.record, **options)
+        history_service = HistoryService(history, open_again)
+        engine = AsyncEngine(lambda _progress: backend, record=history_service.record, **options)
         engine.start()
         engines.append(engine)
         await engine.ready()
@@ -62,7 +62,7 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
             api_keys=api_keys,
             cors_origins=cors_origins,
             allowed_hosts=allowed_hosts or Hosts(),
-            keeper=keeper,
+            history_service=history_service,
             slot_folder=slot_folder,
             fetch=fetch,
             shares_prompts=shares_prompts,

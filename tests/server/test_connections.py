@@ -24,7 +24,7 @@ from srb.options.settings import Settings
 from srb.server.app import SERVER_OPTIONS, create_app
 from srb.server.http import runner as runner_module
 from srb.server.http.connections import Connections, address_of, read_limits
-from srb.server.http.runner import Runner
+from srb.server.run.listen import Runner
 from srb.server.run.listen import tls_context
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits

@@ -12,7 +12,7 @@ from server.test_media_parts import FORMATS, Seeing
 from srb.engine.media import Media
 from srb.llama.model.chat_template import ChatTemplate
 from srb.serving.event_log import EventLog, rollback_of
-from srb.wire.serving import Serving
+from srb.wire.context import Serving
 
 KEPT: dict[str, Any] = {"keep_seconds": 900, "keep_bytes": 1 << 20}
 TEXT = [("/api/v1/generate", {"prompt": "a"}), ("/v1/explore", {"prompt": "a"})]

@@ -29,8 +29,8 @@ from srb.history.history import History
 from srb.history.unfinished import unfinished
 from srb.llama.model.chat_template import ChatTemplate
 from srb.server.http.exchange import ENGINE, LIMITS
-from srb.server.run import keeper
-from srb.server.run.keeper import KEEPER
+from srb.server.run import history_service
+from srb.server.run.history import HISTORY
 from srb.serving import async_engine
 
 TEMPLATE = ChatTemplate("{% for each in messages %}{{ each.content }}{% endfor %}")
@@ -63,7 +63,7 @@ async def run(client: Client, **body: Any) -> tuple[str, list[tuple[int | None, 
 async def go_on(client: Client, *, goes_on: bool) -> None:
     """What the server does at its start."""
     app = client.app
-    await app[KEEPER].resume_all(app[ENGINE], app[LIMITS].model, goes_on=goes_on)
+    await app[HISTORY].resume_all(app[ENGINE], app[LIMITS].model, goes_on=goes_on)
 
 
 async def get(client: Client, path: str, status: int = 200, **headers: str) -> Any:
@@ -908,7 +908,7 @@ async def test_a_restart_keeps_the_nodes_that_a_request_writes(connect: Connect,
 async def test_a_history_that_cant_be_opened_at_the_start_is_opened_later(
     connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(history_service, "RETRY_SECONDS", 0.01)
     with History(tmp_path / "undisturbed.db") as history:
         _, undisturbed = await run(await connect(FakeBackend(), history=history), **LONG)
     request_id, path = await crash(connect, tmp_path, **LONG)
@@ -930,7 +930,7 @@ async def test_a_history_that_cant_be_opened_at_the_start_is_opened_later(
         await get(client, "/v1/stories", 503)
         await get(client, f"/v1/completions/{request_id}/events", 503)
         is_full = False
-        await until(lambda: client.app[KEEPER].is_on)
+        await until(lambda: client.app[HISTORY].is_on)
         gate.open()
         early += [each async for each in seen]
     assert texts(early) == texts(undisturbed)
@@ -941,14 +941,14 @@ async def test_a_history_that_cant_be_opened_at_the_start_is_opened_later(
     await run(client, story=story, node=1, n=1, max_tokens=1)
     listed = (await get(client, "/v1/history"))["data"]
     assert [(each["story"], each["status"]) for each in listed] == [(story, "finished"), (None, "finished")]
-    await client.app[KEEPER].close()
+    await client.app[HISTORY].close()
 
 
 async def test_a_damaged_history_isnt_opened_again(connect: Connect) -> None:
     client = await connect(FakeBackend(), history=UnusableError("it is damaged"), open_again=pytest.fail)
     await go_on(client, goes_on=True)
     assert (await get(client, "/health"))["history"] == "it is damaged"
-    await client.app[KEEPER].close()
+    await client.app[HISTORY].close()
 
 
 async def test_a_detached_request_without_a_history_is_told_that_the_server_ends(connect: Connect) -> None:

@@ -15,7 +15,7 @@ from server.test_embeddings import FakeEmbedder
 from srb.server.http import exchange, sse
 from srb.wire.embeddings import to_json
 from srb.wire.llama_server.reply import Completion as LlamaCompletion
-from srb.wire.openai.reply import Completion
+from srb.wire.openai.completions import Completion
 from srb.wire.reply import encode
 
 
@@ -25,7 +25,7 @@ from srb.wire.reply import encode
         ("/v1/completions", {"prompt": "p", "model": "fake"}, Completion, "object"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "p"}]}, Completion, "object"),
         ("/completion", {"prompt": "p", "n": 2}, LlamaCompletion, "object"),
-        ("/embedding", {"input": "p"}, "srb.server.routes.embeddings", "to_json"),
+        ("/embedding", {"input": "p"}, "srb.server.routes.scoring", "to_json"),
     ],
 )
 async def test_an_answer_is_made_outside_of_the_event_loop(

@@ -13,7 +13,7 @@ from aiohttp import web
 from srb.errors import SettingsError
 from srb.options.settings import Settings
 from srb.server.http.connections import CONNECTIONS, Connections
-from srb.server.http.runner import Runner
+from srb.server.run.listen import Runner
 from srb.server.run.listen import describe, is_exposed, listening, tls_context, urls_of
 
 TLS = Path(__file__).parent / "tls"

@@ -137,7 +137,7 @@ def test_the_page_escapes_what_it_shows() -> None:
 def portion(name: str) -> set[str]:
     """The paths of a part of the operations, without those that only have another path than one before them.
 
-    ranks: on a server that ranks. alike: whose bodies have most fields from one of the rest.
+    ranks: on a server that ranks. fields_of: whose bodies have most fields from one of the rest.
     """
     names: dict[str, set[str]] = {"ranks": set(), "alike": set(), "rest": set()}
     seen: list[dict[str, Any]] = []

@@ -6,7 +6,7 @@ import pytest
 from fake_backend import FakeBackend
 from server.conftest import Connect
 
-from srb.server.routes.page import FOLDER
+from srb.server.routes.about import FOLDER
 
 FILES = sorted(path.name for path in FOLDER.iterdir())
 

@@ -23,7 +23,7 @@ from srb import cli
 from srb.errors import EngineDeadError, ModelLoadError, SettingsError
 from srb.options.settings import Settings
 from srb.server.app import SERVER_OPTIONS, create_app
-from srb.server.http.runner import Runner
+from srb.server.run.listen import Runner
 from srb.server.run import serve as serve_module
 from srb.server.run.serve import stop_signal
 from srb.serving.async_engine import AsyncEngine
@@ -113,7 +113,7 @@ async def test_it_is_ready_when_interrupted_requests_can_be_read_on(
         stop.set_result(None)
         gate.open()
     await serving
-    monkeypatch.setattr("srb.server.run.keeper.interrupt_unreadable", wait)
+    monkeypatch.setattr("srb.server.run.history.interrupt_unreadable", wait)
     stop, serving = await start(FakeBackend())
     await until(asked.is_set)
     assert "is ready" not in capsys.readouterr().out

@@ -20,14 +20,14 @@ from srb.history.history import History
 from srb.llama.model.chat_template import ChatTemplate
 from srb.server.access import Hosts
 from srb.server.app import SERVER_OPTIONS, create_app
-from srb.server.run.keeper import Keeper
+from srb.server.run.history import HistoryService
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
 
 TEMPLATE = ChatTemplate("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>")
 
 WORDS = (
-    b"the a of and in was it her his never nobody lamp light lighthouse keeper sea night door rule window letter "
+    b"the a of and in was it her his never nobody lamp light lighthouse history_service sea night door rule window letter "
     b"stairs gulls boat burned waited knew opened slept went said rain. home. again. still! there! alone. once. him."
 ).split()
 
@@ -93,14 +93,14 @@ class Scripted(Asked):
     async def _serve(self) -> None:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         history = History(self._file) if self._file else None
-        keeper = Keeper(history)
+        history_service = HistoryService(history)
         engine = AsyncEngine(
-            lambda _progress: self.backend, make=CACHES, record=keeper.record, keep_seconds=60, keep_bytes=2**24
+            lambda _progress: self.backend, make=CACHES, record=history_service.record, keep_seconds=60, keep_bytes=2**24
         )
         engine.start()
         await engine.ready()
         limits = Limits("fake", n=2, max_n=32, linger=60)
-        app = create_app(engine, limits, allowed_hosts=Hosts(), keeper=keeper, **self._options)
+        app = create_app(engine, limits, allowed_hosts=Hosts(), history_service=history_service, **self._options)
         self._runner = web.AppRunner(app, shutdown_timeout=1, **SERVER_OPTIONS)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)

@@ -13,8 +13,8 @@ from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError
 from srb.wire.limits import Limits
 from srb.wire.llama_server.body import parse_completion
-from srb.wire.llama_server.reply import Completion, Overdue
-from srb.wire.native.settings import generation_settings, public_settings
+from srb.wire.llama_server.reply import Completion, TimeLimit
+from srb.wire.native.slots import generation_settings, public_settings
 
 TOKENIZER = ByteTokenizer()
 LIMITS = Limits("fake", n=4, max_n=8)
@@ -39,7 +39,7 @@ def test_progress() -> None:
 
 def test_what_takes_too_long_is_overdue_once_it_has_a_new_line() -> None:
     now = [100.0]
-    overdue = Overdue(0.5, lambda: now[0])
+    overdue = TimeLimit(0.5, lambda: now[0])
     assert overdue.after([StreamEvent("r", 0, "a"), StreamEvent("r", 1, "a\n")]) == []
     now[0] += 0.6
     assert overdue.after([]) == [1]

@@ -1,11 +1,11 @@
-"""`Connections`: which connections are open, how many there may be, and which is closed when there are too many.
+"""`Connections`: the open connections, their limit, and which one is closed when there are too many.
 
-A connection is receiving (the headers of a request, or its body), its request is handled, it is sending what is left of
-the answer, or it is idle. Only the changes between these states are told here, so a streamed token costs nothing.
+A connection is receiving (the headers of a request, or its body), handling the request, sending the rest of a response,
+or idle. Only changes of this state are registered, so a streamed token costs nothing.
 
-When there are too many connections, the one that has been idle longest is closed for a new one; if none is idle, the
-one that has been receiving longest; and else one whose reader has taken nothing of the rest of an answer for a while.
-A connection whose request is handled, or whose stream is written, is never closed for others.
+When there are too many connections, the longest idle one is evicted for a new one; if none is idle, the one that has
+been receiving longest; else one whose reader has stalled at the end of a response. A connection whose request is
+handled, or whose stream is written, is never evicted.
 """
 
 import asyncio
@@ -24,22 +24,20 @@ from aiohttp.http_exceptions import HttpProcessingError
 from srb.errors import SettingsError
 from srb.options.settings import Settings
 
-# `RateLimitedLog`: what a crowd of clients can cause is logged in few lines.
-
 logger = logging.getLogger("srb")
 
 LOG_SECONDS = 10.0
-"""A message that comes again within this time is counted, and one line says at its end how often it came."""
+"""Repetitions of a message within this time are counted and logged as one line."""
 
 
 class RateLimitedLog:
-    """Logs each message at once, and then its repetitions in one line every LOG_SECONDS. It belongs to the event loop.
+    """Logs a message at once, and its repetitions in one line every LOG_SECONDS. It belongs to the event loop.
 
-    Two lines repeat each other if they have the same message, whatever its arguments are.
+    Lines with the same message and other arguments are repetitions.
     """
 
     def __init__(self) -> None:
-        self._repeated: dict[str, tuple[int, tuple[object, ...]]] = {}  # by message: how often, and the last arguments
+        self._repeated: dict[str, tuple[int, tuple[object, ...]]] = {}  # message: count, last arguments
 
     def log(self, level: int, message: str, *args: object) -> None:
         """Logs a message, or counts it."""
@@ -63,21 +61,21 @@ class RateLimitedLog:
 KEEP_ALIVE_SECONDS = 75.0
 """How long a connection may be idle.
 
-The client should be the first to close it: a request that comes while the server closes the connection is lost. Proxies
-and load balancers mostly close theirs after 60 s, and HTTP libraries sooner.
+The client should be the first to close it: a request that arrives while the server closes the connection is lost. Most
+proxies and load balancers close theirs after 60 s, and HTTP libraries sooner.
 """
 
 RECEIVE_SECONDS = 30.0
 SWEEP_SECONDS = 1.0
 
 STALLED_SECONDS = 5.0
-"""When an answer is complete, and its reader takes nothing for this time, its connection may be closed for others."""
+"""After a response is complete, a reader that takes nothing for this time may be evicted."""
 
-MOST_CONNECTIONS = 4_096
-LEAST_CONNECTIONS = 16
+MAX_CONNECTIONS = 4_096
+MIN_CONNECTIONS = 16
 RESERVED_FILES = 96
-"""Of the files and sockets that the process may open, this many, or an eighth, are not for connections. About 20 are
-open at the start, and each thread that reads the history opens three."""
+"""How many of the files that the process may open are reserved for other uses; at least an eighth. About 20 are open at
+the start, and each thread that reads the history opens three."""
 
 
 class Connection(web.RequestHandler):
@@ -90,8 +88,8 @@ class Connection(web.RequestHandler):
         self.connections = connections
         self.address: str | None = None
         self.opening: asyncio.Task[None] | None = None
-        """Makes the transport; with TLS, this takes a handshake."""
-        self._socket: asyncio.BaseTransport | None = None  # aiohttp forgets its own reference before all is closed
+        """The task that opens the transport, with a handshake for TLS."""
+        self._socket: asyncio.BaseTransport | None = None  # aiohttp drops its own reference before all is closed
 
     def drop(self) -> None:
         """Closes the connection at once."""
@@ -101,17 +99,14 @@ class Connection(web.RequestHandler):
             self.opening.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio."""
         self._socket = transport
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Called by asyncio."""
-        self.connections.data_came(self)
+        self.connections.on_data(self)
         super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Called by asyncio."""
         self.connections.remove(self)
         super().connection_lost(exc)
 
@@ -122,14 +117,14 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answers what isn't HTTP. aiohttp's own answer quotes the line, which may have an API key; so does its log."""
+        """Answers invalid HTTP. aiohttp's own response and log quote the line, which may have an API key."""
         if isinstance(exc, ConnectionError):
-            raise exc  # the reader has left; aiohttp would log a traceback
+            raise exc  # the client has disconnected; aiohttp would log a traceback
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
         kind = type(exc).__name__
-        self.connections.log.log(logging.INFO, "%s has sent what isn't HTTP (%s)", request.remote, kind)
-        response = web.Response(status=status, text=f"the request isn't HTTP as it should be ({kind})")
+        self.connections.log.log(logging.INFO, "%s sent invalid HTTP (%s)", request.remote, kind)
+        response = web.Response(status=status, text=f"the request isn't valid HTTP ({kind})")
         response.force_close()
         return response
 
@@ -137,22 +132,24 @@ class Connection(web.RequestHandler):
 class Connections:
     """The open connections of a server. It belongs to the event loop.
 
-    limit: how many there may be. per_address: how many of these one address may have.
-    receive_seconds: how long the headers of a request may take, and how long its body may make no progress.
+    Args:
+        limit: The most connections.
+        per_address: The most connections of one address.
+        receive_seconds: How long the headers of a request may take, and how long its body may make no progress.
     """
 
     def __init__(
         self,
-        limit: int = MOST_CONNECTIONS,
-        per_address: int = MOST_CONNECTIONS,
+        limit: int = MAX_CONNECTIONS,
+        per_address: int = MAX_CONNECTIONS,
         receive_seconds: float = RECEIVE_SECONDS,
     ) -> None:
         self.limit, self.per_address, self.receive_seconds = limit, per_address, receive_seconds
         self.log = RateLimitedLog()
         self.closed: Counter[str] = Counter(dict.fromkeys(("refused", "evicted", "timeout"), 0))
-        """How many the server has closed: as soon as they were accepted, for others, and when their time was up."""
-        # The connections in each state; the first one has been in it longest. The values are times of the event loop:
-        # when a connection will be closed or, in `_sending`, from when on it may be closed for others.
+        """How many connections the server has refused, evicted for others, and closed after a timeout."""
+        # The connections in each state, the oldest first. The values are times of the event loop: when a connection
+        # will be closed or, in `_sending`, when it may be evicted.
         self._idle: dict[Connection, float] = {}
         self._receiving: dict[Connection, float] = {}
         self._sending: dict[Connection, float] = {}
@@ -171,8 +168,8 @@ class Connections:
         """How many connections are in each state."""
         return {name: len(state) for name, state in self._states.items()}
 
-    def make_room(self, address: str | None) -> bool:
-        """Whether one more connection may be open. If there are too many, another one is closed for it, if possible."""
+    def admit(self, address: str | None) -> bool:
+        """Whether one more connection may be open. At the limit, another one is evicted for it if possible."""
         if address is not None and self._by_address[address] >= self.per_address:
             limit, text = self.per_address, "one address has %d connections (--max-connections-per-address)"
         elif sum(map(len, self._states.values())) >= self.limit:
@@ -187,7 +184,7 @@ class Connections:
         return False
 
     def evict(self, address: str | None = None) -> bool:
-        """Closes a connection whose request isn't handled, of this address if one is given. False: there is none."""
+        """Closes a connection without a running request, of this address if given. Returns False if there is none."""
         now = _in(0)
         for state in (self._idle, self._receiving, self._sending):
             for each, at in state.items():
@@ -197,7 +194,7 @@ class Connections:
         return False
 
     def add(self, connection: Connection, address: str | None) -> None:
-        """Adds a connection that was just accepted. Its first request must come soon."""
+        """Adds a new connection. Its first request must arrive within `receive_seconds`."""
         if address is not None:
             connection.address = address
             self._by_address[address] += 1
@@ -205,21 +202,21 @@ class Connections:
         self._sweep_later()
 
     def remove(self, connection: Connection) -> None:
-        """Removes a connection that is closed, if it is still there."""
+        """Removes a closed connection, if it is still there."""
         for state in self._states.values():
             if state.pop(connection, None) is not None and (address := connection.address) is not None:
                 self._by_address[address] -= 1
                 if not self._by_address[address]:
                     del self._by_address[address]
 
-    def data_came(self, connection: Connection) -> None:
-        """Begins to wait for the rest of the headers, if the connection was idle."""
+    def on_data(self, connection: Connection) -> None:
+        """If the connection was idle, starts the timeout for the rest of the headers."""
         if connection in self._idle:
             self._move(connection, self._receiving, _in(self.receive_seconds))
 
     @contextmanager
     def handling(self, request: web.Request) -> Iterator[None]:
-        """A context manager for the time in which a request is handled. The connection is idle afterwards."""
+        """The time in which a request is handled. The connection is idle afterwards."""
         self._move(request.protocol, self._handling)
         try:
             yield
@@ -229,7 +226,7 @@ class Connections:
 
     @contextmanager
     def receiving(self, request: web.Request) -> Iterator[None]:
-        """A context manager for the time in which a handler, which has a time limit of its own, waits for the body."""
+        """The time in which a handler waits for the body, with a timeout of its own."""
         self._move(request.protocol, self._receiving)
         try:
             yield
@@ -238,7 +235,7 @@ class Connections:
 
     @contextmanager
     def sending(self, request: web.Request) -> Iterator[None]:
-        """A context manager for the time in which a reader takes a piece of an answer that is complete."""
+        """The time in which a part of a complete response is sent."""
         self._move(request.protocol, self._sending, _in(STALLED_SECONDS))
         try:
             yield
@@ -263,12 +260,12 @@ class Connections:
             self._sweeping = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
-        """Closes the connections whose time is up."""
+        """Closes the connections that have timed out."""
         now = _in(0)
         for state in (self._idle, self._receiving):
             for each in [each for each, at in state.items() if at <= now]:
                 if state is self._receiving:
-                    text = "a connection is closed: no request came within %g s (--receive-timeout)"
+                    text = "a connection is closed: no request arrived within %g s (--receive-timeout)"
                     self.log.log(logging.INFO, text, self.receive_seconds)
                 self._close(each, "timeout")
         self._sweeping = None
@@ -277,7 +274,7 @@ class Connections:
 
 
 def _in(seconds: float) -> float:
-    """The time of the event loop in so many seconds."""
+    """The time of the event loop after these seconds."""
     return asyncio.get_running_loop().time() + seconds
 
 
@@ -285,24 +282,24 @@ CONNECTIONS = web.AppKey("connections", Connections)
 
 
 def read_limits(settings: Settings) -> Connections:
-    """The connections that the settings allow. Raises `SettingsError` if too few files may be opened for them."""
+    """The connections that the settings allow. Raises `SettingsError` if the limit of open files is too low."""
     n_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MOST_CONNECTIONS
+    max_n = MAX_CONNECTIONS
     if n_files != resource.RLIM_INFINITY:
-        most = max(LEAST_CONNECTIONS, n_files - max(RESERVED_FILES, n_files // 8))
-        if (settings.max_connections or 0) > most:
+        max_n = max(MIN_CONNECTIONS, n_files - max(RESERVED_FILES, n_files // 8))
+        if (settings.max_connections or 0) > max_n:
             raise SettingsError(
-                f"--max-connections {settings.max_connections} is more than the {most} that a limit of {n_files} open "
-                "files leaves room for: raise that limit (ulimit -n), or give a smaller number"
+                f"--max-connections {settings.max_connections} is above {max_n}, the most with a limit of {n_files} "
+                "open files: raise that limit (ulimit -n), or give a smaller number"
             )
-    limit = settings.max_connections or min(most, MOST_CONNECTIONS)
+    limit = settings.max_connections or min(max_n, MAX_CONNECTIONS)
     return Connections(limit, settings.max_connections_per_address or max(limit // 2, 1), settings.receive_timeout)
 
 
 def address_of(peer: object) -> str | None:
-    """What counts as a client's address: an IPv4 address, or the first half of an IPv6 address, which a site has.
+    """The address by which a client's connections are counted: IPv4, or the /64 network of an IPv6 address.
 
-    None: it isn't counted by its address, because it comes over a Unix socket or from this machine, as a proxy may.
+    None for Unix sockets and this machine, because a proxy may connect from there.
     """
     if not isinstance(peer, tuple):
         return None

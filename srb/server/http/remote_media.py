@@ -1,8 +1,8 @@
-"""Fetches images and sounds from other addresses (`--allow-remote-media`), without opening a way into this network.
+"""Downloads images and sounds by their URLs (`--allow-remote-media`), safe against server-side request forgery.
 
-A stranger can name an address that only this server can reach: another service of its machine, or a cloud's secrets.
-So the server only connects to public addresses. An address is checked where the connection is made: after its name was
-resolved, and anew for each redirect. So a name can't stand for another address in between.
+A client can name an address that only this server can reach: another service of its machine, or a cloud's secrets. So
+the server only connects to public addresses. An address is checked where the connection is made: after its name is
+resolved, and again for each redirect. So a name can't resolve to another address in between.
 """
 
 import asyncio
@@ -22,39 +22,39 @@ from srb.errors import InvalidRequestError
 MAX_FILES = 16
 MAX_BYTES = 20 << 20
 MAX_BYTES_IN_ALL = 64 << 20
-"""How many files a request may name, and how many bytes one of them and all of them may have."""
+"""The most files of a request, and the most bytes of one file and of all."""
 
 SECONDS = 10.0
-"""How long fetching all files of a request may take."""
+"""The time limit for all files of a request."""
 
 _THREADS = ThreadPoolExecutor(MAX_FILES, "srb-names")
-"""They look names up. A name server that doesn't answer may hold them for a minute, and no other threads."""
+"""Threads for DNS lookups. A name server that doesn't answer may block them for a minute, and no others."""
 
 _REDIRECTS = 3
 _TYPES = ("image/", "audio/", "application/octet-stream", "binary/octet-stream")
 
 _IPV6 = ipaddress.ip_network("2000::/3")
-"""The part of IPv6 that the internet uses. All else has a meaning of its own, such as an IPv4 address inside."""
+"""The part of IPv6 that the internet uses. The rest has special meanings, such as embedded IPv4 addresses."""
 
 _NOT_PUBLIC = tuple(
     map(
         ipaddress.ip_network,
         (
-            "2001::/32",  # Teredo and 6to4: an IPv4 address inside, which might not be public
+            "2001::/32",  # Teredo and 6to4: embedded IPv4 addresses, which may be private
             "2002::/16",
-            "3fff::/20",  # for examples in documents
-            "192.0.0.0/24",  # Python takes some of it for public, and a cloud tells its secrets there
+            "3fff::/20",  # documentation
+            "192.0.0.0/24",  # public according to Python, but a cloud's metadata service is there
             "168.63.129.16/32",  # the same in another cloud
         ),
     )
 )
 
 IsAllowed = Callable[[str], bool]
-"""Says whether the server may connect to an IP address."""
+"""Whether the server may connect to an IP address."""
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is certainly a public one."""
+    """Whether an IP address is certainly public."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -68,7 +68,7 @@ class _RefusedError(Exception):
 
 
 class _Resolver(AbstractResolver):
-    """Resolves names, but only to addresses that are allowed."""
+    """Resolves names to allowed addresses only."""
 
     def __init__(self, is_allowed: IsAllowed) -> None:
         self._is_allowed = is_allowed
@@ -80,27 +80,27 @@ class _Resolver(AbstractResolver):
         found = await asyncio.get_running_loop().run_in_executor(_THREADS, find)
         numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         allowed = [
-            ResolveResult(hostname=host, host=str(place[0]), port=port, family=kind, proto=proto, flags=numeric)
-            for kind, _, proto, _, place in found
-            if self._is_allowed(str(place[0]))
+            ResolveResult(hostname=host, host=str(sockaddr[0]), port=port, family=kind, proto=proto, flags=numeric)
+            for kind, _, proto, _, sockaddr in found
+            if self._is_allowed(str(sockaddr[0]))
         ]
         if not allowed:
-            raise _RefusedError("its address isn't a public one")
+            raise _RefusedError("its address isn't public")
         return allowed
 
     async def close(self) -> None:
-        """Does nothing: the threads are for all requests."""
+        """Does nothing: all requests share the threads."""
 
 
 async def fetch(urls: Sequence[str], is_allowed: IsAllowed = is_public) -> list[bytes]:
-    """The contents of the files at these addresses, which are all that a request names.
+    """The files at the URLs of a request.
 
-    Raises `InvalidRequestError`. Its message says little, so that nobody learns from it what is in other networks.
+    Raises `InvalidRequestError`. Its message says little, so that it reveals nothing about other networks.
     """
     if len(urls) > MAX_FILES:
         raise InvalidRequestError(
-            f"the request names {len(urls)} images and sounds by their addresses; the limit is {MAX_FILES}; send the "
-            "others in the body, as data: URLs",
+            f"the request has {len(urls)} URLs of images and sounds; the limit is {MAX_FILES}; send the others in the "
+            "body, as data: URLs",
             code="invalid_media",
         )
     left = _Left(MAX_BYTES_IN_ALL)
@@ -112,36 +112,36 @@ async def fetch(urls: Sequence[str], is_allowed: IsAllowed = is_public) -> list[
             async with asyncio.timeout(SECONDS):
                 return list(await asyncio.gather(*(_fetch(session, url, is_allowed, left) for url in urls)))
         except TimeoutError:
-            raise _error(f"that took longer than {SECONDS:g} seconds") from None
+            raise _error(f"it took longer than {SECONDS:g} seconds") from None
         except _RefusedError as error:
             raise _error(str(error)) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             refused = error.__cause__ if isinstance(error.__cause__, _RefusedError) else None
-            raise _error(str(refused or "no answer came")) from None
+            raise _error(str(refused or "no response")) from None
 
 
 @dataclass
 class _Left:
-    """How many bytes the files of a request may still have."""
+    """How many more bytes the files of a request may have."""
 
     n_bytes: int
 
 
 async def _fetch(session: aiohttp.ClientSession, url: str, is_allowed: IsAllowed, left: _Left) -> bytes:
-    place = URL(url)
+    location = URL(url)
     for _ in range(_REDIRECTS + 1):
-        _check(place, is_allowed)
+        _check(location, is_allowed)
         headers = {"Accept": "image/*, audio/*", "Accept-Encoding": "identity"}
-        async with session.get(place, allow_redirects=False, headers=headers) as answer:
+        async with session.get(location, allow_redirects=False, headers=headers) as answer:
             if answer.status in (301, 302, 303, 307, 308):
-                place = place.join(URL(answer.headers.get("Location", "")))
+                location = location.join(URL(answer.headers.get("Location", "")))
                 continue
             if answer.status != 200:
-                raise _RefusedError(f"the answer was {answer.status}")
+                raise _RefusedError(f"the status was {answer.status}")
             if not answer.headers.get("Content-Type", _TYPES[-1]).lower().startswith(_TYPES):
-                raise _RefusedError("what is there is neither an image nor a sound")
+                raise _RefusedError("it is neither an image nor a sound")
             return await _read(answer, left)
-    raise _RefusedError(f"it leads elsewhere more than {_REDIRECTS} times")
+    raise _RefusedError(f"it has more than {_REDIRECTS} redirects")
 
 
 async def _read(answer: aiohttp.ClientResponse, left: _Left) -> bytes:
@@ -156,15 +156,15 @@ async def _read(answer: aiohttp.ClientResponse, left: _Left) -> bytes:
     return bytes(data)
 
 
-def _check(place: URL, is_allowed: IsAllowed) -> None:
+def _check(location: URL, is_allowed: IsAllowed) -> None:
     """Refuses a URL that may not be fetched. An IP address is checked here, because `_Resolver` only sees names."""
-    host = place.host or ""
-    if place.scheme not in ("http", "https") or not host:
-        raise _RefusedError("its address begins neither with http:// nor with https://")
-    # Systems take 0x7f.1 or 2130706433 for IP addresses, too. The last part of all such forms begins with a digit.
+    host = location.host or ""
+    if location.scheme not in ("http", "https") or not host:
+        raise _RefusedError("the URL must begin with http:// or https://")
+    # Systems accept 0x7f.1 or 2130706433 as IP addresses, too. The last part of all such forms begins with a digit.
     is_number = ":" in host or host.rstrip(".").rsplit(".", 1)[-1][:1].isdigit()
     if is_number and not is_allowed(host):
-        raise _RefusedError("its address isn't a public one")
+        raise _RefusedError("its address isn't public")
 
 
 def _error(reason: str) -> InvalidRequestError:

@@ -1,4 +1,4 @@
-"""Sends streams of server-sent events, or of lines of JSON. The events of one step are one write."""
+"""Sends streams of server-sent events or JSON lines. The events of one step are one write."""
 
 import asyncio
 import json
@@ -10,18 +10,18 @@ from typing import Any, Generic, TypeVar
 from aiohttp import web
 
 from srb.server.http.connections import CONNECTIONS
-from srb.wire.reply import DATA, Chunk, Frame
+from srb.wire.reply import SSE_DATA, Chunk, Frame
 
 PING_SECONDS = 15.0
 STALL_SECONDS = 60.0
-"""A reader that takes nothing for so long loses its connection."""
+"""How long a reader may take nothing before its connection is closed."""
 
-PIECE_BYTES = 16 << 10
-"""Bytes that are written at once. With larger pieces, a slow reader would look like one that takes nothing."""
+WRITE_BYTES = 16 << 10
+"""Bytes per write. With more, a slow reader would look like a stalled one."""
 
 HEADERS = {
     "Cache-Control": "no-cache, no-transform",
-    "X-Accel-Buffering": "no",  # without this, nginx would collect the stream before it passes it on
+    "X-Accel-Buffering": "no",  # else nginx would buffer the stream
 }
 
 
@@ -32,11 +32,11 @@ Batch = TypeVar("Batch")
 
 
 class Batches(Generic[Batch]):
-    """An iterator over the batches that `read` returns, as objects for JSON.
+    """Iterates over the batches of `read`, as chunks. Cancelling the wait, for example to send a ping, loses none.
 
-    Waiting for the next batch may be cancelled, to send a ping for example, and no batch is lost.
-
-    read: waits for the next batch; raises `StopAsyncIteration` behind the last one. to_json: makes objects of a batch.
+    Args:
+        read: Waits for the next batch. Raises `StopAsyncIteration` after the last one.
+        to_json: Returns the chunks of a batch.
     """
 
     def __init__(self, read: Callable[[], Awaitable[Batch]], to_json: Callable[[Batch], Iterable[Item]]) -> None:
@@ -52,9 +52,9 @@ class Batches(Generic[Batch]):
 
 @asynccontextmanager
 async def batches_of(generator: AsyncGenerator[Iterable[Item], None]) -> AsyncIterator[Batches[Iterable[Item]]]:
-    """The batches that a generator yields, as long as the block runs. At its end the generator is closed.
+    """The batches of a generator, which is closed at the end of the block.
 
-    If waiting for a generator is cancelled, the generator ends. So a task waits for it, which goes on meanwhile.
+    Cancelling the wait for a generator would end it. So a task waits for it, and isn't cancelled.
     """
     task: asyncio.Task[Iterable[Item]] | None = None
 
@@ -83,20 +83,20 @@ async def respond(
     batches: Batches[Any],
     *,
     headers: dict[str, str],
-    frame: Frame = DATA,
+    frame: Frame = SSE_DATA,
 ) -> web.StreamResponse:
-    """Answers with a stream of JSON objects, and sends a ping whenever no object has come for PING_SECONDS.
+    """Streams JSON objects, with a ping after every PING_SECONDS without an object.
 
-    The response begins at once. It ends early if the reader has left, or has taken nothing for STALL_SECONDS.
+    The response begins at once. It ends early if the client disconnects, or takes nothing for STALL_SECONDS.
     """
     response = web.StreamResponse(headers=HEADERS | headers | {"Content-Type": frame.content_type})
     try:
         await response.prepare(request)
         await _write(request, response, batches, frame)
-        async with patience(request):
+        async with stall_timeout(request):
             await response.write_eof()
     except ConnectionError:
-        pass  # the reader has left
+        pass  # the client has disconnected
     return response
 
 
@@ -111,47 +111,47 @@ async def _write(
             async with asyncio.timeout(PING_SECONDS):
                 objects = await anext(batches)
         except TimeoutError:
-            pieces = iter([frame.ping] if frame.ping else [])
+            writes = iter([frame.ping] if frame.ping else [])
         except StopAsyncIteration:
             return
         else:
-            pieces = _pieces(objects, frame)
-        for piece in pieces:
-            async with patience(request):
-                await response.write(piece)
-            if len(piece) == PIECE_BYTES:  # more pieces follow; making them may take seconds, so others get a turn
+            writes = _writes(objects, frame)
+        for data in writes:
+            async with stall_timeout(request):
+                await response.write(data)
+            if len(data) == WRITE_BYTES:  # more follows; making it may take seconds, so other tasks run meanwhile
                 await asyncio.sleep(0)
 
 
-def _pieces(objects: Iterable[Item], frame: Frame) -> Iterator[bytes]:
-    """The objects in their frames, PIECE_BYTES at a time."""
+def _writes(objects: Iterable[Item], frame: Frame) -> Iterator[bytes]:
+    """The framed objects, WRITE_BYTES at a time."""
     data = b""
     for each in objects:
-        # Half a surrogate pair, in a label for example, is sent as JSON brought it: as \\ud800.
+        # Half a surrogate pair, in a label for example, is sent as it was received: as \\ud800.
         data += _framed(each, frame).encode(errors="backslashreplace")
-        while len(data) >= PIECE_BYTES:
-            yield data[:PIECE_BYTES]
-            data = data[PIECE_BYTES:]
+        while len(data) >= WRITE_BYTES:
+            yield data[:WRITE_BYTES]
+            data = data[WRITE_BYTES:]
     if data:
         yield data
 
 
 @asynccontextmanager
-async def patience(request: web.Request) -> AsyncIterator[None]:
-    """Ends the connection and raises `ConnectionResetError` if the block takes longer than STALL_SECONDS."""
+async def stall_timeout(request: web.Request) -> AsyncIterator[None]:
+    """Closes the connection and raises `ConnectionResetError` if the block takes longer than STALL_SECONDS."""
     try:
         async with asyncio.timeout(STALL_SECONDS):
             yield
     except TimeoutError:
-        text = "the connection to %s is ended: it took nothing for %g s"
+        text = "the connection to %s is closed: it took nothing for %g s"
         request.app[CONNECTIONS].log.log(logging.WARNING, text, request.remote, STALL_SECONDS)
         if request.transport:
-            request.transport.abort()  # closing it would wait for the reader to take what is buffered
-        raise ConnectionResetError("the reader stands still") from None
+            request.transport.abort()  # close() would wait until the buffer is sent
+        raise ConnectionResetError("the reader has stalled") from None
 
 
 def _framed(item: Item, frame: Frame) -> str:
     if isinstance(item, tuple):
         return f"id: {item[0]}\n{_framed(item[1], frame)}"
     text = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
-    return f"{frame.before(item)}{text}{frame.after}"
+    return f"{frame.prefix(item)}{text}{frame.suffix}"

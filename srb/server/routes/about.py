@@ -1,8 +1,11 @@
-"""The routes that tell of the server itself: /health, /metrics, /openapi.json, /docs."""
+"""Routes about the server itself: /health, /metrics, /openapi.json, /docs, and the web page with its files."""
 
 import asyncio
+import hashlib
+import mimetypes
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -12,24 +15,40 @@ from srb.engine.stats import EngineStats
 from srb.errors import UnavailableError
 from srb.server import openapi
 from srb.server.http.connections import CONNECTIONS
+from srb.server.http.errors import error_response
 from srb.server.http.exchange import ENGINE, LIMITS
-from srb.server.http.refusals import error_response
 from srb.server.routes.metrics import CONTENT_TYPE, Metrics
-from srb.server.run.keeper import KEEPER
+from srb.server.run.history import HISTORY
 from srb.serving.health import ReplicaHealth
-from srb.wire.route import get
-from srb.wire.schemas import BOOLEAN, INTEGER, OBJECT, STRING, alike, object_of
+from srb.wire.route import BOOLEAN, INTEGER, OBJECT, STRING, fields_of, get, object_of
 
 METRICS = web.AppKey("metrics", Metrics)
 
 DESCRIPTION: web.AppKey[Callable[[], tuple[bytes, bytes]]] = web.AppKey("description")
-"""Returns the answers of `/openapi.json` and `/docs`."""
+"""Returns the bodies of `/openapi.json` and `/docs`."""
+
+FOLDER = Path(__file__).parents[2] / "web"
+
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'",
+    "Cache-Control": "no-cache",  # browsers revalidate each time, and get a short 304 unless srb was updated
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+FILES = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.is_file()}
+"""The files, by their paths after `/web/`. No other path reaches the file system."""
+
+_TYPES = mimetypes.MimeTypes()  # Python's own, since the system's may differ
 
 
 async def health(request: web.Request) -> web.Response:
-    """Whether the server takes requests, and how many run."""
+    """Show whether the server is ready, and how many requests run."""
     health = request.app[ENGINE].health
-    if health.status == "ready" and request.app[KEEPER].is_resuming:
+    if health.status == "ready" and request.app[HISTORY].is_resuming:
         health = replace(health, status="loading")
     body: dict[str, Any] = {
         "status": {"ready": "ok", "loading": "loading model", "dead": "error"}.get(health.status, health.status),
@@ -44,29 +63,29 @@ async def health(request: web.Request) -> web.Response:
         body |= _stats(health.stats)
     if health.replicas:
         body["replicas"] = [_replica(each) for each in health.replicas]
-    if (history := request.app[KEEPER].status) is not None:
-        body |= {"history": history, "history_owed": request.app[KEEPER].n_owed}
+    if (history := request.app[HISTORY].status) is not None:
+        body |= {"history": history, "history_owed": request.app[HISTORY].n_pending_writes}
     try:
         request.app[ENGINE].check_ready()
         body["n_ctx"] = request.app[ENGINE].n_cells
-        request.app[KEEPER].check_resumed()
+        request.app[HISTORY].check_resumed()
     except UnavailableError as error:
         return error_response(request, error, body, status=500 if health.status == "dead" else error.status)
     return web.json_response(body)
 
 
 def _stats(stats: EngineStats) -> dict[str, Any]:
-    """The numbers of `EngineStats`, by their names on the wire."""
     return _renamed(asdict(stats))
 
 
 def _renamed(stats: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `EngineStats`, by their names on the wire."""
     names = {"n_drafted": "n_ahead", "n_accepted": "n_met"}
     return {names.get(name, name): value for name, value in stats.items()}
 
 
 def _replica(replica: ReplicaHealth) -> dict[str, Any]:
-    """A replica as `/health` shows it. The numbers are from its last report."""
+    """A replica in `/health`. The numbers are from its last report."""
     return {
         "name": replica.name,
         "node": replica.node,
@@ -78,34 +97,59 @@ def _replica(replica: ReplicaHealth) -> dict[str, Any]:
 
 
 async def metrics_text(request: web.Request) -> web.Response:
-    """Measurements for Prometheus."""
-    text = request.app[METRICS].text(request.app[ENGINE], request.app[CONNECTIONS], request.app[KEEPER])
+    """Show metrics for Prometheus."""
+    text = request.app[METRICS].text(request.app[ENGINE], request.app[CONNECTIONS], request.app[HISTORY])
     return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
 
 async def openapi_json(request: web.Request) -> web.Response:
-    """This description."""
+    """Show this description."""
     body, _ = await asyncio.to_thread(request.app[DESCRIPTION])
     return web.Response(body=body, content_type="application/json", charset="utf-8")
 
 
 async def docs(request: web.Request) -> web.Response:
-    """This description as a page."""
-    _, page = await asyncio.to_thread(request.app[DESCRIPTION])
-    return web.Response(body=page, content_type="text/html", charset="utf-8", headers=openapi.HEADERS)
+    """Show this description as a page."""
+    _, html = await asyncio.to_thread(request.app[DESCRIPTION])
+    return web.Response(body=html, content_type="text/html", charset="utf-8", headers=openapi.HEADERS)
+
+
+async def index(request: web.Request) -> web.Response:
+    """Show the web page."""
+    return await _send(request, FOLDER / "index.html")
+
+
+async def page_file(request: web.Request) -> web.Response:
+    if (path := FILES.get(request.match_info["file"])) is None:
+        raise web.HTTPNotFound
+    return await _send(request, path)
+
+
+async def _send(request: web.Request, path: Path) -> web.Response:
+    """Sends a file, or a 304. `web.FileResponse` would keep the file open while a slow reader takes it."""
+    body = await asyncio.to_thread(path.read_bytes)
+    tag = hashlib.sha256(body).hexdigest()
+    is_known = tag in {each.value for each in request.if_none_match or ()}
+    response = web.Response(status=304) if is_known else web.Response(body=body)
+    response.headers.update(PAGE_HEADERS)
+    response.content_type = _TYPES.guess_type(path)[0] or "application/octet-stream"
+    response.etag = tag
+    return response
 
 
 _HEALTH = object_of(
-    **alike(STRING, "status model"),
+    **fields_of(STRING, "status model"),
     progress={"type": "number", "minimum": 0, "maximum": 1},
-    **alike(INTEGER, "running waiting engine_restarts n_ctx"),
+    **fields_of(INTEGER, "running waiting engine_restarts n_ctx"),
     is_sleeping=BOOLEAN,
     **_renamed(TypeAdapter(EngineStats).json_schema()["properties"]),
 )
 
 ROUTES = (
-    get("/health", health, _HEALTH, errors=(503,), also=("/v1/health",)),
-    get("/metrics", metrics_text, others={"text/plain": STRING}),
+    get("/health", health, _HEALTH, errors=(503,), aliases=("/v1/health",)),
+    get("/metrics", metrics_text, other_schemas={"text/plain": STRING}),
     get("/openapi.json", openapi_json, OBJECT),
-    get("/docs", docs, others={"text/html": STRING}),
+    get("/docs", docs, other_schemas={"text/html": STRING}),
+    get("/", index, other_schemas={"text/html": STRING}),
+    get("/web/{file:.*}", page_file),
 )

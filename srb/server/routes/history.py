@@ -1,25 +1,246 @@
-"""The routes for earlier requests in the history: they list, search, read and remove them."""
+"""Routes of the history: stories, which are trees of texts, and earlier requests."""
 
 import asyncio
-from typing import Any
+import dataclasses
+import json
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import suppress
+from typing import Any, cast
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
-from srb.errors import InvalidRequestError
-from srb.history import find
-from srb.history import history as prune
-from srb.history.export import as_json, request_json
-from srb.server.http.exchange import json_response
-from srb.server.routes.stories import query_number
-from srb.server.run.keeper import read_file, write_file
-from srb.wire.route import Route, get
-from srb.wire.schemas import OBJECT, data_of
+from srb.errors import GoneError, HistoryError, InvalidRequestError, NotFoundError
+from srb.history import find, stories
+from srb.history.export import as_json, listed_json, request_json, story_as_markdown, story_json
+from srb.history.history import remove_request as remove_stored_request
+from srb.history.nodes import NewNode, Node
+from srb.server.access import owner_of
+from srb.server.http import sse
+from srb.server.http.bodies import MAX_BODY_BYTES, read_body
+from srb.server.http.exchange import ENGINE, ignored_header, json_response
+from srb.server.run.history import HISTORY, RunningNodes, read_file, write_file
+from srb.wire.reply import Chunk
+from srb.wire.request.read import Fields, depth_refused, read_fields
+from srb.wire.route import (
+    EVENTS,
+    INTEGER,
+    OBJECT,
+    OPTIONAL_INTEGER,
+    OPTIONAL_STRING,
+    STRING,
+    Route,
+    data_of,
+    fields_of,
+    get,
+    object_of,
+    post,
+)
+from srb.wire.stories import NodeFields, RemarkFields, StoryChangeFields, StoryFields
+
+MAX_STORY_BYTES = 64 << 20
+"""The largest story in one body. A node with its token ids takes about ten bytes per token."""
 
 MAX_LIMIT = 1_000
+"""The most requests or texts of a page of the history."""
+
+
+async def close_feeds(app: web.Application) -> None:
+    """Ends the streams of stories' subscribers."""
+    app[HISTORY].feeds.close()
+
+
+async def list_stories(request: web.Request) -> web.Response:
+    """List the stories, with --history."""
+    data = await read_file(request, stories.list_stories)
+    return web.json_response({"object": "list", "data": [listed_json(each) for each in data]})
+
+
+async def make_story(request: web.Request) -> web.Response:
+    """Create a story, or import one."""
+    fields = await _fields(request, StoryFields, MAX_STORY_BYTES)
+    tree = await asyncio.to_thread(lambda: [_new_node(node) for node in fields.nodes])
+    story = await write_file(request, stories.make_story, fields.title, tree, _json(fields.context))
+    return json_response(story_json(story), ignored_header(fields.ignored))
+
+
+async def get_story(request: web.Request) -> web.Response:
+    """Show a story with all its nodes, or the text up to one of them."""
+    name, form = request.match_info["story"], request.query.get("format", "json")
+    if form == "markdown":
+        text = await read_file(request, story_as_markdown, name, query_number(request, "node"))
+        return web.Response(text=text, content_type="text/markdown")
+    if form != "json":
+        raise InvalidRequestError(f"format is json or markdown, got {form:.60}", param="format")
+    story, nodes = await read_file(request, stories.read_nodes, name)
+    nodes = _with_texts(request, nodes, {})
+    return await asyncio.to_thread(lambda: json_response(story_json(story, nodes)))
+
+
+async def change_story(request: web.Request) -> web.Response:
+    """Change the title or the context of a story."""
+    fields, story = await _fields(request, StoryChangeFields), request.match_info["story"]
+    values = {"title": fields.title, "context": _json(fields.context)}
+    given = {name: value for name, value in values.items() if name in fields.model_fields_set}
+    changed = await write_file(request, stories.change_story, story, given)
+    return json_response(story_json(changed), ignored_header(fields.ignored))
+
+
+def _json(value: dict[str, Any] | None) -> str | None:
+    return None if value is None else json.dumps(value)
+
+
+async def remove_story(request: web.Request) -> web.Response:
+    """Delete a story, and its requests."""
+    story = request.match_info["story"]
+    await write_file(request, stories.remove_story, story)
+    for request_id in request.app[HISTORY].feeds.writers(story):
+        request.app[ENGINE].abort(request_id)
+    return web.Response(status=204)
+
+
+async def get_nodes(request: web.Request) -> web.StreamResponse:
+    """Show the changes of a story, and as a stream of events its later changes, too."""
+    name, since = request.match_info["story"], query_number(request, "since") or 0
+    if "text/event-stream" in request.headers.get(hdrs.ACCEPT, ""):
+        last = _number(request.headers.get("Last-Event-ID", ""))
+        since = since if last is None else last
+        await read_file(request, stories.get_story, name)  # raises an error before the stream begins
+        async with sse.batches_of(_follow(request, name, since)) as batches:
+            return await sse.respond(request, batches, headers={})
+    story, nodes = await read_file(request, stories.read_nodes, name, since)
+    nodes = _with_texts(request, nodes, {})
+    return await asyncio.to_thread(
+        lambda: json_response({"object": "list", "data": [as_json(node) for node in nodes], "change": story.change})
+    )
+
+
+async def _follow(request: web.Request, name: str, since: int) -> AsyncGenerator[Iterable[sse.Item], None]:
+    """Yields events for a subscriber: nodes that are new or have changed, and texts as they grow."""
+    feeds = request.app[HISTORY].feeds
+    last_head: tuple[str, dict[str, Any] | None] | None = None
+    is_first = True  # a client that reconnects may have the growing nodes already, but not all of their texts
+    running: dict[str, RunningNodes] = {}
+    with feeds.subscribe(name) as subscriber:
+        while not feeds.closed:
+            subscriber.updated.clear()
+            changed, subscriber.changed = subscriber.changed, False
+            try:
+                found = await read_file(request, stories.read_nodes, name, since, growing=is_first) if changed else None
+                is_first = False
+            except NotFoundError:
+                yield [{"event": "deleted"}]
+                return
+            except HistoryError as error:
+                yield [{"event": "error", "error": error.body()}]
+                return
+            pending = list(_new_texts(running))
+            if found:
+                story, nodes = found
+                head = (story.title, story.context)
+                if head != last_head and (last_head or 0 < since < story.change):  # a client may have missed it
+                    pending.append({"event": "story", "story": story_json(story)})
+                last_head, since = head, story.change
+                pending += ({"event": "node", "node": as_json(node)} for node in _with_texts(request, nodes, running))
+                # The last event has the number of the change as its id: a client that has it needs no earlier ones.
+                if pending:
+                    pending[-1] = (story.change, cast(Chunk, pending[-1]))
+            if pending:
+                yield pending
+            await subscriber.updated.wait()
+
+
+def _new_texts(running: dict[str, RunningNodes]) -> Iterator[sse.Item]:
+    for request_id, each in list(running.items()):
+        for node, text in each.read().items():
+            yield {"event": "text", "node": node, "text": text}
+        if each.at_end:
+            del running[request_id]
+
+
+def _with_texts(request: web.Request, nodes: list[Node], running: dict[str, RunningNodes]) -> list[Node]:
+    """The nodes, with the texts so far of those that are still generated, whose requests are added to `running`."""
+    by_request: dict[str, dict[int, int]] = {}
+    for node in nodes:
+        if node.finish_reason is None and node.request is not None and node.index is not None:
+            by_request.setdefault(node.request, {})[node.index] = node.id
+    texts: dict[int, str] = {}
+    for request_id, ids in by_request.items():
+        with suppress(NotFoundError, GoneError):
+            event_log = request.app[ENGINE].find(request_id, owner_of(request))
+            if not event_log.done and request_id not in running:
+                running[request_id] = RunningNodes(event_log, ids)
+            written = event_log.texts
+            texts |= {node: written[index] for index, node in ids.items()}
+    return [
+        dataclasses.replace(node, text=texts[node.id][: node.ends_at]) if node.id in texts else node for node in nodes
+    ]
+
+
+async def add_node(request: web.Request) -> web.Response:
+    """Add a node to a story."""
+    fields, story = await _fields(request, NodeFields), request.match_info["story"]
+    added = await write_file(request, stories.add_node, story, fields.parent, _new_node(fields))
+    return json_response(as_json(added), ignored_header(fields.ignored))
+
+
+async def get_node(request: web.Request) -> web.Response:
+    """Show a node of a story, with all earlier values of `kept`, `ends_at` and `notes`."""
+    story, node = request.match_info["story"], int(request.match_info["node"])
+    found, remarks = await read_file(request, stories.read_node, story, node)
+    return json_response(as_json(found) | {"remarks": [as_json(each) for each in remarks]})
+
+
+async def remark(request: web.Request) -> web.Response:
+    """Mark a node as kept or discarded, shorten it, or give it notes."""
+    fields, story = await _fields(request, RemarkFields), request.match_info["story"]
+    values: dict[str, bool | str | int | None] = {
+        name: getattr(fields, name) for name in ("kept", "notes", "ends_at") if name in fields.model_fields_set
+    }
+    changed = await write_file(request, stories.remark, story, int(request.match_info["node"]), values)
+    return json_response(as_json(changed), ignored_header(fields.ignored))
+
+
+def _new_node(fields: NodeFields) -> NewNode:
+    values = {
+        each.name: getattr(fields, each.name) for each in dataclasses.fields(NewNode) if hasattr(fields, each.name)
+    }
+    return NewNode(**values | {"tokens": None if fields.tokens is None else tuple(fields.tokens)})
+
+
+def query_number(request: web.Request, name: str) -> int | None:
+    """A number in the query, or None. Raises `InvalidRequestError`."""
+    text = request.query.get(name)
+    if text is None:
+        return None
+    if (number := _number(text)) is None:
+        raise InvalidRequestError(f"{name} takes a whole number, got {text:.60}", param=name)
+    return number
+
+
+def _number(text: str) -> int | None:
+    """A text as a whole number of at most 15 digits; None if it isn't one."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else None
+
+
+async def _fields(request: web.Request, kind: type[Fields], limit: int = MAX_BODY_BYTES) -> Fields:
+    """The fields in the body of a request.
+
+    Raises:
+        InvalidRequestError: A field is wrong.
+        NotSupportedError: The server has no history. This is raised before the body is read.
+    """
+    _ = request.app[HISTORY].store
+    body = await read_body(request, limit)
+
+    def read() -> Fields:
+        with depth_refused():
+            return read_fields(body, kind)
+
+    return await asyncio.to_thread(read)
 
 
 async def list_or_search(request: web.Request) -> web.Response:
-    """The last requests, or the texts that have these words."""
+    """List the last requests, or search their texts."""
     words, before, limit = request.query.get("q"), request.query.get("before"), query_number(request, "limit")
     limit = 50 if limit is None else limit
     if not 1 <= limit <= MAX_LIMIT:
@@ -40,20 +261,66 @@ async def list_or_search(request: web.Request) -> web.Response:
 
 
 async def get_request(request: web.Request) -> web.Response:
-    """A request that was kept, with its body and its alternatives."""
+    """Show an earlier request, with its body and its alternatives."""
     found = await read_file(request, find.get_request, request.match_info["id"])
     return await asyncio.to_thread(lambda: json_response(request_json(found)))
 
 
 async def remove_request(request: web.Request) -> web.Response:
-    """Remove a request that has ended; stories keep its texts."""
-    await write_file(request, prune.remove_request, request.match_info["id"])
+    """Delete a finished request; stories keep its texts."""
+    await write_file(request, remove_stored_request, request.match_info["id"])
     return web.Response(status=204)
 
 
+_NODE = object_of(
+    id=INTEGER,
+    parent=OPTIONAL_INTEGER,
+    text=STRING,
+    tokens={"type": ["array", "null"], "items": INTEGER},
+    author={"enum": ["model", "person"]},
+    request=OPTIONAL_STRING,
+    **fields_of(OPTIONAL_INTEGER, "index seed"),
+    settings={"type": ["object", "null"]},
+    label=OPTIONAL_STRING,
+    length=OPTIONAL_INTEGER,
+    **fields_of(OPTIONAL_STRING, "finish_reason stop_reason"),
+    suffix_logprob={"type": ["number", "null"]},
+    kept={"type": ["boolean", "null"]},
+    notes=OPTIONAL_STRING,
+    **fields_of(INTEGER, "created change"),
+)
+_NUMBERS = fields_of(INTEGER, "created changed change node_count")
+_LISTED = object_of(id=STRING, object={"const": "story"}, title=STRING, **_NUMBERS)
+_STORY = object_of(**_LISTED["properties"], context={"type": ["object", "null"]})
+_ONE, _NODES = "/v1/stories/{story}", "/v1/stories/{story}/nodes"
+_ONE_NODE = _NODES + r"/{node:\d{1,15}}"
+_EVENTS = {EVENTS: {"description": "lines `data: {...}` with the events node, text, story, deleted and error"}}
 _OFF = (404, 501, 503)
 
 ROUTES = (
+    get("/v1/stories", list_stories, data_of(_LISTED), errors=(501, 503)),
+    post("/v1/stories", make_story, _STORY, body=StoryFields, errors=(501, 503)),
+    get(
+        _ONE,
+        get_story,
+        _STORY,
+        other_schemas={"text/markdown": STRING},
+        errors=(400, *_OFF),
+        query={"format": "json or markdown", "node": "with markdown, the id of the node that the text goes to"},
+    ),
+    Route("PATCH", _ONE, change_story, _STORY, body=StoryChangeFields, errors=_OFF),
+    Route("DELETE", _ONE, remove_story, errors=_OFF),
+    get(
+        _NODES,
+        get_nodes,
+        data_of(_NODE, change=INTEGER),
+        other_schemas=_EVENTS,
+        errors=(400, *_OFF),
+        query={"since": "the number of the last change that the client has"},
+    ),
+    post(_NODES, add_node, _NODE, body=NodeFields, errors=_OFF),
+    get(_ONE_NODE, get_node, _NODE, errors=_OFF),
+    Route("PATCH", _ONE_NODE, remark, _NODE, body=RemarkFields, errors=_OFF),
     get(
         "/v1/history",
         list_or_search,
@@ -61,8 +328,8 @@ ROUTES = (
         errors=(400, *_OFF),
         query={
             "q": "words that a text must have",
-            "limit": "how many, 50 if it's left out",
-            "before": "where the answer before has ended, which says so in its own `before`",
+            "limit": "the length of the page, 50 if left out",
+            "before": "the `before` of the previous page",
             "story": "without `q`: only the requests of this story",
         },
     ),

@@ -1,4 +1,4 @@
-"""Makes the handlers of routes: for what queues a request, what tells something, and what embeds."""
+"""Mounts routes: makes aiohttp handlers of `GenerateHandler`, `JsonHandler` and `EmbeddingHandler`."""
 
 import asyncio
 import time
@@ -20,49 +20,47 @@ from srb.server.access import API_KEYS, owner_of
 from srb.server.http import sse
 from srb.server.http.bodies import read_body
 from srb.server.http.exchange import (
-    ANSWERS,
-    ANSWERS_OF_OLD,
     ENGINE,
     LIMITS,
-    Answers,
-    body_limit,
+    RESPONSE_FORMATS,
+    RESTORE_FORMAT,
+    ResponseFormat,
     ignored_header,
     json_response,
-    known,
-    media_taker,
-    read,
     submit,
 )
+from srb.server.http.lookups import body_limit, lookup, media_taker, with_lookups
 from srb.server.http.sse import Batches
-from srb.server.routes.embeddings import embeddings
-from srb.server.routes.requests import find_kept
-from srb.server.routes.responses import events_so_far, find_response
-from srb.server.run.keeper import KEEPER, read_file
+from srb.server.routes.requests import events_so_far, find_response, find_stored
+from srb.server.routes.scoring import embeddings
+from srb.server.run.history import HISTORY, read_file
 from srb.serving.event_log import EventLog, RequestStream
+from srb.wire.context import RequestContext
 from srb.wire.reply import Frame, Reply
 from srb.wire.request.messages import Message
 from srb.wire.request.read import depth_refused
-from srb.wire.route import Embeds, Generates, Route, Tells
-from srb.wire.serving import Serving, Told
+from srb.wire.route import EmbeddingHandler, GenerateHandler, JsonHandler, Route
 from srb.wire.vendors import ROUTES as VENDORS
 
-_LASTING = {
-    path: route.does
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_REPLAYABLE = {
+    path: route.handler
     for route in VENDORS
-    if isinstance(route.does, Generates) and route.does.lasts
+    if isinstance(route.handler, GenerateHandler) and route.handler.replayable
     for path in route.paths
 }
-"""By path, the formats whose answers can be made again from the history."""
+"""The handlers whose responses can be built again from the history, by path."""
 
 CREATED = web.AppKey("created", float)
-"""When the server began, in seconds since 1970."""
+"""When the server started, in seconds since 1970."""
 
-MEMORY: web.AppKey[dict[Callable[[], Any], Any]] = web.AppKey("memory")
-"""What formats remember of this server; see `Serving.recall`."""
+STATES: web.AppKey[dict[Callable[[], Any], Any]] = web.AppKey("states")
+"""`RequestContext.states`."""
 
 
 def resources_of(routes: tuple[Route, ...]) -> tuple[web.AbstractResource, ...]:
-    """What a router needs of the routes. It can be given to any number of applications."""
+    """The routes as resources for the routers of any number of applications."""
     router = web.UrlDispatcher()
     for route in routes:
         add = router.add_get if route.method == "GET" else partial(router.add_route, route.method)
@@ -71,77 +69,64 @@ def resources_of(routes: tuple[Route, ...]) -> tuple[web.AbstractResource, ...]:
     return tuple(router.resources())
 
 
-def begin(app: web.Application) -> None:
-    """Gives the application what the handlers need of it."""
-    app[ANSWERS_OF_OLD] = _answers_of_old
-    app[CREATED], app[MEMORY] = time.time(), {}
+def setup(app: web.Application) -> None:
+    """Sets the keys of the application that the handlers need."""
+    app[RESTORE_FORMAT] = _restore_format
+    app[CREATED], app[STATES] = time.time(), {}
 
 
-def _handler_of(route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """What answers requests to a route."""
-    match route.does:
-        case Generates() as form:
-            return _generating(form)
-        case Tells(function=tell):
-            return _telling(tell)
-        case Embeds(style):
-            return partial(embeddings, style)
+def _handler_of(route: Route) -> Handler:
+    match route.handler:
+        case GenerateHandler() as handler:
+            return partial(_generate, handler)
+        case JsonHandler() as handler:
+            return partial(_answer_with_json, handler)
+        case EmbeddingHandler(form):
+            return partial(embeddings, form)
         case handler:
             return handler
 
 
-def _telling(tell: Callable[[bytes, Serving], Told]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """The handler of a path that only tells something."""
+async def _answer_with_json(handler: JsonHandler, request: web.Request) -> web.Response:
+    context = _context(request, time.time())
 
-    def respond(data: bytes, serving: Serving) -> web.Response:
+    def respond(data: bytes) -> web.Response:
         with depth_refused():
-            value, ignored = tell(data, serving)
+            value, ignored = handler.function(data, context)
         return json_response(value, ignored_header(ignored))
 
-    async def handle(request: web.Request) -> web.Response:
-        serving = _serving(request, time.time())
-        if request.method in (hdrs.METH_GET, hdrs.METH_HEAD):
-            return respond(b"", serving)
-        return await read(partial(respond, await read_body(request), serving))
-
-    return handle
+    if request.method in (hdrs.METH_GET, hdrs.METH_HEAD):
+        return respond(b"")
+    return await with_lookups(partial(respond, await read_body(request)))
 
 
-def _generating(form: Generates) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """The handler of a path. It queues a request, and answers with its events in this format."""
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        now = time.time()
-        request.app[ENGINE].check_ready()
-        request.app[ENGINE].check_queue()
-        serving = _serving(request, now)
-        body = await read_body(request, body_limit(request.app))
-        reply = await read(partial(form.function, body, serving))
-        if reply.completion is None:
-            assert reply.make is not None
-            return json_response(reply.make().object([]), ignored_header(reply.ignored))
-        first = partial(_answer_at_once, reply) if reply.at_once else None
-        answers = _answers(reply, form.frame)
-        try:
-            return await submit(
-                request,
-                reply.completion,
-                answers,
-                detach=reply.detach,
-                created=now,  # the answer has this time; an answer that is made again later must have it, too
-                first=first,
-                story=reply.story,
-                node=reply.node,
-            )
-        except InvalidRequestError as error:
-            raise reply.blame(error) if reply.blame else error from None
-
-    return handle
+async def _generate(handler: GenerateHandler, request: web.Request) -> web.StreamResponse:
+    now = time.time()
+    request.app[ENGINE].check_ready()
+    request.app[ENGINE].check_queue()
+    body = await read_body(request, body_limit(request.app))
+    reply = await with_lookups(partial(handler.parse, body, _context(request, now)))
+    if reply.completion is None:
+        assert reply.make is not None
+        return json_response(reply.make().object([]), ignored_header(reply.ignored))
+    try:
+        return await submit(
+            request,
+            reply.completion,
+            _format_of(reply, handler.frame),
+            detach=reply.detach,
+            created=now,  # the response has this time; one that is built again later must have it, too
+            respond_first=partial(_respond_with_state, reply) if reply.in_background else None,
+            story=reply.story,
+            node=reply.node,
+        )
+    except InvalidRequestError as error:
+        raise reply.blame(error) if reply.blame else error from None
 
 
-def _serving(request: web.Request, now: float, made: CompletionRequest | None = None) -> Serving:
-    """What formats may know. now: when the request was made. made: see `Serving.made`."""
-    return Serving(
+def _context(request: web.Request, now: float, original: CompletionRequest | None = None) -> RequestContext:
+    """The context of a body. now: when it arrived, in seconds since 1970. original: `RequestContext.original`."""
+    return RequestContext(
         request.app[LIMITS],
         request.app[ENGINE],
         now=now,
@@ -149,38 +134,36 @@ def _serving(request: web.Request, now: float, made: CompletionRequest | None = 
         version=srb.__version__,
         owner=owner_of(request),
         has_keys=bool(request.app[API_KEYS]),
-        names=request.match_info,
-        memory=request.app[MEMORY],
-        in_loop=known(partial(_call, request)),
+        path_params=request.match_info,
+        states=request.app[STATES],
+        call_in_loop=lookup(partial(_call, request)),
         path_to=partial(_path_to, request),
-        texts_of=known(partial(_texts_of, request)),
-        take=media_taker(request.app) if made is None else lambda _parts: (made.token_ids[0], ()),
-        before=known(partial(_before, request)),
-        made=made,
+        texts_of=lookup(partial(_texts_of, request)),
+        take=media_taker(request.app) if original is None else lambda _parts: (original.token_ids[0], ()),
+        previous_messages=lookup(partial(_previous_messages, request)),
+        original=original,
     )
 
 
-async def _answers_of_old(request: web.Request, journal: EventLog) -> Answers:
-    """How the readers of a request in the history are answered: natively, unless its format can be made again."""
-    answers, made = Answers([]), journal.request
-    if request.app[KEEPER].is_on and (sent := await read_file(request, find_sent, made.id)):
-        form = _LASTING.get(sent.path)
-        if form:
-            serving = _serving(request, journal.created, made)
-            serving = replace(serving, limits=replace(serving.limits, model=sent.model))
-            with suppress(SrbError):  # for example, the story that the request went on from is gone
-                reply = await read(partial(form.function, sent.body, serving))
-                answers = _answers(reply, form.frame)
-        answers = replace(answers, model=sent.model, nodes=sent.nodes or None)
-    request.app[ANSWERS][journal] = answers
-    return answers
+async def _restore_format(request: web.Request, event_log: EventLog) -> ResponseFormat:
+    """The format of a request in the history: native events, unless its own format is replayable."""
+    form, original = ResponseFormat([]), event_log.request
+    if request.app[HISTORY].is_on and (sent := await read_file(request, find_sent, original.id)):
+        if handler := _REPLAYABLE.get(sent.path):
+            context = _context(request, event_log.created, original)
+            context = replace(context, limits=replace(context.limits, model=sent.model))
+            with suppress(SrbError):  # for example, the request continued a story that was deleted
+                reply = await with_lookups(partial(handler.parse, sent.body, context))
+                form = _format_of(reply, handler.frame)
+        form = replace(form, model=sent.model, nodes=sent.nodes or None)
+    request.app[RESPONSE_FORMATS][event_log] = form
+    return form
 
 
-def _answers(reply: Reply, frame: Frame) -> Answers:
-    """How the readers of a request are answered. This is kept for long, and holds neither the body nor its images."""
-    kept = replace(reply, completion=None, blame=None)
-    own = partial(_answer, kept, frame) if reply.make else None
-    return Answers(reply.ignored, own, again=reply.again, keeps=reply.keeps)
+def _format_of(reply: Reply, frame: Frame) -> ResponseFormat:
+    """How readers are answered. This is stored for long, and holds neither the body nor its images."""
+    respond = partial(_respond, replace(reply, completion=None, blame=None), frame) if reply.make else None
+    return ResponseFormat(reply.ignored, respond, stored=reply.stored, payload=reply.payload)
 
 
 async def _call(request: web.Request, call: tuple[Any, ...]) -> Any:
@@ -189,9 +172,8 @@ async def _call(request: web.Request, call: tuple[Any, ...]) -> Any:
 
 
 def _path_to(request: web.Request, story: str, node: int | None, is_needed: bool) -> list[int | str]:
-    """The prompt that goes on from a node of a story. Call this in a thread, because it reads the file."""
-    history = request.app[KEEPER].history
-    return history.read(prompt_at, owner_of(request), story, node, is_needed)
+    """The prompt that continues a node of a story. It reads the file, so call it in a thread."""
+    return request.app[HISTORY].store.read(prompt_at, owner_of(request), story, node, is_needed)
 
 
 async def _texts_of(request: web.Request, request_ids: tuple[str, ...]) -> dict[str, list[str]]:
@@ -199,59 +181,59 @@ async def _texts_of(request: web.Request, request_ids: tuple[str, ...]) -> dict[
     texts = {}
     for request_id in request_ids:
         try:
-            journal, _ = await find_kept(request, request_id)
+            event_log, _ = await find_stored(request, request_id)
         except (NotFoundError, GoneError):
             raise InvalidRequestError(
-                f"avoid: request {request_id:.100} is not kept, or no longer (--keep-finished); send its texts",
+                f"avoid: request {request_id:.100} isn't stored, or not any more (--keep-finished); send its texts",
                 param="avoid",
             ) from None
-        if journal.request.echo:
+        if event_log.request.echo:
             raise InvalidRequestError(
                 f"avoid: the texts of request {request_id:.100} begin with its prompt (echo); send them without it",
                 param="avoid",
             )
-        texts[request_id] = journal.texts
+        texts[request_id] = event_log.texts
     return texts
 
 
-async def _before(request: web.Request, response_id: str) -> list[Message]:
+async def _previous_messages(request: web.Request, response_id: str) -> list[Message]:
     """The conversation that ends with a response."""
     try:
-        journal, again = find_response(request, response_id)
+        event_log, response = find_response(request, response_id)
     except (NotFoundError, GoneError):
         raise InvalidRequestError(
-            f"response {response_id:.100} is not kept, or no longer (--keep-finished); leave previous_response_id "
+            f"response {response_id:.100} isn't stored, or not any more (--keep-finished); leave previous_response_id "
             "out, and send the whole conversation as input",
             param="previous_response_id",
             code="previous_response_not_found",
         ) from None
-    return await asyncio.to_thread(again.conversation, events_so_far(journal))
+    return await asyncio.to_thread(response.conversation, events_so_far(event_log))
 
 
-async def _answer_at_once(reply: Reply, _request: web.Request, stream: RequestStream) -> web.StreamResponse:
-    """Answers with the state of a request that has just been queued, and doesn't wait for its events."""
-    assert reply.again is not None
+async def _respond_with_state(reply: Reply, _request: web.Request, stream: RequestStream) -> web.StreamResponse:
+    """Answers with the state of a request that was just queued, without waiting for its events."""
+    assert reply.stored is not None
     headers = {"X-Request-Id": stream.request.id} | ignored_header(reply.ignored)
-    return json_response(reply.again().state([]), headers)
+    return json_response(reply.stored().state([]), headers)
 
 
-async def _answer(reply: Reply, frame: Frame, request: web.Request, stream: RequestStream) -> web.StreamResponse:
+async def _respond(reply: Reply, frame: Frame, request: web.Request, stream: RequestStream) -> web.StreamResponse:
     """Answers a client that reads a request from its beginning."""
     assert reply.make is not None
-    made = await asyncio.to_thread(reply.make)
+    builder = await asyncio.to_thread(reply.make)
     headers = {"X-Request-Id": stream.request.id} | ignored_header(reply.ignored)
     watching = reply.watch(stream.journal.owner, request.app[ENGINE].abort) if reply.watch else nullcontext(len)
-    with watching as watch:
+    with watching as on_events:
 
         def to_json(events: list[Event]) -> Any:
-            watch(events)
-            return made.chunks(events)
+            on_events(events)
+            return builder.chunks(events)
 
         if reply.stream:
             return await sse.respond(request, Batches(stream.__anext__, to_json), headers=headers, frame=frame)
         events = []
         async for batch in stream:
-            watch(batch)
+            on_events(batch)
             events += batch
         stream.raise_refusal()
-    return await asyncio.to_thread(lambda: json_response(made.object(events), headers))
+    return await asyncio.to_thread(lambda: json_response(builder.object(events), headers))

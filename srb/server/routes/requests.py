@@ -1,23 +1,36 @@
-"""The routes for a request that exists already: it is listed, read again, looked at, ended or forgotten."""
+"""Routes for requests and responses that exist already: list, read again, retrieve, cancel, delete."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 from aiohttp import web
 
+from srb.engine.events import Event
 from srb.errors import GoneError, InvalidRequestError, NotFoundError, UnavailableError
 from srb.history.database import explained
 from srb.history.recorder import forget_events
 from srb.history.unfinished import Unfinished, read_journal
 from srb.server.access import owner_of
-from srb.server.http.exchange import ANSWERS, ANSWERS_OF_OLD, ENGINE, LIMITS, answer_natively, json_response
-from srb.server.http.peers import lists_of_others
-from srb.server.run.keeper import KEEPER, read_file, write_file
-from srb.serving.event_log import EventLog
+from srb.server.http import sse
+from srb.server.http.exchange import (
+    ENGINE,
+    LIMITS,
+    RESPONSE_FORMATS,
+    RESTORE_FORMAT,
+    format_of,
+    json_response,
+    respond_natively,
+)
+from srb.server.http.proxy import lists_of_peers
+from srb.server.run.history import HISTORY, read_file, write_file
+from srb.serving.event_log import Cursor, EventLog
 from srb.wire.native import reply as native
+from srb.wire.openai.routes import OPENAI, RESPONSE, RESPONSE_EVENTS
+from srb.wire.reply import SSE_TYPED, StoredResponse
 from srb.wire.request.read import show
-from srb.wire.route import Route, get
-from srb.wire.schemas import (
+from srb.wire.route import (
+    BOOLEAN,
     EVENT_STREAM,
     EVENTS,
     INTEGER,
@@ -25,59 +38,63 @@ from srb.wire.schemas import (
     ONE_OR_MORE,
     OPTIONAL_STRING,
     STRING,
-    alike,
+    Route,
     data_of,
+    fields_of,
+    get,
     list_of,
     object_of,
+    post,
 )
 
 LAST_EVENT_ID = "Last-Event-ID"
 
 
 async def events(request: web.Request) -> web.StreamResponse:
-    """Read a request again: all of it in its own format, or the native events behind one event.
-
-    From the beginning they are in the request's own format. Behind an event that the reader names they are native.
-    """
+    """Read a request again: all of it in its own format, or the native events after an event."""
     engine = request.app[ENGINE]
-    journal, is_interrupted = await find_kept(request, request.match_info["id"])
+    event_log, is_interrupted = await find_stored(request, request.match_info["id"])
     if is_interrupted:
-        raise GoneError(f"request {journal.request.id} was interrupted by the server's end; what there is of it stays")
-    # When a browser's EventSource connects again, it sends the same address with the old parameter. Only the header
-    # says how far it has read.
+        raise GoneError(
+            f"request {event_log.request.id} was interrupted when the server stopped; GET it for its texts so far"
+        )
+    # A browser's EventSource reconnects with the same address and the old parameter. Only the header says how far it
+    # has read.
     after = request.headers.get(LAST_EVENT_ID) or request.query.get("starting_after")
-    answers = request.app[ANSWERS].get(journal) or await request.app[ANSWERS_OF_OLD](request, journal)
-    own = answers.own
-    if own and after is None:
-        async with engine.read(journal) as stream:
-            return await own(request, stream)
-    async with engine.read(journal, read_id(after or "0")) as stream:
+    form = request.app[RESPONSE_FORMATS].get(event_log) or await request.app[RESTORE_FORMAT](request, event_log)
+    if form.respond and after is None:
+        async with engine.read(event_log) as stream:
+            return await form.respond(request, stream)
+    async with engine.read(event_log, read_id(after or "0")) as stream:
         if stream.at_end:
-            return web.Response(status=204)  # with this status an EventSource doesn't connect again
-        return await answer_natively(request, stream)
+            return web.Response(status=204)  # with this status an EventSource doesn't reconnect
+        return await respond_natively(request, stream)
 
 
-async def find_kept(request: web.Request, request_id: str) -> tuple[EventLog, bool]:
-    """The journal of a request, from memory or from the history, and whether it was interrupted and won't go on.
+async def find_stored(request: web.Request, request_id: str) -> tuple[EventLog, bool]:
+    """The event log of a request, from memory or from the history, and whether it was interrupted for good.
 
-    Raises what `EngineClient.find` raises, and `UnavailableError` if it will go on later.
+    Raises:
+        NotFoundError: The caller has no such request.
+        GoneError: The request isn't stored any more.
+        UnavailableError: The request will resume later.
     """
-    owner, keeper = owner_of(request), request.app[KEEPER]
+    owner, history_service = owner_of(request), request.app[HISTORY]
     try:
         return request.app[ENGINE].find(request_id, owner), False
     except (NotFoundError, GoneError):
-        # A history that can't be read now may have it: then this raises an error that says so.
-        found = None if keeper.status is None else await read_file(request, read_journal, request_id)
+        # Raises an error if the history can't be read now, because it may have the request.
+        found = None if history_service.status is None else await read_file(request, read_journal, request_id)
         if found == "running":
             request.app[ENGINE].check_ready()
-            raise UnavailableError(f"request {request_id} goes on when the model is loaded; try again soon") from None
+            raise UnavailableError(f"request {request_id} resumes when the model is loaded; try again soon") from None
         if not isinstance(found, Unfinished):
             raise
     submitted = found.submitted
-    journal = EventLog(submitted.request, owner=owner, detach=submitted.detach, created=submitted.created)
-    with explained(keeper.history.path):
-        journal.put(found.events)
-    return journal, not journal.done
+    event_log = EventLog(submitted.request, owner=owner, detach=submitted.detach, created=submitted.created)
+    with explained(history_service.store.path):
+        event_log.put(found.events)
+    return event_log, not event_log.done
 
 
 def read_id(text: str) -> int:
@@ -91,17 +108,17 @@ def read_id(text: str) -> int:
 
 
 async def state(request: web.Request) -> web.Response:
-    """How far a request is, with its texts so far; for chats, too."""
-    journal, is_interrupted = await find_kept(request, request.match_info["id"])
+    """Show the state of a completion or a chat, with its texts so far."""
+    event_log, is_interrupted = await find_stored(request, request.match_info["id"])
     value = native.state(
-        journal.request,
-        created=journal.created,
-        started=journal.started,
-        texts=journal.texts,
-        lengths=journal.lengths,
-        stops=journal.stops,
-        done=journal.end,
-        last_event_id=len(journal),
+        event_log.request,
+        created=event_log.created,
+        started=event_log.started,
+        texts=event_log.texts,
+        lengths=event_log.lengths,
+        stops=event_log.stops,
+        done=event_log.end,
+        last_event_id=len(event_log),
     )
     if is_interrupted:
         value["status"] = "interrupted"
@@ -109,16 +126,13 @@ async def state(request: web.Request) -> web.Response:
 
 
 async def cancel(request: web.Request) -> web.Response:
-    """End a request, or forget one that has finished.
-
-    A request that has finished is forgotten.
-    """
+    """End a request, or delete one that has finished."""
     engine, request_id, index = request.app[ENGINE], request.match_info["id"], request.match_info.get("index")
     try:
         engine.find(request_id, owner_of(request))
     except (NotFoundError, GoneError) as error:
-        # The history may still have it: from before the last start, or for longer than there is room in memory.
-        if index is None and request.app[KEEPER].is_on and await write_file(request, forget_events, request_id):
+        # The history may still have it, from before the last start or when memory ran out.
+        if index is None and request.app[HISTORY].is_on and await write_file(request, forget_events, request_id):
             return web.Response(status=204)
         raise NotFoundError(error.message, param="id") from None
     if index is None:
@@ -131,35 +145,101 @@ async def cancel(request: web.Request) -> web.Response:
 
 
 async def forget(request: web.Request, request_id: str) -> bool:
-    """Forgets a finished request, so that it can't be read again. Returns False if it isn't kept."""
-    if request.app[KEEPER].is_on:
+    """Deletes a finished request, so that it can't be read again. Returns False if it isn't stored."""
+    if request.app[HISTORY].is_on:
         await write_file(request, forget_events, request_id)
     return request.app[ENGINE].forget(request_id)
 
 
 async def requests(request: web.Request) -> web.Response:
-    """The requests that wait and run."""
+    """List the waiting and running requests."""
     engine, show_prompts = request.app[ENGINE], request.app[LIMITS].show_prompts
     now, data = asyncio.get_running_loop().time(), []
-    for journal in engine.requests:
-        if journal.owner != owner_of(request):
+    for event_log in engine.requests:
+        if event_log.owner != owner_of(request):
             continue
         each: dict[str, Any] = {
-            "id": journal.request.id,
-            "status": "running" if journal.started else "waiting",
-            "age_seconds": round(now - journal.arrived, 3),
-            "prompts": len(journal.request.prompts),
-            "count": journal.request.count,
-            "running": len(journal.living) if journal.started else 0,
-            "prompt_tokens": journal.request.prompt_tokens,
+            "id": event_log.request.id,
+            "status": "running" if event_log.started else "waiting",
+            "age_seconds": round(now - event_log.arrived, 3),
+            "prompts": len(event_log.request.prompts),
+            "count": event_log.request.count,
+            "running": len(event_log.living) if event_log.started else 0,
+            "prompt_tokens": event_log.request.prompt_tokens,
         }
         if show_prompts:  # in a thread, because long prompts take a while
             each["prompt"] = [
-                await asyncio.to_thread(engine.detokenize, tokens) for tokens in journal.request.token_ids
+                await asyncio.to_thread(engine.detokenize, tokens) for tokens in event_log.request.token_ids
             ]
         data.append(each)
-    data += await lists_of_others(request)
+    data += await lists_of_peers(request)
     return web.json_response({"object": "list", "data": data})
+
+
+def find_response(request: web.Request, response_id: str) -> tuple[EventLog, StoredResponse]:
+    """The event log of a response, and what builds its JSON.
+
+    Raises:
+        NotFoundError: The caller has no such response.
+        GoneError: The response isn't stored any more.
+    """
+    event_log = request.app[ENGINE].find(response_id, owner_of(request))
+    stored = format_of(request.app, event_log).stored
+    if stored is None:
+        raise NotFoundError(
+            f"request {response_id} isn't a response, or it is from before the server's last start; "
+            f"GET /v1/completions/{response_id} has its text",
+            param="id",
+        )
+    return event_log, stored()
+
+
+def events_so_far(event_log: EventLog) -> list[Event]:
+    """All events of a log so far."""
+    cursor, events = Cursor(event_log), list[Event]()
+    while more := cursor.read():
+        events += [event for _, event in more]
+    return events
+
+
+async def get_response(request: web.Request) -> web.StreamResponse:
+    """Show a response so far, or stream its events from the beginning or after an event."""
+    event_log, response = find_response(request, request.match_info["id"])
+    if request.query.get("stream", "false") not in ("true", "True", "1"):
+        return await asyncio.to_thread(json_response, response.state(events_so_far(event_log)))
+    after = request.query.get("starting_after")
+    first = 0 if after is None else read_id(after) + 1
+
+    def to_json(events: list[Event]) -> Iterator[dict[str, Any]]:
+        return (each for each in response.chunks(events) if each["sequence_number"] >= first)
+
+    async with request.app[ENGINE].read(event_log) as stream:
+        headers = {"X-Request-Id": event_log.request.id}
+        return await sse.respond(request, sse.Batches(stream.__anext__, to_json), headers=headers, frame=SSE_TYPED)
+
+
+async def cancel_response(request: web.Request) -> web.Response:
+    """End a response, and show it so far."""
+    event_log, response = find_response(request, request.match_info["id"])
+    await _end(request, event_log)
+    return await asyncio.to_thread(json_response, response.state(events_so_far(event_log)))
+
+
+async def delete_response(request: web.Request) -> web.Response:
+    """End a response, and delete it."""
+    event_log, _ = find_response(request, request.match_info["id"])
+    await _end(request, event_log)
+    await forget(request, event_log.request.id)
+    return web.json_response({"id": event_log.request.id, "object": "response", "deleted": True})
+
+
+async def _end(request: web.Request, event_log: EventLog) -> None:
+    """Ends a request, if it waits or runs, and waits for its end."""
+    engine = request.app[ENGINE]
+    async with engine.read(event_log) as stream:
+        engine.abort(event_log.request.id)
+        async for _ in stream:
+            pass
 
 
 _CHOICE = object_of(
@@ -180,18 +260,23 @@ _STATE = object_of(
     usage={"type": ["object", "null"]},
     last_event_id=INTEGER,
 )
-_NUMBERS = alike(INTEGER, "prompts prompt_tokens count running")
+_NUMBERS = fields_of(INTEGER, "prompts prompt_tokens count running")
 _REQUEST = object_of(id=STRING, status={"enum": ["waiting", "running"]}, age_seconds=NUMBER, **_NUMBERS)
+
+_RESPONSE_PATH, _RESPONSE_ALIAS = "/v1/responses/{id}", f"{OPENAI}/responses/{{id}}"
+_DELETED = object_of(id=STRING, object={"const": "response"}, deleted=BOOLEAN)
 
 ROUTES = (
     get(
         "/v1/completions/{id}/events",
         events,
         ONE_OR_MORE,
-        others={EVENTS: EVENT_STREAM},
+        other_schemas={EVENTS: EVENT_STREAM},
         errors=(400, 404, 410, 503),
-        query={"starting_after": "the id of the last native event that was read; the header Last-Event-ID wins"},
-        also=("/v1/chat/completions/{id}/events",),
+        query={
+            "starting_after": "the id of the last native event that was read; the header Last-Event-ID takes precedence"
+        },
+        aliases=("/v1/chat/completions/{id}/events",),
     ),
     get("/v1/completions/{id}", state, _STATE, errors=(404, 410)),
     Route("DELETE", "/v1/completions/{id}", cancel, errors=(404,)),
@@ -200,7 +285,23 @@ ROUTES = (
         "/v1/completions/{id}/choices/{index}",
         cancel,
         errors=(404,),
-        says="End one alternative; the others go on",
+        summary="End one alternative; the others go on",
     ),
     get("/v1/requests", requests, data_of(_REQUEST)),
+    get(
+        _RESPONSE_PATH,
+        get_response,
+        RESPONSE,
+        other_schemas=RESPONSE_EVENTS,
+        errors=(400, 404, 410),
+        query={
+            "stream": "true: answer with the events",
+            "starting_after": "the sequence_number of the last event that was read",
+        },
+        aliases=(_RESPONSE_ALIAS,),
+    ),
+    Route("DELETE", _RESPONSE_PATH, delete_response, _DELETED, errors=(404, 410), aliases=(_RESPONSE_ALIAS,)),
+    post(
+        f"{_RESPONSE_PATH}/cancel", cancel_response, RESPONSE, errors=(404, 410), aliases=(f"{_RESPONSE_ALIAS}/cancel",)
+    ),
 )

@@ -1,4 +1,4 @@
-"""llama-server's routes for slots: they list them, save what was last evaluated in one, restore it, or erase it."""
+"""llama-server's routes for slots (list, save, restore, erase) and for adapters (list, set scales)."""
 
 import asyncio
 import time
@@ -12,13 +12,11 @@ from srb.errors import InvalidRequestError, NotSupportedError, SettingsError, Sr
 from srb.server.access import owner_of, shared_within
 from srb.server.http.bodies import read_body
 from srb.server.http.exchange import ENGINE, LIMITS, stats_of
-from srb.server.http.peers import lists_of_others
+from srb.server.http.proxy import lists_of_peers
 from srb.serving.event_log import EventLog
-from srb.wire.native.bodies import SlotFields, parse_filename
-from srb.wire.native.settings import public_settings
+from srb.wire.native.slots import AdapterFields, SlotFields, parse_adapters, parse_filename, public_settings
 from srb.wire.request.read import show
-from srb.wire.route import get, post
-from srb.wire.schemas import INTEGER, OBJECT, list_of, object_of
+from srb.wire.route import BOOLEAN, INTEGER, NUMBER, OBJECT, STRING, get, list_of, object_of, post
 
 SLOT_FOLDER: web.AppKey[Path | None] = web.AppKey("slot_folder")
 
@@ -31,22 +29,22 @@ def check_folder(folder: Path | None) -> Path | None:
 
 
 async def slots(request: web.Request) -> web.Response:
-    """The running alternatives and their settings.
+    """List the running alternatives and their settings.
 
-    The busy slots come first. Only those of the asker's own requests have their settings.
+    Busy slots come first. Only those of the caller's own requests have settings.
     """
     engine = request.app[ENGINE]
     if not request.app[LIMITS].slots:
-        raise NotSupportedError("the server was started with --no-slots")
+        raise NotSupportedError("slots aren't shown: the server was started with --no-slots")
     engine.check_ready()
     stats = stats_of(engine)
     busy = [
-        _slot(journal, index) if journal.owner == owner_of(request) else {"is_processing": True}
-        for journal in engine.requests
-        if journal.started
-        for index in sorted(journal.living)
+        _slot(event_log, index) if event_log.owner == owner_of(request) else {"is_processing": True}
+        for event_log in engine.requests
+        if event_log.started
+        for index in sorted(event_log.living)
     ]
-    busy += [slot for slot in await lists_of_others(request) if slot["is_processing"]]
+    busy += [slot for slot in await lists_of_peers(request) if slot["is_processing"]]
     if len(busy) >= stats.max_sequences and request.query.get("fail_on_no_slot"):
         raise UnavailableError(f"all {stats.max_sequences} slots are in use; try again soon")
     idle: list[dict[str, Any]] = [{"is_processing": False}] * (stats.max_sequences - len(busy))
@@ -54,9 +52,9 @@ async def slots(request: web.Request) -> web.Response:
     return web.json_response([common | slot | {"id": number} for number, slot in enumerate([*busy, *idle])])
 
 
-def _slot(journal: EventLog, index: int) -> dict[str, Any]:
+def _slot(event_log: EventLog, index: int) -> dict[str, Any]:
     """A running alternative as a slot."""
-    request = journal.request
+    request = event_log.request
     return {
         "is_processing": True,
         "request_id": request.id,
@@ -67,12 +65,12 @@ def _slot(journal: EventLog, index: int) -> dict[str, Any]:
 
 
 async def change_slot(request: web.Request) -> web.Response:
-    """Save what was last evaluated in a slot to a file, restore it, or erase it, with --slot-save-path."""
+    """Save the KV cache of a slot to a file, restore it, or erase it, with --slot-save-path."""
     folder, number = request.app[SLOT_FOLDER], request.match_info["id_slot"]
     if folder is None:
         raise NotSupportedError("slots can't be saved, restored or erased: start the server with --slot-save-path")
     count = request.app[LIMITS].saved_slots
-    # The length is checked first, because int() raises an error for a very long number.
+    # The length is checked first, because int() fails for a very long number.
     if not (number.isascii() and number.isdecimal() and len(number) < 10 and int(number) < count):
         raise InvalidRequestError(
             f"id_slot must be from 0 to {count - 1} (--parallel), got {show(number)}", param="id_slot"
@@ -89,7 +87,7 @@ async def _save(request: web.Request, folder: Path, slot: int, within: str) -> d
     engine, name = request.app[ENGINE], await asyncio.to_thread(parse_filename, await read_body(request))
     began = time.monotonic()
     saved = await engine.ask(slot, lambda slots: slots.save(slot, within))
-    own = folder / within  # if `within` is empty, the folder itself
+    own = folder / within  # the folder itself if `within` is empty
     try:
         own.mkdir(mode=0o700, exist_ok=True)
         n_written = await asyncio.to_thread(write_slot, own / name, engine.identity, saved)
@@ -120,6 +118,23 @@ async def _erase(request: web.Request, _folder: Path, slot: int, within: str) ->
     return {"n_erased": await request.app[ENGINE].ask(slot, lambda slots: slots.erase(slot, within))}
 
 
+async def adapters(request: web.Request) -> web.Response:
+    """List the adapters of --lora, with their scales for requests that name none."""
+    listed = enumerate(request.app[ENGINE].adapters.listed)
+    return web.json_response(
+        [{"id": number, "name": each.name, "path": each.path, "scale": each.scale} for number, each in listed]
+    )
+
+
+async def set_adapters(request: web.Request) -> web.Response:
+    """Set the scales of adapters for later requests; adapters that aren't named get 0."""
+    loaded, body = request.app[ENGINE].adapters, await read_body(request)
+    await asyncio.to_thread(lambda: loaded.set_scales(parse_adapters(body)))
+    return web.json_response({"success": True})
+
+
+_ADAPTER = object_of(id=INTEGER, name=STRING, path=STRING, scale=NUMBER)
+
 ROUTES = (
     get("/slots", slots, list_of(OBJECT), errors=(501, 503)),
     post(
@@ -130,4 +145,6 @@ ROUTES = (
         errors=(501, 503),
         query={"action": "save, restore or erase"},
     ),
+    get("/lora-adapters", adapters, list_of(_ADAPTER), errors=(501, 503)),
+    post("/lora-adapters", set_adapters, object_of(success=BOOLEAN), body=AdapterFields, errors=(501, 503)),
 )

@@ -1,4 +1,8 @@
-"""Opens the address or the Unix socket where the server listens, with TLS or without."""
+"""Opens the server's sockets, with TLS or without, and accepts connections up to their limit.
+
+asyncio would accept every connection. At the limit of open files, it would log a traceback for each that it can't
+accept, and try again hundreds of times a second.
+"""
 
 import asyncio
 import ipaddress
@@ -8,22 +12,150 @@ import shlex
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from aiohttp import HttpVersion11, hdrs, web
 
 from srb.errors import SettingsError
 from srb.options.settings import Settings
-from srb.server.http.runner import Runner
+from srb.server.http.bodies import EXPECTS_CONTINUE
+from srb.server.http.connections import CONNECTIONS, Connection, Connections, address_of
+from srb.serving.logs import loggable
 
 logger = logging.getLogger("srb")
+
+BACKLOG = 128
+"""How many connections the system queues until they are accepted."""
+
+PAUSE_SECONDS = 1.0
+"""How long to accept nothing after a failure."""
+
+TLS_SHUTDOWN_SECONDS = 2.0
+"""How long a client may take to confirm the end of a TLS connection."""
 
 SOCKET_UMASK = 0o117
 """Only the owner and the group of a Unix socket may connect: a proxy in front of the server, for example."""
 
 
+class Runner(web.AppRunner):
+    """aiohttp's `AppRunner`, with at most as many connections as the `CONNECTIONS` of the application allow."""
+
+    def __init__(self, app: web.Application, **options: Any) -> None:
+        super().__init__(app, **options)
+        self._listeners: list[_Listener] = []
+
+    @property
+    def addresses(self) -> list[Any]:
+        """The addresses of the sockets."""
+        return [each.socket.getsockname() for each in self._listeners]
+
+    def listen(self, sock: socket.socket, context: ssl.SSLContext | None = None) -> None:
+        """Accepts connections on a bound socket, with TLS if a context is given."""
+        assert isinstance(self.server, _Server)
+        self._listeners.append(_Listener(sock, self.server, context))
+
+    async def close(self) -> None:
+        """Stops accepting connections."""
+        while self._listeners:
+            await self._listeners.pop().close()
+
+    async def cleanup(self) -> None:
+        """Stops the server. Running requests have until `shutdown_timeout`."""
+        await self.close()
+        await super().cleanup()
+
+    async def _make_server(self) -> web.Server:
+        server = await super()._make_server()
+        server.__class__ = _Server  # aiohttp has no option for the class that handles a connection
+        assert isinstance(server, _Server)
+        server.limits = self.app[CONNECTIONS]
+        make_request = server.request_factory
+        server.request_factory = lambda message, *others: _make_request(make_request, message, *others)
+        return server
+
+
+class _Server(web.Server):
+    limits: Connections
+
+    def __call__(self) -> Connection:
+        return Connection(self, self.limits, loop=self._loop, **self._kwargs)
+
+
+def _make_request(make: Any, message: Any, *others: Any) -> web.BaseRequest:
+    """Makes a request. `read_body` sends a `100 Continue` when it is needed; aiohttp would send it at once."""
+    if message.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
+        request: web.BaseRequest = make(message, *others)
+        return request
+    headers = message.headers.copy()
+    del headers[hdrs.EXPECT]
+    request = make(message._replace(headers=headers), *others)
+    request[EXPECTS_CONTINUE] = request.version >= HttpVersion11
+    return request
+
+
+class _Listener:
+    """Accepts connections on a socket."""
+
+    def __init__(self, sock: socket.socket, server: _Server, context: ssl.SSLContext | None) -> None:
+        self.socket = sock
+        self._server, self._limits = server, server.limits
+        self._tls: dict[str, Any] = {}
+        if context:
+            seconds = server.limits.receive_seconds
+            self._tls = {"ssl": context, "ssl_handshake_timeout": seconds, "ssl_shutdown_timeout": TLS_SHUTDOWN_SECONDS}
+        self._opening: set[asyncio.Task[None]] = set()
+        sock.setblocking(False)
+        sock.listen(BACKLOG)
+        self._accepting = asyncio.create_task(self._accept())
+
+    async def close(self) -> None:
+        """Stops accepting connections."""
+        tasks = {self._accepting, *self._opening}
+        for each in tasks:
+            each.cancel()
+        await asyncio.wait(tasks)
+        self.socket.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                self._connect(*await loop.sock_accept(self.socket))
+                await asyncio.sleep(0)  # a connection that is evicted for this one closes meanwhile
+            except ConnectionAbortedError:
+                pass  # the client has left
+            except (OSError, MemoryError) as error:
+                why = loggable(error) or type(error).__name__
+                self._limits.log.log(logging.WARNING, "can't accept connections: %s", why)
+                self._limits.evict()
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    def _connect(self, accepted: socket.socket, peer: object) -> None:
+        address = address_of(peer)
+        if not self._limits.admit(address):
+            accepted.close()
+            return
+        connection = self._server()
+        self._limits.add(connection, address)
+        connection.opening = task = asyncio.create_task(self._open(accepted, connection))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open(self, accepted: socket.socket, connection: Connection) -> None:
+        try:
+            with suppress(OSError):  # the client has left, or there is no TLS connection with it
+                loop = asyncio.get_running_loop()
+                await loop.connect_accepted_socket(lambda: connection, accepted, **self._tls)
+        finally:
+            if not connection.transport:
+                self._limits.remove(connection)
+
+
 @asynccontextmanager
 async def listening(runner: Runner, settings: Settings) -> AsyncIterator[None]:
-    """Listens where the settings say. At the end it removes a Unix socket; `runner.cleanup` closes the rest.
+    """Listens at the address of the settings. At the end it removes a Unix socket; `runner.cleanup` closes the rest.
 
     Raises `SettingsError` if the server can't listen there.
     """
@@ -41,27 +173,27 @@ async def listening(runner: Runner, settings: Settings) -> AsyncIterator[None]:
                     where = f"{host}:{port}"
                     for sock in await _bind_address(host.strip(), port):
                         runner.listen(sock, context)
-                    port = runner.addresses[0][1]  # if it was 0, the system has chosen one, and all hosts get the same
+                    port = runner.addresses[0][1]  # the system chooses a port if it was 0; all hosts get the same
         except OSError as error:
             raise SettingsError(f"can't listen on {where}: {error.strerror or error}; try another {option}") from None
         yield
 
 
 async def _bind_address(host: str, port: int) -> list[socket.socket]:
-    """A socket at each address that a host has. Raises `OSError`."""
+    """A socket for each address of a host. Raises `OSError`."""
     server = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
     async with server:
         return [sock.dup() for sock in server.sockets]
 
 
 def _bind(path: Path) -> socket.socket:
-    """A socket at this path. It replaces a socket that an ended server has left behind. Raises `OSError`."""
+    """A socket at this path. It replaces the socket of a server that has ended. Raises `OSError`."""
     if path.is_socket():
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1)
             try:
                 probe.connect(str(path))
-            except ConnectionRefusedError:  # nobody listens there; if somebody does, binding fails with a message
+            except ConnectionRefusedError:  # no server listens there; if one does, bind() fails
                 path.unlink()
             except OSError:
                 pass
@@ -78,13 +210,13 @@ def _bind(path: Path) -> socket.socket:
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """The context for TLS, or None without TLS. Raises `SettingsError`, which names the wrong file and its fault."""
+    """The TLS context, or None without TLS. Raises `SettingsError` that names the wrong file and the problem."""
     cert, key = settings.ssl_cert_file, settings.ssl_key_file
     if cert is None and key is None:
         return None
     if cert is None or key is None:
         missing = "--ssl-cert-file" if cert is None else "--ssl-key-file"
-        raise SettingsError(f"--ssl-cert-file and --ssl-key-file belong together, and {missing} is missing")
+        raise SettingsError(f"--ssl-cert-file and --ssl-key-file go together; {missing} is missing")
     _check_pem("--ssl-cert-file", cert, b"CERTIFICATE")
     _check_pem("--ssl-key-file", key, b"PRIVATE KEY")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -98,7 +230,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
 
 
 def _check_pem(option: str, path: Path, kind: bytes) -> None:
-    """Raises `SettingsError` if this file can't be used. OpenSSL doesn't say which of its two files is wrong."""
+    """Raises `SettingsError` if this file can't be used. OpenSSL doesn't say which of the two files is wrong."""
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -125,8 +257,8 @@ def _scheme(settings: Settings) -> str:
     return "https" if settings.ssl_cert_file else "http"
 
 
-def describe(runner: Runner, settings: Settings) -> tuple[str, str, str]:
-    """Three texts: where the server listens, its URL, and the beginning of a curl command up to this URL."""
+def describe_address(runner: Runner, settings: Settings) -> tuple[str, str, str]:
+    """The address where the server listens, its URL, and a curl command up to this URL."""
     options = []
     if settings.uds is not None:
         place, url = str(settings.uds), f"{_scheme(settings)}://localhost"

@@ -1,4 +1,4 @@
-"""Anthropic's wire format: `/v1/messages`. Pure functions."""
+"""`POST /v1/messages`: parses Anthropic's bodies, and builds its messages and events."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from srb.engine.events import ErrorEvent, Event, StopEvent
 from srb.errors import SrbError
-from srb.wire.reply import Change, Part, Parts, Reply, parse_one
+from srb.wire.context import JsonAnswer, RequestContext
+from srb.wire.reply import ItemChange, OutputItem, OutputItems, Reply, parse_one
 from srb.wire.request.completion import CompletionFields
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.media import as_content
 from srb.wire.request.messages import Message, Text, as_text, system_message
 from srb.wire.request.read import depth_refused, read_fields, validate
-from srb.wire.serving import Serving, Told
 from srb.wire.tokenize import count_prompt
 from srb.wire.tools.calls import CallFormat
 
@@ -62,7 +62,7 @@ def _messages_of(turn: AnthropicTurn) -> Iterator[Message]:
             case {"type": "redacted_thinking"}:  # it is encrypted, and only the service that wrote it can read it
                 pass
             case {"type": "tool_use" | "tool_result" | "thinking" as kind}:
-                raise ValueError(f"block {k} should have what a {kind} has")
+                raise ValueError(f"block {k} misses fields of a {kind}")
             case _:
                 assert isinstance(texts, list)
                 texts.append(block)
@@ -124,53 +124,49 @@ class MessagesFields(SamplingFields):
         }
 
 
-def messages(body: bytes, serving: Serving) -> Reply:
-    """Continue a conversation, as Anthropic does: a message, or events."""
+def parse_messages(body: bytes, context: RequestContext) -> Reply:
+    """Continue a conversation, as in Anthropic's API: a message, or events."""
     with depth_refused():
         fields = read_fields(body, MessagesFields)
         parsed = parse_one(
             fields,
             fields,
-            serving,
+            context,
             prefix="msg_",
             model=fields.model,
             stream=fields.stream,
             detach=fields.detach,
             **fields.chat,
         )
-
-    make = partial(_Out, parsed.completion.id, serving.limits.model, parsed.calls)
-
+    make = partial(_MessageBuilder, parsed.completion.id, context.limits.model, parsed.calls)
     return Reply(parsed.completion, parsed.ignored, fields.stream, make, parsed.blame, parsed.detach)
 
 
-def count_tokens(data: bytes, serving: Serving) -> Told:
-    """How many tokens the prompt of such a conversation has."""
-    return count_prompt(validate(read_fields(data, MessagesFields).chat, CompletionFields), serving, "messages")
+def count_tokens(data: bytes, context: RequestContext) -> JsonAnswer:
+    """Count the tokens of the prompt of such a conversation."""
+    return count_prompt(validate(read_fields(data, MessagesFields).chat, CompletionFields), context, "messages")
 
 
-def error(error: SrbError) -> dict[str, Any]:
+def error_json(error: SrbError) -> dict[str, Any]:
     """The body of an error."""
     kind = _ERRORS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 
 
-class _Out:
-    """Makes one answer, a message: takes the events of a request, and returns its JSON."""
+class _MessageBuilder:
+    """Builds a message from the events of its request."""
 
     def __init__(self, message_id: str, model: str, calls: CallFormat | None) -> None:
         self._head = {"id": message_id, "type": "message", "role": "assistant", "model": model}
-        self._parts = Parts(message_id, calls)
-        self._begun = False
+        self._items = OutputItems(message_id, calls)
+        self._started = False
 
     def object(self, events: list[Event]) -> dict[str, Any]:
         """The message of a finished request. Raises `SrbError` if the request failed."""
-        for event in events:
-            for _ in self._parts.take(event):
-                pass
-        stop = self._parts.answer.stop
+        self._items.take_all(events)
+        stop = self._items.outcome.stop
         assert stop
-        content = [_block(part, part.text, part.arguments) for part in self._parts.all]
+        content = [_block(item, item.text, item.arguments) for item in self._items.all]
         content = [block for block in content if block.get("text") or block.get("input") is not None]
         return self._message(content) | self._end(stop) | {"usage": self._usage(stop.length)}
 
@@ -178,13 +174,13 @@ class _Out:
         """Anthropic's events for the next events of the engine, in a stream."""
         for event in events:
             if isinstance(event, ErrorEvent):
-                yield error(event.error)
+                yield error_json(event.error)
                 continue
-            changes = list(self._parts.take(event))
-            if not self._begun:
-                self._begun = True
+            changes = list(self._items.take(event))
+            if not self._started:
+                self._started = True
                 yield {"type": "message_start", "message": self._message([])}
-            yield from filter(None, map(_said, changes))
+            yield from filter(None, map(_event_of, changes))
             if isinstance(event, StopEvent):
                 yield {"type": "message_delta", "delta": self._end(event), "usage": self._usage(event.length)}
                 yield {"type": "message_stop"}
@@ -195,7 +191,7 @@ class _Out:
 
     def _usage(self, n_generated: int) -> dict[str, int]:
         """The numbers of tokens. Each token of the prompt counts either as input or as read from the cache."""
-        start = self._parts.answer.start
+        start = self._items.outcome.start
         prompt, cached = (start.prompt_tokens, start.cached_tokens) if start else (0, 0)
         return {
             "input_tokens": prompt - cached,
@@ -205,8 +201,8 @@ class _Out:
         }
 
     def _end(self, stop: StopEvent) -> dict[str, Any]:
-        """Why the message ended. If the server ended it early, a client may send it back to continue it: a pause."""
-        if self._parts.ends_with_calls:
+        """Why the message ended. One that the server aborted is paused: a client may send it back to continue it."""
+        if self._items.ends_with_calls:
             return {"stop_reason": "tool_use", "stop_sequence": None}
         if stop.finish_reason == "stop":
             reason = "stop_sequence" if stop.stop_reason else "end_turn"
@@ -215,22 +211,26 @@ class _Out:
         return {"stop_reason": reason, "stop_sequence": None}
 
 
-def _block(part: Part, text: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
-    """The block for a part of a message: a text, or a call with its arguments."""
-    if part.name is None:
+def _block(item: OutputItem, text: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
+    """The block of a text, or of a call with its arguments."""
+    if item.name is None:
         return {"type": "text", "text": text}
-    return {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
+    return {"type": "tool_use", "id": item.id, "name": item.name, "input": arguments}
 
 
-def _said(change: Change) -> dict[str, Any] | None:
+def _event_of(change: ItemChange) -> dict[str, Any] | None:
     """Anthropic's event for a change. None if there is nothing to send."""
-    part, place = change.part, {"index": change.part.index}
+    item, position = change.item, {"index": change.item.index}
     if change.kind == "begin":
-        return {"type": "content_block_start", **place, "content_block": _block(part, "", {})}
+        return {"type": "content_block_start", **position, "content_block": _block(item, "", {})}
     if change.kind == "end":
-        return {"type": "content_block_stop", **place}
+        return {"type": "content_block_stop", **position}
     if not change.text:
         return None
-    if part.name is None:
-        return {"type": "content_block_delta", **place, "delta": {"type": "text_delta", "text": change.text}}
-    return {"type": "content_block_delta", **place, "delta": {"type": "input_json_delta", "partial_json": change.text}}
+    if item.name is None:
+        return {"type": "content_block_delta", **position, "delta": {"type": "text_delta", "text": change.text}}
+    return {
+        "type": "content_block_delta",
+        **position,
+        "delta": {"type": "input_json_delta", "partial_json": change.text},
+    }

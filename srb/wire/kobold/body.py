@@ -1,4 +1,4 @@
-"""Reads the bodies of KoboldAI's routes, and makes requests for the engine of them. Pure functions."""
+"""Parses the bodies of KoboldAI's routes."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import ANY_CASE
 from srb.engine.validation.patterns import is_pattern
 from srb.errors import InvalidRequestError
+from srb.wire.context import RequestContext
 from srb.wire.request import body
 from srb.wire.request.body import with_shift
 from srb.wire.request.body_fields import BodyFields, Int
 from srb.wire.request.completion import CompletionFields, count_alternatives, make_branches, takes_any_seed, with_ahead
 from srb.wire.request.read import depth_refused, read_fields, show
-from srb.wire.serving import Serving
 from srb.wire.tokens import Vocabulary, is_text
 
 MAX_LENGTH = 896
@@ -37,17 +37,17 @@ _WITHOUT_EFFECT = (
 class KoboldFields(CompletionFields):
     """The body of `POST /api/v1/generate` and `POST /api/extra/generate/stream`."""
 
-    memory: str = Field("", description="a text that stands before the prompt, and stays if the prompt is cut.")
+    memory: str = Field("", description="a text before the prompt. It stays if the prompt is truncated.")
     max_context_length: Int | None = Field(
         None,
-        description="how many tokens prompt and text may have; a longer prompt is cut at its beginning.",
+        description="the most tokens of prompt and text. A longer prompt is truncated at its beginning.",
     )
-    genkey: str = Field("", description="a name for the request, with which you can look at the request, or end it.")
+    genkey: str = Field("", description="a name for the request, to look at it or to end it.")
     sampler_order: list[Int] | None = Field(
         None, description="ids: 0 top_k, 1 top_a, 2 top_p and min_p, 3 tfs, 4 typical_p, 5 temperature, 6 penalties."
     )
     quiet: bool = Field(False, description="texts are never logged here.")
-    trim_stop: bool = Field(True, description="a stop sequence is never a part of the text; false is ignored.")
+    trim_stop: bool = Field(True, description="stop sequences are never a part of the text; false is ignored.")
     bypass_eos: bool = Field(False, description="ignored.")
     render_special: bool = Field(False, description="ignored.")
     images: list[Any] = Field([], description="ignored.")
@@ -72,14 +72,15 @@ class IdsFields(BodyFields):
     ids: list[Int] | None = Field(None, description="the ids of tokens.")
 
 
-def parse(data: bytes, serving: Serving, *, stream: bool) -> tuple[KoboldFields, CompletionRequest, list[str]]:
-    """The fields of a body, the request that they make, and the names of those without effect.
+def parse(data: bytes, context: RequestContext, *, stream: bool) -> tuple[KoboldFields, CompletionRequest, list[str]]:
+    """The fields of a body, their request, and the names of the fields without effect.
 
-    Raises `InvalidRequestError`.
+    A stream has one alternative, because its events have no index, and clients join all texts into one.
 
-    A stream has one alternative, because its events have no place for an index. Their readers join all texts into one.
+    Raises:
+        InvalidRequestError: A field is wrong.
     """
-    limits, vocabulary = serving.limits, serving.vocabulary
+    limits, vocabulary = context.limits, context.vocabulary
     with depth_refused():
         fields = read_fields(data, KoboldFields)
         ignored = body.ignored_fields(fields, limits) + _cut_to_one(fields, stream)
@@ -91,7 +92,7 @@ def parse(data: bytes, serving: Serving, *, stream: bool) -> tuple[KoboldFields,
         if fields.sampler_order and fields.samplers is None:
             fields.samplers = _ordered(fields.sampler_order)
         fields.stop = [text for text in fields.stop or () if text]
-        branches = make_branches(fields, n, limits, serving.engine.tokenize)
+        branches = make_branches(fields, n, limits, context.engine.tokenize)
         prompt, n_cut = _prompt(fields, vocabulary, max(params.max_tokens or 0 for params in branches))
         if n_cut:
             ignored.append(f"prompt (its first {n_cut} tokens)")
@@ -110,7 +111,7 @@ def parse(data: bytes, serving: Serving, *, stream: bool) -> tuple[KoboldFields,
 
 
 def default_length(n_cells: int) -> int:
-    """How many tokens to generate if the body doesn't say, in a context of `n_cells`."""
+    """The default of `max_length`, in a context of `n_cells`."""
     return min(MAX_LENGTH, max(1, n_cells // 2))
 
 
@@ -158,17 +159,17 @@ def _ordered(ids: list[int]) -> list[str]:
 
 
 def _prompt(fields: KoboldFields, vocabulary: Vocabulary, max_length: int) -> tuple[tuple[int, ...], int]:
-    """The tokens of the memory and the prompt, and how many the prompt loses at its beginning so that both fit."""
+    """The tokens of memory and prompt, and how many the prompt loses at its beginning so that both fit."""
     prompt, limit = fields.prompt, fields.max_context_length
     if not isinstance(prompt, str):
         raise InvalidRequestError(f"prompt must be a string, got {show(prompt)}", param="prompt")
     if limit is not None and limit < 1:
         raise InvalidRequestError(f"max_context_length must be at least 1, got {limit}", param="max_context_length")
-    kept = vocabulary.encode(fields.memory, "memory")
-    rest = vocabulary.encode(prompt, "prompt", add_special=not fields.memory)[0 if fields.memory else len(kept) :]
-    room = min(limit or vocabulary.n_cells, vocabulary.n_cells) - max_length - len(kept)
+    memory = vocabulary.encode(fields.memory, "memory")
+    rest = vocabulary.encode(prompt, "prompt", add_special=not fields.memory)[0 if fields.memory else len(memory) :]
+    room = min(limit or vocabulary.n_cells, vocabulary.n_cells) - max_length - len(memory)
     n_cut = max(0, len(rest) - room) if room > 0 else 0  # without room, the engine says what is too long
-    return (*kept, *rest[n_cut:]), n_cut
+    return (*memory, *rest[n_cut:]), n_cut
 
 
 def read_key(data: bytes) -> tuple[str, list[str]]:

@@ -1,4 +1,4 @@
-"""What KoboldCpp tells of generations: the texts so far of those that run, and how fast the last one was."""
+"""KoboldCpp's generations: the texts so far of those that run, and the speed of the last one."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from srb.engine.events import DoneEvent, Event, StartEvent, StopEvent, StreamEvent
+from srb.wire.context import Abort, JsonAnswer, RequestContext
 from srb.wire.kobold.body import read_key
-from srb.wire.serving import End, Serving, Told
 
 
 @dataclass(eq=False)
 class Generation:
-    """A generation that somebody reads. count: how many alternatives it has. events: those that have come."""
+    """A generation with a reader. count: the number of alternatives. events: those that have arrived."""
 
     genkey: str
     request_id: str
@@ -29,7 +29,7 @@ class Generation:
         return {"results": [{"text": "".join(parts)} for parts in texts]}
 
     def perf(self) -> dict[str, Any]:
-        """The numbers of a finished request. Times are in seconds, those for one token in milliseconds."""
+        """The numbers of a finished request. Times are in seconds; those per token in milliseconds."""
         result: dict[str, Any] = {}
         for event in self.events:
             match event:
@@ -53,7 +53,7 @@ _NO_PERF: dict[str, Any] = {
     "last_seed": -1,
     "stop_reason": -1,
 }
-"""Stands for `Generation.perf` while no request has finished."""
+"""`Generation.perf` until a request has finished."""
 
 
 def _pace(name: str, n: int, ms: float) -> dict[str, float]:
@@ -66,69 +66,71 @@ def _pace(name: str, n: int, ms: float) -> dict[str, float]:
 
 @dataclass(eq=False)
 class Generations:
-    """The generations that run, in the order of their arrival, and how fast the last one of each owner was.
+    """The running generations in the order of their arrival, and the speed of each owner's last one.
 
-    running: pairs of an owner and a generation. total: how many have ended.
-    rested: when the last one ended, in seconds since 1970; None: none has.
+    Attributes:
+        running: Pairs of an owner and a generation.
+        last: The numbers of each owner's last generation.
+        total: How many have ended.
+        idle_since: When the last one ended, in seconds since 1970; None: none has.
     """
 
     running: list[tuple[str | None, Generation]] = field(default_factory=list)
     last: dict[str | None, dict[str, Any]] = field(default_factory=dict)
     total: int = 0
-    rested: float | None = None
+    idle_since: float | None = None
 
     @contextmanager
     def watch(
-        self, genkey: str, request_id: str, count: int, owner: str | None, _end: End
+        self, genkey: str, request_id: str, count: int, owner: str | None, _end: Abort
     ) -> Iterator[Callable[[list[Event]], object]]:
-        """Counts a generation among those that run, as long as the block takes. The function takes its events."""
+        """Registers a generation while the block runs. The function takes its events."""
         generation = Generation(genkey, request_id, count)
         self.running.append((owner, generation))
         try:
             yield generation.events.extend
         finally:
             self.running.remove((owner, generation))
-            self.last[owner], self.total, self.rested = generation.perf(), self.total + 1, time.time()
+            self.last[owner], self.total, self.idle_since = generation.perf(), self.total + 1, time.time()
 
     def named(self, genkey: str, owner: str | None) -> list[Generation]:
         """The running generations of an owner with this genkey.
 
-        An empty genkey finds a generation only if a single one without a genkey runs: of several, it isn't known which
-        one the client means.
+        An empty genkey finds a generation only if it is the only one without a genkey: else it would be ambiguous.
         """
-        found = [each for whose, each in tuple(self.running) if (whose, each.genkey) == (owner, genkey)]
+        found = [each for its, each in tuple(self.running) if (its, each.genkey) == (owner, genkey)]
         return found if genkey or len(found) == 1 else []
 
-    def end(self, end: End, genkey: str, owner: str | None) -> bool:
+    def abort(self, abort: Abort, genkey: str, owner: str | None) -> bool:
         """Ends the running generations of an owner with this genkey. Returns False if there are none."""
-        ended = [end(each.request_id, None, "cancelled") for each in self.named(genkey, owner)]  # all of them
+        ended = [abort(each.request_id, None, "cancelled") for each in self.named(genkey, owner)]  # all of them
         return any(ended)
 
 
-def check(body: bytes, serving: Serving) -> Told:
-    """The texts so far of the request with this genkey."""
+def check(body: bytes, context: RequestContext) -> JsonAnswer:
+    """Show the texts so far of the request with this genkey."""
     genkey, ignored = read_key(body)
-    found = serving.recall(Generations).named(genkey, serving.owner)
+    found = context.state(Generations).named(genkey, context.owner)
     return found[-1].so_far() if found else {"results": [{"text": ""}]}, ignored
 
 
-def abort(body: bytes, serving: Serving) -> Told:
-    """End the requests with this genkey."""
+def abort(body: bytes, context: RequestContext) -> JsonAnswer:
+    """Abort the requests with this genkey."""
     genkey, ignored = read_key(body)
-    ended = serving.in_loop((serving.recall(Generations).end, genkey, serving.owner))
+    ended = context.call_in_loop((context.state(Generations).abort, genkey, context.owner))
     return {"success": ended, "done": ended}, ignored
 
 
-def perf(_body: bytes, serving: Serving) -> Told:
-    """How fast the last request was, as KoboldCpp says it."""
-    health, generations, now = serving.engine.health, serving.recall(Generations), serving.now
-    rested = serving.created if generations.rested is None else generations.rested
+def perf(_body: bytes, context: RequestContext) -> JsonAnswer:
+    """Show the speed of the last request, as in KoboldCpp."""
+    health, generations, now = context.engine.health, context.state(Generations), context.now
+    idle_since = context.created if generations.idle_since is None else generations.idle_since
     busy = {
         "total_gens": generations.total,
         "queue": health.waiting,
         "idle": int(not health.running),
-        "uptime": round(now - serving.created, 3),
-        "idletime": 0 if generations.running else round(now - rested, 3),
+        "uptime": round(now - context.created, 3),
+        "idletime": 0 if generations.running else round(now - idle_since, 3),
         "quiet": True,
     }
-    return _NO_PERF | generations.last.get(serving.owner, {}) | busy, []
+    return _NO_PERF | generations.last.get(context.owner, {}) | busy, []

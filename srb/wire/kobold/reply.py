@@ -1,4 +1,4 @@
-"""KoboldAI's wire format, as KoboldCpp has it: answers with `results`, and streams of `token`."""
+"""Builds KoboldCpp's responses: objects with `results`, and streams of `token`."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -6,17 +6,17 @@ from typing import Any, ClassVar
 
 from srb.engine.events import ErrorEvent, Event, StopEvent, StreamEvent, Token
 from srb.errors import SrbError
+from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.kobold.body import CountFields, IdsFields, parse
 from srb.wire.kobold.generations import Generations
-from srb.wire.openai import chat
-from srb.wire.openai import reply as openai
+from srb.wire.openai.chat import content_of
+from srb.wire.openai.completions import Completion
 from srb.wire.reply import Reply
 from srb.wire.request.read import read_fields
-from srb.wire.serving import Serving, Told
 
 
-class _Results(openai.Completion):
-    """Makes the answers of one request. n_prompt: how many tokens its prompt has."""
+class _ResultsBuilder(Completion):
+    """Builds the response of a request. n_prompt: the number of tokens of its prompt."""
 
     shows_end: ClassVar[bool] = False
 
@@ -26,8 +26,8 @@ class _Results(openai.Completion):
         self._error: SrbError | None = None
 
     def logprobs(self, tokens: list[Token], offsets: list[int]) -> dict[str, Any]:
-        """In the formats of both completions and chats, as in KoboldCpp."""
-        return super().logprobs(tokens, offsets) | {"content": chat.content_of(tokens)}
+        """The log-probabilities in the formats of both completions and chats, as in KoboldCpp."""
+        return super().logprobs(tokens, offsets) | {"content": content_of(tokens)}
 
     def object(self, events: Iterable[Event]) -> dict[str, Any]:
         """The alternatives of a finished request. Raises `SrbError` if all failed."""
@@ -50,7 +50,7 @@ class _Results(openai.Completion):
         for event in events:
             match event:
                 case StreamEvent(text=text) if text:
-                    shown = chat.content_of([event.token])[0] if event.token else {}
+                    shown = content_of([event.token])[0] if event.token else {}
                     yield shown | {"token": text, "finish_reason": None}
                 case ErrorEvent():
                     self._error = event.error
@@ -59,23 +59,23 @@ class _Results(openai.Completion):
                     yield {"token": "", "finish_reason": _finish(event.finish_reason)} | error
 
 
-def generate(body: bytes, serving: Serving, *, stream: bool = False) -> Reply:
-    """Continue a prompt, as KoboldAI does: a result for each alternative."""
-    fields, completion, ignored = parse(body, serving, stream=stream)
+def parse_generate(body: bytes, context: RequestContext, *, stream: bool = False) -> Reply:
+    """Continue a prompt, as in KoboldAI: a result for each alternative."""
+    fields, completion, ignored = parse(body, context, stream=stream)
     count = completion.count
     make = partial(
-        _Results,
+        _ResultsBuilder,
         completion.id,
         n_prompt=len(completion.prompts[0]),
-        model=serving.limits.model,
+        model=context.limits.model,
         created=0,
         fingerprint="",
         per_prompt=count,
         n=count,
         logprobs=completion.logprobs is not None,
     )
-    watch = partial(serving.recall(Generations).watch, fields.genkey, completion.id, count)
-    return Reply(completion, ignored, stream, make, detach=bool(fields.detach), watch=watch, keeps=fields.genkey)
+    watch = partial(context.state(Generations).watch, fields.genkey, completion.id, count)
+    return Reply(completion, ignored, stream, make, detach=bool(fields.detach), watch=watch, payload=fields.genkey)
 
 
 def _finish(reason: str) -> str:
@@ -83,14 +83,14 @@ def _finish(reason: str) -> str:
     return "stop" if reason == "stop" else "length"
 
 
-def token_count(data: bytes, serving: Serving) -> Told:
-    """The tokens of a text, as KoboldCpp has them."""
+def token_count(data: bytes, context: RequestContext) -> JsonAnswer:
+    """Tokenize a text, as in KoboldCpp."""
     fields = read_fields(data, CountFields)
-    tokens = serving.vocabulary.encode(fields.prompt, "prompt", add_special=fields.special)
+    tokens = context.vocabulary.encode(fields.prompt, "prompt", add_special=fields.special)
     return {"value": len(tokens), "ids": tokens}, fields.unread()
 
 
-def detokenize(data: bytes, serving: Serving) -> Told:
-    """The text of some tokens, as KoboldCpp has it."""
+def detokenize(data: bytes, context: RequestContext) -> JsonAnswer:
+    """Detokenize tokens, as in KoboldCpp."""
     fields = read_fields(data, IdsFields)
-    return {"result": serving.vocabulary.decode(fields.ids, "ids"), "success": True}, fields.unread()
+    return {"result": context.vocabulary.decode(fields.ids, "ids"), "success": True}, fields.unread()

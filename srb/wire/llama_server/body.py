@@ -1,4 +1,4 @@
-"""Reads the bodies of llama-server's routes, and makes requests for the engine of them. Pure functions."""
+"""Parses the bodies of llama-server's routes."""
 
 from dataclasses import dataclass
 
@@ -27,18 +27,18 @@ from srb.wire.request.read import depth_refused, read_fields, show
 from srb.wire.tokens import Parts, Tokenize, check_text, tokens_of
 
 _INFILL_TOKENS = 256
-"""How many tokens of room each alternative of an infill gets if the body doesn't say how long it may be."""
+"""How many tokens to reserve for each alternative of an infill without `n_predict`."""
 
 
 class LlamaFields(CompletionFields):
     """The body of `POST /completion`."""
 
     response_fields: list[str] | None = Field(
-        None, description="which fields to return; a slash names a field of an object: timings/prompt_n."
+        None, description="the fields to return; a slash names a field of an object: timings/prompt_n."
     )
     t_max_predict_ms: Int | None = Field(
         None,
-        description="milliseconds from its first token after which an alternative ends at its next new line; 0: never.",
+        description="milliseconds after its first token when an alternative ends at its next line break; 0: never.",
     )
 
 
@@ -59,11 +59,17 @@ class InfillFields(LlamaFields):
 
 @dataclass(frozen=True)
 class LlamaParsed:
-    """The request that a body makes.
+    """A parsed body.
 
-    ignored: the names of the body's fields that have no effect. detach: whether the request goes on without readers.
-    t_max_predict_ms: milliseconds after which an alternative ends at its next new line; 0: never.
-    response_fields: the only fields of a result to return, empty for all; `a/b` is the field b of the object a.
+    Attributes:
+        completion: The request.
+        ignored: The names of the body's fields that have no effect.
+        stream: Whether the response is streamed.
+        detach: Whether the request goes on without readers.
+        return_tokens: Whether results have their token ids.
+        timings_per_token: Whether chunks have `timings`.
+        t_max_predict_ms: After how many milliseconds an alternative ends at its next line break; 0: never.
+        response_fields: The fields of a result to return; empty: all. `a/b` is the field b of the object a.
     """
 
     completion: CompletionRequest
@@ -88,8 +94,11 @@ def parse_completion(data: bytes, limits: Limits, tokenize: Tokenize, take: Take
 def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tokenizer, n_cells: int) -> LlamaParsed:
     """Reads the body of `POST /infill`, for a context of `n_cells`.
 
-    If there is no room for all of `input_extra`, it is cut at its beginning, and `ignored` says so. If the model has no
-    fill-in-the-middle tokens, candidates are drawn and scored. Raises `InvalidRequestError`.
+    `input_extra` is truncated at its beginning if it doesn't fit, and `ignored` says so. Without fill-in-the-middle
+    tokens, candidates are sampled and scored.
+
+    Raises:
+        InvalidRequestError: A field is wrong.
     """
     with depth_refused():
         fields = read_fields(data, InfillFields)

@@ -1,4 +1,4 @@
-"""llama-server's wire format: chunks and results of `/completion`, and the settings that they show."""
+"""Builds llama-server's responses: chunks and results of `/completion`, and `/props`."""
 
 import math
 import time
@@ -11,12 +11,12 @@ from typing import Any
 from srb.engine.events import ErrorEvent, Event, ProgressEvent, StartEvent, StopEvent, StreamEvent, Token
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import SrbError
+from srb.wire.context import Abort, JsonAnswer, RequestContext
 from srb.wire.llama_server.body import LlamaParsed, parse_completion, parse_infill
 from srb.wire.native import reply as native
-from srb.wire.native.settings import generation_settings
+from srb.wire.native.slots import generation_settings
 from srb.wire.reply import Reply, RunningTimings, Watch, prompt_progress, timings
 from srb.wire.request.media import MARKER
-from srb.wire.serving import End, Serving, Told
 
 Detokenize = Callable[[Iterable[int]], bytes]
 """`Tokenizer.detokenize`."""
@@ -29,40 +29,44 @@ class _Alternative:
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     probabilities: list[Token] = field(default_factory=list)
-    has_new_line: bool = False
+    has_line_break: bool = False
     error: SrbError | None = None
     stop: StopEvent | None = None
 
 
-class Overdue:
-    """Finds alternatives that have run for longer than `limit` seconds since their first token, and have a new line."""
+class TimeLimit:
+    """Finds alternatives with a line break that have run for more than `limit` seconds since their first token."""
 
     def __init__(self, limit: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
         self._clock = clock
-        self._begun: dict[int, float] = {}
-        self._lined: set[int] = set()
+        self._started_at: dict[int, float] = {}
+        self._with_line_break: set[int] = set()
 
-    def after(self, events: Iterable[Event]) -> list[int]:
-        """The indexes of those that are overdue after the next events."""
+    def exceeded(self, events: Iterable[Event]) -> list[int]:
+        """Takes the next events. Returns the indexes of the alternatives whose time is up."""
         now = self._clock()
         for event in events:
             if isinstance(event, StreamEvent):
-                self._begun.setdefault(event.index, now)
+                self._started_at.setdefault(event.index, now)
                 if "\n" in event.text:
-                    self._lined.add(event.index)
+                    self._with_line_break.add(event.index)
             elif isinstance(event, StopEvent):
-                self._lined.discard(event.index)
-        return [index for index in sorted(self._lined) if now - self._begun[index] > self._limit]
+                self._with_line_break.discard(event.index)
+        return [index for index in sorted(self._with_line_break) if now - self._started_at[index] > self._limit]
 
 
 class Completion:
-    """Makes the results of one request, from its events.
+    """Builds the results of a request from its events.
 
     Creating the object detokenizes each prompt, which takes a while for long ones. So create it in a worker thread, and
-    only when it's known that the vocabulary has all of the prompts' tokens.
+    only after the engine has accepted the request: then the vocabulary has all tokens of the prompts.
 
-    clock: seconds from any beginning, for the time in `prompt_progress`.
+    Args:
+        parsed: The parsed body.
+        model: The name of the model.
+        detokenize: `Tokenizer.detokenize`.
+        clock: Returns seconds since any moment, for the time in `prompt_progress`.
     """
 
     def __init__(
@@ -104,7 +108,13 @@ class Completion:
     def object(self, events: Iterable[Event]) -> dict[str, Any] | list[dict[str, Any]]:
         """The result of a finished request, or a list of results if it has several alternatives.
 
-        events: all of its events. The result of a failed alternative has an `error`. Raises `SrbError` if all failed.
+        The result of a failed alternative has an `error`.
+
+        Args:
+            events: All events of the request.
+
+        Raises:
+            SrbError: All alternatives failed.
         """
         for event in events:
             match event:
@@ -128,20 +138,20 @@ class Completion:
             raise alternatives[0].error
         results = [
             self._final(each.stop, each.text, each.tokens) | ({"error": each.error.body()} if each.error else {})
-            for each in sorted(alternatives, key=self._place)
+            for each in sorted(alternatives, key=self._sort_key)
             if each.stop
         ]
         return results[0] if len(results) == 1 else results
 
-    def _place(self, each: _Alternative) -> tuple[int, bool, int]:
-        """Where an alternative stands in a list of results: the candidates of a bridge stand by their ranks."""
+    def _sort_key(self, each: _Alternative) -> tuple[int, bool, int]:
+        """Sorts by prompt. The candidates of a bridge are sorted by their ranks."""
         assert each.stop
         rank = each.stop.rank or 0
         return each.stop.index // len(self._request.branches), not rank, rank
 
     def _add(self, event: StreamEvent) -> _Alternative:
         alternative = self._alternatives[event.index]
-        alternative.has_new_line = alternative.has_new_line or "\n" in event.text
+        alternative.has_line_break = alternative.has_line_break or "\n" in event.text
         return alternative
 
     def _partial(self, index: int, text: str, tokens: Iterable[int]) -> dict[str, Any]:
@@ -152,7 +162,7 @@ class Completion:
         branches = request.branches
         number = event.index // len(branches)
         prompt, params = request.prompts[number], branches[event.index % len(branches)]
-        if self._seeds:  # of what was drawn ahead, they aren't those of the request
+        if self._seeds:  # prefetched alternatives have other seeds than the request
             params = replace(params, seed=self._seeds[event.index])
         alternative = self._alternatives[event.index]
         evaluated = event.timings.prompt_n if event.timings else 0
@@ -167,7 +177,7 @@ class Completion:
             "tokens_evaluated": n_prompt,
             "generation_settings": generation_settings(params, request) | {"stream": self._parsed.stream},
             "prompt": self._prompts[number],
-            "has_new_line": alternative.has_new_line,
+            "has_new_line": alternative.has_line_break,
             "truncated": event.truncated or (event.finish_reason == "length" and event.length != params.max_tokens),
             "stop_type": _stop_type(event),
             "stopping_word": event.stop_reason if event.finish_reason == "stop" and event.stop_reason else "",
@@ -179,30 +189,28 @@ class Completion:
         return _only(result, self._parsed.response_fields) if self._parsed.response_fields else result
 
     def _probability(self, token: Token) -> dict[str, Any]:
-        """The JSON of a token, with the likeliest tokens at its place."""
+        """The JSON of a token, with the top tokens at its position."""
         if not self._request.post_sampling_probs:
             return native.token_json(token) | {"top_logprobs": [native.token_json(each) for each in token.top_logprobs]}
         top = [_prob(each) for each in token.top_logprobs]
         return _prob(token) | {"top_probs": [each for each in top if each["prob"]]}
 
 
-def completion(body: bytes, serving: Serving) -> Reply:
-    """Continue a prompt, as llama-server does: chunks, an object, or an array of objects."""
-    return _reply(parse_completion(body, serving.limits, serving.engine.tokenize, serving.take), serving)
+def completion(body: bytes, context: RequestContext) -> Reply:
+    """Continue a prompt, as in llama-server: chunks, an object, or an array of objects."""
+    return _reply(parse_completion(body, context.limits, context.engine.tokenize, context.take), context)
 
 
-def infill(body: bytes, serving: Serving) -> Reply:
+def infill(body: bytes, context: RequestContext) -> Reply:
     """Fill in the text between a prefix and a suffix, if the model can."""
-    engine = serving.engine
-    return _reply(parse_infill(body, serving.limits, engine.tokenize, engine.tokenizer, engine.n_cells), serving)
+    engine = context.engine
+    return _reply(parse_infill(body, context.limits, engine.tokenize, engine.tokenizer, engine.n_cells), context)
 
 
-def _reply(parsed: LlamaParsed, serving: Serving) -> Reply:
-    # What makes answers is kept for long, and needs no images.
-    kept = replace(parsed, completion=replace(parsed.completion, media=())) if parsed.completion.media else parsed
-    # It detokenizes. This is safe then: the engine has taken the request, so the vocabulary has all its token ids.
-    make = partial(Completion, kept, model=serving.limits.model, detokenize=serving.engine.tokenizer.detokenize)
-
+def _reply(parsed: LlamaParsed, context: RequestContext) -> Reply:
+    # The builder is stored for a long time, and needs no images.
+    stored = replace(parsed, completion=replace(parsed.completion, media=())) if parsed.completion.media else parsed
+    make = partial(Completion, stored, model=context.limits.model, detokenize=context.engine.tokenizer.detokenize)
     return Reply(
         parsed.completion,
         parsed.ignored,
@@ -210,17 +218,17 @@ def _reply(parsed: LlamaParsed, serving: Serving) -> Reply:
         make,
         detach=parsed.detach,
         watch=_watch(parsed.completion.id, parsed.t_max_predict_ms / 1000),
-        keeps=parsed.response_fields,
+        payload=parsed.response_fields,
     )
 
 
 def _watch(request_id: str, limit: float) -> Watch | None:
-    """Ends the alternatives of a request that are overdue. limit: in seconds; 0: there is none."""
+    """Ends the alternatives of a request whose time is up. limit: in seconds; 0: no limit."""
 
     @contextmanager
-    def watch(_owner: str | None, end: End) -> Iterator[Callable[[list[Event]], object]]:
-        overdue = Overdue(limit)
-        yield lambda events: [end(request_id, index, "timeout") for index in overdue.after(events)]
+    def watch(_owner: str | None, abort: Abort) -> Iterator[Callable[[list[Event]], object]]:
+        limiter = TimeLimit(limit)
+        yield lambda events: [abort(request_id, index, "timeout") for index in limiter.exceeded(events)]
 
     return watch if limit else None
 
@@ -229,10 +237,10 @@ _KV_CACHE = ("layout", "n_preempted", "layout_changes", "preemptions", "swapped_
 """The fields of `EngineStats` that `/props` shows as `kv_cache`."""
 
 
-def props(_body: bytes, serving: Serving) -> Told:
-    """Facts about the server and its model."""
-    engine, limits, vocabulary = serving.engine, serving.limits, serving.vocabulary
-    special, stats = vocabulary.tokenizer.special, serving.stats
+def props(_body: bytes, context: RequestContext) -> JsonAnswer:
+    """Show facts about the server and its model."""
+    engine, limits, vocabulary = context.engine, context.limits, context.vocabulary
+    special, stats = vocabulary.tokenizer.special, context.stats
     return {
         "default_generation_settings": {
             "n_ctx": engine.n_cells,
@@ -247,14 +255,14 @@ def props(_body: bytes, serving: Serving) -> Told:
         "chat_template": vocabulary.template.source if vocabulary.template else "",
         "bos_token": vocabulary.name_of(special.bos),
         "eos_token": vocabulary.name_of(special.eos),
-        "build_info": serving.fingerprint,
+        "build_info": context.fingerprint,
         "is_sleeping": engine.health.is_sleeping,
         "kv_cache": {name: getattr(stats, name) for name in _KV_CACHE},
     }, []
 
 
 def _prob(token: Token) -> dict[str, Any]:
-    """The JSON of a token, with its probability in place of the logarithm."""
+    """The JSON of a token, with its probability instead of the log-probability."""
     result = native.token_json(token)
     logprob = result.pop("logprob")
     return result | {"prob": None if logprob is None else math.exp(logprob)}

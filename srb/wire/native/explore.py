@@ -1,4 +1,4 @@
-"""`POST /v1/explore`: the tree of likely continuations, as native events. Pure functions."""
+"""`POST /v1/explore`: the tree of likely continuations, as native events."""
 
 from collections.abc import Iterator
 from dataclasses import fields as dataclass_fields
@@ -11,6 +11,7 @@ from srb.engine.events import ErrorEvent, Event, NodeEvent, StartEvent, StopEven
 from srb.engine.request import CompletionRequest, Explore
 from srb.engine.validation.fields import meanings
 from srb.errors import InvalidRequestError
+from srb.wire.context import RequestContext
 from srb.wire.limits import Limits
 from srb.wire.native import reply as native
 from srb.wire.reply import Reply
@@ -18,7 +19,6 @@ from srb.wire.request.body_fields import BodyFields, Float, Int
 from srb.wire.request.completion import Prompt
 from srb.wire.request.prompts import make_prompts
 from srb.wire.request.read import depth_refused, read_fields
-from srb.wire.serving import Serving
 from srb.wire.tokens import Tokenize
 
 _MEANINGS = meanings(Explore)
@@ -42,13 +42,13 @@ class ExploreFields(BodyFields):
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
 
-def read(body: bytes, serving: Serving) -> Reply:
-    """The tree of a prompt's likely continuations: its nodes, the likeliest first."""
-    return read_with(body, serving.limits, serving.engine.tokenize, serving.now)
+def parse_explore(body: bytes, context: RequestContext) -> Reply:
+    """Stream the tree of a prompt's likely continuations, the most probable nodes first."""
+    return explore_reply(body, context.limits, context.engine.tokenize, context.now)
 
 
-def read_with(body: bytes, limits: Limits, tokenize: Tokenize, now: float) -> Reply:
-    """Does what `read` does, with the parts of `Serving` that it needs. now: in seconds since 1970."""
+def explore_reply(body: bytes, limits: Limits, tokenize: Tokenize, now: float) -> Reply:
+    """Parses a body without a `RequestContext`. now: in seconds since 1970. Raises `InvalidRequestError`."""
     with depth_refused():
         fields = read_fields(body, ExploreFields)
         names = {each.name for each in dataclass_fields(Explore)} & fields.model_fields_set
@@ -56,7 +56,7 @@ def read_with(body: bytes, limits: Limits, tokenize: Tokenize, now: float) -> Re
         prompts, _ = make_prompts(fields.prompt, limits, 1, tokenize)
     if len(prompts) != 1:
         raise InvalidRequestError(
-            f"prompt must be one here, a text or a list of token ids; got {len(prompts)}", param="prompt"
+            f"prompt must be one text or one list of token ids here, got {len(prompts)} prompts", param="prompt"
         )
     completion = CompletionRequest.exploring(prompts[0], explore)
     ignored = fields.unread(limits.model)
@@ -65,17 +65,19 @@ def read_with(body: bytes, limits: Limits, tokenize: Tokenize, now: float) -> Re
         if error.param != "max_tokens":
             return error
         return InvalidRequestError(
-            f"the context has no room for this prompt with texts of {explore.max_path} tokens behind it; explore "
+            f"this prompt and texts of {explore.max_path} tokens after it don't fit into the context; explore "
             f"with a smaller depth and min_entropy 0, or start with a larger --ctx-size ({error.message})",
             param="depth" if explore.max_path == explore.depth else "min_entropy",
             code=error.code,
         )
 
-    return Reply(completion, ignored, stream=True, make=partial(_Answer, limits.model, int(now), ignored), blame=blame)
+    return Reply(
+        completion, ignored, stream=True, make=partial(_TreeBuilder, limits.model, int(now), ignored), blame=blame
+    )
 
 
-class _Answer:
-    """Makes the answer for one reader: `start`, a `node` for each, maybe `error`, and `done` with the reason why."""
+class _TreeBuilder:
+    """Builds the events: `start`, a `node` for each node, maybe `error`, and `done` with the finish reason."""
 
     def __init__(self, model: str, created: int, ignored: list[str]) -> None:
         self._fixed: dict[str, Any] = {"model": model, "created": created, "ignored": ignored}

@@ -1,4 +1,4 @@
-"""The native wire format: `start / stream / stop / done` events. Pure functions."""
+"""The native wire format: events `start`, `stream`, `stop` and `done` as JSON."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from srb.engine.events import (
     Usage,
 )
 from srb.engine.request import CompletionRequest
-from srb.wire.openai.reply import LEAST_LOGPROB
+from srb.wire.reply import LEAST_LOGPROB, logprob_of
 
 
 def to_json(
@@ -25,8 +25,12 @@ def to_json(
 ) -> dict[str, Any]:
     """The JSON object of an event.
 
-    created: when the request came, in seconds since 1970. ignored: the names of its fields that have no effect.
-    nodes: the ids of the nodes that its alternatives become, if the request writes to a story.
+    Args:
+        event: The event.
+        model: The name of the model.
+        created: When the request arrived, in seconds since 1970.
+        ignored: The names of the request's fields that have no effect.
+        nodes: The ids of the nodes that its alternatives become, if the request belongs to a story.
     """
     match event:
         case StreamEvent():
@@ -108,18 +112,18 @@ def to_json(
 
 
 def _special(event: StopEvent) -> dict[str, Any]:
-    """The fields that only some alternatives have: such as those that a search found."""
-    said: dict[str, Any] = {}
+    """The fields that only some alternatives have, such as those of a beam search."""
+    fields: dict[str, Any] = {}
     if event.rewinds is not None:
-        said = {"rewinds": event.rewinds, "rewound_tokens": event.rewound_tokens}
-        said |= {"rewinds_exhausted": True} if event.rewinds_exhausted else {}
+        fields = {"rewinds": event.rewinds, "rewound_tokens": event.rewound_tokens}
+        fields |= {"rewinds_exhausted": True} if event.rewinds_exhausted else {}
     if event.logprob is not None:
-        said["logprob"] = round(event.logprob, 6)
+        fields["logprob"] = round(event.logprob, 6)
     if event.suffix_logprob is not None:
-        said |= {"suffix_logprob": round(max(event.suffix_logprob, LEAST_LOGPROB), 6), "rank": event.rank}
+        fields |= {"suffix_logprob": round(max(event.suffix_logprob, LEAST_LOGPROB), 6), "rank": event.rank}
     if event.truncated:
-        said["truncated"] = True
-    return said
+        fields["truncated"] = True
+    return fields
 
 
 def usage_json(usage: Usage) -> dict[str, int]:
@@ -143,7 +147,7 @@ def state(
     done: DoneEvent | None,
     last_event_id: int,
 ) -> dict[str, Any]:
-    """How far a request has come. Fields that are known only at its end are null until then."""
+    """The state of a request. Fields that are known only at its end are null until then."""
     ends = {stop.index: stop for stop in stops}
     branches = request.branches
     choices = []
@@ -178,5 +182,5 @@ def token_json(token: Token) -> dict[str, Any]:
         "id": token.id,
         "token": token.piece.decode(errors="replace"),
         "bytes": list(token.piece),
-        "logprob": None if token.logprob is None else round(max(token.logprob, LEAST_LOGPROB), 6),
+        "logprob": logprob_of(token),
     }

@@ -1,6 +1,7 @@
-"""`POST /v1/score`: how likely continuations are behind contexts, as native events or as one object. Pure functions."""
+"""`POST /v1/score`: log-probabilities of continuations given contexts, as native events or one object."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
 from pydantic import ConfigDict, Field, StrictBool, WithJsonSchema
@@ -12,16 +13,16 @@ from srb.engine.score_table import ScoredRow, Table
 from srb.engine.validation.fields import Text
 from srb.errors import InvalidRequestError, SrbError
 from srb.wire.native.reply import token_json, usage_json
-from srb.wire.openai.reply import LEAST_LOGPROB
+from srb.wire.reply import LEAST_LOGPROB
 from srb.wire.request.body_fields import BodyFields, Int
 from srb.wire.request.completion import Stream, check_stream
 from srb.wire.request.fields import AdapterScale, SamplingFields
 from srb.wire.request.read import depth_refused, kind_of, read_fields
-from srb.wire.schemas import BOOLEAN, INTEGER, NUMBER, OBJECT, STRING, alike, list_of, object_of
+from srb.wire.route import BOOLEAN, INTEGER, NUMBER, OBJECT, STRING, fields_of, list_of, object_of
 from srb.wire.tokens import is_token
 
 MAX_ROWS_IN_OBJECT = 100_000
-"""With more rows than this, the answer must be a stream: an object is made in memory."""
+"""With more rows than this, the response must be a stream, because an object is built in memory."""
 
 MAX_BRANCHES = 100
 
@@ -55,18 +56,18 @@ class ScoreFields(BodyFields):
     contexts: Contexts = Field(None, description="a list of texts, or of lists of token ids.")
     continuations: Continuations = Field(
         None,
-        description="what is scored behind each context: a list of texts, or of lists of token ids, or such a list for "
-        "each context. A text is tokenized together with its context.",
+        description="the texts to score after each context: a list of texts, or of lists of token ids, or such a list "
+        "for each context. A text is tokenized together with its context.",
     )
     branches: list[ScoreBranchFields] | None = Field(
         None,
-        description="settings that each row is scored with: an object for each, with `lora` and `label`. What only "
-        "changes how tokens are drawn is refused there.",
+        description="settings that each row is scored with: objects with `lora` and `label`. Fields that only change "
+        "sampling are refused.",
     )
     logprobs: Int | StrictBool | None = Field(
         None,
-        description="report each token of a continuation with its log-probability, and this many of the likeliest "
-        "tokens at its place, 0 to 100. Left out: off.",
+        description="report each token of a continuation with its log-probability, and this many of the top tokens at "
+        "its position, 0 to 100. Left out: off.",
     )
     stream: Stream | None = Field(
         None, description='false: answer with one object when all is scored. Left out, true or "events": native events.'
@@ -80,18 +81,18 @@ class ScoreFields(BodyFields):
         return [*self._unknown, *branches]
 
 
-class Asked:
-    """A body that was read. top: how many of the likeliest tokens are wanted at each place; None: no tokens are."""
+@dataclass(frozen=True)
+class ScoreRequest:
+    """A parsed body. top: how many top tokens to report at each position; None: no tokens at all."""
 
-    def __init__(self, table: Table, *, top: int | None, stream: bool, ignored: list[str]) -> None:
-        self.table = table
-        self.top = top
-        self.stream = stream
-        self.ignored = ignored
+    table: Table
+    top: int | None
+    stream: bool
+    ignored: list[str]
 
 
-def read(body: bytes, model: str) -> Asked:
-    """Reads a body. model: the name of the server's model. Raises `InvalidRequestError`."""
+def parse_score(body: bytes, model: str) -> ScoreRequest:
+    """Parses a body. model: the name of the server's model. Raises `InvalidRequestError`."""
     with depth_refused():
         fields = read_fields(body, ScoreFields)
         contexts = _texts(fields.contexts, "contexts")
@@ -114,7 +115,7 @@ def read(body: bytes, model: str) -> Asked:
             param="stream",
         )
     ignored = fields.ignored + (["model"] if fields.model not in (None, model) else [])
-    return Asked(table, top=top, stream=stream, ignored=ignored)
+    return ScoreRequest(table, top, stream, ignored)
 
 
 def _branches(branches: list[ScoreBranchFields]) -> list[SamplingParams]:
@@ -124,8 +125,8 @@ def _branches(branches: list[ScoreBranchFields]) -> list[SamplingParams]:
         for name in branch.ignored:
             if name in SamplingFields.model_fields:
                 raise InvalidRequestError(
-                    f"branches[{k}] has {name}, which changes how tokens are drawn, and no token is drawn here; the "
-                    "model's own probabilities change with lora alone; leave it out",
+                    f"branches[{k}] has {name}, which changes sampling, and no token is sampled here; only lora "
+                    "changes the model's own probabilities; leave it out",
                     param="branches",
                 )
     loras = (None if each.lora is None else tuple(adapter.asked for adapter in each.lora) for each in branches)
@@ -152,95 +153,98 @@ def _texts(values: Any, name: str) -> list[Text]:
                 param=param,
             )
         if not each:
-            raise InvalidRequestError(
-                f"{name}[{k}] is empty; give it a token at least, such as the one that texts begin with", param=param
-            )
+            raise InvalidRequestError(f"{name}[{k}] is empty; it needs at least one token, such as BOS", param=param)
         texts.append(each if isinstance(each, str) else tuple(each))
     return texts
 
 
-class Ended(Protocol):
-    """A table that has ended. failure: the fault that has ended it. aborted: why somebody has ended it."""
+class ScoreOutcome(Protocol):
+    """How a table outcome. failure: the error that ended it. aborted: why it was aborted."""
 
     usage: Usage
     failure: SrbError | None
     aborted: str | None
 
 
-class Answer:
-    """Makes the events of a table, or the one object.
+class ScoreBuilder:
+    """Builds the events of a table, or the one object.
 
-    created: when the request came, in seconds since 1970. fingerprint: see `EngineClient.fingerprint`.
+    Args:
+        request: The parsed body.
+        request_id: The id of the table.
+        model: The name of the model.
+        created: When the request arrived, in seconds since 1970.
+        fingerprint: `EngineClient.fingerprint`.
     """
 
-    def __init__(self, asked: Asked, request_id: str, *, model: str, created: int, fingerprint: str) -> None:
-        self._asked = asked
+    def __init__(self, request: ScoreRequest, request_id: str, *, model: str, created: int, fingerprint: str) -> None:
+        self._request = request
         self._id = request_id
-        self._about = {"id": request_id, "created": created, "model": model}
+        self._head = {"id": request_id, "created": created, "model": model}
         self._fingerprint = {"fingerprint": fingerprint} if fingerprint else {}
         self._count = 0
 
     def start(self) -> dict[str, Any]:
-        """The first event. `count` is the number of rows that will come."""
-        table = self._asked.table
+        """The first event. `count` is the number of rows."""
+        table = self._request.table
         labels = [branch.label for branch in table.branches]
         return {
             "event": "start",
             "count": table.count,
-            **self._about,
+            **self._head,
             "contexts": len(table.contexts),
             "branches": len(labels),
             **({"labels": labels} if any(labels) else {}),
-            "ignored": self._asked.ignored,
+            "ignored": self._request.ignored,
             **self._fingerprint,
         }
 
     def row(self, row: ScoredRow) -> dict[str, Any]:
         """The event of a row."""
         self._count += 1
-        place = {"context": row.context, "continuation": row.continuation, "branch": row.branch}
+        position = {"context": row.context, "continuation": row.continuation, "branch": row.branch}
         if row.score is None:
             assert row.error
-            return {"event": "error", **place, "error": row.error.body()}
+            return {"event": "error", **position, "error": row.error.body()}
         score = row.score
         value = {
             "event": "score",
-            **place,
+            **position,
             "logprob": round(max(score.logprob, LEAST_LOGPROB), 6),
             "n_tokens": len(score.tokens),
             "n_characters": row.n_characters,
             "greedy": score.greedy,
             "rank": row.rank,
         }
-        if (top := self._asked.top) is not None:
+        if (top := self._request.top) is not None:
             value["logprobs"] = [
                 token_json(token) | ({"top_logprobs": list(map(token_json, token.top_logprobs[:top]))} if top else {})
                 for token in row.reported
             ]
         return value
 
-    def last(self, ended: Ended) -> list[dict[str, Any]]:
-        """The last events. `count` in `done` is the number of rows that have come."""
-        error = [{"event": "error", "error": ended.failure.body()}] if ended.failure else []
-        reason = "error" if ended.failure else "abort" if ended.aborted else "stop"
+    def last(self, outcome: ScoreOutcome) -> list[dict[str, Any]]:
+        """The last events. `count` in `done` is the number of rows that were scored."""
+        error = [{"event": "error", "error": outcome.failure.body()}] if outcome.failure else []
+        reason = "error" if outcome.failure else "abort" if outcome.aborted else "stop"
         done = {
             "event": "done",
             "count": self._count,
             "id": self._id,
-            "usage": usage_json(ended.usage),
+            "usage": usage_json(outcome.usage),
             "finish_reason": reason,
-            "stop_reason": ended.aborted,
+            "stop_reason": outcome.aborted,
         }
         return [*error, done]
 
-    def object(self, rows: Iterable[ScoredRow], ended: Ended) -> dict[str, Any]:
-        """The one object, with the rows in order. Raises what has ended the whole table, if that was a fault."""
-        if ended.failure:
-            raise ended.failure
+    def object(self, rows: Iterable[ScoredRow], outcome: ScoreOutcome) -> dict[str, Any]:
+        """The one object, with the rows in order. Raises the error that ended the whole table, if there was one."""
+        if outcome.failure:
+            raise outcome.failure
         ordered = sorted(rows, key=lambda row: (row.context, row.branch, row.continuation))
         scores = [self.row(row) for row in ordered]
-        start, (done,) = self.start(), self.last(ended)
-        value = self._about | {"object": "srb.scores"}
+        start, (done,) = self.start(), self.last(outcome)
+        value = self._head | {"object": "srb.scores"}
         value |= {
             name: start[name] for name in ("count", "contexts", "branches", "labels", "fingerprint") if name in start
         }
@@ -248,18 +252,18 @@ class Answer:
         return value | {name: done[name] for name in ("usage", "finish_reason", "stop_reason")}
 
 
-_ROW = object_of(**alike(INTEGER, "context continuation branch"))
-_ROW["properties"] |= alike(INTEGER, "n_tokens n_characters rank") | alike(OBJECT, "error")
+_ROW = object_of(**fields_of(INTEGER, "context continuation branch"))
+_ROW["properties"] |= fields_of(INTEGER, "n_tokens n_characters rank") | fields_of(OBJECT, "error")
 _ROW["properties"] |= {"logprob": NUMBER, "greedy": BOOLEAN, "logprobs": list_of(OBJECT)}
 
 OBJECT_SCHEMA = object_of(
-    **alike(STRING, "id object model"),
-    **alike(INTEGER, "created count contexts branches"),
+    **fields_of(STRING, "id object model"),
+    **fields_of(INTEGER, "created count contexts branches"),
     scores=list_of(_ROW),
     usage=OBJECT,
 )
 STREAM_SCHEMA = {
     "description": "lines `data: {...}` with the native events start, score, error and done. A score has the numbers "
     "of its `context`, `continuation` and `branch`, its `logprob`, `n_tokens`, `n_characters`, `greedy` and `rank`, "
-    "and with logprobs the `logprobs` of its tokens. An error with such numbers is of this row alone"
+    "and with logprobs the `logprobs` of its tokens. An error with such numbers belongs to this row alone"
 }

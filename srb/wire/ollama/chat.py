@@ -1,4 +1,4 @@
-"""Ollama's wire format: `/api/generate`, `/api/chat`, and the routes that describe models. Pure functions."""
+"""Ollama's `/api/generate` and `/api/chat`: parses bodies, and builds responses; and the routes that list models."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -10,22 +10,22 @@ from pydantic import Field
 
 from srb.engine.events import ErrorEvent, Event
 from srb.errors import InvalidRequestError, SrbError
-from srb.wire.embeddings import Parsed, Style, Vectors
+from srb.wire.context import JsonAnswer, RequestContext
+from srb.wire.embeddings import EmbeddingFormat, EmbeddingRequest, Vectors
 from srb.wire.openai.chat import content_of
-from srb.wire.reply import Answer, Part, Parts, Reply, parse_one
+from srb.wire.reply import Outcome, OutputItem, OutputItems, Reply, parse_one
 from srb.wire.request.body_fields import BodyFields, Int
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.media import with_images
 from srb.wire.request.messages import Message
 from srb.wire.request.read import depth_refused, read_fields, show
-from srb.wire.serving import Serving, Told
 from srb.wire.tools.offered import ToolFields
 
 VERSION = "0.13.0"
-"""The version of Ollama whose interface this is. Clients decide by the version what they send."""
+"""The version of Ollama's API that srb has. Clients decide by it what they send."""
 
 NEVER = "9999-12-31T23:59:59Z"
-"""The time that is given for when the model will be unloaded."""
+"""When the model will be unloaded."""
 
 
 class OllamaFields(BodyFields):
@@ -33,20 +33,20 @@ class OllamaFields(BodyFields):
 
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
     stream: bool = Field(True, description="true: one line of JSON for each piece of text. false: one object.")
-    options: SamplingFields | None = Field(None, description="how to draw tokens; num_predict is max_tokens.")
+    options: SamplingFields | None = Field(None, description="sampling parameters; num_predict is max_tokens.")
     format: Any = Field(None, description='"json", or a JSON schema that the text must match.')
     detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
     think: bool | str | None = Field(
         None, description="the variable `enable_thinking` of the chat template. Thoughts stay in the text."
     )
     logprobs: bool | None = Field(None, description="report each token with its log-probability.")
-    top_logprobs: Int | None = Field(None, description="report this many of the likeliest tokens at each place.")
+    top_logprobs: Int | None = Field(None, description="report this many top tokens at each position.")
 
 
 class OllamaGenerateFields(OllamaFields):
     """The body of `POST /api/generate`."""
 
-    prompt: str = Field("", description="a user's message, or with `raw` a text to go on from.")
+    prompt: str = Field("", description="a user's message, or with `raw` a text to continue.")
     system: str | None = Field(None, description="a system message.")
     raw: bool = Field(False, description="take the prompt as it is, without the chat template.")
     suffix: str | None = Field(
@@ -68,8 +68,8 @@ class OllamaShowFields(BodyFields):
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
 
-def generate(body: bytes, serving: Serving) -> Reply:
-    """Answer a prompt, as Ollama does: lines, or an object."""
+def parse_generate(body: bytes, context: RequestContext) -> Reply:
+    """Answer a prompt, as in Ollama: lines, or an object."""
     with depth_refused():
         fields = read_fields(body, OllamaGenerateFields)
         if fields.raw or fields.suffix:
@@ -81,12 +81,12 @@ def generate(body: bytes, serving: Serving) -> Reply:
             content = with_images(fields.prompt, fields.images, "images")
             prompt = {"messages": [*system, {"role": "user", "content": content}]}
         return _reply(
-            fields, serving, lambda text: {"response": text}, bool(fields.prompt), suffix=fields.suffix, **prompt
+            fields, context, lambda text: {"response": text}, bool(fields.prompt), suffix=fields.suffix, **prompt
         )
 
 
-def chat(body: bytes, serving: Serving) -> Reply:
-    """Go on with a conversation, as Ollama does: lines, or an object."""
+def parse_chat(body: bytes, context: RequestContext) -> Reply:
+    """Continue a conversation, as in Ollama: lines, or an object."""
     with depth_refused():
         fields = read_fields(body, OllamaChatFields)
         for k, message in enumerate(fields.messages or ()):
@@ -97,7 +97,7 @@ def chat(body: bytes, serving: Serving) -> Reply:
         def content(text: str) -> dict[str, Any]:
             return {"message": {"role": "assistant", "content": text}}
 
-        return _reply(fields, serving, content, bool(fields.messages), messages=fields.messages, tools=fields.tools)
+        return _reply(fields, context, content, bool(fields.messages), messages=fields.messages, tools=fields.tools)
 
 
 def _number_calls(messages: list[Message]) -> None:
@@ -114,19 +114,31 @@ def _number_calls(messages: list[Message]) -> None:
 
 
 def _reply(
-    fields: OllamaFields, serving: Serving, content: Callable[[str], dict[str, Any]], asked: bool, **given: Any
+    fields: OllamaFields,
+    context: RequestContext,
+    content: Callable[[str], dict[str, Any]],
+    has_input: bool,
+    **given: Any,
 ) -> Reply:
-    """content: makes the part of an object that has the text. asked: whether there is anything to answer."""
-    make = partial(_Out, serving.limits.model, time_of(serving.now), content)
-    if not asked:  # clients load a model with an empty request
-        return Reply(None, [], False, partial(make, partial(Parts, "", None)))
+    """Makes the reply.
+
+    Args:
+        fields: The body.
+        context: The context of the body.
+        content: Returns the fields of an object that have the text.
+        has_input: Whether there is anything to answer.
+        given: Other fields of `CompletionFields`.
+    """
+    make = partial(_LineBuilder, context.limits.model, time_of(context.now), content)
+    if not has_input:  # clients load a model with an empty request
+        return Reply(None, [], False, partial(make, partial(OutputItems, "", None)))
     options = fields.options
     if options and options.max_tokens == -2:  # in Ollama: until the context is full
         options.max_tokens = -1
     parsed = parse_one(
         fields,
         options,
-        serving,
+        context,
         **given,
         json_schema=_schema(fields.format) if fields.format else None,
         chat_template_kwargs=None if fields.think is None else {"enable_thinking": bool(fields.think)},
@@ -142,7 +154,7 @@ def _reply(
         parsed.completion,
         parsed.ignored,
         fields.stream,
-        partial(make, partial(Parts, parsed.completion.id, parsed.calls)),
+        partial(make, partial(OutputItems, parsed.completion.id, parsed.calls)),
         parsed.blame,
         parsed.detach,
     )
@@ -156,21 +168,21 @@ def _schema(form: Any) -> dict[str, Any]:
     return form
 
 
-class _Out:
-    """Makes one answer: takes the events of a request, and returns its JSON."""
+class _LineBuilder:
+    """Builds the lines or the object of a response from the events of its request."""
 
     def __init__(
-        self, model: str, created: str, content: Callable[[str], dict[str, Any]], parts: Callable[[], Parts]
+        self, model: str, created: str, content: Callable[[str], dict[str, Any]], items: Callable[[], OutputItems]
     ) -> None:
         self._model = model
         self._created = created
         self._content = content
-        self._parts = parts()
+        self._items = items()
 
-    def head(self, text: str, calls: list[Part] | None = None) -> dict[str, Any]:
+    def head(self, text: str, calls: list[OutputItem] | None = None) -> dict[str, Any]:
         """The fields that every object has."""
         head = {"model": self._model, "created_at": self._created, **self._content(text)}
-        if shown := [_call(part) for part in calls or () if part.arguments is not None]:
+        if shown := [_call(item) for item in calls or () if item.arguments is not None]:
             head["message"]["tool_calls"] = shown
         return head
 
@@ -178,39 +190,37 @@ class _Out:
         """The lines for the next events of a stream. A call gets its line when it is complete."""
         for event in events:
             if isinstance(event, ErrorEvent):
-                yield error(event.error)
+                yield error_json(event.error)
                 continue
-            for change in self._parts.take(event):
-                part = change.part
-                if part.name is None and (change.text or change.tokens):
+            for change in self._items.take(event):
+                item = change.item
+                if item.name is None and (change.text or change.tokens):
                     shown = {"logprobs": content_of(list(change.tokens))} if change.tokens else {}
                     yield self.head(change.text) | {"done": False} | shown
-                elif change.kind == "end" and part.arguments is not None:
-                    yield self.head("", [part]) | {"done": False}
-        if self._parts.answer.done:
-            yield self._last(self.head(""), self._parts.answer)
+                elif change.kind == "end" and item.arguments is not None:
+                    yield self.head("", [item]) | {"done": False}
+        if self._items.outcome.done:
+            yield self._last(self.head(""), self._items.outcome)
 
     def object(self, events: list[Event]) -> dict[str, Any]:
-        """The answer of a finished request, or without events that the model is loaded. Raises `SrbError`."""
+        """The response of a finished request; without events, that the model is loaded. Raises `SrbError`."""
         if not events:
             return self.head("") | {"done": True, "done_reason": "load"}
-        for event in events:
-            for _ in self._parts.take(event):
-                pass
-        texts = [part for part in self._parts.all if part.name is None]
-        tokens = [token for part in texts for token in part.tokens]
-        head = self.head("".join(part.text for part in texts), self._parts.calls)
-        return self._last(head, self._parts.answer) | ({"logprobs": content_of(tokens)} if tokens else {})
+        self._items.take_all(events)
+        texts = [item for item in self._items.all if item.name is None]
+        tokens = [token for item in texts for token in item.tokens]
+        head = self.head("".join(item.text for item in texts), self._items.calls)
+        return self._last(head, self._items.outcome) | ({"logprobs": content_of(tokens)} if tokens else {})
 
-    def _last(self, head: dict[str, Any], answer: Answer) -> dict[str, Any]:
-        """The last object, which says how the answer ended. Times are in nanoseconds."""
-        assert answer.stop
-        assert answer.done
-        timings, usage = answer.done.timings, answer.done.usage
+    def _last(self, head: dict[str, Any], outcome: Outcome) -> dict[str, Any]:
+        """The last object, with the reason why the answer ended, and times in nanoseconds."""
+        assert outcome.stop
+        assert outcome.done
+        timings, usage = outcome.done.timings, outcome.done.usage
         prompt, predicted = round(timings.prompt_ms * 1e6), round(timings.predicted_ms * 1e6)
         return head | {
             "done": True,
-            "done_reason": answer.stop.finish_reason,
+            "done_reason": outcome.stop.finish_reason,
             "total_duration": round(timings.queued_ms * 1e6) + prompt + predicted,
             "load_duration": 0,
             "prompt_eval_count": usage.prompt_tokens,
@@ -220,12 +230,12 @@ class _Out:
         }
 
 
-def _call(part: Part) -> dict[str, Any]:
+def _call(item: OutputItem) -> dict[str, Any]:
     """A complete call, in Ollama's notation."""
-    return {"id": part.id, "function": {"name": part.name, "arguments": part.arguments}}
+    return {"id": item.id, "function": {"name": item.name, "arguments": item.arguments}}
 
 
-def error(error: SrbError) -> dict[str, Any]:
+def error_json(error: SrbError) -> dict[str, Any]:
     """The body of an error."""
     return {"error": error.message}
 
@@ -246,36 +256,36 @@ DETAILS: dict[str, Any] = {
 """Ollama's details of how a model was made. Most are empty, because the server doesn't know them."""
 
 
-def _times(serving: Serving) -> dict[str, str]:
-    return {"modified_at": time_of(int(serving.created))}
+def _times(context: RequestContext) -> dict[str, str]:
+    return {"modified_at": time_of(int(context.created))}
 
 
-def _models(serving: Serving, **more: Any) -> Told:
-    limits = serving.limits
+def _models(context: RequestContext, **more: Any) -> JsonAnswer:
+    limits = context.limits
     size = Path(limits.model_path).stat().st_size if limits.model_path else 0
-    model = {"name": limits.model, "model": limits.model, **_times(serving), "size": size, "digest": ""}
+    model = {"name": limits.model, "model": limits.model, **_times(context), "size": size, "digest": ""}
     return {"models": [model | {"details": DETAILS} | more]}, []
 
 
-def tags(_body: bytes, serving: Serving) -> Told:
-    """The one model there is, as Ollama has it."""
-    _ = serving.vocabulary  # a model that isn't loaded can't be used
-    return _models(serving)
+def tags(_body: bytes, context: RequestContext) -> JsonAnswer:
+    """List the server's one model, as in Ollama."""
+    _ = context.vocabulary  # raises an error until the model is loaded
+    return _models(context)
 
 
-def ps(_body: bytes, serving: Serving) -> Told:
-    """The same, as loaded."""
-    return _models(serving, expires_at=NEVER, context_length=serving.engine.n_cells)
+def ps(_body: bytes, context: RequestContext) -> JsonAnswer:
+    """List the loaded model, as in Ollama."""
+    return _models(context, expires_at=NEVER, context_length=context.engine.n_cells)
 
 
-def version(_body: bytes, _serving: Serving) -> Told:
-    """The version of Ollama's interface."""
+def version(_body: bytes, _context: RequestContext) -> JsonAnswer:
+    """Show the version of Ollama's API that srb has."""
     return {"version": VERSION}, []
 
 
-def show_model(body: bytes, serving: Serving) -> Told:
-    """Facts about the model, as Ollama has them."""
-    fields, vocabulary = read_fields(body, OllamaShowFields), serving.vocabulary
+def show_model(body: bytes, context: RequestContext) -> JsonAnswer:
+    """Show the model, as in Ollama."""
+    fields, vocabulary = read_fields(body, OllamaShowFields), context.vocabulary
     return {
         "modelfile": "",
         "parameters": "",
@@ -283,16 +293,16 @@ def show_model(body: bytes, serving: Serving) -> Told:
         "details": DETAILS,
         # Clients look for a name that ends with `.context_length`.
         "model_info": {"general.basename": vocabulary.model, "general.context_length": vocabulary.n_cells},
-        "capabilities": ["completion", *(["embedding"] if serving.engine.embedder else [])],
-        **_times(serving),
+        "capabilities": ["completion", *(["embedding"] if context.engine.embedder else [])],
+        **_times(context),
     }, fields.unread(vocabulary.model)
 
 
-def _embed(parsed: Parsed, vectors: Vectors, model: str) -> Any:
-    n_tokens = sum(map(len, parsed.texts))
+def _embed(request: EmbeddingRequest, vectors: Vectors, model: str) -> Any:
+    n_tokens = sum(map(len, request.texts))
     return {"model": model, "embeddings": [vector for vector, *_ in vectors], "prompt_eval_count": n_tokens}
 
 
-EMBED = Style(_embed)
-EMBED_ONE = Style(lambda _parsed, vectors, _model: {"embedding": vectors[0][0]}, name="prompt")
-"""The styles of `/api/embed` and of `/api/embeddings`."""
+EMBED = EmbeddingFormat(_embed)
+EMBED_ONE = EmbeddingFormat(lambda _request, vectors, _model: {"embedding": vectors[0][0]}, name="prompt")
+"""The formats of `/api/embed` and `/api/embeddings`."""

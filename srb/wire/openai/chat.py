@@ -1,15 +1,23 @@
-"""OpenAI's wire format for chat completions, where it differs from that for completions."""
+"""`POST /v1/chat/completions`: parses bodies, and builds OpenAI's messages where they differ from completions."""
 
+from functools import partial
 from typing import Any, ClassVar
 
 from srb.engine.events import FinishReason, Timings, Token
-from srb.wire.openai.reply import Completion, logprob_of, text_of
+from srb.wire.context import RequestContext
+from srb.wire.openai.completions import Completion, parse_as, text_of
+from srb.wire.reply import Reply, logprob_of
 from srb.wire.reply import timings as timings_json
 from srb.wire.tools.calls import CallFormat, CallReader, Delta, call_id
 
 
+def parse_chat(body: bytes, context: RequestContext) -> Reply:
+    """Continue a conversation, in n alternatives: OpenAI's object or chunks, or native events."""
+    return parse_as(body, context, chat=True, builder_of=lambda parsed: partial(ChatCompletion, calls=parsed.calls))
+
+
 class ChatCompletion(Completion):
-    """Makes the answer of one chat completion. calls: how the model writes calls; None if it may call nothing."""
+    """Builds the response of a chat. calls: how the model writes calls; None if it may call nothing."""
 
     kind: ClassVar[str] = "chat.completion"
     chunk_kind: ClassVar[str] = "chat.completion.chunk"
@@ -40,19 +48,16 @@ class ChatCompletion(Completion):
         return {"message": message | {"content": content or None, "tool_calls": calls}} | _finish(reader, finish_reason)
 
     def parts(self, index: int, text: str) -> list[dict[str, Any]]:
-        """The contents of the chunks for the next piece of a message."""
         if not self._calls:
             return [{"delta": {"content": text}}] if text else []
         reader = self._readers.setdefault(index, CallReader(self._calls))
         return [self._delta(index, delta) for delta in reader.push(text)]
 
     def rest(self, index: int) -> list[dict[str, Any]]:
-        """The contents of the chunks for the text that `parts` kept back."""
         reader = self._readers.get(index)
         return [self._delta(index, delta) for delta in reader.flush()] if reader else []
 
     def end(self, index: int, finish_reason: FinishReason | None) -> dict[str, Any]:
-        """The content of a chunk that adds nothing to the message."""
         reader = self._readers.get(index)
         return {"delta": {}} | (_finish(reader, finish_reason) if reader else {})
 
@@ -72,7 +77,6 @@ class ChatCompletion(Completion):
         }
 
     def timings(self, timings: Timings | None, n_prompt: int) -> dict[str, Any]:
-        """How long the prompt and the message took, in llama-server's notation."""
         return {} if timings is None else {"timings": timings_json(timings, n_prompt)}
 
     def logprobs(self, tokens: list[Token], offsets: list[int]) -> dict[str, Any]:

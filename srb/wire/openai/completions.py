@@ -1,86 +1,314 @@
-"""`POST /v1/completions` and `POST /v1/chat/completions`, with answers in native events or OpenAI's formats.
+"""`POST /v1/completions`: parses bodies, and builds OpenAI's object or chunks from the engine's events."""
 
-Pure functions.
-"""
-
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
-from srb.errors import NotFoundError
-from srb.wire.openai.chat import ChatCompletion
-from srb.wire.openai.reply import Completion
-from srb.wire.reply import Reply
-from srb.wire.request.body import parse
-from srb.wire.serving import Serving, Told
-
-# The server's one model, as OpenAI lists models, and as two other servers do. Pure functions.
-
-
-def models(_body: bytes, serving: Serving) -> Told:
-    """The model of the server, as a list of one."""
-    return {"object": "list", "data": [_model(serving)]}, []
-
-
-def one_model(_body: bytes, serving: Serving) -> Told:
-    """The model of this name."""
-    model, name = _model(serving), serving.names["id"]
-    if model["id"] not in (name, name.removesuffix("/")):
-        raise NotFoundError(f"there is no model {name}; there is {model['id']}", param="model", code="model_not_found")
-    return model, []
+from srb.engine.events import (
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    FinishReason,
+    ProgressEvent,
+    StartEvent,
+    StopEvent,
+    StreamEvent,
+    Timings,
+    Token,
+    Usage,
+)
+from srb.errors import SrbError
+from srb.wire.context import RequestContext
+from srb.wire.native.reply import usage_json
+from srb.wire.reply import Reply, RunningTimings, logprob_of, prompt_progress
+from srb.wire.request.body import Parsed, parse
 
 
-def model_card(_body: bytes, serving: Serving) -> Told:
-    """The model with the size of its context, as TabbyAPI has it."""
-    return _model(serving) | {"parameters": {"max_seq_len": serving.engine.n_cells}}, []
-
-
-def model_info(_body: bytes, serving: Serving) -> Told:
-    """The model's name, as text-generation-webui has it.
-
-    SillyTavern asks for it before it counts tokens.
-    """
-    return {"model_name": serving.limits.model, "lora_names": [], "loader": "llama.cpp"}, []
-
-
-def _model(serving: Serving) -> dict[str, Any]:
-    capabilities = ["completion", "multimodal"] if serving.engine.media_kinds else ["completion"]
-    known = {"id": serving.limits.model, "object": "model", "created": int(serving.created), "owned_by": "llamacpp"}
-    return known | {"capabilities": capabilities}
-
-
-def read(body: bytes, serving: Serving, *, chat: bool = False, openai: bool = False) -> Reply:
+def parse_completion(body: bytes, context: RequestContext, *, openai: bool = False) -> Reply:
     """Continue a prompt, in n alternatives: native events, OpenAI's chunks, or OpenAI's object.
 
-    openai: a body that doesn't name a format gets OpenAI's.
+    Args:
+        body: The body of the request.
+        context: The context of the body.
+        openai: Whether a body that doesn't name a format gets OpenAI's.
     """
-    limits = replace(serving.limits, openai=openai or serving.limits.openai)
+    if openai:
+        context = replace(context, limits=replace(context.limits, openai=True))
+    return parse_as(body, context, chat=False, builder_of=lambda _parsed: Completion)
+
+
+def parse_as(body: bytes, context: RequestContext, *, chat: bool, builder_of: Callable[[Parsed], Any]) -> Reply:
+    """Parses the body of a completion or a chat. builder_of: the class, or a partial of it, that builds responses."""
     parsed = parse(
         body,
-        limits,
-        serving.engine.tokenize,
-        serving.vocabulary.template,
+        context.limits,
+        context.engine.tokenize,
+        context.vocabulary.template,
         chat=chat,
-        path_to=serving.path_to,
-        texts_of=serving.texts_of,
-        take=serving.take,
+        path_to=context.path_to,
+        texts_of=context.texts_of,
+        take=context.take,
     )
-    completion, created = serving.made or parsed.completion, int(serving.now)
-    if parsed.format == "events":
-        return Reply(completion, parsed.ignored, True, None, parsed.blame, parsed.detach, parsed.story, parsed.node)
-    stream = parsed.format == "chunks"
-
+    completion = context.original or parsed.completion
     make = partial(
-        partial(ChatCompletion, calls=parsed.calls) if chat else Completion,
+        builder_of(parsed),
         completion.id,
-        model=limits.model,
-        created=created,
-        fingerprint=serving.fingerprint,
+        model=context.limits.model,
+        created=int(context.now),
+        fingerprint=context.fingerprint,
         per_prompt=len(completion.branches),
         n=parsed.n,
         logprobs=parsed.logprobs,
         usage=parsed.usage,
         times=parsed.times,
     )
+    return Reply(
+        completion,
+        parsed.ignored,
+        parsed.format != "object",
+        None if parsed.format == "events" else make,
+        parsed.blame,
+        parsed.detach,
+        parsed.story,
+        parsed.node,
+    )
 
-    return Reply(completion, parsed.ignored, stream, make, parsed.blame, parsed.detach, parsed.story, parsed.node)
+
+@dataclass
+class _Choice:
+    """One alternative, as far as its events have come."""
+
+    text: str = ""
+    tokens: list[Token] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    mean_logprob: float = 0.0
+    rank: int = 0
+    error: SrbError | None = None
+
+    def add(self, event: StreamEvent) -> None:
+        if event.token:
+            self.tokens.append(event.token)
+            self.offsets.append(len(self.text))
+        self.text += event.text
+
+    def drop_textless(self) -> None:
+        """Drops the tokens at the end that add no text."""
+        while self.tokens and self.offsets[-1] == len(self.text):
+            self.tokens.pop()
+            self.offsets.pop()
+
+
+class Completion:
+    """Builds the response of a completion from its events.
+
+    Args:
+        request_id: The id of the request.
+        model: The name of the model.
+        created: In seconds since 1970.
+        fingerprint: The `system_fingerprint`.
+        per_prompt: How many alternatives of each prompt run.
+        n: How many of them to return.
+        logprobs: Whether to show log-probabilities.
+        usage: Whether a stream shows the usage.
+        times: Whether to show `timings` with each chunk.
+        clock: Returns seconds since any moment, for the time in `prompt_progress`.
+    """
+
+    kind: ClassVar[str] = "text_completion"
+    chunk_kind: ClassVar[str] = "text_completion"
+
+    def __init__(
+        self,
+        request_id: str,
+        *,
+        model: str,
+        created: int,
+        fingerprint: str,
+        per_prompt: int,
+        n: int,
+        logprobs: bool,
+        usage: bool = True,
+        times: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._head = {"id": request_id, "created": created, "model": model, "system_fingerprint": fingerprint}
+        self._per_prompt = per_prompt
+        self._n = n
+        self._logprobs = logprobs
+        self._usage = usage
+        self._clock = clock
+        self._times = RunningTimings(clock) if times else None
+        self._started = 0.0
+        self._prompt_tokens = 0
+        self._choices: dict[int, _Choice] = {}
+
+    def object(self, events: Iterable[Event]) -> dict[str, Any]:
+        """The object of a finished request, with the n of `per_prompt` alternatives of the best mean log-probability.
+
+        Args:
+            events: All events of the request.
+
+        Raises:
+            SrbError: The request or all of its alternatives failed.
+        """
+        usage: dict[str, Any] = {}
+        timings: dict[str, Any] = {}
+        error: SrbError | None = None
+        for event in events:
+            match event:
+                case StreamEvent():
+                    self._choice(event.index).add(event)
+                case StopEvent():
+                    self._end(event)
+                case ErrorEvent(index=None):
+                    raise event.error
+                case ErrorEvent(index=int(index)):
+                    error = self._choice(index).error = event.error
+                case DoneEvent():
+                    usage = _usage(event.usage)
+                    timings = self.timings(event.timings, event.usage.prompt_tokens)
+        if error and all(choice.finish_reason == "error" for choice in self._choices.values()):
+            raise error
+        choices = [
+            self._choice_object(k, self.whole(k, choice.text, choice.finish_reason), choice)
+            for k, choice in enumerate(self._returned())
+        ]
+        return self._head | {"object": self.kind, "choices": choices, "usage": usage} | timings
+
+    def _returned(self) -> list[_Choice]:
+        """The alternatives to return, in the order of their prompts; those of a bridge in the order of their ranks."""
+        in_order = [self._choices[index] for index in sorted(self._choices)]
+        has_ranks = any(choice.rank for choice in in_order)
+        if self._n == self._per_prompt and not has_ranks:
+            return in_order
+        result = []
+        for start in range(0, len(in_order), self._per_prompt):
+            ran = in_order[start : start + self._per_prompt]
+            ran.sort(key=lambda choice: (not choice.rank, choice.rank) if has_ranks else (False, -choice.mean_logprob))
+            result += sorted(ran, key=lambda choice: choice.finish_reason == "error")[: self._n]
+        return result
+
+    def chunks(self, events: Iterable[Event]) -> Iterator[dict[str, Any] | str]:
+        """The chunks of the next events of a stream. After the last chunk comes `[DONE]`."""
+        for event in events:
+            match event:
+                case StartEvent():
+                    self._started, self._prompt_tokens = self._clock(), event.prompt_tokens
+                    if self._times:
+                        self._times.begin(event)
+                    for index in range(event.count) if self.first else ():
+                        yield self._chunk(index, self.first, _Choice())
+                case ProgressEvent():
+                    progress = prompt_progress(event, self._clock() - self._started)
+                    yield self._chunk(0, self.end(0, None), _Choice()) | {"prompt_progress": progress}
+                case StreamEvent():
+                    self._choice(event.index).add(event)
+                    times = {"timings": self._times.after(event)} if self._times else {}
+                    yield from (
+                        chunk | times for chunk in self._with_tokens(event.index, self.parts(event.index, event.text))
+                    )
+                case StopEvent():
+                    yield from self._with_tokens(event.index, self.rest(event.index))
+                    chunk = self._chunk(event.index, self.end(event.index, event.finish_reason), self._end(event))
+                    yield chunk | self.timings(event.timings, self._prompt_tokens)
+                case ErrorEvent(index=None):
+                    yield {"error": event.error.body()}
+                case ErrorEvent(index=int(index)):  # sent with the last chunk: clients end a stream at a bare error
+                    self._choice(index).error = event.error
+                case DoneEvent():
+                    if self._usage:
+                        chunk = {"object": self.chunk_kind, "choices": [], "usage": _usage(event.usage)}
+                        yield self._head | chunk | self.timings(event.timings, event.usage.prompt_tokens)
+                    yield "[DONE]"
+
+    def _with_tokens(self, index: int, contents: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """A chunk for each of these contents. The first one has all tokens since the chunk before."""
+        choice = self._choice(index)
+        for content in contents:
+            yield self._chunk(index, content, choice)
+            choice.tokens, choice.offsets = [], []
+
+    def _end(self, event: StopEvent) -> _Choice:
+        choice = self._choice(event.index)
+        choice.finish_reason = event.finish_reason
+        choice.mean_logprob = event.mean_logprob or 0.0
+        choice.rank = event.rank or 0
+        if event.stop_reason is not None or not self.shows_end:  # a stop string's tokens aren't shown
+            choice.drop_textless()
+        return choice
+
+    def _choice(self, index: int) -> _Choice:
+        return self._choices.setdefault(index, _Choice())
+
+    def _chunk(self, index: int, content: dict[str, Any], choice: _Choice) -> dict[str, Any]:
+        usage = {"usage": None} if self._usage else {}
+        choices = [self._choice_object(index, content, choice)]
+        return self._head | {"object": self.chunk_kind, "choices": choices} | usage
+
+    def _choice_object(self, index: int, content: dict[str, Any], choice: _Choice) -> dict[str, Any]:
+        return {
+            "index": index,
+            **content,
+            "logprobs": self.logprobs(choice.tokens, choice.offsets) if self._logprobs else None,
+            "finish_reason": choice.finish_reason,
+            **({"error": choice.error.body()} if choice.error else {}),
+        } | content
+
+    # Chat completions override these.
+
+    shows_end: ClassVar[bool] = True
+    """Whether the probabilities include that of the end token, which has no text."""
+
+    first: ClassVar[dict[str, Any]] = {}
+    """The content of each choice's first chunk, before its text. Empty: there is no such chunk."""
+
+    def whole(self, index: int, text: str, finish_reason: FinishReason | None) -> dict[str, Any]:
+        """The fields for an alternative's whole text, in the object."""
+        return {"text": text}
+
+    def parts(self, index: int, text: str) -> list[dict[str, Any]]:
+        """The contents of the chunks for the next piece of an alternative's text."""
+        return [{"text": text}] if text else []
+
+    def rest(self, index: int) -> list[dict[str, Any]]:
+        """The contents of the chunks for the text that `parts` has buffered, when no more text comes."""
+        return []
+
+    def end(self, index: int, finish_reason: FinishReason | None) -> dict[str, Any]:
+        """The content of a chunk that has no text."""
+        return {"text": ""}
+
+    def timings(self, timings: Timings | None, n_prompt: int) -> dict[str, Any]:
+        """`timings` of an alternative or the request, with a prompt of n_prompt tokens. A completion has none."""
+        return {}
+
+    def logprobs(self, tokens: list[Token], offsets: list[int]) -> dict[str, Any]:
+        """The probabilities of tokens that begin at these offsets in the text, in characters."""
+        return {
+            "tokens": [text_of(token) for token in tokens],
+            "token_logprobs": [logprob_of(token) for token in tokens],
+            "top_logprobs": [
+                None
+                if token.logprob is None
+                else {text_of(each): logprob_of(each) for each in (*token.top_logprobs, token)}
+                for token in tokens
+            ],
+            "text_offset": offsets,
+        }
+
+
+def text_of(token: Token) -> str:
+    """A token's text. Bytes that aren't text are written as OpenAI does, as in `bytes:\\xe2\\x80`."""
+    try:
+        return token.piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.piece)
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    value: dict[str, Any] = {**usage_json(usage)}
+    value["prompt_tokens_details"] = {"cached_tokens": value.pop("cached_tokens")}
+    return value

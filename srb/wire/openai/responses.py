@@ -1,4 +1,4 @@
-"""OpenAI's wire format for responses: `/v1/responses`. Pure functions."""
+"""`POST /v1/responses`: parses bodies, and builds OpenAI's responses and their typed events."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -8,19 +8,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent
 from srb.errors import InvalidRequestError, SrbError
+from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.openai.chat import content_of
-from srb.wire.reply import Change, Part, Parts, Reply, parse_one
+from srb.wire.reply import ItemChange, OutputItem, OutputItems, Reply, parse_one
 from srb.wire.request.body_fields import Int
 from srb.wire.request.completion import CompletionFields, Parallel, ToolChoice
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.messages import Content, Message, Text, system_message
 from srb.wire.request.read import depth_refused, read_fields, show, validate
-from srb.wire.serving import Serving, Told
 from srb.wire.tokenize import count_prompt
 from srb.wire.tools.calls import CallFormat
 from srb.wire.tools.offered import FunctionFields
-
-# The body of `POST /v1/responses`: its fields, and functions that turn its items into messages.
 
 LOGPROBS = "message.output_text.logprobs"
 """The only entry of `include` that has an effect."""
@@ -77,10 +75,10 @@ class _OfFunction(BaseModel):
     type: Literal["function"] = Field("function", description="no other type is accepted.")
 
 
-class ResponseTool(
-    FunctionFields, _OfFunction
-):  # pydantic puts the fields of the last base first, so that an error for another type names `type`
+class ResponseTool(FunctionFields, _OfFunction):
     """One of `tools`."""
+
+    # pydantic puts the fields of the last base first, so that an error for another type names `type`.
 
 
 def _as_items(value: Any) -> Any:
@@ -92,7 +90,7 @@ class ResponseFields(SamplingFields):
 
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
     input: Annotated[list[InputItem], BeforeValidator(_as_items, json_schema_input_type=str | list[InputItem])] = Field(
-        description="a user's text, or a list of messages, calls and what came of these, with texts or parts of the "
+        description="a user's text, or a list of messages, calls and results of calls, with texts or parts of the "
         "types input_text and output_text."
     )
     instructions: Text | None = Field(None, description="a system message before the input.")
@@ -100,21 +98,19 @@ class ResponseFields(SamplingFields):
         None, description='its `format`: {"type": "text"}, json_object, or json_schema with a `schema`.'
     )
     include: list[str] | None = Field(None, description=f"{LOGPROBS} shows the tokens with their log-probabilities.")
-    top_logprobs: Int | None = Field(
-        None, description="the same, with this many of the likeliest tokens at each place."
-    )
+    top_logprobs: Int | None = Field(None, description="the same, with this many top tokens at each position.")
     stream: bool = Field(False, description="answer with a stream of events.")
     metadata: dict[str, Any] | None = Field(None, description="an object that comes back in the response.")
-    store: bool | None = Field(None, description="has no effect: a response is kept for a while, as every request.")
+    store: bool | None = Field(None, description="has no effect: a response is stored for a while, as every request.")
     tools: list[ResponseTool] | None = Field(None, description="functions that the model may call.")
     tool_choice: ToolChoice = Field(
         None, description='"auto", "none", "required", or the one function that must be called.'
     )
     parallel_tool_calls: Parallel = Field(None, description="whether one answer may have several calls, as in chats.")
     previous_response_id: str | None = Field(
-        None, description="the response that the input goes on from; it must still be kept."
+        None, description="the response that the input continues; it must still be stored."
     )
-    conversation: Any = Field(None, description="refused: conversations are not kept.")
+    conversation: Any = Field(None, description="refused: conversations are not stored.")
     background: bool = Field(
         False, description="the response goes on without readers. Without `stream` the answer comes at once."
     )
@@ -157,18 +153,18 @@ def response_format(text: dict[str, Any] | None) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": form}}
 
 
-def create(body: bytes, serving: Serving) -> Reply:
-    """Go on with a conversation, as OpenAI's responses do: an object, or events."""
+def parse_response(body: bytes, context: RequestContext) -> Reply:
+    """Continue a conversation, as OpenAI's responses: an object, or events."""
     with depth_refused():
         fields = read_fields(body, ResponseFields)
         refuse(fields, "conversation")
-        before = serving.before(fields.previous_response_id) if fields.previous_response_id else []
+        before = context.previous_messages(fields.previous_response_id) if fields.previous_response_id else []
         conversation = [*before, *conversation_of(fields.input)]
         logprobs = LOGPROBS in (fields.include or ()) or fields.top_logprobs is not None
         parsed = parse_one(
             fields,
             fields,
-            serving,
+            context,
             prefix="resp_",
             model=fields.model,
             stream=fields.stream,
@@ -182,8 +178,8 @@ def create(body: bytes, serving: Serving) -> Reply:
     parsed.ignored.extend(f"text.{name}" for name in fields.text or () if name != "format")
     parsed.ignored.extend(["store"] if fields.store is False else [])
 
-    head = _head(parsed.completion.id, serving, fields)
-    make = partial(_Out, head, conversation, parsed.logprobs, parsed.calls)
+    head = _head(parsed.completion.id, context, fields)
+    make = partial(_ResponseBuilder, head, conversation, parsed.logprobs, parsed.calls)
 
     return Reply(
         parsed.completion,
@@ -192,27 +188,27 @@ def create(body: bytes, serving: Serving) -> Reply:
         make,
         parsed.blame,
         parsed.detach,
-        again=make,
-        at_once=fields.background and not fields.stream,
-        keeps=(head, conversation),
+        stored=make,
+        in_background=fields.background and not fields.stream,
+        payload=(head, conversation),
     )
 
 
-def input_tokens(data: bytes, serving: Serving) -> Told:
-    """How many tokens the prompt of such a conversation has."""
+def input_tokens(data: bytes, context: RequestContext) -> JsonAnswer:
+    """Count the tokens of the prompt of such a conversation."""
     fields = read_fields(data, ResponseFields)
     refuse(fields, "conversation", "previous_response_id")
     asked = validate(fields.chat(conversation_of(fields.input)), CompletionFields)
-    return count_prompt(asked, serving, "input", object="response.input_tokens")
+    return count_prompt(asked, context, "input", object="response.input_tokens")
 
 
-def _head(response_id: str, serving: Serving, fields: ResponseFields) -> dict[str, Any]:
-    """The part of a response that doesn't change."""
+def _head(response_id: str, context: RequestContext, fields: ResponseFields) -> dict[str, Any]:
+    """The item of a response that doesn't change."""
     return {
         "id": response_id,
         "object": "response",
-        "created_at": int(serving.now),
-        "model": serving.limits.model,
+        "created_at": int(context.now),
+        "model": context.limits.model,
         "instructions": fields.instructions,
         "max_output_tokens": fields.max_tokens,
         "temperature": fields.temperature,
@@ -230,42 +226,40 @@ def _head(response_id: str, serving: Serving, fields: ResponseFields) -> dict[st
     }
 
 
-class _Out:
-    """Makes one response, from the events of its request. conversation: the messages that it answers."""
+class _ResponseBuilder:
+    """Builds a response from the events of its request. conversation: the messages that it answers."""
 
     def __init__(
         self, head: dict[str, Any], conversation: list[Message], logprobs: bool, calls: CallFormat | None
     ) -> None:
-        self._asked = conversation
+        self._conversation = conversation
         self._id: str = head["id"]
         self._logprobs = logprobs
         self._head = head
-        self._parts = Parts(self._id, calls)
+        self._items = OutputItems(self._id, calls)
         self._error: SrbError | None = None
         self._n_sent = 0
 
     def object(self, events: list[Event]) -> dict[str, Any]:
         """The response of a finished request. Raises `SrbError` if the request failed."""
-        for event in events:
-            for _ in self._parts.take(event):
-                pass
-        return self._over()
+        self._items.take_all(events)
+        return self._final()
 
     def state(self, events: list[Event]) -> dict[str, Any]:
         """The response so far."""
         for event in events:
-            for _ in self._said(event):
+            for _ in self._events(event):
                 pass
-        answer = self._parts.answer
+        answer = self._items.outcome
         if answer.done:
-            return self._over()
-        items = [self._item(part, "in_progress" if part is self._parts.all[-1] else None) for part in self._parts.all]
+            return self._final()
+        items = [self._item(item, "in_progress" if item is self._items.all[-1] else None) for item in self._items.all]
         return self._response("in_progress" if answer.start else "queued", items)
 
     def conversation(self, events: list[Event]) -> list[Message]:
         """The conversation that was sent, and the answer. Raises `InvalidRequestError` if the answer isn't finished."""
         state = self.state(events)
-        if not self._parts.answer.done:
+        if not self._items.outcome.done:
             raise InvalidRequestError(
                 f"response {self._id} is {state['status']}; ask for it until it is completed, or cancel it",
                 param="previous_response_id",
@@ -273,70 +267,70 @@ class _Out:
         items = [
             item | {"content": item["content"][0]["text"]} if "content" in item else item for item in state["output"]
         ]
-        return [*self._asked, *conversation_of([InputItem.model_validate(item) for item in items])]
+        return [*self._conversation, *conversation_of([InputItem.model_validate(item) for item in items])]
 
     def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
         """OpenAI's events for the next events of the engine, in a stream. Each has its number."""
         for event in events:
-            for each in self._said(event):
+            for each in self._events(event):
                 yield each | {"sequence_number": self._n_sent}
                 self._n_sent += 1
 
-    def _said(self, event: Event) -> Iterator[dict[str, Any]]:
+    def _events(self, event: Event) -> Iterator[dict[str, Any]]:
         """OpenAI's events for one event of the engine."""
         if isinstance(event, ErrorEvent):
             self._error = event.error
             return
-        changes = self._parts.take(event)
+        changes = self._items.take(event)
         if isinstance(event, StartEvent):
-            begun = self._response("in_progress", [])
-            yield {"type": "response.created", "response": begun}
-            yield {"type": "response.in_progress", "response": begun}
+            started = self._response("in_progress", [])
+            yield {"type": "response.created", "response": started}
+            yield {"type": "response.in_progress", "response": started}
         for change in changes:
-            yield from self._text(change) if change.part.name is None else self._call(change)
+            yield from self._text(change) if change.item.name is None else self._call(change)
         if isinstance(event, DoneEvent):
-            response = self._over()
+            response = self._final()
             status = response["status"]
             ended = "incomplete" if status == "cancelled" else status  # OpenAI has no event for cancelled responses
             yield {"type": f"response.{ended}", "response": response}
 
-    def _text(self, change: Change) -> Iterator[dict[str, Any]]:
+    def _text(self, change: ItemChange) -> Iterator[dict[str, Any]]:
         """OpenAI's events for a change of a message."""
-        part = change.part
-        place = {"item_id": self._item_id(part), "output_index": part.index, "content_index": 0}
+        item = change.item
+        position = {"item_id": self._item_id(item), "output_index": item.index, "content_index": 0}
         if change.kind == "begin":
-            yield self._item_event("added", part)
-            yield {"type": "response.content_part.added", **place, "part": self._content(Part(0))}
+            yield self._item_event("added", item)
+            yield {"type": "response.content_part.added", **position, "part": self._content(OutputItem(0))}
         elif change.kind == "end":
-            content = self._content(part)
-            yield {"type": "response.output_text.done", **place, "text": part.text, "logprobs": content["logprobs"]}
-            yield {"type": "response.content_part.done", **place, "part": content}
-            yield self._item_event("done", part)
+            content = self._content(item)
+            yield {"type": "response.output_text.done", **position, "text": item.text, "logprobs": content["logprobs"]}
+            yield {"type": "response.content_part.done", **position, "part": content}
+            yield self._item_event("done", item)
         elif change.text or change.tokens:
             shown = content_of(list(change.tokens))
-            yield {"type": "response.output_text.delta", **place, "delta": change.text, "logprobs": shown}
+            yield {"type": "response.output_text.delta", **position, "delta": change.text, "logprobs": shown}
 
-    def _call(self, change: Change) -> Iterator[dict[str, Any]]:
+    def _call(self, change: ItemChange) -> Iterator[dict[str, Any]]:
         """OpenAI's events for a change of a call."""
-        part = change.part
-        place = {"item_id": self._item_id(part), "output_index": part.index}
+        item = change.item
+        position = {"item_id": self._item_id(item), "output_index": item.index}
         if change.kind == "begin":
-            yield self._item_event("added", part)
+            yield self._item_event("added", item)
         elif change.kind == "end":
-            done = {"name": part.name, "arguments": part.text}
-            yield {"type": "response.function_call_arguments.done", **place, **done}
-            yield self._item_event("done", part)
+            done = {"name": item.name, "arguments": item.text}
+            yield {"type": "response.function_call_arguments.done", **position, **done}
+            yield self._item_event("done", item)
         else:
-            yield {"type": "response.function_call_arguments.delta", **place, "delta": change.text}
+            yield {"type": "response.function_call_arguments.delta", **position, "delta": change.text}
 
-    def _over(self) -> dict[str, Any]:
-        """The response of a request whose events have all come."""
-        answer = self._parts.answer
+    def _final(self) -> dict[str, Any]:
+        """The response of a finished request."""
+        answer = self._items.outcome
         stop, done = answer.stop, answer.done
         assert stop
         assert done
         status = {"stop": "completed", "length": "incomplete", "abort": "cancelled"}.get(stop.finish_reason, "failed")
-        response = self._response(status, [self._item(part) for part in self._parts.all])
+        response = self._response(status, [self._item(item) for item in self._items.all])
         if status == "incomplete":
             response["incomplete_details"] = {"reason": "max_output_tokens"}
         if self._error:
@@ -355,26 +349,26 @@ class _Out:
         nothing = {"error": None, "incomplete_details": None, "usage": None}
         return self._head | nothing | {"status": status, "output": output}
 
-    def _item_event(self, kind: str, part: Part) -> dict[str, Any]:
-        item = self._item(part, "in_progress" if kind == "added" else None)
-        return {"type": f"response.output_item.{kind}", "output_index": part.index, "item": item}
+    def _item_event(self, kind: str, item: OutputItem) -> dict[str, Any]:
+        value = self._item(item, "in_progress" if kind == "added" else None)
+        return {"type": f"response.output_item.{kind}", "output_index": item.index, "item": value}
 
-    def _item_id(self, part: Part) -> str:
-        return f"fc_{part.id}" if part.name is not None else f"msg_{self._id.removeprefix('resp_')}"
+    def _item_id(self, item: OutputItem) -> str:
+        return f"fc_{item.id}" if item.name is not None else f"msg_{self._id.removeprefix('resp_')}"
 
-    def _item(self, part: Part, status: str | None = None) -> dict[str, Any]:
-        """A part as an item of the output. status: if left out, it follows from how the answer ended."""
-        stop = self._parts.answer.stop
-        is_last = part is self._parts.all[-1]
+    def _item(self, item: OutputItem, status: str | None = None) -> dict[str, Any]:
+        """The JSON of an item. status: left out, it follows from how the answer ended."""
+        stop = self._items.outcome.stop
+        is_last = item is self._items.all[-1]
         is_cut = is_last and stop is not None and stop.finish_reason != "stop"
         status = status or ("incomplete" if is_cut else "completed")
-        if part.name is None:
-            content = [self._content(part)] if part.text or status != "in_progress" else []
+        if item.name is None:
+            content = [self._content(item)] if item.text or status != "in_progress" else []
             message = {"type": "message", "role": "assistant", "status": status, "content": content}
-            return {"id": self._item_id(part)} | message
-        call = {"type": "function_call", "call_id": part.id, "name": part.name, "arguments": part.text}
-        return {"id": self._item_id(part), "status": status} | call
+            return {"id": self._item_id(item)} | message
+        call = {"type": "function_call", "call_id": item.id, "name": item.name, "arguments": item.text}
+        return {"id": self._item_id(item), "status": status} | call
 
-    def _content(self, part: Part) -> dict[str, Any]:
-        shown = content_of(part.tokens) if self._logprobs else []
-        return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": shown}
+    def _content(self, item: OutputItem) -> dict[str, Any]:
+        shown = content_of(item.tokens) if self._logprobs else []
+        return {"type": "output_text", "text": item.text, "annotations": [], "logprobs": shown}

@@ -1,33 +1,37 @@
-"""The routes of OpenAI. Some answer with native events, too, or with what two other servers tell of a model."""
+"""OpenAI's routes. Completions and chats may answer with native events, too."""
 
 from functools import partial
 
-from srb.wire.embeddings import OPENAI as LIKE_OPENAI
+from srb.wire.embeddings import OPENAI as OPENAI_EMBEDDINGS
 from srb.wire.embeddings import EmbeddingFields
-from srb.wire.openai import completions as models
-from srb.wire.openai import responses
-from srb.wire.openai.completions import read
-from srb.wire.openai.responses import ResponseFields
-from srb.wire.reply import TYPED
+from srb.wire.openai import models, responses
+from srb.wire.openai.chat import parse_chat
+from srb.wire.openai.completions import parse_completion
+from srb.wire.openai.responses import ResponseFields, parse_response
+from srb.wire.reply import SSE_TYPED
 from srb.wire.request.completion import CompletionFields
-from srb.wire.route import Embeds, Generates, Tells, get, post
-from srb.wire.schemas import (
+from srb.wire.route import (
     EVENT_STREAM,
     EVENTS,
     INTEGER,
     OBJECT,
     ONE_OR_MORE,
     STRING,
+    EmbeddingHandler,
+    GenerateHandler,
+    JsonHandler,
     Schema,
-    alike,
     data_of,
+    fields_of,
+    get,
     list_of,
     object_of,
+    post,
 )
 from srb.wire.tokenize import input_tokens
 
 OPENAI = "/openai/v1"
-"""Below this path answers are in OpenAI's format, also where a request leaves fields out."""
+"""Below this path responses are always in OpenAI's format, even if a request doesn't name one."""
 
 
 def _completion(kind: str, **answer: Schema) -> Schema:
@@ -43,7 +47,7 @@ def _completion(kind: str, **answer: Schema) -> Schema:
                 finish_reason={"enum": ["stop", "length", "abort", "error"]},
             )
         ),
-        usage=object_of(**alike(INTEGER, "prompt_tokens completion_tokens total_tokens")),
+        usage=object_of(**fields_of(INTEGER, "prompt_tokens completion_tokens total_tokens")),
     )
 
 
@@ -54,77 +58,77 @@ _MODEL = object_of(id=STRING, object={"const": "model"}, created=INTEGER, owned_
 
 _TEXT = _completion("text_completion", text=STRING, index=INTEGER)
 _CHAT = _completion("chat.completion", index=INTEGER, message=OBJECT)
-_FIRST = "Continue a conversation, in n alternatives: OpenAI's object or chunks, or native events"
 _OTHER = "The same as POST /v1/completions, but with OpenAI's object if neither stream nor model is sent"
 _BASES = ("/v1", OPENAI, "")
-_generates = partial(post, body=CompletionFields, others={EVENTS: EVENT_STREAM}, errors=(404, 501))
+_generates = partial(post, body=CompletionFields, other_schemas={EVENTS: EVENT_STREAM}, errors=(404, 501))
 
 ROUTES = (
-    # Some clients write a slash behind these paths.
-    _generates("/v1/completions", Generates(read, lasts=True), _TEXT, also=("/v1/completions/",)),
+    # Some clients send a slash after these paths.
+    _generates(
+        "/v1/completions", GenerateHandler(parse_completion, replayable=True), _TEXT, aliases=("/v1/completions/",)
+    ),
     _generates(
         f"{OPENAI}/completions",
-        Generates(partial(read, openai=True), lasts=True),
+        GenerateHandler(partial(parse_completion, openai=True), replayable=True),
         _TEXT,
-        says=_OTHER,
-        also=(f"{OPENAI}/completions/",),
+        summary=_OTHER,
+        aliases=(f"{OPENAI}/completions/",),
     ),
     _generates(
         "/v1/chat/completions",
-        Generates(partial(read, chat=True), lasts=True),
+        GenerateHandler(parse_chat, replayable=True),
         _CHAT,
-        says=_FIRST,
-        also=tuple(f"{base}/chat/completions{end}" for base in _BASES for end in ("", "/") if base + end != "/v1"),
-        also_says="The same as POST /v1/chat/completions",
+        aliases=tuple(f"{base}/chat/completions{end}" for base in _BASES for end in ("", "/") if base + end != "/v1"),
+        alias_summary="The same as POST /v1/chat/completions",
     ),
     post(
         "/v1/responses",
-        Generates(responses.create, TYPED),
+        GenerateHandler(parse_response, SSE_TYPED),
         RESPONSE,
-        others=RESPONSE_EVENTS,
+        other_schemas=RESPONSE_EVENTS,
         body=ResponseFields,
-        also=(f"{OPENAI}/responses", "/responses"),
-        also_says="The same",
+        aliases=(f"{OPENAI}/responses", "/responses"),
+        alias_summary="The same",
     ),
     post(
         "/v1/responses/input_tokens",
-        Tells(responses.input_tokens),
+        JsonHandler(responses.input_tokens),
         _COUNTED,
         body=ResponseFields,
-        also=(f"{OPENAI}/responses/input_tokens", "/responses/input_tokens"),
+        aliases=(f"{OPENAI}/responses/input_tokens", "/responses/input_tokens"),
     ),
     post(
         "/v1/chat/completions/input_tokens",
-        Tells(input_tokens),
+        JsonHandler(input_tokens),
         _COUNTED,
         body=CompletionFields,
-        also=("/chat/completions/input_tokens",),
-        also_says="The same as with /v1 before it",
+        aliases=("/chat/completions/input_tokens",),
+        alias_summary="The same as with /v1 before it",
     ),
     post(
         "/v1/embeddings",
-        Embeds(LIKE_OPENAI),
+        EmbeddingHandler(OPENAI_EMBEDDINGS),
         ONE_OR_MORE,
         body=EmbeddingFields,
-        says="The embeddings of texts, with --embeddings",
-        also=(f"{OPENAI}/embeddings",),
+        summary="Make embeddings of texts, with --embeddings",
+        aliases=(f"{OPENAI}/embeddings",),
     ),
     get(
         "/v1/models",
-        Tells(models.models),
+        JsonHandler(models.models),
         data_of(_MODEL),
-        also=tuple(f"{base}/models{end}" for base in _BASES for end in ("", "/") if base + end != "/v1"),
-        also_says="The same as GET /v1/models",
+        aliases=tuple(f"{base}/models{end}" for base in _BASES for end in ("", "/") if base + end != "/v1"),
+        alias_summary="The same as GET /v1/models",
     ),
     get(
         "/v1/models/{id:.+}",  # a model's name may have slashes
-        Tells(models.one_model),
+        JsonHandler(models.one_model),
         _MODEL,
         errors=(404,),
-        also=(f"{OPENAI}/models/{{id:.+}}",),
-        also_says="The same as GET /v1/models/{id}",
+        aliases=(f"{OPENAI}/models/{{id:.+}}",),
+        alias_summary="The same as GET /v1/models/{id}",
     ),
-    get("/v1/model/list", Tells(models.models), data_of(_MODEL), says="The model, as TabbyAPI has it"),
-    get("/v1/model", Tells(models.model_card), _MODEL),
-    get("/v1/internal/model/info", Tells(models.model_info), object_of(model_name=STRING)),
+    get("/v1/model/list", JsonHandler(models.models), data_of(_MODEL), summary="Show the model, as in TabbyAPI"),
+    get("/v1/model", JsonHandler(models.model_card), _MODEL),
+    get("/v1/internal/model/info", JsonHandler(models.model_info), object_of(model_name=STRING)),
 )

@@ -11,11 +11,11 @@ from srb.engine.validation.exclusions import SEARCHES, hinders_ahead
 from srb.engine.validation.fields import meanings
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
-from srb.wire.native.stories import Id, Text
 from srb.wire.request.body_fields import Float, Int
 from srb.wire.request.fields import BEAM_FIELDS, BRIDGE_FIELDS, SamplingFields
 from srb.wire.request.messages import Message
 from srb.wire.request.read import show
+from srb.wire.stories import Id, Text
 from srb.wire.tokens import MAX_BIASED_TEXTS, Tokenize, join_tokens
 from srb.wire.tools.offered import ToolFields
 

@@ -10,9 +10,9 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import CONSTRAINTS, SAMPLERS, SamplingParams, in_lark
 from srb.engine.validation.fields import meanings
 from srb.errors import InvalidRequestError
-from srb.wire.native.stories import Text
 from srb.wire.request.body_fields import BodyFields, Breakers, Float, Int, Phrases, Strings, TokenIdReport, as_list
 from srb.wire.request.constraints import KINDS, as_schema, of_response_format, of_structured_outputs
+from srb.wire.stories import Text
 from srb.wire.tokens import Tokenize, biases_of, is_text, join_tokens
 
 REPLACED_BY_MIROSTAT = {

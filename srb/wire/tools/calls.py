@@ -1,4 +1,8 @@
-"""Reads the calls of tools out of a model's text, while the text comes."""
+"""Function calls in a model's text: how a chat template writes them, and a parser for text as it arrives.
+
+`call_format` learns the format from the chat template: it renders a call with a known name and known arguments, and
+takes the text around them. So no list of models is needed, and the format is the one that the model sees in prompts.
+"""
 
 import hashlib
 import json
@@ -10,10 +14,6 @@ from typing import Any, Literal
 from srb.engine.model import ChatTemplate
 from srb.errors import InvalidRequestError
 
-# Finds out from a model's chat template how the model writes calls of tools. Pure functions. The template is asked
-# to write a call with a known name and known arguments. The text around these is the format. So no list of models is
-# needed, and the format is the one that the model sees in its prompts.
-
 _CONTENT = "\N{SECTION SIGN}"  # no template has this character
 _NAMES = ("srb_probe_a", "srb_probe_b")
 _ARGUMENTS = {"srb_key": "srb_value"}
@@ -24,9 +24,13 @@ _ID = "000000000"  # Mistral's templates take nine letters and digits, and nothi
 class CallFormat:
     """Calls are written as `begin`, a name, `middle`, arguments in JSON, and `end`.
 
-    again: written in place of `end` if another call follows, up to the name of that call; None: there can't be another.
-    as_text: whether the template takes the arguments of earlier calls as JSON text, not as an object.
-    is_native: whether the template itself writes calls in this format.
+    Attributes:
+        begin: The text before the name.
+        middle: The text between name and arguments.
+        end: The text after the arguments.
+        again: What replaces `end` if another call follows, up to that call's name. None: there can't be another.
+        as_text: Whether the template takes the arguments of earlier calls as JSON text, not as an object.
+        is_native: Whether the template itself writes calls in this format.
     """
 
     begin: str
@@ -60,7 +64,7 @@ PLAIN = CallFormat(
     again='}\n</tool_call>\n<tool_call>\n{"name": "',
     is_native=False,
 )
-"""The most common format. It is for templates that don't know tools, or whose format `CallFormat` can't describe."""
+"""The most common format, for templates without tools, or whose format `CallFormat` can't describe."""
 
 
 def arguments_text(arguments: Any) -> str:
@@ -70,24 +74,24 @@ def arguments_text(arguments: Any) -> str:
 
 def call_format(template: ChatTemplate) -> CallFormat:
     """The format in which a template writes calls, or `PLAIN`."""
-    if "tools" not in template.source or _NAMES[0] not in (_written(template) or ""):
+    if "tools" not in template.source or _NAMES[0] not in (_render(template) or ""):
         return PLAIN
-    one = _written(template, _calling(1, _ARGUMENTS))
+    one = _render(template, _calling(1, _ARGUMENTS))
     # A template that wants text either fails for an object, or writes it in Python's notation.
     as_text = one is None or str(_ARGUMENTS) in one
     arguments: Any = json.dumps(_ARGUMENTS) if as_text else _ARGUMENTS
-    answered, one = _written(template, {"content": _CONTENT}), _written(template, _calling(1, arguments))
+    answered, one = _render(template, {"content": _CONTENT}), _render(template, _calling(1, arguments))
     if answered is None or one is None:
         return PLAIN
-    start = _before_tag(one[: _alike(answered, one)])  # the two texts may differ from the middle of a tag on
-    end = len(one) - _alike(answered[::-1], one[::-1])
-    written = f"(.+?){_NAMES[0]}(.+?){re.escape(json.dumps(_ARGUMENTS))}(.*)"
-    found = re.fullmatch(written, one[start:end], re.DOTALL)
+    start = _before_tag(one[: _common_length(answered, one)])  # the two texts may differ from the middle of a tag on
+    end = len(one) - _common_length(answered[::-1], one[::-1])
+    pattern = f"(.+?){_NAMES[0]}(.+?){re.escape(json.dumps(_ARGUMENTS))}(.*)"
+    found = re.fullmatch(pattern, one[start:end], re.DOTALL)
     if not found:
         return PLAIN
     begin, middle, rest = found.groups()
     between = re.escape(json.dumps(_ARGUMENTS)) + f"(.+?){_NAMES[1]}"
-    again = re.search(between, _written(template, _calling(2, arguments)) or "", re.DOTALL)
+    again = re.search(between, _render(template, _calling(2, arguments)) or "", re.DOTALL)
     return CallFormat(begin.lstrip(), middle, rest[: _before_tag(rest)].rstrip(), again and again[1], as_text)
 
 
@@ -101,8 +105,8 @@ def _calling(n: int, arguments: Any) -> dict[str, Any]:
     return {"content": "", "tool_calls": calls}
 
 
-def _written(template: ChatTemplate, answer: dict[str, Any] | None = None) -> str | None:
-    """What the template makes of a conversation with tools and this answer of the assistant. None if it fails."""
+def _render(template: ChatTemplate, answer: dict[str, Any] | None = None) -> str | None:
+    """A conversation with tools and this answer, rendered by the template. None if it fails."""
     answers = [{"role": "assistant"} | answer] if answer else []
     try:
         return template.render([{"role": "user", "content": "."}, *answers], {}, _TOOLS)
@@ -110,8 +114,8 @@ def _written(template: ChatTemplate, answer: dict[str, Any] | None = None) -> st
         return None
 
 
-def _alike(one: str, other: str) -> int:
-    """The length of the beginning that two texts have in common."""
+def _common_length(one: str, other: str) -> int:
+    """The length of the common prefix of two texts."""
     return next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
@@ -132,9 +136,9 @@ _LETTERS = string.digits + string.ascii_letters
 
 @dataclass(frozen=True)
 class Delta:
-    """The next piece of an answer: text that is no call, the name of a call that begins, or a piece of its arguments.
+    """A part of an answer: text, the name of a call that begins, or a part of its arguments.
 
-    call: the number of the call, or None for text.
+    call: the number of the call; None for text.
     """
 
     kind: Literal["text", "name", "arguments"]
@@ -143,10 +147,7 @@ class Delta:
 
 
 class CallReader:
-    """Reads the text of one alternative.
-
-    n_calls: how many calls have begun.
-    """
+    """Parses the text of an alternative into text and calls. n_calls: how many calls have begun."""
 
     def __init__(self, form: CallFormat) -> None:
         self.n_calls = 0
@@ -155,8 +156,8 @@ class CallReader:
         self._again = (
             re.compile(f"{re.escape(form.again)}(.+?){re.escape(form.middle)}", re.DOTALL) if form.again else None
         )
-        self._held = ""
-        self._said = False
+        self._buffer = ""
+        self._has_text = False
         self._json: _JsonEnd | None = None
 
     @property
@@ -165,19 +166,19 @@ class CallReader:
         return self.n_calls > 0 and self._json is None
 
     def push(self, text: str) -> list[Delta]:
-        """The pieces that the next piece of text adds. Text that may be the beginning of a call is kept back."""
-        self._held += text
+        """Parses the next text. Text that may be the beginning of a call is buffered."""
+        self._buffer += text
         result: list[Delta] = []
         while more := self._read():
             result += more
         return [delta for delta in result if delta.text]
 
     def flush(self) -> list[Delta]:
-        """The text that was kept back, when no more comes. The characters around calls don't count as text."""
-        return [Delta("text", self._held)] if self._held and not self.n_calls else []
+        """The buffered text, when no more follows. The characters around calls don't count as text."""
+        return [Delta("text", self._buffer)] if self._buffer and not self.n_calls else []
 
     def _read(self) -> list[Delta]:
-        """The next pieces of the held text. Empty if more text has to come first."""
+        """Parses some of the buffer. Empty if more text is needed."""
         if self._json:
             return self._arguments(self._json)
         if self.n_calls:
@@ -185,43 +186,43 @@ class CallReader:
         return self._text()
 
     def _text(self) -> list[Delta]:
-        at = self._held.find(self._form.begin)
-        if at >= 0 and (self._form.trigger or (at == 0 and not self._said)):
-            before, self._held = self._held[:at].rstrip(), self._held[at:]
+        at = self._buffer.find(self._form.begin)
+        if at >= 0 and (self._form.trigger or (at == 0 and not self._has_text)):
+            before, self._buffer = self._buffer[:at].rstrip(), self._buffer[at:]
             return [Delta("text", before), *self._call(self._opening)] if before else self._call(self._opening)
-        shown = len(self._held) - self._undecided()
-        text, self._held = self._held[:shown], self._held[shown:]
-        self._said = self._said or bool(text)
+        shown = len(self._buffer) - self._undecided()
+        text, self._buffer = self._buffer[:shown], self._buffer[shown:]
+        self._has_text = self._has_text or bool(text)
         return [Delta("text", text)] if text else []
 
     def _undecided(self) -> int:
-        """How many characters at the end of the held text may be the beginning of a call, or spaces before one."""
+        """How many characters at the end of the buffer may be the beginning of a call, or spaces before one."""
         begin = self._form.begin
         if not self._form.trigger:
-            return len(self._held) if not self._said and begin.startswith(self._held) else 0
-        length = next((n for n in range(len(begin) - 1, 0, -1) if self._held.endswith(begin[:n])), 0)
-        before = self._held[: len(self._held) - length]
+            return len(self._buffer) if not self._has_text and begin.startswith(self._buffer) else 0
+        length = next((n for n in range(len(begin) - 1, 0, -1) if self._buffer.endswith(begin[:n])), 0)
+        before = self._buffer[: len(self._buffer) - length]
         return length + len(before) - len(before.rstrip())
 
     def _call(self, opening: re.Pattern[str]) -> list[Delta]:
-        found = opening.match(self._held)
+        found = opening.match(self._buffer)
         if not found:
             return []
-        self._held = self._held[found.end() :]
+        self._buffer = self._buffer[found.end() :]
         self.n_calls += 1
         self._json = _JsonEnd()
         return [Delta("name", found[1], self.n_calls - 1)]
 
     def _arguments(self, json_end: "_JsonEnd") -> list[Delta]:
-        end = json_end.find(self._held)
-        piece, self._held = self._held[:end], self._held[end:]
+        end = json_end.find(self._buffer)
+        text, self._buffer = self._buffer[:end], self._buffer[end:]
         if json_end.is_found:
             self._json = None
-        return [Delta("arguments", piece, self.n_calls - 1)] if piece else []
+        return [Delta("arguments", text, self.n_calls - 1)] if text else []
 
 
 class _JsonEnd:
-    """Finds the end of a JSON object that comes in pieces."""
+    """Finds the end of a JSON object whose text arrives in parts."""
 
     def __init__(self) -> None:
         self.is_found = False
@@ -230,7 +231,7 @@ class _JsonEnd:
         self._escaped = False
 
     def find(self, text: str) -> int:
-        """How many characters of the next piece belong to the object."""
+        """How many characters of the next text belong to the object."""
         for place, char in enumerate(text):
             if self._escaped:
                 self._escaped = False
@@ -250,6 +251,6 @@ class _JsonEnd:
 
 
 def call_id(request_id: str, index: int, call: int) -> str:
-    """The id of a call: nine letters and digits, as Mistral's are. It is the same each time the request is read."""
+    """The id of a call: nine letters and digits, as Mistral's. It is the same whenever the request is read."""
     number = int.from_bytes(hashlib.sha256(f"{request_id}/{index}/{call}".encode()).digest()[:8])
     return "".join(_LETTERS[number // 62**place % 62] for place in range(9))

@@ -1,4 +1,4 @@
-"""OpenAI's tools: reads the functions that a request offers, and makes a grammar of the calls that it allows."""
+"""OpenAI's tools: parses the functions of a request, and makes a grammar of the calls that it allows."""
 
 import json
 import re
@@ -13,8 +13,6 @@ from srb.llama.grammar.json_schema import as_lark, closed, corrected, unenforced
 from srb.wire.request.read import show
 from srb.wire.tools.calls import PLAIN, CallFormat
 
-# Writes tools, calls and results as texts, for chat templates that don't know tools. Pure functions.
-
 _DESCRIPTION = """\
 You can call tools. Each line describes one:
 <tools>
@@ -25,9 +23,9 @@ To call one, write its name and its arguments like this:
 
 
 def without_tools(conversation: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The conversation with its calls and results written as texts.
+    """The conversation with calls and results as text, for chat templates without tools.
 
-    The descriptions of the tools go to the end of its first system message, or into a new one.
+    The descriptions of the tools go to the end of the first system message, or into a new one.
     """
     result: list[dict[str, Any]] = []
     after_result = False
@@ -61,7 +59,7 @@ class FunctionFields(BaseModel):
     """A function that the model may call."""
 
     name: Name = Field(description="its name.")
-    description: str | None = Field(None, description="what the model should know of it.")
+    description: str | None = Field(None, description="what it does, for the model to read.")
     parameters: dict[str, Any] | None = Field(
         None, description="the JSON schema of its arguments, which every call matches; left out: it has none."
     )
@@ -79,8 +77,10 @@ class ToolFields(BaseModel):
 class Tools:
     """The functions that the model may call.
 
-    functions: in OpenAI's notation, as templates take them. required: whether there must be a call. parallel: whether
-    there may be several; None: if the model's template can write several.
+    Attributes:
+        functions: The functions in OpenAI's notation, as templates take them.
+        required: Whether there must be a call.
+        parallel: Whether there may be several calls. None: if the template can write several.
     """
 
     functions: tuple[dict[str, Any], ...]
@@ -93,10 +93,7 @@ class Tools:
         return [{"type": "function", "function": function} for function in self.functions]
 
     def constrain(self, params: SamplingParams, form: CallFormat) -> SamplingParams:
-        """The parameters with a grammar, by which an alternative may or must call functions.
-
-        Raises `InvalidRequestError`.
-        """
+        """The parameters with a grammar of the calls. Raises `InvalidRequestError` if there is a grammar already."""
         for name in CONSTRAINTS:
             if name != "json_schema" and getattr(params, name) is not None:
                 raise InvalidRequestError(
@@ -104,10 +101,10 @@ class Tools:
                     'or send "tool_choice": "none"',
                     param=name,
                 )
-        return replace(params, json_schema=None, grammar=in_lark(self._rules(form, params.json_schema)))
+        return replace(params, json_schema=None, grammar=in_lark(self._grammar(form, params.json_schema)))
 
     def blame(self, error: InvalidRequestError) -> InvalidRequestError:
-        """The engine's error for a request that `constrain` made, changed to name the tool with wrong parameters."""
+        """Translates the engine's error about the grammar of `constrain`: names the tool with wrong parameters."""
         line = re.search(r"at (\d+)\(\d+\): (.*)", error.message) if error.param == "grammar" else None
         if not line:
             return error
@@ -119,15 +116,15 @@ class Tools:
 
     @property
     def unenforced(self) -> list[str]:
-        """The rules in the functions' schemas that aren't enforced, as names for `ignored`."""
+        """The keywords in the functions' schemas that aren't enforced, as names for `ignored`."""
         return [
             f"tools.{function['name']}.{name}"
             for function in self.functions
             for name in unenforced(function["parameters"])
         ]
 
-    def _rules(self, form: CallFormat, answer: str | None) -> str:
-        """The rules of an answer: calls, or text if no call is required. answer: the text's JSON schema, if any."""
+    def _grammar(self, form: CallFormat, answer: str | None) -> str:
+        """The grammar of an answer: calls, or text if none is required. answer: the text's JSON schema, if any."""
         several = form.again is not None and (form.is_native if self.parallel is None else self.parallel)
         again = f" ({_text(form.again or '')} call)*" if several else ""
         rules = [  # each function has a line of its own, whose number `blame` finds in an error

@@ -1,4 +1,4 @@
-"""The fields in the bodies of the routes for stories."""
+"""The bodies of the routes for stories."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -29,7 +29,7 @@ Text = Annotated[str, AfterValidator(_check_unicode)]
 Id = Annotated[Int, Field(ge=0, le=MAX_ID)]
 Tokens = list[Annotated[int, Field(ge=0, lt=2**31)]]
 
-_CONTEXT = "what stands beside the story: an object of any fields, kept as it is. It replaces the one that was there."
+_CONTEXT = "an object of any fields, stored with the story unchanged. It replaces the previous one."
 
 
 class _Fields(BaseModel):
@@ -45,27 +45,27 @@ class NodeFields(_Fields):
     """The body of `POST /v1/stories/{story}/nodes`."""
 
     parent: Id | None = Field(
-        None, description="the id of the node that this one goes on from. Left out: this node begins the story."
+        None, description="the id of the node that this one continues. Left out: this node begins the story."
     )
     text: Text = Field(description="the text of the node.")
-    author: Literal["person", "model"] = Field("person", description="who has written the node.")
+    author: Literal["person", "model"] = Field("person", description="who wrote the node.")
     notes: Text | None = Field(None, description="a note about the node.")
     tokens: Tokens | None = Field(None, description="the ids of the tokens of exactly this text, if they are known.")
     kept: bool | None = Field(None, description="true: it was chosen; false: it was discarded.")
     label: Text | None = Field(None, description="a name for the node.")
     request: Text | None = Field(None, description="the id of the request that the node comes from.")
     index: Id | None = Field(None, description="the index of the alternative in this request.")
-    seed: Id | None = Field(None, description="the seed that the text was drawn with.")
+    seed: Id | None = Field(None, description="the seed that the text was sampled with.")
     settings: Object | None = Field(
-        None, description="the settings that the text was drawn with, without those at their defaults."
+        None, description="the settings that the text was sampled with, without those at their defaults."
     )
     length: Id | None = Field(None, description="how many tokens were generated.")
     finish_reason: Literal["stop", "length", "abort", "error"] | None = Field(None, description="why the text ended.")
     stop_reason: Text | None = Field(
-        None, description="the stop string at which the text ended, or why somebody ended it."
+        None, description="the stop string at which the text ended, or why it was aborted."
     )
     suffix_logprob: Float | None = Field(
-        None, le=0, description="of a bridge, the natural logarithm of the probability of what it leads to."
+        None, le=0, description="of a bridge, the log-probability (natural) of the text that it leads to."
     )
     created: Id | None = Field(None, description="when it was written, in seconds since 1970. Left out: now.")
 
@@ -77,14 +77,14 @@ class ImportedNodeFields(NodeFields):
         None, description="an id that the `parent` of other nodes names; the node gets a new one."
     )
     parent: Id | Text | None = Field(  # type: ignore[assignment]
-        None, description="the id of the node that this one goes on from. Left out: this node begins the story."
+        None, description="the id of the node that this one continues. Left out: this node begins the story."
     )
     change: Any = Field(None, description="has no effect.")
     ends_at: Any = Field(None, description="has no effect: the text ends there already.")
 
 
 class StoryFields(_Fields):
-    """The body of `POST /v1/stories`: a title, or all that `GET /v1/stories/{story}` shows of another one."""
+    """The body of `POST /v1/stories`: a title, or a story as `GET /v1/stories/{story}` shows it."""
 
     title: Text = Field("", max_length=MAX_TITLE_CHARS, description="the title of the story.")
     context: Object | None = Field(None, description=_CONTEXT)
@@ -115,6 +115,6 @@ class RemarkFields(_Fields):
     notes: Text | None = Field(None, description="a note about the node.")
     ends_at: Id | None = Field(
         None,
-        description="how many characters of its text belong to the story: the node ends there. What is behind isn't "
-        "shown, and isn't in the prompts of those that go on from it.",
+        description="how many characters of its text belong to the story: the node ends there. The rest isn't shown, "
+        "and isn't in the prompts of nodes that continue this one.",
     )

@@ -1,0 +1,107 @@
+"""Error responses: middleware that turns errors into JSON, in the format of each path."""
+
+import errno
+import logging
+import re
+import uuid
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from srb.errors import (
+    AuthenticationError,
+    MethodNotAllowedError,
+    NotFoundError,
+    SrbError,
+    UnavailableError,
+    UnsupportedMediaTypeError,
+)
+from srb.server.http.connections import CONNECTIONS
+from srb.serving.logs import logfmt, loggable
+from srb.wire.route import SRB_ERRORS, ErrorFormat
+
+logger = logging.getLogger("srb")
+
+ERROR_FORMATS: web.AppKey[dict[tuple[str, str], ErrorFormat]] = web.AppKey("error_formats")
+"""The formats of errors, by method and path. The default is `SRB_ERRORS`."""
+
+
+def route_of(request: web.Request) -> str | None:
+    """The request's route, for the log: the path itself may contain a key. None if no route matches."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource else None
+
+
+@web.middleware
+async def error_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Middleware: answers with the error that a handler raises, or cuts the connection if a response has begun."""
+    try:
+        return await handler(request)
+    except SrbError as error:
+        _raise_if_started(request, error)
+        return _log_and_answer(request, error)
+    except web.HTTPNotFound:
+        return _log_and_answer(request, NotFoundError(f"there is no {request.path}"))
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        response = _log_and_answer(
+            request, MethodNotAllowedError(f"{request.path} takes {allowed}, not {request.method}")
+        )
+        response.headers["Allow"] = allowed
+        return response
+    except (web.HTTPException, ConnectionError):  # aiohttp answers its own errors
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            log = request.app[CONNECTIONS].log
+            log.log(logging.WARNING, "%s %s failed: %s", request.method, route_of(request), error.strerror)
+            _raise_if_started(request, error)
+            return error_response(request, UnavailableError("the server has too many open files; try again soon"))
+        error_id = uuid.uuid4().hex
+        logger.exception("internal error %s in %s %s", error_id, request.method, route_of(request))
+        _raise_if_started(request, error)
+        return error_response(request, SrbError(f"internal error; the server's log has it under {error_id}"))
+
+
+def _raise_if_started(request: web.Request, error: Exception) -> None:
+    """Raises `ConnectionResetError` if a response has begun: a second one would be sent inside its body."""
+    if request.writer.output_size:
+        raise ConnectionResetError("the response had begun") from error
+
+
+def _log_and_answer(request: web.Request, error: SrbError) -> web.Response:
+    """Answers with an error, and logs it."""
+    line = logfmt(
+        event="error",
+        method=request.method,
+        path=route_of(request),
+        status=error.status,
+        code=error.code,
+        param=re.split(r"\W", error.param)[0] if error.param else None,  # names that clients sent may follow
+        message=loggable(error),
+    )
+    logger.info("%s", line)
+    return error_response(request, error)
+
+
+def error_response(
+    request: web.Request, error: SrbError, body: dict[str, Any] | None = None, status: int | None = None
+) -> web.Response:
+    """A response with an error, in the format of the path.
+
+    Args:
+        request: The request.
+        error: The error.
+        body: Other fields of the response.
+        status: The HTTP status, if it isn't the error's own.
+    """
+    headers = {}
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, AuthenticationError):
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, UnsupportedMediaTypeError):
+        headers["Accept-Encoding"] = "identity"
+    form = request.app[ERROR_FORMATS].get((request.method, request.path), SRB_ERRORS)
+    return web.json_response((body or {}) | form.to_json(error), status=status or error.status, headers=headers)

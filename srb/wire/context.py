@@ -1,0 +1,116 @@
+"""`RequestContext`: what a body parser may know of the server and the caller."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from srb.engine.events import AbortReason
+from srb.engine.model import ChatTemplate, Embedder, Tokenizer
+from srb.engine.request import CompletionRequest
+from srb.engine.stats import EngineStats
+from srb.errors import InvalidRequestError
+from srb.serving.health import Health
+from srb.wire.limits import Limits
+from srb.wire.request.media import Take, not_here
+from srb.wire.request.messages import Message
+from srb.wire.request.stored_texts import PathTo, TextsOf, no_stories, nothing_kept
+from srb.wire.tokens import Vocabulary
+
+JsonAnswer = tuple[Any, list[str]]
+"""The JSON of a response, and the names of the body's fields that have no effect."""
+
+Abort = Callable[[str, int | None, AbortReason], bool]
+"""Ends a request, or one alternative of it: `EngineClient.abort`."""
+
+State = TypeVar("State")
+
+
+class EngineInfo(Protocol):
+    """The part of `EngineClient` that wire formats read. Facts about the model raise `UnavailableError` until it's
+    loaded."""
+
+    @property
+    def health(self) -> Health: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def chat_template(self) -> ChatTemplate | None: ...
+    @property
+    def n_cells(self) -> int: ...
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def embedder(self) -> Embedder | None: ...
+    @property
+    def media_kinds(self) -> Collection[str]: ...
+    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]: ...
+
+
+def no_responses(response_id: str) -> list[Message]:
+    """The default of `RequestContext.previous_messages`. Always raises `InvalidRequestError`."""
+    raise InvalidRequestError(f"there is no response {response_id:.100}", param="previous_response_id")
+
+
+@dataclass(frozen=True)
+class RequestContext:
+    """What a body parser may know besides the body.
+
+    Attributes:
+        limits: The server's settings.
+        engine: The engine.
+        now: When the request arrived, in seconds since 1970.
+        created: When the server started, in seconds since 1970.
+        version: The version of srb.
+        owner: Who sent the request; None if the server has no API keys.
+        has_keys: Whether the server has API keys.
+        path_params: The parameters of the path, by name.
+        states: What formats remember between requests, by class; see `state`.
+        call_in_loop: Calls a function in the event loop, with an `Abort` and the other arguments, and returns its
+            result. A body may be parsed several times, but the function is called once: equal calls are one call.
+        path_to: Returns the prompt that continues a node of a story.
+        texts_of: Returns the texts of stored requests.
+        take: Turns a prompt of texts, images and sounds into tokens and media.
+        previous_messages: Returns the conversation that ends with a response. Raises `InvalidRequestError` if that
+            isn't stored.
+        original: The request that this body became before the server restarted; the response is to this request.
+    """
+
+    limits: Limits
+    engine: EngineInfo
+    now: float
+    created: float
+    version: str
+    owner: str | None = None
+    has_keys: bool = False
+    path_params: Mapping[str, str] = field(default_factory=dict)
+    states: dict[Callable[[], Any], Any] = field(default_factory=dict)
+    call_in_loop: Callable[[tuple[Any, ...]], Any] = lambda _call: None
+    path_to: PathTo = no_stories
+    texts_of: TextsOf = nothing_kept
+    take: Take = not_here
+    previous_messages: Callable[[str], list[Message]] = no_responses
+    original: CompletionRequest | None = None
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary of the loaded model. Raises `UnavailableError` before the model is loaded."""
+        engine = self.engine
+        return Vocabulary(self.limits.model, engine.tokenizer, engine.chat_template, engine.n_cells)
+
+    @property
+    def stats(self) -> EngineStats:
+        """The statistics of the engine. Raises `UnavailableError` before the model is loaded."""
+        _ = self.engine.tokenizer
+        stats = self.engine.health.stats
+        assert stats is not None, "there are some as soon as the model is loaded"
+        return stats
+
+    @property
+    def fingerprint(self) -> str:
+        """`system_fingerprint`: name and version of the program, and the backend's own fingerprint."""
+        return "-".join(filter(None, ("srb", self.version, self.engine.fingerprint)))
+
+    def state(self, kind: Callable[[], State]) -> State:
+        """The server's one object of this class. The first call makes it."""
+        found: State = self.states.setdefault(kind, kind())
+        return found
