@@ -20,7 +20,7 @@ from web.conftest import ARGUMENTS, CHROMIUM
 
 from srb.server import openapi
 from srb.server.app import ROUTES
-from srb.server.routes import page
+from srb.server.routes import about
 from srb.server.routes.mount import resources_of
 from srb.wire.limits import Limits
 
@@ -106,7 +106,7 @@ async def main() -> None:
     app.router.add_post("/v1/completions", completions)
     app.router.add_get("/openapi.json", describe)
     app.router.add_get("/health", health)
-    for each in resources_of(page.ROUTES):
+    for each in resources_of(tuple(each for each in about.ROUTES if each.handler in (about.index, about.page_file))):
         app.router.register_resource(each)
     runner = web.AppRunner(app)
     await runner.setup()

@@ -128,7 +128,7 @@ def read_hosts(settings: Settings) -> Hosts:
 async def check_host(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Raises `MisdirectedRequestError` if the Host isn't allowed. Without a Host, no browser sent the request."""
     hosts, host = request.app[HOSTS], request.headers.get(hdrs.HOST, "")
-    if (hosts.everywhere or _is_loopback(request)) and not _is_known(host, hosts.names):
+    if (hosts.everywhere or is_loopback(request)) and not _is_known(host, hosts.names):
         raise MisdirectedRequestError(
             f"the Host {show(host)} isn't one of this server's names; if it should be, start the server with "
             "--allowed-hosts and that name, or use localhost or an IP address"
@@ -156,7 +156,7 @@ def _is_known(host: str, names: frozenset[str]) -> bool:
     return True
 
 
-def _is_loopback(request: web.Request) -> bool:
+def is_loopback(request: web.Request) -> bool:
     address = request.transport.get_extra_info("sockname") if request.transport else None
     return isinstance(address, tuple) and ipaddress.ip_address(address[0]).is_loopback
 

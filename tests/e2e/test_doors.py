@@ -74,7 +74,7 @@ def test_a_server_for_everybody_says_so(tmp_path: Path) -> None:
     key = ["--api-key", "sk-given"]
     for host, options, warned in (("0.0.0.0", [], True), ("0.0.0.0", key, False), ("127.0.0.1", [], False)):
         with run(["-m", model, "--host", host, *options], tmp_path / "log"):
-            assert ("--api-key asks for a key" in (tmp_path / "log").read_text()) == warned
+            assert ("set --api-key to require a key" in (tmp_path / "log").read_text()) == warned
 
 
 @pytest.mark.parametrize(

@@ -36,13 +36,13 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
         linger: float = 0,
         model: str = "fake",
         history: History | HistoryError | None = None,
-        open_again: Callable[[], History] | None = None,
+        reopen: Callable[[], History] | None = None,
         slot_folder: Path | None = None,
         fetch: Any = None,
         shares_prompts: bool = False,
         **options: Any,
     ) -> Client:
-        history_service = HistoryService(history, open_again)
+        history_service = HistoryService(history, reopen)
         engine = AsyncEngine(lambda _progress: backend, record=history_service.record, **options)
         engine.start()
         engines.append(engine)

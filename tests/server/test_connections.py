@@ -22,10 +22,9 @@ from waiting import Clock, until
 from srb.errors import SettingsError
 from srb.options.settings import Settings
 from srb.server.app import SERVER_OPTIONS, create_app
-from srb.server.http import runner as runner_module
 from srb.server.http.connections import Connections, address_of, read_limits
-from srb.server.run.listen import Runner
-from srb.server.run.listen import tls_context
+from srb.server.run import listen
+from srb.server.run.listen import Runner, tls_context
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
 
@@ -174,7 +173,7 @@ async def test_headers_must_come_soon(sent: bytes, caplog: pytest.LogCaptureFixt
         await clock.forward(4, by=1)
         await client.closed()
         assert server.connections.closed["timeout"] == 1
-        assert "no request came within 30 s (--receive-timeout)" in caplog.text
+        assert "no request arrived within 30 s (--receive-timeout)" in caplog.text
 
 
 async def test_an_idle_connection_is_closed_and_a_running_stream_is_not() -> None:
@@ -287,7 +286,7 @@ async def test_at_the_limit_of_open_files_accepting_pauses_and_the_log_says_so_o
         await clock.forward(15)
         assert (await (await server.open(HEALTH)).answer())[0] == 200
         lines = [line for line in caplog.messages if "Too many" in line]
-        text = "no connection can be accepted: Too many open files"
+        text = "can't accept connections: Too many open files"
         assert lines == [text, f"{text} (3 such lines in 10 s)"]
 
 
@@ -303,7 +302,7 @@ async def test_a_file_that_can_not_be_opened_now_is_a_503(
         for _ in range(3):
             status, body = await client.answer()
             assert (status, json.loads(body)["error"]["code"]) == (503, "unavailable")
-    assert [line for line in caplog.messages if "Too many" in line] == ["GET / has failed: Too many open files"]
+    assert [line for line in caplog.messages if "Too many" in line] == ["GET / failed: Too many open files"]
 
 
 def client_tls() -> ssl.SSLContext:
@@ -332,7 +331,7 @@ async def test_a_tls_handshake_counts_as_receiving() -> None:
 
 
 async def test_one_address_can_not_have_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner_module, "address_of", lambda peer: peer[0])
+    monkeypatch.setattr(listen, "address_of", lambda peer: peer[0])
     async with serving(per_address=2) as server:
         greedy = [await server.open(HALF_HEADERS, local_addr=("127.0.0.2", 0)) for _ in range(2)]
         await server.has(receiving=2)
@@ -378,7 +377,7 @@ def test_the_limits_follow_the_limit_of_open_files(monkeypatch: pytest.MonkeyPat
     assert limits(1 << 20) == limits(resource.RLIM_INFINITY) == (4096, 2048)
     assert limits(256, max_connections=1) == (1, 1)
     assert limits(1 << 20, max_connections=10_000, max_connections_per_address=9_999) == (10_000, 9_999)
-    with pytest.raises(SettingsError, match="--max-connections 161 is more than the 160 that a limit of 256"):
+    with pytest.raises(SettingsError, match="--max-connections 161 is above 160, the most with a limit of 256"):
         limits(256, max_connections=161)
 
 

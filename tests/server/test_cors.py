@@ -167,7 +167,7 @@ async def test_a_refused_origin_is_logged_once_with_the_option_that_lets_it_in(
     assert (await client.post("/v1/completions", json={"prompt": "p"}, headers=own)).status == 200
     said = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert said == [
-        f"a page of the origin {origin} can't use this server; --cors-origins localhost,{origin} lets it in"
+        f"a page of the origin {origin} can't use this server; to allow it, add --cors-origins localhost,{origin}"
         for origin in ("null", "https://lite.koboldai.net")
     ]
     caplog.clear()

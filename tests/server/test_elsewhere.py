@@ -11,7 +11,7 @@ from fake_backend import FakeBackend, Gate, says
 from server.conftest import Client, Connect
 from waiting import Clock, until
 
-from srb.server.http import peers
+from srb.server.http import proxy
 from srb.server.http.exchange import ENGINE
 from srb.wire.native import reply as native
 
@@ -78,9 +78,9 @@ async def has_it(request: bytes, _reader: asyncio.StreamReader, writer: asyncio.
     if EVENTS.encode() not in request:
         writer.write(STATE)
         return
-    await asyncio.sleep(1.5 * peers.ANSWER_SECONDS)
+    await asyncio.sleep(1.5 * proxy.ANSWER_SECONDS)
     writer.write(HEAD + EVENT)
-    await asyncio.sleep(1.5 * peers.ANSWER_SECONDS)
+    await asyncio.sleep(1.5 * proxy.ANSWER_SECONDS)
     writer.write(EVENT + b"0\r\n\r\n")
 
 
@@ -134,7 +134,7 @@ async def test_the_log_has_nothing_of_what_was_sent(
     client = await front_of(connect, await peer(quote))
     answer = await client.get(EVENTS, headers={"X-Story": "it was a dark night"})
     assert answer.status == 503
-    assert "can't be asked" in caplog.text
+    assert "can't be reached" in caplog.text
     assert "dark night" not in caplog.text
 
 
@@ -169,7 +169,7 @@ async def test_a_server_may_take_its_time_while_it_says_that_it_has_the_request(
     path = f"/v1/completions/{journal.request.id}/events"
     objects = [asyncio.create_task(front.get(path))]  # its headers come when the request has ended
     streams = [asyncio.create_task(front.get(path + "?starting_after=0"))]
-    await Clock().forward(4 * peers.ANSWER_SECONDS)
+    await Clock().forward(4 * proxy.ANSWER_SECONDS)
     gate.open()
     for answer in await asyncio.gather(asking, *objects):
         assert (await answer.json())["choices"][0]["text"] == "yes"

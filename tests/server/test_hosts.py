@@ -67,7 +67,7 @@ async def test_names_that_are_allowed(connect: Connect) -> None:
 async def test_elsewhere_all_names_are_served_until_some_are_given(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosts, "_came_by_loopback", lambda _request: False)
+    monkeypatch.setattr(hosts, "is_loopback", lambda _request: False)
     client = await connect(FakeBackend())
     assert await status(client, "box.lan") == 200
     client = await connect(FakeBackend(), allowed_hosts=Hosts(frozenset({"box.lan"}), everywhere=True))

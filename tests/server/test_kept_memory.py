@@ -12,7 +12,7 @@ from server.test_media_parts import FORMATS, Seeing
 from srb.engine.media import Media
 from srb.llama.model.chat_template import ChatTemplate
 from srb.serving.event_log import EventLog, rollback_of
-from srb.wire.context import Serving
+from srb.wire.context import RequestContext
 
 KEPT: dict[str, Any] = {"keep_seconds": 900, "keep_bytes": 1 << 20}
 TEXT = [("/api/v1/generate", {"prompt": "a"}), ("/v1/explore", {"prompt": "a"})]
@@ -40,7 +40,7 @@ async def test_bodies_and_images_are_not_kept(frozen: None, connect: Connect) ->
     await client.get("/health")  # the connection holds its last request
     assert len(there(EventLog)) == len(FORMATS) + len(TEXT)  # they are all kept
     assert not [each for each in there(web.BaseRequest) if each.method == "POST"]
-    assert there(Serving, Media) == []
+    assert there(RequestContext, Media) == []
     assert seeing.prompts
 
 
@@ -67,5 +67,5 @@ async def test_what_is_kept_is_counted(connect: Connect, path: str, body: dict[s
 
 def test_memory_counts_what_is_inside_and_nothing_twice() -> None:
     text = "ж" * 1_000
-    assert 2_000 < rollback_of(text) < rollback_of([{"a": (text, text)}, Serving]) < 3_000
+    assert 2_000 < rollback_of(text) < rollback_of([{"a": (text, text)}, RequestContext]) < 3_000
     assert rollback_of([text, text + "x"]) > 2 * rollback_of(text)

@@ -29,7 +29,7 @@ from srb.history.history import History
 from srb.history.unfinished import unfinished
 from srb.llama.model.chat_template import ChatTemplate
 from srb.server.http.exchange import ENGINE, LIMITS
-from srb.server.run import history_service
+from srb.server.run import history as history_module
 from srb.server.run.history import HISTORY
 from srb.serving import async_engine
 
@@ -63,7 +63,7 @@ async def run(client: Client, **body: Any) -> tuple[str, list[tuple[int | None, 
 async def go_on(client: Client, *, goes_on: bool) -> None:
     """What the server does at its start."""
     app = client.app
-    await app[HISTORY].resume_all(app[ENGINE], app[LIMITS].model, goes_on=goes_on)
+    await app[HISTORY].resume_all(app[ENGINE], app[LIMITS].model, enabled=goes_on)
 
 
 async def get(client: Client, path: str, status: int = 200, **headers: str) -> Any:
@@ -730,7 +730,7 @@ async def test_texts_of_a_request_that_is_kept_are_avoided(connect: Connect, his
         assert texts(events)[0] != whole
     echoing, _ = await run(client, **common, echo=True)
     for avoid, message in (
-        ([{"request": "cmpl-nothing"}], "request cmpl-nothing is not kept"),
+        ([{"request": "cmpl-nothing"}], "request cmpl-nothing isn't stored"),
         ([{"request": first, "index": 1}], "has the alternatives 0 to 0, not 1"),
         ([{"request": echoing}], "begin with its prompt"),
         ([{"request": f"cmpl-{k}"} for k in range(101)], "names 101 requests; the limit is 100"),
@@ -908,19 +908,19 @@ async def test_a_restart_keeps_the_nodes_that_a_request_writes(connect: Connect,
 async def test_a_history_that_cant_be_opened_at_the_start_is_opened_later(
     connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_service, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(history_module, "RETRY_SECONDS", 0.01)
     with History(tmp_path / "undisturbed.db") as history:
         _, undisturbed = await run(await connect(FakeBackend(), history=history), **LONG)
     request_id, path = await crash(connect, tmp_path, **LONG)
     is_full = True
 
-    def open_again() -> History:
+    def reopen() -> History:
         if is_full:
             raise HistoryError("the disk is full")
         return History(path, keep_seconds=900)
 
     gate = Gate(backend := FakeBackend())
-    client = await connect(backend, history=HistoryError("the disk is full"), open_again=open_again)
+    client = await connect(backend, history=HistoryError("the disk is full"), reopen=reopen)
     await go_on(client, goes_on=True)
     async with client.post("/v1/completions", json=LONG) as answer:  # it runs before, and ends after that
         seen = read(answer)
@@ -945,7 +945,7 @@ async def test_a_history_that_cant_be_opened_at_the_start_is_opened_later(
 
 
 async def test_a_damaged_history_isnt_opened_again(connect: Connect) -> None:
-    client = await connect(FakeBackend(), history=UnusableError("it is damaged"), open_again=pytest.fail)
+    client = await connect(FakeBackend(), history=UnusableError("it is damaged"), reopen=pytest.fail)
     await go_on(client, goes_on=True)
     assert (await get(client, "/health"))["history"] == "it is damaged"
     await client.app[HISTORY].close()

@@ -59,7 +59,7 @@ async def test_every_response_can_be_asked_for_again(connect: Connect) -> None:
     assert await got(client, response["id"]) == response
     assert "resp_no" in (await got(client, "resp_no", 404))["error"]["message"]
     chat = await posted(client, "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
-    assert "is no response" in (await got(client, chat["id"], 404))["error"]["message"]
+    assert "isn't a response" in (await got(client, chat["id"], 404))["error"]["message"]
 
 
 async def test_a_stream_goes_on_behind_any_number(connect: Connect) -> None:

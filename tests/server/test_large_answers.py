@@ -13,7 +13,7 @@ from server.conftest import Connect
 from server.test_embeddings import FakeEmbedder
 
 from srb.server.http import exchange, sse
-from srb.wire.embeddings import to_json
+from srb.wire.embeddings import EmbeddingRequest
 from srb.wire.llama_server.reply import Completion as LlamaCompletion
 from srb.wire.openai.completions import Completion
 from srb.wire.reply import encode
@@ -25,7 +25,7 @@ from srb.wire.reply import encode
         ("/v1/completions", {"prompt": "p", "model": "fake"}, Completion, "object"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "p"}]}, Completion, "object"),
         ("/completion", {"prompt": "p", "n": 2}, LlamaCompletion, "object"),
-        ("/embedding", {"input": "p"}, "srb.server.routes.scoring", "to_json"),
+        ("/embedding", {"input": "p"}, EmbeddingRequest, "to_json"),
     ],
 )
 async def test_an_answer_is_made_outside_of_the_event_loop(
@@ -41,10 +41,7 @@ async def test_an_answer_is_made_outside_of_the_event_loop(
         return spy
 
     monkeypatch.setattr(exchange, "encode", spied(encode, "encode"))
-    if isinstance(owner, str):
-        monkeypatch.setattr(f"{owner}.{name}", spied(to_json, "make"))
-    else:
-        monkeypatch.setattr(owner, name, spied(getattr(owner, name), "make"))
+    monkeypatch.setattr(owner, name, spied(getattr(owner, name), "make"))
     backend = FakeBackend(script=says(b"a"), embedder=FakeEmbedder(), chat_template=Template())
     response = await (await connect(backend)).post(path, json=body)
     assert response.status == 200, await response.text()
@@ -74,7 +71,7 @@ async def test_the_event_loop_goes_on_between_the_pieces_of_a_large_batch(aiohtt
     def events() -> Iterator[str]:
         for _ in range(20):
             seen.append(turns)
-            yield "x" * sse.PIECE_BYTES
+            yield "x" * sse.WRITE_BYTES
 
     async def one_batch() -> AsyncGenerator[Iterable[str], None]:
         yield events()

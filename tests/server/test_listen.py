@@ -13,8 +13,7 @@ from aiohttp import web
 from srb.errors import SettingsError
 from srb.options.settings import Settings
 from srb.server.http.connections import CONNECTIONS, Connections
-from srb.server.run.listen import Runner
-from srb.server.run.listen import describe, is_exposed, listening, tls_context, urls_of
+from srb.server.run.listen import Runner, describe_address, is_exposed, listening, tls_context, urls_of
 
 TLS = Path(__file__).parent / "tls"
 CERT, KEY = TLS / "cert.pem", TLS / "key.pem"
@@ -60,7 +59,7 @@ async def test_a_unix_socket_that_is_gone_afterwards(runner: Runner, tmp_path: P
         assert path.stat().st_mode & 0o777 == 0o660
         assert not is_exposed(runner)
         assert urls_of(runner, Settings(uds=path)) == []
-        assert describe(runner, Settings(uds=path)) == (
+        assert describe_address(runner, Settings(uds=path)) == (
             str(path),
             "http://localhost",
             f"curl -X POST -H 'Content-type: application/json' --unix-socket {path} http://localhost",
@@ -106,7 +105,7 @@ async def test_other_files_are_left_alone(runner: Runner, tmp_path: Path) -> Non
 async def test_tls(runner: Runner) -> None:
     settings = Settings(port=0, ssl_cert_file=CERT, ssl_key_file=KEY, api_key="sk-secret")
     async with listening(runner, settings):
-        place, url, curl = describe(runner, settings)
+        place, url, curl = describe_address(runner, settings)
         assert await fetch(f"{place}/", ssl=client_tls()) == "hello"
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
             await fetch(f"{place}/")
@@ -125,8 +124,8 @@ def test_wrong_tls_files_are_named(tmp_path: Path) -> None:
     encrypted.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
     other.write_text(OTHER_KEY)
     for cert, key, message in (
-        (CERT, None, "belong together, and --ssl-key-file is missing"),
-        (None, KEY, "belong together, and --ssl-cert-file is missing"),
+        (CERT, None, "go together; --ssl-key-file is missing"),
+        (None, KEY, "go together; --ssl-cert-file is missing"),
         (tmp_path / "none", KEY, "--ssl-cert-file .*none can't be read: No such file"),
         (CERT, tmp_path, "--ssl-key-file .* can't be read: Is a directory"),
         (KEY, CERT, "--ssl-cert-file .*key.pem has no '-----BEGIN CERTIFICATE-----'"),

@@ -47,7 +47,7 @@ async def test_requests_that_look_something_up_dont_wait_for_each_other(connect:
         client = await connect(FakeBackend(), history=history)
         for status, answer in await at_once(client, "/v1/completions", {"prompt": "x", "avoid": [{"request": "nope"}]}):
             assert (status, answer["error"]["param"]) == (400, "avoid")
-            assert "request nope is not kept" in answer["error"]["message"]
+            assert "request nope isn't stored" in answer["error"]["message"]
         body = {"prompt": "x", "n": 1, "stream": False}
         ((_, kept),) = await at_once(client, "/v1/completions", body, 1)
         answers = await at_once(client, "/v1/completions", body | {"avoid": [{"request": kept["id"]}]})
@@ -99,7 +99,7 @@ async def test_names_that_are_looked_up_for_long_hold_nobody_else_up(
         answer.set()
     for status, refusal in await waiting:
         assert status == 400
-        assert "no answer came" in refusal["error"]["message"]
+        assert "no response" in refusal["error"]["message"]
 
 
 async def test_no_body_is_parsed_on_the_event_loop(

@@ -19,10 +19,9 @@ from srb.engine.model import SpecialTokens
 from srb.engine.sampling_params import SamplingParams
 from srb.history.history import History
 from srb.server import openapi
-from srb.server import openapi as docs_page
 from srb.server.access import OPEN
 from srb.server.app import ROUTES, create_app
-from srb.server.routes import embeddings
+from srb.server.routes import scoring
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
 from srb.wire.request.body_fields import ALIASES
@@ -107,7 +106,7 @@ async def test_the_page_shows_every_path_and_field_and_loads_nothing(connect: Co
     client = await connect(FakeBackend(), api_keys=(b"key",))
     response = await client.get("/docs")
     assert response.content_type == "text/html"
-    assert response.headers["Content-Security-Policy"] == docs_page.HEADERS["Content-Security-Policy"]
+    assert response.headers["Content-Security-Policy"] == openapi.HEADERS["Content-Security-Policy"]
     text = await response.text()
     described = await (await client.get("/openapi.json")).json()
     assert described == description(keyed=True)
@@ -122,7 +121,7 @@ async def test_the_page_shows_every_path_and_field_and_loads_nothing(connect: Co
 async def test_the_description_is_made_once(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await connect(FakeBackend())
     first = [await (await client.get(path)).read() for path in ("/docs", "/openapi.json")]
-    for module, name in ((openapi, "describe"), (docs_page, "render"), (json, "dumps")):
+    for module, name in ((openapi, "describe"), (openapi, "render"), (json, "dumps")):
         monkeypatch.delattr(module, name)
     assert [await (await client.get(path)).read() for path in ("/docs", "/openapi.json")] == first
 
@@ -131,13 +130,13 @@ def test_the_page_escapes_what_it_shows() -> None:
     described = deepcopy(description())
     described["paths"]["/<b>"] = described["paths"].pop("/docs")
     described["info"]["title"] = "<b>"
-    assert "<b>" not in docs_page.render(described)
+    assert "<b>" not in openapi.render(described)
 
 
 def portion(name: str) -> set[str]:
     """The paths of a part of the operations, without those that only have another path than one before them.
 
-    ranks: on a server that ranks. fields_of: whose bodies have most fields from one of the rest.
+    ranks: on a server that ranks. alike: whose bodies have most fields from one of the rest.
     """
     names: dict[str, set[str]] = {"ranks": set(), "alike": set(), "rest": set()}
     seen: list[dict[str, Any]] = []
@@ -147,7 +146,7 @@ def portion(name: str) -> set[str]:
             seen.append(operation)
             is_large = route.body is not None and len(route.body.model_fields) > MANY_FIELDS
             is_alike = is_large and path != "/v1/completions"
-            names["ranks" if route in embeddings.ROUTES else "alike" if is_alike else "rest"].add(path)
+            names["ranks" if route.handler is scoring.rerank else "alike" if is_alike else "rest"].add(path)
     return names[name]
 
 

@@ -17,7 +17,7 @@ from srb.engine.engine import Engine
 from srb.errors import SettingsError
 from srb.options.settings import Settings
 from srb.server.run import serve as serve_module
-from srb.server.run.serve import check_fd, read_preload, tell_ready
+from srb.server.run.serve import check_fd, notify_ready, read_preload
 from srb.serving.async_engine import AsyncEngine
 
 MAKE = partial(Engine, cache_bytes=1 << 20)
@@ -78,7 +78,10 @@ def test_what_cant_be_is_told_before_the_model_is_loaded(tmp_path: Path) -> None
     for settings, message in (
         (Settings(preload=tmp_path / "none"), "none can't be read: No such file"),
         (Settings(preload=tmp_path / "bytes"), "bytes can't be read: it isn't UTF-8"),
-        (Settings(preload=tmp_path / "bytes", cache_ram=0), "--preload keeps a prompt in --cache-ram, which is 0"),
+        (
+            Settings(preload=tmp_path / "bytes", cache_ram=0),
+            "--preload needs memory for its prompt, but --cache-ram is 0",
+        ),
     ):
         with pytest.raises(SettingsError, match=message):
             read_preload(settings)
@@ -90,7 +93,7 @@ def test_who_wanted_to_know_has_gone(caplog: pytest.LogCaptureFixture, tmp_path:
     told, tells = os.pipe()
     os.close(told)
     try:
-        tell_ready(Settings(ready_fd=tells), "http://x", {"NOTIFY_SOCKET": str(tmp_path / "nobody")})
+        notify_ready(Settings(ready_fd=tells), "http://x", {"NOTIFY_SOCKET": str(tmp_path / "nobody")})
     finally:
         os.close(tells)
     assert f"--ready-fd {tells} can't be written: Broken pipe" in caplog.text
@@ -101,5 +104,5 @@ def test_an_abstract_socket() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(f"\0srb-test-{os.getpid()}")
         sock.settimeout(10)
-        tell_ready(Settings(), "http://x", {"NOTIFY_SOCKET": f"@srb-test-{os.getpid()}"})
+        notify_ready(Settings(), "http://x", {"NOTIFY_SOCKET": f"@srb-test-{os.getpid()}"})
         assert sock.recv(100) == b"READY=1"

@@ -71,10 +71,10 @@ async def test_what_cant_be_fetched(elsewhere: TestServer) -> None:
     clock = Clock()
     for path, reason in (
         ("/page", "neither an image nor a sound"),
-        ("/none", "the answer was 404"),
+        ("/none", "the status was 404"),
         ("/large", f"more than {MAX_BYTES} bytes"),
-        ("/loop", "more than 3 times"),
-        ("/inside", "isn't a public one"),
+        ("/loop", "more than 3 redirects"),
+        ("/inside", "isn't public"),
         ("/file", "neither with http"),
         ("/slow", "longer than 10 seconds"),
     ):
@@ -88,7 +88,7 @@ async def test_what_cant_be_fetched(elsewhere: TestServer) -> None:
 async def test_how_much_a_request_may_name(elsewhere: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     urls = [str(elsewhere.make_url("/half").with_query(k=str(k))) for k in range(17)]
     assert len(await fetch(urls[:16], only_this)) == 16
-    with pytest.raises(InvalidRequestError, match="names 17 images and sounds by their addresses; the limit is 16"):
+    with pytest.raises(InvalidRequestError, match="has 17 URLs of images and sounds; the limit is 16"):
         await fetch(urls, only_this)
     monkeypatch.setattr(remote_media, "MAX_BYTES_IN_ALL", 1_000)
     assert len(await fetch(urls[:1], only_this)) == 1
@@ -100,7 +100,7 @@ async def test_only_public_addresses_are_spoken_to(elsewhere: TestServer) -> Non
     port = elsewhere.port
     hosts = ("127.0.0.1", "localhost", "2130706433", "0x7f.1", "127.1", "0177.0.0.1", "[::1]", "[::ffff:127.0.0.1]")
     for host in (*hosts, "0", "[::]"):
-        with pytest.raises(InvalidRequestError, match="isn't a public one"):
+        with pytest.raises(InvalidRequestError, match="isn't public"):
             await fetch([f"http://{host}:{port}/cat"])
 
 
@@ -111,7 +111,7 @@ async def test_a_name_is_looked_at_when_it_is_resolved(elsewhere: TestServer, mo
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    with pytest.raises(InvalidRequestError, match="isn't a public one"):
+    with pytest.raises(InvalidRequestError, match="isn't public"):
         await fetch([f"http://example.org:{elsewhere.port}/cat"])
     assert await fetch([f"http://example.org:{elsewhere.port}/cat"], only_this) == [CAT]
 

@@ -23,8 +23,8 @@ from srb import cli
 from srb.errors import EngineDeadError, ModelLoadError, SettingsError
 from srb.options.settings import Settings
 from srb.server.app import SERVER_OPTIONS, create_app
-from srb.server.run.listen import Runner
 from srb.server.run import serve as serve_module
+from srb.server.run.listen import Runner
 from srb.server.run.serve import stop_signal
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.logs import LogFormatter

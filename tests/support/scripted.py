@@ -27,7 +27,7 @@ from srb.wire.limits import Limits
 TEMPLATE = ChatTemplate("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>")
 
 WORDS = (
-    b"the a of and in was it her his never nobody lamp light lighthouse history_service sea night door rule window letter "
+    b"the a of and in was it her his never nobody lamp light lighthouse keeper sea night door rule window letter "
     b"stairs gulls boat burned waited knew opened slept went said rain. home. again. still! there! alone. once. him."
 ).split()
 
@@ -95,7 +95,11 @@ class Scripted(Asked):
         history = History(self._file) if self._file else None
         history_service = HistoryService(history)
         engine = AsyncEngine(
-            lambda _progress: self.backend, make=CACHES, record=history_service.record, keep_seconds=60, keep_bytes=2**24
+            lambda _progress: self.backend,
+            make=CACHES,
+            record=history_service.record,
+            keep_seconds=60,
+            keep_bytes=2**24,
         )
         engine.start()
         await engine.ready()

@@ -37,15 +37,15 @@ def test_progress() -> None:
     assert chunk == {"index": 0, "content": "", "tokens": [], "stop": False, "prompt_progress": progress}
 
 
-def test_what_takes_too_long_is_overdue_once_it_has_a_new_line() -> None:
+def test_an_alternative_is_over_its_time_limit_once_it_has_a_line_break() -> None:
     now = [100.0]
-    overdue = TimeLimit(0.5, lambda: now[0])
-    assert overdue.after([StreamEvent("r", 0, "a"), StreamEvent("r", 1, "a\n")]) == []
+    limit = TimeLimit(0.5, lambda: now[0])
+    assert limit.exceeded([StreamEvent("r", 0, "a"), StreamEvent("r", 1, "a\n")]) == []
     now[0] += 0.6
-    assert overdue.after([]) == [1]
-    assert overdue.after([StreamEvent("r", 0, "\n")]) == [0, 1]
+    assert limit.exceeded([]) == [1]
+    assert limit.exceeded([StreamEvent("r", 0, "\n")]) == [0, 1]
     stop = StopEvent("r", 1, 3, "abort", "timeout", timings=Timings(0, 1, 0, 3, 0))
-    assert overdue.after([stop]) == [0]
+    assert limit.exceeded([stop]) == [0]
     reply, _ = completion(n=2)
     first, second = reply.object([stop, StopEvent("r", 0, 3, "stop", None)])
     assert (second["stop_type"], second["timings"]["predicted_per_second"]) == ("limit", 0)  # type: ignore[index]
