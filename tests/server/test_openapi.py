@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fake_backend import FakeBackend
 from server.conftest import Connect
-from server.test_embeddings import FakeEmbedder
+from server.routes.test_embeddings import FakeEmbedder
 
 from srb.engine.model import SpecialTokens
 from srb.engine.sampling_params import SamplingParams

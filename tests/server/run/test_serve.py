@@ -227,7 +227,7 @@ sys.exit(cli.main(["serve", "--port", "0"]))
 @pytest.mark.parametrize("asks_again", [False, True])
 def test_a_thread_that_hangs_keeps_no_server_from_ending(path: str, asks_again: bool) -> None:
     """The engine's thread hangs, or that of the event loop."""
-    code = HANGING.format(tests=str(Path(__file__).parents[1] / "support"), seconds=60 if asks_again else 0.2)
+    code = HANGING.format(tests=str(Path(__file__).parents[2] / "support"), seconds=60 if asks_again else 0.2)
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout

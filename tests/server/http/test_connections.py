@@ -28,7 +28,7 @@ from srb.server.run.listen import Runner, tls_context
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
 
-TLS = Path(__file__).parent / "tls"
+TLS = Path(__file__).parents[1] / "tls"
 LOCAL = "127.0.0.1"
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -402,7 +402,7 @@ sys.exit(cli.main(["serve", "--port", "0"]))
 @pytest.mark.starts
 def test_a_crowd_that_asks_for_nothing_takes_no_stream_and_no_file(tmp_path: Path) -> None:
     """More connections come than the process may open files."""
-    code, log = FEW_FILES.format(tests=str(Path(__file__).parents[1] / "support")), tmp_path / "log"
+    code, log = FEW_FILES.format(tests=str(Path(__file__).parents[2] / "support")), tmp_path / "log"
     command = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh", sys.executable, "-c", code]
     with (
         log.open("w") as stderr,

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from fake_backend import FakeBackend
 from server.conftest import Connect
-from server.test_media_parts import FORMATS, Seeing
+from server.formats.test_media_parts import FORMATS, Seeing
 
 from srb.engine.media import Media
 from srb.llama.model.chat_template import ChatTemplate

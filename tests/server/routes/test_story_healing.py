@@ -7,7 +7,7 @@ import pytest
 from engine.test_token_healing import backend
 from fake_backend import Context
 from server.conftest import Connect
-from server.test_kept_requests import begin, get, go_on, run, snapshot_at, texts
+from server.run.test_history_service import begin, get, go_on, run, snapshot_at, texts
 
 from srb.engine.sampling_params import SamplingParams
 from srb.history.history import History

@@ -14,8 +14,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from fake_backend import FakeBackend
 from server.conftest import Client, Connect
-from server.test_embeddings import FakeEmbedder
-from server.test_media_parts import CAT, Seeing, text, user
+from server.formats.test_media_parts import CAT, Seeing, text, user
+from server.routes.test_embeddings import FakeEmbedder
 from waiting import until
 
 from srb.history.history import History

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from server.conftest import Client, Connect
-from server.test_messages_responses import events, posted
-from server.test_tools import BOTH, CITY, NATIVE, PARIS, Model
+from server.formats.test_messages_responses import events, posted
+from server.formats.test_tools import BOTH, CITY, NATIVE, PARIS, Model
 
 HELLO = [{"role": "user", "content": "hi"}]
 ANTHROPIC: dict[str, Any] = {

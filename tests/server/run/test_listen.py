@@ -15,7 +15,7 @@ from srb.options.settings import Settings
 from srb.server.http.connections import CONNECTIONS, Connections
 from srb.server.run.listen import Runner, describe_address, is_exposed, listening, tls_context, urls_of
 
-TLS = Path(__file__).parent / "tls"
+TLS = Path(__file__).parents[1] / "tls"
 CERT, KEY = TLS / "cert.pem", TLS / "key.pem"
 
 OTHER_KEY = """\

@@ -9,7 +9,7 @@ import pytest
 from fake_backend import FakeBackend
 from server.conftest import Connect
 
-API = (Path(__file__).parents[2] / "docs" / "http" / "api.md").read_text(encoding="utf-8")
+API = (Path(__file__).parents[3] / "docs" / "http" / "api.md").read_text(encoding="utf-8")
 
 
 def removed() -> list[dict[str, Any]]:

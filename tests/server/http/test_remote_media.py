@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from server.conftest import Connect
-from server.test_media_parts import CAT, DOG, Seeing, post, text, user
+from server.formats.test_media_parts import CAT, DOG, Seeing, post, text, user
 from waiting import Clock
 
 from srb.errors import InvalidRequestError
@@ -75,7 +75,7 @@ async def test_what_cant_be_fetched(elsewhere: TestServer) -> None:
         ("/large", f"more than {MAX_BYTES} bytes"),
         ("/loop", "more than 3 redirects"),
         ("/inside", "isn't public"),
-        ("/file", "neither with http"),
+        ("/file", "must begin with http"),
         ("/slow", "longer than 10 seconds"),
     ):
         urls = [str(elsewhere.make_url("/cat")), str(elsewhere.make_url(path))]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from fake_backend import END, FakeBackend
 from server.conftest import Client, Connect
-from server.test_messages_responses import OPENAI, SOURCE, backend, events, posted
-from server.test_tools import PARIS, Model
+from server.formats.test_messages_responses import OPENAI, SOURCE, backend, events, posted
+from server.formats.test_tools import PARIS, Model
 
 from srb.llama.model.chat_template import ChatTemplate
 from srb.serving import event_log as journal
