@@ -1,6 +1,6 @@
 """Declares routes: the paths, what handles them, and their rows in the OpenAPI description.
 
-Each vendor's package exports `ROUTES`, and so does each module of the server's own routes. The server mounts them all.
+Each vendor's `routes.py` has `ROUTES`, and so has each module of the server's own routes. The server mounts them all.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
