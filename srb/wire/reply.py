@@ -86,6 +86,21 @@ class Reply:
     watch: Watch | None = None
     payload: Any = ()
 
+    @classmethod
+    def of(cls, parsed: Parsed, stream: bool, make: Callable[[], Any] | None, **more: Any) -> "Reply":
+        """The reply to a parsed body. more: other attributes."""
+        return cls(
+            parsed.completion,
+            parsed.ignored,
+            stream,
+            make,
+            parsed.blame,
+            parsed.detach,
+            story=parsed.story,
+            node=parsed.node,
+            **more,
+        )
+
 
 BodyParser = Callable[[bytes, RequestContext], Reply]
 """Parses a body. Raises `InvalidRequestError`."""

@@ -1,7 +1,8 @@
 """Receives the bodies of requests and sends those of responses, with backpressure and time limits."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
@@ -99,24 +100,27 @@ async def send_response(request: web.Request, handler: Handler) -> web.StreamRes
 
 async def _send(request: web.Request, response: web.StreamResponse) -> None:
     """Sends the rest of a response. A large body is written in parts, so that it isn't in memory twice."""
-    connections = request.app[CONNECTIONS]
+
+    @asynccontextmanager
+    async def sending() -> AsyncIterator[None]:
+        with request.app[CONNECTIONS].sending(request):
+            async with stall_timeout(request):
+                yield
+
     await response.prepare(request)
     if isinstance(response, web.Response) and request.method != hdrs.METH_HEAD:
         body = response.body
         if isinstance(body, bytes) and len(body) > WRITE_BYTES:
             response.body = None
             for start in range(0, len(body), WRITE_BYTES):
-                with connections.sending(request):
-                    async with stall_timeout(request):
-                        await response.write(body[start : start + WRITE_BYTES])
-    with connections.sending(request):
-        async with stall_timeout(request):
-            await response.write_eof()
+                async with sending():
+                    await response.write(body[start : start + WRITE_BYTES])
+    async with sending():
+        await response.write_eof()
     while (transport := request.transport) and (size := transport.get_write_buffer_size()):
         limit = max(size - WRITE_BYTES, 0)  # so that a slow reader doesn't look like a stalled one
         transport.set_write_buffer_limits(limit, limit)
-        with connections.sending(request):
-            async with stall_timeout(request):
-                await request.writer.drain()
+        async with sending():
+            await request.writer.drain()
     if transport:
         transport.set_write_buffer_limits()

@@ -15,7 +15,7 @@ import math
 import resource
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from aiohttp import web
@@ -224,19 +224,17 @@ class Connections:
             self._move(request.protocol, self._idle, _in(KEEP_ALIVE_SECONDS))
             self._sweep_later()
 
-    @contextmanager
-    def receiving(self, request: web.Request) -> Iterator[None]:
+    def receiving(self, request: web.Request) -> AbstractContextManager[None]:
         """The time in which a handler waits for the body, with a timeout of its own."""
-        self._move(request.protocol, self._receiving)
-        try:
-            yield
-        finally:
-            self._move(request.protocol, self._handling)
+        return self._during(request, self._receiving)
+
+    def sending(self, request: web.Request) -> AbstractContextManager[None]:
+        """The time in which a part of a complete response is sent."""
+        return self._during(request, self._sending, _in(STALLED_SECONDS))
 
     @contextmanager
-    def sending(self, request: web.Request) -> Iterator[None]:
-        """The time in which a part of a complete response is sent."""
-        self._move(request.protocol, self._sending, _in(STALLED_SECONDS))
+    def _during(self, request: web.Request, state: dict[Connection, float], at: float = math.inf) -> Iterator[None]:
+        self._move(request.protocol, state, at)
         try:
             yield
         finally:

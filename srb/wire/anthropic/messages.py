@@ -139,7 +139,7 @@ def parse_messages(body: bytes, context: RequestContext) -> Reply:
             **fields.chat,
         )
     make = partial(_MessageBuilder, parsed.completion.id, context.limits.model, parsed.calls)
-    return Reply(parsed.completion, parsed.ignored, fields.stream, make, parsed.blame, parsed.detach)
+    return Reply.of(parsed, fields.stream, make)
 
 
 def count_tokens(data: bytes, context: RequestContext) -> JsonAnswer:

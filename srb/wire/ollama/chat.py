@@ -149,15 +149,7 @@ def _reply(
         model=fields.model,
     )
     parsed.ignored.extend(f"options.{name}" for name in (options and options.model_extra) or ())
-
-    return Reply(
-        parsed.completion,
-        parsed.ignored,
-        fields.stream,
-        partial(make, partial(OutputItems, parsed.completion.id, parsed.calls)),
-        parsed.blame,
-        parsed.detach,
-    )
+    return Reply.of(parsed, fields.stream, partial(make, partial(OutputItems, parsed.completion.id, parsed.calls)))
 
 
 def _schema(form: Any) -> dict[str, Any]:

@@ -64,16 +64,8 @@ def parse_as(body: bytes, context: RequestContext, *, chat: bool, builder_of: Ca
         usage=parsed.usage,
         times=parsed.times,
     )
-    return Reply(
-        completion,
-        parsed.ignored,
-        parsed.format != "object",
-        None if parsed.format == "events" else make,
-        parsed.blame,
-        parsed.detach,
-        parsed.story,
-        parsed.node,
-    )
+    reply = Reply.of(parsed, parsed.format != "object", None if parsed.format == "events" else make)
+    return replace(reply, completion=completion)
 
 
 @dataclass

@@ -177,17 +177,12 @@ def parse_response(body: bytes, context: RequestContext) -> Reply:
     parsed.ignored.extend(f"include.{name}" for name in fields.include or () if name != LOGPROBS)
     parsed.ignored.extend(f"text.{name}" for name in fields.text or () if name != "format")
     parsed.ignored.extend(["store"] if fields.store is False else [])
-
     head = _head(parsed.completion.id, context, fields)
     make = partial(_ResponseBuilder, head, conversation, parsed.logprobs, parsed.calls)
-
-    return Reply(
-        parsed.completion,
-        parsed.ignored,
+    return Reply.of(
+        parsed,
         fields.stream,
         make,
-        parsed.blame,
-        parsed.detach,
         stored=make,
         in_background=fields.background and not fields.stream,
         payload=(head, conversation),
