@@ -5,13 +5,13 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession
 from fake_backend import FakeBackend
+from server.run.conftest import Prepare
 
 from srb.engine.engine import Engine
 from srb.errors import SettingsError
@@ -33,13 +33,8 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
         yield sock
 
 
-async def test_a_server_that_is_ready(monkeypatch: pytest.MonkeyPatch, systemd: socket.socket, tmp_path: Path) -> None:
-    stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    monkeypatch.setattr(
-        AsyncEngine, "from_settings", lambda *_: AsyncEngine(lambda _progress: FakeBackend(), make=MAKE)
-    )
-    monkeypatch.setattr(serve_module, "find_model", lambda _model: Path("fake.gguf"))
-    monkeypatch.setattr(serve_module, "stop_signal", lambda: nullcontext(stop))
+async def test_a_server_that_is_ready(serve_engine: Prepare, systemd: socket.socket, tmp_path: Path) -> None:
+    stop = serve_engine(lambda *_: AsyncEngine(lambda _progress: FakeBackend(), make=MAKE))
     (tmp_path / "begin").write_text("Once upon a time, ")
     told, tells = os.pipe()
     settings = Settings(port=0, ready_fd=tells, preload=tmp_path / "begin", host="127.0.0.1,::1")
@@ -60,11 +55,9 @@ async def test_a_server_that_is_ready(monkeypatch: pytest.MonkeyPatch, systemd: 
 
 
 async def test_a_preloaded_prompt_that_is_too_long(
-    monkeypatch: pytest.MonkeyPatch, systemd: socket.socket, tmp_path: Path
+    serve_engine: Prepare, systemd: socket.socket, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(AsyncEngine, "from_settings", lambda *_: AsyncEngine(lambda _progress: FakeBackend(n_cells=16)))
-    monkeypatch.setattr(serve_module, "find_model", lambda _model: Path("fake.gguf"))
-    monkeypatch.setattr(serve_module, "stop_signal", lambda: nullcontext(asyncio.get_running_loop().create_future()))
+    serve_engine(lambda *_: AsyncEngine(lambda _progress: FakeBackend(n_cells=16)))
     (tmp_path / "begin").write_text("x" * 100)
     with pytest.raises(SettingsError, match=r"--preload: prompt has (at least )?[0-9]+ tokens, more than the 16 cells"):
         await serve_module.serve(Settings(port=0, preload=tmp_path / "begin"))

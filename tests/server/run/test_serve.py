@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 from fake_backend import FakeBackend, Gate
+from server.run.conftest import Prepare
 from waiting import until
 
 from srb import cli
@@ -33,7 +34,7 @@ from srb.wire.limits import Limits
 
 @pytest.mark.parametrize("exit_on_fatal", [False, True])
 async def test_an_engine_that_fails_ends_its_requests_and_the_process_only_if_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], exit_on_fatal: bool
+    serve_engine: Prepare, capsys: pytest.CaptureFixture[str], exit_on_fatal: bool
 ) -> None:
     go_on = threading.Event()
 
@@ -42,10 +43,7 @@ async def test_an_engine_that_fails_ends_its_requests_and_the_process_only_if_to
         return 1 // 0
 
     engine = AsyncEngine(lambda _progress: FakeBackend(script=script))
-    stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    monkeypatch.setattr(AsyncEngine, "from_settings", lambda *_: engine)
-    monkeypatch.setattr(serve_module, "find_model", lambda _model: Path("fake.gguf"))
-    monkeypatch.setattr(serve_module, "stop_signal", lambda: nullcontext(stop))
+    stop = serve_engine(lambda *_: engine)
     serving = asyncio.create_task(serve_module.serve(Settings(port=0, exit_on_fatal=exit_on_fatal)))
     output = ""
     while not (match := re.search(r"is ready at (http://\S+)", output)):
@@ -72,7 +70,7 @@ async def test_an_engine_that_fails_ends_its_requests_and_the_process_only_if_to
 
 
 async def test_it_is_ready_when_interrupted_requests_can_be_read_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, serve_engine: Prepare, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
@@ -81,19 +79,12 @@ async def test_it_is_ready_when_interrupted_requests_can_be_read_on(
         assert go_on.wait(10)
 
     body = {"prompt": "p", "n": 2, "max_tokens": 20, "ignore_eos": True, "detach": True}
-    monkeypatch.setattr(serve_module, "find_model", lambda _model: Path("fake.gguf"))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = Settings(port=port, history=tmp_path / "history.db")
 
     async def start(backend: FakeBackend) -> tuple[asyncio.Future[None], asyncio.Task[None]]:
-        stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        monkeypatch.setattr(serve_module, "stop_signal", lambda: nullcontext(stop))
-        monkeypatch.setattr(
-            AsyncEngine,
-            "from_settings",
-            lambda _settings, _observe, record, *_: AsyncEngine(lambda _: backend, record=record),
-        )
+        stop = serve_engine(lambda _settings, _observe, record, *_: AsyncEngine(lambda _: backend, record=record))
         return stop, asyncio.create_task(serve_module.serve(settings))
 
     async def address() -> str:
@@ -175,7 +166,7 @@ def test_a_server_begins_to_load_its_model_before_it_imports_what_else_it_needs(
     assert subprocess.check_output([sys.executable, "-c", BEGINNING], text=True) == "set()\n"
 
 
-async def test_a_server_that_can_not_listen_ends_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_can_not_listen_ends_its_engine(serve_engine: Prepare) -> None:
     def load(progress: Callable[[float], bool]) -> FakeBackend:
         while progress(0.5):
             time.sleep(0.001)
@@ -183,8 +174,7 @@ async def test_a_server_that_can_not_listen_ends_its_engine(monkeypatch: pytest.
 
     before = threading.enumerate()
     engine = AsyncEngine(load)
-    monkeypatch.setattr(AsyncEngine, "from_settings", lambda *_: engine)
-    monkeypatch.setattr(serve_module, "find_model", lambda _model: Path("fake.gguf"))
+    serve_engine(lambda *_: engine)
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SettingsError, match="can't listen on"):
         await serve_module.serve(Settings(port=taken.getsockname()[1]))
     assert not [each for each in threading.enumerate() if each.name == "srb-engine" and each not in before]
