@@ -1,7 +1,6 @@
 """Queues a request with the engine, and answers with its events: for all routes that generate or read requests."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +10,6 @@ from aiohttp import web
 
 from srb.engine.events import Event
 from srb.engine.request import CompletionRequest
-from srb.engine.stats import EngineStats
 from srb.history.recorder import Submitted
 from srb.server.access import owner_of, shared_within
 from srb.server.http import sse
@@ -22,7 +20,7 @@ from srb.serving.engine_client import EngineClient
 from srb.serving.event_log import EventLog, RequestStream, rollback_of
 from srb.wire.limits import Limits
 from srb.wire.native import reply as native
-from srb.wire.reply import StoredResponse, encode
+from srb.wire.reply import Reply, StoredResponse, encode
 
 MAX_HEADER_CHARS = 1_000
 
@@ -66,41 +64,34 @@ RESTORE_FORMAT: web.AppKey[Callable[[web.Request, EventLog], Awaitable[ResponseF
 
 async def submit(
     request: web.Request,
-    completion: CompletionRequest,
+    reply: Reply,
     form: ResponseFormat,
-    *,
-    detach: bool,
-    created: float | None = None,
+    created: int,
     respond_first: Respond | None = None,
-    story: str | None = None,
-    node: int | None = None,
 ) -> web.StreamResponse:
     """Queues a request, and answers with its events.
 
     Args:
         request: The HTTP request.
-        completion: The request for the engine.
-        form: How its readers are answered.
-        detach: Whether it goes on without readers.
-        created: When it was made, in seconds since 1970. Left out: now.
+        reply: The parsed body. It must have a request for the engine.
+        form: How readers of the request are answered.
+        created: When the request arrived, in seconds since 1970.
         respond_first: Answers the client that made the request, if it differs from `form.respond`.
-        story: The story that the alternatives belong to.
-        node: The node of the story that they continue.
     """
+    assert reply.completion is not None
     engine, history_service = request.app[ENGINE], request.app[HISTORY]
-    completion = _shared(completion, await shared_within(request))
+    completion = _shared(reply.completion, await shared_within(request))
     with engine.ahead.paused():
         completion, said, take_back = engine.ahead.give(completion, owner_of(request))
-        created, exact = int(time.time() if created is None else created), form.stored is not None
         # In a thread, because many settings take a while.
         held = await asyncio.to_thread(rollback_of, (form.ignored, form.payload, completion.branches))
         is_stored = history_service.is_on and completion.explore is None
         event_log = EventLog(
             completion,
             owner=owner_of(request),
-            detach=detach,
+            detach=reply.detach,
             lasts=is_stored,
-            exact=exact,
+            exact=form.stored is not None,
             created=created,
             held=held,
         )
@@ -113,21 +104,21 @@ async def submit(
                     Submitted(
                         completion,
                         event_log.owner,
-                        detach,
-                        event_log.created,
+                        reply.detach,
+                        created,
                         path=request.path,
                         model=request.app[LIMITS].model,
                         body=request[BODY],
                         title=_title(engine, completion),
-                        story=story,
-                        node=node,
+                        story=reply.story,
+                        node=reply.node,
                     )
                 )
                 form = replace(form, nodes=nodes or None)
             # Set before the engine gets the request: a detached one goes on even if its client disconnects right now.
             request.app[RESPONSE_FORMATS][event_log] = form
-            if story is not None:
-                history_service.feeds.add_writer(completion.id, story)
+            if reply.story is not None:
+                history_service.feeds.add_writer(completion.id, reply.story)
             stream = await engine.submit(completion, journal=event_log, linger=linger, said=said)
         except BaseException:  # the request was refused, or its client has disconnected
             if event_log not in engine.requests:
@@ -173,13 +164,6 @@ async def respond_natively(request: web.Request, stream: RequestStream) -> web.S
 
     headers = {"X-Request-Id": event_log.request.id} | ignored_header(form.ignored)
     return await sse.respond(request, Batches(stream.numbered, to_json), headers=headers)
-
-
-def stats_of(engine: EngineClient) -> EngineStats:
-    """The statistics of a loaded engine."""
-    stats = engine.health.stats
-    assert stats is not None, "there are some as soon as the model is loaded"
-    return stats
 
 
 def json_response(value: Any, headers: Mapping[str, str] | None = None) -> web.Response:

@@ -110,16 +110,9 @@ async def _generate(handler: GenerateHandler, request: web.Request) -> web.Strea
         assert reply.make is not None
         return json_response(reply.make().object([]), ignored_header(reply.ignored))
     try:
-        return await submit(
-            request,
-            reply.completion,
-            _format_of(reply, handler.frame),
-            detach=reply.detach,
-            created=now,  # the response has this time; one that is built again later must have it, too
-            respond_first=partial(_respond_with_state, reply) if reply.in_background else None,
-            story=reply.story,
-            node=reply.node,
-        )
+        respond_first = partial(_respond_with_state, reply) if reply.in_background else None
+        # The response has the time `now`. One that is built again later must have it, too.
+        return await submit(request, reply, _format_of(reply, handler.frame), int(now), respond_first)
     except InvalidRequestError as error:
         raise reply.blame(error) if reply.blame else error from None
 

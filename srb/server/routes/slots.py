@@ -11,7 +11,7 @@ from srb.engine.kv_cache.slots import read_slot, write_slot
 from srb.errors import InvalidRequestError, NotSupportedError, SettingsError, SrbError, UnavailableError
 from srb.server.access import owner_of, shared_within
 from srb.server.http.bodies import read_body
-from srb.server.http.exchange import ENGINE, LIMITS, stats_of
+from srb.server.http.exchange import ENGINE, LIMITS
 from srb.server.http.proxy import lists_of_peers
 from srb.serving.event_log import EventLog
 from srb.wire.native.slots import AdapterFields, SlotFields, parse_adapters, parse_filename, public_settings
@@ -37,7 +37,8 @@ async def slots(request: web.Request) -> web.Response:
     if not request.app[LIMITS].slots:
         raise NotSupportedError("slots aren't shown: the server was started with --no-slots")
     engine.check_ready()
-    stats = stats_of(engine)
+    stats = engine.health.stats
+    assert stats is not None, "there are some as soon as the model is loaded"
     busy = [
         _slot(event_log, index) if event_log.owner == owner_of(request) else {"is_processing": True}
         for event_log in engine.requests
