@@ -131,7 +131,7 @@ async def test_slots_and_their_files_belong_to_a_key(connect: Connect, tmp_path:
     assert "isn't the file of a slot" in (await act("restore", ANN, 400))["error"]["message"]
 
 
-async def test_the_last_generation_of_another_key_is_not_told(connect: Connect) -> None:
+async def test_the_last_generation_of_another_key_is_hidden(connect: Connect) -> None:
     client = await connect(FakeBackend(script=says(b"ab")), api_keys=KEYS)
     await post(client, "/api/v1/generate", {"prompt": "x", "max_length": 5, "sampler_seed": 7}, ANN)
     of_ann, of_bob = [await (await client.get("/api/extra/perf", headers=who)).json() for who in (ANN, BOB)]

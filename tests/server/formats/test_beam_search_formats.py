@@ -31,8 +31,8 @@ async def test_every_format_has_the_same_texts(connect: Connect) -> None:
     assert scores == sorted(scores, reverse=True)
     assert events[0]["ignored"] == ["temperature"]
 
-    kept = await (await client.get(f"/v1/completions/{events[0]['id']}")).json()
-    assert [(each["text"], each["logprob"]) for each in kept["choices"]] == [
+    stored = await (await client.get(f"/v1/completions/{events[0]['id']}")).json()
+    assert [(each["text"], each["logprob"]) for each in stored["choices"]] == [
         (text, stop["logprob"]) for text, stop in zip(texts, stops, strict=True)
     ]
     openai = await (await client.post("/v1/completions", json=BODY | {"stream": False})).json()

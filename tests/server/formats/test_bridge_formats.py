@@ -48,8 +48,8 @@ async def test_every_format_has_the_same_middles(connect: Connect, candidates: i
     assert [texts[k] for k in sorted(range(4), key=lambda k: stops[k]["rank"])] == best_first
     assert (texts == best_first) == (candidates == 9)
 
-    kept = await (await client.get(f"/v1/completions/{events[0]['id']}")).json()
-    assert [each["rank"] for each in kept["choices"]] == [stops[k]["rank"] for k in range(4)]
+    stored = await (await client.get(f"/v1/completions/{events[0]['id']}")).json()
+    assert [each["rank"] for each in stored["choices"]] == [stops[k]["rank"] for k in range(4)]
     body = BODY | {"candidates": candidates}
     openai = await (await client.post("/v1/completions", json=body | {"stream": False})).json()
     assert [each["text"] for each in openai["choices"]] == best_first
@@ -105,5 +105,5 @@ async def test_what_is_refused(connect: Connect, sent: dict[str, Any], param: st
     client = await connect(backend())
     response = await client.post("/v1/completions", json=BODY | sent)
     assert response.status == 400, await response.text()
-    told = (await response.json())["error"]
-    assert told["param"].startswith(param), told
+    got = (await response.json())["error"]
+    assert got["param"].startswith(param), got

@@ -130,14 +130,14 @@ async def events(response: ClientResponse) -> list[dict[str, Any]]:
 
 async def test_what_a_client_asks_first(connect: Connect) -> None:
     client = await connect(backend(b""))
-    told = {
+    got = {
         "/api/v1/model": {"result": "fake"},
         "/api/v1/info/version": {"result": "1.2.5"},
         "/api/v1/config/max_context_length": {"value": 8192},
         "/api/v1/config/max_length": {"value": 896},
         "/api/extra/true_max_context_length": {"value": 8192},
     }
-    for path, expected in told.items():
+    for path, expected in got.items():
         assert await (await client.get(path)).json() == expected
     version = await (await client.get("/api/extra/version")).json()
     assert (version["result"], version["vision"], version["protected"]) == ("KoboldCpp", False, False)
@@ -244,7 +244,7 @@ async def test_settings_are_mapped(connect: Connect) -> None:
     assert not any(name.startswith("banned") for name in ignored)
 
 
-async def test_a_prompt_that_does_not_fit_is_cut_behind_the_memory(connect: Connect) -> None:
+async def test_a_prompt_that_does_not_fit_is_truncated_after_the_memory(connect: Connect) -> None:
     served = FakeBackend(n_cells=64, script=lambda _params, _tokens: END)
     client = await connect(served)
     body: dict[str, Any] = {"memory": "mem:", "prompt": "x" * 90 + "yz", "max_length": 10}

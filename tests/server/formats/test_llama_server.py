@@ -134,7 +134,7 @@ async def test_chunks(connect: Connect) -> None:
     assert [chunk["stop"] for chunk in received].count(True) == 2
 
 
-async def test_what_ends_early_is_told_at_once(connect: Connect) -> None:
+async def test_what_ends_early_is_reported_at_once(connect: Connect) -> None:
     received = await chunks(connect, FakeBackend(script=says(b"a", b"bcdefgh")), n=2)
     assert [chunk["index"] for chunk in received if chunk["stop"]] == [0, 1]
     assert received[-1]["index"] == 1
@@ -181,8 +181,8 @@ async def test_a_prompt_outside_of_the_vocabulary_is_refused_before_anything_rea
 ) -> None:
     """llama.cpp would end the process."""
     monkeypatch.setattr(ByteTokenizer, "detokenize", lambda *_: pytest.fail("it was detokenized"))
-    status, told = await error(connect, FakeBackend(), prompt=[112, token], stream=stream)
-    assert (status, told["param"]) == (400, "prompt")
+    status, got = await error(connect, FakeBackend(), prompt=[112, token], stream=stream)
+    assert (status, got["param"]) == (400, "prompt")
 
 
 async def test_response_fields(connect: Connect) -> None:
@@ -247,12 +247,12 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
 async def test_what_is_wrong_is_named(
     connect: Connect, path: str, body: dict[str, Any], param: str, message: str
 ) -> None:
-    status, told = await error(connect, FakeBackend(), path, **body)
-    assert (status, told["param"], told["type"]) == (400, param, "invalid_request_error")
-    assert message in told["message"]
+    status, got = await error(connect, FakeBackend(), path, **body)
+    assert (status, got["param"], got["type"]) == (400, param, "invalid_request_error")
+    assert message in got["message"]
 
 
-async def test_an_alternative_that_fails_beside_one_that_does_not(connect: Connect) -> None:
+async def test_an_alternative_that_fails_next_to_one_that_does_not(connect: Connect) -> None:
     backend = FakeBackend(script=says(b"a"))
     branches = [{"label": "broken"}, {}]
     failed, well = await result(connect, backend, branches=branches)
@@ -268,8 +268,8 @@ async def test_an_alternative_that_fails_beside_one_that_does_not(connect: Conne
 @pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
 async def test_a_grammar_that_leaves_no_token_is_the_callers_fault(connect: Connect, path: str) -> None:
     body = {"prompt": "p", "branches": [{"label": "stuck"}], "stream": False}
-    status, told = await error(connect, FakeBackend(), path, **body)
-    assert (status, told["code"], told["param"], told["type"]) == (400, "no_token", "grammar", "invalid_request_error")
+    status, got = await error(connect, FakeBackend(), path, **body)
+    assert (status, got["code"], got["param"], got["type"]) == (400, "no_token", "grammar", "invalid_request_error")
 
 
 async def test_tokenize_and_detokenize(connect: Connect) -> None:
@@ -414,7 +414,7 @@ async def test_too_much_extra_is_cut_at_its_beginning_and_reported(connect: Conn
     assert response.headers["x-srb-ignored"] == "input_extra.time, input_extra (its first 22 tokens)"
 
 
-async def test_a_model_without_the_tokens_has_candidates_drawn(connect: Connect) -> None:
+async def test_a_model_without_the_tokens_has_candidates_sampled(connect: Connect) -> None:
     extra = [{"filename": "f", "text": "F"}, {"text": "G"}]
     backend = FakeBackend()
     answer = await result(connect, backend, "/infill", **PLACES | {"prompt": "x = "}, input_extra=extra)

@@ -180,7 +180,7 @@ async def test_a_model_without_a_projector_names_the_option(connect: Connect) ->
     assert model["capabilities"] == ["completion"]
 
 
-async def test_what_the_model_takes_is_told(connect: Connect) -> None:
+async def test_what_the_model_takes_is_reported(connect: Connect) -> None:
     client = await connect(Seeing().backend)
     props = await (await client.get("/props")).json()
     assert (props["modalities"], props["media_marker"]) == ({"vision": True, "audio": True}, "<__media__>")
@@ -208,8 +208,8 @@ async def test_with_a_history_the_texts_last_and_images_have_no_place_in_stories
         refused = await post(client, "/v1/chat/completions", asked | {"story": story["id"]}, 400)
         assert "story" in refused["error"]["message"]
         said = await post(client, "/v1/chat/completions", asked | {"n": 2, "stream": False})
-        kept = await (await client.get(f"/v1/completions/{said['id']}")).json()
-        assert len(kept["choices"]) == 2
+        stored = await (await client.get(f"/v1/completions/{said['id']}")).json()
+        assert len(stored["choices"]) == 2
         in_history = await (await client.get(f"/v1/history/{said['id']}")).json()
         assert in_history["body"]["messages"] == asked["messages"]
         engine = Engine(Seeing().backend)

@@ -251,19 +251,19 @@ async def test_timings_and_progress_as_llama_server_tells_them(connect: Connect)
     assert [(each["processed"], each["total"], each["cache"]) for each in progress] == [(0, 7, 0), (7, 7, 0)]
     assert all(each["time_ms"] >= 0 for each in progress)
     assert [chunk["choices"][0]["delta"] for chunk in received if "prompt_progress" in chunk] == [{}, {}]
-    told = [chunk for chunk in received if "timings" in chunk]
-    ends = {choice["index"]: each["timings"]["predicted_n"] for each in told for choice in each["choices"]}
+    got = [chunk for chunk in received if "timings" in chunk]
+    ends = {choice["index"]: each["timings"]["predicted_n"] for each in got for choice in each["choices"]}
     assert ends == {0: 3, 1: 4}
-    assert told[-1] == received[-1]
+    assert got[-1] == received[-1]
     assert received[-1]["timings"]["predicted_n"] == 7
 
 
-async def test_timings_with_each_piece_of_text(connect: Connect) -> None:
+async def test_timings_with_each_chunk(connect: Connect) -> None:
     received = await chunks(connect, backend("aé".encode(), b"bcd"), n=2, timings_per_token=True)
-    told = [(each["choices"][0], each["timings"]) for each in received if each["choices"][0]["delta"].get("content")]
-    counts = [[times["predicted_n"] for choice, times in told if choice["index"] == index] for index in (0, 1)]
+    got = [(each["choices"][0], each["timings"]) for each in received if each["choices"][0]["delta"].get("content")]
+    counts = [[times["predicted_n"] for choice, times in got if choice["index"] == index] for index in (0, 1)]
     assert counts == [[1, 3], [1, 2, 3]]
-    assert all((times["cache_n"], times["prompt_n"]) == (0, 7) for _, times in told)
+    assert all((times["cache_n"], times["prompt_n"]) == (0, 7) for _, times in got)
     client = await connect(backend(b"ab"))
     response = await client.post("/v1/chat/completions", json={"messages": HELLO, "timings_per_token": True})
     assert response.headers["x-srb-ignored"] == "timings_per_token"
@@ -288,7 +288,7 @@ async def test_without_any_template_a_chat_is_refused(connect: Connect) -> None:
     assert "--chat-template none; send a prompt to /v1/completions" in reply["error"]["message"]
 
 
-async def test_what_ends_a_message_by_the_template_ends_it_beside_the_requests_own(connect: Connect) -> None:
+async def test_what_ends_a_message_by_the_template_ends_it_as_the_requests_own_does(connect: Connect) -> None:
     template = ChatTemplate(SOURCE, stop=("\nUser:",))
     fake = FakeBackend(chat_template=template, script=says(b"Hi.\nUser: b", b"a##b", prompt=len(PROMPT)))
     choices = (await chat(connect, fake, n=2, stop="##"))["choices"]

@@ -125,7 +125,7 @@ async def test_texts_that_are_scored_share_their_beginnings(connect: Connect) ->
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == sum(map(len, prompts))
 
 
-async def test_the_drawn_token_is_always_among_the_likeliest(connect: Connect) -> None:
+async def test_the_sampled_token_is_always_among_the_likeliest(connect: Connect) -> None:
     choice = (await completion(connect, FakeBackend(script=says(b"a")), logprobs=0, max_tokens=1))["choices"][0]
     assert choice["logprobs"]["top_logprobs"] == [{"a": score((112,), 97)}]
 

@@ -68,8 +68,8 @@ async def test_native_events_of_the_next_one(connect: Connect, tmp_path: Path) -
         assert (done["timings"]["predicted_n"], done["timings"]["predicted_ms"]) == (stop["length"], 0)
         again = events_of(await asked(client, **NATIVE | {"seed": seed, "ahead": 0}))
         assert text_of(again) == text_of(events)
-        kept = await (await client.get(f"/v1/completions/{events[0]['id']}")).json()
-        assert [(each["seed"], each["text"]) for each in kept["choices"]] == [(seed, text_of(events))]
+        stored = await (await client.get(f"/v1/completions/{events[0]['id']}")).json()
+        assert [(each["seed"], each["text"]) for each in stored["choices"]] == [(seed, text_of(events))]
         listed = await (await client.get("/v1/history")).json()
         assert {each["id"] for each in listed["data"]} == {each[0]["id"] for each in (first, events, again)}
 
@@ -142,18 +142,18 @@ async def test_it_is_counted_apart(connect: Connect) -> None:
     client = await connect(fake := backend())
     length = events_of(await asked(client, **NATIVE))[-2]["length"]
     await idle(client, fake)
-    drawn = events_of(await asked(client, **NATIVE | {"ahead": 0}))[-2]["length"]
+    sampled = events_of(await asked(client, **NATIVE | {"ahead": 0}))[-2]["length"]
     await idle(client, fake)
-    told = await (await client.get("/metrics")).text()
-    numbers = dict(line.rsplit(" ", 1) for line in told.splitlines() if not line.startswith("#"))
+    got = await (await client.get("/metrics")).text()
+    numbers = dict(line.rsplit(" ", 1) for line in got.splitlines() if not line.startswith("#"))
     assert float(numbers["srb:ahead_taken_total"]) == 1
-    assert float(numbers["srb:ahead_tokens_total"]) >= drawn
+    assert float(numbers["srb:ahead_tokens_total"]) >= sampled
     ahead = float(numbers["srb:ahead_tokens_total"])
     assert float(numbers["llamacpp:tokens_predicted_total"]) == length + ahead
     assert numbers["llamacpp:requests_processing"] == "0.0"
 
 
-async def test_nothing_is_drawn_while_a_text_is_embedded(connect: Connect) -> None:
+async def test_nothing_is_sampled_while_a_text_is_embedded(connect: Connect) -> None:
     may_end = threading.Event()
     embedder = FakeEmbedder(on_embed=lambda: _true(may_end.wait(60)))
     client = await connect(fake := FakeBackend(n_cells=2000, script=ascii_babble, embedder=embedder))

@@ -93,8 +93,8 @@ async def test_the_tokens_of_a_chat_are_counted_without_running_it(connect: Conn
     served = backend()
     client = await connect(served)
     body: dict[str, Any] = {**CHAT, "model": "fake", "response_format": {"type": "json_object"}, "stream": True}
-    told = await answer(client, "/v1/chat/completions/input_tokens", **body)
-    assert told == {"object": "response.input_tokens", "input_tokens": len(WRITTEN)}
+    got = await answer(client, "/v1/chat/completions/input_tokens", **body)
+    assert got == {"object": "response.input_tokens", "input_tokens": len(WRITTEN)}
     assert served.decodes == 0
 
 

@@ -198,7 +198,7 @@ async def test_several_calls_where_the_template_writes_such_or_the_client_asks(c
         assert ("call)*" in (model.grammar or "")) == several
 
 
-async def test_a_schema_for_the_answer_beside_tools(connect: Connect) -> None:
+async def test_a_schema_for_the_answer_with_tools(connect: Connect) -> None:
     model = Model("{}")
     schema = {"type": "object", "properties": {"answer": {"const": 42}}}
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}

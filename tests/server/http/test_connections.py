@@ -426,8 +426,8 @@ def test_a_crowd_that_asks_for_nothing_takes_no_stream_and_no_file(tmp_path: Pat
                     assert b" 200 " in other.recv(15)
                 data = b""
                 while b'"event": "done"' not in data:
-                    data += (piece := stream.recv(1 << 16))
-                    assert piece, data
+                    data += (part := stream.recv(1 << 16))
+                    assert part, data
         finally:
             process.terminate()
     assert log.stat().st_size < 2_000
@@ -459,7 +459,7 @@ async def test_a_client_that_waits_before_it_sends_a_body_is_refused_at_once(
         assert b"Connection: close" in head
 
 
-async def test_a_client_that_waits_before_it_sends_a_good_body_is_told_to_go_on() -> None:
+async def test_a_client_that_waits_before_it_sends_a_good_body_gets_100_continue() -> None:
     async with serving() as server:
         body = b'{"content": "a"}'
         head = EXPECTING.format("/tokenize", "localhost", len(body), "").encode()

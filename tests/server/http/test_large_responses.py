@@ -58,7 +58,7 @@ class Template:
         return "p"
 
 
-async def test_the_event_loop_goes_on_between_the_pieces_of_a_large_batch(aiohttp_client: Any) -> None:
+async def test_the_event_loop_goes_on_between_the_writes_of_a_large_batch(aiohttp_client: Any) -> None:
     turns = 0
     seen: list[int] = []
 

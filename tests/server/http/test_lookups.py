@@ -49,8 +49,8 @@ async def test_requests_that_look_something_up_dont_wait_for_each_other(connect:
             assert (status, answer["error"]["param"]) == (400, "avoid")
             assert "request nope isn't stored" in answer["error"]["message"]
         body = {"prompt": "x", "n": 1, "stream": False}
-        ((_, kept),) = await at_once(client, "/v1/completions", body, 1)
-        answers = await at_once(client, "/v1/completions", body | {"avoid": [{"request": kept["id"]}]})
+        ((_, stored),) = await at_once(client, "/v1/completions", body, 1)
+        answers = await at_once(client, "/v1/completions", body | {"avoid": [{"request": stored["id"]}]})
         assert {status for status, _ in answers} == {200}
     body = {"input": "x", "previous_response_id": "resp_nope"}
     assert {status for status, _ in await at_once(client, "/v1/responses", body)} == {400}

@@ -165,8 +165,8 @@ async def test_a_server_may_take_its_time_while_it_says_that_it_has_the_request(
     asking = asyncio.create_task(there.post("/v1/completions", json=body))
     engine = there.app[ENGINE]
     await until(lambda: bool(engine.requests))
-    (journal,) = engine.requests
-    path = f"/v1/completions/{journal.request.id}/events"
+    (event_log,) = engine.requests
+    path = f"/v1/completions/{event_log.request.id}/events"
     objects = [asyncio.create_task(front.get(path))]  # its headers come when the request has ended
     streams = [asyncio.create_task(front.get(path + "?starting_after=0"))]
     await Clock().forward(4 * proxy.ANSWER_SECONDS)

@@ -64,13 +64,13 @@ async def test_a_reader_that_never_reads_holds_nobody_up_and_loses_nothing(conne
     engine = client.app[ENGINE]
     with await post_and_never_read(client) as connection:
         await until(lambda: bool(engine.requests))
-        (journal,) = engine.requests
+        (event_log,) = engine.requests
         gate.open()
         other = await client.post("/v1/completions", json={"prompt": "p", "n": 2, "max_tokens": 5, "ignore_eos": True})
         assert '"event": "done"' in await other.text()
-        await until(lambda: journal.done)
+        await until(lambda: event_log.done)
         received = await read_to_the_end(connection)
-    assert received.count(b'"event": "stream"') == sum(stop.length for stop in journal.stops) == 200
+    assert received.count(b'"event": "stream"') == sum(stop.length for stop in event_log.stops) == 200
     assert received.count(b'"finish_reason": "length"') == 4
     assert received.count(b'"event": "done"') == 1
 

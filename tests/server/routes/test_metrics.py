@@ -61,10 +61,10 @@ async def test_guessed_tokens_are_counted(aiohttp_client: AiohttpClient) -> None
         answer = await (await client.post("/completion", json=body)).json()
         values = await values_of(client)
         health = await (await client.get("/health")).json()
-    guessed, drawn = answer["timings"]["draft_n"], answer["timings"]["draft_n_accepted"]
-    assert guessed >= drawn > 5
+    guessed, sampled = answer["timings"]["draft_n"], answer["timings"]["draft_n_accepted"]
+    assert guessed >= sampled > 5
     assert values["llamacpp:spec_decode_num_draft_tokens_total"] == health["n_ahead"] == guessed
-    assert values["llamacpp:spec_decode_num_accepted_tokens_total"] == health["n_met"] == drawn
+    assert values["llamacpp:spec_decode_num_accepted_tokens_total"] == health["n_met"] == sampled
     assert values["llamacpp:n_busy_slots_per_decode"] <= 1, "an alternative counts once"
 
 

@@ -31,7 +31,7 @@ def there(*kinds: type) -> list[Any]:
     return [each for each in gc.get_objects() if isinstance(each, kinds)]
 
 
-async def test_bodies_and_images_are_not_kept(frozen: None, connect: Connect) -> None:
+async def test_bodies_and_images_are_not_stored(frozen: None, connect: Connect) -> None:
     client = await connect((seeing := Seeing()).backend, **KEPT)
     for path, body in [(path, body) for path, body, _ in FORMATS] + TEXT:
         async with client.post(path, json={"max_tokens": 1, "stream": False} | body) as answer:
@@ -54,7 +54,7 @@ async def test_bodies_and_images_are_not_kept(frozen: None, connect: Connect) ->
         ("/api/v1/generate", {"prompt": "a", **{f"field {k}": k for k in range(5_000)}}),
     ],
 )
-async def test_what_is_kept_is_counted(connect: Connect, path: str, body: dict[str, Any]) -> None:
+async def test_stored_memory_is_counted(connect: Connect, path: str, body: dict[str, Any]) -> None:
     backend = FakeBackend(n_cells=600_000, chat_template=ChatTemplate("{{ messages[0].content[:9] }}"))
     client = await connect(backend, **KEPT | {"keep_bytes": 300_000})
     async with client.post(path, json=body | {"max_tokens": 1, "stream": False}) as answer:

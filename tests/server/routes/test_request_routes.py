@@ -37,7 +37,7 @@ def blocks(stream: bytes) -> list[bytes]:
     return [block for block in stream.split(b"\n\n") if block]
 
 
-async def test_what_is_read_again_behind_any_event_is_byte_for_byte_the_rest(connect: Connect) -> None:
+async def test_what_is_read_again_after_any_event_is_byte_for_byte_the_rest(connect: Connect) -> None:
     client = await connect(FakeBackend(script=babble), **KEPT)
     request_id, whole = await post(client)
     events = blocks(whole)
@@ -126,11 +126,11 @@ async def test_an_object_that_nobody_waits_for_any_more_is_there_later(connect: 
     waiting = asyncio.ensure_future(post(client, stream=False, detach=True))
     engine = client.app[ENGINE]
     await until(lambda: bool(engine.requests))
-    (journal,) = engine.requests
+    (event_log,) = engine.requests
     waiting.cancel()
     gate.open()
-    await until(lambda: journal.done)
-    answer = await (await client.get(EVENTS.format(journal.request.id))).json()
+    await until(lambda: event_log.done)
+    answer = await (await client.get(EVENTS.format(event_log.request.id))).json()
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["length"] * 3
 
 
@@ -140,14 +140,14 @@ async def test_a_native_stream_waits_for_its_reader_to_come_back(connect: Connec
     engine = client.app[ENGINE]
     gate.step(2)
     request_id = await leave(client, max_tokens=40)
-    journal = engine.find(request_id)
-    await until(lambda: len(journal) > 1)
+    event_log = engine.find(request_id)
+    await until(lambda: len(event_log) > 1)
     await clock.forward(25, by=1)
     back = await client.get(EVENTS.format(request_id), params={"starting_after": "1"})
     await clock.forward(25, by=1)
     gate.open()
     assert b'"event": "done"' in await back.read()
-    assert {stop.finish_reason for stop in journal.stops} == {"length"}
+    assert {stop.finish_reason for stop in event_log.stops} == {"length"}
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ async def test_finished_requests_are_forgotten_and_running_ones_ended(connect: C
 
 
 @pytest.mark.parametrize("limit", [{"keep_seconds": 0.01}, {"keep_bytes": 5_000}])
-async def test_what_is_no_longer_kept_is_gone_and_says_what_to_do(connect: Connect, limit: dict[str, Any]) -> None:
+async def test_what_is_no_longer_stored_is_gone_and_says_what_to_do(connect: Connect, limit: dict[str, Any]) -> None:
     client = await connect(FakeBackend(script=babble), **KEPT | limit)
     request_id, _ = await post(client)
     await post(client)

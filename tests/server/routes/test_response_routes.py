@@ -11,7 +11,7 @@ from server.formats.test_messages_responses import OPENAI, SOURCE, backend, even
 from server.formats.test_tools import PARIS, Model
 
 from srb.llama.model.chat_template import ChatTemplate
-from srb.serving import event_log as journal
+from srb.serving import event_log
 
 KEPT = {"keep_seconds": 900, "keep_bytes": 1 << 20}
 ENDED = ("completed", "incomplete", "cancelled", "failed")
@@ -62,7 +62,7 @@ async def test_every_response_can_be_asked_for_again(connect: Connect) -> None:
     assert "isn't a response" in (await got(client, chat["id"], 404))["error"]["message"]
 
 
-async def test_a_stream_goes_on_behind_any_number(connect: Connect) -> None:
+async def test_a_stream_goes_on_after_any_number(connect: Connect) -> None:
     client = await connect(backend(b"abc"), **KEPT)
     body = OPENAI | {"background": True, "stream": True}
     received = await events(await client.post("/v1/responses", json=body))
@@ -78,7 +78,7 @@ async def test_a_stream_goes_on_behind_any_number(connect: Connect) -> None:
 
 
 async def test_late_readers_count_as_the_first_one_does(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "MERGE_ABOVE", 50)
+    monkeypatch.setattr(event_log, "MERGE_ABOVE", 50)
     client = await connect(backend(b"x" * 100), **KEPT)
     received = await events(await client.post("/v1/responses", json=OPENAI | {"stream": True}))
     assert len(received) > 100

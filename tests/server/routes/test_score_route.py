@@ -142,7 +142,7 @@ async def test_a_row_that_cant_be_scored_has_its_error(connect: Connect) -> None
     assert sum("error" in each for each in made["scores"]) == 5
 
 
-async def test_few_parts_of_it_are_in_the_engine_and_none_is_kept(connect: Connect) -> None:
+async def test_few_parts_of_it_are_in_the_engine_and_none_is_stored(connect: Connect) -> None:
     gate = Gate(backend := FakeBackend(n_parallel=4))
     client = await connect(backend, keep_seconds=60, keep_bytes=10**7, max_queue=1)
     response = await score(client, contexts=[chr(97 + k % 26) for k in range(100)])
@@ -153,7 +153,7 @@ async def test_few_parts_of_it_are_in_the_engine_and_none_is_kept(connect: Conne
             gate.step()
         await asyncio.sleep(0)
         assert len(engine.requests) <= 2
-        seen |= {journal.request.id for journal in engine.requests}
+        seen |= {event_log.request.id for event_log in engine.requests}
     assert {each.rpartition(".")[0] for each in seen} == {response.headers["X-Request-Id"]}
     gate.open()
     events = read(await response.text())

@@ -51,13 +51,13 @@ async def test_a_story_is_written_and_read(client: Client) -> None:
     child = await call(client, "POST", nodes, {"parent": root["id"], "text": " there", "tokens": [5], "notes": "hm"})
     assert (root["id"], root["parent"], root["author"]) == (1, None, "person")
     assert (child["id"], child["parent"], child["tokens"], child["notes"]) == (2, 1, [5], "hm")
-    kept = await call(client, "PATCH", f"{nodes}/2", {"kept": True})
-    assert (kept["kept"], kept["notes"]) == (True, "hm")
+    stored = await call(client, "PATCH", f"{nodes}/2", {"kept": True})
+    assert (stored["kept"], stored["notes"]) == (True, "hm")
     assert (await call(client, "GET", f"{nodes}/2"))["remarks"][0]["value"] is True
     whole = await call(client, "GET", f"/v1/stories/{story}")
-    assert whole["nodes"] == [root, kept]
-    assert await call(client, "GET", nodes, None) == {"object": "list", "data": [root, kept], "change": 3}
-    assert await call(client, "GET", f"{nodes}?since=2") == {"object": "list", "data": [kept], "change": 3}
+    assert whole["nodes"] == [root, stored]
+    assert await call(client, "GET", nodes, None) == {"object": "list", "data": [root, stored], "change": 3}
+    assert await call(client, "GET", f"{nodes}?since=2") == {"object": "list", "data": [stored], "change": 3}
     answer = await client.get(f"/v1/stories/{story}?format=markdown")
     assert (answer.content_type, await answer.text()) == ("text/markdown", "# A tale\n\nOnce upon a time, there\n")
     assert (await call(client, "PATCH", f"/v1/stories/{story}", {"title": "Better"}))["title"] == "Better"
@@ -85,7 +85,7 @@ async def test_what_was_exported_can_be_imported(client: Client) -> None:
     assert copy["title"] == whole["title"]
 
 
-async def test_what_stands_beside_a_story_is_kept_with_it_and_told(client: Client) -> None:
+async def test_the_context_of_a_story_is_stored_with_it_and_shown(client: Client) -> None:
     context = {"memory": "It rains.", "lore": [{"keys": "Ada", "always": False, "depth": None}]}
     story = await begin(client, context=context)
     path = f"/v1/stories/{story}"

@@ -80,7 +80,7 @@ def texts(events: list[tuple[int | None, dict[str, Any]]]) -> dict[int, str]:
     return result
 
 
-async def test_a_request_is_kept_with_all_that_it_was(connect: Connect, history: History) -> None:
+async def test_a_request_is_stored_completely(connect: Connect, history: History) -> None:
     client = await connect(FakeBackend(script=says(b"one\xc3\xa9", b"two. three", prompt=2)), history=history)
     body = {
         "prompt": "ab",
@@ -89,10 +89,15 @@ async def test_a_request_is_kept_with_all_that_it_was(connect: Connect, history:
         "logit_bias": {"5": False},
     }
     request_id, _ = await run(client, **body)
-    kept = await get(client, f"/v1/history/{request_id}")
-    assert (kept["body"], kept["path"], kept["status"], kept["title"]) == (body, "/v1/completions", "finished", "ab")
-    assert (kept["usage"]["prompt_tokens"], kept["detached"], kept["model"]) == (2, False, "fake")
-    wild, stopped = kept["choices"]
+    stored = await get(client, f"/v1/history/{request_id}")
+    assert (stored["body"], stored["path"], stored["status"], stored["title"]) == (
+        body,
+        "/v1/completions",
+        "finished",
+        "ab",
+    )
+    assert (stored["usage"]["prompt_tokens"], stored["detached"], stored["model"]) == (2, False, "fake")
+    wild, stopped = stored["choices"]
     assert (wild["text"], wild["tokens"], wild["label"], wild["seed"]) == ("oneé", list("oneé".encode()), "wild", 0)
     assert wild["settings"] == {"temperature": 1.5, "logit_bias": [[5, False]]}
     assert (stopped["text"], stopped["finish_reason"], stopped["stop_reason"]) == ("two", "stop", ".")
@@ -106,14 +111,14 @@ async def test_an_echoed_prompt_is_not_the_models_word(connect: Connect, history
     assert (await get(client, f"/v1/history/{request_id}"))["choices"][0]["text"] == "xyz"
 
 
-async def test_a_refused_request_is_not_kept(connect: Connect, history: History) -> None:
+async def test_a_refused_request_is_not_stored(connect: Connect, history: History) -> None:
     client = await connect(FakeBackend(n_cells=32), history=history)
     answer = await client.post("/v1/completions", json={"prompt": "x" * 40, "n": 1})
     assert answer.status == 400
     assert (await get(client, "/v1/history"))["data"] == []
 
 
-async def test_each_format_is_kept(connect: Connect, history: History) -> None:
+async def test_each_format_is_stored(connect: Connect, history: History) -> None:
     client = await connect(FakeBackend(), history=history)
     for path, body in (
         ("/v1/completions", {"prompt": "a", "stream": False, "n": 2}),
@@ -292,10 +297,10 @@ async def test_a_request_goes_on_after_a_crash(connect: Connect, tmp_path: Path,
                 rest = [each async for each in read(answer)]
             assert [each for each, _ in rest] == [each for each, _ in undisturbed[after:]]
             assert by_index(rest) == by_index(undisturbed[after:])
-            kept = history.read(find.get_request, None, request_id)
-            assert kept.summary.status == "finished"
-            assert {each.index: each.text for each in kept.alternatives} == {
-                each.index: texts(undisturbed).get(each.index, "") for each in kept.alternatives
+            stored = history.read(find.get_request, None, request_id)
+            assert stored.summary.status == "finished"
+            assert {each.index: each.text for each in stored.alternatives} == {
+                each.index: texts(undisturbed).get(each.index, "") for each in stored.alternatives
             }
             await again.app[ENGINE].stop()
 
@@ -304,8 +309,8 @@ def by_index(numbered: list[tuple[int | None, dict[str, Any]]]) -> dict[int | No
     """The events of each alternative. Which comes first may change: what was held back is drawn again."""
     result: dict[int | None, list[dict[str, Any]]] = {}
     for _, event in numbered:
-        kept = {name: value for name, value in event.items() if name not in ("timings", "usage")}
-        result.setdefault(event.get("index"), []).append(kept)
+        stored = {name: value for name, value in event.items() if name not in ("timings", "usage")}
+        result.setdefault(event.get("index"), []).append(stored)
     return result
 
 
@@ -417,10 +422,10 @@ async def test_a_request_whose_engine_failed_goes_on(connect: Connect, tmp_path:
         headers = {"Last-Event-ID": str(got[-1][0])}
         async with again.get(f"/v1/completions/{request_id}/events", headers=headers) as answer:
             got += [each async for each in read(answer)]
-        kept = await get(again, f"/v1/completions/{waiting.headers['X-Request-Id']}")
-        assert kept["status"] in ("waiting", "running", "finished")
-        kept = await get(again, f"/v1/completions/{attached.headers['X-Request-Id']}")
-        assert {each["finish_reason"] for each in kept["choices"]} == {"error"}
+        stored = await get(again, f"/v1/completions/{waiting.headers['X-Request-Id']}")
+        assert stored["status"] in ("waiting", "running", "finished")
+        stored = await get(again, f"/v1/completions/{attached.headers['X-Request-Id']}")
+        assert {each["finish_reason"] for each in stored["choices"]} == {"error"}
     assert texts(got) == texts(undisturbed)
     assert [event["event"] for _, event in got].count("stop") == 3
 
@@ -498,15 +503,15 @@ async def test_without_resume_it_stays_interrupted(connect: Connect, tmp_path: P
         client = await connect(FakeBackend(), history=history)
         await go_on(client, goes_on=False)
         await asyncio.wrap_future(history.write(lambda _db: None))
-        kept = await get(client, f"/v1/history/{request_id}")
-        assert kept["status"] == "interrupted"
+        stored = await get(client, f"/v1/history/{request_id}")
+        assert stored["status"] == "interrupted"
         state = await get(client, f"/v1/completions/{request_id}")
         assert (state["status"], [each["text"] for each in state["choices"]]) == (
             "interrupted",
-            [each["text"] for each in kept["choices"]],
+            [each["text"] for each in stored["choices"]],
         )
         await get(client, f"/v1/completions/{request_id}/events", 410)
-        assert all(each["text"] and each["finish_reason"] == "abort" for each in kept["choices"])
+        assert all(each["text"] and each["finish_reason"] == "abort" for each in stored["choices"])
 
 
 async def test_a_request_that_has_finished_can_be_read_after_a_restart(connect: Connect, tmp_path: Path) -> None:
@@ -592,10 +597,10 @@ async def test_an_attached_request_ends_with_the_server(connect: Connect, tmp_pa
         client = await connect(FakeBackend(), history=history)
         await go_on(client, goes_on=True)
         await asyncio.wrap_future(history.write(lambda _db: None))
-        kept = await get(client, f"/v1/history/{request_id}")
-        assert kept["status"] == "finished"
-        assert {each["stop_reason"] for each in kept["choices"]} == {"shutdown"}
-        assert all(each["text"] for each in kept["choices"])
+        stored = await get(client, f"/v1/history/{request_id}")
+        assert stored["status"] == "finished"
+        assert {each["stop_reason"] for each in stored["choices"]} == {"shutdown"}
+        assert all(each["text"] for each in stored["choices"])
 
 
 async def test_another_model_doesnt_go_on_with_it(connect: Connect, tmp_path: Path) -> None:
@@ -610,7 +615,7 @@ async def test_another_model_doesnt_go_on_with_it(connect: Connect, tmp_path: Pa
         assert (await get(client, f"/v1/history/{request_id}"))["status"] == "interrupted"
 
 
-async def test_a_watcher_is_told_of_what_is_written_when_there_is_room(
+async def test_a_subscriber_is_notified_of_what_is_written_when_there_is_room(
     connect: Connect, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.01)
@@ -668,7 +673,7 @@ async def test_a_removed_story_ends_what_writes_there(connect: Connect, history:
     assert (await get(client, "/health"))["history"] == "ok"
 
 
-async def test_a_detached_request_whose_client_goes_at_once_is_kept(connect: Connect, history: History) -> None:
+async def test_a_detached_request_whose_client_goes_at_once_is_stored(connect: Connect, history: History) -> None:
     client = await connect(backend := FakeBackend(), history=history)
     added, may_go = threading.Event(), threading.Event()
     compile_ = backend.compile
@@ -681,14 +686,14 @@ async def test_a_detached_request_whose_client_goes_at_once_is_kept(connect: Con
     backend.compile = slow  # type: ignore[method-assign]
     waiting = asyncio.ensure_future(run(client, **LONG))
     await asyncio.to_thread(added.wait)
-    (journal,) = client.app[ENGINE].requests
+    (event_log,) = client.app[ENGINE].requests
     waiting.cancel()
     await Clock().forward(1)  # the server has seen that the client is gone
     may_go.set()
-    await until(lambda: journal.done)
-    kept = history.read(find.get_request, None, journal.request.id)
-    assert kept.summary.status == "finished"
-    assert [each.length for each in kept.alternatives] == [40] * 3
+    await until(lambda: event_log.done)
+    stored = history.read(find.get_request, None, event_log.request.id)
+    assert stored.summary.status == "finished"
+    assert [each.length for each in stored.alternatives] == [40] * 3
 
 
 async def test_what_is_forgotten_cannot_be_read_again_from_the_file(connect: Connect, history: History) -> None:
@@ -701,7 +706,7 @@ async def test_what_is_forgotten_cannot_be_read_again_from_the_file(connect: Con
     assert history.read(find.get_request, None, request_id).summary.status == "finished"
 
 
-async def test_token_ids_that_the_model_does_not_have_are_refused_and_not_kept(
+async def test_token_ids_that_the_model_does_not_have_are_refused_and_not_stored(
     connect: Connect, history: History
 ) -> None:
     client = await connect(FakeBackend(), history=history)
@@ -712,7 +717,7 @@ async def test_token_ids_that_the_model_does_not_have_are_refused_and_not_kept(
     assert history.read(lambda connection: connection.execute("SELECT count(*) FROM requests").fetchone()[0]) == 0
 
 
-async def test_texts_of_a_request_that_is_kept_are_avoided(connect: Connect, history: History) -> None:
+async def test_texts_of_a_request_that_is_stored_are_avoided(connect: Connect, history: History) -> None:
     whole = "a b c d e f g h i j"
 
     def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:
@@ -748,8 +753,8 @@ async def test_a_detached_request_may_stop_at_the_word_shutdown(connect: Connect
     client = await connect(FakeBackend(script=says(b"on shutdown")), history=history)
     request_id, events = await run(client, prompt="p", n=1, stop="shutdown", detach=True)
     assert events[-1][1]["event"] == "done"
-    kept = await get(client, f"/v1/history/{request_id}")
-    assert (kept["status"], kept["choices"][0]["stop_reason"]) == ("finished", "shutdown")
+    stored = await get(client, f"/v1/history/{request_id}")
+    assert (stored["status"], stored["choices"][0]["stop_reason"]) == ("finished", "shutdown")
 
 
 async def test_what_still_comes_of_a_removed_request_isnt_another_ones(connect: Connect, history: History) -> None:
@@ -767,8 +772,8 @@ async def test_what_still_comes_of_a_removed_request_isnt_another_ones(connect: 
     seen = [event async for event in read(second)]
     async with client.get(f"/v1/completions/{second.headers['X-Request-Id']}/events") as answer:
         assert [event async for event in read(answer)] == seen
-    kept = await get(client, f"/v1/history/{second.headers['X-Request-Id']}")
-    assert (kept["status"], kept["choices"][0]["length"]) == ("finished", 5)
+    stored = await get(client, f"/v1/history/{second.headers['X-Request-Id']}")
+    assert (stored["status"], stored["choices"][0]["length"]) == ("finished", 5)
 
 
 async def test_a_removed_requests_time_isnt_another_ones(connect: Connect, tmp_path: Path) -> None:
@@ -798,7 +803,7 @@ async def test_a_request_is_forgotten_after_a_restart_too(connect: Connect, tmp_
 
 
 @pytest.mark.parametrize("path", ["/completion", "/api/v1/generate", "/api/generate"])
-async def test_who_waits_for_a_request_that_goes_on_later_is_told(
+async def test_a_reader_of_a_request_that_resumes_later_gets_a_503(
     connect: Connect, history: History, path: str
 ) -> None:
     # Not all of these formats have `seed` and `ignore_eos` in the same place, so only the script decides where it ends.
@@ -822,7 +827,7 @@ async def test_a_watcher_that_comes_again_sees_the_texts_grow_on(connect: Connec
     body = {"story": story, "node": 1, "n": 1, "max_tokens": 30, "ignore_eos": True, "seed": 1}
     running = asyncio.ensure_future(run(client, **body))
     gate.step(4)
-    await until(lambda: any(journal.texts[0] for journal in client.app[ENGINE].requests))
+    await until(lambda: any(event_log.texts[0] for event_log in client.app[ENGINE].requests))
     change = (await get(client, f"/v1/stories/{story}"))["change"]
     headers = {"Accept": "text/event-stream", "Last-Event-ID": str(change)}
     async with client.get(f"/v1/stories/{story}/nodes", headers=headers) as answer:
@@ -853,10 +858,10 @@ async def test_a_request_of_another_version_is_interrupted_and_its_nodes_end(con
         client = await connect(FakeBackend(), history=history)
         await go_on(client, goes_on=True)
         await get(client, f"/v1/completions/{request_id}", 404)
-        kept = await get(client, f"/v1/history/{request_id}")
-        assert kept["status"] == "interrupted"
+        stored = await get(client, f"/v1/history/{request_id}")
+        assert stored["status"] == "interrupted"
         nodes = (await get(client, f"/v1/stories/{story}"))["nodes"][1:]
-        for index, (choice, node) in enumerate(zip(kept["choices"], nodes, strict=True)):
+        for index, (choice, node) in enumerate(zip(stored["choices"], nodes, strict=True)):
             assert node["text"] == choice["text"]
             assert choice["text"]
             assert texts(events)[index].startswith(choice["text"])
@@ -876,8 +881,8 @@ async def test_numbers_that_are_too_large_leave_the_history_json(connect: Connec
         request_id = answer.headers["X-Request-Id"]
         await answer.read()
     async with client.get(f"/v1/history/{request_id}") as answer:
-        kept = json.loads(await answer.text(), parse_constant=pytest.fail)
-    assert kept["body"]["a field of others"] == ["1e999", 1.5]
+        stored = json.loads(await answer.text(), parse_constant=pytest.fail)
+    assert stored["body"]["a field of others"] == ["1e999", 1.5]
 
 
 async def test_a_restart_keeps_the_nodes_that_a_request_writes(connect: Connect, tmp_path: Path) -> None:
@@ -951,7 +956,7 @@ async def test_a_damaged_history_isnt_opened_again(connect: Connect) -> None:
     await client.app[HISTORY].close()
 
 
-async def test_a_detached_request_without_a_history_is_told_that_the_server_ends(connect: Connect) -> None:
+async def test_a_detached_request_without_a_history_learns_that_the_server_ends(connect: Connect) -> None:
     """Its readers don't come back for it: the next start doesn't know it."""
     gate = Gate(backend := FakeBackend())
     client = await connect(backend, history=HistoryError("the disk is full"))
@@ -997,9 +1002,9 @@ async def test_an_interrupted_request_with_wrong_events_doesnt_keep_the_server_f
         client = await connect(FakeBackend(), history=history)
         await go_on(client, goes_on=True)
         await asyncio.wrap_future(history.write(lambda _db: None))
-        kept = await get(client, f"/v1/history/{request_id}")
-        assert kept["status"] == "interrupted"
-        assert [(each["finish_reason"], bool(each["text"])) for each in kept["choices"]] == [
+        stored = await get(client, f"/v1/history/{request_id}")
+        assert stored["status"] == "interrupted"
+        assert [(each["finish_reason"], bool(each["text"])) for each in stored["choices"]] == [
             ("abort", True),
             ("abort", True),
             ("abort", False),

@@ -36,10 +36,10 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
 async def test_a_server_that_is_ready(serve_engine: Prepare, systemd: socket.socket, tmp_path: Path) -> None:
     stop = serve_engine(lambda *_: AsyncEngine(lambda _progress: FakeBackend(), make=MAKE))
     (tmp_path / "begin").write_text("Once upon a time, ")
-    told, tells = os.pipe()
+    got, tells = os.pipe()
     settings = Settings(port=0, ready_fd=tells, preload=tmp_path / "begin", host="127.0.0.1,::1")
     running = asyncio.create_task(serve_module.serve(settings))
-    with os.fdopen(told) as pipe:
+    with os.fdopen(got) as pipe:
         url = (await asyncio.to_thread(pipe.read)).strip()  # to its end, as it is closed
     assert await asyncio.to_thread(systemd.recv, 100) == b"READY=1"
     port = url.rpartition(":")[2]
@@ -66,7 +66,7 @@ async def test_a_preloaded_prompt_that_is_too_long(
         systemd.recv(100)
 
 
-def test_what_cant_be_is_told_before_the_model_is_loaded(tmp_path: Path) -> None:
+def test_what_cant_be_is_reported_before_the_model_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff")
     for settings, message in (
         (Settings(preload=tmp_path / "none"), "none can't be read: No such file"),
@@ -83,8 +83,8 @@ def test_what_cant_be_is_told_before_the_model_is_loaded(tmp_path: Path) -> None
 
 
 def test_who_wanted_to_know_has_gone(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    told, tells = os.pipe()
-    os.close(told)
+    got, tells = os.pipe()
+    os.close(got)
     try:
         notify_ready(Settings(ready_fd=tells), "http://x", {"NOTIFY_SOCKET": str(tmp_path / "nobody")})
     finally:

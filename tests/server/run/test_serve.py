@@ -33,7 +33,7 @@ from srb.wire.limits import Limits
 
 
 @pytest.mark.parametrize("exit_on_fatal", [False, True])
-async def test_an_engine_that_fails_ends_its_requests_and_the_process_only_if_told(
+async def test_an_engine_that_fails_ends_its_requests_and_the_process_only_if_asked(
     serve_engine: Prepare, capsys: pytest.CaptureFixture[str], exit_on_fatal: bool
 ) -> None:
     go_on = threading.Event()

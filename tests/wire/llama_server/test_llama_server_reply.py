@@ -52,7 +52,7 @@ def test_an_alternative_is_over_its_time_limit_once_it_has_a_line_break() -> Non
     assert first["timings"] == {}  # type: ignore[index]
 
 
-def test_a_fault_in_one_alternative_is_told_with_its_result_and_in_all_is_raised() -> None:
+def test_a_fault_in_one_alternative_is_shown_in_its_result_and_in_all_is_raised() -> None:
     reply, _ = completion(n=2)
     broken = ErrorEvent("r", 1, BackendError("broken"))
     ends = [StopEvent("r", 0, 1, "stop", None), StopEvent("r", 1, 0, "error", None)]

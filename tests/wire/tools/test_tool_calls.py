@@ -130,7 +130,7 @@ def test_calls_are_read_alike_however_the_text_is_cut(
         assert all(delta.text for delta in deltas)
 
 
-def test_nothing_is_kept_back_that_cannot_be_a_call() -> None:
+def test_nothing_is_buffered_that_cannot_be_a_call() -> None:
     reader = CallReader(PLAIN)
     assert reader.push("Hello") == [Delta("text", "Hello")]
     assert reader.push(" <") == []
