@@ -20,7 +20,7 @@ MAX_LENGTH = 896
 """KoboldCpp's `max_length` for bodies that send none, in tokens."""
 
 TOP_LOGPROBS = 5
-"""How many of the likeliest tokens `"logprobs": true` shows, as in KoboldCpp."""
+"""How many top tokens `"logprobs": true` shows, as in KoboldCpp."""
 
 _BEFORE, _AFTER = ("dry", "top_n_sigma"), ("xtc",)
 _SAMPLERS = {0: ("top_k",), 1: (), 2: ("top_p", "min_p"), 3: (), 4: ("typ_p",), 5: ("temperature",), 6: ("penalties",)}

@@ -90,7 +90,7 @@ def _finish(reader: CallReader, finish_reason: FinishReason | None) -> dict[str,
 
 
 def content_of(tokens: list[Token]) -> list[dict[str, Any]]:
-    """The JSON of tokens, each with the likeliest tokens at its place."""
+    """The JSON of tokens, each with the top tokens at its position."""
     return [_token(token) | {"top_logprobs": [_token(each) for each in token.top_logprobs]} for token in tokens]
 
 

@@ -112,7 +112,7 @@ class ResponseFields(SamplingFields):
     )
     conversation: Any = Field(None, description="refused: conversations are not stored.")
     background: bool = Field(
-        False, description="the response goes on without readers. Without `stream` the answer comes at once."
+        False, description="the response goes on without readers. Without `stream` it is answered at once."
     )
     detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
 
