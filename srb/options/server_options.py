@@ -1,4 +1,4 @@
-"""The options of the server: what each is called, and what it means, in the groups that `--help` shows."""
+"""Declares the options of the server, in the groups that `--help` shows."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,143 +11,124 @@ MAX_SECONDS = 365 * 86_400
 
 @dataclass(frozen=True, kw_only=True)
 class RequestsOptions:
-    """What a request gets if it doesn't say, how long it may wait, and how long it can be read."""
+    """Defaults and limits of requests, and how long their results are available."""
 
-    n: int = option(8, "how many alternatives a request gets if it doesn't say", short="-n", low=1)
-    max_n: int = option(32, "how many alternatives one request may ask for", low=1, high=1024)
+    n: int = option(8, "default number of alternatives per request", short="-n", low=1)
+    max_n: int = option(32, "maximum number of alternatives per request", low=1, high=1024)
     max_tokens: int | None = option(
         None,
-        "how many tokens each alternative may have if the request doesn't say; -1: until the context is "
-        "full (default: 128, in chats 1024, and -1 on llama-server's routes)",
+        "default maximum length of an alternative, in tokens; -1: until the context is full (default: 128, in "
+        "chats 1024, and -1 on llama-server's routes)",
         low=-1,
         aliases=("n_predict", "predict"),
     )
     context_shift: bool = option(
-        False,
-        "prompts and texts that are longer than the context go on without a part of them, if the request doesn't say",
+        False, "shift the context by default: drop tokens from the middle when a prompt or text outgrows it"
     )
     keep: int = option(
-        0,
-        "for --context-shift: how many of a prompt's first tokens stay, beside its BOS token, if the request doesn't "
-        "say; -1: all",
-        low=-1,
+        0, "with --context-shift: default number of prompt tokens to keep at the start, besides BOS; -1: all", low=-1
     )
     ahead: int = option(
-        0,
-        "how many further alternatives of a request are drawn when it has ended and nobody waits, if the request "
-        "doesn't say",
-        low=0,
+        0, "default number of alternatives to prefetch after a request, while the server is idle", low=0
     )
     default_format: str = option(
         "events",
-        "how /v1 answers a request that has neither stream nor model: events is a stream of native events, "
-        "openai is OpenAI's object",
+        "response format of /v1 for requests that set neither stream nor model. events: a stream of native "
+        "events. openai: OpenAI's JSON object",
         choices=("events", "openai"),
     )
     preload: Path | None = option(
-        None, "a file with a text to evaluate before the first request; requests that begin with this text start sooner"
+        None, "a text file to evaluate before the first request; requests that start with this text respond sooner"
     )
     sleep_idle_seconds: int = option(
         -1,
-        "free the model's memory after this many seconds without a request; the next request loads the model "
-        "again. -1: never",
+        "unload the model after this many seconds without a request; the next request loads it again. -1: never",
         low=1,
         words={"never": -1},
     )
-    max_queue: int = option(128, "how many requests may wait; the next one is answered with the status 429", low=1)
-    queue_timeout: int = option(
-        0, "how many seconds a request may wait for its turn; 0: any time", low=0, high=MAX_SECONDS
-    )
+    max_queue: int = option(128, "maximum number of waiting requests; further ones get status 429", low=1)
+    queue_timeout: int = option(0, "maximum time a request may wait, in seconds; 0: no limit", low=0, high=MAX_SECONDS)
     request_timeout: int = option(
-        0, "how many seconds a request may take, with the time that it waits; 0: any time", low=0, high=MAX_SECONDS
+        0, "maximum time for a request, including its wait, in seconds; 0: no limit", low=0, high=MAX_SECONDS
     )
     linger: int = option(
         5,
-        "how many seconds a native stream goes on after its last reader left, so that the reader can come back",
+        "how long a native stream continues after its last reader disconnects, in seconds, so that the reader can "
+        "resume it",
         low=0,
         high=MAX_SECONDS,
     )
     keep_finished: int = option(
-        900, "how many seconds a finished request can still be read; 0: not at all", low=0, high=MAX_SECONDS
+        900, "how long a finished request can be read again, in seconds; 0: not at all", low=0, high=MAX_SECONDS
     )
     history: Path | None = option(
-        None,
-        "an SQLite file that keeps every request, its texts, and the stories of the page (default: nothing is kept)",
+        None, "an SQLite file that stores all requests, their texts, and the stories written on the page (default: off)"
     )
-    resume: bool = option(True, "with --history: go on with detached requests that the last server left unfinished")
+    resume: bool = option(True, "with --history: resume detached requests that the previous server left unfinished")
     slot_save_path: Path | None = option(
-        None,
-        "a folder for the files of POST /slots/{id_slot}?action=save and restore; without this option both are refused",
+        None, "a folder for POST /slots/{id_slot}?action=save and restore; both are refused without this option"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
-    """Where the server listens, and which connections it keeps open."""
+    """Addresses, TLS and connection limits."""
 
-    url: str | None = option(None, "ask the server at this address, instead of running a model here")
+    url: str | None = option(None, "send requests to the server at this URL instead of running a model")
     host: str = option(
-        "127.0.0.1", "the address to listen on. For several, repeat the option or write commas between", many=True
+        "127.0.0.1", "address to listen on. Repeat the option, or separate with commas, for several", many=True
     )
-    port: int = option(9090, "the port to listen on; 0 takes a free one", low=0, high=65535)
-    uds: Path | None = option(None, "listen on this Unix socket, instead of --host and --port")
-    ssl_cert_file: Path | None = option(None, "a PEM file with the certificate; it makes the server use HTTPS")
+    port: int = option(9090, "port to listen on; 0: any free port", low=0, high=65535)
+    uds: Path | None = option(None, "listen on this Unix socket instead of --host and --port")
+    ssl_cert_file: Path | None = option(None, "PEM file with the TLS certificate; enables HTTPS")
     ready_fd: int | None = option(
-        None, "a file descriptor; when the server is ready, its address and a newline are written there", low=1
+        None, "file descriptor to write the server's address to, with a newline, when the server is ready", low=1
     )
-    ssl_key_file: Path | None = option(None, "a PEM file with the private key of the certificate")
+    ssl_key_file: Path | None = option(None, "PEM file with the certificate's private key")
     max_connections: int | None = option(
         None,
-        "how many connections may be open; for a new one, an idle one is closed (default: as many as the limit of open "
-        "files leaves room for, at most 4096)",
+        "maximum number of open connections; at the limit, a new one replaces an idle one (default: derived from "
+        "the limit of open files, at most 4096)",
         low=1,
     )
     max_connections_per_address: int | None = option(
         None,
-        "how many connections one address may have open, this machine's own excepted (default: half of "
+        "maximum number of open connections per client address, except from this machine (default: half of "
         "--max-connections)",
         low=1,
     )
     receive_timeout: int = option(
-        30,
-        "how many seconds the headers of a request may take, and how many seconds its body may make no progress",
-        low=1,
-        high=MAX_SECONDS,
+        30, "timeout for a request's headers, and for progress of its body, in seconds", low=1, high=MAX_SECONDS
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SafetyOptions:
-    """Who may use the server, what it shows, and what happens when it fails."""
+    """Access, logging, and what to do when the engine fails."""
 
-    api_key: str | None = option(
-        None, "a key that every request must send; several keys with commas between", secret=True
-    )
-    api_key_file: Path | None = option(None, "a file with such keys, one on each line")
+    api_key: str | None = option(None, "API key that every request must send; comma-separated for several", secret=True)
+    api_key_file: Path | None = option(None, "file of API keys, one on each line")
     share_prompts: str = option(
         "key",
-        "who begins with what was evaluated before. key: only requests with the same API key. all: all requests; then "
-        "whoever has a key can find out, token by token, what others have sent",
+        "who shares the prefix cache. key: requests with the same API key. all: all requests; any client can then "
+        "find out, token by token, what others have sent",
         choices=("key", "all"),
     )
     cors_origins: str = option(
         "localhost",
-        "which origins' web pages may use the server, with commas between; localhost: pages of this machine, "
-        "on any port; *: all pages",
+        "comma-separated origins whose pages may use the server. localhost: pages on this machine, on any port. *: all",
     )
     allowed_hosts: str | None = option(
         None,
-        "the host names that requests may use, beside localhost and IP addresses, with commas between; *: all "
-        "(default: this machine's own name where the server listens on a loopback address, and all names "
-        "elsewhere)",
+        "comma-separated host names to accept, besides localhost and IP addresses. *: all (default: this "
+        "machine's own name when listening on a loopback address, otherwise all)",
     )
     allow_remote_media: bool = option(
-        False, "fetch the images and sounds that requests name by a URL, from public addresses alone"
+        False, "download images and audio that requests reference by URL, from public addresses only"
     )
-    show_prompts: bool = option(False, "show the texts of prompts in GET /v1/requests")
-    slots: bool = option(True, "answer GET /slots, which shows the settings of running requests")
-    log_level: str = option("info", "how severe a message must be to be logged", choices=LOG_LEVELS)
+    show_prompts: bool = option(False, "include prompt texts in GET /v1/requests")
+    slots: bool = option(True, "enable GET /slots, which shows the settings of running requests")
+    log_level: str = option("info", "minimum level of log messages", choices=LOG_LEVELS)
     exit_on_fatal: bool = option(
-        False,
-        "end the process when the engine has failed three times in ten minutes, so that a supervisor can restart it",
+        False, "end the process if the engine fails three times within ten minutes, so that a supervisor can restart it"
     )

@@ -1,6 +1,6 @@
-"""`Settings`: all options, checked, and how they are read. An option is a flag, an `SRB_...` variable and a TOML key.
+"""Reads and checks options: each is a flag, an `SRB_...` environment variable and a TOML key.
 
-A flag wins over a variable, a variable over the settings file, the file over the default.
+A flag overrides a variable, a variable the settings file, and the file the default.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Any
 
 from srb.engine.validation.fields import wrong_field
 from srb.errors import SettingsError
-from srb.options.arguments import offer, removal
+from srb.options.arguments import removal
 from srb.options.engine_options import MemoryOptions, ModelOptions, SpeedOptions
 from srb.options.server_options import NetworkOptions, RequestsOptions, SafetyOptions
 
@@ -35,39 +35,40 @@ SERVER_OPTIONS = frozenset(
     | {"chat_template", "chat_template_file", "mmproj", "image_min_tokens", "image_max_tokens"}
     | {"replicas", "ray_address", "replica_cpus", "replica_gpus"}
 )
-"""The options of `serve` alone."""
+"""Options of `srb serve` only."""
 
 CHAT_OPTIONS = frozenset({"chat_template", "chat_template_file"})
-"""The options in SERVER_OPTIONS that the commands which can chat have, too."""
+"""Options in `SERVER_OPTIONS` that `srb generate` and `srb compare` have, too."""
 
 CLIENT_OPTIONS = frozenset({"url"})
-"""The options of the commands that can ask a server: `generate`, `explore` and `compare`."""
+"""Options of the commands that can send requests to a server instead of running a model."""
 
 FIRST_OPTIONS = frozenset(
     {"model", "hf_repo", "hf_file", "host", "port", "api_key", "n", "max_tokens", "ctx_size", "n_gpu_layers", "history"}
     | {"config"}
 )
-"""The options to know first."""
+"""Options of `srb serve` that `--help` shows without `all`."""
 
 EVALUATION = (
     *("override_kv", "rope_scaling", "rope_scale", "rope_freq_base", "rope_freq_scale", "swa_full"),
     *("yarn_orig_ctx", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow", "yarn_beta_fast"),
     *("image_min_tokens", "image_max_tokens"),
 )
-"""The options that change what a model makes of a text, or what the cells keep of the text."""
+"""Options that change a model's results, or the contents of KV cells."""
 
 PLACEMENT = (
     *("mmap", "mlock", "numa", "device", "split_mode", "tensor_split", "main_gpu", "kv_offload", "override_tensor"),
     *("cpu_moe", "n_cpu_moe"),
 )
-"""The options that say where the model is held and computed, and so how fast it is."""
+"""Options that choose the memory and devices of the model: they change its speed, not its results."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, NetworkOptions, SafetyOptions):
-    """The options of a server and its engine, with their defaults. Paths may be given as strings.
+    """The options of a server and its engine. Paths may be strings.
 
-    Raises `SettingsError` for a wrong value.
+    Raises:
+        SettingsError: A value is wrong, or two options exclude each other.
     """
 
     def __post_init__(self) -> None:
@@ -95,30 +96,31 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
         if self.embeddings and self.reranking:
             raise SettingsError("--embeddings and --reranking exclude each other: leave one out")
         if not self.jinja:
-            raise SettingsError("--no-jinja can't be: srb has no other templates; --chat-template names one, or none")
+            raise SettingsError("--no-jinja isn't supported: srb only has Jinja templates; choose one with --chat-template")
         if self.rope_scale is not None and self.rope_freq_scale is not None:
             raise SettingsError("--rope-scale is the inverse of --rope-freq-scale: leave one out")
         _ = self.replica_limits
         if self.mmproj and self.sleep_idle_seconds > 0:
             raise SettingsError("--mmproj and --sleep-idle-seconds exclude each other: leave one out")
         if (self.image_min_tokens or 1) > (self.image_max_tokens or math.inf):
-            raise SettingsError("--image-min-tokens is more than --image-max-tokens: lower the one or raise the other")
+            raise SettingsError("--image-min-tokens is more than --image-max-tokens: lower the first or raise the second")
         for name in ("mmproj", "slot_save_path"):
             if self.is_cluster and getattr(self, name):
-                option = "--" + name.replace("_", "-")
-                raise SettingsError(f"{option} is for one engine; leave it out, or --replicas and --ray-address")
+                raise SettingsError(
+                    f"{_flag(name)} is for one engine; leave out either it, or --replicas and --ray-address"
+                )
         if self.reproducible:
             self._check_reproducible()
-        if self.n > self.max_n and self.url is None:  # a server at --url has a limit of its own
-            raise SettingsError(f"--n {self.n} is more than --max-n {self.max_n}: lower the one or raise the other")
-        if self.ahead > self.max_n:
-            raise SettingsError(
-                f"--ahead {self.ahead} is more than --max-n {self.max_n}: lower the one or raise the other"
-            )
+        limited = ("ahead",) if self.url else ("n", "ahead")  # a server at --url has its own limit of n
+        for name in limited:
+            if (value := getattr(self, name)) > self.max_n:
+                raise SettingsError(
+                    f"{_flag(name)} {value} is more than --max-n {self.max_n}: lower the first or raise the second"
+                )
 
     def _check_reproducible(self) -> None:
         quantized = self.cache_type_v not in (None, "f32", "f16", "bf16")
-        least = max(64, self.parallel + 3)  # two prompts, and a row that is computed beside another
+        least = max(64, self.parallel + 3)  # two prompts, and the row of a negative sequence
         excluded = (
             ("--flash-attn on", self.flash_attn == "on"),
             ("a quantized --cache-type-v, which needs flash attention", quantized),
@@ -127,7 +129,7 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
             ("--no-swa-full", not self.swa_full),
             ("--replicas and --ray-address", self.is_cluster),
             ("a --batch-size below 64, the size of a block", self.batch_size < 64),
-            (f"a --ubatch-size below {least}, which parts blocks and rows", self.ubatch_size < least),
+            (f"a --ubatch-size below {least}, which splits blocks and rows", self.ubatch_size < least),
         )
         for name, is_given in excluded:
             if is_given:
@@ -135,33 +137,33 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
 
     @property
     def is_cluster(self) -> bool:
-        """Whether the engines are replicas, on this machine or on others."""
+        """Whether engines run as Ray replicas, here or on other machines."""
         return self.replicas is not None or self.ray_address is not None
 
     def given(self, names: Iterable[str]) -> dict[str, Any]:
-        """Those of the named options that don't have their default value."""
+        """Return those of the named options that differ from their defaults."""
         default = Settings()
         return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(default, name)}
 
     @property
     def replica_limits(self) -> tuple[int, int]:
-        """The smallest and the largest number of replicas. Raises `SettingsError`."""
+        """The smallest and the largest number of replicas."""
         least, _, most = (self.replicas or "1").partition("-")
         limits = [int(each) if each.isascii() and each.isdecimal() and len(each) < 6 else 0 for each in (least, most)]
         if not most:
             limits[1] = limits[0]
         if not 1 <= limits[0] <= limits[1]:
-            raise SettingsError(f"--replicas takes a number from 1, or two as in 1-4; got {self.replicas!r}")
+            raise SettingsError(f"--replicas takes a number from 1, or a range such as 1-4; got {self.replicas!r}")
         return limits[0], limits[1]
 
 
 def add_arguments(parser: argparse.ArgumentParser, without: frozenset[str] = frozenset()) -> None:
-    """Adds `--config`, and a flag for every option that isn't in `without`."""
+    """Add `--config`, and a flag for every option that isn't in `without`."""
     parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
-        help=f"a TOML file with these options as keys; {ENV_CONFIG} names it, too",
+        help=f"a TOML file of these options; also set by {ENV_CONFIG}",
     )
     for group in Settings.__bases__:
         fields = [field for field in dataclasses.fields(group) if field.name not in without]
@@ -188,12 +190,16 @@ def _add_argument(group: argparse._ArgumentGroup, field: dataclasses.Field[Any])
         added = group.add_argument(
             *flags, dest=field.name, default=argparse.SUPPRESS, action=action, metavar=metavar, help=text
         )
-        if meta["choices"]:
-            offer(added, meta["choices"])
+        if meta["choices"]:  # argcomplete completes an option's values with the attribute `completer`
+            added.completer = lambda **_: meta["choices"]  # type: ignore[attr-defined]
 
 
 def load_settings(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings from parsed flags, environment variables and the settings file. Raises `SettingsError`."""
+    """Return the settings from parsed flags, environment variables and the settings file.
+
+    Raises:
+        SettingsError: A name is unknown, or a value is wrong.
+    """
     names = [field.name for field in dataclasses.fields(Settings)]
     aliases = {alias: field.name for field in dataclasses.fields(Settings) for alias in field.metadata["aliases"]}
     values: dict[str, Any] = {}
@@ -203,14 +209,14 @@ def load_settings(arguments: argparse.Namespace, environ: Mapping[str, str] = os
             name = key.replace("-", "_")
             name = aliases.get(name, name)
             if name not in names:
-                raise SettingsError(f"{config}: {removal(key) or f'{key} is not an option{_guess(name, names)}'}")
+                raise SettingsError(f"{config}: {removal(key) or f'{key} is not an option{_suggestion(name, names)}'}")
             values[name] = _convert(name, value, f"{config}: {key}")
     for key, value in environ.items():
         name = key.removeprefix(ENV_PREFIX).lower()
         name = aliases.get(name, name)
         if key.startswith(ENV_PREFIX) and key != ENV_CONFIG:
             if name not in names:
-                raise SettingsError(removal(key) or f"{key} is not an option{_guess(name, names)}; unset it")
+                raise SettingsError(removal(key) or f"{key} is not an option{_suggestion(name, names)}; unset it")
             values[name] = _convert(name, value, key)
     for name in names:
         if hasattr(arguments, name):
@@ -220,20 +226,21 @@ def load_settings(arguments: argparse.Namespace, environ: Mapping[str, str] = os
 
 
 def check_settings(settings: Any) -> None:
-    """Raises `SettingsError` if this isn't a `Settings` object but a path, for example."""
+    """Raise `SettingsError` if this isn't a `Settings` object."""
     if not isinstance(settings, Settings):
         raise SettingsError(f"takes srb.Settings, got {settings!r:.60}; write Settings(model=...)")
 
 
 def is_given(arguments: argparse.Namespace, settings: Settings, name: str) -> bool:
-    """Whether an option was given as a flag, or else has another value than its default."""
+    """Return whether an option was given as a flag, or differs from its default."""
     return hasattr(arguments, name) or getattr(settings, name) != getattr(Settings(), name)
 
 
 def read_keys(settings: Settings) -> tuple[bytes, ...]:
-    """The keys of `--api-key` and `--api-key-file`. Without any, the server lets everybody in.
+    """Return the keys of `--api-key` and `--api-key-file`. Without any, the server accepts all requests.
 
-    Raises `SettingsError`. Its message shows no key.
+    Raises:
+        SettingsError: The file can't be read, or has no key in it. The message shows no key.
     """
     keys: list[bytes] = []
     if settings.api_key is not None:
@@ -251,8 +258,8 @@ def read_keys(settings: Settings) -> tuple[bytes, ...]:
 
 def _stripped(source: str, values: list[bytes]) -> list[bytes]:
     keys = [value.strip() for value in values if value.strip()]
-    if not keys:  # an empty variable that was meant to have a key must not open the server to everybody
-        raise SettingsError(f"{source} has no key in it; write one, or leave the option out and let everybody in")
+    if not keys:  # an empty variable must not open the server to everybody
+        raise SettingsError(f"{source} has no key in it; add one, or leave the option out to accept all requests")
     return keys
 
 
@@ -260,7 +267,7 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _guess(name: str, names: list[str]) -> str:
+def _suggestion(name: str, names: list[str]) -> str:
     close = difflib.get_close_matches(name, names, 1)
     return f"; did you mean {close[0].replace('_', '-')}?" if close else ""
 
@@ -271,7 +278,7 @@ def _hints() -> dict[str, Any]:
 
 
 def _type(name: str) -> type:
-    """The type of an option, without the None that stands for "not given"."""
+    """Return the type of an option, without None."""
     hint = _hints()[name]
     if isinstance(hint, types.UnionType):
         hint = next(arg for arg in typing.get_args(hint) if arg is not types.NoneType)

@@ -30,9 +30,8 @@ from srb.engine.stats import EngineStats, Measure
 from srb.errors import EngineDeadError, EngineRestartError, ModelLoadError, SrbError
 from srb.files.disk_cache import DiskCache
 from srb.files.download import fetch_model
-from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings, check_settings
-from srb.serving.early_loading import Load
+from srb.serving.early_loading import Load, Progress
 from srb.serving.engine_client import EngineClient, Record, client_options, retry
 from srb.serving.logs import loggable
 from srb.serving.recovery import Recovery
@@ -112,12 +111,17 @@ class AsyncEngine(EngineClient):
 
         check_settings(settings)
 
+        def load_model(progress: Progress) -> Backend:
+            from srb.llama.backend import LlamaBackend  # imported here, so that a client needs no llama.cpp
+
+            return LlamaBackend(fetch_model(settings), progress)
+
         def observe_asked(measure: Measure, seconds: float) -> None:
             if not client.ahead.is_drawing:  # nobody waits for that
                 observe(measure, seconds)
 
         client = cls(
-            load or (lambda progress: LlamaBackend(fetch_model(settings), progress)),
+            load or load_model,
             make=partial(make_engine, settings, observe=observe_asked),
             record=record,
             sleep_after=settings.sleep_idle_seconds if settings.sleep_idle_seconds > 0 else None,

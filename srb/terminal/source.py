@@ -25,7 +25,6 @@ from srb.errors import (
     UnavailableError,
 )
 from srb.files.download import fetch_model, show_download, show_loading
-from srb.llama.model.metadata import sampling_of
 from srb.llama.model.model_file import find_model
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, read_keys
 from srb.serving.async_engine import AsyncEngine
@@ -93,6 +92,8 @@ class InProcess:
     """An engine in this process. Entering the context loads the model, and shows the progress."""
 
     def __init__(self, settings: Settings) -> None:
+        from srb.llama.model.metadata import sampling_of  # imported here, so that `Server` needs no llama.cpp
+
         settings = fetch_model(settings, show_download)
         # SRB_ variables may be meant for a server, so its options are ignored: here nobody else waits.
         of_servers = {name: getattr(Settings(), name) for name in SERVER_OPTIONS - CHAT_OPTIONS}

@@ -10,10 +10,12 @@ import pytest
 from driver import request, run
 from fake_backend import END, FakeBackend, scores
 
-from srb import CompletionRequest, InvalidRequestError, SamplingParams, ScoredRow, Table
 from srb.engine import score_table as tables
 from srb.engine.engine import Engine
-from srb.engine.score_table import pair_tokens
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
+from srb.engine.score_table import ScoredRow, Table, pair_tokens
+from srb.errors import InvalidRequestError
 
 CONTEXTS = ["Once upon a time", "It was", "In the beginning there was"]
 ENDS = [" a dragon", " an egg.", "?"]

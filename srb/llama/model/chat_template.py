@@ -1,18 +1,23 @@
-"""The chat template, which turns a conversation into a prompt. llama_cpp's sandboxed Jinja runs it.
+"""The chat template, which turns a conversation into a prompt. A sandboxed Jinja runs it.
 
 It is the model's own, or the one that the options name.
 """
 
+import json
+import logging
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-import llama_cpp
-from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
 
 from srb.errors import InvalidRequestError, SettingsError
-from srb.llama.native.library import logger
 from srb.options.settings import Settings
+
+logger = logging.getLogger("srb.llama")
 
 # The chat templates that `--chat-template` knows by name, in Jinja, and the plain one for models that have none. If
 # llama-server has the same format, the name is the same. No template writes BOS, since tokenizing a prompt adds it.
@@ -91,7 +96,17 @@ class ChatTemplate:
             )
         given = _usual_variables() | variables
         try:
-            prompt = self._formatter(messages=messages, tools=tools, **given).prompt  # type: ignore[arg-type]
+            prompt = self._template.render(
+                messages=messages,
+                tools=tools,
+                tool_choice=None,
+                functions=None,
+                function_call=None,
+                add_generation_prompt=True,
+                bos_token=self._bos,
+                eos_token=self._eos,
+                **given,
+            )
         except Exception as error:  # a template is a program of the model's author, and may raise any exception
             raise InvalidRequestError(
                 f"the model's chat template can't take these messages: {str(error) or type(error).__name__}",
@@ -103,13 +118,37 @@ class ChatTemplate:
     def check(self) -> None:
         """Raises `SettingsError` if the template isn't valid Jinja."""
         try:
-            _ = self._formatter
+            _ = self._template
         except Exception as error:
             raise SettingsError(f"the chat template can't be read as Jinja: {error}") from None
 
     @cached_property
-    def _formatter(self) -> Jinja2ChatFormatter:
-        return Jinja2ChatFormatter(self.source, eos_token=self._eos, bos_token=self._bos)
+    def _template(self) -> jinja2.Template:
+        """The compiled template, with the functions, filters and tags that transformers gives to chat templates."""
+        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals |= {"raise_exception": _raise, "strftime_now": lambda text: datetime.now().strftime(text)}
+        return environment.from_string(self.source)
+
+
+class _GenerationTag(jinja2.ext.Extension):
+    """Ignores `{% generation %}`, which marks for training what the assistant wrote."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        parser.stream.skip(1)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+
+def _raise(message: str) -> None:
+    raise ValueError(message)
 
 
 def _usual_variables() -> dict[str, Any]:
@@ -124,6 +163,8 @@ def chat_template_of(model: Any, settings: Settings) -> ChatTemplate | None:
     None if the settings refuse chats. Raises `SettingsError` if the settings name an unknown template, or one that is
     not valid Jinja.
     """
+    import llama_cpp
+
     given = _given(settings)
     if given == NONE:
         return None

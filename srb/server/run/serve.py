@@ -19,7 +19,6 @@ from srb.errors import HistoryError, InvalidRequestError, SettingsError
 from srb.files.download import show_loading
 from srb.history.database import UnusableError
 from srb.history.history import History
-from srb.llama.model.metadata import sampling_of
 from srb.llama.model.model_file import find_model
 from srb.options.arguments import pip_install
 from srb.options.settings import Settings, read_keys
@@ -219,6 +218,8 @@ async def serve(settings: Settings, load: Load | None = None) -> None:
         EngineDeadError: With `exit_on_fatal`: the engine has failed, and readers had LINGER_SECONDS to take their last
             events.
     """
+    from srb.llama.model.metadata import sampling_of  # imported here, so that other modules need no llama.cpp
+
     path = find_model(settings.model)
     model = settings.alias or path.stem
     metrics = Metrics()
