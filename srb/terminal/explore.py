@@ -1,4 +1,4 @@
-"""`srb explore`: shows the tree of likely continuations of a prompt while it is found."""
+"""`srb explore`: shows the tree of likely continuations of a prompt as it grows."""
 
 import argparse
 import asyncio
@@ -7,7 +7,6 @@ import json
 import math
 import sys
 import time
-from pathlib import Path
 from typing import Self, TextIO
 
 from rich.console import Console
@@ -18,7 +17,7 @@ from rich.tree import Tree
 from srb.engine.request import Explore
 from srb.engine.validation.fields import meanings
 from srb.options.settings import SERVER_OPTIONS, Settings, add_arguments
-from srb.terminal.generate import check_url_options, read_prompt, tokenize_nothing
+from srb.terminal.generate import add_prompt_arguments, check_url_options, read_prompt, tokenize_nothing
 from srb.terminal.show import Event, JsonLines, View, one_line
 from srb.terminal.source import Body, Source, open_source
 from srb.wire.limits import Limits
@@ -26,13 +25,10 @@ from srb.wire.native.explore import explore_reply
 
 
 def add_explore_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `srb explore`."""
-    parser.add_argument(
-        "prompt", nargs="?", help="the text to go on from; without it, or with -, it is read from stdin"
-    )
-    parser.add_argument("-f", "--file", type=Path, help="read the prompt from this file")
-    parser.add_argument("--json", action="store_true", help="print the events, one line of JSON for each")
-    group = parser.add_argument_group("what to explore", "see docs/http/sampling.md")
+    """Add the arguments of `srb explore`."""
+    add_prompt_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the events as lines of JSON")
+    group = parser.add_argument_group("exploration", "size and limits of the tree; see docs/http/sampling.md")
     for field in dataclasses.fields(Explore):
         group.add_argument(
             "--" + field.name.replace("_", "-"),
@@ -44,9 +40,13 @@ def add_explore_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def explore(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Runs `srb explore` and returns its exit code: 1 if it has failed.
+    """Run `srb explore`. Options are checked before the model is loaded.
 
-    Raises `SrbError`. A wrong option is found before the model is loaded.
+    Returns:
+        The exit code: 1 if it failed.
+
+    Raises:
+        SrbError: An option is wrong, or the model or the server can't be used.
     """
     check_url_options(settings, arguments)
     body: Body = {"prompt": read_prompt(arguments)}
@@ -78,21 +78,20 @@ def _view(*, as_json: bool) -> View:
 
 
 class PathLines(View):
-    """Prints a line for each node when it is found: the text from the prompt to the node, behind its probability."""
+    """Prints a line for each node as it is found: the probability of the text from the prompt to it, and this text."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._texts = {None: ""}
 
     def show(self, event: Event) -> None:
-        """Prints a node."""
         if event["event"] == "node":
             text = self._texts[event["id"]] = self._texts[event["parent"]] + event["text"]
             print(f"{math.exp(event['cumulative_logprob']):.4f} {one_line(text)}", file=self._out, flush=True)
 
 
 class GrowingTree(View):
-    """Shows as much of the growing tree as fits, and at the end all of it. Nodes have their probabilities."""
+    """Shows the growing tree with probabilities: as much as fits, and all of it at the end."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -109,7 +108,6 @@ class GrowingTree(View):
         self._console.print(self._tree)
 
     def show(self, event: Event) -> None:
-        """Adds a node."""
         if event["event"] == "node":
             ends = " ■" if event["finish_reason"] == "stop" else ""
             label = Text.assemble(one_line(event["text"]) + ends, (f"  {math.exp(event['logprob']):.0%}", "dim"))

@@ -1,4 +1,4 @@
-"""`srb generate`: generates alternatives of one prompt, and shows them while they grow."""
+"""`srb generate`: generates alternatives of one prompt, and shows them as they grow."""
 
 import argparse
 import asyncio
@@ -21,72 +21,76 @@ from srb.wire.request.body import parse
 from srb.wire.request.body_fields import ALIASES
 
 SHARED = CLIENT_OPTIONS | {"n", "max_n", "max_tokens", "api_key", "api_key_file", "log_level"}
-"""The options that have an effect if a server runs the model."""
+"""Options that have an effect with `--url`."""
 
 NOT_HEALED = {"heal", *CONSTRAINTS, "response_format", "structured_outputs", "search", "echo", "messages"}
-"""If a request has none of these fields, its prompt is healed, because people often end a text with a space."""
+"""Token healing is on unless a request has one of these fields, because prompts often end with a space."""
 
 
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `srb generate`."""
+    """Add the arguments of `srb generate`."""
     add_prompt_arguments(parser)
-    group = parser.add_argument_group("asking", "for models that follow instructions")
+    group = parser.add_argument_group("chat", "for instruction-tuned models")
     group.add_argument(
         "--chat",
         action="store_true",
-        help="send the prompt as a chat message, by the model's chat template; each alternative is an answer",
+        help="send the prompt as a chat message, with the model's chat template; each alternative is a reply",
     )
-    group.add_argument("--system", metavar="TEXT", help="a system prompt for the chat; it implies --chat")
-    group = parser.add_argument_group("showing", "how the texts are shown")
-    group.add_argument("--json", action="store_true", help="print the events, one line of JSON for each")
+    group.add_argument("--system", metavar="TEXT", help="a system prompt; implies --chat")
+    group = parser.add_argument_group("output", "how texts are shown")
+    group.add_argument("--json", action="store_true", help="print the events as lines of JSON")
     group.add_argument(
         "-i",
         "--interactive",
         action="store_true",
-        help="ask which alternative to keep, and generate again from its end",
+        help="ask which alternative to continue, and generate again from its end",
     )
     add_field_arguments(parser)
     add_arguments(parser, without=SERVER_OPTIONS - CHAT_OPTIONS)
 
 
 def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the prompt, and `--file`, which may have it."""
-    parser.add_argument(
-        "prompt", nargs="?", help="the text to go on from; without it, or with -, it is read from stdin"
-    )
+    """Add the prompt and `--file`."""
+    parser.add_argument("prompt", nargs="?", help="the text to continue; read from stdin if it is left out, or -")
     parser.add_argument("-f", "--file", type=Path, help="read the prompt from this file")
 
 
 def generate(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Runs `srb generate` and returns its exit code: 1 if an alternative has failed.
+    """Run `srb generate`. Options are checked before the model is loaded.
 
-    Raises `SrbError`. A wrong option is found before the model is loaded.
+    Returns:
+        The exit code: 1 if an alternative failed.
+
+    Raises:
+        SrbError: An option is wrong, or the model or the server can't be used.
     """
     check_url_options(settings, arguments)
     body = _body(settings, arguments)
     if settings.url is None and "ahead" in body:
-        raise SettingsError("--ahead goes with --url: without a server nothing is drawn when the command has ended")
-    if settings.url is None:  # a server checks the body itself
+        raise SettingsError("--ahead needs --url: only a server can prefetch alternatives after the command has ended")
+    if settings.url is None:  # a server checks the body
         checked = {name: value for name, value in body.items() if name != "messages"} | {"prompt": "x"}
         parse(json.dumps(checked).encode(), Limits("", settings.n, settings.max_n), tokenize_nothing)
     if arguments.interactive and (arguments.json or not (sys.stdin.isatty() and sys.stdout.isatty())):
-        raise SettingsError("--interactive needs a terminal to ask at, and goes with no --json; leave it out")
+        raise SettingsError("--interactive needs a terminal, and excludes --json: leave one out")
     source = open_source(settings)
     return asyncio.run(_generate(source, body, as_json=arguments.json, is_interactive=arguments.interactive))
 
 
 def check_url_options(settings: Settings, arguments: argparse.Namespace) -> None:
-    """Refuses flags that have no effect with `--url`, because the server has its own. Raises `SettingsError`."""
+    """Raise `SettingsError` for a flag that has no effect with `--url`, because the server has its own settings."""
     if settings.url is None:
         return
     names = set(Settings.__dataclass_fields__) - SHARED
-    if vain := sorted(names & set(vars(arguments))):
-        flag = vain[0].replace("_", "-")
-        raise SettingsError(f"--{flag} has no effect with --url: the server at {settings.url} has its own")
+    if unused := sorted(names & set(vars(arguments))):
+        flag = unused[0].replace("_", "-")
+        raise SettingsError(
+            f"--{flag} has no effect with --url: the server at {settings.url} has its own setting; leave it out"
+        )
 
 
 def tokenize_nothing(text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
-    """Stands in for a tokenizer, to check a body before the model is loaded."""
+    """Return one token, to check a body before the model is loaded."""
     return (0,)
 
 
@@ -95,51 +99,59 @@ async def _generate(source: Source, body: Body, *, as_json: bool, is_interactive
         while True:
             view = _view(as_json=as_json)
             failed = await _show(source, body, view)
-            following = go_on(body, view.alternatives, ask) if is_interactive and isinstance(view, Growing) else None
-            if following is None:
+            next_body = (
+                continued(body, view.alternatives, ask) if is_interactive and isinstance(view, Growing) else None
+            )
+            if next_body is None:
                 return int(failed)
-            body = following
+            body = next_body
 
 
 async def _show(source: Source, body: Body, view: View) -> bool:
-    """Runs a request. Returns whether something failed."""
+    """Run a request, and return whether something failed."""
     failed = False
     async with source.submit(body) as events:
         with view:
             async for event in events:
                 if event["event"] == "start" and event["ignored"]:
-                    print(f"srb: without effect: {', '.join(event['ignored'])}", file=sys.stderr)
+                    print(f"srb: no effect: {', '.join(event['ignored'])}", file=sys.stderr)
                 if event["event"] == "stop" and event["finish_reason"] == "abort":
-                    print(f"srb: alternative {event['index']} was ended: {event['stop_reason']}", file=sys.stderr)
+                    print(f"srb: alternative {event['index']} was aborted: {event['stop_reason']}", file=sys.stderr)
                 failed |= event["event"] == "error" or event.get("finish_reason") == "abort"
                 view.show(event)
     return failed
 
 
-def go_on(body: Body, alternatives: Sequence[Alternative], ask: Callable[[str], str]) -> Body | None:
-    """Asks which alternative to keep, and returns the request that continues it; None if the person wants to end.
+def continued(body: Body, alternatives: Sequence[Alternative], ask: Callable[[str], str]) -> Body | None:
+    """Ask which alternative to continue; in a chat, ask for the next message, too.
 
-    ask: gets a question, and returns the answer. The answer is the name or the number of an alternative, or empty to
-    end. In a chat, the person is then asked for the next message.
+    Args:
+        body: The request that generated the alternatives.
+        alternatives: The alternatives to choose from, by name or number.
+        ask: Gets a question and returns the answer, which is empty to end.
+
+    Returns:
+        The next request, or None to end.
     """
     by_name = {each.name: each for each in alternatives} | {str(k): each for k, each in enumerate(alternatives)}
-    question = f"keep which of {', '.join(each.name for each in alternatives)}? (Enter ends) "
+    names = ", ".join(each.name for each in alternatives)
+    question = f"continue which of {names}? (Enter ends) "
     while (answer := ask(question).strip()) and answer not in by_name:
-        question = f"there is no {harmless(answer)}; keep which of {', '.join(each.name for each in alternatives)}? "
+        question = f"there is no {harmless(answer)}; continue which of {names}? "
     if not answer:
         return None
-    kept = by_name[answer].text
+    text = by_name[answer].text
     if "messages" not in body:
-        # What the model wrote is as it wanted it.
-        return body | {"prompt": body["prompt"] + kept} | ({"heal": False} if kept and "heal" in body else {})
-    said = ask("you: ").strip()
-    turns = [{"role": "assistant", "content": kept}, {"role": "user", "content": said}]
-    return body | {"messages": [*body["messages"], *turns]} if said else None
+        # The model's own text ends as it intended, so it needs no healing.
+        return body | {"prompt": body["prompt"] + text} | ({"heal": False} if text and "heal" in body else {})
+    message = ask("you: ").strip()
+    turns = [{"role": "assistant", "content": text}, {"role": "user", "content": message}]
+    return body | {"messages": [*body["messages"], *turns]} if message else None
 
 
 def ask(question: str) -> str:
-    """Returns what a person types; an empty text at the end of the input."""
-    # asyncio's handler of Ctrl-C would cancel this task, which is blocked in input() and would not notice.
+    """Return the line that a person types, or an empty text at the end of the input."""
+    # asyncio's handler of Ctrl-C would only cancel this task, which is blocked in input().
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return input(question)
@@ -176,14 +188,18 @@ def _body(settings: Settings, arguments: argparse.Namespace) -> Body:
 
 
 def read_prompt(arguments: argparse.Namespace) -> str:
-    """The prompt, without the line break at its end."""
+    """Return the prompt, without a line break at its end.
+
+    Raises:
+        InvalidRequestError: There is no prompt or more than one, or it can't be read.
+    """
     if arguments.file and arguments.prompt is not None:
-        raise InvalidRequestError("a prompt and --file exclude each other", param="prompt")
+        raise InvalidRequestError("the prompt and --file exclude each other: leave one out", param="prompt")
     try:
         if arguments.file:
             text = arguments.file.read_text("utf-8-sig")
         elif arguments.prompt is None and sys.stdin.isatty():
-            raise InvalidRequestError("there is no prompt; give one, or --file, or - to type it", param="prompt")
+            raise InvalidRequestError("the prompt is missing; add one, or --file FILE, or - to type it", param="prompt")
         elif arguments.prompt in (None, "-"):
             text = sys.stdin.buffer.read().decode("utf-8-sig")
         else:

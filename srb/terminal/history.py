@@ -1,4 +1,4 @@
-"""`srb history`: shows what was generated earlier. It reads the file of `--history`, also while a server writes it."""
+"""`srb history`: reads the file of `--history`, also while a server writes it."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ _BYTES = {"K": 10, "M": 20, "G": 30}
 
 
 def add_history_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `srb history`, and its commands."""
+    """Add the options of `srb history` and its commands."""
     add_arguments(parser, without=frozenset(Settings.__dataclass_fields__) - {"history", "log_level"})
     commands = parser.add_subparsers(dest="what", required=True, metavar="command", prog=parser.prog)
 
@@ -34,42 +34,48 @@ def add_history_arguments(parser: argparse.ArgumentParser) -> None:
             "--history",
             default=argparse.SUPPRESS,
             metavar="FILE",
-            help="the history file; it may stand before the command, too",
+            help="the history file; may also be given before the command",
         )
         command.set_defaults(show=run)
         return command
 
     command = add("list", "list the last requests", _list)
-    command.add_argument("--limit", type=int, default=50, metavar="N", help="how many requests to list (default: 50)")
-    command.add_argument("--story", metavar="ID", help="list only requests of this story")
+    command.add_argument("--limit", type=int, default=50, metavar="N", help="number of requests (default: 50)")
+    command.add_argument("--story", metavar="ID", help="only requests of this story")
     add("stories", "list the stories", _stories)
     command = add("show", "show a request or a story", _show)
     command.add_argument("id")
     command.add_argument(
-        "--node", type=int, help="the node of a story that its text ends with (default: the last one kept)"
+        "--node", type=int, help="for a story: the node where the text ends (default: the last one kept)"
     )
     command = add("search", "find texts by their words", _search)
     command.add_argument(
-        "words", nargs="+", help='words that the text has; "quoted words" stand together; begin* is how a word begins'
+        "words",
+        nargs="+",
+        help='words to find; "quoted words" match as a phrase, and prefix* matches the start of a word',
     )
-    command.add_argument("--limit", type=int, default=20, metavar="N", help="how many texts to show (default: 20)")
-    command = add("export", "write requests and stories for other programs", _export)
-    command.add_argument("id", nargs="*", help="the requests and stories to write (default: all)")
+    command.add_argument("--limit", type=int, default=20, metavar="N", help="number of texts (default: 20)")
+    command = add("export", "export requests and stories", _export)
+    command.add_argument("id", nargs="*", help="ids of requests and stories (default: all)")
     command.add_argument(
-        "--format", choices=("jsonl", "json", "markdown"), default="jsonl", help="how to write them (default: jsonl)"
+        "--format", choices=("jsonl", "json", "markdown"), default="jsonl", help="output format (default: jsonl)"
     )
-    command = add("prune", "remove finished requests, the oldest first; stories stay", _prune)
-    command.add_argument(
-        "--older-than", metavar="AGE", help="remove requests that ended longer ago than this: 12h, 30d, 8w, 1y"
-    )
-    command.add_argument("--to-size", metavar="SIZE", help="remove requests until the file has this size: 500M, 2G")
+    command = add("prune", "delete finished requests, the oldest first; stories stay", _prune)
+    command.add_argument("--older-than", metavar="AGE", help="delete requests that ended longer ago: 12h, 30d, 8w, 1y")
+    command.add_argument("--to-size", metavar="SIZE", help="delete requests until the file has this size: 500M, 2G")
 
 
 def history(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Runs a command of `srb history`. Raises `SettingsError`, `HistoryError` or `NotFoundError`."""
+    """Run a command of `srb history`, and return the exit code 0.
+
+    Raises:
+        SettingsError: An option is wrong.
+        HistoryError: The file can't be read.
+        NotFoundError: There is no such request or story.
+    """
     path = settings.history
     if path is None:
-        raise SettingsError("srb history needs the file: srb history --history FILE list, or SRB_HISTORY=FILE")
+        raise SettingsError("srb history needs a file: srb history --history FILE list, or SRB_HISTORY=FILE")
     if not path.is_file():
         raise SettingsError(f"--history {path}: there is no such file")
     prepare(path)
@@ -111,15 +117,15 @@ def _search(path: Path, arguments: argparse.Namespace) -> None:
 
 
 def _export(path: Path, arguments: argparse.Namespace) -> None:
-    things = (_find(path, each) for each in arguments.id) if arguments.id else _everything(path)
+    found = (_find(path, each) for each in arguments.id) if arguments.id else _everything(path)
     if arguments.format == "markdown":
-        for thing in things:
-            print(request_as_markdown(thing) if isinstance(thing, Recorded) else _story_as_markdown(path, thing["id"]))
+        for each in found:
+            print(request_as_markdown(each) if isinstance(each, Recorded) else _story_as_markdown(path, each["id"]))
         return
     separator, end = ("\n", "\n") if arguments.format == "jsonl" else (",\n", "\n]\n")
     sys.stdout.write("[\n" if arguments.format == "json" else "")
-    for number, thing in enumerate(things):
-        data = request_json(thing) if isinstance(thing, Recorded) else thing
+    for number, each in enumerate(found):
+        data = request_json(each) if isinstance(each, Recorded) else each
         sys.stdout.write((separator if number else "") + json.dumps(data, ensure_ascii=False))
     sys.stdout.write(end)
 
@@ -147,7 +153,7 @@ def _everything(path: Path) -> Iterator[Recorded | dict[str, Any]]:
 
 def _prune(path: Path, arguments: argparse.Namespace) -> None:
     if arguments.older_than is None and arguments.to_size is None:
-        raise SettingsError("say what to remove: srb history prune --older-than 30d, or --to-size 500M")
+        raise SettingsError("choose what to delete: srb history prune --older-than 30d, or --to-size 500M")
     before, to_bytes = None, None
     if arguments.older_than is not None:
         before = int(time.time()) - _amount("--older-than", arguments.older_than, _SECONDS, "12h, 30d, 8w or 1y")
@@ -156,7 +162,7 @@ def _prune(path: Path, arguments: argparse.Namespace) -> None:
         to_bytes = _amount("--to-size", arguments.to_size.upper(), powers, "500M or 2G")
     with explained(path), closing(connect(path)) as db:
         removed = prune(db, before=before, to_bytes=to_bytes)
-        print(f"{removed} requests are removed; the file has {size_of(db) / 2**20:.1f} MiB")
+        print(f"deleted {removed} requests; the file has {size_of(db) / 2**20:.1f} MiB")
 
 
 def _amount(option: str, text: str, units: dict[str, int], example: str) -> int:

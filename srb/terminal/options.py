@@ -1,4 +1,4 @@
-"""Turns the fields of a request into options: `--top-k 20`, `--branch temperature=1.2,label=wild`."""
+"""Makes options of the fields of a request: `--top-k 20`, `--branch temperature=1.2,label=wild`."""
 
 import argparse
 import difflib
@@ -15,44 +15,21 @@ from srb.wire.request.completion import BranchFields, CompletionFields
 from srb.wire.request.fields import DEFAULTS, SamplingFields, descriptions
 
 PREFIX = "field_"
-"""Stands before the names of fields in the parsed arguments, to keep them apart from those of `Settings`."""
+"""Prefix of field names in the parsed arguments, which separates them from the options of `Settings`."""
 
 REQUEST_FIELDS = (
-    "distinct",
-    "heal",
-    "search",
-    "beams",
-    "length_penalty",
-    "early_stopping",
-    "suffix",
-    "candidates",
-    "stop_at_suffix",
-    "logprobs",
-    "post_sampling_probs",
-    "echo",
-    "return_tokens",
-    "return_progress",
-    "cache_prompt",
-    "context_shift",
-    "n_keep",
-    "n_discard",
-    "ahead",
+    *("distinct", "heal", "search", "beams", "length_penalty", "early_stopping"),
+    *("suffix", "candidates", "stop_at_suffix"),
+    *("logprobs", "post_sampling_probs", "echo", "return_tokens", "return_progress"),
+    *("cache_prompt", "context_shift", "n_keep", "n_discard", "ahead"),
 )
-"""The fields of a whole request that are options. `n` and `max_tokens` aren't here, because they are settings."""
+"""The fields of a whole request that are options. `n` and `max_tokens` are in `Settings`."""
 
 GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "the text": (
-        "what it must be like, and when it ends",
+        "constraints, and when the text ends",
         (
-            *(
-                "stop",
-                "min_tokens",
-                "ignore_eos",
-                "seed",
-                "banned_strings",
-                "banned_tokens",
-                "logit_bias",
-            ),
+            *("stop", "min_tokens", "ignore_eos", "seed", "banned_strings", "banned_tokens", "logit_bias"),
             *("grammar", "regex", "lark", "json_schema", "response_format", "structured_outputs", "echo", "heal"),
         ),
     ),
@@ -65,24 +42,24 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("search", "beams", "length_penalty", "early_stopping"),
     ),
     "filling in": (
-        "texts that lead from the prompt to another text",
+        "texts that lead up to a given ending",
         ("suffix", "candidates", "stop_at_suffix"),
     ),
-    "what is told": (
-        "beside the texts, in the events of --json",
+    "output details": (
+        "included in the events of --json",
         ("logprobs", "post_sampling_probs", "return_tokens", "return_progress"),
     ),
     "the context": (
-        "what is kept of it, and what is left out of a long one",
+        "prefix caching and context shift",
         ("cache_prompt", "context_shift", "n_keep", "n_discard"),
     ),
-    "what comes next": ("with --url: what the server draws when nobody waits", ("ahead",)),
-    "how to draw": ("the samplers, by llama-server's names", ()),
+    "prefetching": ("alternatives that the server generates while it is idle; needs --url", ("ahead",)),
+    "sampling": ("the samplers, named as in llama-server", ()),
 }
-"""The groups of `--help`, each with a description and its fields. The last group has all other fields."""
+"""The groups of `--help`: a description and the fields of each. The last group has all other fields."""
 
 _TEXTS = ("negative_prompt", "suffix")
-"""The fields that take a text, though a body may have something else."""
+"""Fields whose options take a text, although a body may have another type."""
 
 BRANCH_NAMES = {*BranchFields.model_fields} | {
     alias for alias, of in ALIASES.items() if of in BranchFields.model_fields
@@ -90,14 +67,14 @@ BRANCH_NAMES = {*BranchFields.model_fields} | {
 
 
 def add_field_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds an option for each field of `SamplingFields` and `REQUEST_FIELDS`, and `--branch`."""
+    """Add an option for each field of `SamplingFields` and `REQUEST_FIELDS`, and `--branch`."""
     groups = {
         names: parser.add_argument_group(title, f"{text}; see docs/http/api.md")
         for title, (text, names) in GROUPS.items()
     }
     texts = descriptions(CompletionFields)
     for name in (*SamplingFields.model_fields, *REQUEST_FIELDS):
-        if name in ("max_tokens", "lora"):  # these are settings; branches may still have adapters of their own
+        if name in ("max_tokens", "lora"):  # options of `Settings`; --branch takes them, too
             continue
         group = next(group for names, group in groups.items() if name in names or not names)
         names = [name, *(alias for alias, of in ALIASES.items() if of == name)]
@@ -113,20 +90,21 @@ def add_field_arguments(parser: argparse.ArgumentParser) -> None:
             group.add_argument(*flags, action="append", metavar="TEXT", **options)
         else:
             group.add_argument(*flags, metavar=getattr(_kind(name), "__name__", "json").upper(), **options)
-    parser.add_argument_group("branches", "alternatives with settings of their own").add_argument(
+    parser.add_argument_group("branches", "alternatives with their own settings").add_argument(
         "--branch",
         action="append",
         dest="branches",
         metavar="NAME=VALUE,...",
-        help="one alternative with settings of its own, for example label=wild,temperature=1.2, or a JSON object; "
-        "repeat the option for each alternative",
+        help="an alternative with its own settings, such as label=wild,temperature=1.2, or a JSON object; repeat the "
+        "option for each alternative",
     )
 
 
 def given_fields(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The fields that were given as options, and `branches`, as a request body has them.
+    """Return the fields that were given as options, and `branches`, for a request body.
 
-    Raises `InvalidRequestError` for an unknown name or a wrong notation. `parse` checks everything else.
+    Raises:
+        InvalidRequestError: A name is unknown, or a value isn't JSON. `parse` checks everything else.
     """
     given = {name.removeprefix(PREFIX): value for name, value in vars(arguments).items() if name.startswith(PREFIX)}
     fields = {name: _value(name, value) for name, value in given.items()}
@@ -136,13 +114,13 @@ def given_fields(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_names(names: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Raises `InvalidRequestError` for a name that isn't known, which would have no effect, and suggests another."""
+    """Raise `InvalidRequestError` for an unknown name, with the nearest known one."""
     known = sorted(known)
     for name in names:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
-            guess = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-            message = removal(name) or f"there is no {name!r}; {guess}"
+            hint = f"did you mean {close[0]}?" if close else f"known names: {', '.join(known)}"
+            message = removal(name) or f"there is no {name!r}; {hint}"
             raise InvalidRequestError(f"{where}: {message}", param=name)
 
 
@@ -156,7 +134,7 @@ def _read_branch(text: str) -> dict[str, Any]:
             name, equals, value = part.partition("=")
             name = name.strip().replace("-", "_")
             if not equals or name in branch:
-                problem = "comes twice" if equals else "has no value"
+                problem = "is repeated" if equals else "has no value"
                 raise InvalidRequestError(f"{where}: {name!r} {problem}; write NAME=VALUE,...", param=name)
             branch[name] = value
     check_names(branch, BRANCH_NAMES, where)
@@ -166,7 +144,7 @@ def _read_branch(text: str) -> dict[str, Any]:
 
 
 def _value(name: str, value: Any) -> Any:
-    """The value of an option as a body has it. Numbers may stay texts, because `parse` reads them."""
+    """Return the value of an option for a body. Numbers may stay strings: `parse` converts them."""
     if name == "samplers":
         return [part.strip() for part in value.split(",")]
     if isinstance(value, str) and _kind(name) is None and name not in _TEXTS:
@@ -182,7 +160,7 @@ def _read_json(text: str, where: str) -> Any:
 
 
 def _kind(name: str) -> type | None:
-    """The type of an option's value: int, float, bool or str; str for a list of strings; None for JSON."""
+    """Return the type of an option's value: int, float, bool or str (also for a list of strings), or None for JSON."""
     hint = {**CompletionFields.model_fields, **BranchFields.model_fields}[name].annotation
     is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
     hints = typing.get_args(hint) if is_union else (hint,)

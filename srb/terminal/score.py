@@ -1,4 +1,4 @@
-"""`srb score`: tells how likely continuations are behind contexts, which are in the lines of a file."""
+"""`srb score`: prints log-probabilities of continuations given a context, for each line of a file."""
 
 import argparse
 import asyncio
@@ -17,41 +17,45 @@ from srb.terminal.source import Body, Source, open_source
 from srb.wire.native.score import parse_score
 
 MAX_BODY_CHARS = 1 << 20
-"""A longer file is asked for in several bodies, since a server takes 4 MiB."""
+"""A longer file is sent in several requests, because a server accepts bodies of up to 4 MiB."""
 
 CONTEXT_CHARS = 70
-"""How many characters of a context are shown: its last ones."""
+"""The number of characters shown of a context: its last ones."""
 
 
 def add_score_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `srb score`."""
+    """Add the arguments of `srb score`."""
     parser.add_argument(
         "file",
-        help='a file with a JSON object in each line: {"context": "The capital of France is", "continuations": '
-        '[" Paris", " Rome"]}; texts, or lists of token ids. With - it is read from stdin',
+        help='a JSONL file of objects such as {"context": "The capital of France is", "continuations": [" Paris", '
+        '" Rome"]}, with texts or lists of token ids; - reads stdin',
     )
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each continuation")
     parser.add_argument(
         "--logprobs",
         type=int,
         metavar="INT",
-        help="with --json: print the tokens, too, with so many of the likeliest at the place of each, 0 to 100",
+        help="with --json: also print the tokens, each with this number of top tokens, 0 to 100",
     )
     add_arguments(parser, without=SERVER_OPTIONS | {"n", "max_n", "max_tokens"})
 
 
 def score(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Runs `srb score` and returns its exit code: 1 if something couldn't be scored.
+    """Run `srb score`. The file is checked before the model is loaded.
 
-    Raises `SrbError`. What is wrong in the file is found before the model is loaded.
+    Returns:
+        The exit code: 1 if a row couldn't be scored.
+
+    Raises:
+        SrbError: An option or a line is wrong, or the model or the server can't be used.
     """
     check_url_options(settings, arguments)
-    asked: Body = {} if arguments.logprobs is None else {"logprobs": arguments.logprobs}
-    lines = list(_lines(arguments.file, asked))
-    bodies = [asked | body for body in _bodies(lines)]
+    common: Body = {} if arguments.logprobs is None else {"logprobs": arguments.logprobs}
+    lines = list(_lines(arguments.file, common))
+    bodies = [common | body for body in _bodies(lines)]
     count = sum(len(line["continuations"]) for line in lines)
     if others := {name: None for line in lines for name in line if name not in ("context", "continuations")}:
-        print(f"srb: without effect: {', '.join(others)}", file=sys.stderr)
+        print(f"srb: no effect: {', '.join(others)}", file=sys.stderr)
     source = open_source(settings)
     show = _lines_of_json(sys.stdout) if arguments.json else _table(sys.stdout, lines)
     return asyncio.run(_score(source, bodies, count, show))
@@ -74,8 +78,8 @@ async def _score(source: Source, bodies: list[Body], count: int, show: Callable[
     return int(failed)
 
 
-def _lines(name: str, asked: Body) -> Iterator[dict[str, Any]]:
-    """The objects in the lines of a file. asked: what is asked for beside them. Raises `InvalidRequestError`."""
+def _lines(name: str, common: Body) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file, each checked with the common fields of the requests."""
     try:
         text = sys.stdin.buffer.read().decode("utf-8-sig") if name == "-" else Path(name).read_text("utf-8-sig")
     except OSError as error:
@@ -97,9 +101,9 @@ def _lines(name: str, asked: Body) -> Iterator[dict[str, Any]]:
                 f'line {number} of {name} must be an object with "context" and a list of "continuations"', param="file"
             )
         try:
-            parse_score(json.dumps(asked | {"contexts": [found["context"]], "continuations": ends}).encode(), "")
+            parse_score(json.dumps(common | {"contexts": [found["context"]], "continuations": ends}).encode(), "")
         except InvalidRequestError as error:
-            if error.param in asked:
+            if error.param in common:
                 raise
             message = error.message.replace("contexts[0]", "context")
             raise InvalidRequestError(f"line {number} of {name}: {message}", param="file") from None
@@ -109,7 +113,7 @@ def _lines(name: str, asked: Body) -> Iterator[dict[str, Any]]:
 
 
 def _bodies(lines: list[dict[str, Any]]) -> Iterator[Body]:
-    """The bodies that ask for the lines, each with as many as are not too long together."""
+    """Yield request bodies for the lines, each of at most `MAX_BODY_CHARS`, or with a single line."""
     contexts: list[Any] = []
     continuations: list[Any] = []
     n_chars = 0
@@ -124,12 +128,12 @@ def _bodies(lines: list[dict[str, Any]]) -> Iterator[Body]:
 
 
 def _lines_of_json(out: TextIO) -> Callable[[Event], None]:
-    """Prints each row as it came."""
+    """Print each row as it arrives."""
     return lambda event: print(json.dumps(event), file=out, flush=True)
 
 
 def _table(out: TextIO, lines: list[dict[str, Any]]) -> Callable[[Event], None]:
-    """Prints each context, and below it a line for each of its continuations, the likeliest first."""
+    """Print each context, and below it its continuations, the most likely first."""
     rows: list[list[Event]] = [[] for _ in lines]
     n_shown = 0
 

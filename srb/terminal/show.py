@@ -1,4 +1,4 @@
-"""Shows the events of a request: as lines of JSON, as plain lines, or as texts that grow side by side on a terminal."""
+"""Shows the events of a request: as lines of JSON, as plain lines, or as growing texts on a terminal."""
 
 import json
 import sys
@@ -13,13 +13,12 @@ from rich.text import Text
 
 Event = dict[str, Any]
 
-
 COLUMN_CHARS = 60
-"""The least width of a column of text."""
+"""The minimum width of a column of text."""
 
 
 class View:
-    """Shows events as they come. Use it as a context manager."""
+    """Shows events as they arrive. Use it as a context manager."""
 
     def __enter__(self) -> Self:
         return self
@@ -28,12 +27,12 @@ class View:
         pass
 
     def show(self, event: Event) -> None:
-        """Takes the next event."""
+        """Show the next event."""
 
 
 @dataclass
 class Alternative:
-    """What the events have told of an alternative so far. name: its label, or its index."""
+    """The state of an alternative, from its events. Its name is its label or its index."""
 
     name: str
     seed: int
@@ -48,7 +47,6 @@ class JsonLines(View):
         self._out = out
 
     def show(self, event: Event) -> None:
-        """Prints an event."""
         print(json.dumps(event), file=self._out, flush=True)
 
 
@@ -60,7 +58,6 @@ class _Texts(View):
         self.reading = ""
 
     def show(self, event: Event) -> None:
-        """Takes the next event."""
         match event["event"]:
             case "start":
                 labels = event.get("labels") or [None] * event["count"]
@@ -81,10 +78,7 @@ class _Texts(View):
 
 
 class PlainLines(_Texts):
-    """Prints one line per alternative, `name: text`; line breaks are written as \\n.
-
-    They come in the order of their indexes, or of their ranks if they have some.
-    """
+    """Prints one line per alternative, `name: text`, by index or by rank; line breaks are written as \\n."""
 
     def __init__(self, out: TextIO) -> None:
         super().__init__()
@@ -95,8 +89,8 @@ class PlainLines(_Texts):
         self._print(sorted(self.alternatives, key=_rank))
 
     def show(self, event: Event) -> None:
-        """Takes the next event, and prints each alternative that has ended, as soon as all before it have ended."""
         super().show(event)
+        # An alternative is printed when it and all before it have ended. Ranks are known only at the end.
         if any(map(_rank, self.alternatives)):
             return
         ended = [alternative.end is not None for alternative in self.alternatives]
@@ -109,7 +103,7 @@ class PlainLines(_Texts):
 
 
 class Growing(_Texts):
-    """Shows the last lines of each growing text, as many as fit, and at the end all texts."""
+    """Shows the last lines of each growing text, as many as fit, and all of the texts at the end."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -132,7 +126,7 @@ class Growing(_Texts):
 
     @property
     def _columns(self) -> int:
-        """How many texts stand side by side, so that each is at least `COLUMN_CHARS` wide, if possible."""
+        """The number of columns. Each is at least `COLUMN_CHARS` wide, unless the console is narrower."""
         return max(1, min(len(self.alternatives), self._console.width // COLUMN_CHARS))
 
     def _grid(self, cells: list[RenderableType]) -> Table:
@@ -159,7 +153,7 @@ class Growing(_Texts):
         height = (self._console.height - 1) // len(self.alternatives) - 1
         rows: list[RenderableType] = []
         for alternative in self.alternatives:
-            name = _name(alternative) if height < 1 else Text()  # else on a line of its own
+            name = _name(alternative) if height < 1 else Text()  # otherwise it has its own line
             lines = Text(harmless(alternative.text)).wrap(self._console, self._console.width - len(name))
             if height < 1:
                 rows.append(Text.assemble(name, *lines[-1:]))
@@ -169,7 +163,7 @@ class Growing(_Texts):
 
 
 def _rank(alternative: Alternative) -> int:
-    """Its rank among the alternatives of a bridge; 0: it has none."""
+    """Return its rank among the alternatives of a bridge, or 0."""
     return int((alternative.end or {}).get("rank") or 0)
 
 
@@ -178,7 +172,7 @@ def _name(alternative: Alternative) -> Text:
 
 
 def _title(alternative: Alternative) -> Text:
-    """The name in colour, the seed, and how the alternative ended."""
+    """Return the name in colour, the seed, and how the alternative ended."""
     details = f"seed {alternative.seed}"
     if end := alternative.end:
         reason = end["finish_reason"] + (f" {end['stop_reason']!r}" if end["stop_reason"] else "")
@@ -189,7 +183,7 @@ def _title(alternative: Alternative) -> Text:
 
 
 def harmless(text: str) -> str:
-    """Makes control characters visible, as they could steer the terminal. Line breaks and tabs stay."""
+    """Make control characters visible, because they could control the terminal. Line breaks and tabs stay."""
     return "".join(
         char if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf", "Cs") else _visible(char)
         for char in text
@@ -197,10 +191,10 @@ def harmless(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same on one line: line breaks become \\n."""
+    """Make control characters visible, and line breaks `\\n`."""
     return harmless(text.replace("\\", "\\\\").replace("\n", "\\n"))
 
 
 def _visible(char: str) -> str:
-    # Scripts and emoji need joiners and direction marks. Direction overrides could make a line look like another one.
+    # Scripts and emoji need joiners and direction marks. Direction overrides could disguise a line.
     return char if char in "\u200c\u200d\u200e\u200f\u00ad" else char.encode("unicode_escape").decode()

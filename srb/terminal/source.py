@@ -1,6 +1,7 @@
-"""`Source`: answers requests with events, from an engine in this process or from a server.
+"""Sends requests to an engine in this process or to a server, and yields native events from either.
 
-Both take the body of `POST /v1/completions`. A body with `messages` is that of `POST /v1/chat/completions`.
+Requests are bodies of `POST /v1/completions`, or of `POST /v1/chat/completions` if they have `messages`. Both sources
+read them in the same way, so names, aliases, ranges and errors are those of the server.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ Body = dict[str, Any]
 Events = AsyncIterator[dict[str, Any]]
 
 SILENCE_SECONDS = 60
-"""After so long without a byte, the connection counts as lost. A server sends a ping every 15 s."""
+"""Without a byte for this long, the connection counts as lost. A server sends a ping every 15 s."""
 
 MAX_LINE_BYTES = 1 << 20
 
@@ -54,8 +55,10 @@ ERRORS = {
 class Source(Protocol):
     """Answers requests. Use it as a context manager.
 
-    model: the model's name. identity: what results depend on, as far as this is known. Of a server only the model's
-        name is known.
+    Attributes:
+        model: The model's name.
+        identity: The model and the weights and settings that results depend on. Of a server only its model's name is
+            known.
     """
 
     model: str
@@ -68,36 +71,41 @@ class Source(Protocol):
     async def __aexit__(self, *_error: object) -> None: ...
 
     def submit(self, body: Body) -> AbstractAsyncContextManager[Events]:
-        """Queues a request, and gives all of its native events. Raises `SrbError` if the request isn't taken.
+        """Queue a request and yield its native events. Leaving the context early cancels the request.
 
-        To leave the context early cancels the request.
+        Raises:
+            SrbError: The request is refused.
         """
 
     def explore(self, body: Body) -> AbstractAsyncContextManager[Events]:
-        """The same for the body of `POST /v1/explore`."""
+        """Queue a body of `POST /v1/explore`, like `submit`."""
 
     def score(self, body: Body) -> AbstractAsyncContextManager[Events]:
-        """The same for the body of `POST /v1/score`."""
+        """Queue a body of `POST /v1/score`, like `submit`."""
 
 
 def open_source(settings: Settings) -> Source:
-    """The server at `--url`, or else an engine in this process. If its model is elsewhere, it is downloaded first.
+    """Return the server at `--url`, or else an engine in this process, after downloading its model if needed.
 
-    Raises `SettingsError` and `ModelLoadError`. Call it outside of the event loop, because a download takes long.
+    Call it outside the event loop: a download takes long.
+
+    Raises:
+        SettingsError: `--url` is wrong.
+        ModelLoadError: The model can't be found or downloaded.
     """
     return InProcess(settings) if settings.url is None else Server(settings)
 
 
 class InProcess:
-    """An engine in this process. Entering the context loads the model, and shows the progress."""
+    """An engine in this process. Entering the context loads the model and shows the progress."""
 
     def __init__(self, settings: Settings) -> None:
         from srb.llama.model.metadata import sampling_of  # imported here, so that `Server` needs no llama.cpp
 
         settings = fetch_model(settings, show_download)
-        # SRB_ variables may be meant for a server, so its options are ignored: here nobody else waits.
-        of_servers = {name: getattr(Settings(), name) for name in SERVER_OPTIONS - CHAT_OPTIONS}
-        settings = dataclasses.replace(settings, **of_servers)
+        # SRB_ variables may be meant for a server, so options of a server are ignored.
+        defaults = {name: getattr(Settings(), name) for name in SERVER_OPTIONS - CHAT_OPTIONS}
+        settings = dataclasses.replace(settings, **defaults)
         self.model = settings.alias or find_model(settings.model).stem
         self._limits = Limits(self.model, settings.n, settings.max_n, sampling=sampling_of(settings))
         self._engine = AsyncEngine.from_settings(settings)
@@ -117,12 +125,11 @@ class InProcess:
 
     @property
     def identity(self) -> str:
-        """The model's name, its weights, and how they are evaluated."""
+        """The model's name, and the engine's fingerprint of weights and settings."""
         return f"{self.model}/{self._engine.identity}"
 
     @asynccontextmanager
     async def submit(self, body: Body) -> AsyncIterator[Events]:
-        """See `Source.submit`."""
         template = self._engine.chat_template
         parsed = await asyncio.to_thread(
             parse, json.dumps(body).encode(), self._limits, self._engine.tokenize, template, chat="messages" in body
@@ -133,7 +140,6 @@ class InProcess:
 
     @asynccontextmanager
     async def explore(self, body: Body) -> AsyncIterator[Events]:
-        """See `Source.explore`."""
         sent = json.dumps(body).encode()
         reply = await asyncio.to_thread(explore_reply, sent, self._limits, self._engine.tokenize, time.time())
         assert reply.completion
@@ -149,12 +155,11 @@ class InProcess:
 
     @asynccontextmanager
     async def score(self, body: Body) -> AsyncIterator[Events]:
-        """See `Source.score`."""
-        asked = await asyncio.to_thread(parse_score, json.dumps(body).encode(), self.model)
-        async with Tabulation(self._engine, asked.table) as table:
+        parsed = await asyncio.to_thread(parse_score, json.dumps(body).encode(), self.model)
+        async with Tabulation(self._engine, parsed.table) as table:
             await table.begin()
             fingerprint = self._engine.fingerprint
-            answer = ScoreBuilder(asked, table.id, model=self.model, created=int(time.time()), fingerprint=fingerprint)
+            answer = ScoreBuilder(parsed, table.id, model=self.model, created=int(time.time()), fingerprint=fingerprint)
             yield _scores(table, answer)
 
 
@@ -168,7 +173,7 @@ async def _scores(table: Tabulation, answer: ScoreBuilder) -> Events:
 
 
 class Server:
-    """A server at `--url`, with the first of the keys of `--api-key` or `--api-key-file`."""
+    """The server at `--url`, with the first API key of `--api-key` or `--api-key-file`."""
 
     def __init__(self, settings: Settings) -> None:
         url = settings.url or ""
@@ -191,7 +196,7 @@ class Server:
                 self.model = str((await reply.json())["data"][0]["id"])
         except (ValueError, LookupError, TypeError, aiohttp.ContentTypeError):
             await self._session.close()
-            raise UnavailableError(f"{self._url} doesn't answer as an srb server does; is --url right?") from None
+            raise UnavailableError(f"{self._url} isn't an srb server; check --url") from None
         except BaseException:
             await self._session.close()
             raise
@@ -202,25 +207,22 @@ class Server:
 
     @property
     def identity(self) -> str:
-        """The model's name. A server doesn't tell more of it."""
+        """The model's name."""
         return self.model
 
     @asynccontextmanager
     async def submit(self, body: Body) -> AsyncIterator[Events]:
-        """See `Source.submit`."""
         path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
         async with self._answer("POST", path, body | {"stream": "events"}) as reply:
             yield self._events(reply)
 
     @asynccontextmanager
     async def explore(self, body: Body) -> AsyncIterator[Events]:
-        """See `Source.explore`."""
         async with self._answer("POST", "/v1/explore", body) as reply:
             yield self._events(reply)
 
     @asynccontextmanager
     async def score(self, body: Body) -> AsyncIterator[Events]:
-        """See `Source.score`."""
         async with self._answer("POST", "/v1/score", body) as reply:
             yield self._events(reply)
 
@@ -243,13 +245,13 @@ class Server:
         except aiohttp.ContentTypeError:
             raise
         except TimeoutError:
-            raise UnavailableError(f"{self._url} has said nothing for {SILENCE_SECONDS} s") from None
+            raise UnavailableError(f"{self._url} sent nothing for {SILENCE_SECONDS} s; try again") from None
         except aiohttp.ClientError as error:
-            raise UnavailableError(f"can't reach {self._url}: {_reason(error)}; does a server run there?") from None
+            raise UnavailableError(f"can't reach {self._url}: {_reason(error)}; is the server running?") from None
 
 
 def _reason(error: aiohttp.ClientError) -> str:
-    """Why a connection failed, in the system's words: aiohttp's name the settings of its connector, too."""
+    """Return the system's message for a failed connection; aiohttp's own also names connector settings."""
     cause = error.__cause__
     if isinstance(cause, OSError) and cause.errno and cause.errno > 0 and not isinstance(cause, ssl.SSLError):
         return os.strerror(cause.errno)
@@ -257,9 +259,9 @@ def _reason(error: aiohttp.ClientError) -> str:
 
 
 async def _error(reply: aiohttp.ClientResponse) -> SrbError:
-    """The error that a server has answered with."""
+    """Return the error in a server's response."""
     try:
         error = (await reply.json())["error"]
         return ERRORS.get(reply.status, SrbError)(error["message"], param=error["param"], code=error["code"])
     except (ValueError, LookupError, TypeError, aiohttp.ContentTypeError):
-        return SrbError(f"{reply.url} answered {reply.status} {reply.reason}; is --url right?")
+        return SrbError(f"{reply.url} answered {reply.status} {reply.reason}; check --url")

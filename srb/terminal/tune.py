@@ -1,4 +1,4 @@
-"""`srb tune`: measures which settings are fastest for a model on this machine, prints the result, and keeps it."""
+"""`srb tune`: measures which settings are fastest for a model on this machine, and saves the result."""
 
 import argparse
 import sys
@@ -17,27 +17,34 @@ from srb.llama.tune.tuned import keep, kept_files, processor, read_tuned
 from srb.options.settings import CLIENT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
 
 _FIXED = frozenset({"weights", "tune", "flash_attn", "cache_type_k", "cache_type_v"})
-"""The options that `srb tune` chooses itself, so it has no flags for them."""
+"""Options that `srb tune` chooses."""
 
 
 def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `srb tune`."""
+    """Add the arguments of `srb tune`."""
     parser.add_argument(
-        "--budget", type=float, default=60, metavar="SECONDS", help="about how many seconds it may take (default: 60)"
+        "--budget", type=float, default=60, metavar="SECONDS", help="approximate time limit (default: 60)"
     )
     parser.add_argument(
-        "--forget", action="store_true", help="remove what earlier runs kept for this model, and measure nothing"
+        "--forget", action="store_true", help="delete the saved results for this model, and measure nothing"
     )
     parser.add_argument(
         "--once",
         action="store_true",
-        help="do nothing if everything is already measured for this model on this machine, while it was idle",
+        help="do nothing if this model was already tuned on this machine while it was idle",
     )
     add_arguments(parser, without=SERVER_OPTIONS | CLIENT_OPTIONS | _FIXED)
 
 
 def tune(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Runs `srb tune`. Returns 0, or 130 if it was stopped. A result that was found until then is kept all the same."""
+    """Run `srb tune`. If it is stopped, the result so far is saved.
+
+    Returns:
+        The exit code: 0, or 130 if it was stopped.
+
+    Raises:
+        SrbError: An option is wrong, the model can't be loaded, or the result can't be saved.
+    """
     if not arguments.budget > 0:
         raise SettingsError(f"--budget must be more than 0 seconds, got {arguments.budget:g}")
     settings = fetch_model(settings, show_download)
@@ -62,11 +69,11 @@ def tune(settings: Settings, arguments: argparse.Namespace) -> int:
             search.run()
         except KeyboardInterrupt:
             stopped = True
-    _tell(search)
+    _print_table(search)
     try:
-        _keep(search, settings, stopped)
+        _save(search, settings, stopped)
     except OSError as error:
-        raise SrbError(f"the result can't be kept: {error}") from None
+        raise SrbError(f"the result can't be saved: {error}") from None
     return 130 if stopped else 0
 
 
@@ -76,21 +83,16 @@ def _progress() -> Progress:
     return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
 
 
-def _tell(search: Search) -> None:
-    """Prints a table of what was tried."""
+def _print_table(search: Search) -> None:
+    """Print a table of the candidates."""
     if not search.found.jobs:
         return
     (short, n, length), (long, *_), _ = search.found.jobs
     table = Table(
-        *(
-            "weights",
-            "cache",
-            "flash\nattention",
-            f"{short:,} tokens,\n{n} x {length}",
-            f"{long:,} tokens,\n{n} x {length}",
-        ),
+        *("weights", "cache", "flash\nattention"),
+        *(f"{short:,} tokens,\n{n} x {length}", f"{long:,} tokens,\n{n} x {length}"),
         *(f"{short:,} tokens,\n1 x {length}", "memory,\nMiB", "KL", ""),
-        title=f"{search.path.name} on {processor()}: seconds, and what else there is to know",
+        title=f"{search.path.name} on {processor()}: seconds, memory and accuracy",
     )
     for each in search.found.candidates:
         table.add_row(each.weights, each.attention.cache_type, shown(each.attention), *_numbers(search, each))
@@ -104,39 +106,38 @@ def _numbers(search: Search, candidate: Candidate) -> list[str]:
     return [*seconds, memory, kl, "chosen" if candidate is search.found.chosen else candidate.note]
 
 
-def _keep(search: Search, settings: Settings, stopped: bool) -> None:
-    """Keeps the result, and says so."""
+def _save(search: Search, settings: Settings, stopped: bool) -> None:
+    """Save the result, and print it."""
     result = search.found.result
     if result and stopped and search.found.chosen is search.found.candidates[0]:
         result = None
-    kept = keep(result, search.made, search.path, settings)
+    saved = keep(result, search.made, search.path, settings)
     if result is None:
-        print("Stopped before anything better than the file as it is was known; nothing is kept.")
+        print("Stopped before anything better than the original file was found; nothing is saved.")
         return
-    if kept is None:
-        print(f"{_why_a_guess(search)} So the result of before stays; `srb tune --forget` removes it.")
+    if saved is None:
+        print(f"{_why_provisional(search)} The earlier result stays; `srb tune --forget` deletes it.")
         return
     wanted = converted_path(search.path, result.weights)
     if result.is_guess and not stopped:
-        print(f"This is a guess: {_why_a_guess(search)}")
+        print(f"This result is provisional: {_why_provisional(search)}")
     print(f"{'Stopped early. ' if stopped else ''}Chosen: {result.describe()}.")
-    print(f"Kept in {kept}{f' and {wanted}' if search.made and wanted in search.made else ''}.")
+    print(f"Saved in {saved}{f' and {wanted}' if search.made and wanted in search.made else ''}.")
     print(
-        "`srb serve`, `generate` and `compare` use it from now on; --no-tune leaves the file as it is, and "
-        "`srb tune --forget` removes what is kept."
+        "`srb serve`, `generate` and `compare` use it from now on; --no-tune uses the original file, and "
+        "`srb tune --forget` deletes the result."
     )
     print(
-        f"KL is the mean divergence of the probabilities from those of the file as it is; more than {MAX_DIVERGENCE} "
-        "is refused."
+        f"KL is the mean divergence of the probabilities from those of the original file; at most {MAX_DIVERGENCE} "
+        "is accepted."
     )
 
 
-def _why_a_guess(search: Search) -> str:
-    """Why the result may be wrong, and what helps."""
+def _why_provisional(search: Search) -> str:
+    """Return why the result may be wrong, and what helps."""
     if search.found.busy:
         return (
-            f"Other programs take {search.found.busy:.1f} processors, so this was measured with fewer threads, numbers "
-            "of threads weren't compared, and the times aren't used to plan batches. On an idle machine the same "
-            "command knows better."
+            f"Other programs use {search.found.busy:.1f} CPUs, so fewer threads were used, thread counts weren't "
+            "compared, and the times aren't used to plan batches. Run the same command on an idle machine."
         )
-    return f"{search.found.doubt} A larger --budget helps, or another time."
+    return f"{search.found.doubt} Try a larger --budget, or again later."
