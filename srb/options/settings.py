@@ -96,14 +96,14 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
         if self.embeddings and self.reranking:
             raise SettingsError("--embeddings and --reranking exclude each other: leave one out")
         if not self.jinja:
-            raise SettingsError("--no-jinja isn't supported: srb only has Jinja templates; choose one with --chat-template")
+            raise SettingsError("--no-jinja isn't supported: all templates of srb are Jinja; see --chat-template")
         if self.rope_scale is not None and self.rope_freq_scale is not None:
             raise SettingsError("--rope-scale is the inverse of --rope-freq-scale: leave one out")
         _ = self.replica_limits
         if self.mmproj and self.sleep_idle_seconds > 0:
             raise SettingsError("--mmproj and --sleep-idle-seconds exclude each other: leave one out")
         if (self.image_min_tokens or 1) > (self.image_max_tokens or math.inf):
-            raise SettingsError("--image-min-tokens is more than --image-max-tokens: lower the first or raise the second")
+            raise SettingsError("--image-min-tokens is more than --image-max-tokens: lower one or raise the other")
         for name in ("mmproj", "slot_save_path"):
             if self.is_cluster and getattr(self, name):
                 raise SettingsError(

@@ -1,4 +1,4 @@
-"""`srb compare`: generates texts with different prompts, settings and models, and reports on them side by side."""
+"""`srb compare`: generates texts with different prompts, settings and models, and reports on them."""
 
 import argparse
 import asyncio
@@ -24,46 +24,53 @@ from srb.terminal.generate import check_url_options
 from srb.terminal.source import Source, open_source
 
 EXTRAS = ("matplotlib", "sacrebleu", "scipy")
-"""The modules that every comparison needs beside srb's own requirements."""
+"""Modules of the extra `compare` that every comparison needs."""
 
 
 def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `srb compare`."""
+    """Add the arguments of `srb compare`."""
     parser.add_argument(
-        "spec", type=Path, nargs="?", help="TOML file with prompts, settings, n and seeds; see docs/using/terminal.md"
+        "spec", type=Path, nargs="?", help="a TOML file of prompts, settings, n and seeds; see docs/using/terminal.md"
     )
-    parser.add_argument("--out", type=Path, help="folder for the results (default: SPEC-results, where you are)")
+    parser.add_argument("--out", type=Path, help="folder for the results (default: SPEC-results in the current folder)")
     parser.add_argument(
         "--report",
         type=Path,
         nargs="+",
         metavar="FOLDER",
-        help="no spec: one report about the results in these folders",
+        help="without a spec: write one report about the results in these folders",
     )
     parser.add_argument(
         "--rate",
         type=Path,
         metavar="FOLDER",
-        help="no spec: rate the texts in this folder, two at a time, in a browser",
+        help="without a spec: rate the texts in this folder in a browser, two at a time",
     )
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="generate the results of SPEC again, write nothing, and say which are others now; with --reproducible "
-        "none may be",
+        help="generate the results of SPEC again, write nothing, and list those that differ; none should with "
+        "--reproducible",
     )
     add_arguments(parser, without=SERVER_OPTIONS - CHAT_OPTIONS)
 
 
 def compare(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Runs `srb compare` and returns its exit code: 1 if an alternative has failed. Raises `SrbError`."""
+    """Run `srb compare`.
+
+    Returns:
+        The exit code: 1 if an alternative failed, or if `--verify` found a difference.
+
+    Raises:
+        SrbError: An option or the spec is wrong, a model or a server can't be used, or results can't be written.
+    """
     try:
         return _compare(settings, arguments)
     except BrokenPipeError:
         raise
     except OSError as error:
         what = error.filename or "the results"
-        raise SrbError(f"{what} can't be written: {error.strerror}; what is there already is kept") from None
+        raise SrbError(f"{what} can't be written: {error.strerror}; earlier results are intact") from None
 
 
 def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
@@ -72,7 +79,7 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
             command = pip_install("'llama-srb[compare]'")
             raise SettingsError(f"srb compare needs {module}: {command}")
     if [arguments.spec, arguments.report, arguments.rate].count(None) != 2:
-        raise SettingsError("srb compare takes a spec, or --report or --rate with the results of earlier runs")
+        raise SettingsError("srb compare takes either a spec, or --report or --rate with the results of earlier runs")
     if arguments.report:
         return _report(arguments.report, arguments.out)
     if arguments.rate:
@@ -87,12 +94,12 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
         try:
             _run(settings, results, usage)
         except (SettingsError, InvalidRequestError):
-            raise  # the spec is wrong, and the folder's results may be those of another spec, so no report is written
+            raise  # the results in the folder may belong to another spec, so no report is written
         except BaseException:
             if not results.is_empty:
                 _finish(folder, results, usage)
                 print(
-                    f"srb: {folder} has {len(results)} of {results.wanted} alternatives; the same command goes on",
+                    f"srb: {folder} has {len(results)} of {results.wanted} alternatives; run it again to continue",
                     file=sys.stderr,
                 )
             raise
@@ -112,74 +119,69 @@ def _verify(settings: Settings, spec: Spec, folder: Path, usage: Usage) -> int:
         found = [*differences(folder, Path(again))]
     for message in (*usage.errors, *found):
         print(f"srb: {message}", file=sys.stderr)
-    print(f"{recorded - len(found)} of {recorded} alternatives are the same, to the last bit")
+    print(f"{recorded - len(found)} of {recorded} alternatives are identical")
     return int(bool(found))
 
 
 def _run(settings: Settings, results: Results, usage: Usage) -> None:
-    """Generates with one model after the other. When all texts are there, the judges' models are asked."""
+    """Generate with one model after the other, and then ask the judges."""
     spec = results.spec
     judges = spec.scorers.judges
-    # All models are looked for now, so that none is found missing after hours of work with the others.
+    # Find all models first, so that a missing one is noticed before hours of work.
     sources = {model: open_source(_settings_of(model, settings, results)) for model in spec.models}
     last = [*spec.models][-1]
     for model, source in sources.items():
-        # After the last model all texts are there. It judges while it is loaded, and needn't be loaded again.
-        asyncio.run(_run_model(source, model, results, settings.max_n, usage, is_last=model == last))
+        # After the last model all texts are complete. It judges them while it is still loaded.
+        asyncio.run(_run_model(source, model, results, settings.max_n, usage, judges=model == last))
     for model in sorted({each.model for each in judges.values()} - {last}):
-        asyncio.run(_judge(open_source(_settings_of(model, settings, results)), model, results, usage))
+        source = open_source(_settings_of(model, settings, results))
+        asyncio.run(_run_model(source, model, results, None, usage, judges=True))
 
 
 def _settings_of(model: str, settings: Settings, results: Results) -> Settings:
     return dataclasses.replace(settings, **results.spec.models[model])
 
 
-async def _run_model(source: Source, model: str, results: Results, max_n: int, usage: Usage, *, is_last: bool) -> None:
+async def _run_model(
+    source: Source, model: str, results: Results, max_n: int | None, usage: Usage, *, judges: bool
+) -> None:
+    """Generate with a model, unless `max_n` is None, and ask its judges."""
     async with source:
-        await run(source, model, results, max_n, usage)
-        if is_last:
-            await _ask_judges(source, model, results, usage)
-
-
-async def _judge(source: Source, model: str, results: Results, usage: Usage) -> None:
-    async with source:
-        await _ask_judges(source, model, results, usage)
-
-
-async def _ask_judges(source: Source, model: str, results: Results, usage: Usage) -> None:
-    for name, each in results.spec.scorers.judges.items():
-        if each.model == model:
-            await judge(source, name, each, results, usage)
+        if max_n is not None:
+            await run(source, model, results, max_n, usage)
+        for name, each in results.spec.scorers.judges.items():
+            if judges and each.model == model:
+                await judge(source, name, each, results, usage)
 
 
 def _finish(folder: Path, results: Results, usage: Usage) -> None:
     found = results.finish()
     each = len(results.spec.all_seeds)
     cut = len(found.results) - len(results)
-    notes = [f"{len(results)} of {results.wanted} alternatives, {each} of each kind. Last run: {usage}."]
+    notes = [f"{len(results)} of {results.wanted} alternatives, {each} for each prompt and kind. Last run: {usage}."]
     if cut:
         notes.append(
-            f"The run was interrupted: {cut} more alternatives were cut off, and are marked. Run it again to go on."
+            f"The run was interrupted: {cut} more alternatives are incomplete, and marked. Run it again to continue."
         )
     notes.append(_repeats(results.fingerprints))
     write_report(folder / "report.html", found, notes=notes, date=_now(), ratings=read_ratings(folder))
 
 
 def _repeats(fingerprints: set[str | None]) -> str:
-    """Whether another run gives the same results."""
+    """Return a note about whether another run gives the same results."""
     if len(fingerprints) > 1:
-        return "Some of these were generated with other options, or on another machine: not all will be the same again."
+        return "Some of these were generated with other options or on another machine, so another run may differ."
     (fingerprint,) = fingerprints or {None}
     if fingerprint:
-        return f"Where srb's fingerprint is {fingerprint}, the same command generates the same texts."
-    return "The same command may generate other texts; with --reproducible they are the same."
+        return f"With the fingerprint {fingerprint}, the same command generates the same texts."
+    return "The same command may generate different texts; use --reproducible for identical ones."
 
 
 def _report(folders: list[Path], out: Path | None) -> int:
-    """Writes one report about several runs. Each run has the name of its folder."""
+    """Write one report about several runs, each named after its folder."""
     names = [folder.name or str(folder) for folder in map(Path.absolute, folders)]
     if len({*names}) < len(names):
-        raise SettingsError(f"--report takes folders of different names, got {', '.join(names)}")
+        raise SettingsError(f"--report takes folders with different names, got {', '.join(names)}")
     results = [each for folder, name in zip(folders, names, strict=True) for each in read_results(folder, name)]
     if not results:
         raise SettingsError(f"--report: there are no results in {', '.join(map(str, folders))}")
@@ -193,12 +195,12 @@ def _report(folders: list[Path], out: Path | None) -> int:
 
 
 def _rate(folder: Path) -> int:
-    """Lets a person rate the texts in a folder, and writes its report anew."""
+    """Let a person rate the texts in a folder, and update its report."""
     results = read_results(folder)
     ratings = Ratings(folder, results)
     if not ratings.left and not ratings.given:
         raise SettingsError(
-            f"{folder} has no two different texts of one prompt and seed; compare two settings at least"
+            f"{folder} has no pair of different texts with the same prompt and seed; compare at least two settings"
         )
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(rate(ratings))

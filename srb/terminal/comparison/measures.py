@@ -1,4 +1,7 @@
-"""Measures texts of one kind: how likely, how long and how much alike they are."""
+"""Measures texts: probability, length and diversity, with intervals and tests of differences.
+
+Statistics are computed over groups of texts that don't depend on each other; see `groups_of`.
+"""
 
 import itertools
 import math
@@ -8,26 +11,24 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-# Says how sure a comparison is: intervals and tests for the means of groups that don't depend on each other.
-
 CONFIDENCE = 0.95
 MAX_EXACT = 13
-"""Up to so many groups, a test tries all signs. With more it draws `RESAMPLES` of them."""
+"""A test of up to this number of groups tries all signs. With more it samples `RESAMPLES` of them."""
 
 RESAMPLES = 9_999
 SEED = 0
-"""The seed of what is drawn. It is fixed, so that the same results give the same report."""
+"""The seed of random choices. It is fixed, so that the same results give the same report."""
 
 Interval = tuple[float, float]
 
 
 def margin(values: Any) -> Any:
-    """Half the width of Student's 95% interval of the mean: `[..., group]` to `[...]`.
+    """Compute half the width of Student's t 95% interval of the mean: `[..., group]` to `[...]`.
 
-    It is NaN for fewer than two values, and for values that are all the same: these don't tell how far others would be.
+    It is NaN for fewer than two values, and for equal values, which have no spread to estimate from.
     """
-    import numpy as np  # numpy and scipy are imported in functions, because it takes a while
-    from scipy.special import stdtrit  # the quantile of Student's t; scipy.stats has it, too, and takes 1 s to import
+    import numpy as np  # numpy and scipy are slow to import
+    from scipy.special import stdtrit  # the quantile function of Student's t; scipy.stats takes 1 s to import
 
     n = values.shape[-1]
     if n < 2:
@@ -39,7 +40,7 @@ def margin(values: Any) -> Any:
 
 
 def interval(values: Sequence[float]) -> Interval | None:
-    """The 95% interval of the mean of groups, by Student's t; None if there is none, see `margin`."""
+    """Compute Student's t 95% interval of the mean of groups, or None where `margin` is NaN."""
     import numpy as np
 
     half, mean = float(margin(np.array(values, dtype=float))), math.fsum(values) / max(1, len(values))
@@ -47,10 +48,10 @@ def interval(values: Sequence[float]) -> Interval | None:
 
 
 def p_value(differences: Any) -> Any:
-    """The p of a two-sided test that changes the signs of differences: `[..., group]` to `[...]`.
+    """Compute the p of a two-sided sign-flip test of paired differences: `[..., group]` to `[...]`.
 
-    It says how often the mean would be as far from 0 if each difference were as likely the other way round (Fisher
-    1935, section 21). With n groups it is at least 2 / 2 ** n.
+    It is the probability of a mean as far from 0 if each difference had a random sign (Fisher 1935, section 21). With n
+    groups it is at least 2 / 2 ** n.
     """
     import numpy as np
 
@@ -59,18 +60,23 @@ def p_value(differences: Any) -> Any:
         signs = 1 - 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
     else:
         signs = np.random.default_rng(SEED).choice([-1, 1], size=(RESAMPLES + 1, n))
-        signs[0] = 1  # what was found is one of the possible ones
+        signs[0] = 1  # the observed signs are among the possible ones
     sums = np.abs(differences @ signs.T.astype(float))
     return (sums >= sums[..., :1] * (1 - 1e-9)).mean(axis=-1)
 
 
 @dataclass(frozen=True)
 class Paired:
-    """Two kinds of texts, compared group by group.
+    """A comparison of two kinds of texts, group by group.
 
-    one, other: the names of the kinds. measure: the name of what is compared. groups: how many groups there are that
-    don't depend on each other. difference: the mean of other - one. low, high: its 95% interval, None if there is none.
-    p: see `p_value`. adjusted: p after the adjustment of Benjamini and Hochberg 1995, for all tests of a report.
+    Attributes:
+        one, other: The names of the kinds.
+        measure: The name of the measure.
+        groups: The number of groups that both kinds have.
+        difference: The mean of other - one.
+        low, high: Its 95% interval, or None.
+        p: The p of `p_value`.
+        adjusted: p, adjusted for all tests of a report by Benjamini and Hochberg 1995.
     """
 
     one: str
@@ -87,7 +93,7 @@ class Paired:
 def paired(
     one: str, other: str, measure: str, values: Mapping[Any, float], others: Mapping[Any, float]
 ) -> Paired | None:
-    """Compares the means of the groups that both have. Returns None for fewer than two groups."""
+    """Compare the means of the groups that both have. Returns None for fewer than two groups."""
     import numpy as np
 
     differences = [others[group] - value for group, value in values.items() if group in others]
@@ -99,7 +105,7 @@ def paired(
 
 
 def adjusted(tests: Sequence[Paired]) -> list[Paired]:
-    """The same tests, each with its adjusted p."""
+    """Return the tests with their adjusted p."""
     result, least = list(tests), 1.0
     for rank, k in reversed([*enumerate(sorted(range(len(tests)), key=lambda k: tests[k].p), 1)]):
         least = min(least, tests[k].p * len(tests) / rank)
@@ -109,13 +115,16 @@ def adjusted(tests: Sequence[Paired]) -> list[Paired]:
 
 @dataclass(frozen=True)
 class Result:
-    """An alternative, with everything that it came from, as results.jsonl has it.
+    """An alternative and where it comes from, as in results.jsonl.
 
-    run: the name of the folder, if a report is about several. length: in tokens. finish_reason: `abort` if the text was
-    cut off. mean_logprob: the mean log-probability of its tokens, by the model; None without tokens.
-    first: the lowest seed of the alternatives that it depends on (`Spec.siblings`); None if it depends on no other.
-    tokens: for each token `[text, logprob, [[text, logprob], ...]]`; the inner list has the likeliest tokens at that
-    place. scores: by the names of the scorers.
+    Attributes:
+        length: The length in tokens.
+        finish_reason: Why the text ended; `abort` for an incomplete text.
+        mean_logprob: The mean log-probability of its tokens, by the model; None without tokens.
+        scores: The scores, by scorer.
+        tokens: For each token `[text, logprob, [[text, logprob], ...]]`, with the top tokens in the inner list.
+        run: The name of the folder, if a report is about several.
+        first: The lowest seed of the alternatives that it depends on (`Spec.siblings`), or None.
     """
 
     prompt: str
@@ -137,12 +146,12 @@ class Result:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the text came to its end. A text that was cut off counts in no measure."""
+        """Whether the text is complete. Measures ignore incomplete texts."""
         return self.finish_reason != "abort"
 
     @property
     def kind(self) -> "Kind":
-        """The kind of text, which measures and tests compare with other kinds."""
+        """The kind of the text. Measures and tests compare kinds."""
         return self.run, self.model, self.setting
 
 
@@ -153,28 +162,29 @@ Place = tuple[str, int]
 """A prompt and a seed."""
 
 Group = tuple[str, int | None]
-"""A prompt, and the lowest seed of a group; None if the group is all texts of the prompt."""
+"""A prompt and the lowest seed of a group, or None for all texts of the prompt."""
 
 Means = dict[Group, float]
 """The mean of a measure in each group."""
 
 Cells = dict[tuple[str, Kind], "Measures"]
-"""The measures of each cell, by the names of its prompt and its kind."""
+"""The measures of the texts of each prompt and kind."""
 
 
 @dataclass(frozen=True)
 class Measures:
-    """The measures of a cell, which is the alternatives of one prompt and one kind.
+    """The measures of some texts. Means are means of the groups' means, so that tests of groups can't contradict them.
 
-    count: how many alternatives there are. different: how many different texts they have.
-    mean_logprob: the mean of the texts' mean natural log-probabilities, by the model and before the samplers.
-    perplexity: e to the power of -mean_logprob.
-    length: the mean length, in tokens.
-    distinct_1, distinct_2, self_bleu: see the functions.
-    scores: the mean of each scorer's scores.
-    intervals: those of the means, by their names; see `statistics.interval`.
-
-    Each mean is that of the groups' means (`groups_of`), so that a test of these can't contradict it.
+    Attributes:
+        count: The number of texts.
+        different: The number of different texts.
+        mean_logprob: The mean of the texts' mean natural log-probabilities, by the model and before the samplers.
+        perplexity: e to the power of -mean_logprob.
+        length: The mean length in tokens.
+        distinct_1, distinct_2: distinct-n, by `distinct`.
+        self_bleu: Self-BLEU, by `self_bleu`.
+        scores: The mean of each scorer's scores.
+        intervals: The intervals of the means, by their names.
     """
 
     count: int
@@ -189,16 +199,20 @@ class Measures:
     intervals: dict[str, Interval | None] = field(default_factory=dict)
 
     def value(self, name: str) -> float | None:
-        """A measure or a score, by its name."""
+        """Return a measure or a score by its name."""
         return self.scores[name] if name in self.scores else getattr(self, name, None)
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything that a report says of results.
+    """The contents of a report.
 
-    pooled: the measures over all prompts. tests: each kind against the first one. groups: how many groups there are
-    that don't depend on each other: the prompts, or the requests of the only prompt.
+    Attributes:
+        results: The results.
+        cells: The measures of each prompt and kind.
+        pooled: The measures of each kind, over all prompts.
+        tests: The tests of each kind against the first one.
+        groups: The number of groups: the prompts, or the requests of the only prompt.
     """
 
     results: list[Result]
@@ -209,7 +223,7 @@ class Findings:
 
     @classmethod
     def of(cls, results: list[Result]) -> "Findings":
-        """Measures and compares results."""
+        """Measure and compare results."""
         groups = groups_of(results)
         means = shared_means(results, groups)
         cells = measures_of(results)
@@ -235,10 +249,10 @@ class Findings:
 
 
 def groups_of(results: Iterable[Result]) -> dict[Place, Group]:
-    """The group of each place; texts of two groups don't depend on each other.
+    """Return the group of each prompt and seed. Texts of different groups don't depend on each other.
 
-    If there are several prompts, a group is a prompt: what is found then holds for prompts like these. If there is
-    one, a group is a seed, or the seeds of a request whose alternatives depend on each other, whichever kind they are.
+    With several prompts, a group is a prompt, and findings hold for prompts like these. With one, a group is a seed, or
+    the seeds of a request whose alternatives depend on each other, in any kind.
     """
     firsts: dict[str, dict[int, int]] = {}
     for each in results:
@@ -250,18 +264,18 @@ def groups_of(results: Iterable[Result]) -> dict[Place, Group]:
     groups: dict[Place, Group] = {}
     for prompt, seeds in firsts.items():
         ordered = [*sorted(seeds, reverse=True), -math.inf]
-        lowest, waiting = math.inf, list[int]()
+        lowest, pending = math.inf, list[int]()
         for seed, lower in itertools.pairwise(ordered):
-            waiting.append(int(seed))
+            pending.append(int(seed))
             lowest = min(lowest, seeds[int(seed)])
-            if lowest > lower:  # nothing from here on depends on a lower seed
-                groups |= {(prompt, each): (prompt, int(seed)) for each in waiting}
-                lowest, waiting = math.inf, []
+            if lowest > lower:  # none of these depends on a lower seed
+                groups |= {(prompt, each): (prompt, int(seed)) for each in pending}
+                lowest, pending = math.inf, []
     return groups
 
 
 def group_means(results: Iterable[Result], name: str, groups: Mapping[Place, Group]) -> Means:
-    """The means of the `mean_logprob`, the `length` or a score in each group that has any."""
+    """Return the means of `mean_logprob`, `length` or a score, for each group with values."""
     found: dict[Group, list[float]] = {}
     for each in results:
         value = each.scores[name] if name in each.scores else getattr(each, name, None)
@@ -271,10 +285,10 @@ def group_means(results: Iterable[Result], name: str, groups: Mapping[Place, Gro
 
 
 def shared_means(results: Sequence[Result], groups: Mapping[Place, Group]) -> dict[str, dict[Kind, Means]]:
-    """The means of the groups, for each measure of single texts and each kind.
+    """Return the means of the groups, for each measure of single texts and each kind.
 
-    Groups that a kind has no value of are left out of all kinds, so that their means are of the same prompts and seeds.
-    If the kinds have no group in common, each has all of its own.
+    Only groups that all kinds have are included, so that means are comparable. If there are none, each kind has all of
+    its own groups.
     """
     by_kind: dict[Kind, list[Result]] = {}
     for each in results:
@@ -292,10 +306,12 @@ def shared_means(results: Sequence[Result], groups: Mapping[Place, Group]) -> di
 def measure(
     results: Sequence[Result], *, means: dict[str, Means] | None = None, diversity: dict[str, Any] | None = None
 ) -> Measures:
-    """The measures of a cell; None for each that the texts are too few for.
+    """Compute the measures of texts. A measure is None if there are too few texts.
 
-    means: those of the groups; left out, they are those of these texts. diversity: the measures of diversity, if they
-    are known already.
+    Args:
+        results: The texts.
+        means: The means of the groups. Default: computed from these texts.
+        diversity: The measures of diversity. Default: computed from these texts.
     """
     results = [each for each in results if each.is_whole]
     groups = groups_of(results)
@@ -327,17 +343,17 @@ def _diversity(texts: list[str]) -> dict[str, Any]:
 
 
 def names_of_scores(results: Sequence[Result]) -> list[str]:
-    """The names of the scorers that were used, in their order."""
+    """Return the names of the scorers, in order."""
     return list(dict.fromkeys(name for each in results for name in each.scores))
 
 
 def names_of_means(results: Sequence[Result]) -> list[str]:
-    """The names of what a single text has a value of."""
+    """Return the names of the measures of single texts."""
     return ["mean_logprob", "length", *names_of_scores(results)]
 
 
 def measures_of(results: Sequence[Result]) -> Cells:
-    """The measures of each cell, in the order of the results."""
+    """Compute the measures of each prompt and kind, in the order of the results."""
     cells: dict[tuple[str, Kind], list[Result]] = {}
     for each in results:
         cells.setdefault((each.prompt, each.kind), []).append(each)
@@ -345,10 +361,9 @@ def measures_of(results: Sequence[Result]) -> Cells:
 
 
 def pooled(results: Sequence[Result], cells: Cells, means: dict[str, dict[Kind, Means]]) -> dict[Kind, Measures]:
-    """The measures of each kind over all prompts, each of which counts the same.
+    """Compute the measures of each kind over all prompts, which have equal weight.
 
-    Measures that compare texts with each other, as self-BLEU does, are means over the cells, because only texts of the
-    same prompt are compared. `different` is the sum.
+    Measures that compare texts with each other, such as self-BLEU, are means over prompts. `different` is a sum.
     """
     found = {}
     for kind in dict.fromkeys(each.kind for each in results):
@@ -362,19 +377,19 @@ def pooled(results: Sequence[Result], cells: Cells, means: dict[str, dict[Kind, 
     return found
 
 
-def _mean(found: Sequence[float | None]) -> Any:
-    known = [each for each in found if each is not None]
+def _mean(values: Sequence[float | None]) -> Any:
+    known = [each for each in values if each is not None]
     return math.fsum(known) / len(known) if known else None
 
 
 def tests_of(means: dict[str, dict[Kind, Means]]) -> list[Paired]:
-    """Tests each kind against the first one, group by group, in each measure that a single text has."""
+    """Test each kind against the first one, group by group, for each measure of single texts."""
     tests = []
     for name, by_kind in means.items():
         if len({value for each in by_kind.values() for value in each.values()}) < 2:
-            continue  # nothing differs here, and a needless test would weaken the others
+            continue  # all values are equal, and a needless test would weaken the others
         if len({frozenset(each) for each in by_kind.values()}) > 1:
-            continue  # the means in the tables aren't of the same groups, so a test could contradict them
+            continue  # the means in the tables are of different groups, so a test could contradict them
         first, *others = by_kind
         names = labels([*by_kind])
         found = [paired(names[first], names[kind], name, by_kind[first], by_kind[kind]) for kind in others]
@@ -383,13 +398,13 @@ def tests_of(means: dict[str, dict[Kind, Means]]) -> list[Paired]:
 
 
 def labels(kinds: Sequence[Kind]) -> dict[Kind, str]:
-    """Names for kinds: of run, model and setting the parts in which the kinds differ; if they don't, the setting."""
+    """Name kinds by the parts of run, model and setting in which they differ, or by the setting."""
     parts = [k for k in range(3) if len({kind[k] for kind in kinds}) > 1] or [2]
     return {kind: " · ".join(filter(None, (kind[k] for k in parts))) for kind in kinds}
 
 
 def perplexity(mean_logprob: float | None) -> float | None:
-    """e to the power of the negative mean log-probability; infinite if that is too large for a float."""
+    """Return e to the power of the negative mean log-probability; infinity if that overflows."""
     if mean_logprob is None:
         return None
     try:
@@ -399,14 +414,14 @@ def perplexity(mean_logprob: float | None) -> float | None:
 
 
 def repeats(texts: Sequence[str]) -> list[tuple[str, int]]:
-    """The different texts, each with how often it comes, the most frequent first. Space around texts doesn't count."""
+    """Count equal texts, ignoring surrounding space, the most frequent first."""
     return Counter(text.strip() for text in texts).most_common()
 
 
 def distinct(texts: Sequence[str], n: int) -> float | None:
-    """distinct-n of Li et al. 2016 (arXiv:1510.03055): the different n-grams, divided by all words; 0 to 1.
+    """Compute distinct-n of Li et al. 2016 (arXiv:1510.03055): different n-grams divided by all words, 0 to 1.
 
-    Words are the parts of a text between spaces.
+    Words are separated by spaces.
     """
     words = [text.split() for text in texts]
     total = sum(map(len, words))
@@ -415,9 +430,9 @@ def distinct(texts: Sequence[str], n: int) -> float | None:
 
 
 def self_bleu(texts: Sequence[str]) -> float | None:
-    """Self-BLEU of Zhu et al. 2018 (arXiv:1802.01886): the mean BLEU of each text against all others, 0 to 100.
+    """Compute self-BLEU of Zhu et al. 2018 (arXiv:1802.01886): the mean BLEU of each text against the others, 0 to 100.
 
-    BLEU is sacreBLEU's sentence score with up to 4-grams, or shorter ones if a text is shorter.
+    BLEU is sacreBLEU's sentence score with up to 4-grams, or fewer for shorter texts.
     """
     if len(texts) < 2:
         return None

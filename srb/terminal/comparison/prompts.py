@@ -1,11 +1,11 @@
-"""Reads the prompts of a spec: texts or chats. Their places are filled with variables, and they may fork."""
+"""Reads the prompts of a spec: texts or chats, with placeholders for variables, and forks."""
 
 import csv
 import difflib
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,18 @@ MAX_FORKS = 32
 
 KEYS = {"file", "text", "system", "user", "messages", "forks"}
 
-_PLACE = re.compile(r"\{\{|\}\}|\{(\w+)\}")
+_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 
 
 @dataclass(frozen=True)
 class Prompt:
     """A prompt of a spec.
 
-    body: `prompt` or `messages`, as a request has it. variables: the values that its places were filled with.
-    forks: replace the prompt by one for each of so many likeliest next tokens, or one for each of these texts. The
-        token, or the text, is added to its end.
+    Attributes:
+        body: `prompt` or `messages`, as in a request.
+        variables: The values of its placeholders.
+        forks: Replaces the prompt by several: with each of this number of top next tokens, or with each of these texts,
+            added to its end.
     """
 
     body: dict[str, Any]
@@ -36,19 +38,31 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """The prompt as a person reads it. A chat becomes its messages, each with its role."""
+        """The prompt for display. A chat is its messages, each with its role."""
         if "prompt" in self.body:
             return str(self.body["prompt"])
         return "\n".join(f"{each['role']}: {each['content']}" for each in self.body["messages"])
 
     def forked(self, texts: tuple[str, ...]) -> dict[str, "Prompt"]:
-        """For each text, this prompt with the text added to its end."""
+        """Return this prompt with each of the texts added to its end, by text."""
         before = self.body["prompt"]
         return {text: Prompt({"prompt": before + text}, self.variables) for text in texts}
 
 
 def read_prompts(named: Mapping[str, Any], variables: Any, folder: Path) -> dict[str, Prompt]:
-    """The prompts of a spec by their names, one for each row of the variables. Raises `InvalidRequestError`."""
+    """Read the prompts of a spec, and fill their placeholders with each row of the variables.
+
+    Args:
+        named: The prompts in the spec, by name.
+        variables: The `variables` of the spec: a file name, a list of rows, or None.
+        folder: The folder of the spec.
+
+    Returns:
+        The prompts, by name. With several rows, the row's number is added to the name.
+
+    Raises:
+        InvalidRequestError: A prompt or a row is wrong, or a file can't be read.
+    """
     rows = _rows(variables, folder)
     found = {}
     for name, value in named.items():
@@ -58,7 +72,7 @@ def read_prompts(named: Mapping[str, Any], variables: Any, folder: Path) -> dict
             continue
         for number, row in enumerate(rows, 1):
             filled = replace(prompt, body=filled_body(prompt.body, row, f"prompts.{name} {number}"), variables=row)
-            if filled.body == prompt.body:  # it has no places, so all rows would give the same prompt
+            if filled.body == prompt.body:  # without placeholders all rows would give the same prompt
                 found[name] = prompt
                 break
             found[f"{name} {number}"] = filled
@@ -68,7 +82,7 @@ def read_prompts(named: Mapping[str, Any], variables: Any, folder: Path) -> dict
 
 
 def fill(text: str, values: Mapping[str, Any], where: str) -> str:
-    """The text with values in its places, `{name}`. `{{` and `}}` become braces. Raises `InvalidRequestError`."""
+    """Replace the placeholders `{name}` of a text; `{{` and `}}` become braces. Raises `InvalidRequestError`."""
 
     def value(found: re.Match[str]) -> str:
         name = found[1]
@@ -76,17 +90,17 @@ def fill(text: str, values: Mapping[str, Any], where: str) -> str:
             return found[0][0]
         if name not in values:
             close = difflib.get_close_matches(name, values, 1)
-            hint = f"did you mean {{{close[0]}}}?" if close else f"there are {', '.join(values)}."
+            hint = f"did you mean {{{close[0]}}}?" if close else f"known names: {', '.join(values)}."
             raise InvalidRequestError(
-                f"{where}: nothing is called {{{name}}}; {hint} For braces in the text write {{{{{name}}}}}"
+                f"{where}: unknown placeholder {{{name}}}; {hint} Write {{{{{name}}}}} for braces in the text"
             )
         return str(values[name])
 
-    return _PLACE.sub(value, text)
+    return _PLACEHOLDER.sub(value, text)
 
 
 def body_of(value: Any, where: str) -> dict[str, Any]:
-    """A request's body for a text, or for a table with `text`, with `user` and maybe `system`, or with `messages`."""
+    """Return the request body for a text, or for a table with `text`, `messages`, or `user` and perhaps `system`."""
     if isinstance(value, str) and value:
         return {"prompt": value}
     if isinstance(value, dict):
@@ -99,8 +113,8 @@ def body_of(value: Any, where: str) -> dict[str, Any]:
         if messages and isinstance(messages, list) and all(map(_is_message, messages)) and "user" not in value:
             return {"messages": messages}
     raise InvalidRequestError(
-        f'{where} must be a text, or {{file = "NAME"}}, or a chat such as {{system = "...", user = "..."}} or '
-        f'{{messages = [{{role = "user", content = "..."}}]}}, and not empty; got {value!r:.60}'
+        f'{where} must be a text that isn\'t empty, {{file = "NAME"}}, or a chat such as {{system = "...", user = '
+        f'"..."}} or {{messages = [{{role = "user", content = "..."}}]}}; got {value!r:.60}'
     )
 
 
@@ -117,20 +131,20 @@ def _prompt(where: str, value: Any, folder: Path) -> Prompt:
             value = {"text": read_text(folder, value["file"], where).removesuffix("\n")}
     body = body_of(value, where)
     if forks and "messages" in body:
-        raise InvalidRequestError(f"{where}: forks are of a text; a chat has none")
+        raise InvalidRequestError(f"{where}: a chat can't have forks; leave them out, or use a text")
     if isinstance(forks, list) and forks and all(isinstance(each, str) and each for each in forks):
         forks = tuple(forks)
     elif not isinstance(forks, int) or isinstance(forks, bool) or not 0 <= forks <= MAX_FORKS:
         raise InvalidRequestError(
-            f"{where}: forks takes a number of tokens up to {MAX_FORKS}, or a list of texts; got {forks!r:.60}"
+            f"{where}: forks must be a number of tokens from 0 to {MAX_FORKS}, or a list of texts; got {forks!r:.60}"
         )
     return Prompt(body, forks=forks)
 
 
 def read_text(folder: Path, name: Any, where: str) -> str:
-    """The text of a file; `name` is relative to the spec's folder. Raises `InvalidRequestError`."""
+    """Read a file in the folder of the spec. Raises `InvalidRequestError`."""
     if not isinstance(name, str):
-        raise InvalidRequestError(f"{where}: file takes a name, got {name!r:.60}")
+        raise InvalidRequestError(f"{where}: file must be a file name, got {name!r:.60}")
     path = folder / name
     try:
         return path.read_text("utf-8-sig")
@@ -141,49 +155,40 @@ def read_text(folder: Path, name: Any, where: str) -> str:
 
 
 def _rows(variables: Any, folder: Path) -> list[dict[str, Any]] | None:
-    """The rows of a CSV file with a header, of a JSONL file of objects, or of a list of tables."""
+    """Return the rows of a CSV file with a header, of a JSONL file of objects, or of a list of tables."""
     if variables is None:
         return None
     if isinstance(variables, str):
         text = read_text(folder, variables, "variables")
         is_csv = variables.endswith(".csv")
         try:
-            rows = list(_csv_rows(text) if is_csv else map(json.loads, filter(None, _lines(text))))
+            rows = list(_csv_rows(text) if is_csv else map(json.loads, filter(None, map(str.strip, text.split("\n")))))
         except (ValueError, csv.Error) as error:
-            kind = "CSV" if is_csv else "JSONL, as which files are read that aren't called *.csv"
+            kind = "CSV" if is_csv else "JSONL, the format of files not named *.csv"
             raise InvalidRequestError(f"variables: {variables} is not {kind}: {error}") from None
     else:
         rows = variables if isinstance(variables, list) else []
     if not rows or not all(isinstance(row, dict) and row for row in rows):
         raise InvalidRequestError(
-            "variables takes a CSV file with a header and a row at least, a JSONL file of objects, or a list of "
+            "variables must be a CSV file with a header and at least one row, a JSONL file of objects, or a list of "
             f"tables; got {variables!r:.60}"
         )
     return rows
-
-
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.split("\n")]
 
 
 def _csv_rows(text: str) -> Iterator[dict[str, Any]]:
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     names = reader.fieldnames or []
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"the header has {twice[0]!r} twice")
+        raise ValueError(f"the header repeats {twice[0]!r}")
     for number, row in enumerate(reader, 1):
         if None in row or None in row.values():
-            raise ValueError(f"row {number} hasn't as many cells as the header")
+            raise ValueError(f"row {number} and the header have different lengths")
         yield row
 
 
-def _mapped(body: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
-    """The body with its texts changed."""
-    if "prompt" in body:
-        return {"prompt": change(body["prompt"])}
-    return {"messages": [each | {"content": change(each["content"])} for each in body["messages"]]}
-
-
 def filled_body(body: dict[str, Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The body with values in its places. Raises `InvalidRequestError`."""
-    return _mapped(body, lambda text: fill(text, values, where))
+    """Replace the placeholders of a body. Raises `InvalidRequestError`."""
+    if "prompt" in body:
+        return {"prompt": fill(body["prompt"], values, where)}
+    return {"messages": [each | {"content": fill(each["content"], values, where)} for each in body["messages"]]}

@@ -1,4 +1,4 @@
-"""Keeps blind ratings of a comparison's texts, two at a time, and computes how strong each kind of text is."""
+"""Collects blind pairwise ratings of texts on a web page, and computes Elo ratings of their kinds."""
 
 import asyncio
 import itertools
@@ -22,9 +22,9 @@ ITERATIONS = 500
 
 @dataclass(frozen=True)
 class Pair:
-    """Two texts with the same prompt and seed, of different kinds, in the order in which they are shown.
+    """Two texts with the same prompt and seed but different kinds, in the order in which they are shown.
 
-    number: its place among all pairs. It names the pair to a page that mustn't know the kinds.
+    Its number identifies the pair to the page, which doesn't know the kinds.
     """
 
     number: int
@@ -33,13 +33,13 @@ class Pair:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Identifies the pair. It is the same if left and right are exchanged."""
+        """Identifies the pair, in either order."""
         return self.left.prompt, self.left.seed, *sorted((self.left.kind, self.right.kind))
 
 
 @dataclass(frozen=True)
 class Rating:
-    """How a person rated a pair of texts. winner: 0 for the first kind, 1 for the second, 0.5 for neither."""
+    """A rating of a pair of texts. The winner is 0 for the first kind, 1 for the second, 0.5 for neither."""
 
     prompt: str
     seed: int
@@ -48,12 +48,12 @@ class Rating:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equals the key of the pair."""
+        """The key of the pair."""
         return self.prompt, self.seed, *sorted(self.kinds)
 
 
 class Ratings:
-    """The ratings in a results folder, in ratings.jsonl, and the pairs that aren't rated yet."""
+    """The ratings of a folder, stored in ratings.jsonl, and the pairs without a rating."""
 
     def __init__(self, folder: Path, results: Sequence[Result]) -> None:
         self._path = folder / "ratings.jsonl"
@@ -69,11 +69,11 @@ class Ratings:
 
     @property
     def left(self) -> int:
-        """How many pairs aren't rated yet."""
+        """The number of pairs without a rating."""
         return len(self._left)
 
     def rate(self, winner: float) -> None:
-        """Keeps the rating of the next pair: 0 for its left text, 1 for its right one, 0.5 for neither."""
+        """Store the rating of the next pair: 0 for its left text, 1 for its right one, 0.5 for neither."""
         pair = self._left.pop(0)
         self._rated.append(pair)
         self.given.append(Rating(pair.left.prompt, pair.left.seed, (pair.left.kind, pair.right.kind), winner))
@@ -81,7 +81,7 @@ class Ratings:
             file.write(json.dumps(_line(self.given[-1])) + "\n")
 
     def undo(self) -> None:
-        """Takes back the last rating that this object has taken, if there is one."""
+        """Undo the last rating of this session, if there is one."""
         if self._rated:
             self._left.insert(0, self._rated.pop())
             self.given.pop()
@@ -89,7 +89,7 @@ class Ratings:
 
 
 def read_ratings(folder: Path) -> list[Rating]:
-    """The ratings that a folder has. Raises `SettingsError`."""
+    """Read the ratings of a folder. Raises `SettingsError`."""
     path = folder / "ratings.jsonl"
     if not path.exists():
         return []
@@ -100,7 +100,7 @@ def read_ratings(folder: Path) -> list[Rating]:
             one, other = (tuple(kind) for kind in saved["kinds"])
             found.append(Rating(saved["prompt"], saved["seed"], (one, other), float(saved["winner"])))
         except (ValueError, TypeError, KeyError):
-            raise SettingsError(f"{path}, line {number}, is no rating; delete that line") from None
+            raise SettingsError(f"{path}, line {number}, is not a rating; delete that line") from None
     return found
 
 
@@ -109,7 +109,7 @@ def _line(each: Rating) -> dict[str, Any]:
 
 
 def pairs_of(results: Sequence[Result]) -> list[Pair]:
-    """All pairs of different texts with the same prompt and seed. Their order, and their sides, are random."""
+    """Return all pairs of different texts with the same prompt and seed, in random order, on random sides."""
     by_place: dict[tuple[str, int], list[Result]] = {}
     for each in results:
         if each.is_whole:
@@ -127,7 +127,7 @@ def pairs_of(results: Sequence[Result]) -> list[Pair]:
 
 @dataclass(frozen=True)
 class Strength:
-    """How strong a kind is: its Elo rating, its 95% interval if it has one, and how many ratings it has had."""
+    """The Elo rating of a kind, its 95% interval if there is one, and the number of its ratings."""
 
     elo: float
     interval: Interval | None
@@ -135,15 +135,21 @@ class Strength:
 
 
 def strengths(ratings: Sequence[Rating], groups: Mapping[Place, Group]) -> dict[Kind, Strength]:
-    """The strength of each kind, by the model of Bradley and Terry 1952, on Elo's scale; the strongest first.
+    """Compute the Elo rating of each kind, by the model of Bradley and Terry 1952.
 
     A kind with 400 points more than another is 10 times as likely to win. A rating of neither is half a win for both.
-    Each kind also gets half a win and half a defeat against an opponent of 1,000 points, so that a kind that has always
-    won isn't infinitely strong.
+    Each kind also gets half a win and half a defeat against an opponent of 1,000 points, so that a kind that always won
+    has a finite rating.
 
-    groups: those of `groups_of`, because ratings of a group depend on each other. Intervals are Student's for the
-    jackknife over the groups: the strengths are computed again without each of them (Tukey 1958). There is none for
-    fewer than two groups, nor if none of them changes anything.
+    Intervals are Student's t intervals of the jackknife over the groups (Tukey 1958). There is none for fewer than two
+    groups, or if no group changes the rating.
+
+    Args:
+        ratings: The ratings.
+        groups: The groups of `groups_of`. Ratings in a group depend on each other.
+
+    Returns:
+        The strengths, the strongest kind first.
     """
     import numpy as np  # imported here, because it takes a while
 
@@ -152,7 +158,7 @@ def strengths(ratings: Sequence[Rating], groups: Mapping[Place, Group]) -> dict[
     kinds = list(dict.fromkeys(kind for each in ratings for kind in each.kinds))
     sides = np.array([[kinds.index(kind) for kind in each.kinds] for each in ratings])
     winners = np.array([each.winner for each in ratings])
-    # What isn't among the results any more was rated all the same.
+    # Ratings of texts that are no longer among the results still count.
     of_each = [groups.get((each.prompt, each.seed), (each.prompt, each.seed)) for each in ratings]
     numbers = {group: number for number, group in enumerate(dict.fromkeys(of_each))}
     of_group = np.zeros((len(numbers), len(kinds), len(kinds)))
@@ -171,7 +177,7 @@ def strengths(ratings: Sequence[Rating], groups: Mapping[Place, Group]) -> dict[
 
 
 def _bradley_terry(wins: Any) -> Any:
-    """The strengths of samples of wins, `[sample, winner, loser]`, by Hunter's MM algorithm (2004, section 2)."""
+    """Compute strengths from wins, `[sample, winner, loser]`, by Hunter's MM algorithm (2004, section 2)."""
     import numpy as np
 
     games = wins + wins.swapaxes(1, 2)
@@ -186,15 +192,13 @@ def _bradley_terry(wins: Any) -> Any:
     return found
 
 
-# `srb compare --rate FOLDER`: serves a page where a person rates two texts without knowing which kinds they are.
-
 PAGE = Path(__file__).with_name("rate.html")
 
 RATINGS = web.AppKey("ratings", Ratings)
 
 
 def create_app(ratings: Ratings, secret: str) -> web.Application:
-    """The application: the page and its requests, at `/SECRET/`. Pages of other sites don't know this path."""
+    """Create the application that serves the page and its requests at `/SECRET/`, a path unknown to other sites."""
     app = web.Application()
     app[RATINGS] = ratings
     app.router.add_get(f"/{secret}/", _page)
@@ -204,7 +208,7 @@ def create_app(ratings: Ratings, secret: str) -> web.Application:
 
 
 async def rate(ratings: Ratings) -> None:
-    """Serves the page on this machine until the task is cancelled, or Ctrl-C comes."""
+    """Serve the page on this machine until the task is cancelled."""
     secret = secrets.token_urlsafe(16)
     runner = web.AppRunner(create_app(ratings, secret), access_log=None)
     await runner.setup()
@@ -236,15 +240,15 @@ async def _pair(request: web.Request) -> web.Response:
 
 
 async def _rate(request: web.Request) -> web.Response:
-    """Takes a rating of the pair that it names: another tab may have rated what this one still shows."""
+    """Store a rating of the given pair, unless another tab has already rated it."""
     ratings = request.app[RATINGS]
     try:
-        said = json.loads(await request.read())
-        number, winner = said["number"], said["winner"]
+        body = json.loads(await request.read())
+        number, winner = body["number"], body["winner"]
     except (ValueError, TypeError, KeyError):
         number = winner = None
     if winner not in (0, 0.5, 1, "undo"):
-        raise web.HTTPBadRequest(text='a rating has the number of its pair, and a winner of 0, 0.5, 1 or "undo"')
+        raise web.HTTPBadRequest(text='a rating needs the number of its pair, and a winner of 0, 0.5, 1 or "undo"')
     if number != (ratings.next and ratings.next.number):
         return web.json_response(_state(ratings), status=409)
     if winner == "undo":
@@ -255,7 +259,7 @@ async def _rate(request: web.Request) -> web.Response:
 
 
 def _state(ratings: Ratings) -> dict[str, Any]:
-    """What the page shows. It doesn't get the kinds of the texts, so nobody can look them up."""
+    """Return the state of the page, without the kinds of the texts, to keep the rating blind."""
     pair = ratings.next
     texts = pair and [pair.left.text, pair.right.text]
     shown = pair and {"number": pair.number, "prompt": pair.left.prompt_text, "texts": texts}

@@ -1,4 +1,4 @@
-"""Writes the report of a comparison: one HTML file that needs no other files. Its template is report.html."""
+"""Writes the report of a comparison, a single HTML file. Its template is report.html."""
 
 import io
 import json
@@ -14,8 +14,6 @@ from srb.terminal.comparison.measures import Findings, Kind, Measures, Result, g
 from srb.terminal.comparison.rating import Rating, strengths
 from srb.terminal.show import harmless
 
-# Draws the measures of a comparison as one picture, in SVG.
-
 PANELS = {
     "mean_logprob": "mean log-probability",
     "perplexity": "perplexity",
@@ -29,36 +27,39 @@ PANELS = {
 PANEL_INCHES = (2.8, 2.2)
 COLUMNS = 4
 MAX_BARS = 8
-"""If there are more prompts than this, the bars are for all prompts together."""
+"""With more prompts than this, bars show the measures over all prompts."""
 
 Group = dict[Kind, Measures]
 
 
 def panels_of(found: Findings) -> dict[str, str]:
-    """The names of all measures and scores, with the titles of their panels."""
+    """Return the names of all measures and scores, with the titles of their panels."""
     return PANELS | {name: name for name in found.scores}
 
 
 def plot(found: Findings) -> str:
-    """An `<svg>` with a panel for each measure: the kinds from left to right, a bar for each prompt, with its interval.
+    """Plot the measures, with a panel for each: kinds from left to right, and a bar with its interval for each prompt.
 
-    A measure that is the same everywhere has no panel. Returns an empty text if there are no panels.
+    Measures with a single value have no panel.
+
+    Returns:
+        An `<svg>`, or an empty text if there are no panels.
     """
     groups = _groups(found)
     panels = {name: title for name, title in panels_of(found).items() if _differs(groups, name)}
     if not panels:
         return ""
-    import matplotlib  # imported here, because it takes a while, and belongs to an extra
+    import matplotlib  # imported here: it is slow to import, and belongs to an extra
     from matplotlib.figure import Figure
 
     rows = -(-(len(panels) + 1) // COLUMNS)
     names = found.names
-    # Names are shown as text, and not as formulas. Letters aren't turned into curves: the browser has fonts.
+    # Show names as text, not as formulas, and leave fonts to the browser.
     style = matplotlib.rc_context(
         {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "srb", "axes.unicode_minus": False}
     )
     with style, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # the browser has the characters that this font lacks
+        warnings.filterwarnings("ignore", "Glyph")  # the browser has other fonts
         figure = Figure(figsize=(COLUMNS * PANEL_INCHES[0], rows * PANEL_INCHES[1]), layout="constrained")
         axes = list(figure.subplots(rows, COLUMNS).flat)
         bars: list[Any] = []
@@ -85,7 +86,7 @@ def plot(found: Findings) -> str:
 
 
 def _groups(found: Findings) -> dict[str, Group]:
-    """The measures of each prompt, or of all together if there are more than `MAX_BARS`."""
+    """Return the measures of each prompt, or those of all prompts if there are more than `MAX_BARS`."""
     groups: dict[str, Group] = {}
     for (prompt, kind), measures in found.cells.items():
         groups.setdefault(prompt, {})[kind] = measures
@@ -115,20 +116,28 @@ def _short(name: str) -> str:
     return (" " if name.startswith("_") else "") + (name if len(name) <= 24 else f"{name[:23]}…")
 
 
-FEW = 6
-"""With fewer groups p can't be below 0.05."""
+MIN_GROUPS = 6
+"""With fewer groups, p can't be below 0.05."""
 
 
 def write_report(path: Path, found: Findings, *, notes: list[str], date: str, ratings: Sequence[Rating] = ()) -> None:
-    """Writes the report. notes: paragraphs for its top. date: the date of the report, in words."""
+    """Write the report.
+
+    Args:
+        path: The HTML file.
+        found: The contents.
+        notes: Paragraphs for the top of the report.
+        date: The date of the report, as text.
+        ratings: Blind ratings of the texts.
+    """
     path.write_text(render(found, notes=notes, date=date, ratings=ratings), encoding="utf-8")
 
 
 def render(found: Findings, *, notes: list[str], date: str, ratings: Sequence[Rating] = ()) -> str:
-    """The HTML of the report."""
+    """Return the HTML of the report."""
     prompts = {each.prompt: each.prompt_text for each in found.results}
     models = dict.fromkeys(each.model for each in found.results)
-    # Ratings of kinds that the results no longer have count for the other kinds, but such kinds have no name to show.
+    # Ratings of kinds that are no longer among the results count, but these kinds aren't shown.
     known = {kind: each for kind, each in strengths(ratings, groups_of(found.results)).items() if kind in found.names}
     pooled = {("all prompts", kind): each for kind, each in found.pooled.items()}
     html: str = _template().render(
@@ -142,12 +151,12 @@ def render(found: Findings, *, notes: list[str], date: str, ratings: Sequence[Ra
         names=found.names,
         panels=panels_of(found),
         pooled=pooled,
-        together=(pooled if len(prompts) > 1 else {}) | found.cells,
+        pooled_and_each=(pooled if len(prompts) > 1 else {}) | found.cells,
         prompts=prompts,
         first={each.kind: each for each in reversed(found.results)},
         strengths=known,
         max_bars=MAX_BARS,
-        few=FEW,
+        min_groups=MIN_GROUPS,
         aligned=partial(_aligned, found),
         shaded=_shaded,
     )
@@ -171,9 +180,9 @@ def _template() -> Any:
 
 
 def _aligned(found: Findings, prompt: str) -> tuple[list[Kind], Iterator[tuple[int, list[tuple[Any, ...] | None]]]]:
-    """A column for each kind that a prompt has texts of, and a row for each seed.
+    """Return the kinds with texts of a prompt, and a row for each seed.
 
-    What a row has for a kind: the text, how often the kind has it, and the seed with which it had it first.
+    A row has, for each kind: the text, how often the kind has it, and the first seed with it.
     """
     results = [each for each in found.results if each.prompt == prompt]
     kinds = [kind for kind in found.kinds if any(each.kind == kind for each in results)]
@@ -194,16 +203,16 @@ def _aligned(found: Findings, prompt: str) -> tuple[list[Kind], Iterator[tuple[i
 
 
 def _shaded(each: Result) -> Iterator[tuple[str, str, int]]:
-    """The tokens of a text: each with what was likeliest at its place, and a shade that shows how unlikely it was."""
-    if "".join(token[0] for token in each.tokens) != each.text:  # a stop string was cut off, for example
+    """Yield the tokens of a text, each with a title of its top tokens, and a shade that shows how unlikely it was."""
+    if "".join(token[0] for token in each.tokens) != each.text:  # a stop string was removed, for example
         yield each.text, "", 0
         return
-    for text, logprob, likeliest in each.tokens:
+    for text, logprob, top in each.tokens:
         if logprob is None:
             yield text, "", 0
         else:
-            others = "  ".join(f"{_percent(p)} {other!r}" for other, p in likeliest)
-            yield text, f"{_percent(logprob)} {text!r}; likeliest: {others}", round(70 * (1 - math.exp(logprob)))
+            others = "  ".join(f"{_percent(p)} {other!r}" for other, p in top)
+            yield text, f"{_percent(logprob)} {text!r}; top tokens: {others}", round(70 * (1 - math.exp(logprob)))
 
 
 def _percent(logprob: float) -> str:
@@ -215,7 +224,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _ranges(seeds: list[int]) -> str:
-    """Seeds as ranges, such as `0 to 3, 100 to 103`."""
+    """Format seeds as ranges, such as `0 to 3, 100 to 103`."""
     runs: list[list[int]] = []
     for seed in seeds:
         if runs and seed == runs[-1][1] + 1:

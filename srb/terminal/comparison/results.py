@@ -1,4 +1,4 @@
-"""`Results`: keeps the results of `srb compare` in a folder. results.jsonl grows; the tables are written at the end."""
+"""Stores the results of `srb compare` in a folder: results.jsonl as they arrive, and tables at the end."""
 
 import csv
 import dataclasses
@@ -16,48 +16,10 @@ from srb.terminal.comparison.measures import Findings, Result, perplexity
 from srb.terminal.comparison.scorers import Judge, Row
 from srb.terminal.comparison.spec import Spec, is_joint
 
-# `srb compare --verify`: generates the results of a comparison again, and says which of them are others now.
-
-_COMPARED = ("text", "tokens", "length", "finish_reason", "stop_reason", "mean_logprob")
-
-
-def differences(recorded: Path, again: Path) -> Iterator[str]:
-    """A line for each recorded result that isn't the same in another folder, to the last bit of a log-probability."""
-    there = {_name(each): each for each in read_results(again)}
-    for each in read_results(recorded):
-        if each.finish_reason == "abort":
-            continue
-        where = f"{each.prompt}, {each.setting}, seed {each.seed}"
-        other = there.get(_name(each))
-        if other is None:
-            yield f"{where}: it was not generated again"
-        elif wrong := _difference(each, other):
-            yield f"{where}: {wrong}"
-
-
-def _difference(before: Result, now: Result) -> str | None:
-    found = [name for name in _COMPARED if getattr(before, name) != getattr(now, name)]
-    if not found:
-        return None
-    if before.text != now.text:
-        pairs = zip(before.text, now.text, strict=False)
-        place = next((k for k, (a, b) in enumerate(pairs) if a != b), min(len(before.text), len(now.text)))
-        texts = f"{_excerpt(before, place)}, and now {_excerpt(now, place)}"
-        return f"the text is another one from character {place} on: {texts}"
-    return f"the text is the same, but not {', '.join(found)}"
-
-
-def _excerpt(each: Result, place: int) -> str:
-    return repr(each.text[place : place + 20])
-
-
-def _name(each: Result) -> tuple[str, str, str, int]:
-    return each.model, each.prompt, each.setting, each.seed
-
 
 @dataclasses.dataclass(frozen=True)
 class Alternative:
-    """An alternative that the spec asks for: the names of its model, prompt and setting, and its seed."""
+    """An alternative of the spec: the names of its model, prompt and setting, and its seed."""
 
     model: str
     prompt: str
@@ -66,7 +28,7 @@ class Alternative:
 
 
 class Results:
-    """The results in a folder. Use it as a context manager. It locks the folder, so no other process can use it."""
+    """The results in a folder. Use it as a context manager, which locks the folder for other processes."""
 
     def __init__(self, folder: Path, spec: Spec) -> None:
         self._folder = folder
@@ -74,7 +36,7 @@ class Results:
         self.spec = spec
         self._saved: list[Row] = []
         self._lines: dict[Alternative, Row] = {}
-        self._cut: dict[Alternative, Row] = {}
+        self._incomplete: dict[Alternative, Row] = {}
         self._names: dict[str, str] = {}
         self._identities: dict[str, str] = {}
         self._judged: dict[str, float | None] = {}
@@ -83,21 +45,25 @@ class Results:
     def __enter__(self) -> Self:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            # The file stays open to the end, because closing it would give up the lock.
+            # The file stays open, because closing it would release the lock.
             self._file = self._exit.enter_context(self._path.open("a+", encoding="utf-8"))
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._exit.close()
-            raise SettingsError(f"another srb compare writes to {self._folder}; give --out another folder") from None
+            raise SettingsError(
+                f"another srb compare is writing to {self._folder}; choose another folder with --out"
+            ) from None
         except OSError as error:
             self._exit.close()
-            raise SettingsError(f"{self._path} can't be written: {error.strerror}; give --out another folder") from None
+            raise SettingsError(
+                f"{self._path} can't be written: {error.strerror}; choose another folder with --out"
+            ) from None
         try:
             self._saved = _read(self._file, self._path)
-            _cut(self._file)
+            _trim(self._file)
             with (self._folder / "judged.jsonl").open("a+", encoding="utf-8") as file:
                 self._judged = {each["key"]: each["score"] for each in _read(file, Path(file.name))}
-                _cut(file)
+                _trim(file)
         except BaseException:
             self._exit.close()
             raise
@@ -111,27 +77,30 @@ class Results:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are no results, not even interrupted ones."""
-        return not self._lines and not self._cut
+        """Whether there are no results, not even incomplete ones."""
+        return not self._lines and not self._incomplete
 
     @property
     def fingerprints(self) -> set[str | None]:
-        """The fingerprints of the servers that gave these results; None: of one without `--reproducible`."""
+        """The fingerprints of the results. It is None without `--reproducible`."""
         return {line.get("fingerprint") for line in self._lines.values()}
 
     @property
     def wanted(self) -> int:
-        """How many results the spec asks for."""
+        """The number of results in the spec."""
         spec = self.spec
         return len(spec.models) * len(spec.prompts) * len(spec.settings) * len(spec.all_seeds)
 
     def open(self, model: str, name: str, identity: str) -> list[Alternative]:
-        """The alternatives of a model that earlier runs haven't finished.
+        """Return the alternatives of a model that earlier runs haven't finished.
 
-        model: its name in the spec. name: that of the source. identity: what results depend on beside the spec; see
-        `Source`.
+        Args:
+            model: The model's name in the spec.
+            name: The model's name in its source.
+            identity: The identity of the source, on which results depend.
 
-        Raises `SettingsError` if the folder has a result that the spec doesn't ask for, because it would be lost.
+        Raises:
+            SettingsError: The folder has a result that isn't in the spec, and would be lost.
         """
         spec = self.spec
         self._names[model], self._identities[model] = model or name, identity
@@ -142,8 +111,8 @@ class Results:
             alternative = wanted.get(line["key"])
             if alternative is None and line["model"] not in others:
                 raise SettingsError(
-                    f"{self._path}, line {number}, is of another model, weights, prompt, setting or seed "
-                    "than this spec's; give --out another folder, or delete this one"
+                    f"{self._path}, line {number}, has a model, weights, prompt, setting or seed that isn't in the "
+                    "spec; choose another folder with --out, or delete this one"
                 )
             if alternative and line["finish_reason"] != "abort":
                 lines[alternative] = line | self._origin(alternative)  # prompts and settings may have other names now
@@ -151,38 +120,40 @@ class Results:
         return [each for each in wanted.values() if each not in lines]
 
     def add(self, alternative: Alternative, ended: Row) -> None:
-        """Writes a result at once, so that it isn't lost if the process is killed. A second one is ignored.
+        """Write a result at once, so that it survives a killed process. A second one is ignored.
 
-        ended: the fields of `Result`, without those that say where the result comes from.
+        Args:
+            alternative: The alternative.
+            ended: The fields of `Result`, without those of the spec.
         """
         if alternative in self._lines:
             return
-        self._cut.pop(alternative, None)
+        self._incomplete.pop(alternative, None)
         line = self._lines[alternative] = self._line(alternative, ended)
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
 
-    def add_cut(self, alternative: Alternative, ended: Row) -> None:
-        """Remembers an interrupted alternative for the report. The next run generates it anew."""
+    def add_incomplete(self, alternative: Alternative, ended: Row) -> None:
+        """Store an interrupted alternative for the report. The next run generates it again."""
         if alternative not in self._lines:
-            self._cut[alternative] = self._line(alternative, ended)
+            self._incomplete[alternative] = self._line(alternative, ended)
 
     def unjudged(self, judge: Judge) -> list[Row]:
-        """The results that a judge hasn't scored yet."""
+        """Return the results without a score of a judge."""
         return [line for line in self._lines.values() if self._judged_key(judge, line) not in self._judged]
 
     def judge(self, judge: Judge, line: Row, score: float | None) -> None:
-        """Keeps a judge's score."""
+        """Store a judge's score."""
         key = self._judged_key(judge, line)
         self._judged[key] = score
         with (self._folder / "judged.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"key": key, "score": score}) + "\n")
 
     def finish(self) -> Findings:
-        """Writes the files in the order of the spec, and returns the findings, also of interrupted results."""
-        known = self._cut | self._lines
+        """Write the files in the order of the spec, and return the findings, including incomplete results."""
+        known = self._incomplete | self._lines
         lines = [known[each] for model in self._names for each in self._wanted(model) if each in known]
-        # An earlier run may have results of models whose turn hasn't come in this one.
+        # An earlier run may have results of models that this one hasn't reached.
         lines += [line for line in self._saved if line["model"] in self.spec.models.keys() - self._names.keys()]
         for line in lines:
             line["scores"] = self._scores(line) if line["finish_reason"] != "abort" else {}
@@ -216,7 +187,7 @@ class Results:
         return self._origin(each) | ended | {"scores": {}, "key": self._key(each)}
 
     def _key(self, each: Alternative) -> str:
-        """A hash of everything that a result depends on. A result can be used as long as this is the same."""
+        """Return a hash of everything that a result depends on."""
         spec = self.spec
         parts = [self._identities[each.model], spec.prompts[each.prompt].body, spec.settings[each.setting], each.seed]
         if len(siblings := spec.siblings(each.setting, each.seed)) > 1:
@@ -224,7 +195,7 @@ class Results:
         return _hash(parts)
 
     def _judged_key(self, judge: Judge, line: Row) -> str:
-        # The identity of the judge's model isn't known before it is loaded, so earlier scores aren't found until then.
+        # Earlier scores are found once the judge's model is loaded, and its identity is known.
         return _hash([judge.model, self._identities.get(judge.model), judge.answers, judge.request(line)])
 
     def _scores(self, line: Row) -> dict[str, float | None]:
@@ -242,7 +213,7 @@ def _hash(parts: Any) -> str:
 
 
 def _read(file: Any, path: Path) -> list[Row]:
-    """The lines of a file, without a last one that isn't whole: a process was killed while it wrote, or writes now."""
+    """Read the lines of a file, without an incomplete last one, left by a killed process or being written now."""
     file.seek(0)
     lines = []
     for number, line in enumerate(filter(None, file.read().split("\n")[:-1]), 1):
@@ -253,39 +224,41 @@ def _read(file: Any, path: Path) -> list[Row]:
             lines[-1]["key"]
         except (ValueError, TypeError, LookupError):
             raise SettingsError(
-                f"{path}, line {number}, is no result; give --out another folder, or delete this one"
+                f"{path}, line {number}, is not a result; choose another folder with --out, or delete this one"
             ) from None
     return lines
 
 
-def _cut(file: Any) -> None:
-    """Cuts off a last line that isn't whole, so that others can be added. Only who has the lock of the folder may."""
+def _trim(file: Any) -> None:
+    """Remove an incomplete last line, so that lines can be added. Call it with the folder locked."""
     file.seek(0)
     whole, end, _broken = file.read().rpartition("\n")
     file.truncate(len((whole + end).encode()))
 
 
 def result_of(line: Row) -> Result:
-    """The result on a line of results.jsonl. Raises `TypeError` and `AttributeError` if it isn't one."""
+    """Parse a line of results.jsonl. Raises `TypeError` or `AttributeError` if it isn't a result."""
     result = Result(**{name: value for name, value in line.items() if name in _FIELDS})
-    if result.first is None and is_joint(result.settings):  # of an earlier srb: it may depend on any text of its prompt
+    if result.first is None and is_joint(
+        result.settings
+    ):  # by an earlier version: it may depend on any text of its prompt
         return dataclasses.replace(result, first=-1)
     return result
 
 
 def read_results(folder: Path, run: str = "") -> list[Result]:
-    """The results of an earlier run in a folder. The report calls it `run`. Raises `SettingsError`."""
+    """Read the results of an earlier run, whose name in reports is `run`. Raises `SettingsError`."""
     path = folder / "results.jsonl"
     try:
         with path.open(encoding="utf-8") as file:
             lines = _read(file, path)
     except OSError as error:
-        raise SettingsError(f"{path} can't be read: {error.strerror}; is {folder} of srb compare?") from None
+        raise SettingsError(f"{path} can't be read: {error.strerror}; is {folder} a folder of srb compare?") from None
     return [result_of(line | {"run": run}) for line in lines]
 
 
 def write_tables(folder: Path, found: Findings) -> None:
-    """Writes measures.csv, tests.csv, results.csv with a row for each alternative, and with pyarrow results.parquet."""
+    """Write measures.csv, tests.csv, results.csv, and results.parquet if pyarrow is installed."""
     rows = [_flat(each) for each in found.results]
     _write_csv(folder / "results.csv", rows)
     if importlib.util.find_spec("pyarrow"):  # an extra, because it is large
@@ -304,7 +277,7 @@ def write_tables(folder: Path, found: Findings) -> None:
 
 
 def _flat(each: Result) -> Row:
-    """A row of the tables. Variables and settings become JSON. The tokens are only in results.jsonl."""
+    """Return a row of the tables: variables and settings as JSON, and no tokens."""
     row = dataclasses.asdict(each)
     del row["tokens"]
     scores = {f"score_{name}": score for name, score in row.pop("scores").items()}
@@ -326,3 +299,40 @@ def _write_parquet(path: Path, rows: list[Row]) -> None:
 
     names = list(dict.fromkeys(name for row in rows for name in row))
     pyarrow.parquet.write_table(pyarrow.table({name: [row.get(name) for row in rows] for name in names}), path)
+
+
+_VERIFIED = ("text", "tokens", "length", "finish_reason", "stop_reason", "mean_logprob")
+
+
+def differences(recorded: Path, again: Path) -> Iterator[str]:
+    """Yield a line for each recorded result that differs in another folder, even in the last bit of a number."""
+    others = {_name(each): each for each in read_results(again)}
+    for each in read_results(recorded):
+        if each.finish_reason == "abort":
+            continue
+        where = f"{each.prompt}, {each.setting}, seed {each.seed}"
+        other = others.get(_name(each))
+        if other is None:
+            yield f"{where}: it was not generated again"
+        elif difference := _difference(each, other):
+            yield f"{where}: {difference}"
+
+
+def _difference(before: Result, now: Result) -> str | None:
+    found = [name for name in _VERIFIED if getattr(before, name) != getattr(now, name)]
+    if not found:
+        return None
+    if before.text != now.text:
+        pairs = zip(before.text, now.text, strict=False)
+        place = next((k for k, (a, b) in enumerate(pairs) if a != b), min(len(before.text), len(now.text)))
+        texts = f"{_excerpt(before, place)}, and now {_excerpt(now, place)}"
+        return f"the text differs from character {place} on: {texts}"
+    return f"the text is the same, but different: {', '.join(found)}"
+
+
+def _excerpt(each: Result, place: int) -> str:
+    return repr(each.text[place : place + 20])
+
+
+def _name(each: Result) -> tuple[str, str, str, int]:
+    return each.model, each.prompt, each.setting, each.seed

@@ -1,4 +1,4 @@
-"""Runs a comparison: sends its requests to a source, and keeps the results; then asks the judges."""
+"""Runs a comparison: sends its requests to a source, stores the results, and asks the judges."""
 
 import asyncio
 import itertools
@@ -20,15 +20,14 @@ from srb.terminal.comparison.spec import Spec, check_prompts
 from srb.terminal.source import Body, Events, Source
 
 MAX_REQUESTS = 64
-"""How many requests are sent at once: fewer than a server's queue takes."""
-
+"""The number of concurrent requests. A server's queue holds more."""
 
 Item = TypeVar("Item")
 
 
 @dataclass
 class Usage:
-    """How many tokens a run has taken, and what went wrong."""
+    """The tokens of a run, and its errors."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -36,7 +35,7 @@ class Usage:
     errors: list[str] = field(default_factory=list)
 
     def add(self, usage: dict[str, int]) -> None:
-        """Adds the usage of a request."""
+        """Add the usage of a request."""
         self.prompt_tokens += usage["prompt_tokens"]
         self.cached_tokens += usage["cached_tokens"]
         self.completion_tokens += usage["completion_tokens"]
@@ -55,7 +54,7 @@ class Request:
 
 
 async def run(source: Source, model: str, results: Results, max_n: int, usage: Usage) -> None:
-    """Generates the missing alternatives of a model. `source` must be entered already."""
+    """Generate the missing alternatives of a model. `source` must be entered."""
     results.spec = await _with_forks(source, results.spec)
     spec = results.spec
     missing = results.open(model, source.model, source.identity)
@@ -66,13 +65,13 @@ async def run(source: Source, model: str, results: Results, max_n: int, usage: U
         advance = partial(progress.advance, task)
         for group in _batched([*requests(missing, spec, max_n)]):
             async with AsyncExitStack() as stack:
-                # All requests are opened before any is read, so that one which can't be done fails at once.
+                # Open all requests before reading, so that a refused one fails at once.
                 opened = [(each, await _open(stack, source, each)) for each in group]
                 await _all([_read(each, events, spec, results, usage, advance) for each, events in opened])
 
 
 async def judge(source: Source, name: str, judge: Judge, results: Results, usage: Usage) -> None:
-    """Asks a judge about all results that it hasn't scored yet. `source` must be entered, and have its model."""
+    """Ask a judge about all results without a score. `source` must be entered, and have the judge's model."""
     lines = results.unjudged(judge)
     without = 0
     with _progress() as progress:
@@ -99,26 +98,26 @@ async def judge(source: Source, name: str, judge: Judge, results: Results, usage
     if without:
         answers = " or ".join(map(repr, judge.answers))
         usage.errors.append(
-            f"scorers.{name}: {without} of {len(lines)} texts have no score, because none of the 100 likeliest tokens "
-            f"begins {answers}"
+            f"scorers.{name}: {without} of {len(lines)} texts have no score, because none of the top 100 tokens starts "
+            f"{answers}"
         )
 
 
 async def _with_forks(source: Source, spec: Spec) -> Spec:
-    """The spec with each prompt that forks replaced by its forks. The first model says which tokens are likeliest."""
+    """Replace each prompt with forks by its forks. The first model chooses the top tokens."""
     prompts: dict[str, Prompt] = {}
     for name, prompt in spec.prompts.items():
         if not prompt.forks:
             prompts[name] = prompt
             continue
-        forks = prompt.forks if isinstance(prompt.forks, tuple) else await _likeliest(source, prompt, prompt.forks)
+        forks = prompt.forks if isinstance(prompt.forks, tuple) else await _top_tokens(source, prompt, prompt.forks)
         prompts |= {f"{name} {text!r}": forked for text, forked in prompt.forked(forks).items()}
     check_prompts(prompts)
     return replace(spec, prompts=prompts)
 
 
-async def _likeliest(source: Source, prompt: Prompt, count: int) -> tuple[str, ...]:
-    """The texts of the likeliest tokens after a prompt. Parts of characters, and empty texts, are left out."""
+async def _top_tokens(source: Source, prompt: Prompt, count: int) -> tuple[str, ...]:
+    """Return the texts of the top next tokens, without empty ones and parts of characters."""
     body = prompt.body | {"n": 1, "max_tokens": 1, "temperature": 0, "ignore_eos": True, "logprobs": 100}
     async with source.submit(body) as events:
         found = [event async for event in events if event["event"] == "stream"]
@@ -137,7 +136,7 @@ def _progress() -> Progress:
 
 
 async def _all(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Runs coroutines side by side. The first error cancels the others, and is raised."""
+    """Run coroutines concurrently. The first error cancels the others and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             for each in coroutines:
@@ -147,17 +146,17 @@ async def _all(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
 
 
 def requests(missing: list[Alternative], spec: Spec, max_n: int) -> Iterator[Request]:
-    """The requests for the missing alternatives: one for each prompt, or more if it has more than max_n alternatives.
+    """Yield the requests for the missing alternatives: one for each prompt, or more for more than `max_n` alternatives.
 
-    Alternatives that depend on each other are always in one request, also if some of them have a result already.
-    Prompts that begin alike follow each other, so that what they share is still known when it is needed.
+    Alternatives that depend on each other share a request, also if some of them have a result. Prompts are sorted, so
+    that those with a shared prefix follow each other, and the prefix is still cached.
     """
 
-    def beginning(each: Alternative) -> str:
+    def text(each: Alternative) -> str:
         return json.dumps(spec.prompts[each.prompt].body, ensure_ascii=False)
 
-    by_text = sorted(missing, key=beginning)  # a stable sort: settings and seeds keep their order
-    for _, group in itertools.groupby(by_text, beginning):
+    by_text = sorted(missing, key=text)  # a stable sort: settings and seeds keep their order
+    for _, group in itertools.groupby(by_text, text):
         alone, joint = [], dict[Alternative, list[Alternative]]()
         for each in group:
             siblings = [replace(each, seed=seed) for seed in spec.siblings(each.setting, each.seed)]
@@ -183,9 +182,9 @@ async def _open(stack: AsyncExitStack, source: Source, request: Request) -> Even
 async def _read(
     request: Request, events: Events, spec: Spec, results: Results, usage: Usage, advance: Callable[[float], None]
 ) -> None:
-    """Keeps each alternative as soon as it has ended. Alternatives that failed are left for the next run."""
+    """Store each alternative when it ends. Failed alternatives are left for the next run."""
     tokens: list[list[Any]] = [[] for _ in request.alternatives]
-    living = set(range(len(tokens)))
+    unfinished = set(range(len(tokens)))
     server: dict[str, str] = {}
 
     def ended(index: int, length: int, event: dict[str, Any]) -> Row:
@@ -204,21 +203,21 @@ async def _read(
                 case "stop" if event["finish_reason"] in ("stop", "length"):
                     index, length = event["index"], event["length"]
                     each = request.alternatives[index]
-                    living.discard(index)
+                    unfinished.discard(index)
                     results.add(each, ended(index, length, event))
                     advance(spec.most_tokens(each.setting) - length)
                 case "stop" if event["finish_reason"] == "abort":
-                    usage.errors.append(f"{_name(request, event['index'])}: ended by {event['stop_reason']}")
+                    usage.errors.append(f"{_name(request, event['index'])}: aborted: {event['stop_reason']}")
                 case "error":
                     what = _name(request, event["index"]) if "index" in event else request.alternatives[0].prompt
                     usage.errors.append(f"{what}: {event['error']['message']}")
                 case "done":
                     usage.add(event["usage"])
     except asyncio.CancelledError:
-        for index in living:
+        for index in unfinished:
             if tokens[index]:
-                cut = {"finish_reason": "abort", "stop_reason": "cancelled"}
-                results.add_cut(request.alternatives[index], ended(index, len(tokens[index]), cut))
+                stop = {"finish_reason": "abort", "stop_reason": "cancelled"}
+                results.add_incomplete(request.alternatives[index], ended(index, len(tokens[index]), stop))
         raise
 
 
@@ -228,6 +227,6 @@ def _name(request: Request, index: int) -> str:
 
 
 def _token(event: dict[str, Any]) -> list[Any]:
-    """The text of a stream event, its log-probability, and the likeliest tokens at its place, each with its own."""
-    likeliest = [[each["token"], each["logprob"]] for each in event.get("top_logprobs", ())]
-    return [event["text"], event.get("logprob"), likeliest]
+    """Return the text of a stream event, its log-probability, and the texts and log-probabilities of the top tokens."""
+    top = [[each["token"], each["logprob"]] for each in event.get("top_logprobs", ())]
+    return [event["text"], event.get("logprob"), top]

@@ -1,4 +1,4 @@
-"""Scorers, which say how good a text is: a regular expression, a JSON schema, a Python function, or a judge."""
+"""Scorers of texts: regular expressions, JSON schemas, Python functions and judges."""
 
 import copy
 import importlib
@@ -21,9 +21,10 @@ KINDS = ("regex", "schema", "function", "judge")
 ANSWERS = {"yes": 1.0, "no": 0.0}
 
 Row = dict[str, Any]
-"""A result, as results.jsonl has it."""
+"""A result, as in results.jsonl."""
 
-Constraint = Callable[[Row], float | None]
+Score = Callable[[Row], float | None]
+"""Returns the score of a result, or None."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,10 @@ class Judge:
 
     Only the first token of the answer counts. The weighting is that of Liu et al. 2023, G-Eval (arXiv:2303.16634).
 
-    body: `prompt` or `messages`, with the places `{text}` for a text, `{prompt}` for the text's prompt, and one for
-        each variable by its name.
-    answers: the possible answers, each with its number. model: the name in the spec of the model that is asked.
+    Attributes:
+        body: `prompt` or `messages`, with placeholders: `{text}`, `{prompt}` for the text's prompt, and variables.
+        answers: The number for each possible answer.
+        model: The name of the judging model in the spec.
     """
 
     body: dict[str, Any]
@@ -42,16 +44,15 @@ class Judge:
     model: str
 
     def request(self, row: Row) -> dict[str, Any]:
-        """The body of the request about a text. Raises `InvalidRequestError` for a place that has no value."""
+        """Return the request about a text. Raises `InvalidRequestError` for a placeholder without a value."""
         values = row["variables"] | {"text": row["text"], "prompt": row["prompt_text"]}
-        asked = filled_body(self.body, values, "the judge's prompt")
-        return asked | {"n": 1, "max_tokens": 1, "temperature": 0, "ignore_eos": True, "logprobs": 100}
+        body = filled_body(self.body, values, "the judge's prompt")
+        return body | {"n": 1, "max_tokens": 1, "temperature": 0, "ignore_eos": True, "logprobs": 100}
 
     def score(self, top_logprobs: list[dict[str, Any]]) -> float | None:
-        """The score, computed from the likeliest tokens; None if no answer is among them.
+        """Return the score from the top tokens, or None if none of them starts an answer.
 
-        A token stands for an answer if this is the only answer that begins with its letters. Neither case nor space
-        counts.
+        A token counts for an answer if it starts no other one. Case and surrounding space are ignored.
         """
         weights = dict.fromkeys(self.answers, 0.0)
         for each in top_logprobs:
@@ -65,69 +66,71 @@ class Judge:
 
 @dataclass(frozen=True)
 class Scorers:
-    """The scorers of a spec, by their names. rules: the scorers that need no model."""
+    """The scorers of a spec, by name: functions, which need no model, and judges."""
 
-    rules: dict[str, Constraint] = field(default_factory=dict)
+    functions: dict[str, Score] = field(default_factory=dict)
     judges: dict[str, Judge] = field(default_factory=dict)
 
     def score(self, row: Row) -> dict[str, float | None]:
-        """The scores that the rules give a text. Raises `SettingsError` if a function fails."""
-        return {name: rule(row) for name, rule in self.rules.items()}
+        """Return the scores of the functions for a text. Raises `SettingsError` if one fails."""
+        return {name: score(row) for name, score in self.functions.items()}
 
 
 def read_scorers(named: Any, folder: Path, models: list[str]) -> Scorers:
-    """The scorers of a spec. Raises `InvalidRequestError`."""
+    """Read the scorers of a spec. Raises `InvalidRequestError`."""
     if not isinstance(named, dict):
-        raise InvalidRequestError(f"scorers takes tables, such as [scorers.short], got {named!r:.60}")
-    rules: dict[str, Constraint] = {}
+        raise InvalidRequestError(f"scorers must be tables, such as [scorers.short], got {named!r:.60}")
+    functions: dict[str, Score] = {}
     judges = {}
     for name, table in named.items():
         where = f"scorers.{name}"
         if not isinstance(table, dict) or len(kinds := [kind for kind in KINDS if kind in table]) != 1:
-            raise InvalidRequestError(f"{where} takes one of {', '.join(KINDS)}, got {table!r:.60}")
+            raise InvalidRequestError(f"{where} must have exactly one of {', '.join(KINDS)}, got {table!r:.60}")
         check_names(table, [*kinds, *(("answers", "model") if "judge" in table else ())], where)
         value = table[kinds[0]]
         if kinds == ["judge"]:
             judges[name] = _judge(table, where, models)
         elif kinds == ["schema"]:
-            rules[name] = _schema(value, folder, where)
+            functions[name] = _schema(value, folder, where)
         elif not isinstance(value, str):
-            raise InvalidRequestError(f"{where}: {kinds[0]} takes a text, got {value!r:.60}")
+            raise InvalidRequestError(f"{where}: {kinds[0]} must be a text, got {value!r:.60}")
         else:
-            rules[name] = _regex(value, where) if kinds == ["regex"] else _function(value, folder, where)
-    return Scorers(rules, judges)
+            functions[name] = _regex(value, where) if kinds == ["regex"] else _function(value, folder, where)
+    return Scorers(functions, judges)
 
 
 def _judge(table: Mapping[str, Any], where: str, models: list[str]) -> Judge:
     answers, model = table.get("answers", ANSWERS), table.get("model", models[-1])
     numbers = list(answers.values()) if isinstance(answers, dict) else []
     if len(numbers) < 2 or not all(isinstance(each, (int, float)) and math.isfinite(each) for each in numbers):
-        raise InvalidRequestError(f"{where}: answers takes at least two texts with numbers, got {answers!r:.60}")
+        raise InvalidRequestError(
+            f"{where}: answers must be at least two texts with finite numbers, got {answers!r:.60}"
+        )
     if "model" in table and models == [""]:
-        raise InvalidRequestError(f"{where}: model names one of the spec's models, and it has none; leave it out")
+        raise InvalidRequestError(f"{where}: model must be one of the spec's models, and there are none; leave it out")
     check_names([model], models, f"{where}: model")
     body = body_of(table["judge"], where)
     judge = Judge(body, {answer.strip(): float(value) for answer, value in answers.items()}, model)
     for one, other in itertools.permutations([answer.strip().casefold() for answer in answers], 2):
         if other.startswith(one):
             raise InvalidRequestError(
-                f"{where}: the answer {other!r} begins with {one!r}, and only the first token counts, which may be "
-                "that of both; name others"
+                f"{where}: the answer {other!r} starts with {one!r}, so their first tokens may be the same; choose "
+                "different answers"
             )
     if "{text}" not in json.dumps(body):
-        raise InvalidRequestError(f"{where}: the judge's prompt needs {{text}}, where the text is to stand")
+        raise InvalidRequestError(f"{where}: the judge's prompt must contain {{text}}, the placeholder of the text")
     return judge
 
 
-def _regex(pattern: str, where: str) -> Constraint:
+def _regex(pattern: str, where: str) -> Score:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise InvalidRequestError(f"{where}: regex is no regular expression of Python: {error}") from None
+        raise InvalidRequestError(f"{where}: regex must be a Python regular expression: {error}") from None
     return lambda row: float(compiled.search(row["text"]) is not None)
 
 
-def _schema(schema: Any, folder: Path, where: str) -> Constraint:
+def _schema(schema: Any, folder: Path, where: str) -> Score:
     try:
         import jsonschema  # imported here, because it belongs to an extra
     except ImportError:
@@ -144,10 +147,10 @@ def _schema(schema: Any, folder: Path, where: str) -> Constraint:
             kind = jsonschema.validators.validator_for(schema, default=kind)
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
-        raise InvalidRequestError(f"{where}: schema is no JSON schema: {error.message:.200}") from None
+        raise InvalidRequestError(f"{where}: schema must be a JSON schema: {error.message:.200}") from None
     validator = kind(schema)
 
-    def rule(row: Row) -> float:
+    def score(row: Row) -> float:
         try:
             value = json.loads(row["text"], parse_constant=_refuse)
         except (ValueError, RecursionError):
@@ -157,37 +160,37 @@ def _schema(schema: Any, folder: Path, where: str) -> Constraint:
         except Exception as error:  # for a $ref that leads nowhere, for example
             raise SettingsError(f"{where}: schema can't be used: {type(error).__name__}: {error}") from None
 
-    return rule
+    return score
 
 
 def _refuse(constant: str) -> None:
-    """Refuses NaN and Infinity, which Python reads, but which aren't JSON."""
+    """Refuse NaN and Infinity, which Python accepts, but which aren't JSON."""
     raise ValueError(constant)
 
 
-def _function(name: str, folder: Path, where: str) -> Constraint:
+def _function(name: str, folder: Path, where: str) -> Score:
     module, colon, attribute = name.partition(":")
     sys.path.insert(0, str(folder.resolve()))
     try:
         function = getattr(importlib.import_module(module), attribute) if colon and attribute else None
     except Exception as error:  # a module may raise anything
-        raise InvalidRequestError(f"{where}: {name} can't be had: {type(error).__name__}: {error}") from None
+        raise InvalidRequestError(f"{where}: {name} can't be imported: {type(error).__name__}: {error}") from None
     finally:
         sys.path.remove(str(folder.resolve()))
     if not callable(function):
-        raise InvalidRequestError(f"{where}: function takes MODULE:FUNCTION, got {name!r}")
+        raise InvalidRequestError(f"{where}: function must be MODULE:FUNCTION, got {name!r}")
 
-    def rule(row: Row) -> float | None:
+    def score(row: Row) -> float | None:
         text = f"the text of {row['prompt']}, {row['setting']}, seed {row['seed']}"
         try:
             value = function(copy.deepcopy(row))  # a copy, because the function may change it
         except Exception as error:
-            raise SettingsError(f"{where}: {name} has failed for {text}: {type(error).__name__}: {error}") from error
+            raise SettingsError(f"{where}: {name} failed for {text}: {type(error).__name__}: {error}") from error
         try:
             return None if value is None or not math.isfinite(value) else float(value)
         except (TypeError, OverflowError):
             raise SettingsError(
-                f"{where}: {name} takes {text} to {value!r:.60}; a scorer returns a number, True, False or None"
+                f"{where}: {name} returned {value!r:.60} for {text}; it must return a number, True, False or None"
             ) from None
 
-    return rule
+    return score
