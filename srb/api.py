@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from srb.engine.engine import Engine
 from srb.engine.events import StopEvent
@@ -18,11 +18,10 @@ from srb.engine.score_table import Score
 from srb.engine.validation.fields import Text
 from srb.errors import InvalidRequestError
 from srb.files.download import fetch_model, show_count, show_download
+from srb.llama.backend import LlamaBackend
+from srb.llama.model.metadata import sampling_of
 from srb.options.settings import Settings
 from srb.serving.async_engine import make_engine
-
-if TYPE_CHECKING:
-    from srb.llama.backend import LlamaBackend
 
 Model = str | Path | Settings | None
 """The path of a GGUF file, or all settings; None is the default model."""
@@ -131,9 +130,6 @@ class _Kept:
     @contextmanager
     def engine(self, model: Model) -> Iterator[Engine]:
         """An engine with this model and no work."""
-        from srb.llama.backend import LlamaBackend  # imported here, so that the module needs no llama.cpp
-        from srb.llama.model.metadata import sampling_of
-
         settings = (
             model if isinstance(model, Settings) else Settings(model=Path(model) if isinstance(model, str) else model)
         )

@@ -63,7 +63,7 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         choices = [*(action.choices or ())]
-        if value not in choices and (close := difflib.get_close_matches(value, choices, 1)):
+        if choices and value not in choices and (close := difflib.get_close_matches(str(value), choices, 1)):
             self._refuse(f"there is no {value!r}; did you mean {close[0]}?")
         super()._check_value(action, value)
 

@@ -36,7 +36,11 @@ from srb.serving.engine_client import EngineClient, Record, client_options, retr
 from srb.serving.logs import loggable
 from srb.serving.recovery import Recovery
 
-# Makes an engine from the settings of a server or a program.
+def load_backend(settings: Settings, progress: Progress) -> Backend:
+    """Download the model if needed, and load it. Raises `ModelLoadError`."""
+    from srb.llama.backend import LlamaBackend  # imported here, so that other backends don't need llama.cpp
+
+    return LlamaBackend(fetch_model(settings), progress)
 
 
 def make_engine(
@@ -111,17 +115,12 @@ class AsyncEngine(EngineClient):
 
         check_settings(settings)
 
-        def load_model(progress: Progress) -> Backend:
-            from srb.llama.backend import LlamaBackend  # imported here, so that a client needs no llama.cpp
-
-            return LlamaBackend(fetch_model(settings), progress)
-
         def observe_asked(measure: Measure, seconds: float) -> None:
             if not client.ahead.is_drawing:  # nobody waits for that
                 observe(measure, seconds)
 
         client = cls(
-            load or load_model,
+            load or partial(load_backend, settings),
             make=partial(make_engine, settings, observe=observe_asked),
             record=record,
             sleep_after=settings.sleep_idle_seconds if settings.sleep_idle_seconds > 0 else None,

@@ -96,18 +96,23 @@ def open_source(settings: Settings) -> Source:
     return InProcess(settings) if settings.url is None else Server(settings)
 
 
+def sampling_defaults(settings: Settings) -> dict[str, Any]:
+    """Return the sampling defaults in the model file. Raises `ModelLoadError`."""
+    from srb.llama.model.metadata import sampling_of  # imported here, so that `Server` doesn't need llama.cpp
+
+    return sampling_of(settings)
+
+
 class InProcess:
     """An engine in this process. Entering the context loads the model and shows the progress."""
 
     def __init__(self, settings: Settings) -> None:
-        from srb.llama.model.metadata import sampling_of  # imported here, so that `Server` needs no llama.cpp
-
         settings = fetch_model(settings, show_download)
         # SRB_ variables may be meant for a server, so options of a server are ignored.
         defaults = {name: getattr(Settings(), name) for name in SERVER_OPTIONS - CHAT_OPTIONS}
         settings = dataclasses.replace(settings, **defaults)
         self.model = settings.alias or find_model(settings.model).stem
-        self._limits = Limits(self.model, settings.n, settings.max_n, sampling=sampling_of(settings))
+        self._limits = Limits(self.model, settings.n, settings.max_n, sampling=sampling_defaults(settings))
         self._engine = AsyncEngine.from_settings(settings)
 
     async def __aenter__(self) -> Self:

@@ -14,9 +14,9 @@ Run = Callable[..., int]
 def backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeBackend:
     """What runs in place of a model; and an empty folder to be in."""
     backend = FakeBackend(n_cells=4096, script=babble)
-    monkeypatch.setattr("srb.serving.async_engine.LlamaBackend", lambda _settings, _progress: backend)
+    monkeypatch.setattr("srb.serving.async_engine.load_backend", lambda _settings, _progress: backend)
     monkeypatch.setattr("srb.terminal.source.find_model", lambda path: path or Path("fake.gguf"))
-    monkeypatch.setattr("srb.terminal.source.sampling_of", lambda _settings: {})
+    monkeypatch.setattr("srb.terminal.source.sampling_defaults", lambda _settings: {})
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
     return backend

@@ -47,7 +47,7 @@ def test_the_tree_has_each_text_below_what_it_goes_on_from() -> None:
     [
         (["p", "--depth", "0"], "depth must be from 1 to 128, got 0"),
         (["p", "--url", "http://localhost:1", "--ctx-size", "9"], "--ctx-size has no effect with --url"),
-        (["p", "--file", "p"], "a prompt and --file exclude each other"),
+        (["p", "--file", "p"], "the prompt and --file exclude each other"),
     ],
 )
 def test_wrong_options_are_told_before_the_model_is_loaded(

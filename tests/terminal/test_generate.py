@@ -85,7 +85,7 @@ def test_a_full_disk_is_said(srb: Run, capsys: pytest.CaptureFixture[str], monke
 
 def test_what_has_no_effect_is_said(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert srb("generate", "p", "-n", "1", "--mirostat", "2", "--top-k", "3") == 0
-    assert capsys.readouterr().err == "srb: without effect: top_k\n"
+    assert capsys.readouterr().err == "srb: no effect: top_k\n"
 
 
 def test_a_broken_alternative_is_said_and_the_exit_code_is_1(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,18 +101,18 @@ def test_a_broken_alternative_is_said_and_the_exit_code_is_1(srb: Run, capsys: p
         (["p", "--temperature", "101"], "temperature must be from 0 to 100, got 101.0"),
         (["p", "--branch", "temprature=1"], "there is no 'temprature'; did you mean temperature?"),
         (["p", "--branch", "temperature"], "'temperature' has no value; write NAME=VALUE,..."),
-        (["p", "--branch", "temperature=1,temperature=2"], "'temperature' comes twice"),
+        (["p", "--branch", "temperature=1,temperature=2"], "'temperature' is repeated"),
         (["p", "--branch", '{"seed": '], "takes JSON"),
         (["p", "--branch", "seed=1,top_k=many"], "branches[0].top_k: Input should be a valid integer"),
         (["p", "--branch", "seed=1", "-n", "2"], "n is 2, but branches has 1"),
         (["p", "-n", "33"], "--n 33 is more than --max-n 32"),
         (["p", "--logit-bias", "the"], "logit_bias takes JSON"),
-        (["p", "--file", "p"], "a prompt and --file exclude each other"),
+        (["p", "--file", "p"], "the prompt and --file exclude each other"),
         (["--file", "nowhere"], "--file nowhere can't be read: No such file"),
         ([""], "prompt must not be empty"),
         (["p", "--url", "localhost:9090"], "--url must begin with http:// or https://, got 'localhost:9090'"),
         (["p", "--url", "http://localhost", "-c", "5"], "--ctx-size has no effect with --url"),
-        (["p", "--ahead", "2"], "--ahead goes with --url"),
+        (["p", "--ahead", "2"], "--ahead needs --url"),
     ],
 )
 def test_wrong_options_are_named(
@@ -126,7 +126,7 @@ def test_wrong_options_are_named(
 def test_wrong_options_are_found_before_the_model_is_loaded(
     srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("srb.serving.async_engine.LlamaBackend")
+    monkeypatch.delattr("srb.serving.async_engine.load_backend")
     assert srb("generate", "p", "--min-p", "2") == 2
     assert capsys.readouterr().err == "srb: min_p must be from 0 to 1, got 2.0\n"
 
@@ -154,10 +154,10 @@ def test_what_the_engine_ends_is_said(
 
     monkeypatch.setattr(RequestRegistry, "taken", abort)
     assert srb("generate", "p", "-n", "2", "--ignore-eos", "--max-tokens", "1000") == 1
-    assert capsys.readouterr().err == "srb: alternative 1 was ended: timeout\n"
+    assert capsys.readouterr().err == "srb: alternative 1 was aborted: timeout\n"
 
 
 def test_no_prompt_at_all(srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     assert srb("generate") == 2
-    assert capsys.readouterr().err == "srb: there is no prompt; give one, or --file, or - to type it\n"
+    assert capsys.readouterr().err == "srb: the prompt is missing; add one, or --file FILE, or - to type it\n"

@@ -75,7 +75,7 @@ def test_export(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_prune_by_age(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("srb.terminal.history.time.time", lambda: 10.0 * DAY)
-    assert run(capsys, path, "prune", "--older-than", "3d").startswith("6 requests are removed")
+    assert run(capsys, path, "prune", "--older-than", "3d").startswith("deleted 6 requests")
     assert len(run(capsys, path, "list").splitlines()) == 4
     assert run(capsys, path, "search", '"text 5"') == ""
     assert run(capsys, path, "search", "upon") != ""
@@ -83,7 +83,7 @@ def test_prune_by_age(path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
 
 def test_prune_by_size(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = path.stat().st_size
-    assert run(capsys, path, "prune", "--to-size", "1K").startswith("10 requests are removed")
+    assert run(capsys, path, "prune", "--to-size", "1K").startswith("deleted 10 requests")
     assert path.stat().st_size < before - 300_000
     assert run(capsys, path, "stories")
     with sqlite3.connect(path) as db:
@@ -96,7 +96,7 @@ def test_prune_by_size(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "code", "message"),
     [
         (["show", "cmpl-none"], 1, "no request and no story cmpl-none"),
-        (["prune"], 2, "say what to remove"),
+        (["prune"], 2, "choose what to delete"),
         (["prune", "--older-than", "3"], 2, "--older-than takes a number and a unit, such as 12h"),
         (["prune", "--to-size", "3X"], 2, "--to-size takes a number and a unit, such as 500M"),
     ],

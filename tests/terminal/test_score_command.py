@@ -35,7 +35,7 @@ def test_each_context_has_its_continuations_below_it_the_likeliest_first(
 ) -> None:
     assert srb("score", path) == 0
     out, err = capsys.readouterr()
-    assert err == "srb: without effect: more\n"
+    assert err == "srb: no effect: more\n"
     lines = out.splitlines()
     assert lines[0] == "0: Once upon\\n a time "
     assert lines[6] == "2: …" + "x" * 69

@@ -80,7 +80,7 @@ async def test_what_the_server_refuses(url: str) -> None:
 
 
 async def test_a_url_where_nobody_or_somebody_else_is(aiohttp_server: Any, unused_tcp_port: int) -> None:
-    with pytest.raises(UnavailableError, match=f":{unused_tcp_port}: Connection refused; does a server run there"):
+    with pytest.raises(UnavailableError, match=f":{unused_tcp_port}: Connection refused; is the server running"):
         await collect(Settings(url=f"http://127.0.0.1:{unused_tcp_port}"), {})
     with pytest.raises(SettingsError, match="--url must begin with http:// or https://, got 'localhost'"):
         Server(Settings(url="localhost"))
@@ -91,9 +91,9 @@ async def test_a_url_where_nobody_or_somebody_else_is(aiohttp_server: Any, unuse
     app = web.Application()
     app.router.add_get("/v1/models", page)
     server = await aiohttp_server(app)
-    with pytest.raises(UnavailableError, match="doesn't answer as an srb server does"):
+    with pytest.raises(UnavailableError, match="isn't an srb server; check --url"):
         await collect(Settings(url=str(server.make_url(""))), {})
-    with pytest.raises(SrbError, match=r"/elsewhere/v1/models answered 404 Not Found; is --url right\?"):
+    with pytest.raises(SrbError, match=r"/elsewhere/v1/models answered 404 Not Found; check --url"):
         await collect(Settings(url=str(server.make_url("/elsewhere"))), {})
 
 

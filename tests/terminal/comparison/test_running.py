@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fake_backend import FakeBackend
 from terminal.conftest import Run
-from terminal.test_compare import lines, table
+from terminal.comparison.test_compare import lines, table
 
 from srb.errors import SettingsError
 from srb.llama.model.chat_template import ChatTemplate
@@ -159,7 +159,7 @@ def test_several_models_in_one_report_and_the_rest_after_an_interruption(
         backend.identity = str(settings.model)
         return backend
 
-    monkeypatch.setattr("srb.serving.async_engine.LlamaBackend", load)
+    monkeypatch.setattr("srb.serving.async_engine.load_backend", load)
     assert srb("compare", "spec.toml") == 0
     assert asked == [(None, 8192), (Path.cwd() / "two.gguf", 100)] or asked == [(None, 8192), (Path("two.gguf"), 100)]
     rows = lines()

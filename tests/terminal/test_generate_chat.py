@@ -13,7 +13,7 @@ from terminal.test_show import START, stop
 
 from srb.llama.model.chat_template import ChatTemplate
 from srb.terminal import generate
-from srb.terminal.generate import go_on
+from srb.terminal.generate import continued
 from srb.terminal.show import Alternative, Growing
 
 TEMPLATE = "{% for each in messages %}{{ each.role[0] }}:{{ each.content }}|{% endfor %}a:"
@@ -44,7 +44,7 @@ def test_a_question_is_written_by_the_chat_template(srb: Run, backend: FakeBacke
 def test_a_wrong_option_of_a_chat_is_told_before_the_model_is_loaded(
     srb: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delattr("srb.serving.async_engine.LlamaBackend")
+    monkeypatch.delattr("srb.serving.async_engine.load_backend")
     assert srb("generate", "Who?", "--chat", "--top-p", "7") == 2
     assert "top_p must be from 0 to 1" in capsys.readouterr().err
     assert srb("generate", "Who?", "--chat", "--interactive") == 2
@@ -69,25 +69,25 @@ ALTERNATIVES = [Alternative("0", 7, " one"), Alternative("wild", 8, " two")]
 def test_what_is_kept_is_a_part_of_the_next_prompt() -> None:
     body: dict[str, Any] = {"prompt": "Once", "n": 2}
     questions, ask = answers("5", "wild")
-    assert go_on(body, ALTERNATIVES, ask) == {"prompt": "Once two", "n": 2}
-    assert questions == ["keep which of 0, wild? (Enter ends) ", "there is no 5; keep which of 0, wild? "]
-    assert go_on(body, ALTERNATIVES, answers(" 1 ")[1]) == {"prompt": "Once two", "n": 2}
-    assert go_on(body, ALTERNATIVES, answers("")[1]) is None
+    assert continued(body, ALTERNATIVES, ask) == {"prompt": "Once two", "n": 2}
+    assert questions == ["continue which of 0, wild? (Enter ends) ", "there is no 5; continue which of 0, wild? "]
+    assert continued(body, ALTERNATIVES, answers(" 1 ")[1]) == {"prompt": "Once two", "n": 2}
+    assert continued(body, ALTERNATIVES, answers("")[1]) is None
     # The model's last token stays as it is.
-    healed = go_on(body | {"heal": True}, ALTERNATIVES, answers("1")[1])
+    healed = continued(body | {"heal": True}, ALTERNATIVES, answers("1")[1])
     assert healed == {"prompt": "Once two", "n": 2, "heal": False}
 
 
 def test_a_chat_goes_on_with_the_answer_and_the_next_message() -> None:
     body: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
-    assert go_on(body, ALTERNATIVES, answers("0", "And you?")[1]) == {
+    assert continued(body, ALTERNATIVES, answers("0", "And you?")[1]) == {
         "messages": [
             {"role": "user", "content": "Hi"},
             {"role": "assistant", "content": " one"},
             {"role": "user", "content": "And you?"},
         ]
     }
-    assert go_on(body, ALTERNATIVES, answers("0", "")[1]) is None
+    assert continued(body, ALTERNATIVES, answers("0", "")[1]) is None
 
 
 def test_a_person_goes_on_until_nothing_is_kept(

@@ -158,13 +158,13 @@ def test_ctrl_c_keeps_what_is_done(
     assert cut
     assert len(cut) + len(whole) == len(lines())
     page = Path("spec-results/report.html").read_text()
-    assert page.count("cut off ·") == page.count("'text cut'") == len(cut)
+    assert page.count("incomplete ·") == page.count("'text cut'") == len(cut)
     assert f"The run was interrupted: {len(cut)} more alternatives were cut off" in page
     assert sum(int(cell["count"]) for cell in table("measures.csv")) == len(whole)  # what was cut counts in no measure
     assert srb("compare", "spec.toml") == 0
     assert len(lines()) == 72
     assert {line["finish_reason"] for line in lines()} == {"length"}
-    assert "cut off ·" not in Path("spec-results/report.html").read_text()
+    assert "incomplete ·" not in Path("spec-results/report.html").read_text()
 
 
 def test_sigterm_keeps_what_ctrl_c_keeps(srb: Run, backend: FakeBackend) -> None:
@@ -257,7 +257,7 @@ def test_repeated_texts_are_grouped_and_nothing_in_the_report_is_markup(
 def test_a_spec_is_checked_before_the_model_is_loaded(
     srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delattr("srb.serving.async_engine.LlamaBackend")
+    monkeypatch.delattr("srb.serving.async_engine.load_backend")
     (tmp_path / "spec.toml").write_text(SPEC + "top_p = 7")
     assert srb("compare", "spec.toml") == 2
     assert capsys.readouterr().err == "srb: spec.toml: settings.wild: top_p must be from 0 to 1, got 7.0\n"

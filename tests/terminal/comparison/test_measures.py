@@ -56,6 +56,6 @@ def test_what_was_cut_is_marked_also_where_it_says_the_same_as_a_whole_text() ->
     ends = ("stop", "abort", "stop", "abort")
     results = [replace(result("again"), seed=seed, finish_reason=end) for seed, end in enumerate(ends)]
     page = render(Findings.of(results), notes=[], date="today")
-    assert page.count("cut off ·") == page.count("'text cut'") == 2
-    assert page.count("the same as with seed 0") == 1
+    assert page.count("incomplete ·") == page.count("'text cut'") == 2
+    assert page.count("same as seed 0") == 1
     assert page.count("&times; 2") == 2

@@ -97,8 +97,8 @@ def test_siblings_that_depend_on_each_other_are_one_group() -> None:
     two_runs = [*diverse, *(result("diverse", seed, -2.0, first=4, run="b") for seed in (4, 101))]
     assert len({*groups_of(two_runs).values()}) == 1
     page = render(Findings.of([*plain, *diverse]), notes=[], date="today")
-    assert "about this prompt alone" in page
-    assert "Its texts are 2 groups" in page
+    assert "about this prompt only" in page
+    assert "Its texts form 2 groups" in page
     assert "p is at least 0.5, whatever the difference" in page
 
 

@@ -58,7 +58,7 @@ def test_ratings_are_kept_and_can_be_taken_back(tmp_path: Path) -> None:
     ratings.rate(0)
     assert read_ratings(tmp_path) == [Rating("p", first.left.seed, (first.left.kind, first.right.kind), 0)]
     (tmp_path / "ratings.jsonl").write_text("[]\n")
-    with pytest.raises(SettingsError, match=r"ratings\.jsonl, line 1, is no rating"):
+    with pytest.raises(SettingsError, match=r"ratings\.jsonl, line 1, is not a rating"):
         read_ratings(tmp_path)
 
 
