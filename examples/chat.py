@@ -1,4 +1,4 @@
-"""Several answers to one question, streamed by the official client: pip install openai. First: ./build.sh serve
+"""Stream several answers to one question with the openai package. Start the server first: ./build.sh serve
 
 usage: python examples/chat.py [QUESTION] [N]
 """

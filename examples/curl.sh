@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The alternatives of one prompt, as events. First: ./build.sh serve
+# Streams the alternatives of a prompt as events. Start the server first: ./build.sh serve
 # usage: examples/curl.sh [PROMPT]
 set -euo pipefail
 url=http://${SRB_HOST:-127.0.0.1}:${SRB_PORT:-9090}
 prompt=${1:-Once upon a time,}
 
-# -N: show what comes at once; --fail-with-body: an error in the exit code and in words.
+# -N: show events as they arrive; --fail-with-body: exit with an error, and show it.
 curl -N --silent --show-error --fail-with-body "$url/v1/completions" -H 'Content-type: application/json' -d @- <<END
 {
   "prompt": $(printf '%s' "$prompt" | python3 -c 'import json, sys; print(json.dumps(sys.stdin.read()))'),

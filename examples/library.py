@@ -1,4 +1,4 @@
-"""The engine inside a program, without a server: first by steps, then with asyncio.
+"""Run the engine in a program without a server: step by step, and with asyncio.
 
 usage: python examples/library.py [MODEL.gguf]
 """
@@ -13,7 +13,7 @@ SETTINGS = Settings(model=Path(sys.argv[1]) if len(sys.argv) > 1 else None, ctx_
 
 
 def by_steps() -> None:
-    """Three temperatures, one seed: what differs is the temperature alone."""
+    """Sample with three temperatures and one seed."""
     temperatures = (0.2, 0.8, 1.4)
     branches = tuple(SamplingParams(temperature=t, seed=7, max_tokens=16) for t in temperatures)
     texts = [""] * len(branches)
@@ -30,7 +30,7 @@ def by_steps() -> None:
 
 
 async def with_asyncio() -> None:
-    """Four alternatives of one kind, each ended at the end of its first sentence."""
+    """Sample four alternatives, each up to the end of its first sentence."""
     params = SamplingParams(stop=(".",), max_tokens=60)
     async with AsyncEngine.from_settings(SETTINGS) as engine:
         prompt = engine.tokenize("Once upon a time,")

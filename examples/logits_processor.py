@@ -1,4 +1,4 @@
-"""A function of one's own that changes the logits: a text without the letter e, beside one with it.
+"""Use a custom logits processor: write a text without the letter e, and one with it.
 
 usage: python examples/logits_processor.py [MODEL.gguf]
 """
@@ -15,7 +15,7 @@ SETTINGS = Settings(model=Path(sys.argv[1]) if len(sys.argv) > 1 else None, ctx_
 
 
 def main() -> None:
-    """Draws two alternatives with the same seed. One has the function."""
+    """Sample two alternatives with the same seed, one of them with the logits processor."""
     texts = {"any letter": "", "no letter e": ""}
     with LlamaBackend(SETTINGS) as backend:
         engine = Engine(backend)

@@ -1,4 +1,4 @@
-"""A long prompt that is evaluated once: its state is in a file, where the next start of this program finds it.
+"""Evaluate a long prompt once, and save its state to a file for the next start of the program.
 
 usage: python examples/saved_prompt.py [MODEL.gguf]
 """
@@ -15,7 +15,7 @@ BUILDERS = "You are a helpful gardener. " + " ".join(f"Rule {k}: water plant num
 
 
 def main() -> None:
-    """Saves what RULES become, and begins with that in another engine."""
+    """Save the state of RULES, and load it in another engine."""
     with LlamaBackend(SETTINGS) as backend, tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rules.state")
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Shows each alternative on a line of its own, as it grows. First: ./build.sh serve
+"""Show each alternative on its own line as it grows. Start the server first: ./build.sh serve
 
 usage: python examples/stream.py [PROMPT] [N]
 """
@@ -17,7 +17,7 @@ URL = f"http://{os.environ.get('SRB_HOST', '127.0.0.1')}:{os.environ.get('SRB_PO
 
 
 async def events(prompt: str, n: int) -> AsyncIterator[dict[str, Any]]:
-    """The events of a request, as dicts."""
+    """Yield the events of a request as dicts."""
     body = {"prompt": prompt, "n": n, "max_tokens": 40}
     timeout = aiohttp.ClientTimeout(total=None)
     async with (
@@ -32,7 +32,7 @@ async def events(prompt: str, n: int) -> AsyncIterator[dict[str, Any]]:
 
 
 async def main(prompt: str, n: int) -> None:
-    """Redraws the lines in place on a terminal; elsewhere prints them once, at the end."""
+    """Redraw the lines in place on a terminal, or print them once at the end."""
     lines = [""] * n
     live = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns - 1

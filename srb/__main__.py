@@ -1,4 +1,4 @@
-"""`python -m srb` is `srb`."""
+"""Runs the command line with `python -m srb`."""
 
 import sys
 

@@ -1,44 +1,50 @@
-"""Every error that srb raises on purpose, in one tree.
+"""The exceptions that srb raises, in one tree.
 
     SrbError
-    ├── SettingsError          an option, variable or settings file is wrong; the server doesn't start
+    ├── SettingsError          an option, variable or settings file is wrong
     ├── ModelLoadError         the model file can't be found, read or used
-    ├── InvalidRequestError    400  a field is malformed or out of range; `param` names it
+    ├── InvalidRequestError    400  a field is malformed or out of range
     │   ├── ContextSizeError        400  the prompt is longer than the context
-    │   ├── RequestTimeoutError     408  the body makes no progress
-    │   ├── PayloadTooLargeError    413
+    │   ├── RequestTimeoutError     408  the body isn't arriving
+    │   ├── PayloadTooLargeError    413  the body is too large
     │   └── UnsupportedMediaTypeError    415  the body is compressed
     ├── AuthenticationError    401  no API key, or a wrong one
-    ├── OriginError            403  a web page of another origin tries to change or run something
+    ├── OriginError            403  a page served from another origin sent a request
     ├── NotFoundError          404  no such path, request or alternative
-    ├── MethodNotAllowedError  405
-    ├── GoneError              410  the request has finished, and is no longer kept
-    ├── MisdirectedRequestError    421  the server doesn't answer under this host name
-    ├── QueueFullError         429  as many requests wait as the server allows; come back later
-    ├── NotSupportedError      501  this model or this server's options don't have it
-    ├── UnavailableError       503  the model is loading, the server shutting down, or a wait was too long
-    │   ├── EngineRestartError 503  the engine has failed and restarts
-    │   └── EngineDeadError    503  the engine has failed for good
-    ├── HistoryError           503  the history's file can't be read or written now
-    └── BackendError           500  llama.cpp reported a fault
-        ├── NoTokenError       400  the grammar and the settings of an alternative leave no token
-        └── LogitsProcessorError    the function of an alternative raised an error, or left no logits to draw from
+    ├── MethodNotAllowedError  405  the path has no such method
+    ├── GoneError              410  the request has finished and was deleted
+    ├── MisdirectedRequestError    421  the host name isn't allowed
+    ├── QueueFullError         429  the queue is full; try again later
+    ├── NotSupportedError      501  the model or the server's options don't support it
+    ├── UnavailableError       503  the model is loading, the server is shutting down, or a wait timed out
+    │   ├── EngineRestartError 503  the engine failed and is restarting
+    │   └── EngineDeadError    503  the engine failed permanently
+    ├── HistoryError           503  the history file can't be read or written
+    └── BackendError           500  llama.cpp reported an error
+        ├── NoTokenError       400  the grammar and settings of an alternative allow no token
+        └── LogitsProcessorError    the function of an alternative raised an error, or left no logits
 
-Each error knows how it looks on the wire: its HTTP `status`, its `type` and `code`, and the request field that is
-wrong. The message says what is wrong, with the value and the limit, and what to do.
+Each has an HTTP `status`, a `type` and a `code` for the JSON response, and the wrong field in `param`. The message
+names the problem, the value, the limit and the way out.
 """
 
 from typing import Any, ClassVar
 
 
 class SrbError(Exception):
-    """The base of all errors that srb raises on purpose."""
+    """Base class of the exceptions that srb raises.
+
+    Attributes:
+        message: What is wrong, and what to do.
+        param: The wrong request field or option, if there is one.
+        code: A word for programs.
+    """
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     code: str | None = None
     retry_after: ClassVar[int | None] = None
-    """Seconds after which the client may send the same request again."""
+    """Seconds after which the client may retry the request."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -48,16 +54,16 @@ class SrbError(Exception):
             self.code = code
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Python would unpickle an error by calling its class with the message alone. Some classes need more arguments.
+        # Exceptions unpickle by calling the class with the message only, and some classes need more arguments.
         return restored, (type(self), self.args, self.__dict__)
 
     def body(self) -> dict[str, Any]:
-        """The object under `error` in a JSON reply and in an `error` event."""
+        """Return the `error` object of a JSON response or an `error` event."""
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
 
 
 def restored(kind: type[SrbError], args: tuple[Any, ...], state: dict[str, Any]) -> SrbError:
-    """An error as it was: its class, the arguments of `Exception`, and its attributes (`vars`)."""
+    """Rebuild an exception from its class, the arguments of `Exception`, and its attributes."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(state)
     return error
@@ -68,7 +74,7 @@ class SettingsError(SrbError):
 
 
 class ModelLoadError(SrbError):
-    """The model file is missing, is not a whole GGUF file, or holds a model that srb can't run."""
+    """The model file is missing, isn't a complete GGUF file, or has a model that srb can't run."""
 
     code = "model_load_failed"
 
@@ -82,23 +88,23 @@ class InvalidRequestError(SrbError):
 
 
 def in_use(request_id: str) -> InvalidRequestError:
-    """The error for a request whose id another one has."""
+    """Return the error for a request id that is in use."""
     return InvalidRequestError(
         f"the request id {request_id:.100} is in use; send another id, or wait until that request has ended", param="id"
     )
 
 
 _CELLS_STEP = 256
-"""A context that is divided gives each text a multiple of so many cells."""
+"""The cells of each text in a divided context are a multiple of this."""
 
 
 def context_of(n_ctx: int, n_texts: int) -> str:
-    """What an error calls a context with `n_ctx` cells for each of `n_texts` texts."""
+    """Describe a context with `n_ctx` cells for each of `n_texts` texts."""
     return f"the {n_ctx} cells " + ("of the context" if n_texts == 1 else "that --reproducible gives each alternative")
 
 
 def larger_context(n_cells: int, n_texts: int) -> str:
-    """What to do so that a text of `n_cells` fits. n_texts: among how many the context is divided; 1: it isn't."""
+    """Say how to fit a text of `n_cells` into a context that is divided among `n_texts` texts."""
     if n_texts == 1:
         return "start with a larger --ctx-size"
     each = (n_cells // _CELLS_STEP + 1) * _CELLS_STEP
@@ -106,11 +112,13 @@ def larger_context(n_cells: int, n_texts: int) -> str:
 
 
 class ContextSizeError(InvalidRequestError):
-    """The prompt is longer than the context. Its type and its numbers are llama-server's, which clients look for.
+    """The prompt is longer than the context. Clients know its type and fields from llama-server.
 
-    n_prompt_tokens: how many tokens the prompt has, or has at least. n_ctx: how many fit.
-    exact: whether n_prompt_tokens is the exact number; False: the prompt has at least so many.
-    n_texts: among how many texts the context is divided, see `larger_context`; then the context can't be shifted.
+    Args:
+        n_prompt_tokens: The number of tokens in the prompt.
+        n_ctx: The number of tokens that fit.
+        exact: Whether `n_prompt_tokens` is exact, or a lower bound.
+        n_texts: The number of texts that divide the context. If it is more than 1, the context can't be shifted.
     """
 
     type = "exceed_context_size_error"
@@ -128,26 +136,26 @@ class ContextSizeError(InvalidRequestError):
         self.n_ctx = n_ctx
 
     def body(self) -> dict[str, Any]:
-        """The object under `error`, with both numbers."""
+        """Return the `error` object, with both numbers."""
         return super().body() | {"n_prompt_tokens": self.n_prompt_tokens, "n_ctx": self.n_ctx}
 
 
 class RequestTimeoutError(InvalidRequestError):
-    """Nothing of the request's body has come for a while."""
+    """The request's body stopped arriving."""
 
     status = 408
     code = "request_timeout"
 
 
 class PayloadTooLargeError(InvalidRequestError):
-    """The request body is larger than the server reads."""
+    """The request body is too large."""
 
     status = 413
     code = "payload_too_large"
 
 
 class UnsupportedMediaTypeError(InvalidRequestError):
-    """The request body is compressed, and the server reads no compressed bodies."""
+    """The request body is compressed, which the server doesn't support."""
 
     status = 415
     code = "unsupported_media_type"
@@ -162,7 +170,7 @@ class AuthenticationError(SrbError):
 
 
 class OriginError(SrbError):
-    """A web page tries to change or run something, and its origin isn't allowed to."""
+    """A page served from an origin that isn't allowed tried to run or change something."""
 
     status = 403
     type = "permission_error"
@@ -186,7 +194,7 @@ class MethodNotAllowedError(SrbError):
 
 
 class GoneError(SrbError):
-    """The request has finished, and is no longer kept."""
+    """The request has finished and was deleted."""
 
     status = 410
     type = "invalid_request_error"
@@ -194,7 +202,7 @@ class GoneError(SrbError):
 
 
 class MisdirectedRequestError(SrbError):
-    """The request is for a host name under which the server doesn't answer."""
+    """The request's host name isn't allowed."""
 
     status = 421
     type = "invalid_request_error"
@@ -202,7 +210,7 @@ class MisdirectedRequestError(SrbError):
 
 
 class QueueFullError(SrbError):
-    """As many requests are waiting as the server allows."""
+    """The queue is full."""
 
     status = 429
     type = "rate_limit_error"
@@ -211,7 +219,7 @@ class QueueFullError(SrbError):
 
 
 class NotSupportedError(SrbError):
-    """The model, or the server with its options, can't do this."""
+    """The model or the server's options don't support this."""
 
     status = 501
     type = "not_supported_error"
@@ -219,7 +227,7 @@ class NotSupportedError(SrbError):
 
 
 class UnavailableError(SrbError):
-    """The server can't take requests now: the model is loading, it is shutting down, or a request waited too long."""
+    """The model is loading, the server is shutting down, or a request waited too long."""
 
     status = 503
     type = "unavailable_error"
@@ -228,29 +236,32 @@ class UnavailableError(SrbError):
 
 
 class EngineRestartError(UnavailableError):
-    """The engine has failed, and another one replaces it."""
+    """The engine failed and is restarting."""
 
     code = "engine_restart"
 
 
 class EngineDeadError(UnavailableError):
-    """The engine has failed and won't recover; the server must be restarted."""
+    """The engine failed permanently; restart the server."""
 
     code = "engine_dead"
     retry_after = None
 
 
 class HistoryError(SrbError):
-    """The history's file can't be read or written: its disk is full, it is damaged, or a newer srb has written it."""
+    """The history file can't be read or written: the disk is full, or the file is damaged or from a newer version."""
 
     status = 503
     code = "history_unavailable"
 
 
 class BackendError(SrbError):
-    """llama.cpp reported a fault while it evaluated or sampled.
+    """llama.cpp reported an error during decoding or sampling.
 
-    seq_ids: the sequences that caused it, if llama.cpp has named them.
+    Args:
+        message: What is wrong.
+        param: The field that caused it, if known.
+        seq_ids: The sequences that caused it, if known.
     """
 
     code = "backend_error"
@@ -261,7 +272,7 @@ class BackendError(SrbError):
 
 
 class NoTokenError(BackendError):
-    """The grammar and the other settings of an alternative leave no token to go on with: a caller's fault."""
+    """The grammar and settings of an alternative allow no next token."""
 
     status = 400
     type = "invalid_request_error"
@@ -269,10 +280,7 @@ class NoTokenError(BackendError):
 
 
 class LogitsProcessorError(BackendError):
-    """An alternative's `logits_processor` raised an error, or left no logits to draw from.
-
-    The error that it raised is the `__cause__` of this one.
-    """
+    """An alternative's `logits_processor` raised an error, which is the `__cause__`, or left no finite logits."""
 
     code = "logits_processor_error"
 

@@ -36,6 +36,7 @@ from srb.serving.engine_client import EngineClient, Record, client_options, retr
 from srb.serving.logs import loggable
 from srb.serving.recovery import Recovery
 
+
 def load_backend(settings: Settings, progress: Progress) -> Backend:
     """Download the model if needed, and load it. Raises `ModelLoadError`."""
     from srb.llama.backend import LlamaBackend  # imported here, so that other backends don't need llama.cpp

@@ -25,7 +25,10 @@ from srb.cli import COMMANDS, main
         ([], "srb: error: the following arguments are required: command; see srb --help"),
         (["history", "h.db"], "command: invalid choice: 'h.db' (choose from"),
         (["history", "--history", "h.db"], "are required: command; see srb history --help"),
-        (["history", "show"], "srb history show: error: the following arguments are required: id; see srb history show"),
+        (
+            ["history", "show"],
+            "srb history show: error: the following arguments are required: id; see srb history show",
+        ),
         (["history", "list", "--limit", "few"], "--limit: invalid int value: 'few'; see srb history list --help"),
         (["history", "export", "--format", "qqqq"], "--format: invalid choice: 'qqqq' (choose from"),
         (["history", "export", "--format", "jsn"], "there is no 'jsn'; did you mean json?"),

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from fake_backend import FakeBackend
-from terminal.conftest import Run
 from terminal.comparison.test_compare import lines, table
+from terminal.conftest import Run
 
 from srb.errors import SettingsError
 from srb.llama.model.chat_template import ChatTemplate

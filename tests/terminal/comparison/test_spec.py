@@ -72,22 +72,34 @@ def test_the_least_there_may_be(tmp_path: Path) -> None:
         ('prompts = [{text = "p", use = "q"}]', "prompts.1: there is no 'use'; did you mean user?"),
         ('prompts = [{user = "q", forks = 2}]', "prompts.1: a chat can't have forks"),
         ('prompts = [{text = "p", forks = 99}]', "prompts.1: forks must be a number of tokens from 0 to 32"),
-        ('prompts = ["{cty}"]\nvariables = [{city = 1}]', "unknown placeholder {cty}; did you mean {city}? Write {{cty}} for braces"),
+        (
+            'prompts = ["{cty}"]\nvariables = [{city = 1}]',
+            "unknown placeholder {cty}; did you mean {city}? Write {{cty}} for braces",
+        ),
         ('prompts = ["p"]\nvariables = 5', "variables must be a CSV file with a header and at least one row"),
         (
             'prompts = ["{a}"]\nvariables = [{a = "x", b = 1}, {a = "x", b = 2}]',
             "prompts.1 1 and prompts.1 2 are identical",
         ),
-        ('prompts = ["{a}"]\nvariables = [{a = "x"}, {b = ""}]', "prompts.1 2: unknown placeholder {a}; known names: b"),
+        (
+            'prompts = ["{a}"]\nvariables = [{a = "x"}, {b = ""}]',
+            "prompts.1 2: unknown placeholder {a}; known names: b",
+        ),
         ('prompts = ["p"]\nvariables = "no.csv"', "variables: the file"),
         ('prompts = ["p"]\nmodels = 5', "models must be a list of paths, or tables of options, got 5"),
         ('prompts = ["p"]\nmodels = {a = {ctx = 5}}', "models.a: there is no 'ctx'"),
         ('prompts = ["p"]\nmodels = {a = {ctx_size = "5"}}', "models.a: --ctx-size takes a whole number, got '5'"),
         ('prompts = ["p"]\nmodels = ["a", "a"]', "models.1 and models.2 are identical"),
-        ('prompts = ["p"]\nscorers = {a = {}}', "scorers.a must have exactly one of regex, schema, function, judge, got {}"),
+        (
+            'prompts = ["p"]\nscorers = {a = {}}',
+            "scorers.a must have exactly one of regex, schema, function, judge, got {}",
+        ),
         ('prompts = ["p"]\nscorers = {a = {regex = "("}}', "scorers.a: regex must be a Python regular expression"),
         ('prompts = ["p"]\nscorers = {a = {schema = {type = 5}}}', "scorers.a: schema must be a JSON schema"),
-        ('prompts = ["p"]\nscorers = {a = {function = "no:no"}}', "scorers.a: no:no can't be imported: ModuleNotFoundError"),
+        (
+            'prompts = ["p"]\nscorers = {a = {function = "no:no"}}',
+            "scorers.a: no:no can't be imported: ModuleNotFoundError",
+        ),
         (
             'prompts = ["p"]\nscorers = {a = {function = "json"}}',
             "scorers.a: function must be MODULE:FUNCTION, got 'json'",
@@ -97,7 +109,10 @@ def test_the_least_there_may_be(tmp_path: Path) -> None:
             'prompts = ["p"]\nscorers = {a = {judge = "{text}{x}"}}',
             "scorers.a: the judge's prompt: unknown placeholder {x}",
         ),
-        ('prompts = ["p"]\nscorers = {a = {judge = "{text}", answers = {a = 1}}}', "answers must be at least two texts"),
+        (
+            'prompts = ["p"]\nscorers = {a = {judge = "{text}", answers = {a = 1}}}',
+            "answers must be at least two texts",
+        ),
         (
             'prompts = ["p"]\nscorers = {a = {judge = "{text}", model = "b"}}',
             "scorers.a: model must be one of the spec's models",
