@@ -317,7 +317,7 @@ compile_wheel() {
     mkdir -p "$(dirname "$(wheel_folder)")"
     rm -rf "$(wheel_folder)"
     mv "$out" "$(wheel_folder)"
-    say "compiled in $SECONDS s; the wheel is kept in $(wheel_folder)"
+    say "compiled in $SECONDS s; the wheel is stored in $(wheel_folder)"
 }
 
 # Shows the progress of the compilation: every second on a terminal, otherwise twice a minute.

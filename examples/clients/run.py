@@ -27,7 +27,7 @@ def main() -> None:
     """Prints the table; the exit code is 1 if any of them failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--url", default="http://localhost:9090", help="the server's address")
-    parser.add_argument("--folder", type=Path, help="where to install; it is kept then, and used again the next time")
+    parser.add_argument("--folder", type=Path, help="where to install; the folder is kept and reused")
     parser.add_argument("names", nargs="*", help="only these, by the names of their files without the ending")
     options = parser.parse_args()
     with urllib.request.urlopen(f"{options.url}/v1/models", timeout=10) as answer:
@@ -59,7 +59,7 @@ def attempt(path: Path, folder: Path, environment: dict[str, str]) -> tuple[str,
             run(["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), *packages], folder)
             about = json.loads((folder / "node_modules" / packages[0] / "package.json").read_text())
             version = about["version"]
-            shutil.copy(path, folder)  # node looks for packages beside the file
+            shutil.copy(path, folder)  # node looks for packages next to the file
             command = ["node", str(folder / path.name)]
         run(command, folder, environment)
     except subprocess.TimeoutExpired:

@@ -43,7 +43,14 @@ def option(
         many: Whether the flag may be repeated. Its values are joined with commas.
         secret: Whether to keep the value out of messages.
     """
-    metadata = {"help": text, "short": short, "low": low, "high": high, "above": above, "choices": choices}
+    metadata: dict[str, Any] = {
+        "help": text,
+        "short": short,
+        "low": low,
+        "high": high,
+        "above": above,
+        "choices": choices,
+    }
     metadata |= {"words": words, "aliases": aliases, "many": many, "secret": secret}
     return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 

@@ -87,7 +87,7 @@ def test_ctrl_c_ends_a_comparison_and_the_same_command_goes_on(tmp_path: Path) -
     assert 0 < kept < 36
     assert set(ended) <= {"length", "abort"}, "what was cut is there, too, if it had begun"
     assert (tmp_path / "spec-results/report.html").exists()
-    assert f"spec-results has {kept} of 36 alternatives; the same command goes on" in err
+    assert f"spec-results has {kept} of 36 alternatives; run it again to continue" in err
     result = srb("compare", "spec.toml", cwd=tmp_path)
     assert result.stdout.startswith("36 of 36 alternatives; "), result.stderr
     assert f"{(36 - kept) * 24} tokens generated" in result.stdout

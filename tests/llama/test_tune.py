@@ -156,7 +156,7 @@ def test_what_was_measured_beside_others_is_a_guess(
     slow |= {"auto": 2.0}
     monkeypatch.setattr(others, "busy_elsewhere", time.monotonic)
     assert tune(tiny_model, "--once") == 0
-    assert "This is a guess: Other programs take 1.0 processors" in " ".join(capsys.readouterr().out.split())
+    assert "This result is provisional: Other programs use 1.0 CPUs" in " ".join(capsys.readouterr().out.split())
     choice = choose(tiny_model, Settings())
     assert choice.paces is None
     assert choice.machine is not None
@@ -281,7 +281,7 @@ def test_it_can_be_stopped_at_any_time(
     assert tune(tiny_model) == 130
     said = capsys.readouterr().out
     if calls < 12:
-        assert "nothing is kept" in said
+        assert "nothing is saved" in said
         assert kept_files(tiny_model) == []
     else:
         assert "Stopped early. Chosen: " in said

@@ -38,7 +38,7 @@ class Srb(LM):
         return texts
 
     def _scores(self, pairs: list[tuple[str, str]]) -> list[tuple[float, bool]]:
-        """The log-probability of each continuation behind its context, and whether the model would say just this."""
+        """Return the log-probability of each continuation given its context, and whether greedy decoding gives it."""
         asked: dict[str, dict[str, None]] = {}
         for context, continuation in pairs:
             asked.setdefault(context, {})[continuation] = None

@@ -208,13 +208,13 @@ def test_what_a_function_returns_and_changes(tmp_path: Path) -> None:
     from srb.terminal.comparison.scorers import read_scorers
 
     (tmp_path / "returning.py").write_text("def what(row):\n    row['settings']['n'] = 5\n    return row.pop('text')\n")
-    rule = read_scorers({"s": {"function": "returning:what"}}, tmp_path, [""]).rules["s"]
+    score = read_scorers({"s": {"function": "returning:what"}}, tmp_path, [""]).functions["s"]
     row: dict[str, Any] = {"prompt": "p", "setting": "s", "seed": 1, "settings": {}}
-    found = [rule(row | {"text": value}) for value in (2, 0.5, True, None, math.nan, -math.inf)]
+    found = [score(row | {"text": value}) for value in (2, 0.5, True, None, math.nan, -math.inf)]
     assert found == [2.0, 0.5, 1.0, None, None, None]
     assert row["settings"] == {}
     with pytest.raises(SettingsError, match="takes the text of p, s, seed 1 to '3'; a scorer returns a number, True"):
-        rule(row | {"text": "3"})
+        score(row | {"text": "3"})
 
 
 def test_a_judge_that_has_no_answer_is_told_once(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,7 +246,7 @@ def test_a_full_disk_keeps_what_is_there(
     with monkeypatch.context() as patch:
         patch.setattr(Results, "finish", fail)
         assert srb("compare", "spec.toml") == 1
-    message = "srb: the results can't be written: No space left on device; what is there already is kept\n"
+    message = "srb: the results can't be written: No space left on device; earlier results are intact\n"
     assert capsys.readouterr().err == message
     assert srb("compare", "spec.toml") == 0
     assert "2 of 2 alternatives; 0 prompt tokens evaluated, 0 tokens generated" in capsys.readouterr().out
@@ -287,9 +287,9 @@ def test_json_schemas_in_files(srb: Run) -> None:
     from srb.terminal.comparison.scorers import read_scorers
 
     Path("schema.json").write_text(json.dumps({"type": "object", "required": ["a"]}))
-    rule = read_scorers({"s": {"schema": "schema.json"}}, Path(), [""]).rules["s"]
+    score = read_scorers({"s": {"schema": "schema.json"}}, Path(), [""]).functions["s"]
     texts = ['{"a": 1}', "{}", "{", "[]", '{"a": NaN}', "[" * 100_000]
-    assert [rule({"text": text}) for text in texts] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-    rule = read_scorers({"s": {"schema": {"$ref": "#/$defs/none"}}}, Path(), [""]).rules["s"]
+    assert [score({"text": text}) for text in texts] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    score = read_scorers({"s": {"schema": {"$ref": "#/$defs/none"}}}, Path(), [""]).functions["s"]
     with pytest.raises(SettingsError, match=r"scorers\.s: schema can't be used"):
-        rule({"text": "{}"})
+        score({"text": "{}"})
