@@ -147,7 +147,7 @@ def test_threads_are_compared_on_an_idle_machine_only(
     tuned = read_tuned(tiny_model, Settings())
     assert tuned is not None
     assert (tuned.threads, tuned.threads_batch) == (4, 4)
-    assert "numbers of threads weren't compared" in " ".join(capsys.readouterr().out.split())
+    assert "thread counts weren't compared" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_was_measured_beside_others_is_a_guess(
@@ -163,12 +163,12 @@ def test_what_was_measured_beside_others_is_a_guess(
     assert choice.machine.usual == "off"  # which kind is faster is known all the same
     monkeypatch.setattr(others, "busy_elsewhere", lambda: 0.0)
     assert tune(tiny_model, "--once") == 0
-    assert "guess" not in capsys.readouterr().out
+    assert "provisional" not in capsys.readouterr().out
     alone = choose(tiny_model, Settings())
     assert alone.paces is not None
     monkeypatch.setattr(others, "busy_elsewhere", time.monotonic)
     assert tune(tiny_model) == 0
-    assert "the result of before stays" in " ".join(capsys.readouterr().out.split())
+    assert "The earlier result stays" in " ".join(capsys.readouterr().out.split())
     assert choose(tiny_model, Settings()) == alone
 
 
@@ -322,7 +322,7 @@ def test_a_short_look_does_not_replace_a_long_one(
 ) -> None:
     slow |= {"file": 2.0, "16": 1.1}
     assert tune(tiny_model, "--budget", "0.001", "--once") == 0
-    assert "A larger --budget helps" in capsys.readouterr().out
+    assert "Try a larger --budget" in capsys.readouterr().out
     assert tune(tiny_model, "--once") == 0
     known = read_tuned(tiny_model, Settings())
     assert known is not None
@@ -331,7 +331,7 @@ def test_a_short_look_does_not_replace_a_long_one(
     assert tune(tiny_model, "--once") == 0
     assert capsys.readouterr().out == ""
     assert tune(tiny_model, "--budget", "0.001") == 0
-    assert "the result of before stays" in capsys.readouterr().out
+    assert "The earlier result stays" in capsys.readouterr().out
     assert read_tuned(tiny_model, Settings()) == known
 
 
