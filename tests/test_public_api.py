@@ -22,6 +22,7 @@ def test_the_tests_of_a_group_run_in_one_process(request: pytest.FixtureRequest)
         assert request.node.nodeid.endswith("@sources")
 
 
+@pytest.mark.llama  # it imports LlamaBackend
 def test_public_names_have_docstrings() -> None:
     for name in srb.__all__:
         value = getattr(srb, name)

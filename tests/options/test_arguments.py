@@ -10,6 +10,9 @@ import pytest
 
 from srb.cli import COMMANDS, main
 
+ALL_COMMANDS = pytest.mark.llama
+"""Importing srb tune, alone or with all commands, needs llama.cpp."""
+
 
 @pytest.mark.parametrize(
     ("argv", "message"),
@@ -20,9 +23,11 @@ from srb.cli import COMMANDS, main
         (["explore", "x", "--qqqq"], "there is no option --qqqq; see srb explore --help"),
         (["history", "list", "--limmit", "5"], "there is no option --limmit; did you mean --limit?"),
         (["generate", "Once", "upon"], "unexpected argument 'upon'; put quotes around a text with spaces"),
-        (["generat", "x"], "there is no 'generat'; did you mean generate?"),
-        (["qqqq"], "command: invalid choice: 'qqqq' (choose from"),
-        ([], "srb: error: the following arguments are required: command; see srb --help"),
+        pytest.param(["generat", "x"], "there is no 'generat'; did you mean generate?", marks=ALL_COMMANDS),
+        pytest.param(["qqqq"], "command: invalid choice: 'qqqq' (choose from", marks=ALL_COMMANDS),
+        pytest.param(
+            [], "srb: error: the following arguments are required: command; see srb --help", marks=ALL_COMMANDS
+        ),
         (["history", "h.db"], "command: invalid choice: 'h.db' (choose from"),
         (["history", "--history", "h.db"], "are required: command; see srb history --help"),
         (
@@ -56,7 +61,9 @@ def test_help_has_groups_and_no_list_of_all_options_before_them(capsys: pytest.C
     assert out.index("--search") > out.index("\nbeam search:") > out.index("--stop") > out.index("\nthe text:")
 
 
-@pytest.mark.parametrize("command", ["serve", "generate", "explore", "compare", "tune"])
+@pytest.mark.parametrize(
+    "command", ["serve", "generate", "explore", "compare", pytest.param("tune", marks=ALL_COMMANDS)]
+)
 def test_help_shows_the_options_to_know_first(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([command, "--help"])
