@@ -20,6 +20,8 @@ from srb.server.run import serve as serve_module
 from srb.server.run.serve import check_fd, notify_ready, read_preload
 from srb.serving.async_engine import AsyncEngine
 
+pytestmark = pytest.mark.llama  # `serve` reads the sampling defaults in the model file
+
 MAKE = partial(Engine, cache_bytes=1 << 20)
 
 

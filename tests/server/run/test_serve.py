@@ -31,6 +31,8 @@ from srb.serving.async_engine import AsyncEngine
 from srb.serving.logs import LogFormatter
 from srb.wire.limits import Limits
 
+pytestmark = pytest.mark.llama  # `serve` reads the sampling defaults in the model file
+
 
 @pytest.mark.parametrize("exit_on_fatal", [False, True])
 async def test_an_engine_that_fails_ends_its_requests_and_the_process_only_if_asked(
