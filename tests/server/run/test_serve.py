@@ -20,7 +20,7 @@ from fake_backend import FakeBackend, Gate
 from server.run.conftest import Prepare
 from waiting import until
 
-from srb import cli
+import srb.cli as cli
 from srb.errors import EngineDeadError, ModelLoadError, SettingsError
 from srb.options.settings import Settings
 from srb.server.app import SERVER_OPTIONS, create_app
