@@ -49,7 +49,7 @@ main() {
     case $verb in
         serve | generate | compare) show_options "$verb" "$@"; setup; tune; want_ray "$@"; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         history) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
-        test)  setup; install_dev; run_checks "$@" ;;
+        test)  setup; install_dev; install_node_tools; run_checks "$@" ;;
         quick) install_quick; run_ruff; run_tests --hypothesis-profile quick -m "$QUICK" "$@" ;;
         bench) setup; tune; pip_install --group bench; build_peers; "$VENV/bin/python" bench/serving/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
         reference) setup; pip_install pdoc; "$VENV/bin/pdoc" srb -o reference; say "see reference/srb.html" ;;
@@ -179,6 +179,14 @@ install_dev() {
     say "installing the development tools"
     pip_install -e '.[cluster,compare,hub,media,parquet]' --group dev
     echo "$stamp" >"$VENV/dev.stamp"
+}
+
+# TypeScript and ESLint check the page's modules, if npm is there.
+install_node_tools() {
+    command -v npm >/dev/null || return 0
+    [ ! tests/web/node_modules/.package-lock.json -nt tests/web/package-lock.json ] || return 0
+    say "installing TypeScript and ESLint into tests/web/node_modules"
+    npm ci --silent --prefix tests/web || say "that failed, so the page's modules are not checked"
 }
 
 peers_folder() {

@@ -42,7 +42,7 @@ def files() -> Iterator[Path]:
     yield from (path for path in ROOT.iterdir() if path.is_file() and path.suffix in SUFFIXES)
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and path.suffix in SUFFIXES and "__pycache__" not in path.parts:
+            if path.is_file() and path.suffix in SUFFIXES and not {"__pycache__", "node_modules"} & set(path.parts):
                 yield path
 
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { follows, suffixOf } from "../../srb/web/bridge.js";
+import { describeFit, suffixOf } from "../../srb/web/desk/bridge.js";
 
 test("what is to follow begins with the space that the writer left before the cursor", () => {
   assert.equal(suffixOf({ before: "He slept. ", behind: "He woke." }), " He woke.");
@@ -12,8 +12,8 @@ test("what is to follow begins with the space that the writer left before the cu
 });
 
 test("alternatives are told apart by how much less likely the rest is behind them", () => {
-  assert.equal(follows(-20, -20), "the rest follows best");
-  assert.equal(follows(-20.5, -20), "the rest follows nearly as well");
-  assert.equal(follows(-22, -20), "the rest follows less well");
-  assert.equal(follows(-30, -20), "the rest hardly follows");
+  assert.equal(describeFit(-20, -20), "the rest follows best");
+  assert.equal(describeFit(-20.5, -20), "the rest follows nearly as well");
+  assert.equal(describeFit(-22, -20), "the rest follows less well");
+  assert.equal(describeFit(-30, -20), "the rest hardly follows");
 });

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { branches, withAhead } from "../../srb/web/compare.js";
+import { branches, withAhead } from "../../srb/web/settings/compare.js";
 
 const body = { n: 2, ahead: 3, temperature: 1 };
 

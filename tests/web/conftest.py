@@ -207,7 +207,7 @@ class Story:
 
 def length(story: Story, text: str, unit: str, count: int) -> Any:
     """Where the page says that a text has got so long."""
-    script = "async ([text, unit, count]) => (await import('/web/length.js')).end(text, {unit, count})"
+    script = "async ([text, unit, count]) => (await import('/web/lib/length.js')).endOf(text, {unit, count})"
     return story.page.evaluate(script, [text, unit, count])
 
 

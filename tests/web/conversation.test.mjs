@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { fitted, isConversation, kept, messages, read } from "../../srb/web/conversation.js";
+import { fitted, fromStored, isConversation, messages, toStored } from "../../srb/web/story/conversation.js";
 
 const answer = (text, index = 0) => ({ request: "r", index, after: 7, end: "came to its end", pieces: [{ text, ids: [1] }] });
 const turns = [
@@ -19,9 +19,9 @@ test("the story stands before the first question, and the answers that were chos
 });
 
 test("what is kept is read again, and nothing else is a conversation", () => {
-  const said = kept(turns);
+  const said = toStored(turns);
   assert.ok(isConversation(said));
-  assert.deepEqual(kept(read(said)), said);
+  assert.deepEqual(toStored(fromStored(said)), said);
   for (const other of [null, {}, [{}], [{ ...said[1], chosen: 1 }], [{ ...said[1], answers: [{ text: 7 }] }]]) assert.ok(!isConversation(other));
 });
 

@@ -2,10 +2,10 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Count } from "../../srb/web/count.js";
-import { Drafts, moved } from "../../srb/web/drafts.js";
-import { Saving } from "../../srb/web/saving.js";
-import { ROOT } from "../../srb/web/tree.js";
+import { TokenEstimate } from "../../srb/web/desk/context_window.js";
+import { SaveQueue } from "../../srb/web/lib/save_queue.js";
+import { Drafts, moveDrafts } from "../../srb/web/story/drafts.js";
+import { ROOT } from "../../srb/web/story/tree.js";
 
 test("a draft stays at its place, and is there when one comes back", () => {
   const drafts = new Drafts();
@@ -43,7 +43,7 @@ test("what was generated from is no draft any more, and what was typed since is 
 
 test("drafts go along where nodes get other ids", () => {
   const ids = new Map([[ROOT, ROOT], ["7", "x"]]);
-  assert.deepEqual(moved([["7", "Once upon"], [ROOT, "Once"]], ids), [["x", "Once upon"], [ROOT, "Once"]]);
+  assert.deepEqual(moveDrafts([["7", "Once upon"], [ROOT, "Once"]], ids), [["x", "Once upon"], [ROOT, "Once"]]);
 });
 
 // A Saving, what it wrote, and what it said; `broken` has it fail, and `pass` lets the time of a pause pass.
@@ -55,7 +55,7 @@ function saving() {
   };
   const later = (run, pause) => all.pauses.push(pause) && (all.pass = run);
   const said = { failed: (error) => all.said.push(error.message), mended: () => all.said.push("mended") };
-  return Object.assign(all, { saving: new Saving(write, { ...said, later }) });
+  return Object.assign(all, { saving: new SaveQueue(write, { ...said, later }) });
 }
 
 test("what can't be kept is said, and tried again until it is kept", async () => {
@@ -103,7 +103,7 @@ test("an old change that fails late says nothing of a new one that is kept", asy
 });
 
 test("tokens are as many as were counted, and what is typed since has as many letters each", () => {
-  const count = new Count();
+  const count = new TokenEstimate();
   const novel = "Ada. ".repeat(5768); // 28,840 letters
   assert.deepEqual(count.of(novel), { tokens: 7210, isExact: false });
   count.know(novel, 5643);

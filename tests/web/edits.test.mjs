@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { change, Steps } from "../../srb/web/edits.js";
-import { edited, packed, runs, unpacked } from "../../srb/web/marks.js";
+import { applyEdit, packMarks, runs, unpackMarks } from "../../srb/web/story/authorship.js";
+import { change, Steps } from "../../srb/web/story/edits.js";
 
 test("a change is where the cursor says, else the smallest one", () => {
   assert.deepEqual(change("aa", "aaa", 1), { at: 0, removed: "", added: "a" });
@@ -68,12 +68,12 @@ test("what was typed at a place moves with it into the tree, and another story s
 
 test("who writes into what the model wrote has changed it", () => {
   const change = (at, removed, added) => ({ at, removed, added });
-  assert.equal(edited("wwmm", change(4, "", "ab")), "wwmmww");
-  assert.equal(edited("wwmm", change(3, "", "ab")), "wwmccm");
-  assert.equal(edited("wwmm", change(1, "xx", "a")), "wcm");
-  assert.equal(edited("wwmm", change(2, "", "ab")), "wwwwmm");
-  assert.equal(edited("wm", change(1, "x", "ab"), "mm"), "wmm");
-  assert.equal(packed("wwwmmc"), "w3m2c1");
-  assert.deepEqual(["w3m2c1", undefined, "w9", "nonsense"].map((each) => unpacked(each, 7)), ["wwwmmcw", "wwwwwww", "wwwwwww", "wwwwwww"]);
+  assert.equal(applyEdit("wwmm", change(4, "", "ab")), "wwmmww");
+  assert.equal(applyEdit("wwmm", change(3, "", "ab")), "wwmccm");
+  assert.equal(applyEdit("wwmm", change(1, "xx", "a")), "wcm");
+  assert.equal(applyEdit("wwmm", change(2, "", "ab")), "wwwwmm");
+  assert.equal(applyEdit("wm", change(1, "x", "ab"), "mm"), "wmm");
+  assert.equal(packMarks("wwwmmc"), "w3m2c1");
+  assert.deepEqual(["w3m2c1", undefined, "w9", "nonsense"].map((each) => unpackMarks(each, 7)), ["wwwmmcw", "wwwwwww", "wwwwwww", "wwwwwww"]);
   assert.deepEqual(runs("wwm"), [["w", 0, 2], ["m", 2, 3]]);
 });

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { limited } from "../../srb/web/generation.js";
+import { applyLengthLimits } from "../../srb/web/story/generation.js";
 
 const UNTIL = { unit: "sentences", count: 1, from: 0 };
 const TEXT = " It rained. Then it";
@@ -11,7 +11,7 @@ const node = (id, others = {}) => ({ id, parent: "p", request: "r", pieces: [{ t
 
 test("an alternative that has ended while the page was closed ends at the boundary that it was to end at", () => {
   const [late, short, other] = [node("a"), node("b", { pieces: [{ text: " It rain", ids: [1] }] }), node("c", { request: "of another device" })];
-  const said = limited([late, short, other], { r: UNTIL });
+  const said = applyLengthLimits([late, short, other], { r: UNTIL });
   assert.deepEqual(said, { untils: {}, late: [late] });
   assert.deepEqual([late.pieces, late.endsAt, late.end], [[{ text: " It rained.", ids: null }], 11, "reached its length"]);
   assert.deepEqual([short.endsAt, other.pieces[0].text], [undefined, TEXT]);
@@ -19,12 +19,12 @@ test("an alternative that has ended while the page was closed ends at the bounda
 
 test("it stays as long as it is where somebody has kept it so, or has gone on from its end", () => {
   const nodes = [node("a", { kept: true }), node("b"), { ...node("c"), parent: "b", request: null }];
-  assert.deepEqual(limited(nodes, { r: UNTIL }).late, []);
+  assert.deepEqual(applyLengthLimits(nodes, { r: UNTIL }).late, []);
   assert.deepEqual(nodes.map((each) => each.pieces[0].text), [TEXT, TEXT, TEXT]);
 });
 
 test("what still runs ends there later", () => {
   const running = node("a", { pieces: [], end: undefined });
-  assert.deepEqual(limited([running], { r: UNTIL, gone: UNTIL }), { untils: { r: UNTIL }, late: [] });
+  assert.deepEqual(applyLengthLimits([running], { r: UNTIL, gone: UNTIL }), { untils: { r: UNTIL }, late: [] });
   assert.equal(running.until, UNTIL);
 });

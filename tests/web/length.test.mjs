@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { end, opening, tokens } from "../../srb/web/length.js";
-import { status } from "../../srb/web/status.js";
+import { describeRequests } from "../../srb/web/desk/requests.js";
+import { endOf, maxTokens, opening } from "../../srb/web/lib/length.js";
 
 for (const [text, unit, count, whole] of [
   [' He said: "Go." ', "sentences", 1, null], // what comes next may belong to it
@@ -14,10 +14,10 @@ for (const [text, unit, count, whole] of [
   ["\n\nOne. Two.\n\nThree", "paragraphs", 1, "\n\nOne. Two."],
   ["\n\nOne. Two.\n", "paragraphs", 1, null],
 ])
-  test(`${count} ${unit} of ${JSON.stringify(text)}`, () => assert.equal(end(text, { unit, count }), whole?.length ?? -1));
+  test(`${count} ${unit} of ${JSON.stringify(text)}`, () => assert.equal(endOf(text, { unit, count }), whole?.length ?? -1));
 
 test("a length has room for its tokens, and for the boundary behind them", () =>
-  assert.deepEqual([tokens({ unit: "words", count: 60 }), tokens({ unit: "sentences", count: 1 })], [340, 160]));
+  assert.deepEqual([maxTokens({ unit: "words", count: 60 }), maxTokens({ unit: "sentences", count: 1 })], [340, 160]));
 
 const begun = (n, fields = {}) => ({ hasBegun: true, running: new Set(Array(n).keys()), ...fields });
 const done = (n) => ({ done: {}, nodes: Array(n).fill(0) });
@@ -34,7 +34,7 @@ for (const [going, over, said] of [
   [[], [done(1), done(7)], "Done: 8 alternatives."],
   [[], [done(1)], "Done: one alternative."],
 ])
-  test(`the status is: ${said}`, () => assert.equal(status(going, over), said));
+  test(`the status is: ${said}`, () => assert.equal(describeRequests(going, over), said));
 
 for (const [text, begun] of [
   ["\n\nThe door opened. Nobody came.", "\n\nThe door opened."],

@@ -1,6 +1,6 @@
-"""The modules of the page that need no browser, tested in Node: `node --test tests/web/*.test.mjs`.
+"""The page's modules without a browser: their own tests in Node, TypeScript's checks and ESLint.
 
-Here one process runs them all: with `--test`, each file would have one of its own.
+`node --test tests/web/*.test.mjs` runs the tests of the modules, and `npm run check` in tests/web the checks.
 """
 
 import os
@@ -10,17 +10,47 @@ from pathlib import Path
 
 import pytest
 
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 NODE = shutil.which("node")
+TOOLS = HERE / "node_modules" / ".bin"
+
+
+def run(command: list[str]) -> str:
+    """Run a command of Node's, which must succeed. Skip the test if Node isn't there, unless this is CI."""
+    if not NODE:
+        assert not os.environ.get("CI"), "CI installs Node, but it isn't there"
+        pytest.skip("the page's modules are checked in Node, which isn't installed: apt install nodejs")
+    done = subprocess.run([NODE, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def tool(name: str) -> str:
+    """The path of a development tool, which `npm ci` installs."""
+    if not (TOOLS / name).exists():
+        assert not os.environ.get("CI"), f"CI installs {name}, but it isn't there"
+        pytest.skip(f"{name} isn't installed: npm ci --prefix tests/web")
+    return str(TOOLS / name)
 
 
 def test_the_pages_modules_pass_their_own_tests() -> None:
-    if not NODE:
-        assert not os.environ.get("CI"), "CI installs Node, but it isn't there"
-        pytest.skip("the page's modules are tested in Node, which isn't installed: apt install nodejs")
-    files = sorted(Path(__file__).parent.glob("*.test.mjs"))
+    files = sorted(HERE.glob("*.test.mjs"))
     assert files
-    run = "for (const file of process.argv.slice(1)) await import(file)"
-    command = [NODE, "--input-type=module", "--eval", run, *map(str, files)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert done.returncode == 0, done.stdout
-    assert "# fail 0" in done.stdout
+    # One process runs them all: with `--test`, each file would have one of its own.
+    script = "for (const file of process.argv.slice(1)) await import(file)"
+    assert "# fail 0" in run(["--input-type=module", "--eval", script, *map(str, files)])
+
+
+def test_typescript_finds_no_fault() -> None:
+    run([tool("tsc"), "--project", "tests/web"])
+
+
+def test_every_module_is_checked() -> None:
+    modules = [*(ROOT / "srb" / "web").rglob("*.js")]
+    assert modules
+    assert [path for path in modules if not path.read_text().startswith("// @ts-check\n")] == []
+
+
+def test_eslint_finds_no_fault() -> None:
+    run([tool("eslint"), "--config", "tests/web/eslint.config.js", "--max-warnings", "0", "srb/web", "tests/web"])

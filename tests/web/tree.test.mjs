@@ -3,9 +3,10 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { webcrypto } from "node:crypto";
-import { plain, withoutQuestions } from "../../srb/web/older.js";
-import { rows } from "../../srb/web/places.js";
-import { ROOT, textOf, titleOf, Tree } from "../../srb/web/tree.js";
+import { rows } from "../../srb/web/desk/tree_list.js";
+import { suggestTitle } from "../../srb/web/story/titles.js";
+import { ROOT, textOf, Tree } from "../../srb/web/story/tree.js";
+import { upgradeQuestions, withoutQuestions } from "../../srb/web/story/validation.js";
 
 globalThis.crypto ??= webcrypto;
 
@@ -27,7 +28,7 @@ beforeEach(() => {
 });
 
 test("a story is called by its first heading, or else by its first words", () => {
-  const called = (text) => titleOf({ pieces: [piece(text)] });
+  const called = (text) => suggestTitle({ pieces: [piece(text)] });
   assert.equal(called("\n# The lamp\n\nAda carried the oil."), "The lamp");
   assert.equal(called("Ada\ncarried the oil."), "Ada carried the oil.");
   assert.equal(called("Ada carried the oil up the hundred and twelve steps, slowly."), "Ada carried the oil up the hundred and twelve");
@@ -84,11 +85,11 @@ test("a conversation that an older page has in the tree is read as a text, witho
     asked("r", "w", "Why?"),
     { id: "o", parent: ROOT, typed: true, whole: true, pieces: [piece("Once", 5)] },
   ];
-  assert.deepEqual(plain(nodes).map((node) => node.id).sort(), ["q", "r", "w"]);
+  assert.deepEqual(upgradeQuestions(nodes).map((node) => node.id).sort(), ["q", "r", "w"]);
   const old = new Tree(nodes);
   assert.equal(old.text("r"), "Who are you?\n\nA keeper of light\n\nWhy?\n\n");
   assert.deepEqual([old.prompt("r"), old.prompt("o")], [old.text("r"), [5]]);
-  assert.deepEqual(plain(nodes), []);
+  assert.deepEqual(upgradeQuestions(nodes), []);
   const drafts = [["a", "A keeper,"], ["ask a", "And?"], ["ask w", "How?"]];
   assert.deepEqual(withoutQuestions(drafts), { drafts: [["a", "A keeper,"]], question: "And?\n\nHow?" });
 });

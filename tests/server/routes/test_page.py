@@ -8,7 +8,7 @@ from server.conftest import Connect
 
 from srb.server.routes.about import FOLDER
 
-FILES = sorted(path.name for path in FOLDER.iterdir())
+FILES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file())
 
 
 async def test_each_file_is_open_and_strict(connect: Connect) -> None:
@@ -36,16 +36,37 @@ async def test_nothing_else_is_there(connect: Connect, path: str) -> None:
 
 def test_the_page_loads_its_own_files_and_no_others() -> None:
     index = (FOLDER / "index.html").read_text()
-    styles = {f"web/{path.name}" for path in FOLDER.glob("*.css")}
-    assert set(re.findall(r'(?:src|href)="([^"]+)"', index)) == {"web/main.js", "web/icon.svg", *styles}
+    styles = {f"web/{name}" for name in FILES if name.endswith(".css")}
+    assert set(re.findall(r'(?:src|href)="([^"]+)"', index)) == {"web/app/main.js", "web/app/icon.svg", *styles}
     assert "style=" not in index
-    for path in FOLDER.glob("*.js"):
+    for path in FOLDER.rglob("*.js"):
         text = path.read_text()
         assert not re.search(r"https?://|innerHTML|\beval\b", text), path
-        assert set(re.findall(r' from "\./([^"]+)"', text)) <= set(FILES), path
+        for name in re.findall(r' from "(\.[^"]+)"', text):  # relative, so that the page works behind a path prefix
+            assert (path.parent / name).resolve().is_file(), (path, name)
+
+
+@pytest.mark.parametrize(
+    ("folder", "others"),
+    [
+        ("lib", set()),
+        ("story", {"lib"}),
+        ("settings", {"lib"}),
+        ("desk", {"lib", "story", "settings"}),
+        ("app", {"lib", "story", "settings", "desk"}),
+    ],
+)
+def test_modules_import_from_lower_folders_only(folder: str, others: set[str]) -> None:
+    for path in (FOLDER / folder).glob("*.js"):
+        assert set(re.findall(r' from "\.\./(\w+)/', path.read_text())) <= others, path
+
+
+def test_only_main_imports_the_desk() -> None:
+    importers = {path.name for path in FOLDER.rglob("*.js") if 'desk.js"' in path.read_text()}
+    assert importers == {"main.js"}
 
 
 async def test_javascript_has_a_type_that_browsers_run(connect: Connect) -> None:
     client = await connect(FakeBackend())
-    response = await client.get("/web/main.js")
+    response = await client.get("/web/app/main.js")
     assert response.content_type in ("text/javascript", "application/javascript")

@@ -1,0 +1,120 @@
+// @ts-check
+// Keys that do what buttons do, where nobody could mean to write: on an alternative, the path, the tree and the stories.
+
+import { find, findAll } from "../lib/dom.js";
+import { showStatus } from "../lib/messages.js";
+
+const PLACES = ".card, #path, #tree, #drawing, #story-list";
+const FIELDS = "input:not([type=checkbox]), textarea, select"; // which do something of their own with letters
+
+const texts = () => findAll(".card .text");
+const press = (button) => button && !button.disabled && button.click();
+
+// The alternative that has the keyboard.
+const at = () => document.activeElement.closest(".card")?.querySelector(".text");
+
+const act = (name) => press(at()?.closest(".card").querySelector(`[value=${name}]`));
+
+function walk(by) {
+  const all = texts();
+  const k = all.indexOf(at());
+  all[Math.max(0, Math.min(all.length - 1, k < 0 ? 0 : k + by))]?.focus();
+}
+
+// The next alternative has the keyboard then.
+function discard() {
+  const k = texts().indexOf(at());
+  act("discard");
+  (texts()[k] ?? texts().at(-1))?.focus();
+}
+
+// A letter takes back what was done, but not what was typed: whoever means to write there would lose that.
+function again(button) {
+  if (button.dataset.kind === "text") return showStatus(`In your text, ${button.title} does this with what you typed.`);
+  press(button);
+}
+
+const keep = (number) => press(texts()[number - 1]?.closest(".card").querySelector("[value=keep]"));
+
+/** @type {[keys: string, shown: string, description: string, act: (key: string) => void][]} */
+const KEYS = [
+  ["123456789", "1 … 9", "keep that alternative", (key) => keep(Number(key))],
+  ["j", "J", "go to the next alternative", () => walk(1)],
+  ["k", "K", "go to the one before", () => walk(-1)],
+  ["m", "M", "more like this one", () => act("more")],
+  ["f", "F", "favourite: make this one a bookmark, or none", () => act("favourite")],
+  ["c", "C", "continue this one", () => act("continue")],
+  ["d", "D", "discard this one", discard],
+  ["e", "E", "edit the text", () => find("#story").focus()],
+  ["g", "G", "generate", () => press(find("#generate"))],
+  ["b", "B", "bridge: lead to what stands behind the cursor", () => press(find("#bridge"))],
+  ["s", "S", "stop", () => press(find("#stop"))],
+  ["u", "U", "undo, but not what was typed", () => again(find("#undo"))],
+  ["r", "R", "redo, but not what was typed", () => again(find("#redo"))],
+  ["w", "W", "who wrote what: tints, or none", () => press(find("#tints"))],
+  ["l", "L", "how sure the model was: shades, or none", () => press(find("#shades"))],
+  ["a", "A", "ask an editor about your text", () => press(find("#open-ask"))],
+  ["o", "O", "only the text; Esc shows all again", () => press(find("#focus"))],
+  ["x", "X", "explore what may come next", () => press(find("#explore"))],
+  ["v", "V", "what the model sees, with memory, note and lore", () => press(find("#open-seen"))],
+  ["t", "T", "the story and its tree", () => press(find("#open-shelf"))],
+  ["p", "P", "draw the tree that is open, or list it", () => press(find("#shelf[open] #draw"))],
+  [",", ",", "the settings", () => press(find("#open-options"))],
+  ["?", "?", "these keys", () => press(find("#open-keys"))],
+];
+const OTHERS = [
+  ["Ctrl Enter", "generate, also while you write: where the cursor is"],
+  ["Ctrl Alt Enter", "bridge: lead to what stands behind the cursor"],
+  ["Ctrl Shift Enter", "rewrite the passage that is selected"],
+  ["Ctrl .", "other words in place of the one at the cursor"],
+  ["Ctrl Z, Ctrl Shift Z", "undo and redo, also while you write"],
+  ["Esc", "close what is open; else go to the first alternative, or to the path"],
+  ["← →", "in an alternative: look at its words, one by one; Enter goes into the list"],
+];
+
+export function listenToKeys(dialog) {
+  for (const [keys, does] of [...KEYS.map(([, keys, does]) => [keys, does]), ...OTHERS]) {
+    const term = document.createElement("dt");
+    term.append(Object.assign(document.createElement("kbd"), { textContent: keys }));
+    dialog.querySelector("dl").append(term, Object.assign(document.createElement("dd"), { textContent: does }));
+  }
+  find("#open-keys").addEventListener("click", () => dialog.showModal());
+  document.addEventListener("keydown", (event) => {
+    const isOther = event.ctrlKey || event.metaKey || event.altKey || event.isComposing;
+    if (isOther || event.defaultPrevented || find("dialog:modal")) return;
+    const target = /** @type {Element} */ (event.target);
+    const isThere = target.closest(PLACES);
+    const isFree = !isThere && !target.closest("dialog, #peek");
+    // A letter comes to the text where it would be lost otherwise. A space scrolls there, or presses a button.
+    const isTyped = event.key.length === 1 && event.key !== " ";
+    if (isTyped && !isThere && !target.closest(`#peek, ${FIELDS}`)) return find("#story").focus({ preventScroll: true });
+    if (event.key === "Escape" && isFree) (texts()[0] ?? find("#path [aria-current]")).focus();
+    const found = KEYS.find(([keys]) => event.key.length === 1 && keys.includes(event.key.toLowerCase()));
+    if (!found || !isThere) return;
+    event.preventDefault();
+    found[3](event.key);
+  });
+}
+
+// Leaves the keyboard in the text when buttons around it are pressed: whoever writes on meanwhile writes there.
+export function keepFocus(box, around) {
+  around.addEventListener("mousedown", (event) => {
+    if (document.activeElement === box && event.target.closest("button, .actions")) event.preventDefault();
+  });
+}
+
+// The page's own undo and redo in the text, by keys and by the browser's menus. again: takes "undo" or "redo".
+export function listenToUndo(box, again) {
+  box.addEventListener("keydown", (event) => {
+    const key = event.key.toLowerCase();
+    if (!(event.ctrlKey || event.metaKey) || event.altKey || !["z", "y"].includes(key)) return;
+    event.preventDefault();
+    again(key === "y" || event.shiftKey ? "redo" : "undo");
+  });
+  box.addEventListener("beforeinput", (event) => {
+    const name = { historyUndo: "undo", historyRedo: "redo" }[event.inputType];
+    if (!name) return;
+    event.preventDefault();
+    again(name);
+  });
+}

@@ -1,0 +1,246 @@
+// @ts-check
+// The page's beginning, and what its buttons do.
+
+import { watchCursor } from "../desk/bridge.js";
+import { Cards } from "../desk/cards.js";
+import { ContextWindow } from "../desk/context_window.js";
+import { Desk } from "../desk/desk.js";
+import { Explorer } from "../desk/explorer.js";
+import { Manuscript } from "../desk/manuscript.js";
+import { OtherWords } from "../desk/other_words.js";
+import { Probabilities } from "../desk/probabilities.js";
+import { PromptView } from "../desk/prompt_view.js";
+import { Rewriter } from "../desk/rewriter.js";
+import { TokenPreview } from "../desk/token_preview.js";
+import { TreeDrawing } from "../desk/tree_drawing.js";
+import { Writing } from "../desk/writing.js";
+import { health, openapi, setKey } from "../lib/api.js";
+import { find, isFocusLost, leaveText } from "../lib/dom.js";
+import { copy, download, readJson } from "../lib/files.js";
+import { hideError, nameFields, safely, showError, showStatus } from "../lib/messages.js";
+import { Compare } from "../settings/compare.js";
+import { TITLES } from "../settings/guide.js";
+import { listenToSettingSearch } from "../settings/search.js";
+import { Settings } from "../settings/settings.js";
+import { BrowserStories, Stories } from "../story/browser_store.js";
+import { ServerStories } from "../story/server_store.js";
+import { textOf } from "../story/tree.js";
+import { exportTree, importTree } from "../story/tree_file.js";
+import { listenToAppearance, listenToFocusMode } from "./appearance.js";
+import { keepFocus, listenToKeys, listenToUndo } from "./keyboard.js";
+import { OtherStories } from "./other_stories.js";
+import { connectPanel } from "./panels.js";
+import { openStory, StoryList } from "./story_list.js";
+
+const onClick = (selector, action) => find(selector).addEventListener("click", action);
+
+// What the buttons of a card do.
+const cardActions = (desk, writing) => ({
+  keep: (node) => desk.keep(node),
+  favourite: (node) => desk.searchPanel.toggle(node),
+  more: safely((node) => writing.like(node)),
+  stop: safely((node) => writing.stop(node)),
+  continue: safely((node) => writing.continue(node)),
+  copy: safely(async (node) => {
+    await copy(textOf(node));
+    showStatus("Copied.");
+  }),
+  discard: (node) => {
+    desk.discard(node);
+    if (isFocusLost()) find("#undo").focus();
+    showStatus("Discarded. Undo brings it back.");
+  },
+});
+
+function listen(desk, writing, shelf) {
+  const { story } = desk;
+  const generate = safely(() => writing.generate());
+  onClick("#generate", generate);
+  onClick("#bridge", safely(() => writing.bridge()));
+  watchCursor(find("#bridge"), desk);
+  onClick("#stop", safely(() => writing.stopAll()));
+  const leave = (id) => {
+    desk.undoHistory.steps.leave(id);
+    return desk.save();
+  };
+  const again = (name) => {
+    const step = desk.undoHistory[name]();
+    if (step?.kind === "story") openStory({ id: step.id });
+  };
+  for (const name of ["undo", "redo"]) onClick(`#${name}`, () => again(name));
+  listenToUndo(story.box, again);
+  onClick("#new", safely(async () => {
+    if (desk.tree.nodes.size || story.value || desk.store.isShared) return shelf.make("", undefined, leave);
+    writing.forget();
+    story.focus();
+  }));
+  onClick("#export", () => {
+    const about = { model: find("#model").textContent, title: shelf.story.title, settings: desk.settings.values, beside: desk.background.values, ...desk.editorChat.values };
+    download("story.json", "application/json", JSON.stringify(exportTree(desk.tree, story.drafts.all, about)));
+  });
+  onClick("#markdown", () => {
+    download("story.md", "text/markdown", `${story.value}\n`);
+  });
+  onClick("#error button", () => {
+    hideError();
+    find("#generate").focus();
+  });
+  onClick("#forget", safely(async () => {
+    await writing.stopAll();
+    await shelf.remove(shelf.story);
+  }));
+  for (const opening of document.querySelectorAll("#openings button"))
+    opening.addEventListener("click", () => {
+      story.type(opening.textContent);
+      generate();
+    });
+  connectPanel(find("#open-options"), find("#options"), () => desk.settings.show());
+  listenToSettingSearch(find("#options"));
+  connectPanel(find("#open-seen"), find("#seen"), () => desk.measure());
+  connectPanel(find("#open-ask"), find("#ask"));
+  find("#shades").addEventListener("change", () => desk.cards.show());
+  onClick("#reset", () => desk.settings.reset());
+  onClick("#naming", ({ target }) => target.setAttribute("aria-pressed", find("#options").classList.toggle("naming")));
+  listenToAppearance(find("#text-size"), find("#line-width"));
+  listenToFocusMode(find("#focus"), story);
+  listenToKeys(find("#keys"));
+  keepFocus(story.box, find("main"));
+  connectPanel(find("#open-shelf"), find("#shelf"), safely(() => {
+    desk.drawTree();
+    desk.chapters.draw();
+    find("#shelf [role=treeitem][aria-selected=true]")?.focus({ preventScroll: true });
+    return shelf.list();
+  }));
+  find("#import").addEventListener("change", safely(async ({ target }) => {
+    const [file] = target.files;
+    if (!file) return;
+    const read = importTree(await readJson(file).finally(() => (target.value = "")));
+    await shelf.make(read.title || file.name.replace(/\.json$/, ""), read, leave);
+  }));
+  document.addEventListener("input", () => desk.savePage());
+  find("#story").addEventListener("input", () => desk.showOpenings());
+  document.addEventListener("selectionchange", () => document.activeElement === story.box && desk.measure());
+  addEventListener("pagehide", () => desk.save());
+  addEventListener("beforeunload", (event) => desk.saving.isBehind && event.preventDefault());
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    if (event.shiftKey) find("#rewrite").click();
+    else if (event.altKey) find("#bridge").click();
+    else generate();
+  });
+}
+
+// resume() goes on with what the key was missing for.
+function listenToKeyForm(resume) {
+  find("#key").addEventListener("submit", (event) => {
+    event.preventDefault();
+    setKey(find("#key-input").value);
+    find("#key").hidden = true;
+    hideError();
+    showStatus("The key is used from now on. Generate again.");
+    resume();
+  });
+}
+
+// Where stories are kept: on the server if that has a history, else in the browser; or nowhere, which is said.
+async function openShelf(history, choices) {
+  const browser = await BrowserStories.open().catch((error) => {
+    showError(new Error(`The browser doesn't keep the tree over reloads: ${error.message}`));
+    return new Stories();
+  });
+  const open = async (stories) => {
+    const shelf = new StoryList(stories, browser, choices);
+    return { shelf, store: await shelf.open() };
+  };
+  if (!history) return open(browser);
+  return open(new ServerStories(browser)).catch((error) => {
+    if (error.status !== 503) throw error;
+    showError(new Error(`${error.message}. Your text stays in this browser meanwhile.`));
+    return open(browser);
+  });
+}
+
+async function begin() {
+  let desk, writing;
+  const resume = () => {
+    desk.editorChat.resume();
+    writing.resume().catch(showError);
+  };
+  listenToKeyForm(() => (document.body.dataset.ready ? resume() : location.reload())); // the stories can be seen only now
+  const [{ components }, { model, history, n_ctx: size }] = await Promise.all([openapi(), health()]);
+  find("#model").textContent = model;
+  nameFields(TITLES);
+  const settings = new Settings(components.schemas, find("#options"));
+  const story = new Manuscript(find("#manuscript"));
+  desk = new Desk(settings, new Compare(settings, story), story);
+  desk.context = new ContextWindow(size, desk.background);
+  desk.promptView = new PromptView(find("#seen"), desk);
+  desk.treeDrawing = new TreeDrawing(find("#shelf"), desk);
+  writing = new Writing(desk);
+  desk.cards = new Cards(find("#cards"), desk, writing, cardActions(desk, writing));
+  desk.probabilities = new Probabilities(desk);
+  const peek = new TokenPreview(find("#peek"), desk, {
+    choose: safely(async (node, k, choice) => {
+      story.resume(); // what is typed while the fork is made is for the text
+      const fork = await desk.add(desk.tree.forked(node.id, k, choice));
+      desk.keep(fork);
+      return writing.generateFrom(fork.id);
+    }),
+    upTo: safely(async (node, k) => {
+      story.resume();
+      desk.keep(await desk.add(desk.tree.upTo(node.id, k)));
+    }),
+  });
+  const others = new OtherWords(find("#others"), desk, peek, safely((...chosen) => {
+    if (document.body.classList.contains("focused")) find("#focus").click(); // the alternatives are to be seen
+    return writing.otherwise(...chosen);
+  }));
+  const look = safely(() => others.look());
+  onClick("#others", look);
+  story.box.addEventListener("keydown", (event) => {
+    if (event.key !== "." || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    look(); // the button isn't enabled yet where the cursor has just been moved
+  });
+  const explorer = new Explorer(find("#explorer"), safely(async (parent, path) => {
+    desk.keep(await desk.add(desk.tree.explored(parent, path)));
+  }));
+  find("#explorer").addEventListener("close", () => story.resume());
+  onClick("#explore", safely(async () => {
+    const place = await writing.place();
+    if (!place) return;
+    writing.forget();
+    leaveText(find("#explore"));
+    await explorer.open(place.id, place.prompt);
+  }));
+  new Rewriter(find("#rewriter"), find("#rewrite"), desk, safely((taken, how) => writing.rewrite(taken, how)));
+  const { shelf, store } = await openShelf(history, () => desk.choices);
+  await desk.open(store);
+  new OtherStories(find("#shelf"), shelf);
+  listen(desk, writing, shelf);
+  find("#desk").inert = false;
+  if (shelf.place) safely(() => desk.searchPanel.go(shelf.place))();
+  if (!desk.tree.nodes.size) story.focus();
+  document.body.dataset.ready = "true";
+  resume();
+  let telling;
+  await desk.store.watch({
+    changed: (heard) => {
+      const node = desk.hear(heard, writing);
+      clearTimeout(telling);
+      telling = setTimeout(() => {
+        desk.showNews(node);
+        resume();
+      });
+    },
+    renamed: (story) => shelf.showTitle(story),
+    beside: (values) => {
+      desk.background.values = values;
+      desk.measure();
+    },
+    deleted: () => showError(new Error("This story was deleted. What you see is not kept; export it, or choose another story.")),
+  });
+}
+
+safely(begin)();

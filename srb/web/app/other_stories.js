@@ -1,0 +1,69 @@
+// @ts-check
+// What is found in all other stories, in the panel of the story: links, whose addresses name a story and a place in it.
+
+import { highlightMatch } from "../desk/search_panel.js";
+import { create, find, replaceItems } from "../lib/dom.js";
+import { safely } from "../lib/messages.js";
+import { storyTitle } from "../story/titles.js";
+
+const MOST = 100; // that are shown
+
+export class OtherStories {
+  constructor(panel, shelf) {
+    const part = (selector) => find(selector, panel);
+    this.query = part("#find");
+    this.button = part("#find-elsewhere");
+    this.told = part("#elsewhere-told");
+    this.list = part("#elsewhere");
+    this.move = part("#move");
+    this.shelf = shelf;
+    const look = safely(() => this.#look());
+    this.query.addEventListener("input", () => this.#clear());
+    this.query.addEventListener("keydown", ({ key, isComposing }) => key === "Enter" && !isComposing && look());
+    this.button.addEventListener("click", look);
+    this.#clear();
+  }
+
+  // Other words are looked for: what was found is of the old ones.
+  #clear() {
+    this.turn = Symbol("whose answers are wanted");
+    this.button.disabled = !this.query.value.trim();
+    this.told.textContent = "";
+    replaceItems(this.list, []);
+  }
+
+  async #look() {
+    this.#clear();
+    const { turn, shelf } = this;
+    const query = this.query.value.trim();
+    if (!query) return;
+    this.told.textContent = "Searching …";
+    let [count, searched] = [0, ""];
+    try {
+      for await (const { found, progress } of shelf.stories.find(query, shelf.story)) {
+        if (turn !== this.turn) return;
+        this.list.append(...found.slice(0, MOST - count).map(item));
+        count += found.length;
+        searched = progress;
+        if (count > MOST) break;
+        this.told.textContent = `Searching … ${count} found in ${progress}.`;
+      }
+    } catch (error) {
+      if (turn === this.turn) this.told.textContent = `${count || "Nothing"} found before the search failed.`;
+      throw error;
+    }
+    if (turn === this.turn) this.told.textContent = this.#said(count, searched);
+  }
+
+  #said(count, searched) {
+    const most = `The first ${MOST} found in other stories, of ${searched}. The rest wasn't searched.`;
+    const all = count > MOST ? most : `${count || "Nothing"} found in other stories.`;
+    const own = this.move.hidden ? "" : "This browser's own stories weren't searched: move them here first.";
+    return [all, this.shelf.stories.unsearched, own].join(" ").trim();
+  }
+}
+
+function item({ story, id, kind, before, match, behind }) {
+  const where = [`in “${storyTitle(story)}”`, kind].filter(Boolean).join(" · ");
+  return create("li", {}, create("a", { href: `#${story.id}/${id}` }, ...highlightMatch({ before, match, behind })), create("small", { textContent: where }));
+}

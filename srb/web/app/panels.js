@@ -1,0 +1,34 @@
+// @ts-check
+// The panels beside the text: the story's on the left, the others on the right, one at a time. Where the window is narrow they are sheets over it.
+
+import { findAll, isFocusLost, leaveText } from "../lib/dom.js";
+
+const isNarrow = matchMedia("(max-width: 60rem)"); // as in panels.css
+
+// A button that opens and closes a panel; onOpen is called before it is seen.
+export function connectPanel(button, dialog, onOpen = () => {}) {
+  button.setAttribute("aria-expanded", "false");
+  button.addEventListener("click", async () => {
+    if (dialog.open) return dialog.close();
+    const isThere = (other) => other.classList.contains("right") === dialog.classList.contains("right");
+    for (const other of findAll(".panel[open]")) if (isThere(other)) other.close();
+    leaveText(button);
+    button.setAttribute("aria-expanded", "true");
+    document.body.classList.add(`${dialog.id}-open`); // for CSS: with :has() each key in the text would cost a look at all of the page
+    if (isNarrow.matches) dialog.showModal();
+    else dialog.show();
+    await onOpen();
+  });
+  const leave = () => {
+    button.setAttribute("aria-expanded", "false");
+    document.body.classList.remove(`${dialog.id}-open`);
+    if (isFocusLost() || dialog.contains(document.activeElement)) button.focus();
+  };
+  dialog.addEventListener("close", leave);
+  dialog.addEventListener("click", ({ target }) => target === dialog && dialog.matches(":modal") && dialog.close());
+  dialog.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    dialog.close();
+    leave(); // now, as the next key may come before the event
+  });
+}

@@ -1,0 +1,106 @@
+// @ts-check
+// The stories: which one is open, which the address names behind its #, also with a place in it, and what can be done with them.
+
+import { find, isFocusLost } from "../lib/dom.js";
+import { safely, showError, showStatus } from "../lib/messages.js";
+import { moveDrafts } from "../story/drafts.js";
+import { storyTitle } from "../story/titles.js";
+import { ROOT } from "../story/tree.js";
+
+export const openStory = (story) => (location.hash = story.id);
+
+export class StoryList {
+  // stories: those of the server, or else of the browser. browser: the latter. choices(): what a new story's page begins with.
+  constructor(stories, browser, choices) {
+    this.stories = stories;
+    this.browser = browser;
+    this.choices = choices;
+    this.story = null;
+    find("#rename").addEventListener("click", safely(() => this.#rename(this.story)));
+    find("#move").addEventListener("click", safely(() => this.#move()));
+  }
+
+  // The store of the story that the address names, or of the one that was changed last.
+  async open() {
+    let data = await this.stories.list();
+    if (!data.length) data = [(await this.stories.make()).story];
+    const [named, place] = location.hash.slice(1).split("/");
+    this.story = data.find(({ id }) => id === named) ?? data[0];
+    this.place = this.story.id === named ? place : undefined; // where to go in it
+    if (named && this.story.id !== named) showError(new Error("That story isn't here any more. This one was changed last."));
+    if (this.story.id) history.replaceState(null, "", `#${this.story.id}`);
+    addEventListener("hashchange", () => location.reload());
+    this.showTitle(this.story);
+    return this.stories.store(this.story);
+  }
+
+  // Makes a story, of another one if that is given, and opens it. With leave(id), which is called before that, Undo goes back to the
+  // one that was open.
+  async make(title = "", { nodes = [], current = ROOT, drafts = [], beside = undefined, ...others } = {}, leave = null) {
+    const { story, ids } = await this.stories.make(title, nodes, beside);
+    const steps = leave ? { done: [{ kind: "story", id: this.story.id }] } : {};
+    await this.browser.savePage(story.id, { ...this.choices(), current: ids.get(current), steps, beside, ...others }, moveDrafts(drafts, ids));
+    await leave?.(story.id);
+    openStory(story);
+  }
+
+  async remove(story) {
+    if (!confirm(`Delete “${storyTitle(story)}”? This can't be undone; export it first to keep it.`)) return;
+    await this.stories.remove(story);
+    if (story.id !== this.story.id) return this.list();
+    const [next] = await this.stories.list();
+    if (next) openStory(next);
+    else await this.make();
+  }
+
+  // Lists the stories.
+  async list() {
+    find("#move").hidden = this.stories === this.browser || !(await this.#unmoved()).length;
+    const row = (story) => {
+      const link = Object.assign(document.createElement("a"), { href: `#${story.id}`, textContent: storyTitle(story) });
+      if (story.id === this.story.id) link.setAttribute("aria-current", "true");
+      const remove = Object.assign(document.createElement("button"), { type: "button", textContent: "Delete" });
+      remove.setAttribute("aria-label", `Delete ${storyTitle(story)}`);
+      remove.addEventListener("click", safely(() => this.remove(story)));
+      const item = document.createElement("li");
+      item.append(link, remove);
+      return item;
+    };
+    find("#story-list").replaceChildren(...(await this.stories.list()).map(row));
+    if (isFocusLost()) find("#story-list a").focus(); // the button that was pressed is gone
+  }
+
+  showTitle(story) {
+    this.story = story;
+    find("#title-behind").hidden = false;
+    for (const each of [find("#title"), find("#story-list [aria-current]")]) if (each) each.textContent = storyTitle(story);
+  }
+
+  async #rename(story) {
+    const title = prompt("What is the story called?", story.title);
+    if (title === null) return;
+    await this.stories.rename(story, title);
+    story.title = title;
+    this.showTitle(story);
+    await this.list();
+  }
+
+  // The browser's stories in which something is written.
+  async #unmoved() {
+    const all = (await this.browser.list()).map(async (story) => ({ story, ...(await this.browser.store(story).load()) }));
+    return (await Promise.all(all)).filter(({ nodes, drafts }) => nodes.length || drafts.length);
+  }
+
+  async #move() {
+    showStatus("Moving …");
+    let last;
+    for (const { story: old, nodes, page, drafts } of await this.#unmoved()) {
+      const { story, ids } = await this.stories.make(old.title, nodes, page.beside);
+      const here = { current: ids.get(page.current), shown: undefined, steps: undefined, marks: undefined };
+      await this.browser.savePage(story.id, { ...page, ...here }, moveDrafts(drafts, ids));
+      await this.browser.remove(old);
+      last = story;
+    }
+    openStory(last);
+  }
+}

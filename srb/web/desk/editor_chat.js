@@ -1,0 +1,271 @@
+// @ts-check
+// An editor in a panel beside the text: it has the story and is asked about it. What it says becomes a part of the story only where
+// the writer takes it.
+
+import { applyTemplate, tokenize } from "../lib/api.js";
+import { create, find, isFocusLost } from "../lib/dom.js";
+import { copy } from "../lib/files.js";
+import { words } from "../lib/length.js";
+import { plural, showError } from "../lib/messages.js";
+import { EDITOR, fromStored, isConversation, messages, toStored } from "../story/conversation.js";
+import { endReason, Generation } from "../story/generation.js";
+import { textOf } from "../story/tree.js";
+
+const MOST_TOKENS = 500; // of an answer
+const ENDED = endReason({ finish_reason: "stop", stop_reason: null });
+
+const numbers = new Intl.NumberFormat();
+
+// An answer on the panel. Its text is in a box, so that a passage can be selected with keys, too. Nothing can be written there; in a
+// box that is `readonly`, Chromium has no cursor. A copy behind the box gives the height.
+class AnswerView {
+  constructor(answer, actions) {
+    this.answer = answer;
+    this.element = find("#answer").content.firstElementChild.cloneNode(true);
+    const part = (selector) => find(selector, this.element);
+    this.box = part("textarea");
+    this.copy = part("p");
+    this.end = part(".end");
+    this.take = part("[value=take]");
+    this.choose = part("[value=choose]");
+    this.box.ariaLabel = `Answer ${answer.index + 1}`;
+    this.box.addEventListener("beforeinput", (event) => event.preventDefault());
+    for (const name of ["select", "selectionchange"]) this.box.addEventListener(name, () => this.draw());
+    for (const button of this.element.querySelectorAll("button")) button.addEventListener("click", () => actions[button.value](this));
+  }
+
+  // What is selected, or all of it.
+  get passage() {
+    const { value, selectionStart, selectionEnd } = this.box;
+    return value.slice(selectionStart, selectionEnd).trim() || value;
+  }
+
+  draw() {
+    const text = textOf(this.answer).trimStart();
+    const { length } = this.box.value;
+    if (!text.startsWith(this.box.value)) this.box.value = text;
+    else if (text.length > length) this.box.setRangeText(text.slice(length), length, length, "preserve"); // what is selected stays so
+    this.copy.textContent = `${text}\n`;
+    this.take.disabled = !text.trim();
+    this.take.textContent = this.passage === this.box.value ? "Take into the text" : "Take the passage into the text";
+    const { end } = this.answer;
+    this.end.textContent = end === undefined || end === ENDED ? "" : end;
+    this.element.classList.toggle("running", end === undefined);
+  }
+}
+
+export class EditorChat {
+  #turns = [];
+  #shown = new Map(); // by answer
+  #running = new Set(); // generations
+  #isAsking = false;
+
+  // desk: whose story it has.
+  constructor(panel, desk) {
+    const part = (selector) => find(selector, panel);
+    this.system = part("#system");
+    this.list = part("#talk");
+    this.question = part("#question");
+    this.count = part("#answers");
+    this.told = part("[role=status]");
+    this.askButton = part(".main");
+    this.stopButton = part("[value=stop]");
+    this.clearButton = part("[value=clear]");
+    this.panel = panel;
+    this.desk = desk;
+    part("#asking").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#try(() => this.#ask());
+    });
+    this.stopButton.addEventListener("click", () => this.#try(() => Promise.all([...this.#running].map((each) => each.stop()))));
+    this.clearButton.addEventListener("click", () => this.#clear());
+    panel.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      event.stopPropagation(); // elsewhere it generates
+      if (!this.askButton.disabled) this.#try(() => this.#ask());
+    });
+    this.actions = {
+      take: (shown) => this.#take(shown),
+      choose: ({ answer }) => this.#choose(answer),
+      copy: ({ passage }) => this.#try(async () => {
+        await copy(passage);
+        this.#tell("Copied.");
+      }),
+    };
+  }
+
+  // What is kept with the story.
+  get values() {
+    return { conversation: toStored(this.#turns), question: this.question.value };
+  }
+
+  set values({ conversation = [], question = "" }) {
+    this.#turns = isConversation(conversation) ? fromStored(conversation) : [];
+    this.question.value = question;
+    this.#draw();
+  }
+
+  // What a new story begins with, too.
+  get choices() {
+    return { system: this.system.value, count: this.count.value };
+  }
+
+  set choices({ system = EDITOR, count = "1" }) {
+    this.system.value = system;
+    this.count.value = count;
+  }
+
+  // Goes on reading the answers that weren't done when the page was closed.
+  resume() {
+    const left = this.#turns.flatMap(({ answers }) => answers.filter((each) => each.end === undefined));
+    const isRead = (request) => [...this.#running].some((each) => each.request.id === request);
+    for (const [request, answers] of Map.groupBy(left, (each) => each.request))
+      if (!isRead(request)) this.#try(() => this.#read(new Generation(this.#listener, request), answers));
+  }
+
+  get #listener() {
+    return {
+      changed: (answer) => this.#change(answer),
+      ended: (answer) => {
+        this.#change(answer);
+        return this.desk.savePage();
+      },
+      told: (event) => {
+        if (event.event === "progress" && event.evaluated + event.cached < event.total)
+          this.#tell(`Reading the story: ${numbers.format(event.evaluated + event.cached)} of ${numbers.format(event.total)} tokens`);
+        if (event.event === "stream") this.#tell("Answering …");
+        if (event.event === "error" && event.index === undefined) this.#tell(event.error.message);
+      },
+      moved: () => {},
+    };
+  }
+
+  // What goes wrong is said in the panel, which may cover the page; a key is asked for on the page.
+  async #try(action) {
+    try {
+      await action();
+    } catch (error) {
+      this.#tell(error.message);
+      if (error.status === 401) showError(error);
+    }
+  }
+
+  #tell(text) {
+    this.told.textContent = text;
+  }
+
+  async #ask() {
+    const question = this.question.value;
+    if (!question.trim()) return this.#tell("Write what you want to ask.");
+    if (!this.count.reportValidity()) return;
+    const n = this.count.valueAsNumber || 1;
+    this.#isAsking = true;
+    this.#drawButtons();
+    try {
+      const { prompt, seen } = await this.#prompt(question, n);
+      const generation = new Generation(this.#listener);
+      const request = await generation.ask({ prompt, n, max_tokens: MOST_TOKENS });
+      const answers = Array.from({ length: n }, (_, index) => ({ request, index, after: 0, pieces: [] }));
+      this.#turns.push({ question, answers, chosen: 0, seen });
+      if (this.question.value.startsWith(question)) this.question.setRangeText("", 0, question.length); // what was typed meanwhile stays
+      this.#isAsking = false;
+      this.#draw();
+      this.list.lastElementChild.scrollIntoView({ block: "start" });
+      this.desk.savePage(); // so that it's found after a reload
+      await this.#read(generation, answers);
+    } finally {
+      this.#isAsking = false;
+      this.#drawButtons();
+    }
+  }
+
+  // The prompt of a question, and in words how much of the story and of the conversation it has.
+  async #prompt(question, n) {
+    const { context, story } = this.desk;
+    const fields = { n, max_tokens: MOST_TOKENS };
+    const turns = this.#turns.filter(({ answers }) => answers.every(({ end }) => end !== undefined));
+    const said = (left) => (told) =>
+      applyTemplate(messages({ system: this.system.value, story: told, turns: turns.slice(left), question }));
+    let left = 0; // turns that have no room: half of them at once, so that most questions begin alike
+    const isLong = async () => (await tokenize(await said(left)(""))).length > context.room(fields) / 2;
+    while (left < turns.length && (await isLong())) left += Math.ceil((turns.length - left) / 2);
+    const { prompt, from } = await context.within(story.value, said(left), fields);
+    const [all, out] = [story.value, story.value.slice(0, from)].map(words);
+    const much = from ? `the last ${numbers.format(all - out)} of ${plural(all, "word")}` : `all ${plural(all, "word")}`;
+    const seen = `It had ${all ? `${much} of your story` : "no story"}${left ? `, and not the first ${plural(left, "question")}` : ""}.`;
+    return { prompt, seen };
+  }
+
+  async #read(generation, answers) {
+    this.#running.add(generation);
+    this.#drawButtons();
+    try {
+      await generation.read(answers);
+    } finally {
+      this.#running.delete(generation);
+      this.#drawButtons();
+      this.desk.savePage();
+    }
+    if (generation.done) this.#tell(generation.isStopped ? "Stopped." : `Done: ${plural(answers.length, "answer")}.`);
+  }
+
+  #change(answer) {
+    this.#shown.get(answer)?.draw();
+  }
+
+  #choose(answer) {
+    const turn = this.#turns.find(({ answers }) => answers.includes(answer));
+    turn.chosen = answer.index;
+    this.#drawChosen();
+    this.desk.savePage();
+  }
+
+  // Puts a passage of an answer at the cursor, and has the writer go on there, if the panel doesn't cover the text.
+  #take({ passage }) {
+    this.desk.insert(passage);
+    this.#tell("It is in your text. Undo takes it back.");
+    if (!this.panel.matches(":modal")) this.desk.story.resume();
+  }
+
+  async #clear() {
+    if (!confirm("Clear this conversation? What you have taken into your text stays there.")) return;
+    await this.#try(() => Promise.all([...this.#running].map((each) => each.stop())));
+    this.#turns = [];
+    this.#draw();
+    this.#tell("");
+    this.desk.savePage();
+  }
+
+  #draw() {
+    this.#shown.clear();
+    this.list.replaceChildren(...this.#turns.flatMap((turn) => this.#rows(turn)));
+    this.#drawChosen();
+    this.#drawButtons();
+  }
+
+  #rows({ question, answers, seen }) {
+    const asked = create("li", { className: "question" }, question, ...(seen ? [create("small", { textContent: seen })] : []));
+    const rows = answers.map((answer) => {
+      const shown = new AnswerView(answer, this.actions);
+      this.#shown.set(answer, shown);
+      shown.choose.hidden = answers.length === 1;
+      shown.draw();
+      return shown.element;
+    });
+    return [asked, ...rows];
+  }
+
+  #drawChosen() {
+    for (const { answers, chosen } of this.#turns)
+      for (const answer of answers) this.#shown.get(answer).choose.ariaPressed = String(answer.index === chosen);
+  }
+
+  #drawButtons() {
+    const hadKeyboard = [this.askButton, this.stopButton, this.clearButton].includes(document.activeElement);
+    this.askButton.disabled = this.#isAsking || this.#running.size > 0;
+    this.stopButton.disabled = !this.#running.size;
+    this.clearButton.disabled = !this.#turns.length;
+    if (hadKeyboard && isFocusLost()) this.question.focus();
+  }
+}

@@ -1,0 +1,155 @@
+// @ts-check
+// What may come next, as a tree to walk and to pick from.
+
+import { explore } from "../lib/api.js";
+import { find } from "../lib/dom.js";
+import { percent, visible } from "./token_preview.js";
+
+const HESITATION = 2.5; // nats: from there on the text forks, where it runs on till then
+
+const NODES = { top_k: 5, max_nodes: 120 };
+
+export class Explorer {
+  // pick(parent, nodes) takes the text of nodes that follow each other, behind the node `parent` of the story.
+  constructor(dialog, pick) {
+    this.dialog = dialog;
+    this.pick = pick;
+    const part = (name) => find(`.${name}`, dialog);
+    this.tree = part("explored");
+    this.status = part("told");
+    this.chosen = part("chosen");
+    this.take = part("take");
+    this.runs = dialog.querySelector("input");
+    this.runs.addEventListener("change", () => this.#begin());
+    this.take.addEventListener("click", () => this.#pick());
+    this.tree.addEventListener("click", ({ target }) => this.#click(target.closest("[role=treeitem]")));
+    this.tree.addEventListener("dblclick", () => this.#pick());
+    this.tree.addEventListener("keydown", (event) => this.#key(event));
+    this.tree.addEventListener("focusin", ({ target }) => this.#choose(target));
+    dialog.addEventListener("close", () => this.reading?.abort());
+  }
+
+  // Shows what may follow a node of the story, whose tokens or text are `prompt`.
+  open(parent, prompt) {
+    this.parent = parent;
+    this.prompt = prompt;
+    this.dialog.showModal();
+    return this.#begin();
+  }
+
+  async #begin() {
+    this.reading?.abort();
+    const reading = (this.reading = new AbortController());
+    this.nodes = new Map(); // by id: what the server says, with `item`
+    this.tree.replaceChildren();
+    this.#choose(null);
+    this.status.textContent = "Looking ahead …";
+    const fields = this.runs.checked ? { ...NODES, depth: 4, min_entropy: HESITATION } : { ...NODES, depth: 8 };
+    try {
+      await explore({ prompt: this.prompt, ...fields }, (event) => this.#hear(event), reading.signal);
+    } catch (error) {
+      if (!reading.signal.aborted) this.status.textContent = error.message;
+    }
+  }
+
+  #hear(event) {
+    if (event.event === "node") this.#add(event);
+    if (event.event === "error") this.status.textContent = event.error.message;
+    if (event.event === "done" && event.finish_reason !== "error")
+      this.status.textContent = `${event.count} continuations, the likeliest first.`;
+  }
+
+  #add(node) {
+    const item = (node.item = document.createElement("div"));
+    const isEnd = node.finish_reason === "stop";
+    const [words, chance] = [document.createElement("span"), document.createElement("span")];
+    words.textContent = visible(isEnd ? `${node.text}(the end)` : node.text || "(a part of a character)");
+    chance.textContent = percent(Math.exp(node.logprob));
+    item.append(words, chance);
+    item.style.setProperty("--chance", String(Math.exp(node.logprob)));
+    item.setAttribute("role", "treeitem");
+    item.setAttribute("aria-selected", "false");
+    item.tabIndex = this.nodes.size ? -1 : 0;
+    item.dataset.id = node.id;
+    const place = document.createElement("li");
+    place.setAttribute("role", "none");
+    place.append(item);
+    const parent = this.nodes.get(node.parent);
+    (parent ? this.#group(parent) : this.tree).append(place);
+    this.nodes.set(node.id, node);
+    if (this.nodes.size === 1) item.focus();
+  }
+
+  // The list of those that go on from one. The likeliest text is in sight, and others when they are opened.
+  #group({ id, parent, item }) {
+    if (!item.nextElementSibling) {
+      const group = document.createElement("ul");
+      group.setAttribute("role", "group");
+      group.id = `explored-${id}`;
+      item.setAttribute("aria-owns", group.id);
+      item.after(group);
+      const isFirst = !item.parentElement.previousElementSibling;
+      const above = this.nodes.get(parent)?.item;
+      open(item, isFirst && above?.getAttribute("aria-expanded") !== "false");
+    }
+    return item.nextElementSibling;
+  }
+
+  // The nodes from the first to the one of this item.
+  #path(item) {
+    const path = [];
+    for (let node = this.nodes.get(Number(item?.dataset.id)); node; node = this.nodes.get(node.parent)) path.unshift(node);
+    return path;
+  }
+
+  #choose(item) {
+    for (const each of this.tree.querySelectorAll("[aria-selected=true]")) {
+      each.setAttribute("aria-selected", "false");
+      each.tabIndex = -1;
+    }
+    item?.setAttribute("aria-selected", "true");
+    if (item) item.tabIndex = 0;
+    this.item = item;
+    this.chosen.textContent = this.#path(item).map((node) => node.text).join("");
+    this.take.disabled = !item;
+  }
+
+  #click(item) {
+    if (!item) return;
+    const wasChosen = item === this.item;
+    item.focus();
+    const isOpen = item.getAttribute("aria-expanded");
+    if (isOpen) open(item, !wasChosen || isOpen === "false");
+  }
+
+  // The keys of a tree, as the ARIA Authoring Practices Guide has them.
+  #key(event) {
+    const item = this.item;
+    if (!item || event.ctrlKey || event.metaKey || event.altKey) return;
+    const inSight = [...this.tree.querySelectorAll("[role=treeitem]")].filter((each) => each.checkVisibility());
+    const isOpen = item.getAttribute("aria-expanded");
+    const node = this.nodes.get(Number(item.dataset.id));
+    const actions = {
+      ArrowDown: () => inSight[inSight.indexOf(item) + 1]?.focus(),
+      ArrowUp: () => inSight[inSight.indexOf(item) - 1]?.focus(),
+      ArrowRight: () => (isOpen === "true" ? inSight[inSight.indexOf(item) + 1].focus() : isOpen && open(item, true)),
+      ArrowLeft: () => (isOpen === "true" ? open(item, false) : this.nodes.get(node.parent)?.item.focus()),
+      Home: () => inSight[0].focus(),
+      End: () => inSight.at(-1).focus(),
+      Enter: () => this.#pick(),
+    };
+    if (!actions[event.key]) return;
+    event.preventDefault();
+    event.stopPropagation();
+    actions[event.key]();
+  }
+
+  #pick() {
+    const path = this.#path(this.item);
+    if (!path.length) return;
+    this.dialog.close();
+    this.pick(this.parent, path);
+  }
+}
+
+const open = (item, isOpen) => item.setAttribute("aria-expanded", isOpen);

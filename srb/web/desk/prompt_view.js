@@ -1,0 +1,58 @@
+// @ts-check
+// What the model sees, shown: all parts of the prompt, tinted by where they come from, with what each costs.
+
+import { create, find } from "../lib/dom.js";
+import { words } from "../lib/length.js";
+
+const REST = 400; // milliseconds without a key
+const numbers = new Intl.NumberFormat();
+
+const NAMES = { memory: "Memory", lore: "Lore", note: "Author's note", story: "Your text" };
+
+export class PromptView {
+  // desk: what its context composes of the settings is shown.
+  constructor(panel, desk) {
+    const part = (selector) => find(selector, panel);
+    this.costs = part("#costs");
+    this.out = part("#left-out");
+    this.prompt = part("#prompt");
+    this.panel = panel;
+    this.desk = desk;
+  }
+
+  // Shows what the model sees of a text, when nothing has changed for a while; soon: at once.
+  draw(text, soon) {
+    clearTimeout(this.resting);
+    if (this.panel.open) this.resting = setTimeout(() => this.#show(text), soon ? 0 : REST);
+  }
+
+  async #show(text) {
+    const asked = (this.asked = {});
+    const { context, settings } = this.desk;
+    let seen;
+    let fault;
+    try {
+      seen = await context.compose(text, settings.read());
+    } catch (error) {
+      fault = error.message;
+    }
+    if (asked !== this.asked) return;
+    const { parts, from, omitted } = seen ?? { parts: [], from: 0, omitted: [] };
+    const sums = Map.groupBy(parts, (part) => part.origin);
+    const rows = [...sums].map(([origin, all]) => {
+      const tokens = all.reduce((sum, part) => sum + part.tokens, 0);
+      return create("li", {}, create("span", { className: `seen-${origin}`, textContent: NAMES[origin] }), ` ${numbers.format(tokens)} tokens`);
+    });
+    this.costs.replaceChildren(...rows);
+    const left = from ? [`The first ${numbers.format(words(text.slice(0, from)))} words of your text have no room, and are left out.`] : [];
+    if (omitted.length) left.push(`No room for the lore of ${omitted.map((entry) => entry.name || entry.keys).join(", ")}.`);
+    this.out.textContent = fault ?? left.join(" ");
+    this.prompt.replaceChildren(...parts.map(drawn));
+  }
+}
+
+function drawn({ origin, name, text, tokens }) {
+  const title = name ? `${NAMES[origin]}: ${name}` : NAMES[origin];
+  const head = create("h4", { textContent: `${title} · ${numbers.format(tokens)} tokens` });
+  return create("section", {}, head, create("p", { className: `seen-${origin}`, textContent: text.trim() }));
+}

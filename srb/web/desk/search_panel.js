@@ -1,0 +1,92 @@
+// @ts-check
+// Bookmarks and what is found, in the panel of the story: lists of places to go to.
+
+import { create, find, replaceItems } from "../lib/dom.js";
+import { showStatus } from "../lib/messages.js";
+import { searchTree } from "../story/search.js";
+import { shorten } from "../story/titles.js";
+import { textOf } from "../story/tree.js";
+
+const MOST = 100; // that are shown
+const NAME = 40; // letters of a text that it's called by
+
+// What was found, with what stands around it.
+export const highlightMatch = ({ before, match, behind }) => [before, create("mark", { textContent: match }), behind];
+
+export class SearchPanel {
+  constructor(panel, desk) {
+    const part = (selector) => find(selector, panel);
+    this.marks = part("#bookmarks");
+    this.query = part("#find");
+    this.found = part("#found");
+    this.count = part("#found-count");
+    this.name = part("#bookmark");
+    this.panel = panel;
+    this.desk = desk;
+    this.query.addEventListener("input", () => this.#find());
+    this.name.addEventListener("click", () => this.#ask());
+  }
+
+  // Shows the bookmarks, and finds again what is looked for.
+  draw() {
+    const { tree } = this.desk;
+    const marked = [...tree.nodes.values()].filter(({ name }) => name);
+    replaceItems(this.marks, marked.map((node) => create("li", {}, this.#button(node.id, node.name))));
+    this.name.disabled = !tree.nodes.has(tree.current);
+    this.#find();
+  }
+
+  #find() {
+    const { tree, story } = this.desk;
+    const found = this.panel.open ? searchTree(tree, story.drafts.all, this.query.value) : [];
+    replaceItems(this.found, found.slice(0, MOST).map(({ id, kind, ...words }) => {
+      const button = this.#button(id, "", kind === "draft");
+      button.append(...highlightMatch(words));
+      return create("li", {}, button, create("small", { textContent: kind }));
+    }));
+    const more = found.length > MOST ? `, the newest ${MOST} are shown` : "";
+    this.count.textContent = this.query.value.trim() ? `${found.length || "Nothing"} found${more}.` : "";
+  }
+
+  #button(id, text, isDraft) {
+    const button = create("button", { type: "button", textContent: text });
+    button.dataset.place = id;
+    button.addEventListener("click", () => {
+      if (this.panel.matches(":modal")) this.panel.close(); // it covers what is gone to
+      this.go(id, isDraft);
+    });
+    return button;
+  }
+
+  // Goes to where something was found. Throws an Error in words if that isn't there.
+  go(id, isDraft = this.desk.story.drafts.has(id)) {
+    const { desk } = this;
+    if (!desk.tree.has(id)) throw new Error("What was found isn't in this story any more.");
+    const place = desk.tree.start(id);
+    const node = desk.tree.nodes.get(place);
+    if (isDraft || !node) desk.go(place);
+    else desk.visit(node);
+    if (desk.tree.current === place) desk.story.reveal(desk.tree.text(place).length, "center");
+  }
+
+  // Names the place where the story is.
+  #ask() {
+    const { tree } = this.desk;
+    const node = tree.nodes.get(tree.current);
+    const name = prompt("What is this place called? Without a name it's no bookmark.", node.name ?? shorten(textOf(node), NAME));
+    if (name !== null) this.set(node, name.trim());
+  }
+
+  // Makes a bookmark of an alternative, called by its first words, or takes it away.
+  toggle(node) {
+    this.set(node, node.name ? "" : shorten(textOf(node), NAME));
+  }
+
+  set(node, name) {
+    node.name = name || undefined;
+    this.desk.save(node);
+    this.desk.cards.update(node);
+    this.desk.drawTree();
+    showStatus(name ? "It is a bookmark, in Story." : "It is no bookmark any more.");
+  }
+}

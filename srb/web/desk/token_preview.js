@@ -1,0 +1,198 @@
+// @ts-check
+// A look at one token: the likeliest tokens at its place, each of which can be chosen to fork there.
+
+import { find } from "../lib/dom.js";
+
+const REST_MILLISECONDS = 120; // a pointer that crosses the text on its way to a button opens nothing
+const LEAVE_MILLISECONDS = 200;
+
+const MARGIN = 4; // pixels, around the list
+
+const BARE = ".card .text:not(:has([data-k]))"; // whose words aren't known
+
+const isNarrow = matchMedia("(max-width: 37.5rem)"); // as in cards.css: there the list is at the foot of the screen
+
+export const areShaded = () => document.body.classList.contains("shaded"); // whoever wants to know how sure the model was sees it exactly
+
+// The text of a token, for people: behind a letter, what is more of its word begins with a hyphen.
+export function visible(text, before = "") {
+  if (areShaded()) return text.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "(nothing)";
+  if (!text) return "(the end)";
+  if (!text.trim()) return text.includes("\n") ? "(a new line)" : "(a space)";
+  return `${/[\p{L}\p{N}]\|[\p{L}\p{N}]/u.test(`${before}|${text}`) ? "-" : ""}${text.trim().replace(/\s+/g, " ")}${/\n\s*$/.test(text) ? " (a new line)" : ""}`;
+}
+
+export const percent = (p) => (p < 0.001 ? "< 0.1 %" : `${(p * 100).toFixed(p < 0.1 ? 1 : 0)} %`);
+
+export class TokenPreview {
+  // choose(node, k, choice) forks; upTo(node, k) keeps a part. Tokens are the elements with data-k inside those with data-node. A text
+  // without them is asked for anew when somebody looks at it.
+  constructor(element, desk, { choose, upTo }) {
+    this.element = element;
+    this.desk = desk;
+    this.choose = choose;
+    this.upTo = upTo;
+    this.token = null;
+    // Not where text comes under a pointer that rests, as pointerover does; and not where a finger begins to swipe, as pointerdown does.
+    for (const name of ["pointermove", "click"]) document.addEventListener(name, (event) => this.#point(/** @type {PointerEvent} */ (event)));
+    document.addEventListener("focusin", (event) => this.#focus(event.target));
+    document.addEventListener("keydown", (event) => this.#key(event));
+    document.addEventListener("scroll", ({ target }) => this.#scroll(target), { capture: true, passive: true });
+  }
+
+  #point({ target, type, pointerType, clientX, clientY }) {
+    if (type === "pointermove" && pointerType === "touch") return;
+    this.pointer = [clientX, clientY];
+    const token = target.closest?.("[data-k]");
+    const bare = target.closest?.(BARE);
+    const pointed = token ?? bare ?? target.closest?.("#peek") ?? null;
+    if (pointed === this.pointed && type === "pointermove") return;
+    this.pointed = pointed;
+    clearTimeout(this.resting);
+    if (!pointed && type === "click") return this.#hide();
+    const rest = type === "click" ? 0 : REST_MILLISECONDS;
+    if (token) this.resting = setTimeout(() => this.#show(token), rest);
+    else if (bare) this.resting = setTimeout(() => this.#recall(bare), rest);
+    else if (this.token && !pointed && !this.#holdsFocus()) this.resting = setTimeout(() => this.#hide(), LEAVE_MILLISECONDS);
+  }
+
+  // Asks for the words of a text, and looks at the one where the pointer is by then.
+  async #recall(text) {
+    if (!(await this.desk.probabilities.ask(this.#nodeOf(text)))) return;
+    const token = document.elementFromPoint(this.pointer[0], this.pointer[1])?.closest("[data-k]");
+    if (token) this.#show(token);
+  }
+
+  // Asks for the words of the text that has the keyboard, and goes to its first one.
+  async #walkIn(text) {
+    if ((await this.desk.probabilities.ask(this.#nodeOf(text))) && document.activeElement === text) text.querySelector("[data-k]")?.focus();
+  }
+
+  #nodeOf(element) {
+    return this.desk.tree.nodes.get(element.closest("[data-node]").dataset.node);
+  }
+
+  #focus(target) {
+    if (target.matches("[data-k]")) this.#show(target);
+    else if (target !== this.token && !target.closest("#peek")) this.#hide();
+  }
+
+  #holdsFocus() {
+    return this.element.contains(document.activeElement) || document.activeElement === this.token;
+  }
+
+  // Arrows walk the tokens of a text, Enter goes into the list of a token, Escape back.
+  #key(event) {
+    const at = document.activeElement;
+    if (at.matches(".text")) {
+      const first = at.querySelector("[data-k]");
+      if (event.key === "ArrowRight" && first) return this.#move(event, first);
+      if (event.key === "ArrowRight") this.#walkIn(at);
+    } else if (at.matches("[data-k]")) {
+      if (event.key === "ArrowRight") this.#move(event, next(at, "nextElementSibling"));
+      if (event.key === "ArrowLeft") this.#move(event, next(at, "previousElementSibling"));
+      if (event.key === "Enter" || event.key === "ArrowDown") {
+        this.#show(at);
+        this.#move(event, this.element.querySelector("button"));
+      }
+    } else if (this.element.contains(at)) {
+      const buttons = [...this.element.querySelectorAll("button")];
+      const k = buttons.indexOf(at);
+      if (event.key === "ArrowDown") this.#move(event, buttons[k + 1]);
+      if (event.key === "ArrowUp") this.#move(event, buttons[k - 1] ?? this.token);
+      if (event.key === "Escape") event.preventDefault(); // it leaves the list, and nothing else
+      if (this.token.matches("textarea") && (isTyped(event) || document.activeElement === this.token)) this.#hide(); // it is typed there
+    }
+    if (event.key === "Escape") this.#hide();
+  }
+
+  #move(event, to) {
+    event.preventDefault();
+    to?.focus();
+  }
+
+  #show(token) {
+    if (this.token === token) return;
+    const node = this.#nodeOf(token);
+    const k = Number(token.dataset.k);
+    this.#open(token, node.pieces[k], node.pieces[k - 1]?.text, (choice) => this.choose(node, k, choice));
+    this.#button(this.element, "up-to", "Keep up to here", () => this.upTo(node, k));
+    this.#place([...token.getClientRects()].at(-1)); // where its word is, if its space ends the line before
+  }
+
+  // Shows what could be in place of a word that was taken of the text, whose box has the keyboard again afterwards. place: its rectangle on
+  // the screen. piece: its first token.
+  lookAt(box, place, { before, passage }, piece, choose) {
+    this.#open(box, piece, before.at(-1), choose, passage);
+    this.#place(place);
+    this.element.querySelector("button").focus();
+  }
+
+  // word: what the piece is a part of.
+  #open(token, piece, before, choose, word = piece.text) {
+    this.#hide();
+    this.token = token;
+    token.classList.add("looked-at");
+    const title = document.createElement("p");
+    title.textContent = areShaded() ? `${visible(piece.text)} had ${percent(piece.p)}. Instead:` : `Instead of ${visible(word, before)}:`;
+    const list = document.createElement("ul");
+    for (const choice of piece.top) {
+      const row = document.createElement("li");
+      const button = this.#button(row, choice.id === piece.ids?.at(-1) ? "taken" : "", "", () => choose(choice));
+      const chance = Object.assign(document.createElement("span"), { textContent: areShaded() ? percent(choice.p) : "" });
+      button.append(visible(choice.text, before), " ", chance);
+      list.append(row);
+    }
+    this.element.replaceChildren(title, list);
+    this.element.showPopover();
+  }
+
+  #button(parent, className, textContent, act) {
+    const button = Object.assign(document.createElement("button"), { type: "button", className, textContent });
+    button.addEventListener("click", () => {
+      this.#hide();
+      act();
+    });
+    parent.append(button);
+    return button;
+  }
+
+  // The list is above the word, as below are the words that are read next, and the buttons; but not over the bar with Generate. Where
+  // neither has room, it's beside the word.
+  #place(word) {
+    Object.assign(this.element.style, { left: "", top: "" });
+    const { width, height } = this.element.getBoundingClientRect();
+    if (isNarrow.matches) return scrollBy(0, Math.max(0, word.bottom + MARGIN - (innerHeight - height)));
+    const bar = find("#bar").getBoundingClientRect();
+    const [top, bottom] = bar.top < word.top ? [Math.max(0, bar.bottom), innerHeight] : [0, Math.min(bar.top, innerHeight)];
+    const isBeside = word.top - height < top && word.bottom + height > bottom;
+    const y = word.top - height >= top ? word.top - height : Math.min(word.bottom, bottom - height);
+    const x = isBeside ? (word.right + width + MARGIN < innerWidth ? word.right + MARGIN : word.left - width - MARGIN) : word.left;
+    this.element.style.left = `${Math.max(MARGIN, Math.min(x, innerWidth - width - MARGIN))}px`;
+    this.element.style.top = `${Math.max(0, y)}px`;
+  }
+
+  // At the foot of the screen it stays while the page scrolls, so that its word can be brought in sight.
+  #scroll(scrolled) {
+    if (!isNarrow.matches || scrolled !== document) this.#hide();
+  }
+
+  #hide() {
+    clearTimeout(this.resting);
+    this.pointed = undefined;
+    if (!this.token) return;
+    // What is hidden loses the keyboard only with the next frame; whoever asks until then must not find it there.
+    if (this.element.contains(document.activeElement)) this.token.focus({ preventScroll: true });
+    this.token.classList.remove("looked-at");
+    this.token = null;
+    this.element.hidePopover();
+  }
+}
+
+const isTyped = ({ key, ctrlKey, metaKey, altKey }) => key.length === 1 && key !== " " && !ctrlKey && !metaKey && !altKey;
+
+function next(token, direction) {
+  let at = token[direction];
+  while (at && !at.matches("[data-k]")) at = at[direction];
+  return at;
+}

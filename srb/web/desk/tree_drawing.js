@@ -1,0 +1,280 @@
+// @ts-check
+// The tree of a story in its panel: a list, or a drawing of all its nodes with the ways from left to right.
+
+import { find, focused, replaceItems } from "../lib/dom.js";
+import { loadLocal, saveLocal } from "../lib/local_storage.js";
+import { nodeTitle, shorten } from "../story/titles.js";
+import { ROOT, textOf } from "../story/tree.js";
+import { chapters } from "./chapters.js";
+import { fitText, layout, MARGIN } from "./tree_layout.js";
+import { drawTree, rest } from "./tree_list.js";
+
+const KEY = "srb-tree";
+const [LEAST, MOST] = [0.1, 3];
+const STEP = 1.25; // of a zoom
+const [NAME, WORDS] = [120, 400]; // letters of a text, as what it's called, and below the drawing
+const STILL = 4; // pixels that a mouse may move, so that it's a click
+const LEAST_ROOM = 50; // for words in a label
+const NEAR = 14; // pixels from a place, so that it's meant
+
+// A line from a place to one that is further to the right.
+const line = (from, to) =>
+  from.y === to.y ? `M${from.x} ${from.y}H${to.x}` : `M${from.x} ${from.y}C${(from.x + to.x) / 2} ${from.y} ${(from.x + to.x) / 2} ${to.y} ${to.x} ${to.y}`;
+
+// A passage that is rewritten is called by its words: the text around it may begin as others do.
+const chapterOf = (node) => !node.passage && chapters(textOf(node))[0]?.title;
+
+const isRunning = (node) => !node.typed && node.end === undefined;
+
+export class TreeDrawing {
+  #places = new Map(); // by id, as they are drawn
+  #items = new Map(); // their elements
+  #at = null; // the place that was shown last
+  #pointed = null; // what a mouse points at
+  #scale = 1;
+
+  constructor(panel, desk) {
+    const part = (selector) => find(selector, panel);
+    this.list = part("#tree");
+    this.part = part("#picture");
+    this.box = part("#drawing");
+    this.svg = part("#drawing svg");
+    this.words = part("#place-words");
+    this.zooms = part("#zooms");
+    this.desk = desk;
+    this.title = part("#tree-title");
+    this.button = part("#draw");
+    this.#choose(loadLocal(KEY).isDrawn === true);
+    this.button.addEventListener("click", () => {
+      this.#choose(!this.isDrawn);
+      saveLocal(KEY, { isDrawn: this.isDrawn });
+      this.draw();
+    });
+    panel.addEventListener("close", () => (this.#at = null));
+    part("#smaller").addEventListener("click", () => this.#zoom(this.#scale / STEP));
+    part("#larger").addEventListener("click", () => this.#zoom(this.#scale * STEP));
+    part("#whole").addEventListener("click", () => this.#showWhole());
+    this.box.addEventListener("keydown", (event) => this.#press(event));
+    this.box.addEventListener("focusin", () => this.#tell());
+    this.#listenToHands();
+  }
+
+  #choose(isDrawn) {
+    this.isDrawn = isDrawn;
+    this.#at = null;
+    this.list.hidden = isDrawn;
+    this.part.hidden = this.zooms.hidden = !isDrawn;
+    this.button.textContent = isDrawn ? "List it" : "Draw it";
+    document.body.classList.toggle("tree-drawn", isDrawn);
+  }
+
+  // Draws the tree anew; the drawing only while it can be seen.
+  draw() {
+    const { tree, story } = this.desk;
+    if (this.isDrawn) this.list.replaceChildren();
+    else drawTree(this.list, tree, story.drafts, (id) => this.desk.go(id));
+    if (!this.part.checkVisibility()) return;
+    const { places, width, height } = layout(tree, (id) => id === tree.current || this.#isNamed(id));
+    this.width = width;
+    this.height = height;
+    this.#places = new Map(places.map((place) => [place.id, place]));
+    const way = new Set([ROOT, ...tree.path(tree.current).map((node) => node.id)]);
+    const lines = (isWay) => places.filter(({ id, parent }) => parent && way.has(id) === isWay).map((place) => line(this.#places.get(place.parent), place));
+    const items = places.map((place) => this.#item(place, way));
+    this.#items = new Map(places.map(({ id }, k) => [id, items[k]]));
+    replaceItems(this.svg, [this.#shape("path", { d: lines(false).join("") }), this.#shape("path", { class: "way", d: lines(true).join("") }), ...items]);
+    this.#size();
+    if (!this.#at) this.title.scrollIntoView();
+    if (this.#at !== tree.current) this.#reveal(tree.current);
+    this.#at = tree.current;
+    this.#point(null);
+  }
+
+  // Shows whether an alternative is still being written.
+  update(node) {
+    const item = this.#items.get(node.id);
+    item?.classList.toggle("running", isRunning(node));
+    item?.setAttribute("aria-label", this.#nameOf(node.id));
+  }
+
+  #shape(tag, fields, ...children) {
+    const shape = document.createElementNS(this.svg.namespaceURI, tag);
+    for (const [name, value] of Object.entries(fields)) shape.setAttribute(name, value);
+    shape.append(...children);
+    return shape;
+  }
+
+  #isNamed(id) {
+    const node = this.desk.tree.nodes.get(id);
+    return Boolean(node?.name) || this.desk.story.drafts.has(id) || Boolean(node && chapters(textOf(node)).length);
+  }
+
+  #item({ id, depth, x, y, isSmall, room }, way) {
+    const { tree, story } = this.desk;
+    const node = tree.nodes.get(id);
+    const isCurrent = id === tree.current;
+    const states = {
+      small: isSmall, typed: !node || node.typed, kept: node?.kept, way: way.has(id), current: isCurrent,
+      draft: story.drafts.has(id), running: node && isRunning(node), named: node?.name, late: x > this.width / 2,
+    };
+    const names = Object.keys(states).filter((name) => states[name]);
+    const item = this.#shape("g", {
+      class: names.join(" "), role: "treeitem", "data-place": id, "aria-level": depth + 1,
+      "aria-selected": isCurrent, "aria-label": this.#nameOf(id), tabindex: isCurrent ? 0 : -1, transform: `translate(${x} ${y})`,
+    });
+    item.append(this.#shape("circle", { r: isSmall ? 3 : isCurrent ? 7 : 5 }));
+    if (room) item.append(this.#shape("text", { x: -5, y: -11, "aria-hidden": true }, this.#labelOf(id, room)));
+    return item;
+  }
+
+  #labelOf(id, room) {
+    const { tree, story } = this.desk;
+    const node = tree.nodes.get(id);
+    const sign = node?.name ? "★ " : story.drafts.has(id) ? "✎ " : "";
+    const words = node ? (node.name ?? (chapterOf(node) || nodeTitle(node, NAME))) : "Start";
+    return room < LEAST_ROOM ? sign : fitText(sign + words, room);
+  }
+
+  // What it's called for who doesn't see it.
+  #nameOf(id) {
+    const { tree, story } = this.desk;
+    const node = tree.nodes.get(id);
+    const own = node ? [node.name && `bookmark ${node.name}`, chapterOf(node) && `chapter ${chapterOf(node)}`, node.kept && "kept", isRunning(node) && "being written"] : [];
+    const states = [...own, story.drafts.has(id) && "with a draft"].filter(Boolean);
+    return [node ? nodeTitle(node, NAME) : "Start", ...states].join(", ");
+  }
+
+  // Marks what a mouse points at, and shows its words.
+  #point(item) {
+    this.#pointed?.classList.remove("pointed");
+    item?.classList.add("pointed");
+    this.#pointed = item;
+    this.#tell();
+  }
+
+  // Shows the words of the place that is pointed at or has the keyboard, or else of the one where the story is.
+  #tell() {
+    const { tree, story } = this.desk;
+    const { place } = (this.#pointed ?? this.box.querySelector(":focus") ?? this.#items.get(tree.current)).dataset;
+    const node = tree.nodes.get(place);
+    const draft = story.drafts.at(place);
+    const words = node ? nodeTitle(node, WORDS) : "Start";
+    this.words.textContent = draft === undefined ? words : `Draft: ${shorten(rest(draft, tree.text(place)), WORDS)}`;
+  }
+
+  #press(event) {
+    const id = /** @type {HTMLElement} */ (focused().closest("[data-place]"))?.dataset.place;
+    if (!id || event.ctrlKey || event.metaKey || event.altKey) return;
+    const zooms = { "+": () => this.#zoom(this.#scale * STEP), "=": () => this.#zoom(this.#scale * STEP), "-": () => this.#zoom(this.#scale / STEP), 0: () => this.#showWhole() };
+    if (event.key === "Enter" || event.key === " ") this.desk.searchPanel.go(id);
+    else if (event.key in zooms) zooms[event.key]();
+    else if (/^Arrow|^Home$|^End$/.test(event.key)) this.#focus(this.#next(event.key, this.#places.get(id)));
+    else return;
+    event.preventDefault();
+  }
+
+  // Where a key leads from a place: along the way, or to the one that stands above or below.
+  #next(key, { id, parent, x, y }) {
+    const all = [...this.#places.values()];
+    const siblings = all.filter((place) => place.parent === parent);
+    const near = (isThere) => {
+      const far = (place) => Math.abs(place.y - y) + 2 * Math.abs(place.x - x);
+      return all.filter(isThere).sort((a, b) => far(a) - far(b))[0];
+    };
+    const byHeight = (places) => places.sort((a, b) => a.y - b.y);
+    const found = {
+      ArrowRight: () => byHeight(all.filter((place) => place.parent === id))[0],
+      ArrowLeft: () => this.#places.get(parent),
+      ArrowDown: () => byHeight(siblings.filter((place) => place.y > y))[0] ?? near((place) => place.y > y),
+      ArrowUp: () => byHeight(siblings.filter((place) => place.y < y)).at(-1) ?? near((place) => place.y < y),
+      Home: () => this.#places.get(ROOT),
+      End: () => this.#places.get(this.desk.tree.current),
+    };
+    return found[key]()?.id;
+  }
+
+  #focus(id) {
+    this.#items.get(id)?.focus({ preventScroll: true });
+    if (id) this.#reveal(id, false);
+  }
+
+  // Scrolls so that a place is in the middle, or only as far as needed.
+  #reveal(id, isCentred = true) {
+    const { x, y } = this.#places.get(id);
+    const [left, top] = [x * this.#scale, y * this.#scale];
+    const { clientWidth: width, clientHeight: height, scrollLeft, scrollTop } = this.box;
+    const room = 4 * MARGIN;
+    const isSeen = left > scrollLeft + MARGIN && left < scrollLeft + width - room && top > scrollTop + room && top < scrollTop + height - MARGIN;
+    if (isCentred || !isSeen) this.box.scrollTo(left - width / 2, top - height / 2);
+  }
+
+  #size() {
+    this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
+    this.svg.style.width = `${this.width * this.#scale}px`;
+    this.svg.style.height = `${this.height * this.#scale}px`;
+    this.svg.style.setProperty("--scale", this.#scale);
+    this.svg.classList.toggle("far", this.#scale < 0.5);
+  }
+
+  // What is at a point of the box stays there.
+  #zoom(scale, x = this.box.clientWidth / 2, y = this.box.clientHeight / 2) {
+    const { scrollLeft, scrollTop } = this.box;
+    const before = this.#scale;
+    this.#scale = Math.min(MOST, Math.max(LEAST, scale));
+    this.#size();
+    const by = this.#scale / before;
+    this.box.scrollTo((scrollLeft + x) * by - x, (scrollTop + y) * by - y);
+  }
+
+  #showWhole() {
+    this.#zoom(Math.min(1, this.box.clientWidth / this.width, this.box.clientHeight / this.height));
+  }
+
+  // The place that is meant where a mouse or a finger is.
+  #under({ target, clientX, clientY }) {
+    const { left, top } = this.svg.getBoundingClientRect();
+    const [x, y] = [(clientX - left) / this.#scale, (clientY - top) / this.#scale];
+    const far = (place) => Math.hypot(place.x - x, place.y - y);
+    const nearest = [...this.#places.values()].reduce((a, b) => (far(b) < far(a) ? b : a));
+    return far(nearest) * this.#scale < NEAR ? this.#items.get(nearest.id) : target.closest("[data-place]");
+  }
+
+  // A wheel with Ctrl, which a pinch on a touchpad is, too; two fingers; a mouse that draws it along; a click.
+  #listenToHands() {
+    const { box } = this;
+    const at = ({ clientX, clientY }) => {
+      const { left, top } = box.getBoundingClientRect();
+      return [clientX - left, clientY - top];
+    };
+    box.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      this.#zoom(this.#scale * Math.exp(-event.deltaY / 200), ...at(event));
+    }, { passive: false });
+
+    let pinch = null; // how far two fingers were from each other, and the scale then
+    const far = ([a, b]) => Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY);
+    box.addEventListener("touchstart", ({ touches }) => (pinch = touches.length === 2 ? { far: far(touches), scale: this.#scale } : null));
+    box.addEventListener("touchmove", (event) => {
+      if (!pinch) return;
+      event.preventDefault();
+      const [a, b] = event.touches;
+      const middle = { clientX: (a.clientX + b.clientX) / 2, clientY: (a.clientY + b.clientY) / 2 };
+      this.#zoom((pinch.scale * far([a, b])) / pinch.far, ...at(middle));
+    }, { passive: false });
+
+    let moved = 0;
+    box.addEventListener("pointerdown", () => (moved = 0));
+    box.addEventListener("pointermove", (event) => {
+      if (event.pointerType !== "mouse") return;
+      if (!(event.buttons & 1)) return this.#point(this.#under(event));
+      moved += Math.abs(event.movementX) + Math.abs(event.movementY);
+      if (moved > STILL) box.scrollBy(-event.movementX, -event.movementY);
+    });
+    box.addEventListener("pointerleave", () => this.#point(null));
+    box.addEventListener("click", (event) => {
+      const item = moved <= STILL && this.#under(event);
+      if (item) this.desk.searchPanel.go(item.dataset.place);
+    });
+  }
+}

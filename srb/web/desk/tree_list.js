@@ -1,0 +1,111 @@
+// @ts-check
+// The way through the tree: the path to where the story is, and all places that can be returned to, drawn.
+
+import { create, focused, replaceItems } from "../lib/dom.js";
+import { titleOf } from "../settings/guide.js";
+import { nodeTitle, shorten } from "../story/titles.js";
+import { ROOT } from "../story/tree.js";
+
+const LAST = 4; // of a long path, so many steps are shown; the tree has all of them
+
+// The path as a row of buttons, the start first.
+export function drawPath(list, tree, drafts, go) {
+  const path = tree.path(tree.current);
+  const step = (id, text) => {
+    const button = create("button", {}, text);
+    button.type = "button";
+    button.dataset.place = id;
+    if (id === tree.current) button.setAttribute("aria-current", "true");
+    else if (drafts.has(id)) button.append(create("small", {}, "+ draft"));
+    button.addEventListener("click", () => go(id));
+    const item = document.createElement("li");
+    item.append(button);
+    return item;
+  };
+  const between = path.length > LAST ? [create("li", {}, "…")] : [];
+  replaceItems(list, [step(ROOT, "Start"), ...between, ...path.slice(-LAST).map((node) => step(node.id, nodeTitle(node, 28)))]);
+}
+
+// The places in the order in which they are drawn: {id, column, isBranch, goesOn}. The way to where the story is stays in the
+// first column, and what branches off stands in the next one, before the way goes on.
+export function rows(tree) {
+  const way = new Set(tree.path(tree.current).map((node) => node.id));
+  const all = [];
+  const follow = (id, column, isBranch) => {
+    for (let next = id, starts = isBranch; next; starts = false) {
+      const below = tree.places(next);
+      const main = below.find((node) => way.has(node.id)) ?? below.at(-1);
+      all.push({ id: next, column, isBranch: starts, goesOn: Boolean(main) });
+      for (const node of below) if (node !== main) follow(node.id, column + 1, true);
+      next = main?.id;
+    }
+  };
+  follow(ROOT, 0, false);
+  return all;
+}
+
+// What was typed behind a text; all of it where the text was edited, too.
+export const rest = (typed, text) => (typed.startsWith(text) ? typed.slice(text.length) : typed);
+
+const when = new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeStyle: "short" });
+
+// What was generated from a place: a line for each time.
+function generations(tree, id) {
+  const batches = Map.groupBy(tree.alternatives(id), (node) => node.batch);
+  return [...batches].flatMap(([batch, nodes]) => {
+    const all = nodes.flatMap(({ settings }) => settings ?? []);
+    if (!all.length) return []; // nothing was generated: a word was chosen
+    const values = (name) => [...new Set(all.map((each) => JSON.stringify(each[name])))].join(", ");
+    const { until } = nodes[0];
+    const names = new Set(all.flatMap(Object.keys));
+    const facts = [nodes.length === 1 ? "1 alternative" : `${nodes.length} alternatives`];
+    if (until) facts.push(`${until.count} ${until.count === 1 ? until.unit.slice(0, -1) : until.unit}`);
+    else if (names.has("max_tokens")) facts.push(`${values("max_tokens")} tokens`);
+    names.delete("max_tokens");
+    for (const name of names) facts.push(values(name) === "true" ? titleOf(name) : `${titleOf(name)} ${values(name)}`);
+    facts.push(when.format(nodes[0].created ?? batch));
+    return shorten(facts.join(" · "), 160);
+  });
+}
+
+// The whole tree, without the alternatives that nothing follows. Arrows walk it, Enter goes there.
+export function drawTree(list, tree, drafts, go) {
+  const places = rows(tree).map(({ id, column, isBranch, goesOn }) => {
+    const node = tree.nodes.get(id);
+    const kind = !node ? "start" : node.typed ? "typed" : node.kept ? "kept" : "passed";
+    const item = create("li", { className: `${kind}${isBranch ? " branch" : ""}${goesOn ? " goes-on" : ""}` });
+    item.setAttribute("role", "treeitem");
+    item.setAttribute("aria-level", tree.path(id).length + 1);
+    item.setAttribute("aria-selected", id === tree.current);
+    item.tabIndex = id === tree.current ? 0 : -1;
+    item.dataset.place = id;
+    item.dataset.parent = node?.parent ?? "";
+    item.style.setProperty("--column", column);
+    item.append(create("span", {}, node ? nodeTitle(node, 60) : "Start"));
+    if (node?.name) item.append(create("small", { className: "named" }, `★ ${node.name}`));
+    if (kind === "kept") item.append(create("small", {}, "kept"));
+    if (drafts.has(id)) item.append(create("small", {}, `draft: ${shorten(rest(drafts.at(id), tree.text(id)), 60)}`));
+    item.append(...generations(tree, id).map((line) => create("small", {}, line)));
+    item.addEventListener("click", () => go(id));
+    return item;
+  });
+  list.onkeydown = (event) => walk(event, list, go);
+  replaceItems(list, places);
+}
+
+function walk(event, list, go) {
+  const at = focused();
+  const child = [...list.children].findLast((each) => each.dataset.parent === at.dataset.place); // the way goes on there
+  const to = {
+    ArrowDown: at.nextElementSibling,
+    ArrowUp: at.previousElementSibling,
+    ArrowLeft: list.querySelector(`[data-place="${at.dataset.parent}"]`),
+    ArrowRight: child,
+    Home: list.firstElementChild,
+    End: list.lastElementChild,
+  };
+  if (event.key === "Enter" || event.key === " ") go(at.dataset.place);
+  else if (event.key in to) to[event.key]?.focus();
+  else return;
+  event.preventDefault();
+}

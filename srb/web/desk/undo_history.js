@@ -1,0 +1,73 @@
+// @ts-check
+// Undoing what was done on the desk, and doing it again: the steps of edits.js, with the two buttons.
+
+import { find } from "../lib/dom.js";
+import { showStatus } from "../lib/messages.js";
+import { Steps } from "../story/edits.js";
+
+export class UndoHistory {
+  constructor(desk) {
+    this.desk = desk;
+    this.steps = new Steps();
+    this.undoButton = find("#undo");
+    this.redoButton = find("#redo");
+  }
+
+  push(step) {
+    this.steps.push(step);
+    this.draw();
+  }
+
+  draw() {
+    const { done, undone } = this.steps;
+    for (const [button, steps, keys] of /** @type {[any, any[], string][]} */ ([[this.undoButton, done, "Ctrl-Z"], [this.redoButton, undone, "Ctrl-Shift-Z"]])) {
+      button.disabled = !steps.length;
+      button.dataset.kind = steps.at(-1)?.kind ?? "";
+      button.title = steps.at(-1)?.kind === "story" ? `${keys}: opens the story that you come from` : keys;
+    }
+  }
+
+  // Returns the step.
+  undo() {
+    return this.#again(this.steps.undo(), true);
+  }
+
+  redo() {
+    return this.#again(this.steps.redo(), false);
+  }
+
+  #again(step, isBack) {
+    if (!step) return null;
+    const { desk } = this;
+    const before = desk.story.value;
+    const node = desk.tree.nodes.get(step.kept ?? step.node);
+    if (node) desk.growing.add(node); // it's kept with the next that is
+    if (["discard", "restore"].includes(step.kind) && node) node.discarded = isBack === (step.kind === "restore");
+    if (step.kind === "go") {
+      if (node) node.kept = !isBack;
+      this.#go(isBack ? step.from : step.to);
+    }
+    if (step.kind === "text") this.#type(step, isBack);
+    desk.show();
+    if (step.kept) desk.wordCount.changed(before, desk.story.value);
+    return step;
+  }
+
+  #go({ current, shown }) {
+    const { tree } = this.desk;
+    if (![current, ...shown].every((id) => tree.has(id))) return showStatus("That place isn't there any more.");
+    tree.go(current, shown);
+  }
+
+  #type(step, isBack) {
+    const { place, at, removed, added, marks, by } = step;
+    const { desk } = this;
+    if (place !== desk.tree.current) this.#go({ current: place, shown: [place] });
+    desk.show();
+    const before = desk.story.value;
+    const isDone = desk.story.replace(isBack ? { at, removed: added, added: removed, marks } : { at, removed, added, marks: by?.repeat(added.length) });
+    if (isDone) return desk.wordCount.changed(before, desk.story.value);
+    this.steps.drop(step);
+    showStatus("The text is another one now, so that this can't be taken back.");
+  }
+}

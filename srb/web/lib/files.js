@@ -1,0 +1,30 @@
+// @ts-check
+// In and out of the page: files, and the clipboard.
+
+export function download(name, type, text) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+// The JSON in a file. Throws an Error in words.
+export async function readJson(file) {
+  try {
+    return JSON.parse(await file.text());
+  } catch {
+    throw new Error(`${file.name} is not JSON`);
+  }
+}
+
+export async function copy(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const box = document.createElement("textarea"); // over plain HTTP from another machine there is no clipboard
+  box.value = text;
+  document.body.append(box);
+  box.select();
+  const copied = document.execCommand("copy");
+  box.remove();
+  if (!copied) throw new Error("The browser doesn't let this page copy. Select the text and copy it.");
+}

@@ -1,0 +1,76 @@
+// @ts-check
+// What the page says: how things go, and what went wrong, in words.
+
+import { find } from "./dom.js";
+
+const numbers = new Intl.NumberFormat();
+
+// A number with what is counted: "1 word", "1,200 words".
+export const plural = (count, name) => `${numbers.format(count)} ${name}${count === 1 ? "" : "s"}`;
+
+export function showStatus(text) {
+  find("#status").textContent = text;
+}
+
+let shown = null; // the error in sight
+let titles = {}; // by field
+
+/**
+ * Name fields in error messages as the page names them.
+ * @param {Record<string, string>} byField
+ */
+export function nameFields(byField) {
+  titles = byField;
+}
+
+export function showError(error) {
+  shown = error;
+  if (error.status === 401) find("#key").hidden = false;
+  const title = titles[error.param];
+  find("#error-text").textContent = title ? `${title}: ${error.message}` : error.message;
+  find("#error").hidden = false;
+}
+
+// Takes back this complaint, or the one that is there.
+export function hideError(error = shown) {
+  if (error === shown) find("#error").hidden = true;
+}
+
+// What a `Saving` says to the writer.
+export function saveMessages(what) {
+  let said;
+  const failed = ({ message, status }) => {
+    said = new Error(`${what} isn't kept yet. The page tries again; export the tree to be safe. The reason: ${message}`);
+    showError(Object.assign(said, { status }));
+  };
+  const mended = () => {
+    hideError(said);
+    showStatus("Now it is kept.");
+  };
+  return { failed, mended };
+}
+
+// Runs what a button does; what goes wrong is said on the page.
+export const safely =
+  (action) =>
+  async (...args) => {
+    hideError();
+    try {
+      await action(...args);
+    } catch (error) {
+      showError(error);
+    }
+  };
+
+// How far prompts are evaluated, in tokens.
+export function showProgress({ evaluated, cached, total }) {
+  const bar = find("#progress");
+  bar.hidden = evaluated + cached >= total || total < 100; // what is done at once needs no bar
+  bar.max = total;
+  bar.value = evaluated + cached;
+  if (!bar.hidden) showStatus(`Reading the text: ${evaluated + cached} of ${total} tokens`);
+}
+
+export function hideProgress() {
+  find("#progress").hidden = true;
+}

@@ -1,0 +1,89 @@
+// @ts-check
+// Comparing: columns that differ in one setting or in their prompts, with the same seeds in each.
+
+import { find } from "../lib/dom.js";
+import { titleOf } from "./guide.js";
+
+export const drawSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
+
+export class Compare {
+  constructor(settings, story) {
+    this.settings = settings;
+    this.story = story;
+    this.what = find("#compare-what");
+    this.name = find("#compare-name");
+    this.list = find("#compare-values");
+    this.prompts = find("#compare-prompts");
+    for (const name of settings.comparable) this.name.append(new Option(titleOf(name), name));
+    this.name.value = "temperature";
+    this.what.addEventListener("change", () => this.#show());
+    find("#add-prompt").addEventListener("click", () => this.#addPrompt().focus());
+  }
+
+  // The columns: {label, prompt, fields}, where prompt is a text or undefined for the story's. Throws an Error in words.
+  columns() {
+    if (this.what.value === "setting") {
+      const name = this.name.value;
+      const values = this.list.value.split(",").map((text) => text.trim()).filter(Boolean);
+      if (values.length < 2) throw new Error(`To compare, write two or more values of ${titleOf(name)} with commas between them.`);
+      return values.map((text) => ({ label: `${titleOf(name)} ${text}`, fields: { [name]: this.settings.parse(name, text) } }));
+    }
+    if (this.what.value === "prompts") {
+      return [this.story.value, ...this.texts].map((prompt, k) => ({ label: `Prompt ${k + 1}`, prompt, fields: {} }));
+    }
+    return [{ label: null, fields: {} }];
+  }
+
+  // The texts beside the story's.
+  get texts() {
+    return [...this.prompts.querySelectorAll("textarea")].map((each) => each.value);
+  }
+
+  set texts(texts) {
+    for (const text of texts) this.#addPrompt(text);
+  }
+
+  get values() {
+    return { what: this.what.value, name: this.name.value, list: this.list.value };
+  }
+
+  set values({ what, name, list }) {
+    this.what.value = what ?? "";
+    this.name.value = name ?? "temperature";
+    this.list.value = list ?? this.list.value;
+    this.#show();
+  }
+
+  #show() {
+    find("#compare-setting").hidden = this.what.value !== "setting";
+    find("#compare-texts").hidden = this.what.value !== "prompts";
+    if (this.what.value === "prompts" && !this.prompts.children.length) this.#addPrompt();
+  }
+
+  #addPrompt(text = this.story.value) {
+    const label = document.createElement("label");
+    const box = document.createElement("textarea");
+    box.rows = 4;
+    box.value = text;
+    label.append(`Prompt ${this.prompts.children.length + 2}`, box);
+    this.prompts.append(label);
+    return box;
+  }
+}
+
+// The fields of a request for columns that are compared: a branch for each alternative, row by row, so that a row has the
+// same seed. In a mix there are n in all, and each has a seed of its own.
+export function branches(columns, { n, seed, ...fields }, isMix = false) {
+  if (columns[0].label === null) return { n, seed, ...fields };
+  const branch = (k) => {
+    const column = columns[k % columns.length];
+    return { ...column.fields, label: column.label, seed: (seed + (isMix ? k : Math.floor(k / columns.length))) % 2 ** 32 };
+  };
+  return { ...fields, branches: Array.from({ length: isMix ? n : n * columns.length }, (_, k) => branch(k)) };
+}
+
+// The body of a request, without ahead where its alternatives depend on each other or differ: none of them can come next.
+export function withAhead({ ahead, ...body }) {
+  const isAlone = !["diversity", "distinct", "avoid", "branches", "suffix", "search"].some((name) => body[name]);
+  return ahead && isAlone ? { ...body, ahead } : body;
+}

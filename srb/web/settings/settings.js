@@ -1,0 +1,242 @@
+// @ts-check
+// The settings, made from the server's own description of its fields: their meanings, ranges and defaults. So a new
+// sampler needs no line here.
+
+import { find } from "../lib/dom.js";
+import { maxTokens, UNITS } from "../lib/length.js";
+import { GROUPS, GUIDE, STYLED, titleOf } from "./guide.js";
+import { Styles } from "./styles.js";
+
+const GUIDED = 1.5; // the scale that a negative prompt begins with
+const SLIDERS = { diversity: 4, guidance_scale: 4 }; // up to where a value is of use
+const TEXTS = ["negative_prompt"]; // which may be lists, too
+const USUAL = { words: 60, sentences: 3, paragraphs: 1 }; // lengths that are left empty
+const UNIT = "sentences"; // that a length is in, until another one is chosen
+const LEFT_OUT = ["label", "response_format"];
+const MOST_AVOIDED = 1000; // as many texts as the server takes
+export const LIKELIEST = 8; // how many tokens are shown at a place
+
+export class Settings {
+  // schemas: `components.schemas` of the server's /openapi.json. panel: the dialog that has a place for each group.
+  constructor(schemas, panel) {
+    const { properties } = schemas.CompletionFields;
+    const others = Object.keys(schemas.BranchFields.properties).filter((name) => !(name in GUIDE) && !LEFT_OUT.includes(name));
+    const place = (group, names) => panel.querySelector(`[data-group=${group}]`).append(...names.map((name) => this.#make(name, properties[name])));
+    this.panel = panel;
+    this.fields = new Map();
+    for (const [group, settings] of Object.entries(GROUPS)) place(group, Object.keys(settings).filter((name) => name in properties));
+    place("engineers", others);
+    this.#guide(this.fields.get("negative_prompt").input, this.fields.get("guidance_scale").input);
+    this.shades = find("#shades");
+    this.unseen = find("#unseen");
+    this.tints = find("#tints");
+    this.n = Math.min(8, properties.n.maximum);
+    this.fields.get("n").input.placeholder = this.n;
+    this.fields.get("seed").input.placeholder = "any";
+    this.unit = find("#length-unit");
+    this.unit.append(...UNITS.map((unit) => new Option(unit)));
+    this.unit.value = UNIT;
+    this.length = this.fields.get("max_tokens").input;
+    this.length.after(this.unit);
+    this.length.parentElement.classList.add("length");
+    this.usual = { ...USUAL, [UNITS[0]]: this.length.placeholder };
+    this.styles = new Styles({ values: () => this.#style, set: (style) => this.#follow(style) });
+    panel.addEventListener("input", () => this.show());
+    this.show();
+  }
+
+  // The settings of a style that this server has.
+  get #styled() {
+    return STYLED.filter((name) => this.fields.has(name));
+  }
+
+  // What is set of those, as texts.
+  get #style() {
+    const set = this.#styled.map((name) => [name, written(this.fields.get(name))]);
+    return Object.fromEntries(set.filter(([, text]) => text.trim()));
+  }
+
+  #follow(style) {
+    for (const name of this.#styled) write(this.fields.get(name), style[name] ?? "");
+  }
+
+  // Shows what follows from the settings, and beside each group how many of its settings are changed.
+  show() {
+    this.styles.draw();
+    find(".behind").classList.toggle("tinted", this.tints.checked);
+    document.body.classList.toggle("shaded", this.shades.checked);
+    this.length.placeholder = this.usual[this.unit.value];
+    const changed = this.#changed;
+    for (const count of this.panel.querySelectorAll(".count")) {
+      const { length } = changed.filter((control) => count.closest("details").contains(control));
+      count.textContent = length ? `${length} changed` : "";
+    }
+  }
+
+  // The controls of the panel that aren't as they were at first.
+  get #changed() {
+    const labels = this.panel.querySelectorAll(".setting > label:first-child");
+    const { box, isMixed } = this.styles; // any other style is what its settings are
+    return Array.from(labels, (label) => label.control).filter((control) => (control === box ? isMixed : isChanged(control)));
+  }
+
+  // Leaves all to the server again, and shows the page as it was at first. What is a part of the story stays.
+  reset() {
+    for (const control of this.#changed) {
+      if (control.closest(".of-story")) continue;
+      restore(control);
+      for (const type of ["input", "change"]) control.dispatchEvent(new Event(type, { bubbles: true }));
+    }
+    this.unit.value = UNIT;
+    this.unit.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+
+  // How long an alternative is to be, where that isn't said in tokens: {unit, count}.
+  get until() {
+    const count = Number(this.length.value) || USUAL[this.unit.value];
+    return this.unit.value === UNITS[0] ? undefined : { unit: this.unit.value, count };
+  }
+
+  #make(name, schema) {
+    const kind = name in SLIDERS ? "slider" : TEXTS.includes(name) ? "text" : kindOf(schema);
+    const input = /** @type {any} */ (document.createElement(["lines", "json", "text"].includes(kind) ? "textarea" : "input"));
+    input.id = `setting-${name}`;
+    if (input.rows) input.rows = 2;
+    if (kind === "boolean") input.type = "checkbox";
+    if (kind === "number") {
+      input.type = "number";
+      input.step = isInteger(schema) ? 1 : "any";
+      input.min = schema.minimum ?? "";
+      input.max = schema.maximum ?? "";
+      input.placeholder = schema.default ?? "";
+    }
+    const number = document.createElement("output");
+    if (kind === "slider") {
+      Object.assign(input, { type: "range", min: schema.minimum, max: SLIDERS[name], step: 0.1, defaultValue: schema.default });
+      number.htmlFor = input.id;
+      number.value = input.value;
+      input.addEventListener("input", () => (number.value = input.value));
+    }
+    this.fields.set(name, { kind, input });
+
+    const label = document.createElement("label");
+    label.htmlFor = input.id;
+    const described = schema.description?.replace(/ ?Also: .*$/, "") ?? "";
+    const [title, meaning] = GUIDE[name] ?? [name, described];
+    label.textContent = title;
+    const hint = document.createElement("p");
+    hint.id = `${input.id}-hint`;
+    hint.className = "hint";
+    hint.textContent = meaning + (kind === "lines" ? " One per line; \\n is a line break." : "");
+    input.setAttribute("aria-describedby", hint.id);
+    const row = document.createElement("div");
+    row.className = `setting ${kind}`;
+    const api = document.createElement("p");
+    api.className = "hint api";
+    api.append(Object.assign(document.createElement("code"), { textContent: name }), `: ${described}`);
+    row.append(label, ...(kind === "slider" ? [number] : []), input, hint, api);
+    return row;
+  }
+
+  // A negative prompt has no effect without a scale, and a scale without a negative prompt isn't what was meant.
+  #guide(negative, scale) {
+    negative.addEventListener("input", () => {
+      if (!negative.value) put(scale, scale.defaultValue);
+      else if (scale.value === scale.defaultValue) put(scale, GUIDED);
+    });
+  }
+
+  // The names of the settings that can be compared.
+  get comparable() {
+    return [...this.fields.keys()].filter((name) => !["n", "seed", "distinct", "ahead"].includes(name));
+  }
+
+  // The settings that aren't left to the server, as a request has them. Throws an Error in words.
+  read() {
+    const body = { n: this.n, logprobs: LIKELIEST };
+    for (const [name, { kind, input }] of this.fields) {
+      if (input.validity.badInput) throw new Error(`${titleOf(name)} takes a number`);
+      if (isChanged(input)) body[name] = this.parse(name, written({ kind, input }));
+    }
+    if (this.until) body.max_tokens = maxTokens(this.until);
+    return body;
+  }
+
+  // These fields, so that nothing begins as what was seen. texts: that, in the order in which it came.
+  avoiding(fields, texts) {
+    return this.unseen.checked ? { ...fields, avoid: [...(fields.avoid ?? []), ...texts].slice(-MOST_AVOIDED) } : fields;
+  }
+
+  // The value of a setting that was written as text.
+  parse(name, text) {
+    const { kind } = this.fields.get(name);
+    if (kind === "boolean") return text.trim() === "true";
+    if (kind === "lines") return text.split("\n").filter(Boolean).map((line) => line.replaceAll("\\n", "\n"));
+    if (kind === "text") return text;
+    try {
+      return JSON.parse(text);
+    } catch {
+      throw new Error(`${titleOf(name)} takes ${kind === "json" ? "JSON" : "a number"}, not ${text.trim()}`);
+    }
+  }
+
+  // What was typed, to be kept over reloads.
+  get values() {
+    const inputs = [...this.fields].map(([name, { input }]) => [name, input.type === "checkbox" ? input.checked : input.value]);
+    const [shades, unseen, tints] = [this.shades, this.unseen, this.tints].map((each) => each.checked);
+    return { ...Object.fromEntries(inputs), shades, unseen, tints, unit: this.unit.value, mixed: this.styles.isMixed };
+  }
+
+  set values(values) {
+    if ("shades" in values) this.shades.checked = values.shades;
+    this.styles.isMixed = values.mixed === true;
+    if (UNITS.includes(values.unit)) this.unit.value = values.unit;
+    if ("unseen" in values) this.unseen.checked = values.unseen;
+    if ("tints" in values) this.tints.checked = values.tints;
+    for (const [name, { kind, input }] of this.fields) {
+      if (!(name in values)) continue;
+      if (input.type === "checkbox") input.checked = values[name];
+      else if (kind === "slider") put(input, values[name] || input.defaultValue);
+      else input.value = values[name];
+    }
+    this.show();
+  }
+}
+
+// What a setting is set to, as a text that parse() reads; "" where that is left to the server.
+const written = ({ kind, input }) => (kind === "boolean" ? (input.checked ? "true" : "") : input.value);
+
+// Whether a control has another value than at first.
+function isChanged(control) {
+  if (control.options) return control.selectedIndex > 0;
+  if (control.validity.badInput) return true; // what is typed isn't in its value
+  return control.type === "checkbox" ? control.checked !== control.defaultChecked : control.value.trim() !== control.defaultValue;
+}
+
+function restore(control) {
+  if (control.options) control.selectedIndex = 0;
+  else if (control.type === "checkbox") control.checked = control.defaultChecked;
+  else control.value = control.defaultValue;
+}
+
+function write({ kind, input }, text) {
+  if (kind === "boolean") input.checked = text === "true";
+  else put(input, text);
+}
+
+// Moves a slider; its number follows.
+function put(slider, value) {
+  slider.value = value;
+  slider.dispatchEvent(new Event("input"));
+}
+
+const types = (schema) => (schema.anyOf ?? []).flatMap((each) => each.type ?? []);
+const isInteger = (schema) => types(schema).includes("integer");
+
+function kindOf(schema) {
+  const kinds = types(schema);
+  if (kinds.includes("number") || kinds.includes("integer")) return "number";
+  if (kinds.includes("boolean")) return "boolean";
+  if (kinds.includes("array") && kinds.includes("string")) return "lines";
+  return kinds.includes("string") ? "text" : "json";
+}

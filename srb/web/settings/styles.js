@@ -1,0 +1,77 @@
+// @ts-check
+// Styles: settings that go together, under a name. This browser keeps those of one's own, for all stories.
+
+import { find } from "../lib/dom.js";
+import { loadLocal, saveLocal } from "../lib/local_storage.js";
+import { showError } from "../lib/messages.js";
+import { STYLED, STYLES } from "./guide.js";
+
+const KEY = "srb-styles";
+const OWN = "Your own";
+const MIXED = "Mixed";
+const MIX = ["Careful", "Server defaults", "Lively", "Wild"];
+const CALLED = { "Server defaults": "Usual" }; // in the mix
+
+const isThePages = (name) => Object.hasOwn(STYLES, name) || [MIXED, OWN].includes(name);
+// An older page may have kept what this one doesn't have any more.
+const known = (style) => Object.fromEntries(Object.entries(style).filter(([name]) => STYLED.includes(name)));
+const same = (style) => JSON.stringify(Object.entries(style).map(([name, value]) => [name, String(value)]).sort());
+
+export class Styles {
+  // values(): the texts of what is set, by name. set(style) sets what a style says, and leaves the rest to the server.
+  constructor({ values, set }) {
+    this.values = values;
+    this.set = set;
+    this.isMixed = false;
+    this.box = find("#style");
+    this.keep = find("#keep-style");
+    this.forget = find("#forget-style");
+    this.box.addEventListener("input", () => this.#choose(this.box.value));
+    this.keep.addEventListener("click", () => this.#keep());
+    this.forget.addEventListener("click", () => this.#put(this.box.value, undefined));
+    this.#fill();
+  }
+
+  get #all() {
+    const own = Object.entries(loadLocal(KEY)).map(([name, style]) => [name, known(style)]); // texts of settings, too
+    return { ...STYLES, ...Object.fromEntries(own) };
+  }
+
+  #fill() {
+    this.box.replaceChildren(...[...Object.keys(this.#all), MIXED, OWN].map((name) => new Option(name)));
+  }
+
+  #choose(name) {
+    this.isMixed = name === MIXED;
+    if (name !== OWN) this.set(this.#all[name] ?? {});
+  }
+
+  // Shows which style it is that is set.
+  draw() {
+    const style = this.values();
+    this.isMixed &&= !Object.keys(style).length;
+    const [name] = Object.entries(this.#all).find(([, each]) => same(each) === same(style)) ?? [OWN];
+    this.box.value = this.isMixed ? MIXED : name;
+    this.box.lastElementChild.hidden = this.box.value !== OWN;
+    this.keep.hidden = this.box.value !== OWN;
+    this.forget.hidden = isThePages(this.box.value);
+  }
+
+  #keep() {
+    let name = prompt("What is this style called?")?.trim();
+    while (name && isThePages(name)) name = prompt(`The page has a style ${name}. What is yours called?`)?.trim();
+    if (name) this.#put(name, this.values());
+  }
+
+  #put(name, style) {
+    const error = saveLocal(KEY, { ...loadLocal(KEY), [name]: style });
+    if (error) showError(new Error(`This browser keeps no styles: ${error.message}`));
+    this.#fill();
+    this.draw();
+  }
+
+  // The columns of a mix, as Compare has them; null where nothing is mixed.
+  get mix() {
+    return this.isMixed ? MIX.map((name) => ({ label: CALLED[name] ?? name, fields: STYLES[name] })) : null;
+  }
+}

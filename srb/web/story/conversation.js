@@ -1,0 +1,50 @@
+// @ts-check
+// A conversation about a story: questions, and what an editor answers. Pure.
+//
+// It is a list of turns {question, answers, chosen}, where `chosen` is the index of the answer that the next question goes on from.
+// An answer is {request, index, after, pieces, end, reason}, which mean what they mean in a node of the tree; it is in no tree.
+
+import { textOf } from "./tree.js";
+import { isObject, isText } from "./validation.js";
+
+export const EDITOR = "You are a careful editor. Be concrete, and answer in a few sentences.";
+
+const isCount = (value) => Number.isInteger(value) && value >= 0;
+const isAnswer = (value) =>
+  isObject(value) && isText(value.text) && [value.index, value.after].every(isCount) &&
+  [value.request, value.end].every((each) => each === undefined || isText(each));
+const isTurn = (value) =>
+  isObject(value) && isText(value.question) && Array.isArray(value.answers) && value.answers.every(isAnswer) && value.chosen in value.answers;
+
+// Whether this is a conversation as `kept` makes it.
+export const isConversation = (value) => Array.isArray(value) && value.every(isTurn);
+
+// A conversation to be kept, and what is made of it again.
+export const toStored = (turns) =>
+  turns.map(({ answers, ...turn }) => ({
+    ...turn,
+    answers: answers.map((each) => ({ text: textOf(each), request: each.request, index: each.index, after: each.after, end: each.end })),
+  }));
+export const fromStored = (turns) =>
+  turns.map(({ answers, ...turn }) => ({
+    ...turn,
+    answers: answers.map(({ text, ...each }) => ({ ...each, pieces: text ? [{ text, ids: null }] : [] })),
+  }));
+
+// What the chat template writes: who answers, the story, what was said so far, and the question.
+export function messages({ system, story, turns, question }) {
+  const said = turns.flatMap((turn) => [
+    { role: "user", content: turn.question },
+    { role: "assistant", content: textOf(turn.answers[turn.chosen]).trim() },
+  ]);
+  const [first, ...others] = [...said, { role: "user", content: question }];
+  const about = story ? `This is my story so far:\n\n${story}\n\nThat was my story. My question:\n\n${first.content}` : first.content;
+  return [...(system.trim() ? [{ role: "system", content: system }] : []), { ...first, content: about }, ...others];
+}
+
+// A passage as it fits between two texts: with a space where two words would meet.
+export function fitted(before, passage, behind) {
+  const start = /[^\s([“‘«—]$/u.test(before) ? " " : "";
+  const end = /^[\p{L}\p{N}“‘«(]/u.test(behind) ? " " : "";
+  return start + passage.trim() + end;
+}

@@ -1,0 +1,197 @@
+// @ts-check
+// One request that is running: its events become the pieces of its nodes. It runs on when the page is closed.
+// Every request is read by its events' ids, those of this page and of others. So a reload, a lost connection and somebody
+// else's writing are one case. Only one thing depends on where the story is kept: on the server, texts are only added.
+
+import { cancel, read, submit } from "../lib/api.js";
+import { endOf } from "../lib/length.js";
+import { textOf } from "./tree.js";
+
+export const LOST = "the connection was lost; this is what had arrived";
+
+export class Generation {
+  // listener: changed(node), ended(node) which keeps it, told(event), moved() when what the status line says may be another. id: of a
+  // request that is there already.
+  constructor(listener, id = null) {
+    this.listener = listener;
+    this.request = { id, response: null };
+    this.nodes = []; // by index; some may have gone from the tree since
+    this.running = new Set();
+    this.hasBegun = this.isLost = this.isGone = this.isStopped = false;
+    this.done = null; // what the server said at the end
+    this.leaving = new AbortController();
+    this.seen = new Map(); // when a node's last piece came
+  }
+
+  // Asks for it, and returns its id. Throws ApiError when it's refused.
+  async ask(body) {
+    this.isBridge = "suffix" in body;
+    this.request = await submit({ ...body, return_tokens: true, return_progress: true, detach: true });
+    return this.request.id;
+  }
+
+  // Leaves what was asked for to others who read it.
+  leave() {
+    this.request.response.body.cancel();
+  }
+
+  // Reads what comes for these nodes of the request, behind what they have.
+  async read(nodes) {
+    for (const node of nodes) this.nodes[node.index] = node;
+    this.running = new Set(nodes.filter((node) => node.end === undefined));
+    try {
+      await read(this.request, {
+        after: Math.max(...nodes.map((node) => node.after)),
+        onEvent: (event, id) => this.#take(event, id),
+        onLost: () => this.#move({ isLost: true }),
+        onBack: () => this.#move({ isLost: false, hasBegun: true }),
+        signal: this.leaving.signal,
+      });
+      this.#endAll("cut off");
+    } catch (error) {
+      if (error.name !== "AbortError" && ![404, 410].includes(error.status)) throw error;
+      this.#move({ isGone: true });
+      this.#endAll(LOST);
+    }
+  }
+
+  #move(state) {
+    Object.assign(this, state);
+    this.listener.moved();
+  }
+
+  // Ends one alternative, or all that still run.
+  async stop(node) {
+    if (!node) this.isStopped = true;
+    if (this.request.id) await cancel(this.request.id, this.leaving, node?.index);
+  }
+
+  #take(event, id) {
+    if (event.event === "start") for (const node of this.running) node.seed = event.seeds[node.index];
+    if (event.event === "start") this.#move({ hasBegun: true });
+    if (event.event === "done") this.done = event;
+    const node = this.nodes[event.index];
+    if (node && this.running.has(node)) {
+      node.after = id;
+      if (event.event === "stream") this.#append(node, node.healed && !node.pieces.length ? healFirst(node, event) : event);
+      if (event.event === "error") node.fault = event.error.message;
+      if (event.event === "stop") this.#stop(node, event);
+    }
+    this.listener.told(event);
+  }
+
+  #append(node, event) {
+    node.pieces.push(pieceOf(event));
+    const now = performance.now();
+    if (node.length === undefined) node.length = node.milliseconds = 0;
+    else node.milliseconds += now - (this.seen.get(node) ?? now);
+    this.seen.set(node, now);
+    node.length += event.tokens?.length ?? 0;
+    if (!atLength(node)) return this.listener.changed(node);
+    const kept = this.#end(node, endReason(node.reason));
+    Promise.resolve(kept).then(() => this.stop(node)).catch(() => {}); // it ends by itself, only later
+  }
+
+  #stop(node, event) {
+    if (node.endsAt !== undefined) {
+      cut(node, [...textOf(node)].slice(0, node.endsAt).join("").length);
+      return this.#end(node, endReason(node.reason));
+    }
+    if (event.finish_reason === "stop") dropTheEnd(node, event.stop_reason);
+    const { finish_reason, stop_reason } = event;
+    node.reason = { finish_reason, stop_reason };
+    node.follows = event.suffix_logprob;
+    this.#end(node, endReason(event, node.fault));
+  }
+
+  #endAll(end) {
+    for (const node of this.running) this.#end(node, end);
+  }
+
+  #end(node, end) {
+    node.end = end;
+    delete node.fault;
+    this.running.delete(node);
+    const kept = this.listener.ended(node);
+    this.listener.moved();
+    return kept;
+  }
+}
+
+// A piece of a text, of an event that tells of its token.
+export function pieceOf(event) {
+  const piece = { text: event.text, ids: event.isUnknown ? null : (event.tokens ?? []) };
+  if (event.top_logprobs) {
+    piece.p = Math.exp(event.logprob);
+    piece.top = event.top_logprobs.map((each) => ({ id: each.id, text: each.token, p: Math.exp(each.logprob) }));
+  }
+  return piece;
+}
+
+// The first event of an alternative whose prompt was healed. Its token begins with the text of the prompt's last one, and takes
+// its place; of what else could have been there, only what begins alike can be chosen.
+export function healFirst(node, event) {
+  const n = event.token?.includes("\ufffd") ? NaN : event.token?.length - event.text.length;
+  if (n === 0) {
+    node.healed = false; // nothing could be taken back
+    return event;
+  }
+  if (!(n > 0)) return { ...event, isUnknown: true, top_logprobs: undefined }; // without probabilities nobody knows what was
+  const top = event.top_logprobs?.filter((each) => each.token.startsWith(event.token.slice(0, n)));
+  return { ...event, top_logprobs: top?.map((each) => ({ ...each, token: each.token.slice(n) })) };
+}
+
+// What ended an alternative isn't part of its text, so what continues it mustn't have it either.
+function dropTheEnd(node, stopString) {
+  const last = node.pieces.at(-1);
+  if (!last) return;
+  if (stopString !== null) last.ids = null; // a token may be half text and half stop string
+  if (!last.ids) return;
+  if (last.ids.length === 1 && !last.text) node.pieces.pop();
+  else last.ids = last.ids.slice(0, -1);
+}
+
+function cut(node, length) {
+  shorten(node, length);
+  node.endsAt = [...textOf(node)].length; // as the server counts
+  node.reason = { finish_reason: "length", stop_reason: null };
+}
+
+// Cuts a node where it has got as long as it was to be. Returns whether it has.
+function atLength(node) {
+  const end = node.until ? endOf(textOf(node).slice(node.until.from), node.until) : -1;
+  if (end >= 0) cut(node, node.until.from + end);
+  return end >= 0;
+}
+
+// Has the nodes of a story end where they were to: untils has that by request. What has ended while no page was there to see it is cut
+// now, unless somebody has kept it as it is, or gone on from its end. Returns {untils, late}: those of what runs, and what was cut.
+export function applyLengthLimits(nodes, untils = {}) {
+  const isWanted = new Set(nodes.filter((node) => node.kept).map((node) => node.id).concat(nodes.map((node) => node.parent)));
+  const known = nodes.filter((node) => untils[node.request]);
+  for (const node of known) node.until ??= untils[node.request];
+  const isLate = (node) => node.end !== undefined && node.endsAt === undefined && !isWanted.has(node.id) && atLength(node);
+  const late = known.filter(isLate);
+  for (const node of late) node.end = endReason(node.reason);
+  const running = known.filter((node) => node.end === undefined);
+  return { untils: Object.fromEntries(running.map(({ request }) => [request, untils[request]])), late };
+}
+
+// Leaves so many letters of a node's text.
+export function shorten(node, length) {
+  let rest = length;
+  const k = node.pieces.findIndex(({ text }) => (rest -= text.length) <= 0);
+  node.pieces.length = k + 1;
+  const last = node.pieces[k];
+  if (rest < 0) Object.assign(last, { text: last.text.slice(0, rest), ids: null });
+}
+
+// Why an alternative has ended, in words.
+export function endReason({ finish_reason, stop_reason }, fault = "the server doesn't say why") {
+  if (finish_reason === "stop" && stop_reason === "suffix") return "ended where the rest follows best";
+  if (finish_reason === "stop") return stop_reason === null ? "came to its end" : `ended at ${JSON.stringify(stop_reason)}`;
+  if (finish_reason === "length") return "reached its length";
+  if (finish_reason === "error") return `failed: ${fault}`;
+  const reasons = { cancelled: "stopped", timeout: "took longer than the server allows", shutdown: "the server was stopped" };
+  return reasons[stop_reason] ?? "cut off";
+}

@@ -1,0 +1,120 @@
+// @ts-check
+// A lorebook: entries that the model is told of where their key words come up. Pure.
+//
+// An entry is {name, keys, also, never, text, always, off, depth}. `keys`, `also` and `never` are texts of key words with commas
+// between: one of `keys` must be there, one of `also` if there are some, and none of `never`. In a key with & all words must be
+// there. `always` needs no key, `off` is left out. `depth`: so many paragraphs before the end; null: behind the memory.
+
+import { isObject, isText } from "./validation.js";
+
+export const DEPTH = 3; // paragraphs before the end, where nobody says how many
+const LOOKED_AT = 3000; // letters before the cursor, in which keys are looked for
+
+// A letter of a word that ends where another kind of sign comes. Some scripts have no spaces between words.
+const LETTER = /[[\p{L}\p{N}]--[\p{sc=Han}\p{sc=Hiragana}\p{sc=Katakana}\p{sc=Thai}\p{sc=Lao}\p{sc=Khmer}\p{sc=Myanmar}]]/v;
+const isLetter = (sign) => LETTER.test(sign ?? "");
+
+const listed = (keys) => keys.split(/[,\n]/).map((key) => key.trim()).filter(Boolean);
+
+// Words to compare: capitals and line breaks are no matter.
+const plain = (text) => text.toLowerCase().replace(/\s+/g, " ");
+
+// Whether some words stand in a text, as whole words; both are plain.
+function occurs(words, text) {
+  const end = words.length;
+  for (let at = text.indexOf(words); at >= 0; at = text.indexOf(words, at + 1)) {
+    const isWithin = (k) => isLetter(text[k - 1]) && isLetter(text[k]);
+    if (!isWithin(at) && !isWithin(at + end)) return true;
+  }
+  return false;
+}
+
+const isThere = (key, text) => plain(key).split(" & ").every((words) => occurs(words.trim(), text));
+
+// The entries that the model is told of at the end of a text.
+export function matching(entries, text) {
+  const near = plain(text.slice(-LOOKED_AT));
+  const some = (keys) => listed(keys).some((key) => isThere(key, near));
+  const applies = ({ keys, also, never }) => some(keys) && (!listed(also).length || some(also)) && !some(never);
+  return entries.filter((entry) => !entry.off && entry.text.trim() && (entry.always || applies(entry)));
+}
+
+export const EMPTY_ENTRY = { name: "", keys: "", also: "", never: "", text: "", always: false, off: false, depth: null };
+
+const isEntry = (value) =>
+  isObject(value) && ["name", "keys", "also", "never", "text"].every((name) => isText(value[name])) &&
+  ["always", "off"].every((name) => typeof value[name] === "boolean") &&
+  (value.depth === null || (Number.isInteger(value.depth) && value.depth > 0));
+
+// Whether these are what stands beside a story: {memory, note, depth, lore}.
+export const isBackground = (value) =>
+  isObject(value) && isText(value.memory) && isText(value.note) && Number.isInteger(value.depth) && value.depth > 0 &&
+  Array.isArray(value.lore) && value.lore.every(isEntry);
+
+// What stands beside a story, of what was kept of it; what can't be read is left out.
+export function readBackground({ memory = "", note = "", depth = DEPTH, lore = [] } = {}) {
+  const all = { memory, note, depth, lore };
+  return isBackground(all) ? all : { memory: isText(memory) ? memory : "", note: "", depth: DEPTH, lore: [] };
+}
+
+// What other programs call where an entry goes: SillyTavern's numbers. Before or behind the author's note, and at a depth.
+const BEFORE_NOTE = 2;
+const BEHIND_NOTE = 3;
+const AT_DEPTH = 4;
+
+const isRegex = (key) => /^\/.+\/[a-z]*$/s.test(key);
+
+// What an entry may have that means nothing here: [what it's called, whether this one has it].
+/** @type {[string, (entry: any) => boolean][]} */
+const UNKNOWN = [
+  ["a probability", ({ probability, useProbability }) => useProbability !== false && probability < 100],
+  ["a group", ({ group }) => Boolean(group)],
+  ["sticky, cooldown or delay", ({ sticky, cooldown, delay }) => [sticky, cooldown, delay].some((count) => count > 0)],
+  ["a scan depth", ({ scanDepth }) => typeof scanDepth === "number"],
+  ["capitals that matter", ({ caseSensitive }) => caseSensitive === true],
+  ["an outlet", ({ position }) => position === 7],
+  ["keys that are regular expressions", (entry) => [entry.key, entry.keysecondary, entry.keyanti].flatMap(keysOf).some(isRegex)],
+  ["names in {{ }}", ({ content }) => /\{\{.*\}\}/.test(content)],
+];
+
+// The key words of a field, which is a list or a text with commas between. A text with a regular expression isn't divided.
+function keysOf(field) {
+  const keys = Array.isArray(field) ? field.filter(isText) : isText(field) ? (isRegex(field) ? [field] : field.split(",")) : [];
+  return keys.map((key) => key.trim()).filter(Boolean);
+}
+
+// The entries of a lorebook: SillyTavern's World Info, or KoboldAI's, which may be a part of a story. Returns {entries, ignored},
+// where `ignored` says in words what has no meaning here. Throws an Error in words.
+export function importLorebook(data) {
+  const list = isObject(data?.entries) ? Object.values(data.entries) : Array.isArray(data?.worldinfo) ? data.worldinfo : data;
+  if (!Array.isArray(list)) throw new Error("this file has neither the entries of a SillyTavern lorebook nor KoboldAI's worldinfo");
+  list.forEach((entry, k) => {
+    if (!isObject(entry) || !isText(entry.content)) throw new Error(`entry ${k + 1} in this file has no content that is a text`);
+  });
+  const sorted = list.toSorted((a, b) => (a.order ?? 0) - (b.order ?? 0)); // the last one is nearest to the end
+  const count = ([name, has]) => [name, list.filter(has).length];
+  const ignored = UNKNOWN.map(count).filter(([, times]) => times).map(([name, times]) => `${name} (${times})`);
+  return { entries: sorted.map(entryOf), ignored };
+}
+
+function entryOf(entry) {
+  const { key, keysecondary, keyanti, content, comment, constant, selective, selectiveLogic = 0, position, depth } = entry;
+  const words = (field) => keysOf(field).filter((each) => !isRegex(each));
+  const isSelective = selective !== false;
+  const second = isSelective ? words(keysecondary) : [];
+  const isAll = [1, 3].includes(selectiveLogic); // not all, and all
+  const joined = isAll ? second.join(" & ") : second.join(", ");
+  const isNever = [1, 2].includes(selectiveLogic); // not all, and not any
+  const anti = isSelective ? words(keyanti).join(", ") : "";
+  const late = position === AT_DEPTH ? Math.max(1, depth ?? AT_DEPTH) : [BEFORE_NOTE, BEHIND_NOTE].includes(position) ? DEPTH : null;
+  return {
+    name: isText(comment) ? comment : "",
+    keys: words(key).join(", "),
+    also: isNever ? "" : joined,
+    never: isNever ? joined : anti,
+    text: content,
+    always: constant === true,
+    off: entry.disable === true || entry.widisabled === true,
+    depth: late,
+  };
+}

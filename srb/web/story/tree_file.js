@@ -1,0 +1,57 @@
+// @ts-check
+// Stories in files: what one is made of, without what was only there to be looked at. Pure.
+
+import { isConversation } from "./conversation.js";
+import { isBackground } from "./lorebook.js";
+import { ROOT } from "./tree.js";
+import { checkNodes, isObject, isText, upgradeQuestions, withoutQuestions } from "./validation.js";
+
+// What a node has in a file as it is.
+const FIELDS = [
+  "id", "parent", "typed", "label", "name", "kept", "discarded", "batch", "created",
+  "order", "seed", "settings", "until", "length", "end", "whole", "healed", "stem", "follows", "behind", "passage", "marks",
+];
+
+const fieldsOf = (node) => Object.fromEntries(FIELDS.filter((name) => (node[name] ?? null) !== null).map((name) => [name, node[name]]));
+
+// A piece is [text, id or ids, probability].
+const pack = ({ text, ids, p }) => [text, ids?.length === 1 ? ids[0] : ids, ...(p === undefined ? [] : [Number(p.toPrecision(3))])];
+
+function unpack(piece) {
+  if (!Array.isArray(piece)) return piece;
+  const [text, ids, p] = piece;
+  return { text, ids: typeof ids === "number" ? [ids] : ids, ...(p === undefined ? {} : { p }) };
+}
+
+const isSet = ([, value]) => value !== "" && value !== false;
+
+// drafts: [place, text] of what was typed and isn't in the tree. about: what else the file says: model, title,
+// settings, what stands beside the story, and the conversation about it.
+export function exportTree(tree, drafts, { settings = {}, ...about } = {}) {
+  const nodes = [...tree.nodes.values()].map((node) => ({ ...fieldsOf(node), pieces: node.pieces.map(pack) }));
+  const set = Object.fromEntries(Object.entries(settings).filter(isSet));
+  const said = { ...about, settings: set, current: tree.current, drafts: Object.fromEntries(drafts) };
+  return { format: "srb-tree", version: 2, exported: new Date().toISOString(), ...said, nodes };
+}
+
+// The story of a file of any version: {title, current, drafts, nodes, beside, conversation, question}. Throws an Error in words.
+export function importTree(data) {
+  if (data?.format !== "srb-tree" || ![1, 2].includes(data.version) || !Array.isArray(data.nodes))
+    throw new Error("this file is not a tree that this page has exported");
+  const isPacked = (node) => data.version === 2 && Array.isArray(node?.pieces);
+  const read = data.nodes.map((node) => (isPacked(node) ? { ...node, pieces: node.pieces.map(unpack) } : node));
+  checkNodes(read);
+  const { title = "", current = ROOT, drafts: typed = {}, beside, conversation } = data;
+  if (!isText(title)) throw new Error("the title in this file is no text");
+  if (beside !== undefined && !isBackground(beside)) throw new Error("memory, note or lore in this file can't be read");
+  if (conversation !== undefined && !isConversation(conversation)) throw new Error("the conversation in this file can't be read");
+  const places = new Set([ROOT, ...read.map((node) => node.id)]);
+  if (!isObject(typed) || !Object.values(typed).every(isText)) throw new Error("a draft in this file is no text");
+  const { drafts, question } = withoutQuestions(Object.entries(typed));
+  if (!drafts.every(([place]) => places.has(place))) throw new Error("a draft in this file belongs to no text");
+  const nodes = read.map((node) => ({ ...fieldsOf(node), pieces: node.pieces }));
+  upgradeQuestions(nodes);
+  const { question: asked = question } = data;
+  if (!isText(asked)) throw new Error("the question in this file is no text");
+  return { title, current: places.has(current) ? current : ROOT, drafts, nodes, beside, conversation, question: asked };
+}

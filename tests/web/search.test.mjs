@@ -1,0 +1,40 @@
+// What is found in a story: find.js.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { markMatch, searchTree } from "../../srb/web/story/search.js";
+import { ROOT, Tree } from "../../srb/web/story/tree.js";
+
+const piece = (text) => ({ text, ids: null });
+const tree = new Tree([
+  { id: "a", parent: ROOT, typed: true, pieces: [piece("Ada lit")], behind: " the lamp. The end.", batch: 1, order: 0 },
+  { id: "b", parent: "a", kept: true, pieces: [piece(" the  Lamp,")], batch: 2, order: 0 },
+  { id: "c", parent: "a", pieces: [piece(" a fire.")], batch: 2, order: 1 },
+  { id: "d", parent: "a", discarded: true, pieces: [piece(" a LAMP (again).")], batch: 2, order: 2 },
+  { id: "e", parent: "b", typed: true, pieces: [piece(" and slept")], behind: " the lamp. The end.", batch: 3, order: 0 },
+  { id: "s", parent: "e", stem: true, pieces: [piece(" well")], batch: 4, order: 0 },
+  { id: "f", parent: "s", pieces: [piece(" until noon")], batch: 5, order: 0 },
+]);
+const found = (query, drafts = []) => searchTree(tree, drafts, query).map(({ id, kind }) => `${id} ${kind}`);
+
+test("what was kept, what wasn't, what was discarded, what stands behind a place and drafts are found", () => {
+  assert.deepEqual(found("lamp", [["c", "A lamplight"]]), ["c draft", "d discarded", "b kept", "a typed"]);
+  assert.deepEqual(found("FIRE"), ["c not kept"]);
+  assert.deepEqual([found(" "), found("nothing"), found("(again).")], [[], [], ["d discarded"]]);
+});
+
+test("also what begins before a node, with any space in it", () => {
+  assert.deepEqual(found("lit the lamp"), ["b kept"]);
+  assert.deepEqual(found("well until"), ["f not kept"]);
+  assert.deepEqual(found("Ada"), ["a typed"], "and it isn't found again in what goes on from there");
+});
+
+test("it is shown with what stands around it", () => {
+  assert.deepEqual(searchTree(tree, [], "fire"), [{ id: "c", kind: "not kept", before: "Ada lit a ", match: "fire", behind: "." }]);
+});
+
+test("what a server has found is marked where the words are, if it wrote them so", () => {
+  const snippet = " ... lit the\nLamp, and slept";
+  assert.deepEqual(markMatch(snippet, "the lamp, AND"), { before: " ... lit ", match: "the\nLamp, and", behind: " slept" });
+  assert.deepEqual(markMatch("die Straße nach Süden", "suden"), { before: "die Straße nach Süden", match: "", behind: "" });
+});
