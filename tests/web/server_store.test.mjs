@@ -13,7 +13,7 @@ globalThis.document = { querySelector: (selector) => (selector === "#error-text"
 globalThis.fetch = async (path, { method = "GET", body } = {}) => {
   if (method !== "GET" && server.isDown) throw new TypeError("no network");
   if (method === "PATCH") {
-    server.told.push(JSON.parse(body));
+    server.patches.push(JSON.parse(body));
     Object.assign(server.node, JSON.parse(body));
   }
   if (method === "GET" && path.endsWith("/nodes")) return new Response(server.events.map((event) => `data: ${JSON.stringify(event)}\n\n`).join(""));
@@ -23,7 +23,7 @@ globalThis.fetch = async (path, { method = "GET", body } = {}) => {
 };
 
 beforeEach(() => {
-  server = { node: { ...NODE }, told: [], isDown: false };
+  server = { node: { ...NODE }, patches: [], isDown: false };
   pages = { page: {}, drafts: [] };
   error = { textContent: "" };
 });
@@ -42,11 +42,11 @@ test("a mark that the server doesn't get is said, isn't forgotten, and is sent a
   server.isDown = true;
   node.kept = true;
   await store.save([node], { note: "n" }, []);
-  assert.match(error.textContent, /isn't kept yet.* The server can't be reached/);
+  assert.match(error.textContent, /isn't saved yet.* The server can't be reached/);
   assert.deepEqual([pages.page.note, pages.page.unsent], ["n", { 1: { kept: true, ends_at: null, notes: null } }]);
   server.isDown = false;
   await again();
-  assert.deepEqual(server.told, [{ kept: true }]);
+  assert.deepEqual(server.patches, [{ kept: true }]);
   assert.deepEqual(pages.page.unsent, {});
 });
 
@@ -81,7 +81,7 @@ test("what is taken back before the server knew of it is never sent", async () =
   await store.save([node], {}, []);
   server.isDown = false;
   await again();
-  assert.deepEqual(server.told, []);
+  assert.deepEqual(server.patches, []);
   assert.equal(store.unsent.size, 0);
 });
 
@@ -104,7 +104,7 @@ test("what stands beside the story is sent once, after what was typed; and what 
   assert.equal(typeof pages.page.unsent.root.context, "string");
   t.mock.timers.tick(1000);
   await new Promise(setImmediate);
-  assert.deepEqual(server.told, [{ context: MEMORY }]);
+  assert.deepEqual(server.patches, [{ context: MEMORY }]);
   assert.deepEqual(pages.page.unsent, {});
   const heard = [];
   const listener = { renamed: () => {}, beside: ({ memory }) => heard.push(memory), deleted: () => {} };
@@ -122,14 +122,14 @@ test("what the server didn't get beside the story isn't written over by what it 
   await store.save([], { beside: MEMORY }, []);
   t.mock.timers.tick(1000);
   await new Promise(setImmediate);
-  assert.match(error.textContent, /isn't kept yet/);
+  assert.match(error.textContent, /isn't saved yet/);
   Object.assign(server, { isDown: false, context: { memory: "of another device" } });
   const { store: later } = await open();
   assert.equal(later.page.beside.memory, MEMORY.memory);
   server.events = [{ event: "deleted" }];
   await later.watch({ deleted: () => {} });
   await new Promise(setImmediate);
-  assert.deepEqual(server.told, [{ context: MEMORY }]);
+  assert.deepEqual(server.patches, [{ context: MEMORY }]);
   assert.equal((await open()).store.page.beside.memory, "of another device");
 });
 

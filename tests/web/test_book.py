@@ -109,7 +109,7 @@ def test_a_book_is_written(
     address = URL or start_scripted(tmp_path / "stories.db").url
     story.open(address)
     if story.text:  # there is a book from another time
-        story.find("#open-shelf").click()
+        story.find("#open-stories").click()
         story.leave("#new")
     story.set(n=4, seed=7, **({"temperature": 0.7} if URL else {"max_tokens": 24}))
 
@@ -141,9 +141,9 @@ def test_a_book_is_written(
         story.swipe(-250)
         expect(second).to_be_in_viewport(ratio=0.99)
         story.word(second, 0).tap()
-    expect(story.find("#peek")).to_be_visible()
+    expect(story.find("#token-preview")).to_be_visible()
     hands.show("word")
-    hands.do("ArrowDown Enter", "#peek li:not(:has(.taken)) button >> nth=0")
+    hands.do("ArrowDown Enter", "#token-preview li:not(:has(.taken)) button >> nth=0")
     expect(story.find("#path button")).to_have_count(3)
     expect(story.cards).to_have_count(4)
     story.wait_done()
@@ -155,14 +155,14 @@ def test_a_book_is_written(
     hands.show("kept")
 
     # Go to the second chapter, and bridge from the first one to it. A model may have written headings of its own.
-    hands.do("Escape t", "#open-shelf")
+    hands.do("Escape t", "#open-stories")
     expect(chapters).to_have_count(text.count("\n# ") + 1)
     expect(story.find("#story-list [aria-current]")).to_have_text("The lamp")
     hands.show("chapters")
     hands.tab_to("#chapters li:nth-child(2) button", "Shift+Tab")
     if hands.has_keys:  # a finger's panel covered the text, and is closed
         hands.do("Escape t", "")
-    expect(story.find("#shelf")).to_be_hidden()
+    expect(story.find("#stories")).to_be_hidden()
     place = text.index("\n\n# The boat")
     hands.put_cursor(place)
     expect(story.find("#bridge")).to_be_enabled()
@@ -195,22 +195,22 @@ def test_a_book_is_written(
     expect(box).to_have_value(text)
 
     # See where that has been: the tree is drawn.
-    hands.do("Escape t", "#open-shelf")
+    hands.do("Escape t", "#open-stories")
     hands.do("p", "#draw")
     expect(story.find("#drawing .current text")).to_contain_text("Rewrite: At dusk")
     hands.show("drawn")
-    hands.do("Escape", "#shelf > .head button")
+    hands.do("Escape", "#stories > .head button")
 
     # Another word in place of one that the writer typed.
     at = text.index("knocked at the door")
     hands.do("e", "#story")
     hands.put_cursor(at)
-    expect(story.find("#others")).to_be_enabled()
-    hands.do("Control+.", "#others")
-    expect(story.find("#peek")).to_be_visible()
+    expect(story.find("#other-words")).to_be_enabled()
+    hands.do("Control+.", "#other-words")
+    expect(story.find("#token-preview")).to_be_visible()
     hands.show("words")
     hands.do("Escape", "#story")
-    expect(story.find("#peek")).to_be_hidden()
+    expect(story.find("#token-preview")).to_be_hidden()
     expect(story.find("#status")).to_have_text("")
     assert story.text == text
 
@@ -235,21 +235,21 @@ def test_a_book_is_written(
     with profile(browser, is_phone=hands.has_keys) as other:
         device = Hands(other, hands.name, has_keys=not hands.has_keys, count=hands.count)
         other.open(address)
-        other.find("#open-shelf").click()
+        other.find("#open-stories").click()
         other.leave("#new")
-        device.do("Escape t", "#open-shelf")
+        device.do("Escape t", "#open-stories")
         device.tab_to("#find", "Shift+Tab")
         other.page.keyboard.type(words)
-        device.do("Enter", "#find-elsewhere")
-        expect(other.find("#elsewhere a")).to_have_count(1)
-        other.find("#elsewhere").scroll_into_view_if_needed()
+        device.do("Enter", "#find-in-others")
+        expect(other.find("#other-stories a")).to_have_count(1)
+        other.find("#other-stories").scroll_into_view_if_needed()
         device.show("found")
-        other.leave("#elsewhere a")
+        other.leave("#other-stories a")
         expect(other.find("#story")).to_have_value(text)
         expect(other.cards).to_have_count(4)
         other.wait_done()
         device.show("elsewhere")
-        device.do("Escape t", "#open-shelf")
+        device.do("Escape t", "#open-stories")
         with other.page.expect_download() as download:
             device.tab_to("#markdown")
         exported = download.value.path().read_text()

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.web
 def test_mixed_is_one_request_with_a_style_for_each_alternative(story: Story) -> None:
     story.set(n=5, max_tokens=6, seed=7)
     with story.panel("options"):
-        expect(story.find("#style")).to_have_value("Server defaults")
+        expect(story.find("#style")).to_have_value("Default")
         story.reach("#style").select_option("Mixed")
     story.generate(PROMPT, cards=5)
-    expect(story.cards.locator(".title")).to_have_text(["Careful", "Usual", "Lively", "Wild", "Careful"])
+    expect(story.cards.locator(".title")).to_have_text(["Careful", "Default", "Lively", "Wild", "Careful"])
     story.pictures("mixed")
     story.reload()
     expect(story.find("#style")).to_have_value("Mixed")
@@ -34,7 +34,7 @@ def test_mixed_is_one_request_with_a_style_for_each_alternative(story: Story) ->
         story.unfold("min_p").fill("0.2")
         expect(story.find("#style")).to_have_value("Your own")
         story.find("#reset").click()
-        expect(story.find("#style")).to_have_value("Server defaults")
+        expect(story.find("#style")).to_have_value("Default")
 
 
 def test_a_style_of_ones_own_is_kept_for_all_stories_until_it_is_forgotten(story: Story) -> None:
@@ -46,7 +46,7 @@ def test_a_style_of_ones_own_is_kept_for_all_stories_until_it_is_forgotten(story
         dialog.accept(names.pop(0))
 
     story.page.on("dialog", answer)
-    style, keep, forget = (story.find(each) for each in ("#style", "#keep-style", "#forget-style"))
+    style, keep, forget = (story.find(each) for each in ("#style", "#save-style", "#delete-style"))
     with story.panel("options"):
         story.reach("#style")
         expect(keep).to_be_hidden()
@@ -70,7 +70,7 @@ def test_a_style_of_ones_own_is_kept_for_all_stories_until_it_is_forgotten(story
         # A browser that keeps nothing says so.
         story.page.evaluate("() => void (Storage.prototype.setItem = () => { throw new Error('not allowed here') })")
         keep.click()
-        expect(story.find("#error")).to_contain_text("This browser keeps no styles: not allowed here")
+        expect(story.find("#error")).to_contain_text("This browser doesn't store styles: not allowed here")
         expect(style).to_have_value("Your own")
 
 
@@ -92,7 +92,7 @@ def test_more_like_one_begin_as_it_does_and_are_drawn_as_it_was(story: Story) ->
         sent = json.loads(asked.value.post_data or "")
         assert (sent["temperature"], len(sent["branches"])) == (0.7, 3)
     first = story.cards.filter(has_text="Like alternative 2").first
-    begun = first.locator(".begun").inner_text()
+    begun = first.locator(".stem-text").inner_text()
     assert begun
     assert like.strip().startswith(begun)
     assert bytes(sent["prompt"]).decode() == (PROMPT + like)[: (PROMPT + like).index(begun, len(PROMPT)) + len(begun)]
@@ -114,7 +114,7 @@ def test_more_like_one_begin_as_it_does_and_are_drawn_as_it_was(story: Story) ->
     expect(story.cards).to_have_count(8)
     story.reload()
     expect(story.cards).to_have_count(8)
-    expect(story.cards.first.locator(".begun")).to_have_text(begun)
+    expect(story.cards.first.locator(".stem-text")).to_have_text(begun)
 
 
 def test_more_like_one_is_there_on_another_device_too(
@@ -129,7 +129,7 @@ def test_more_like_one_is_there_on_another_device_too(
     expect(story.cards).to_have_count(4)
     story.wait_done()
     like = story.cards.filter(has_text="Like alternative 2").first
-    begun, said = like.locator(".begun").inner_text(), story.said(like)
+    begun, said = like.locator(".stem-text").inner_text(), story.said(like)
 
     def begins(asked: Request) -> dict[str, Any]:
         """What was asked for goes on from this node."""
@@ -157,22 +157,22 @@ def test_more_like_one_is_there_on_another_device_too(
 def test_shades_and_probabilities_come_on_demand(story: Story) -> None:
     story.set(n=1, max_tokens=12, seed=1)
     story.generate(PROMPT, cards=1)
-    chance = story.find("#peek li span").first
+    chance = story.find("#token-preview li span").first
 
     def look() -> Locator:
         story.cards.first.locator(".title").hover()
-        expect(story.find("#peek")).to_be_hidden()
+        expect(story.find("#token-preview")).to_be_hidden()
         story.word(story.cards.first).hover()
-        expect(story.find("#peek")).to_be_visible()
+        expect(story.find("#token-preview")).to_be_visible()
         return chance
 
     expect(look()).to_have_text("")
-    expect(story.find("#peek p")).to_contain_text("Instead of ")
+    expect(story.find("#token-preview p")).to_contain_text("Instead of ")
     story.page.keyboard.press("Escape")
     story.page.keyboard.press("l")
     expect(story.find("#shades")).to_be_checked()
     expect(look()).to_contain_text("%")
-    expect(story.find("#peek p")).to_contain_text(" had ")
+    expect(story.find("#token-preview p")).to_contain_text(" had ")
 
 
 def test_an_alternative_is_kept_up_to_a_word(story: Story) -> None:
@@ -180,12 +180,12 @@ def test_an_alternative_is_kept_up_to_a_word(story: Story) -> None:
     story.generate(PROMPT, cards=1)
     said = story.said(story.cards.first)
     story.word(story.cards.first).hover()
-    expect(story.find("#peek")).to_be_visible()
-    bar, menu = story.find("#bar").bounding_box(), story.find("#peek").bounding_box()
+    expect(story.find("#token-preview")).to_be_visible()
+    bar, menu = story.find("#bar").bounding_box(), story.find("#token-preview").bounding_box()
     assert bar
     assert menu
     assert bar["y"] + bar["height"] <= menu["y"] or menu["y"] + menu["height"] <= bar["y"]
-    story.find("#peek .up-to").click()
+    story.find("#token-preview .up-to").click()
     expect(story.cards).to_have_count(0)
     kept = story.text
     assert len(PROMPT) < len(kept) < len(PROMPT + said)

@@ -14,7 +14,7 @@ def explore(story: Story) -> None:
     """Opens the tree, and waits until all of it is there."""
     story.find("#story").fill(PROMPT)
     story.find("#explore").click()
-    expect(story.find("#explorer .told")).to_contain_text("continuations")
+    expect(story.find("#explorer .status-line")).to_contain_text("continuations")
 
 
 def chosen(story: Story) -> str:
@@ -60,7 +60,7 @@ def test_it_is_walked_by_hand_and_goes_on_to_where_the_model_hesitates(story: St
     explore(story)
     shorter = chosen(story)
     story.find("#explore-runs").check()
-    expect(story.find("#explorer .told")).to_contain_text("continuations")
+    expect(story.find("#explorer .status-line")).to_contain_text("continuations")
     second = story.find(".explored > li > div").nth(1)
     second.click()
     text = chosen(story)
@@ -87,7 +87,7 @@ def test_closing_it_ends_the_request_and_changes_nothing(story: Story, server: S
     story.generate(PROMPT, cards=8)  # so that the text is read
     server.hold_after(3)
     story.find("#explore").click()
-    expect(story.find("#explorer .told")).to_have_text("Looking ahead …")
+    expect(story.find("#explorer .status-line")).to_have_text("Looking ahead …")
     expect(story.find(".explored [role=treeitem]").first).to_be_visible()
     with story.page.expect_event("requestfailed", lambda each: each.url.endswith("/explore")):
         story.page.keyboard.press("Escape")

@@ -98,10 +98,10 @@ def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp
     word = second.locator("[data-k]").nth(1)
     expect(word).to_be_focused()
     keyboard.press("Enter")
-    expect(story.find("#peek button").first).to_be_focused()
+    expect(story.find("#token-preview button").first).to_be_focused()
     story.screenshot("hour-4-a-word")
     keyboard.press("Escape")
-    expect(story.find("#peek")).to_be_hidden()
+    expect(story.find("#token-preview")).to_be_hidden()
     expect(word).to_be_focused()
     keyboard.press("Enter")
     keyboard.press("ArrowDown")
@@ -237,7 +237,7 @@ def test_a_space_at_the_end_does_no_harm(blank: Story, server: Server) -> None:
     assert sum(text[0].isdigit() for text in said) < 2
     first = story.cards.first
     first.locator("[data-k]").first.click()
-    choice = story.find("#peek button:not(.taken)").nth(1)
+    choice = story.find("#token-preview button:not(.taken)").nth(1)
     chosen = (choice.text_content() or "").split()[0]
     assert not chosen.startswith("␣")
     with story.page.expect_request(lambda each: '"seed"' in (each.post_data or "")) as asked:

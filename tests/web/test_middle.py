@@ -57,7 +57,7 @@ def test_alternatives_come_at_the_cursor_and_what_is_behind_stays(
     story.wait_done()
     expect(box).to_have_value(BEFORE + BEHIND)
     assert cursor(story) == len(BEFORE)
-    expect(story.find("#where")).to_have_text("Behind “The keeper slept.”, before “He woke at dawn.”")
+    expect(story.find("#where")).to_have_text("After “The keeper slept.”, before “He woke at dawn.”")
 
     # What is changed further behind meanwhile goes along; the cursor is behind what was kept.
     put_cursor(story, len(BEFORE + BEHIND))
@@ -107,7 +107,7 @@ def test_alternatives_come_at_the_cursor_and_what_is_behind_stays(
         again.wait_ready()
         expect(again.find("#story")).to_have_value(story.text)
         again.page.close()
-    with story.panel("shelf"), story.page.expect_download() as download:
+    with story.panel("stories"), story.page.expect_download() as download:
         story.find("#export").click()
     nodes = json.loads(download.value.path().read_text())["nodes"]
     assert [node.get("behind") for node in nodes if node.get("typed")] == [
@@ -188,7 +188,7 @@ def test_a_bridge_leads_to_what_is_behind_and_the_best_one_is_first(
     body = json.loads(asked.value.post_data or "")
     assert (body["suffix"], body["n"]) == (" " + BEHIND, 3)
     assert ("node" in body) == is_shared
-    expect(story.find(".follows").first).to_have_text("the rest follows best")
+    expect(story.find(".follows").first).to_have_text("fits the rest best")
     marks = story.find(".follows").all_text_contents()
     assert all(each.startswith("the rest ") for each in marks)
     if not is_shared:
@@ -207,7 +207,7 @@ def test_a_bridge_leads_to_what_is_behind_and_the_best_one_is_first(
     story.reach("#unseen").check()
     put_cursor(story, len(BEFORE))
     keyboard.press("Control+Alt+Enter")
-    expect(story.find("#error")).to_contain_text("New openings only doesn't go with Bridge.")
+    expect(story.find("#error")).to_contain_text("New openings only can't be combined with Bridge.")
 
 
 def test_who_wrote_what_is_tinted_and_lasts(story: Story) -> None:
@@ -241,7 +241,7 @@ def test_who_wrote_what_is_tinted_and_lasts(story: Story) -> None:
     found = [sorted(set("".join(each))) for each in story.page.evaluate(tints)]
     assert found == [sorted(set("".join(each))) for each in tinted]
     story.pictures("tints")
-    colour = """() => getComputedStyle(document.querySelector(".behind > div"), "::highlight(model)").backgroundColor"""
+    colour = """() => getComputedStyle(document.querySelector(".mirror > div"), "::highlight(model)").backgroundColor"""
     shown = story.page.evaluate(colour)
     keyboard.press("Escape")
     keyboard.press("w")
@@ -256,28 +256,28 @@ def test_another_word_is_chosen_in_the_text(blank: Story, server: Scripted) -> N
     begin(story, server, n=2, max_tokens=8, seed=1)
     put_cursor(story, len("The keep"))
     keyboard.press("Control+.")
-    expect(story.find("#peek")).to_contain_text("Instead of keeper:")
-    expect(story.find("#peek button").first).to_be_focused()
+    expect(story.find("#token-preview")).to_contain_text("Instead of keeper:")
+    expect(story.find("#token-preview button").first).to_be_focused()
     story.picture("others")
     keyboard.press("Escape")
-    expect(story.find("#peek")).to_be_hidden()
+    expect(story.find("#token-preview")).to_be_hidden()
     expect(box).to_be_focused()
     assert cursor(story) == len("The keep")
 
     # A letter is never lost in the list.
     keyboard.press("Control+.")
-    expect(story.find("#peek")).to_be_visible()
+    expect(story.find("#token-preview")).to_be_visible()
     keyboard.type("!x")
-    expect(story.find("#peek")).to_be_hidden()
+    expect(story.find("#token-preview")).to_be_hidden()
     expect(box).to_have_value("The keep!xer slept. " + BEHIND)
     keyboard.press("Control+Z")
     expect(box).to_have_value(BEFORE + BEHIND)
 
     story.page.set_viewport_size(PHONE)
     put_cursor(story, len("The keeper"))
-    story.find("#others").click()
-    expect(story.find("#peek")).to_be_in_viewport(ratio=1)
-    choice = story.find("#peek button").nth(1)
+    story.find("#other-words").click()
+    expect(story.find("#token-preview")).to_be_in_viewport(ratio=1)
+    choice = story.find("#token-preview button").nth(1)
     said = (choice.text_content() or "").strip()
     choice.click()
     expect(story.cards).to_have_count(2)

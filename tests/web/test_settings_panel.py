@@ -64,7 +64,7 @@ def test_they_are_set_with_the_keyboard_on_a_phones_width_and_kept(story: Story)
     keyboard.press("Home")
     for _ in range(3):
         keyboard.press("ArrowRight")
-    for group in ("More", "Keep away"):
+    for group in ("More", "Guidance"):
         story.find("summary", has_text=group).focus()
         keyboard.press("Enter")
     keyboard.press("Tab")
@@ -104,8 +104,8 @@ def test_it_opens_with_what_a_writer_changes(story: Story, window: ViewportSize)
         "(all) => all.map((each) => each.labels?.[0]?.textContent ?? each.ariaLabel ?? each.textContent.trim())"
     )
     first = names[: names.index("More")]
-    settings = ["Length", "Length in", "Alternatives", "Temperature", "Variety", "Banned phrases", "Memory"]
-    assert first == ["Close", "Find a setting", *settings]
+    settings = ["Length", "Unit of length", "Alternatives", "Temperature", "Variety", "Banned phrases", "Memory"]
+    assert first == ["Close", "Search settings", *settings]
     assert len(first) <= 10
     assert names[len(first) :] == ["More", "For engineers", "Reset all settings"]
     least = 32 if window == DESK else 40
@@ -132,13 +132,13 @@ def test_what_an_earlier_page_has_kept_applies_and_is_shown_as_changed(story: St
     kept |= {"top_k": "30", "ignore_eos": True, "banned_tokens": "113", "guidance_scale": "1", "gone": "0.4"}
     kept |= {"unseen": False, "shades": True, "tints": True, "mixed": False}
     story.page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
-    story.page.goto(server.url + "/web/icon.svg")  # away from the page, which would keep its own on leaving
+    story.page.goto(server.url + "/web/app/icon.svg")  # away from the page, which would keep its own on leaving
     story.page.evaluate(KEEP, [kept, {"Slow": {"temperature": "0.3", "gone": "0.4"}}])
     story.open(server.url)
     with story.panel("options"):
         assert changed(story) == {"More": "3 changed", "For engineers": "1 changed"}
         story.find("summary", has_text="More").click()
-        groups = {"Word choice": "1 changed", "Endings": "1 changed", "Display": "1 changed"}
+        groups = {"Sampling": "1 changed", "Endings": "1 changed", "Display": "1 changed"}
         assert changed(story) == {"More": "3 changed", **groups, "For engineers": "1 changed"}
         expect(story.find("#style")).to_have_value("Your own")
         story.picture("changed", axe=True)
@@ -163,7 +163,7 @@ def test_the_memory_is_in_the_settings_too(story: Story) -> None:
         story.find("#setting-memory").fill("Ada is ninety.")
         story.find("#reset").click()
     story.reload()
-    with story.panel("seen"):
+    with story.panel("model-view"):
         expect(story.find("#prompt p").first).to_have_text("Ada is ninety.")
         expect(story.find("#memory")).to_have_value("Ada is ninety.")
         story.find("#memory").fill("Ada limps.")
@@ -174,15 +174,15 @@ def test_a_setting_is_found_whichever_group_has_it(story: Story) -> None:
     with story.panel("options"):
         find, rows = story.find("#find-setting"), story.find("#options .setting:visible")
         find.fill("DRY multi")  # what the API calls it
-        expect(rows.locator("label")).to_have_text(["No loops"])
+        expect(rows.locator("label")).to_have_text(["DRY multiplier"])
         find.fill("nonsense out")  # what is said of it
-        expect(rows.locator("label")).to_have_text(["Minimum probability"])
+        expect(rows.locator("label")).to_have_text(["Min P"])
         find.fill("repetition")  # its group
         expect(story.find("#found-settings")).to_contain_text(" settings")
         story.find("#setting-repeat_penalty").fill("1.1")
         story.picture("found", axe=True)
         find.fill("no such thing")
-        expect(story.find("#found-settings")).to_have_text("No setting has these words.")
+        expect(story.find("#found-settings")).to_have_text("No settings found.")
         expect(rows).to_have_count(0)
         find.fill("")
         expect(story.find("#setting-repeat_penalty")).to_be_hidden()
@@ -207,7 +207,7 @@ def test_a_style_sets_what_belongs_together_and_reset_takes_all_back(story: Stor
         assert changed(story) == {"More": "4 changed", "Compare": "1 changed", "Display": "2 changed"}
         story.find("#reset").click()
         assert changed(story) == {}
-        expect(story.find("#style")).to_have_value("Server defaults")
+        expect(story.find("#style")).to_have_value("Default")
         expect(story.find("#compare-name")).to_be_hidden()
         expect(story.find("output[for=text-size]")).to_have_text("100 %")
     for name in ("temperature", "min_p", "max_tokens"):

@@ -83,7 +83,7 @@ def test_thirty_keys_at_each_step(
     expect(cards).to_have_count(2)
     expect(cards.first.locator("[value=keep]")).to_be_enabled()
     story.word(cards.first).hover()
-    expect(story.find("#peek")).to_be_visible()
+    expect(story.find("#token-preview")).to_be_visible()
     typist.write("look at a word")
 
     # On an alternative, letters are commands, which change no text: "e" goes there.
@@ -97,7 +97,7 @@ def test_thirty_keys_at_each_step(
     for key in ("Escape", "ArrowRight", "Enter", "Enter"):
         keyboard.press(key)
     typed = typist.write("fork, until it's there")
-    expect(story.find("#peek")).to_be_hidden()
+    expect(story.find("#token-preview")).to_be_hidden()
     assert len(held) == 1
     is_held.clear()
     held.pop().continue_()
@@ -121,7 +121,7 @@ def test_thirty_keys_at_each_step(
     typist.write("chapters", len("# The lamp"))
     story.find("#markdown").focus()
     typist.write("a button of a panel", len("# The lamp") + 30)
-    story.find("#shelf > .head button").click()
+    story.find("#stories > .head button").click()
 
     # Bridge.
     place = story.text.index("\n\n# The boat")
@@ -157,7 +157,7 @@ def test_thirty_keys_at_each_step(
     typist.write("undo")
 
     # Export has all; after a reload, and on another device, one writes on.
-    story.find("#open-shelf").click()
+    story.find("#open-stories").click()
     with page.expect_download() as download:
         story.find("#markdown").click()
     assert download.value.path().read_text() == story.text + "\n"

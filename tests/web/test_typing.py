@@ -133,7 +133,7 @@ def test_what_differs_from_what_was_drawn_is_the_writers(start_scripted: Start, 
     keyboard.type("Suddenly a gull")
     kept += "Suddenly a gull"
     expect(story.find("#story")).to_have_value(kept)
-    with story.panel("seen"):
+    with story.panel("model-view"):
         story.find("#memory").fill("Ada is ninety.")
     with story.panel("ask"):
         keyboard.type("Who?")
@@ -146,11 +146,11 @@ def test_what_differs_from_what_was_drawn_is_the_writers(start_scripted: Start, 
     assert after.find("#memory").input_value() == "Ada is ninety."
     assert after.find("#question").input_value() == "Who?"
     after.page.close()
-    with story.panel("shelf"):
+    with story.panel("stories"):
         story.pictures("drafts")
 
     # Both exports have what wasn't generated from yet.
-    story.find("#open-shelf").click()
+    story.find("#open-stories").click()
     for button, name in (("Export the tree", "story.json"), ("Export this path as Markdown", "story.md")):
         with story.page.expect_download() as download:
             story.page.get_by_role("button", name=button).click()
@@ -180,7 +180,7 @@ def test_what_differs_from_what_was_drawn_is_the_writers(start_scripted: Start, 
     story.leave("#undo")
     assert story.page.url == first
     expect(story.find("#story")).to_have_value(kept)
-    story.find("#open-shelf").click()
+    story.find("#open-stories").click()
     expect(story.find("#story-list li")).to_have_count(2)
     expect(story.find("#tree [role=treeitem]")).to_have_count(3)
 
@@ -195,11 +195,11 @@ def test_what_cannot_be_kept_is_said_and_tried_again(start_scripted: Start, blan
         }"""
     )
     story.page.keyboard.type("Once")
-    expect(story.find("#error")).to_contain_text("What you wrote last isn't kept yet.")
-    expect(story.find("#error")).to_contain_text("The reason: the disk is full")
+    expect(story.find("#error")).to_contain_text("What you wrote last isn't saved yet.")
+    expect(story.find("#error")).to_contain_text("Reason: the disk is full")
     story.page.evaluate("() => (IDBObjectStore.prototype.put = window.put) && null")
     expect(story.find("#error")).to_be_hidden()
-    expect(story.find("#status")).to_have_text("Now it is kept.")
+    expect(story.find("#status")).to_have_text("Saved.")
     story.reload()
     expect(story.find("#story")).to_have_value("Once")
 
@@ -224,11 +224,11 @@ def test_what_was_typed_moves_to_the_server_with_its_story(start_scripted: Start
     story.press(story.cards.first, "Keep")
     keyboard.type(" Suddenly a gull")
     kept = story.text
-    with story.panel("seen"):
+    with story.panel("model-view"):
         story.find("#memory").fill("Ada is ninety.")
     with story.panel("ask"):
         keyboard.type("Who?")
-    story.find("#open-shelf").click()
+    story.find("#open-stories").click()
     story.leave("#new")
     keyboard.type("Nothing but a draft")
     story.page.unroute("**/health")
@@ -240,11 +240,11 @@ def test_what_was_typed_moves_to_the_server_with_its_story(start_scripted: Start
     story.find("#key-input").fill("sk-1")
     keyboard.press("Enter")
     story.wait_ready()
-    story.find("#open-shelf").click()
+    story.find("#open-stories").click()
     story.leave("#move")
     texts, path = [], []
     for each in range(3):
-        story.find("#open-shelf").click()
+        story.find("#open-stories").click()
         expect(story.find("#story-list li")).to_have_count(3)
         if each:
             story.leave(f"#story-list li:nth-child({each + 1}) a")

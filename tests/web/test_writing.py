@@ -43,7 +43,7 @@ def test_eight_alternatives_are_in_sight_and_one_is_stopped(story: Story, server
     story.page.evaluate(WATCH)
     expect(story.find("[data-k]:hover")).to_be_attached()
     story.page.wait_for_timeout(150)  # longer than a pointer has to rest on a word
-    expect(story.find("#peek")).to_be_hidden()  # nobody has pointed at a word
+    expect(story.find("#token-preview")).to_be_hidden()  # nobody has pointed at a word
     boxes = [each.bounding_box() for each in story.cards.all()]
     assert all(box and box["y"] + box["height"] <= 900 for box in boxes)
     with story.page.expect_response("**/choices/0"):
@@ -110,7 +110,7 @@ def test_another_token_begins_new_alternatives_there(story: Story, server: Scrip
     said = story.cards.first.locator("[data-k]").evaluate_all(each)
     begins = "".join(text for k, text in said if k < place)
     token.hover()
-    peek = story.find("#peek")
+    peek = story.find("#token-preview")
     expect(peek.locator("li button")).to_have_count(8)
     other = peek.locator("li button:not(.taken)").first
     chosen = (other.text_content() or "").rsplit(" ", 2)[0].replace("␣", " ").replace("⏎", "\n")
@@ -129,7 +129,7 @@ def test_the_story_grows_and_is_there_after_a_reload(story: Story) -> None:
     story.press(story.cards.nth(1), "Keep")
     expect(story.find("#story")).to_have_value(PROMPT + kept)
     assert story.page.evaluate("[...CSS.highlights.get('fresh')].join('\\n')") == kept  # shown as new
-    expect(story.find(".behind > :last-child")).to_be_in_viewport()
+    expect(story.find(".mirror > :last-child")).to_be_in_viewport()
     story.generate(cards=2)
     said = [story.said(card) for card in story.cards.all()]
     story.find("#story").press("Control+End")  # what was said may have several lines
@@ -155,7 +155,7 @@ def test_the_tree_is_exported_and_imported(story: Story, tmp_path: Path, server:
     story.generate(PROMPT, cards=2)
     story.press(story.cards.first, "Keep")
     text = story.text
-    story.find("#open-shelf").click()
+    story.find("#open-stories").click()
     for button, name in (("Export the tree", "story.json"), ("Export this path as Markdown", "story.md")):
         with story.page.expect_download() as download:
             story.page.get_by_role("button", name=button).click()
@@ -165,9 +165,9 @@ def test_the_tree_is_exported_and_imported(story: Story, tmp_path: Path, server:
     story.page.on("dialog", lambda dialog: dialog.accept())
     full = story.page.evaluate(STORED)
     assert (tmp_path / "story.json").stat().st_size < full / 5  # less than a tenth of a longer story
-    story.leave("#forget")
+    story.leave("#delete-story")
     expect(story.find("#story")).to_have_value("")
-    story.find("#open-shelf").click()
+    story.find("#open-stories").click()
     expect(story.find("#story-list li")).to_have_count(1)
     story.find("#import").set_input_files(tmp_path / "story.json")
     expect(story.find("#story")).to_have_value(text)
@@ -222,7 +222,7 @@ def test_two_texts_are_compared(story: Story) -> None:
 
 def test_errors_are_in_words(story: Story) -> None:
     story.find("#generate").click()
-    expect(story.find("#error")).to_contain_text("Write how it begins.")
+    expect(story.find("#error")).to_contain_text("Write how the story begins.")
     story.set(n=99)
     story.find("#story").fill(PROMPT)
     story.find("#generate").click()
@@ -306,7 +306,7 @@ def test_what_a_server_has_lost_keeps_what_has_arrived(blank: Story, start_scrip
     blank.pictures("lost")
     blank.find("#stop").click()
     expect(blank.cards.first.locator(".facts")).to_contain_text("connection was lost")
-    expect(blank.find("#status")).to_have_text("The connection was lost. What had arrived is here.")
+    expect(blank.find("#status")).to_have_text("The connection was lost. The text that arrived is here.")
     said = blank.said(blank.cards.first)
     blank.press(blank.cards.first, "Keep")
     expect(blank.find("#story")).to_have_value(PROMPT + said)
@@ -338,19 +338,19 @@ def test_every_state_can_be_read_by_all_and_fits(story: Story) -> None:
     story.generate(PROMPT, cards=8)
     story.pictures("alternatives")
     story.find("#explore").click()
-    expect(story.find("#explorer .told")).to_contain_text("continuations")
+    expect(story.find("#explorer .status-line")).to_contain_text("continuations")
     story.pictures("explorer", axe=True)
     story.page.keyboard.press("Escape")
     story.set(n=32, max_tokens=12)
     story.generate(cards=40)
     story.pictures("32-alternatives")
-    for button in ("#open-shelf", "#open-options"):
+    for button in ("#open-stories", "#open-options"):
         story.find(button).click()
     story.find(".panel details").evaluate_all("(all) => all.forEach((each) => (each.open = true))")
     story.find("#naming").click()
     story.find("#compare-what").select_option("prompts")
     story.word(story.cards.first).hover()
-    expect(story.find("#peek")).to_be_visible()
+    expect(story.find("#token-preview")).to_be_visible()
     story.pictures("panels", axe=True)
 
 
@@ -374,19 +374,19 @@ def test_it_fits_a_phone(story: Story, server: Scripted) -> None:
     expect(first).not_to_be_in_viewport()
     expect(second.get_by_role("button", name="Keep", exact=True)).to_be_visible()
     story.word(second, 25).click()  # at the right
-    assert_inside(story, "#peek")
-    word, peek = box(story, ".looked-at"), box(story, "#peek")
+    assert_inside(story, "#token-preview")
+    word, peek = box(story, ".looked-at"), box(story, "#token-preview")
     assert word["y"] + word["height"] <= peek["y"]
     assert peek["y"] + peek["height"] == 740
     story.picture("phone", axe=True)
     story.find(".title").nth(1).click()
-    expect(story.find("#peek")).to_be_hidden()
+    expect(story.find("#token-preview")).to_be_hidden()
     story.word(second).click()
     story.swipe(250)
-    expect(story.find("#peek")).to_be_hidden()
+    expect(story.find("#token-preview")).to_be_hidden()
     expect(first).to_be_in_viewport(ratio=0.99)
     story.find("#explore").click()
-    expect(story.find("#explorer .told")).to_contain_text("continuations")
+    expect(story.find("#explorer .status-line")).to_contain_text("continuations")
     story.page.keyboard.press("End")
     assert_inside(story, "#explorer")
     expect(story.find("#explorer .take")).to_be_in_viewport(ratio=1)

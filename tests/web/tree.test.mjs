@@ -96,7 +96,7 @@ test("a conversation that an older page has in the tree is read as a text, witho
 
 test("another word goes on from its token, if that begins where the text before it ends", () => {
   const choice = { id: 9, text: " sea", p: 0.4 };
-  const [whole, part] = [false, true].map((isPart) => tree.add(tree.begun(said, choice, isPart)).id);
+  const [whole, part] = [false, true].map((isPart) => tree.add(tree.chosen(said, choice, isPart)).id);
   assert.deepEqual(tree.prompt(whole), [...tree.prompt(said), 9]);
   assert.equal(tree.prompt(part), `${tree.text(said)} sea`);
 });

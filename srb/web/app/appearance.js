@@ -14,7 +14,7 @@ export function listenToAppearance(size, width) {
     style.setProperty("--size", String(size.value / 100));
     style.setProperty("--measure", `${(width.value * WIDEST).toFixed(1)}ch`);
     size.previousElementSibling.value = `${size.value} %`;
-    width.previousElementSibling.value = `${width.value} letters`;
+    width.previousElementSibling.value = `${width.value} characters`;
   };
   const values = loadLocal(KEY);
   size.value = values.size ?? size.defaultValue;

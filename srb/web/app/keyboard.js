@@ -30,7 +30,7 @@ function discard() {
 
 // A letter takes back what was done, but not what was typed: whoever means to write there would lose that.
 function again(button) {
-  if (button.dataset.kind === "text") return showStatus(`In your text, ${button.title} does this with what you typed.`);
+  if (button.dataset.kind === "text") return showStatus(`This was typed. Press ${button.title} in your text to undo or redo it.`);
   press(button);
 }
 
@@ -40,36 +40,36 @@ const keep = (number) => press(texts()[number - 1]?.closest(".card").querySelect
 const KEYS = [
   ["123456789", "1 … 9", "keep that alternative", (key) => keep(Number(key))],
   ["j", "J", "go to the next alternative", () => walk(1)],
-  ["k", "K", "go to the one before", () => walk(-1)],
+  ["k", "K", "go to the previous one", () => walk(-1)],
   ["m", "M", "more like this one", () => act("more")],
-  ["f", "F", "favourite: make this one a bookmark, or none", () => act("favourite")],
+  ["f", "F", "add or remove a bookmark", () => act("favourite")],
   ["c", "C", "continue this one", () => act("continue")],
   ["d", "D", "discard this one", discard],
   ["e", "E", "edit the text", () => find("#story").focus()],
   ["g", "G", "generate", () => press(find("#generate"))],
-  ["b", "B", "bridge: lead to what stands behind the cursor", () => press(find("#bridge"))],
+  ["b", "B", "bridge: lead to the text after the cursor", () => press(find("#bridge"))],
   ["s", "S", "stop", () => press(find("#stop"))],
-  ["u", "U", "undo, but not what was typed", () => again(find("#undo"))],
-  ["r", "R", "redo, but not what was typed", () => again(find("#redo"))],
-  ["w", "W", "who wrote what: tints, or none", () => press(find("#tints"))],
-  ["l", "L", "how sure the model was: shades, or none", () => press(find("#shades"))],
+  ["u", "U", "undo, except typing", () => again(find("#undo"))],
+  ["r", "R", "redo, except typing", () => again(find("#redo"))],
+  ["w", "W", "show or hide who wrote what", () => press(find("#tints"))],
+  ["l", "L", "show or hide probabilities", () => press(find("#shades"))],
   ["a", "A", "ask an editor about your text", () => press(find("#open-ask"))],
-  ["o", "O", "only the text; Esc shows all again", () => press(find("#focus"))],
-  ["x", "X", "explore what may come next", () => press(find("#explore"))],
-  ["v", "V", "what the model sees, with memory, note and lore", () => press(find("#open-seen"))],
-  ["t", "T", "the story and its tree", () => press(find("#open-shelf"))],
-  ["p", "P", "draw the tree that is open, or list it", () => press(find("#shelf[open] #draw"))],
+  ["o", "O", "focus on the text; Esc leaves", () => press(find("#focus"))],
+  ["x", "X", "explore likely continuations", () => press(find("#explore"))],
+  ["v", "V", "what the model sees, with memory, note and lore", () => press(find("#open-model-view"))],
+  ["t", "T", "the story and its tree", () => press(find("#open-stories"))],
+  ["p", "P", "show the tree as a drawing or a list", () => press(find("#stories[open] #draw"))],
   [",", ",", "the settings", () => press(find("#open-options"))],
-  ["?", "?", "these keys", () => press(find("#open-keys"))],
+  ["?", "?", "keyboard shortcuts", () => press(find("#open-keys"))],
 ];
 const OTHERS = [
-  ["Ctrl Enter", "generate, also while you write: where the cursor is"],
-  ["Ctrl Alt Enter", "bridge: lead to what stands behind the cursor"],
-  ["Ctrl Shift Enter", "rewrite the passage that is selected"],
-  ["Ctrl .", "other words in place of the one at the cursor"],
+  ["Ctrl Enter", "generate at the cursor, also while you write"],
+  ["Ctrl Alt Enter", "bridge: lead to the text after the cursor"],
+  ["Ctrl Shift Enter", "rewrite the selected passage"],
+  ["Ctrl .", "other words for the one at the cursor"],
   ["Ctrl Z, Ctrl Shift Z", "undo and redo, also while you write"],
-  ["Esc", "close what is open; else go to the first alternative, or to the path"],
-  ["← →", "in an alternative: look at its words, one by one; Enter goes into the list"],
+  ["Esc", "close what is open, or go to the first alternative or the path"],
+  ["← →", "in an alternative: move from word to word; Enter opens the list of other words"],
 ];
 
 export function listenToKeys(dialog) {
@@ -84,10 +84,10 @@ export function listenToKeys(dialog) {
     if (isOther || event.defaultPrevented || find("dialog:modal")) return;
     const target = /** @type {Element} */ (event.target);
     const isThere = target.closest(PLACES);
-    const isFree = !isThere && !target.closest("dialog, #peek");
+    const isFree = !isThere && !target.closest("dialog, #token-preview");
     // A letter comes to the text where it would be lost otherwise. A space scrolls there, or presses a button.
     const isTyped = event.key.length === 1 && event.key !== " ";
-    if (isTyped && !isThere && !target.closest(`#peek, ${FIELDS}`)) return find("#story").focus({ preventScroll: true });
+    if (isTyped && !isThere && !target.closest(`#token-preview, ${FIELDS}`)) return find("#story").focus({ preventScroll: true });
     if (event.key === "Escape" && isFree) (texts()[0] ?? find("#path [aria-current]")).focus();
     const found = KEYS.find(([keys]) => event.key.length === 1 && keys.includes(event.key.toLowerCase()));
     if (!found || !isThere) return;

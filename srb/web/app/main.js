@@ -48,11 +48,11 @@ const cardActions = (desk, writing) => ({
   discard: (node) => {
     desk.discard(node);
     if (isFocusLost()) find("#undo").focus();
-    showStatus("Discarded. Undo brings it back.");
+    showStatus("Discarded. Press Undo to bring it back.");
   },
 });
 
-function listen(desk, writing, shelf) {
+function listen(desk, writing, storyList) {
   const { story } = desk;
   const generate = safely(() => writing.generate());
   onClick("#generate", generate);
@@ -70,12 +70,12 @@ function listen(desk, writing, shelf) {
   for (const name of ["undo", "redo"]) onClick(`#${name}`, () => again(name));
   listenToUndo(story.box, again);
   onClick("#new", safely(async () => {
-    if (desk.tree.nodes.size || story.value || desk.store.isShared) return shelf.make("", undefined, leave);
+    if (desk.tree.nodes.size || story.value || desk.store.isShared) return storyList.make("", undefined, leave);
     writing.forget();
     story.focus();
   }));
   onClick("#export", () => {
-    const about = { model: find("#model").textContent, title: shelf.story.title, settings: desk.settings.values, beside: desk.background.values, ...desk.editorChat.values };
+    const about = { model: find("#model").textContent, title: storyList.story.title, settings: desk.settings.values, beside: desk.background.values, ...desk.editorChat.values };
     download("story.json", "application/json", JSON.stringify(exportTree(desk.tree, story.drafts.all, about)));
   });
   onClick("#markdown", () => {
@@ -85,9 +85,9 @@ function listen(desk, writing, shelf) {
     hideError();
     find("#generate").focus();
   });
-  onClick("#forget", safely(async () => {
+  onClick("#delete-story", safely(async () => {
     await writing.stopAll();
-    await shelf.remove(shelf.story);
+    await storyList.remove(storyList.story);
   }));
   for (const opening of document.querySelectorAll("#openings button"))
     opening.addEventListener("click", () => {
@@ -96,7 +96,7 @@ function listen(desk, writing, shelf) {
     });
   connectPanel(find("#open-options"), find("#options"), () => desk.settings.show());
   listenToSettingSearch(find("#options"));
-  connectPanel(find("#open-seen"), find("#seen"), () => desk.measure());
+  connectPanel(find("#open-model-view"), find("#model-view"), () => desk.measure());
   connectPanel(find("#open-ask"), find("#ask"));
   find("#shades").addEventListener("change", () => desk.cards.show());
   onClick("#reset", () => desk.settings.reset());
@@ -105,17 +105,17 @@ function listen(desk, writing, shelf) {
   listenToFocusMode(find("#focus"), story);
   listenToKeys(find("#keys"));
   keepFocus(story.box, find("main"));
-  connectPanel(find("#open-shelf"), find("#shelf"), safely(() => {
+  connectPanel(find("#open-stories"), find("#stories"), safely(() => {
     desk.drawTree();
     desk.chapters.draw();
-    find("#shelf [role=treeitem][aria-selected=true]")?.focus({ preventScroll: true });
-    return shelf.list();
+    find("#stories [role=treeitem][aria-selected=true]")?.focus({ preventScroll: true });
+    return storyList.list();
   }));
   find("#import").addEventListener("change", safely(async ({ target }) => {
     const [file] = target.files;
     if (!file) return;
     const read = importTree(await readJson(file).finally(() => (target.value = "")));
-    await shelf.make(read.title || file.name.replace(/\.json$/, ""), read, leave);
+    await storyList.make(read.title || file.name.replace(/\.json$/, ""), read, leave);
   }));
   document.addEventListener("input", () => desk.savePage());
   find("#story").addEventListener("input", () => desk.showOpenings());
@@ -138,25 +138,25 @@ function listenToKeyForm(resume) {
     setKey(find("#key-input").value);
     find("#key").hidden = true;
     hideError();
-    showStatus("The key is used from now on. Generate again.");
+    showStatus("The key is set. Generate again.");
     resume();
   });
 }
 
 // Where stories are kept: on the server if that has a history, else in the browser; or nowhere, which is said.
-async function openShelf(history, choices) {
+async function openStoryList(history, choices) {
   const browser = await BrowserStories.open().catch((error) => {
-    showError(new Error(`The browser doesn't keep the tree over reloads: ${error.message}`));
+    showError(new Error(`This browser doesn't store your stories: ${error.message}`));
     return new Stories();
   });
   const open = async (stories) => {
-    const shelf = new StoryList(stories, browser, choices);
-    return { shelf, store: await shelf.open() };
+    const storyList = new StoryList(stories, browser, choices);
+    return { storyList, store: await storyList.open() };
   };
   if (!history) return open(browser);
   return open(new ServerStories(browser)).catch((error) => {
     if (error.status !== 503) throw error;
-    showError(new Error(`${error.message}. Your text stays in this browser meanwhile.`));
+    showError(new Error(`${error.message}. Until then, your text is stored in this browser.`));
     return open(browser);
   });
 }
@@ -175,12 +175,12 @@ async function begin() {
   const story = new Manuscript(find("#manuscript"));
   desk = new Desk(settings, new Compare(settings, story), story);
   desk.context = new ContextWindow(size, desk.background);
-  desk.promptView = new PromptView(find("#seen"), desk);
-  desk.treeDrawing = new TreeDrawing(find("#shelf"), desk);
+  desk.promptView = new PromptView(find("#model-view"), desk);
+  desk.treeDrawing = new TreeDrawing(find("#stories"), desk);
   writing = new Writing(desk);
   desk.cards = new Cards(find("#cards"), desk, writing, cardActions(desk, writing));
   desk.probabilities = new Probabilities(desk);
-  const peek = new TokenPreview(find("#peek"), desk, {
+  const tokenPreview = new TokenPreview(find("#token-preview"), desk, {
     choose: safely(async (node, k, choice) => {
       story.resume(); // what is typed while the fork is made is for the text
       const fork = await desk.add(desk.tree.forked(node.id, k, choice));
@@ -192,12 +192,12 @@ async function begin() {
       desk.keep(await desk.add(desk.tree.upTo(node.id, k)));
     }),
   });
-  const others = new OtherWords(find("#others"), desk, peek, safely((...chosen) => {
+  const otherWords = new OtherWords(find("#other-words"), desk, tokenPreview, safely((...chosen) => {
     if (document.body.classList.contains("focused")) find("#focus").click(); // the alternatives are to be seen
     return writing.otherwise(...chosen);
   }));
-  const look = safely(() => others.look());
-  onClick("#others", look);
+  const look = safely(() => otherWords.look());
+  onClick("#other-words", look);
   story.box.addEventListener("keydown", (event) => {
     if (event.key !== "." || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
@@ -215,12 +215,12 @@ async function begin() {
     await explorer.open(place.id, place.prompt);
   }));
   new Rewriter(find("#rewriter"), find("#rewrite"), desk, safely((taken, how) => writing.rewrite(taken, how)));
-  const { shelf, store } = await openShelf(history, () => desk.choices);
+  const { storyList, store } = await openStoryList(history, () => desk.choices);
   await desk.open(store);
-  new OtherStories(find("#shelf"), shelf);
-  listen(desk, writing, shelf);
+  new OtherStories(find("#stories"), storyList);
+  listen(desk, writing, storyList);
   find("#desk").inert = false;
-  if (shelf.place) safely(() => desk.searchPanel.go(shelf.place))();
+  if (storyList.place) safely(() => desk.searchPanel.go(storyList.place))();
   if (!desk.tree.nodes.size) story.focus();
   document.body.dataset.ready = "true";
   resume();
@@ -234,12 +234,12 @@ async function begin() {
         resume();
       });
     },
-    renamed: (story) => shelf.showTitle(story),
+    renamed: (story) => storyList.showTitle(story),
     beside: (values) => {
       desk.background.values = values;
       desk.measure();
     },
-    deleted: () => showError(new Error("This story was deleted. What you see is not kept; export it, or choose another story.")),
+    deleted: () => showError(new Error("This story was deleted. What you see is not saved: export it, or open another story.")),
   });
 }
 

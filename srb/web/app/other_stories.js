@@ -9,14 +9,14 @@ import { storyTitle } from "../story/titles.js";
 const MOST = 100; // that are shown
 
 export class OtherStories {
-  constructor(panel, shelf) {
+  constructor(panel, storyList) {
     const part = (selector) => find(selector, panel);
     this.query = part("#find");
-    this.button = part("#find-elsewhere");
-    this.told = part("#elsewhere-told");
-    this.list = part("#elsewhere");
+    this.button = part("#find-in-others");
+    this.status = part("#other-stories-status");
+    this.list = part("#other-stories");
     this.move = part("#move");
-    this.shelf = shelf;
+    this.storyList = storyList;
     const look = safely(() => this.#look());
     this.query.addEventListener("input", () => this.#clear());
     this.query.addEventListener("keydown", ({ key, isComposing }) => key === "Enter" && !isComposing && look());
@@ -28,38 +28,38 @@ export class OtherStories {
   #clear() {
     this.turn = Symbol("whose answers are wanted");
     this.button.disabled = !this.query.value.trim();
-    this.told.textContent = "";
+    this.status.textContent = "";
     replaceItems(this.list, []);
   }
 
   async #look() {
     this.#clear();
-    const { turn, shelf } = this;
+    const { turn, storyList } = this;
     const query = this.query.value.trim();
     if (!query) return;
-    this.told.textContent = "Searching …";
+    this.status.textContent = "Searching …";
     let [count, searched] = [0, ""];
     try {
-      for await (const { found, progress } of shelf.stories.find(query, shelf.story)) {
+      for await (const { found, progress } of storyList.stories.find(query, storyList.story)) {
         if (turn !== this.turn) return;
         this.list.append(...found.slice(0, MOST - count).map(item));
         count += found.length;
         searched = progress;
         if (count > MOST) break;
-        this.told.textContent = `Searching … ${count} found in ${progress}.`;
+        this.status.textContent = `Searching … ${count} found in ${progress}.`;
       }
     } catch (error) {
-      if (turn === this.turn) this.told.textContent = `${count || "Nothing"} found before the search failed.`;
+      if (turn === this.turn) this.status.textContent = `${count || "Nothing"} found before the search failed.`;
       throw error;
     }
-    if (turn === this.turn) this.told.textContent = this.#said(count, searched);
+    if (turn === this.turn) this.status.textContent = this.#said(count, searched);
   }
 
   #said(count, searched) {
-    const most = `The first ${MOST} found in other stories, of ${searched}. The rest wasn't searched.`;
+    const most = `Showing the first ${MOST} results, from ${searched}. The rest wasn't searched.`;
     const all = count > MOST ? most : `${count || "Nothing"} found in other stories.`;
-    const own = this.move.hidden ? "" : "This browser's own stories weren't searched: move them here first.";
-    return [all, this.shelf.stories.unsearched, own].join(" ").trim();
+    const own = this.move.hidden ? "" : "This browser's own stories weren't searched. Move them to the server first.";
+    return [all, this.storyList.stories.unsearched, own].join(" ").trim();
   }
 }
 

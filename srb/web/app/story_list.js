@@ -27,7 +27,7 @@ export class StoryList {
     const [named, place] = location.hash.slice(1).split("/");
     this.story = data.find(({ id }) => id === named) ?? data[0];
     this.place = this.story.id === named ? place : undefined; // where to go in it
-    if (named && this.story.id !== named) showError(new Error("That story isn't here any more. This one was changed last."));
+    if (named && this.story.id !== named) showError(new Error("That story doesn't exist any more. This is the story that was changed last."));
     if (this.story.id) history.replaceState(null, "", `#${this.story.id}`);
     addEventListener("hashchange", () => location.reload());
     this.showTitle(this.story);
@@ -45,7 +45,7 @@ export class StoryList {
   }
 
   async remove(story) {
-    if (!confirm(`Delete “${storyTitle(story)}”? This can't be undone; export it first to keep it.`)) return;
+    if (!confirm(`Delete “${storyTitle(story)}”? This can't be undone. Export it first to keep a copy.`)) return;
     await this.stories.remove(story);
     if (story.id !== this.story.id) return this.list();
     const [next] = await this.stories.list();
@@ -72,12 +72,12 @@ export class StoryList {
 
   showTitle(story) {
     this.story = story;
-    find("#title-behind").hidden = false;
+    find("#title-part").hidden = false;
     for (const each of [find("#title"), find("#story-list [aria-current]")]) if (each) each.textContent = storyTitle(story);
   }
 
   async #rename(story) {
-    const title = prompt("What is the story called?", story.title);
+    const title = prompt("Title of the story:", story.title);
     if (title === null) return;
     await this.stories.rename(story, title);
     story.title = title;

@@ -26,8 +26,8 @@ export class Background {
     for (const box of this.memories) box.addEventListener("input", () => this.#remember(box.value));
     inSettings.addEventListener("input", changed);
     find("#add-entry").addEventListener("click", () => this.#add([{ ...EMPTY_ENTRY }]));
-    this.told = part("#lore-told");
-    const fail = (error) => (this.told.textContent = `Nothing was imported: ${error.message}.`);
+    this.status = part("#lore-status");
+    const fail = (error) => (this.status.textContent = `Nothing was imported: ${error.message}.`);
     part("#import-lore").addEventListener("change", ({ target }) => this.#import(target).catch(fail));
   }
 
@@ -59,7 +59,7 @@ export class Background {
     const { entries, ignored } = importLorebook(await readJson(file).finally(() => (input.value = "")));
     this.#add(entries);
     const count = `${entries.length} ${entries.length === 1 ? "entry" : "entries"} imported.`;
-    this.told.textContent = ignored.length ? `${count} This means nothing here, and was left out: ${ignored.join(", ")}.` : count;
+    this.status.textContent = ignored.length ? `${count} Ignored, because this page doesn't support it: ${ignored.join(", ")}.` : count;
   }
 
   #add(entries) {

@@ -10,9 +10,9 @@ export const suffixOf = ({ before, behind }) => (gap(before, "…", behind) + be
 
 // How well what stands behind follows an alternative, in words. logprob: of that; best: the highest one of its siblings. In nats.
 export function describeFit(logprob, best) {
-  if (logprob >= best) return "the rest follows best";
+  if (logprob >= best) return "fits the rest best";
   const times = Math.exp(best - logprob);
-  return times < 3 ? "the rest follows nearly as well" : times < 50 ? "the rest follows less well" : "the rest hardly follows";
+  return times < 3 ? "fits the rest nearly as well" : times < 50 ? "fits the rest less well" : "hardly fits the rest";
 }
 
 // Lets a button be pressed where there is something on both sides of the cursor.

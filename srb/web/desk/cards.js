@@ -26,7 +26,7 @@ export class Card {
     this.seed = part("seed");
     this.title = part("title");
     this.follows = part("follows");
-    this.begun = part("begun");
+    this.stem = part("stem-text");
     this.buttons = new Map();
     for (const button of this.element.querySelectorAll("button")) {
       this.buttons.set(button.value, button);
@@ -41,8 +41,8 @@ export class Card {
 
   // Shows the stem of its text, where it has one.
   begin(text) {
-    this.begun.textContent = text;
-    this.begun.hidden = !text;
+    this.stem.textContent = text;
+    this.stem.hidden = !text;
   }
 
   // follow: how many alternatives follow this one.
@@ -89,7 +89,7 @@ export class Card {
     const facts = [`${length} tokens`];
     if (milliseconds > 0 && length > 1) facts.push(`${(((length - 1) * 1000) / milliseconds).toFixed(1)}/s`);
     if (!isRunning && end !== "") facts.push(end ?? "cut off");
-    if (follow) facts.push(follow === 1 ? "1 text goes on from here" : `${follow} texts go on from here`);
+    if (follow) facts.push(follow === 1 ? "1 continuation" : `${follow} continuations`);
     const text = facts.join(" · ");
     if (this.facts.textContent !== text) this.facts.textContent = text;
     this.about.classList.toggle("trouble", !isRunning && isTrouble(this.node));
@@ -167,12 +167,12 @@ export class Cards {
     const card = this.cards.get(node.id);
     if (!card) return;
     const isRunning = this.writing.isRunning(node);
-    card.begin(this.#begun(node));
+    card.begin(this.#stemText(node));
     card.update(isRunning, isRunning ? 0 : this.desk.tree.children(node.id).length);
     if (node.follows !== undefined) this.#compare(node);
   }
 
-  #begun({ parent }) {
+  #stemText({ parent }) {
     const { tree } = this.desk;
     return parent === tree.current ? "" : tree.text(parent).slice(tree.text(tree.start(parent)).length).trim();
   }

@@ -55,7 +55,7 @@ export class ContextWindow {
     const text = tree.text(id);
     if (this.#beside(text).isEmpty) return this.#fit(tree.prompt(id), fields);
     const { parts, place } = await this.compose(text, fields);
-    const { ids, letters, isHealed } = tailTokens(text, place, tree.drawn(id));
+    const { ids, letters, isHealed } = tailTokens(text, place, tree.generated(id));
     const whole = parts.map((part) => part.text).join("");
     const head = await tokenize(whole.slice(0, whole.length - letters));
     return [...(isHealed ? head.slice(0, -1) : head), ...ids];
@@ -110,7 +110,7 @@ export class ContextWindow {
     const kept = [];
     let used = one + two;
     const [has, may] = [used, most].map((each) => numbers.format(each));
-    if (used > most) throw new Error(`Memory and the author's note have ${has} tokens, and may have ${may}. Make them shorter.`);
+    if (used > most) throw new Error(`Memory and the author's note have ${has} tokens; the limit is ${may}. Make them shorter.`);
     entries.forEach((entry, k) => {
       if (used + costs[k] > most) return;
       used += costs[k];
@@ -140,7 +140,7 @@ export class ContextWindow {
     const around = (await tokenize(await make(""))).length;
     const most = this.room(fields);
     const [has, may] = [around, most].map((each) => numbers.format(each));
-    if (around > most / 2) throw new Error(`What is asked has ${has} tokens without the story, and may have half of ${may}. Make it shorter.`);
+    if (around > most / 2) throw new Error(`The request has ${has} tokens without the story; the limit is half of ${may}. Make it shorter.`);
     const { parts, from } = await this.compose(text, fields, around);
     return { prompt: await make(parts.map((part) => part.text).join("")), from };
   }

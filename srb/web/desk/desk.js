@@ -36,10 +36,10 @@ export class Desk {
       this.undoHistory.push({ kind: "text", place: this.tree.current, ...change });
     };
     this.wordCount = new WordCount(find("#words"));
-    this.chapters = new Chapters(find("#chapters"), story, () => find("#shelf:modal")?.close());
-    this.background = new Background(find("#seen"), () => this.measure());
+    this.chapters = new Chapters(find("#chapters"), story, () => find("#stories:modal")?.close());
+    this.background = new Background(find("#model-view"), () => this.measure());
     this.editorChat = new EditorChat(find("#ask"), this);
-    this.searchPanel = new SearchPanel(find("#shelf"), this);
+    this.searchPanel = new SearchPanel(find("#stories"), this);
     this.cards = this.promptView = this.treeDrawing = this.probabilities = null; // main.js makes them, of the desk
     this.versions = new Versions(this);
     this.context = null;
@@ -57,7 +57,7 @@ export class Desk {
     const asked = upgradeQuestions(nodes);
     const { untils, late } = applyLengthLimits(nodes, page.untils);
     this.growing = new Set([...mended, ...asked, ...late]); // they are kept so
-    if (mended.length) showError(new Error(`Something in ${mended.length} texts of this story could not be read. It was left out.`));
+    if (mended.length) showError(new Error(`Parts of ${mended.length} texts of this story couldn't be read and were left out.`));
     this.store = store;
     this.untils = untils;
     const tree = (this.tree = new Tree(nodes, page.current));
@@ -186,7 +186,7 @@ export class Desk {
     const isOther = this.tree.go(id, shown);
     if (isOther) this.undoHistory.push({ kind: "go", from, to: this.state, kept });
     this.show();
-    if (left !== this.tree.current && drafts.has(left)) showStatus("What you typed there is kept as a draft.");
+    if (left !== this.tree.current && drafts.has(left)) showStatus("What you typed there is saved as a draft.");
   }
 
   // Goes to a place, or to where an alternative stands; one that was discarded is brought back. It has the keyboard then.
@@ -265,7 +265,7 @@ export class Desk {
   async write({ before, ...others }) {
     const node = this.tree.written(before, others);
     if (node.id === ROOT || (node.parent === ROOT && !node.pieces?.length && !node.passage))
-      throw new Error(others.behind ? "Alternatives come where the cursor is. Write something before it." : "Write how it begins.");
+      throw new Error(others.behind ? "Alternatives are written at the cursor. Write something before it." : "Write how the story begins.");
     return node.id ?? (await this.add(node)).id;
   }
 

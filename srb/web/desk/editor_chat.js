@@ -47,7 +47,7 @@ class AnswerView {
     else if (text.length > length) this.box.setRangeText(text.slice(length), length, length, "preserve"); // what is selected stays so
     this.copy.textContent = `${text}\n`;
     this.take.disabled = !text.trim();
-    this.take.textContent = this.passage === this.box.value ? "Take into the text" : "Take the passage into the text";
+    this.take.textContent = this.passage === this.box.value ? "Insert" : "Insert selection";
     const { end } = this.answer;
     this.end.textContent = end === undefined || end === ENDED ? "" : end;
     this.element.classList.toggle("running", end === undefined);
@@ -67,7 +67,7 @@ export class EditorChat {
     this.list = part("#talk");
     this.question = part("#question");
     this.count = part("#answers");
-    this.told = part("[role=status]");
+    this.status = part("[role=status]");
     this.askButton = part(".main");
     this.stopButton = part("[value=stop]");
     this.clearButton = part("[value=clear]");
@@ -152,12 +152,12 @@ export class EditorChat {
   }
 
   #tell(text) {
-    this.told.textContent = text;
+    this.status.textContent = text;
   }
 
   async #ask() {
     const question = this.question.value;
-    if (!question.trim()) return this.#tell("Write what you want to ask.");
+    if (!question.trim()) return this.#tell("Write a question.");
     if (!this.count.reportValidity()) return;
     const n = this.count.valueAsNumber || 1;
     this.#isAsking = true;
@@ -193,7 +193,7 @@ export class EditorChat {
     const { prompt, from } = await context.within(story.value, said(left), fields);
     const [all, out] = [story.value, story.value.slice(0, from)].map(words);
     const much = from ? `the last ${numbers.format(all - out)} of ${plural(all, "word")}` : `all ${plural(all, "word")}`;
-    const seen = `It had ${all ? `${much} of your story` : "no story"}${left ? `, and not the first ${plural(left, "question")}` : ""}.`;
+    const seen = `The editor saw ${all ? `${much} of your story` : "no story"}${left ? `, without the first ${plural(left, "question")}` : ""}.`;
     return { prompt, seen };
   }
 
@@ -224,12 +224,12 @@ export class EditorChat {
   // Puts a passage of an answer at the cursor, and has the writer go on there, if the panel doesn't cover the text.
   #take({ passage }) {
     this.desk.insert(passage);
-    this.#tell("It is in your text. Undo takes it back.");
+    this.#tell("Inserted. Press Undo to remove it.");
     if (!this.panel.matches(":modal")) this.desk.story.resume();
   }
 
   async #clear() {
-    if (!confirm("Clear this conversation? What you have taken into your text stays there.")) return;
+    if (!confirm("Clear this conversation? Text that you inserted stays in your story.")) return;
     await this.#try(() => Promise.all([...this.#running].map((each) => each.stop())));
     this.#turns = [];
     this.#draw();

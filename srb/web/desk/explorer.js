@@ -16,7 +16,7 @@ export class Explorer {
     this.pick = pick;
     const part = (name) => find(`.${name}`, dialog);
     this.tree = part("explored");
-    this.status = part("told");
+    this.status = part("status-line");
     this.chosen = part("chosen");
     this.take = part("take");
     this.runs = dialog.querySelector("input");
@@ -56,7 +56,7 @@ export class Explorer {
     if (event.event === "node") this.#add(event);
     if (event.event === "error") this.status.textContent = event.error.message;
     if (event.event === "done" && event.finish_reason !== "error")
-      this.status.textContent = `${event.count} continuations, the likeliest first.`;
+      this.status.textContent = `${event.count} continuations, the most probable first.`;
   }
 
   #add(node) {

@@ -20,7 +20,7 @@ export class Manuscript {
 
   constructor(element) {
     this.box = element.querySelector("textarea");
-    this.mirror = new Mirror(element.querySelector(".behind"));
+    this.mirror = new Mirror(element.querySelector(".mirror"));
     this.box.addEventListener("input", () => this.#type());
   }
 

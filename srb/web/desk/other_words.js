@@ -19,11 +19,11 @@ export function wordAt({ value, selection: [first, last] }) {
 }
 
 export class OtherWords {
-  // choose(taken, choice, isPart) goes on from a choice in place of the passage that was taken. isPart: as tree.begun() has it.
-  constructor(button, desk, peek, choose) {
+  // choose(taken, choice, isPart) goes on from a choice in place of the passage that was taken. isPart: as tree.chosen() has it.
+  constructor(button, desk, tokenPreview, choose) {
     this.button = button;
     this.desk = desk;
-    this.peek = peek;
+    this.tokenPreview = tokenPreview;
     this.choose = choose;
     for (const name of ["selectionchange", "input", "change"]) document.addEventListener(name, () => this.draw());
     this.draw();
@@ -35,7 +35,7 @@ export class OtherWords {
 
   // Shows what could stand in place of the word at the cursor. Whoever goes on writing meanwhile isn't interrupted.
   async look() {
-    const { desk, peek } = this;
+    const { desk, tokenPreview } = this;
     const { story } = desk;
     const word = wordAt(story);
     if (!word) throw new Error("Put the cursor in a word that has text before it.");
@@ -44,11 +44,11 @@ export class OtherWords {
     showStatus("Looking for other words …");
     const asking = scorePassage(desk, taken.before, taken.passage, { n: 1, max_tokens: 1 });
     const { pieces, healed } = await asking.finally(() => showStatus(""));
-    if (story.value !== taken.text || story.selection.join() !== at) return showStatus("You went on, so the other words aren't shown.");
-    if (!pieces?.[0].top) throw new Error("What else could stand here isn't known: the model reads this word together with what is before it.");
-    showStatus("Choose a word; Escape goes back.");
+    if (story.value !== taken.text || story.selection.join() !== at) return showStatus("The text or the cursor changed, so the other words aren't shown.");
+    if (!pieces?.[0].top) throw new Error("There are no other words here: the model reads this word as one token with the text before it.");
+    showStatus("Choose a word, or press Escape.");
     await story.bring(...word);
-    peek.lookAt(story.box, story.place(...word), taken, pieces[0], (choice) => this.choose(taken, choice, healed));
-    peek.element.addEventListener("beforetoggle", () => (story.shade(0, 0), showStatus("")), { once: true });
+    tokenPreview.lookAt(story.box, story.place(...word), taken, pieces[0], (choice) => this.choose(taken, choice, healed));
+    tokenPreview.element.addEventListener("beforetoggle", () => (story.shade(0, 0), showStatus("")), { once: true });
   }
 }

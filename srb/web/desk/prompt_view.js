@@ -41,11 +41,11 @@ export class PromptView {
     const sums = Map.groupBy(parts, (part) => part.origin);
     const rows = [...sums].map(([origin, all]) => {
       const tokens = all.reduce((sum, part) => sum + part.tokens, 0);
-      return create("li", {}, create("span", { className: `seen-${origin}`, textContent: NAMES[origin] }), ` ${numbers.format(tokens)} tokens`);
+      return create("li", {}, create("span", { className: `origin-${origin}`, textContent: NAMES[origin] }), ` ${numbers.format(tokens)} tokens`);
     });
     this.costs.replaceChildren(...rows);
-    const left = from ? [`The first ${numbers.format(words(text.slice(0, from)))} words of your text have no room, and are left out.`] : [];
-    if (omitted.length) left.push(`No room for the lore of ${omitted.map((entry) => entry.name || entry.keys).join(", ")}.`);
+    const left = from ? [`The first ${numbers.format(words(text.slice(0, from)))} words of your text don't fit and are left out.`] : [];
+    if (omitted.length) left.push(`These lore entries don't fit: ${omitted.map((entry) => entry.name || entry.keys).join(", ")}.`);
     this.out.textContent = fault ?? left.join(" ");
     this.prompt.replaceChildren(...parts.map(drawn));
   }
@@ -54,5 +54,5 @@ export class PromptView {
 function drawn({ origin, name, text, tokens }) {
   const title = name ? `${NAMES[origin]}: ${name}` : NAMES[origin];
   const head = create("h4", { textContent: `${title} · ${numbers.format(tokens)} tokens` });
-  return create("section", {}, head, create("p", { className: `seen-${origin}`, textContent: text.trim() }));
+  return create("section", {}, head, create("p", { className: `origin-${origin}`, textContent: text.trim() }));
 }

@@ -44,7 +44,7 @@ export class SearchPanel {
       button.append(...highlightMatch(words));
       return create("li", {}, button, create("small", { textContent: kind }));
     }));
-    const more = found.length > MOST ? `, the newest ${MOST} are shown` : "";
+    const more = found.length > MOST ? `; showing the newest ${MOST}` : "";
     this.count.textContent = this.query.value.trim() ? `${found.length || "Nothing"} found${more}.` : "";
   }
 
@@ -61,7 +61,7 @@ export class SearchPanel {
   // Goes to where something was found. Throws an Error in words if that isn't there.
   go(id, isDraft = this.desk.story.drafts.has(id)) {
     const { desk } = this;
-    if (!desk.tree.has(id)) throw new Error("What was found isn't in this story any more.");
+    if (!desk.tree.has(id)) throw new Error("This result isn't in the story any more.");
     const place = desk.tree.start(id);
     const node = desk.tree.nodes.get(place);
     if (isDraft || !node) desk.go(place);
@@ -73,7 +73,7 @@ export class SearchPanel {
   #ask() {
     const { tree } = this.desk;
     const node = tree.nodes.get(tree.current);
-    const name = prompt("What is this place called? Without a name it's no bookmark.", node.name ?? shorten(textOf(node), NAME));
+    const name = prompt("Name of the bookmark. Leave it empty to remove the bookmark.", node.name ?? shorten(textOf(node), NAME));
     if (name !== null) this.set(node, name.trim());
   }
 
@@ -87,6 +87,6 @@ export class SearchPanel {
     this.desk.save(node);
     this.desk.cards.update(node);
     this.desk.drawTree();
-    showStatus(name ? "It is a bookmark, in Story." : "It is no bookmark any more.");
+    showStatus(name ? "Bookmark added in Story." : "Bookmark removed.");
   }
 }

@@ -45,7 +45,7 @@ export class TokenPreview {
     this.pointer = [clientX, clientY];
     const token = target.closest?.("[data-k]");
     const bare = target.closest?.(BARE);
-    const pointed = token ?? bare ?? target.closest?.("#peek") ?? null;
+    const pointed = token ?? bare ?? target.closest?.("#token-preview") ?? null;
     if (pointed === this.pointed && type === "pointermove") return;
     this.pointed = pointed;
     clearTimeout(this.resting);
@@ -74,7 +74,7 @@ export class TokenPreview {
 
   #focus(target) {
     if (target.matches("[data-k]")) this.#show(target);
-    else if (target !== this.token && !target.closest("#peek")) this.#hide();
+    else if (target !== this.token && !target.closest("#token-preview")) this.#hide();
   }
 
   #holdsFocus() {
@@ -134,7 +134,7 @@ export class TokenPreview {
     this.token = token;
     token.classList.add("looked-at");
     const title = document.createElement("p");
-    title.textContent = areShaded() ? `${visible(piece.text)} had ${percent(piece.p)}. Instead:` : `Instead of ${visible(word, before)}:`;
+    title.textContent = areShaded() ? `${visible(piece.text)} had ${percent(piece.p)}. Other words:` : `Instead of ${visible(word, before)}:`;
     const list = document.createElement("ul");
     for (const choice of piece.top) {
       const row = document.createElement("li");

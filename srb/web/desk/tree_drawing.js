@@ -64,7 +64,7 @@ export class TreeDrawing {
     this.#at = null;
     this.list.hidden = isDrawn;
     this.part.hidden = this.zooms.hidden = !isDrawn;
-    this.button.textContent = isDrawn ? "List it" : "Draw it";
+    this.button.textContent = isDrawn ? "Show as a list" : "Show as a drawing";
     document.body.classList.toggle("tree-drawn", isDrawn);
   }
 

@@ -23,7 +23,7 @@ export class UndoHistory {
     for (const [button, steps, keys] of /** @type {[any, any[], string][]} */ ([[this.undoButton, done, "Ctrl-Z"], [this.redoButton, undone, "Ctrl-Shift-Z"]])) {
       button.disabled = !steps.length;
       button.dataset.kind = steps.at(-1)?.kind ?? "";
-      button.title = steps.at(-1)?.kind === "story" ? `${keys}: opens the story that you come from` : keys;
+      button.title = steps.at(-1)?.kind === "story" ? `${keys}: opens the previous story` : keys;
     }
   }
 
@@ -55,7 +55,7 @@ export class UndoHistory {
 
   #go({ current, shown }) {
     const { tree } = this.desk;
-    if (![current, ...shown].every((id) => tree.has(id))) return showStatus("That place isn't there any more.");
+    if (![current, ...shown].every((id) => tree.has(id))) return showStatus("That place doesn't exist any more.");
     tree.go(current, shown);
   }
 
@@ -68,6 +68,6 @@ export class UndoHistory {
     const isDone = desk.story.replace(isBack ? { at, removed: added, added: removed, marks } : { at, removed, added, marks: by?.repeat(added.length) });
     if (isDone) return desk.wordCount.changed(before, desk.story.value);
     this.steps.drop(step);
-    showStatus("The text is another one now, so that this can't be taken back.");
+    showStatus("The text has changed, so this can't be undone.");
   }
 }

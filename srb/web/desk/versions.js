@@ -33,7 +33,7 @@ export class Versions {
     else if (node) {
       const words = tree.text(node.id).trim().replace(/\s+/g, " ");
       const before = words.length > EDGE ? `…${words.slice(-EDGE).replace(/^\S*\s+/, "")}` : words;
-      find("#where").textContent = `Behind “${before}”, before “${shorten(tree.after(node.id), EDGE)}”`;
+      find("#where").textContent = `After “${before}”, before “${shorten(tree.after(node.id), EDGE)}”`;
     }
     this.mark();
   }

@@ -61,10 +61,10 @@ export class WordCount {
 
   #ask() {
     const day = this.#read();
-    const said = prompt("How many words do you want to write a day? Leave it empty for no goal.", day.goal ?? "");
+    const said = prompt("Words to write per day. Leave it empty for no goal.", day.goal ?? "");
     if (said === null) return;
     const goal = Number(said);
-    if (!Number.isInteger(goal) || goal < 0) return showError(new Error(`The goal of a day is a number of words, as 500, and not ${said}.`));
+    if (!Number.isInteger(goal) || goal < 0) return showError(new Error(`The daily goal must be a number of words such as 500, not ${said}.`));
     this.#keep({ ...updateDay(day, today()), goal: goal || undefined });
   }
 

@@ -32,7 +32,7 @@ export class Writing extends Requests {
   async otherwise({ before, marks }, choice, isPart) {
     const { desk } = this;
     const parent = await desk.write({ before, marks: marks.slice(0, before.length) });
-    const fork = await desk.add(desk.tree.begun(parent, choice, isPart));
+    const fork = await desk.add(desk.tree.chosen(parent, choice, isPart));
     desk.keep(fork);
     return this.generateFrom(fork.id);
   }
@@ -50,7 +50,7 @@ export class Writing extends Requests {
   // New alternatives that lead to what stands behind the cursor: drawn from what is before it, and chosen by how well that follows.
   async bridge() {
     const { desk } = this;
-    if (desk.settings.unseen.checked) throw new Error("New openings only doesn't go with Bridge. Untick it in Settings.");
+    if (desk.settings.unseen.checked) throw new Error("New openings only can't be combined with Bridge. Turn it off in Settings.");
     const { columns, fields } = this.#ready([{ label: null, fields: {} }]);
     const taken = desk.take();
     const parents = await this.#parents([taken], fields);

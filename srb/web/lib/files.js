@@ -26,5 +26,5 @@ export async function copy(text) {
   box.select();
   const copied = document.execCommand("copy");
   box.remove();
-  if (!copied) throw new Error("The browser doesn't let this page copy. Select the text and copy it.");
+  if (!copied) throw new Error("This browser doesn't allow the page to copy. Select the text and copy it.");
 }

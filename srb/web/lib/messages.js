@@ -40,12 +40,12 @@ export function hideError(error = shown) {
 export function saveMessages(what) {
   let said;
   const failed = ({ message, status }) => {
-    said = new Error(`${what} isn't kept yet. The page tries again; export the tree to be safe. The reason: ${message}`);
+    said = new Error(`${what} isn't saved yet. The page keeps trying; export the tree to be safe. Reason: ${message}`);
     showError(Object.assign(said, { status }));
   };
   const mended = () => {
     hideError(said);
-    showStatus("Now it is kept.");
+    showStatus("Saved.");
   };
   return { failed, mended };
 }

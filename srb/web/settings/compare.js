@@ -25,7 +25,7 @@ export class Compare {
     if (this.what.value === "setting") {
       const name = this.name.value;
       const values = this.list.value.split(",").map((text) => text.trim()).filter(Boolean);
-      if (values.length < 2) throw new Error(`To compare, write two or more values of ${titleOf(name)} with commas between them.`);
+      if (values.length < 2) throw new Error(`To compare, enter two or more values of ${titleOf(name)}, separated by commas.`);
       return values.map((text) => ({ label: `${titleOf(name)} ${text}`, fields: { [name]: this.settings.parse(name, text) } }));
     }
     if (this.what.value === "prompts") {

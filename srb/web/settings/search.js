@@ -26,7 +26,7 @@ export function listenToSettingSearch(panel) {
       group.open = words.length > 0 && !group.hidden;
     }
     const count = rows.filter((row) => !row.hidden).length;
-    told.textContent = !words.length ? "" : count ? `${count} of ${rows.length} settings` : "No setting has these words.";
+    told.textContent = !words.length ? "" : count ? `${count} of ${rows.length} settings` : "No settings found.";
   };
   box.addEventListener("input", find);
   panel.addEventListener("close", () => {

@@ -63,7 +63,7 @@ export class Settings {
   // Shows what follows from the settings, and beside each group how many of its settings are changed.
   show() {
     this.styles.draw();
-    find(".behind").classList.toggle("tinted", this.tints.checked);
+    find(".mirror").classList.toggle("tinted", this.tints.checked);
     document.body.classList.toggle("shaded", this.shades.checked);
     this.length.placeholder = this.usual[this.unit.value];
     const changed = this.#changed;
@@ -155,7 +155,7 @@ export class Settings {
   read() {
     const body = { n: this.n, logprobs: LIKELIEST };
     for (const [name, { kind, input }] of this.fields) {
-      if (input.validity.badInput) throw new Error(`${titleOf(name)} takes a number`);
+      if (input.validity.badInput) throw new Error(`${titleOf(name)} must be a number`);
       if (isChanged(input)) body[name] = this.parse(name, written({ kind, input }));
     }
     if (this.until) body.max_tokens = maxTokens(this.until);
@@ -176,7 +176,7 @@ export class Settings {
     try {
       return JSON.parse(text);
     } catch {
-      throw new Error(`${titleOf(name)} takes ${kind === "json" ? "JSON" : "a number"}, not ${text.trim()}`);
+      throw new Error(`${titleOf(name)} must be ${kind === "json" ? "JSON" : "a number"}, not ${text.trim()}`);
     }
   }
 

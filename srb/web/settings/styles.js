@@ -9,8 +9,7 @@ import { STYLED, STYLES } from "./guide.js";
 const KEY = "srb-styles";
 const OWN = "Your own";
 const MIXED = "Mixed";
-const MIX = ["Careful", "Server defaults", "Lively", "Wild"];
-const CALLED = { "Server defaults": "Usual" }; // in the mix
+const MIX = ["Careful", "Default", "Lively", "Wild"];
 
 const isThePages = (name) => Object.hasOwn(STYLES, name) || [MIXED, OWN].includes(name);
 // An older page may have kept what this one doesn't have any more.
@@ -24,8 +23,8 @@ export class Styles {
     this.set = set;
     this.isMixed = false;
     this.box = find("#style");
-    this.keep = find("#keep-style");
-    this.forget = find("#forget-style");
+    this.keep = find("#save-style");
+    this.forget = find("#delete-style");
     this.box.addEventListener("input", () => this.#choose(this.box.value));
     this.keep.addEventListener("click", () => this.#keep());
     this.forget.addEventListener("click", () => this.#put(this.box.value, undefined));
@@ -58,20 +57,20 @@ export class Styles {
   }
 
   #keep() {
-    let name = prompt("What is this style called?")?.trim();
-    while (name && isThePages(name)) name = prompt(`The page has a style ${name}. What is yours called?`)?.trim();
+    let name = prompt("Name of the style:")?.trim();
+    while (name && isThePages(name)) name = prompt(`${name} is one of the page's styles. Choose another name:`)?.trim();
     if (name) this.#put(name, this.values());
   }
 
   #put(name, style) {
     const error = saveLocal(KEY, { ...loadLocal(KEY), [name]: style });
-    if (error) showError(new Error(`This browser keeps no styles: ${error.message}`));
+    if (error) showError(new Error(`This browser doesn't store styles: ${error.message}`));
     this.#fill();
     this.draw();
   }
 
   // The columns of a mix, as Compare has them; null where nothing is mixed.
   get mix() {
-    return this.isMixed ? MIX.map((name) => ({ label: CALLED[name] ?? name, fields: STYLES[name] })) : null;
+    return this.isMixed ? MIX.map((name) => ({ label: name, fields: STYLES[name] })) : null;
   }
 }

@@ -187,11 +187,11 @@ export function shorten(node, length) {
 }
 
 // Why an alternative has ended, in words.
-export function endReason({ finish_reason, stop_reason }, fault = "the server doesn't say why") {
-  if (finish_reason === "stop" && stop_reason === "suffix") return "ended where the rest follows best";
+export function endReason({ finish_reason, stop_reason }, fault = "the server gave no reason") {
+  if (finish_reason === "stop" && stop_reason === "suffix") return "ended where the rest fits best";
   if (finish_reason === "stop") return stop_reason === null ? "came to its end" : `ended at ${JSON.stringify(stop_reason)}`;
   if (finish_reason === "length") return "reached its length";
   if (finish_reason === "error") return `failed: ${fault}`;
-  const reasons = { cancelled: "stopped", timeout: "took longer than the server allows", shutdown: "the server was stopped" };
+  const reasons = { cancelled: "stopped", timeout: "exceeded the server's time limit", shutdown: "the server was shut down" };
   return reasons[stop_reason] ?? "cut off";
 }

@@ -47,7 +47,7 @@ export function arrangePrompt({ text, from = 0, memory = "", note = "", depth = 
   return { parts, place: last };
 }
 
-// The tokens at the end of a text that were drawn, and so need no tokenizing: {ids, letters, isHealed}. drawn: as Tree.drawn has it.
+// The tokens at the end of a text that were drawn, and so need no tokenizing: {ids, letters, isHealed}. drawn: as Tree.generated has it.
 // place: they must stand behind it.
 export function tailTokens(text, place, { pieces, isHealed }) {
   let start = text.length - pieces.reduce((sum, piece) => sum + piece.text.length, 0);

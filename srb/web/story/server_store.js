@@ -120,7 +120,7 @@ export class ServerStories extends Stories {
   }
 
   unsearched =
-    "Not found here: what is being written on another device, text behind the cursor, words that stand partly in one piece of a story and partly in the next, and the middle or the end of a word.";
+    "The search doesn't find text that is being written on another device, text after the cursor, words that start in one part of the tree and end in the next, or the middle or end of a word.";
 
   page(id) {
     return this.browser.page(id);

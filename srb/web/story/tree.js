@@ -124,7 +124,7 @@ export class Tree {
 
   // What was drawn at the end of a path: the pieces behind the node `before`, whose tokens are all known. isHealed: the first token
   // has the place of the last one before it.
-  drawn(id) {
+  generated(id) {
     const path = this.path(id);
     const isKnown = (node) => node.pieces.every((piece) => piece.ids) && !this.nodes.get(node.parent)?.passage; // else drawn behind something else
     let start = path.length;
@@ -142,7 +142,7 @@ export class Tree {
 
   // What a request continues this node with: token ids where all are known, so that nothing is evaluated again; or text.
   prompt(id) {
-    const { before, pieces, isHealed } = this.drawn(id);
+    const { before, pieces, isHealed } = this.generated(id);
     if (!before) return this.text(id);
     const own = before.pieces.flatMap((piece) => piece.ids);
     return [...(isHealed ? own.slice(0, -1) : own), ...pieces.flatMap((piece) => piece.ids)];
@@ -202,7 +202,7 @@ export class Tree {
   }
 
   // A node, to be added, that has only this token. isPart: its text is a part of the token, which begins in the text before it.
-  begun(parent, choice, isPart) {
+  chosen(parent, choice, isPart) {
     const piece = pieceOf(choice);
     return chosen({ parent, pieces: [isPart ? { ...piece, ids: null } : piece], label: "Another word" });
   }

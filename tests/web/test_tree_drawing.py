@@ -33,7 +33,7 @@ TALE = [
 def open_tree(story: Story, server: Scripted, nodes: list[dict[str, Any]]) -> None:
     made = json.loads(server.request("/v1/stories", {"title": "A tale", "nodes": nodes})[1])
     story.open(f"{server.url}/#{made['id']}")
-    story.find("#open-shelf").click()
+    story.find("#open-stories").click()
 
 
 def test_the_tree_is_drawn_and_walked(start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_the_tree_is_drawn_and_walked(start_scripted: Callable[..., Scripted], b
     blank.find("#drawing [aria-label^=Ada]").click()
     expect(blank.find("#drawing .draft")).to_have_attribute("aria-label", "So, with a draft")
     blank.reload()
-    blank.find("#open-shelf").click()
+    blank.find("#open-stories").click()
     expect(blank.find("#drawing .current")).to_be_focused()
     blank.page.keyboard.press("p")
     expect(blank.find("#tree [role=treeitem]")).to_have_count(5)

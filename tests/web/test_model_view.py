@@ -33,19 +33,19 @@ def test_what_the_panel_shows_is_sent_and_the_story_has_none_of_it(
     story.set(n=2, max_tokens=6)
     story.find("#story").fill(TEXT)
     (tmp_path / "lore.json").write_text(json.dumps(LORE))
-    with story.panel("seen"):
+    with story.panel("model-view"):
         story.find("#memory").fill("Ada is ninety.")
         story.find("#note").fill("[Night.]")
         story.find("#note-depth").fill("2")
         story.find("#import-lore").set_input_files(tmp_path / "lore.json")
-        told = "1 entry imported. This means nothing here, and was left out: a probability (1)."
-        expect(story.find("#lore-told")).to_have_text(told)
+        told = "1 entry imported. Ignored, because this page doesn't support it: a probability (1)."
+        expect(story.find("#lore-status")).to_have_text(told)
         expect(story.find("#prompt p")).to_have_count(5)
         before, after = TEXT[: TEXT.index("A boat")].strip(), TEXT[TEXT.index("A boat") :]
         assert shown(story) == ["Ada is ninety.", "Ada limps.", before, "[Night.]", after]
         expect(story.find("#costs li").last).to_have_text(f"Author's note {len('[Night.]') + 2} tokens")
         story.find(".entry summary").click()
-        story.pictures("seen", axe=True)
+        story.pictures("model-view", axe=True)
 
     def sent(press: Callable[[], Any]) -> str:
         with story.page.expect_request(lambda each: '"detach"' in (each.post_data or "")) as asked:
@@ -61,7 +61,7 @@ def test_what_the_panel_shows_is_sent_and_the_story_has_none_of_it(
     assert story.text == TEXT + said
     story.reload()
     assert story.text == TEXT + said
-    story.find("#open-seen").click()
+    story.find("#open-model-view").click()
     expect(story.find("#prompt p").last).to_have_text(after + said)
     if is_shared:
         path = f"/v1/stories/{story.page.url.partition('#')[2]}"
@@ -73,12 +73,12 @@ def test_what_the_panel_shows_is_sent_and_the_story_has_none_of_it(
     story.find("#story").fill("Nobody was there.")
     expect(story.find("#prompt p")).to_have_text(["Ada is ninety.", "[Night.]", "Nobody was there."])
     with story.page.expect_download() as download:
-        story.find("#open-shelf").click()
+        story.find("#open-stories").click()
         story.find("#export").click()
     story.page.evaluate("document.body.dataset.left = true")
     story.find("#import").set_input_files(download.value.path())
     expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
-    story.find("#open-seen").click()
+    story.find("#open-model-view").click()
     expect(story.find("#memory")).to_have_value("Ada is ninety.")
     expect(story.find("#note-depth")).to_have_value("2")
     expect(story.find(".entry summary")).to_have_text("Her leg")
@@ -92,18 +92,20 @@ def test_what_has_no_room_is_left_out_at_a_paragraph_and_the_panel_says_how_much
     story.open(server.url)
     story.set(n=1, max_tokens=50)
     story.find("#story").fill("\n\n".join(f"Night {k}: the lamp burned, and nobody came up." for k in range(20)))
-    story.find("#open-seen").click()
+    story.find("#open-model-view").click()
     story.find("#memory").fill("Ada is ninety.")
     story.find("#add-entry").click()
     story.find("[name=always]").check()
     story.find("[name=text]").fill("x" * 400)
     story.find("[name=name]").fill("Much")
-    expect(story.find("#left-out")).to_have_text(re.compile("^The first .*left out. No room for the lore of Much.$"))
+    expect(story.find("#left-out")).to_have_text(
+        re.compile("^The first .*left out. These lore entries don't fit: Much.$")
+    )
     (first,) = re.findall(r"^Night (\d+): the lamp", shown(story)[1])
     words = 9 * int(first)
-    expect(story.find("#left-out")).to_contain_text(f"The first {words} words of your text have no room")
+    expect(story.find("#left-out")).to_contain_text(f"The first {words} words of your text don't fit")
     story.find("#memory").fill("x" * 400)
-    expect(story.find("#left-out")).to_contain_text("have 402 tokens, and may have 374")
+    expect(story.find("#left-out")).to_contain_text("have 402 tokens; the limit is 374")
     story.find("#generate").click()
     expect(story.find("#error")).to_contain_text("Make them shorter")
     story.find("#memory").fill("")

@@ -24,12 +24,12 @@ def test_all_that_was_written_is_found_and_a_bookmark_has_a_name(
     keyboard, found = story.page.keyboard, story.find("#found li")
     story.cards.nth(1).locator(".text").focus()
     keyboard.press("f")
-    expect(story.find("#status")).to_have_text("It is a bookmark, in Story.")
+    expect(story.find("#status")).to_have_text("Bookmark added in Story.")
     keyboard.press("1")  # the others are out of sight
 
     # A bookmark leads back to an alternative that wasn't kept, also after a reload.
     story.reload()
-    story.find("#open-shelf").click()
+    story.find("#open-stories").click()
     story.find("#bookmarks button", has_text=said[1][:10]).click()
     expect(story.cards).to_have_count(2)
     expect(story.cards.nth(1).locator(".text")).to_be_focused()
@@ -70,19 +70,19 @@ def test_a_place_in_another_story_is_found_and_gone_to(
     story.generate(begun, cards=2)
     story.press(story.cards.nth(1), "Keep")
     kept = story.text
-    story.find("#open-shelf").click()
+    story.find("#open-stories").click()
     story.leave("#new")
-    story.find("#open-shelf").click()
+    story.find("#open-stories").click()
     story.find("#find").fill("the LAM")
     expect(story.find("#found-count")).to_have_text("Nothing found.")
     story.find("#find").press("Enter")
-    expect(story.find("#elsewhere-told")).to_contain_text("1 found in other stories.")
-    assert ("Not found here" in (story.find("#elsewhere-told").text_content() or "")) is is_shared
+    expect(story.find("#other-stories-status")).to_contain_text("1 found in other stories.")
+    assert ("Not found here" in (story.find("#other-stories-status").text_content() or "")) is is_shared
     story.picture("elsewhere")
-    link = story.find("#elsewhere li")
+    link = story.find("#other-stories li")
     expect(link.locator("mark")).to_have_text("the lam")
     expect(link.locator("small")).to_contain_text("in “A morning.")
-    story.leave("#elsewhere a")
+    story.leave("#other-stories a")
     expect(story.find("#story")).to_have_value(begun)
     assert story.page.evaluate("scrollY") > 0
     expect(story.cards).to_have_count(2)

@@ -29,7 +29,7 @@ def server(keeping: Scripted) -> Iterator[Scripted]:
 def begin(story: Story, server: Scripted) -> None:
     """A new story."""
     story.open(server.url)
-    story.find("#open-shelf").click()
+    story.find("#open-stories").click()
     story.leave("#new")
     expect(story.find("#title")).to_have_text("(no title)")
 
@@ -72,8 +72,8 @@ def test_what_two_devices_write_at_the_same_time_is_there_on_both(blank: Story, 
     other.open(blank.page.url)
     for story in (blank, other):
         story.set(n=1, max_tokens=5)
-        story.find("#open-shelf").click()
-    blank.find("#open-seen").click()
+        story.find("#open-stories").click()
+    blank.find("#open-model-view").click()
     blank.find("#memory").fill("It is a hot summer.")  # what is sent is not what the story has
     blank.find("#story").fill("The king slept.")
     other.find("#story").fill("The queen rode.")
@@ -154,7 +154,7 @@ def test_a_story_moves_from_the_browser_to_the_server(blank: Story, server: Scri
     # The same browser has written at another server, without a history, before it kept several stories.
     said = [" Never sleep.", " Always sleep."]
     blank.page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
-    blank.page.goto(server.url + "/web/icon.svg")
+    blank.page.goto(server.url + "/web/app/icon.svg")
     blank.page.evaluate(V1, [PROMPT, said])
     blank.page.route("**/health", lambda route: route.fulfill(json={"model": "a model"}))
     blank.open(server.url)
@@ -163,20 +163,20 @@ def test_a_story_moves_from_the_browser_to_the_server(blank: Story, server: Scri
     blank.page.unroute("**/health")
     blank.page.goto(server.url)
     blank.wait_ready()
-    blank.find("#open-shelf").click()
+    blank.find("#open-stories").click()
     blank.leave("#move")
     expect(blank.find("#title")).to_have_text(PROMPT[:43])
     expect(blank.find("#story")).to_have_value(PROMPT)
     assert [blank.said(card) for card in blank.cards.all()] == said
     expect(blank.find("#move")).to_be_hidden()
-    blank.find("#open-shelf").click()
+    blank.find("#open-stories").click()
     blank.page.on("dialog", lambda dialog: dialog.accept("A keeper"))
     blank.find("#rename").click()
     expect(blank.find("#story-list [aria-current]")).to_have_text("A keeper")
     blank.page.set_viewport_size({"width": 360, "height": 740})
     blank.picture("moved", axe=True)
-    blank.leave("#forget")
-    blank.find("#open-shelf").click()
+    blank.leave("#delete-story")
+    blank.find("#open-stories").click()
     expect(blank.find("#story-list")).not_to_contain_text("A keeper")
 
 
@@ -185,13 +185,13 @@ def test_memory_note_and_lore_are_on_another_device_too(
 ) -> None:
     (tmp_path / "lore.json").write_text(json.dumps([{"key": ["Ada"], "content": "Ada limps.", "comment": "Her leg"}]))
     begin(blank, server)
-    with blank.panel("seen"):
+    with blank.panel("model-view"):
         blank.find("#import-lore").set_input_files(tmp_path / "lore.json")
         with blank.page.expect_response(lambda each: each.request.method == "PATCH") as sent:
             blank.find("#memory").fill("Ada is ninety.")
     assert sent.value.ok
     other.open(blank.page.url)
-    with other.panel("seen"):
+    with other.panel("model-view"):
         expect(other.find("#memory")).to_have_value("Ada is ninety.")
         expect(other.find("#lore .named")).to_have_text("Her leg")
         other.find("#note").fill("[Night.]")
@@ -294,11 +294,11 @@ def test_words_can_be_looked_at_after_a_reload(blank: Story, server: Scripted) -
     expect(words).to_have_count(0)
     blank.cards.nth(1).locator(".text").focus()
     blank.page.keyboard.press("ArrowRight")  # asks, and goes to the first
-    expect(blank.find("#peek")).to_be_visible()
+    expect(blank.find("#token-preview")).to_be_visible()
     expect(words).to_have_count(12)
     assert [blank.said(card) for card in blank.cards.all()] == said
-    expect(blank.find("#peek .taken")).to_have_text("(a space)")
-    blank.find("#peek li:not(:has(.taken)) button").first.press("Enter")
+    expect(blank.find("#token-preview .taken")).to_have_text("(a space)")
+    blank.find("#token-preview li:not(:has(.taken)) button").first.press("Enter")
     expect(blank.cards).to_have_count(2)
     blank.wait_done()
     assert blank.text.startswith(PROMPT)

@@ -17,7 +17,7 @@ def test_an_editor_is_asked_beside_the_text_and_what_is_taken_is_one_step(story:
     keyboard, box, talk = story.page.keyboard, story.find("#story"), story.find("#talk")
     answers, said = talk.locator(".answer"), talk.locator("textarea")
     box.fill(TEXT)
-    story.find("#open-seen").click()
+    story.find("#open-model-view").click()
     story.find("#memory").fill("Ada is ninety.")
     keyboard.press("Escape")
 
@@ -47,14 +47,14 @@ def test_an_editor_is_asked_beside_the_text_and_what_is_taken_is_one_step(story:
     expect(story.find("#ask [value=stop]")).to_be_enabled()
     server.go()
     expect(story.find("#ask .main")).to_be_enabled()
-    expect(talk.locator(".question small")).to_have_text("It had all 8 words of your story.")
+    expect(talk.locator(".question small")).to_have_text("The editor saw all 8 words of your story.")
     expect(story.find(".card")).to_have_count(0)
     expect(story.find("#tree li")).to_have_count(1)
 
     # All of an answer comes to the cursor, or what is selected of it; each is one step.
     passage = said.nth(1).input_value()
     box.evaluate("(each) => each.setSelectionRange(17, 17)")
-    answers.nth(1).get_by_role("button", name="Take into the text").click()
+    answers.nth(1).get_by_role("button", name="Insert").click()
     expect(box).to_have_value(f"{TEXT[:17]} {passage.strip()}{TEXT[17:]}")
     expect(box).to_be_focused()
     keyboard.type("!")
@@ -67,7 +67,7 @@ def test_an_editor_is_asked_beside_the_text_and_what_is_taken_is_one_step(story:
     for _ in range(3):
         keyboard.press("Shift+ArrowRight")
     keyboard.press("Tab")
-    expect(answers.nth(0).locator("[value=take]")).to_have_text("Take the passage into the text")
+    expect(answers.nth(0).locator("[value=take]")).to_have_text("Insert selection")
     keyboard.press("Enter")
     passage = said.nth(0).input_value()[:3].strip()
     expect(box).to_have_value(f"{TEXT[:17]} {passage}{TEXT[17:]}")
@@ -75,7 +75,7 @@ def test_an_editor_is_asked_beside_the_text_and_what_is_taken_is_one_step(story:
     expect(box).to_have_value(TEXT)
 
     # The next question goes on from the answer that was chosen.
-    answers.nth(1).get_by_role("button", name="Go on from this").click()
+    answers.nth(1).get_by_role("button", name="Continue from this").click()
     chosen = said.nth(1).input_value().strip()
     story.find("#question").focus()
     assert ask("And then?", 4)["prompt"].endswith(f"<assistant>{chosen}<user>And then?<assistant>")
@@ -98,7 +98,7 @@ def test_of_what_is_longer_than_the_context_the_end_is_sent_behind_the_memory(bl
     blank.set(n=2, max_tokens=5)
     text = "".join(f"Night {k}: the lamp burned. " for k in range(40))
     note = "The keeper is called Ada."
-    with blank.panel("seen"):
+    with blank.panel("model-view"):
         blank.find("#memory").fill(note)
     with blank.page.expect_request("**/v1/completions") as asked:
         blank.generate(text, cards=2)
