@@ -54,7 +54,7 @@ def test_a_style_of_ones_own_is_kept_for_all_stories_until_it_is_forgotten(story
         story.unfold("min_p").fill("0.2")
         keep.click()
         expect(style).to_have_value("Slow")
-        assert asked == ["What is this style called?", "The page has a style Wild. What is yours called?"]
+        assert asked == ["Name of the style:", "Wild is one of the page's styles. Choose another name:"]
     story.reload()
     with story.panel("options"):
         story.reach("#style")

@@ -190,7 +190,7 @@ def test_a_bridge_leads_to_what_is_behind_and_the_best_one_is_first(
     assert ("node" in body) == is_shared
     expect(story.find(".follows").first).to_have_text("fits the rest best")
     marks = story.find(".follows").all_text_contents()
-    assert all(each.startswith("the rest ") for each in marks)
+    assert all("the rest" in each for each in marks)
     if not is_shared:
         story.pictures("bridge", axe=True)
     said = story.said(story.cards.first)

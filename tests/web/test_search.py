@@ -77,7 +77,7 @@ def test_a_place_in_another_story_is_found_and_gone_to(
     expect(story.find("#found-count")).to_have_text("Nothing found.")
     story.find("#find").press("Enter")
     expect(story.find("#other-stories-status")).to_contain_text("1 found in other stories.")
-    assert ("Not found here" in (story.find("#other-stories-status").text_content() or "")) is is_shared
+    assert ("The search doesn't find" in (story.find("#other-stories-status").text_content() or "")) is is_shared
     story.picture("elsewhere")
     link = story.find("#other-stories li")
     expect(link.locator("mark")).to_have_text("the lam")

@@ -1,20 +1,27 @@
 // @ts-check
-// How the page looks on this device: how large the letters are, and how wide the lines; and the focus, in which there is only the text.
+// Appearance on this device: text size and line width, and the focus mode, which shows only the text.
 
 import { findAll } from "../lib/dom.js";
 import { loadLocal, saveLocal } from "../lib/local_storage.js";
 
 const KEY = "srb-looks";
+/** @param {HTMLInputElement} slider */
+const outputOf = (slider) => /** @type {HTMLOutputElement} */ (slider.previousElementSibling);
+
 const WIDEST = 54 / 65; // of a zero, per letter: see --measure
 
-// The sliders of the settings, with what they change on the page.
+/**
+ * Connect the sliders of the settings with the styles of the page.
+ * @param {HTMLInputElement} size
+ * @param {HTMLInputElement} width
+ */
 export function listenToAppearance(size, width) {
   const draw = () => {
     const { style } = document.documentElement;
-    style.setProperty("--size", String(size.value / 100));
-    style.setProperty("--measure", `${(width.value * WIDEST).toFixed(1)}ch`);
-    size.previousElementSibling.value = `${size.value} %`;
-    width.previousElementSibling.value = `${width.value} characters`;
+    style.setProperty("--size", String(size.valueAsNumber / 100));
+    style.setProperty("--measure", `${(width.valueAsNumber * WIDEST).toFixed(1)}ch`);
+    outputOf(size).value = `${size.value} %`;
+    outputOf(width).value = `${width.value} characters`;
   };
   const values = loadLocal(KEY);
   size.value = values.size ?? size.defaultValue;
@@ -27,7 +34,12 @@ export function listenToAppearance(size, width) {
     });
 }
 
-// The button leads into the focus and out of it; so does Escape, and Ctrl-Enter, whose alternatives are to be seen.
+/**
+ * Connect the focus button. Escape leaves the focus mode, and so does Ctrl-Enter, so that its alternatives can be
+ * seen.
+ * @param {HTMLElement} button
+ * @param {import("../desk/manuscript.js").Manuscript} story
+ */
 export function listenToFocusMode(button, story) {
   const { classList } = document.body;
   const move = (isIn) => {

@@ -1,5 +1,6 @@
 // @ts-check
-// Keys that do what buttons do, where nobody could mean to write: on an alternative, the path, the tree and the stories.
+// Keyboard shortcuts for buttons. Letters work only where the writer can't be typing: on an alternative, the path,
+// the tree and the list of stories.
 
 import { find, findAll } from "../lib/dom.js";
 import { showStatus } from "../lib/messages.js";
@@ -10,7 +11,7 @@ const FIELDS = "input:not([type=checkbox]), textarea, select"; // which do somet
 const texts = () => findAll(".card .text");
 const press = (button) => button && !button.disabled && button.click();
 
-// The alternative that has the keyboard.
+/** The text of the alternative that has the keyboard. */
 const at = () => document.activeElement.closest(".card")?.querySelector(".text");
 
 const act = (name) => press(at()?.closest(".card").querySelector(`[value=${name}]`));
@@ -21,14 +22,14 @@ function walk(by) {
   all[Math.max(0, Math.min(all.length - 1, k < 0 ? 0 : k + by))]?.focus();
 }
 
-// The next alternative has the keyboard then.
+/** Discard an alternative, and move the keyboard to the next one. */
 function discard() {
   const k = texts().indexOf(at());
   act("discard");
   (texts()[k] ?? texts().at(-1))?.focus();
 }
 
-// A letter takes back what was done, but not what was typed: whoever means to write there would lose that.
+/** Undo or redo by a letter, except typing: a writer who meant to type the letter would lose text. */
 function again(button) {
   if (button.dataset.kind === "text") return showStatus(`This was typed. Press ${button.title} in your text to undo or redo it.`);
   press(button);
@@ -85,7 +86,7 @@ export function listenToKeys(dialog) {
     const target = /** @type {Element} */ (event.target);
     const isThere = target.closest(PLACES);
     const isFree = !isThere && !target.closest("dialog, #token-preview");
-    // A letter comes to the text where it would be lost otherwise. A space scrolls there, or presses a button.
+    // A letter that would be lost goes to the text. A space scrolls the page or presses a button.
     const isTyped = event.key.length === 1 && event.key !== " ";
     if (isTyped && !isThere && !target.closest(`#token-preview, ${FIELDS}`)) return find("#story").focus({ preventScroll: true });
     if (event.key === "Escape" && isFree) (texts()[0] ?? find("#path [aria-current]")).focus();
@@ -96,14 +97,22 @@ export function listenToKeys(dialog) {
   });
 }
 
-// Leaves the keyboard in the text when buttons around it are pressed: whoever writes on meanwhile writes there.
+/**
+ * Keep the keyboard in the text when a button around it is pressed with the mouse.
+ * @param {HTMLElement} box
+ * @param {HTMLElement} around
+ */
 export function keepFocus(box, around) {
   around.addEventListener("mousedown", (event) => {
-    if (document.activeElement === box && event.target.closest("button, .actions")) event.preventDefault();
+    if (document.activeElement === box && /** @type {Element} */ (event.target).closest("button, .actions")) event.preventDefault();
   });
 }
 
-// The page's own undo and redo in the text, by keys and by the browser's menus. again: takes "undo" or "redo".
+/**
+ * Use the page's own undo and redo in the text, for keys and for the browser's menus.
+ * @param {HTMLTextAreaElement} box
+ * @param {(name: string) => void} again
+ */
 export function listenToUndo(box, again) {
   box.addEventListener("keydown", (event) => {
     const key = event.key.toLowerCase();

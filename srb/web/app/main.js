@@ -1,5 +1,5 @@
 // @ts-check
-// The page's beginning, and what its buttons do.
+// Starts the page, and connects its buttons.
 
 import { watchCursor } from "../desk/bridge.js";
 import { Cards } from "../desk/cards.js";
@@ -34,7 +34,7 @@ import { openStory, StoryList } from "./story_list.js";
 
 const onClick = (selector, action) => find(selector).addEventListener("click", action);
 
-// What the buttons of a card do.
+/** Return the actions of a card's buttons. */
 const cardActions = (desk, writing) => ({
   keep: (node) => desk.keep(node),
   favourite: (node) => desk.searchPanel.toggle(node),
@@ -131,7 +131,10 @@ function listen(desk, writing, storyList) {
   });
 }
 
-// resume() goes on with what the key was missing for.
+/**
+ * Ask for the API key. `resume` continues what failed without one.
+ * @param {() => void} resume
+ */
 function listenToKeyForm(resume) {
   find("#key").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -143,7 +146,7 @@ function listenToKeyForm(resume) {
   });
 }
 
-// Where stories are kept: on the server if that has a history, else in the browser; or nowhere, which is said.
+/** Open the stories on the server if it has a history, else in the browser. Report if stories can't be stored. */
 async function openStoryList(history, choices) {
   const browser = await BrowserStories.open().catch((error) => {
     showError(new Error(`This browser doesn't store your stories: ${error.message}`));

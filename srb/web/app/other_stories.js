@@ -1,5 +1,5 @@
 // @ts-check
-// What is found in all other stories, in the panel of the story: links, whose addresses name a story and a place in it.
+// The search in all other stories. Results are links; their addresses name a story and a place in it.
 
 import { highlightMatch } from "../desk/search_panel.js";
 import { create, find, replaceItems } from "../lib/dom.js";
@@ -24,7 +24,7 @@ export class OtherStories {
     this.#clear();
   }
 
-  // Other words are looked for: what was found is of the old ones.
+  /** Remove the results of the previous search. */
   #clear() {
     this.turn = Symbol("whose answers are wanted");
     this.button.disabled = !this.query.value.trim();

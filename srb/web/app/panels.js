@@ -1,11 +1,17 @@
 // @ts-check
-// The panels beside the text: the story's on the left, the others on the right, one at a time. Where the window is narrow they are sheets over it.
+// The panels: the stories on the left, the others on the right, one open at a time. In a narrow window they cover the
+// text.
 
 import { findAll, isFocusLost, leaveText } from "../lib/dom.js";
 
 const isNarrow = matchMedia("(max-width: 60rem)"); // as in panels.css
 
-// A button that opens and closes a panel; onOpen is called before it is seen.
+/**
+ * Connect a button that opens and closes a panel.
+ * @param {HTMLElement} button
+ * @param {HTMLDialogElement} dialog
+ * @param {() => any} [onOpen] called after the panel opens
+ */
 export function connectPanel(button, dialog, onOpen = () => {}) {
   button.setAttribute("aria-expanded", "false");
   button.addEventListener("click", async () => {

@@ -1,5 +1,6 @@
 // @ts-check
-// The stories: which one is open, which the address names behind its #, also with a place in it, and what can be done with them.
+// The list of stories, and the open one. The fragment of the address names the open story, and optionally a place in
+// it.
 
 import { find, isFocusLost } from "../lib/dom.js";
 import { safely, showError, showStatus } from "../lib/messages.js";
@@ -10,7 +11,11 @@ import { ROOT } from "../story/tree.js";
 export const openStory = (story) => (location.hash = story.id);
 
 export class StoryList {
-  // stories: those of the server, or else of the browser. browser: the latter. choices(): what a new story's page begins with.
+  /**
+   * @param {import("../story/browser_store.js").Stories} stories on the server, or in the browser
+   * @param {import("../story/browser_store.js").Stories} browser in the browser
+   * @param {() => Record<string, any>} choices the settings that a new story starts with
+   */
   constructor(stories, browser, choices) {
     this.stories = stories;
     this.browser = browser;
@@ -20,7 +25,7 @@ export class StoryList {
     find("#move").addEventListener("click", safely(() => this.#move()));
   }
 
-  // The store of the story that the address names, or of the one that was changed last.
+  /** Open the store of the story that the address names, or of the last changed one. */
   async open() {
     let data = await this.stories.list();
     if (!data.length) data = [(await this.stories.make()).story];
@@ -34,8 +39,13 @@ export class StoryList {
     return this.stories.store(this.story);
   }
 
-  // Makes a story, of another one if that is given, and opens it. With leave(id), which is called before that, Undo goes back to the
-  // one that was open.
+  /**
+   * Make a story, optionally with contents, and open it. If `leave(id)` is given, it is called first, and Undo
+   * returns to the story that was open.
+   * @param {string} [title]
+   * @param {Record<string, any>} [contents]
+   * @param {((id: string) => any) | null} [leave]
+   */
   async make(title = "", { nodes = [], current = ROOT, drafts = [], beside = undefined, ...others } = {}, leave = null) {
     const { story, ids } = await this.stories.make(title, nodes, beside);
     const steps = leave ? { done: [{ kind: "story", id: this.story.id }] } : {};
@@ -53,7 +63,7 @@ export class StoryList {
     else await this.make();
   }
 
-  // Lists the stories.
+  /** List the stories. */
   async list() {
     find("#move").hidden = this.stories === this.browser || !(await this.#unmoved()).length;
     const row = (story) => {
@@ -85,7 +95,7 @@ export class StoryList {
     await this.list();
   }
 
-  // The browser's stories in which something is written.
+  /** Return the browser's stories that aren't empty. */
   async #unmoved() {
     const all = (await this.browser.list()).map(async (story) => ({ story, ...(await this.browser.store(story).load()) }));
     return (await Promise.all(all)).filter(({ nodes, drafts }) => nodes.length || drafts.length);

@@ -1,6 +1,6 @@
 // @ts-check
-// What stands beside a story, and is no part of it: the memory, the author's note and the lorebook; in the panel that shows what
-// the model sees.
+// The background of a story: memory, author's note and lorebook. It is edited in the panel that shows what the model
+// sees.
 
 import { find, isFocusLost } from "../lib/dom.js";
 import { readJson } from "../lib/files.js";
@@ -10,7 +10,10 @@ const TEXTS = ["name", "keys", "also", "never", "text"];
 const CHOICES = ["always", "off"];
 
 export class Background {
-  // changed() when something is another, or was taken out.
+  /**
+   * @param {HTMLElement} panel
+   * @param {() => void} changed called after every change
+   */
   constructor(panel, changed) {
     const part = (selector) => find(selector, panel);
     this.memory = part("#memory");
@@ -44,7 +47,7 @@ export class Background {
     this.list.replaceChildren(...this.lore.map((entry) => this.#row(entry)));
   }
 
-  // Shows the same memory in both boxes. The one that is typed in keeps its cursor.
+  /** Show the same memory in both boxes. The box that is being typed in keeps its cursor. */
   #remember(memory) {
     for (const box of this.memories) if (box.value !== memory) box.value = memory;
   }

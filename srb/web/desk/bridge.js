@@ -1,21 +1,35 @@
 // @ts-check
-// Bridging: alternatives that lead to what stands behind the cursor. The server finds those that it follows best. The first two are pure.
+// Bridges: alternatives that lead to the text after the cursor. The server ranks them by the probability of that
+// text.
 
 import { gap } from "../story/tree.js";
 
 const FURTHER = 1000; // letters of what stands behind; the server judges by fewer
 
-// What the alternatives are to lead to: what stands behind a place, with the space that parts it from them.
+/**
+ * Return the text after the cursor that a bridge leads to, with the space before it.
+ * @param {{ before: string, behind: string }} text
+ * @returns {string}
+ */
 export const suffixOf = ({ before, behind }) => (gap(before, "…", behind) + behind).slice(0, FURTHER);
 
-// How well what stands behind follows an alternative, in words. logprob: of that; best: the highest one of its siblings. In nats.
+/**
+ * Describe how well the text after the cursor fits an alternative.
+ * @param {number} logprob log-probability of that text, given the alternative
+ * @param {number} best the highest of all alternatives
+ * @returns {string}
+ */
 export function describeFit(logprob, best) {
   if (logprob >= best) return "fits the rest best";
   const times = Math.exp(best - logprob);
   return times < 3 ? "fits the rest nearly as well" : times < 50 ? "fits the rest less well" : "hardly fits the rest";
 }
 
-// Lets a button be pressed where there is something on both sides of the cursor.
+/**
+ * Enable a button while there is text on both sides of the cursor.
+ * @param {HTMLButtonElement} button
+ * @param {{ take: () => { before: string, behind: string } }} desk
+ */
 export function watchCursor(button, desk) {
   const draw = () => {
     const { before, behind } = desk.take();

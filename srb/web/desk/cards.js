@@ -1,18 +1,23 @@
 // @ts-check
-// The cards: one for each alternative in sight. A card appends what has come, and never draws again what it has.
+// The cards, one for each alternative in sight. A card appends new text, and never redraws the text it has.
 
 import { find, isFocusLost } from "../lib/dom.js";
 import { LOST } from "../story/generation.js";
 import { describeFit } from "./bridge.js";
 import { areShaded } from "./token_preview.js";
 
+/** @typedef {import("../story/tree.js").StoryNode} StoryNode */
+
 const DOUBTS = [0.5, 0.2, 0.05]; // the shade is stronger below each of these probabilities
 
-// Between two updates: each makes the browser lay out and paint all cards, and words in small groups read calmer.
+// Between two updates. Each update lays out and paints all cards, and words in small groups are easier to read.
 const PAUSE_MILLISECONDS = 250;
 
 export class Card {
-  // actions: functions of the node: keep, more, continue, stop, copy, discard.
+  /**
+   * @param {StoryNode} node
+   * @param {Record<string, (node: StoryNode) => any>} actions by the value of a button
+   */
   constructor(node, actions) {
     this.node = node;
     this.drawn = 0;
@@ -39,13 +44,20 @@ export class Card {
     this.state = null;
   }
 
-  // Shows the stem of its text, where it has one.
+  /**
+   * Show the stem of the text, if it has one.
+   * @param {string} text
+   */
   begin(text) {
     this.stem.textContent = text;
     this.stem.hidden = !text;
   }
 
-  // follow: how many alternatives follow this one.
+  /**
+   * Show the current text and facts.
+   * @param {boolean} isRunning
+   * @param {number} follow how many nodes continue this one
+   */
   update(isRunning, follow) {
     const { pieces } = this.node;
     if (this.drawn > pieces.length) this.clear();
@@ -67,7 +79,7 @@ export class Card {
     if (hadKeyboard && isFocusLost()) this.text.focus({ preventScroll: true });
   }
 
-  // Has all of the text drawn anew by the next update.
+  /** Have the next update redraw all of the text. */
   clear() {
     this.drawn = 0;
     this.hasBegun = false;
@@ -75,7 +87,7 @@ export class Card {
     this.text.replaceChildren();
   }
 
-  // The space that a text begins with isn't seen: a paragraph that begins there is set in.
+  /** Hide the space at the beginning of a text. A paragraph that begins there is indented. */
   #draw(piece, k) {
     const space = this.hasBegun ? "" : piece.text.match(/^\s*/)[0];
     this.hasBegun ||= space.length < piece.text.length;
@@ -96,8 +108,8 @@ export class Card {
   }
 }
 
-// Whether it ended otherwise than it should have.
-const isTrouble = ({ end, reason }) => end === undefined || end === LOST || ["abort", "error"].includes(reason?.finish_reason);
+/** Whether it was cut off or failed. */
+const isTrouble = (/** @type {StoryNode} */ { end, reason }) => end === undefined || end === LOST || ["abort", "error"].includes(reason?.finish_reason);
 
 function drawn({ text, ...piece }, k, space) {
   const lead = Object.assign(document.createElement("span"), { className: "lead", textContent: space });
@@ -111,7 +123,7 @@ function drawn({ text, ...piece }, k, space) {
   return token;
 }
 
-// Draws the cards that are in sight, and what changes on them.
+/** The cards in sight. */
 export class Cards {
   constructor(element, desk, writing, actions) {
     this.element = element;
@@ -124,7 +136,7 @@ export class Cards {
     this.flushed = 0;
   }
 
-  // Shows the alternatives of the tree's shown nodes: each batch in a grid of its own, the newest first.
+  /** Show the alternatives of the tree's shown nodes, each batch in its own grid, the newest first. */
   show() {
     const { tree } = this.desk;
     const nodes = tree.shown.flatMap((id) => tree.alternatives(id));
@@ -147,13 +159,19 @@ export class Cards {
     if (areShaded()) this.desk.probabilities.all(nodes);
   }
 
-  // Draws the text of a node anew, whose pieces are others, if it's in sight.
+  /**
+   * Redraw the text of a node whose pieces were replaced, if it is in sight.
+   * @param {StoryNode} node
+   */
   redraw(node) {
     this.cards.get(node.id)?.clear();
     this.update(node);
   }
 
-  // Marks a node whose card is to be updated with the others that change.
+  /**
+   * Schedule an update of a node's card.
+   * @param {StoryNode} node
+   */
   change(node) {
     if (!this.changed.size) {
       const wait = Math.max(0, this.flushed + PAUSE_MILLISECONDS - performance.now());
@@ -162,7 +180,10 @@ export class Cards {
     this.changed.add(node);
   }
 
-  // Updates the card of a node at once, if it's in sight.
+  /**
+   * Update the card of a node now, if it is in sight.
+   * @param {StoryNode} node
+   */
   update(node) {
     const card = this.cards.get(node.id);
     if (!card) return;
@@ -177,19 +198,28 @@ export class Cards {
     return parent === tree.current ? "" : tree.text(parent).slice(tree.text(tree.start(parent)).length).trim();
   }
 
-  // Says how well what stands behind follows each of the alternatives that came with this one.
+  /**
+   * Show how well the text after the cursor fits each alternative of a batch.
+   * @param {StoryNode} node one of them
+   */
   #compare({ parent, batch }) {
     const all = this.desk.tree.children(parent).filter((node) => node.batch === batch && node.follows !== undefined);
     const best = Math.max(...all.map((node) => node.follows));
     for (const node of all) if (this.cards.has(node.id)) this.cards.get(node.id).follows.textContent = describeFit(node.follows, best);
   }
 
-  // Scrolls to the batch of a node; the end of the text stays in sight above it.
+  /**
+   * Scroll to the batch of a node. The end of the text stays in sight above it.
+   * @param {StoryNode} node
+   */
   reveal(node) {
     this.cards.get(node.id)?.element.parentElement.scrollIntoView({ block: "start" });
   }
 
-  // Gives the keyboard to the card of a node.
+  /**
+   * Move the keyboard to the card of a node.
+   * @param {StoryNode} node
+   */
   focus(node) {
     this.cards.get(node.id)?.text.focus();
   }
@@ -201,7 +231,7 @@ export class Cards {
   }
 }
 
-// Makes these the children of an element. Those that stay in their places stay scrolled, and keep the keyboard.
+/** Set the children of an element. Children that stay keep their scroll position and the keyboard. */
 function arrange(element, children) {
   const staying = new Set(children);
   for (const child of [...element.children]) if (!staying.has(child)) child.remove();

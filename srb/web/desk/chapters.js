@@ -1,5 +1,5 @@
 // @ts-check
-// The chapters of a text, by its headings: a list to go to them.
+// The chapters of a text, and the list of them.
 
 import { create } from "../lib/dom.js";
 import { words } from "../lib/length.js";
@@ -7,7 +7,11 @@ import { plural } from "../lib/messages.js";
 
 const REST = 400; // milliseconds without a key, until they are looked for
 
-// A chapter begins with a line as "# The boat". {title, at, words}, where `at` is behind its heading. Pure.
+/**
+ * Find the chapters of a text. A line such as "# The boat" starts one.
+ * @param {string} text
+ * @returns {{ title: string, at: number, words: number }[]} `at` is the end of the heading
+ */
 export function chapters(text) {
   const heads = [...text.matchAll(/^# +(\S.*)$/gm)];
   return heads.map((head, k) => {
@@ -17,7 +21,11 @@ export function chapters(text) {
 }
 
 export class Chapters {
-  // left() when one goes to a chapter, before that.
+  /**
+   * @param {HTMLElement} list
+   * @param {import("./manuscript.js").Manuscript} story
+   * @param {() => void} left called before the writer goes to a chapter
+   */
   constructor(list, story, left) {
     this.list = list;
     this.story = story;
@@ -28,7 +36,7 @@ export class Chapters {
     });
   }
 
-  // Draws them, if they can be seen.
+  /** Draw the list, if it is visible. */
   draw() {
     if (!this.list.parentElement.checkVisibility()) return; // an empty list never can
     this.list.replaceChildren(...chapters(this.story.value).map((each) => this.#row(each)));

@@ -1,5 +1,5 @@
 // @ts-check
-// How much of a text the model sees: all of it, or its end where it is longer than the context; and what stands beside it.
+// The context window: how much of the text the model sees, and the background that goes with it.
 
 import { detokenize, tokenize } from "../lib/api.js";
 import { find } from "../lib/dom.js";
@@ -21,7 +21,10 @@ export class ContextWindow {
   #costs = new Map(); // tokens, by text
   used = 0; // tokens, by what stands beside the text
 
-  // size: of the context, in tokens; undefined where the server doesn't say. beside: what stands beside the story.
+  /**
+   * @param {number} [size] of the context, in tokens; infinite if the server doesn't say
+   * @param {any} [background]
+   */
   constructor(size = Infinity, background = undefined) {
     this.size = size;
     this.background = background;
@@ -32,25 +35,39 @@ export class ContextWindow {
     else this.meter.parentElement.hidden = true;
   }
 
-  // The tokens that a prompt may have, so that the alternatives have room behind it.
+  /**
+   * Return the limit of a prompt in tokens, which leaves room for the alternatives.
+   * @param {{ n?: number, max_tokens?: number }} [fields]
+   * @returns {number}
+   */
   room({ n = 1, max_tokens: length = USUAL } = {}) {
     const wanted = n * (length > 0 ? length : USUAL);
     return Math.floor(Math.max(this.size / 4, this.size - wanted - 1));
   }
 
-  // The letters that a prompt may have, so that its tokens have room if they are short.
+  /**
+   * Return the limit of a prompt in characters, for short tokens.
+   * @param {{ n?: number, max_tokens?: number }} fields
+   * @returns {number}
+   */
   letters(fields) {
     return Math.min(2 * this.room(fields), MOST_LETTERS);
   }
 
-  // What stands beside a text, at its end.
+  /** The background that applies at the end of a text. */
   #beside(text) {
     const { memory, note, depth, lore } = this.background.values;
     const entries = matching(lore, text);
     return { memory, note, depth, entries, isEmpty: !memory.trim() && !note.trim() && !entries.length };
   }
 
-  // What is sent in place of the prompt of a node; null where that can be sent as it is.
+  /**
+   * Return the prompt to send for a node; null if the node's own prompt fits.
+   * @param {import("../story/tree.js").Tree} tree
+   * @param {string} id
+   * @param {Record<string, any>} fields
+   * @returns {Promise<number[] | null>}
+   */
   async fit(tree, id, fields) {
     const text = tree.text(id);
     if (this.#beside(text).isEmpty) return this.#fit(tree.prompt(id), fields);
@@ -70,14 +87,14 @@ export class ContextWindow {
     return text.slice(this.#cut(text.length, room));
   }
 
-  // How many tokens are left out at the beginning of a text, so that the rest has room.
+  /** Return how many tokens to drop from the beginning of a text so that the rest fits. */
   #cut(length, room) {
     const left = length - room;
     const step = this.size * STEP;
     return left > 0 ? Math.min(Math.ceil(left / step) * step, length - 1) : 0;
   }
 
-  // The token ids of a text that isn't sent as it is, so that evaluating it would be in vain; else null.
+  /** Tokenize a text that may be too long to be sent as it is; null if it is short enough. */
   async #count(text, fields) {
     if (text.length <= this.room(fields)) return null;
     return tokenize(text);
@@ -90,19 +107,19 @@ export class ContextWindow {
     return ids && ids.length > this.room(fields) ? ids : null;
   }
 
-  // The tokens of a text that stands behind another one.
+  /** Count the tokens that a text adds to a prompt. */
   async #cost(text) {
     if (this.#costs.size > MOST_COSTS) this.#costs.clear();
     if (!this.#costs.has(text)) this.#costs.set(text, (await tokenize(text)).length);
     return this.#costs.get(text) - (await this.#first).length;
   }
 
-  // What every prompt begins with.
+  /** The tokens that every prompt starts with. */
   get #first() {
     return (this.#firstTokens ??= tokenize(""));
   }
 
-  // What stands beside a text, as far as it has room, with the tokens that are `used`, and the entries that are `omitted`.
+  /** Select the background that fits. `used` counts its tokens, and `omitted` has the lore entries that don't fit. */
   async #priced({ memory, note, depth, entries }, room) {
     const told = [memory, note, ...entries.map((entry) => entry.text)].map((each) => each.trim());
     const [one, two, ...costs] = await Promise.all(told.map((each) => (each ? this.#cost(`${each}\n\n`) : 0)));
@@ -119,8 +136,16 @@ export class ContextWindow {
     return { memory, note, depth, entries: kept, omitted: entries.filter((entry) => !kept.includes(entry)), used };
   }
 
-  // What the model sees of a text, as prompt.js arranges it: {parts, place, from, omitted}. A part has its `tokens`, and the text begins
-  // with the letter `from`. omitted: entries that have no room. around: tokens that stand around it. Throws an Error in words.
+  /**
+   * Compose what the model sees of a text.
+   * @param {string} text
+   * @param {Record<string, any>} fields of the request
+   * @param {number} [around] tokens to reserve
+   * @returns {Promise<{ parts: any[], place: number, from: number, omitted: any[] }>} as `arrangePrompt` returns it,
+   *   with the `tokens` of each part. The prompt has the text from the character `from` on; `omitted` are lore
+   *   entries that don't fit.
+   * @throws {Error} if memory and note are too long
+   */
   async compose(text, fields, around = 0) {
     const room = this.room(fields) - around;
     const beside = this.#beside(text);
@@ -134,8 +159,14 @@ export class ContextWindow {
     return { parts: parts.map((part, k) => ({ ...part, tokens: tokens[k] })), place, from, omitted };
   }
 
-  // A prompt that has in it what the model sees of a text, as far as there is room: {prompt, from}, where `from` is as compose() has it.
-  // make(story) is a promise of the prompt around that. Throws an Error in words.
+  /**
+   * Compose a prompt that has as much of a text as fits.
+   * @param {string} text
+   * @param {(story: string) => Promise<string>} make makes the prompt from that
+   * @param {Record<string, any>} fields of the request
+   * @returns {Promise<{ prompt: string, from: number }>} `from` is as `compose` returns it
+   * @throws {Error} if the prompt is too long without the text
+   */
   async within(text, make, fields) {
     const around = (await tokenize(await make(""))).length;
     const most = this.room(fields);
@@ -145,7 +176,11 @@ export class ContextWindow {
     return { prompt: await make(parts.map((part) => part.text).join("")), from };
   }
 
-  // Shows how full it is with a text. ids: those of its tokens, where they are known; else the server counts them.
+  /**
+   * Show how full the context is.
+   * @param {string} text
+   * @param {number[]} [ids] its tokens; without them, the server counts them after a pause
+   */
   draw(text, ids) {
     if (ids) this.count.know(text, ids.length);
     const isAlone = this.background.isEmpty; // which entries apply is looked up when nobody types
@@ -157,9 +192,10 @@ export class ContextWindow {
   }
 
   async #ask(text) {
-    const asked = [tokenize(text), this.#priced(this.#beside(text), this.room())];
-    const [ids, { used }] = await Promise.all(asked).catch(() => [null, {}]); // it stays an estimate
-    if (!ids || text !== this.text) return;
+    const asked = Promise.all([tokenize(text), this.#priced(this.#beside(text), this.room())]);
+    const answer = await asked.catch(() => null); // then it remains an estimate
+    if (!answer || text !== this.text) return;
+    const [ids, { used }] = answer;
     this.used = used;
     this.count.know(text, ids.length);
     this.#show(text);
@@ -176,7 +212,7 @@ export class ContextWindow {
   }
 }
 
-// How many tokens a text has: those of what was counted last, and an estimate of what differs from that. Pure.
+// Estimates the tokens of a text from the last count.
 
 const LETTERS = 4; // of a token, where nobody has counted yet
 const FEW = 50; // tokens, which don't say how many letters a token has

@@ -1,5 +1,5 @@
 // @ts-check
-// What lies on the writer's desk: the tree, where the story is in it, and what is typed; shown, and kept.
+// The writer's desk: the story's tree, the current place, and the text that is being written.
 
 import { find, isFocusLost } from "../lib/dom.js";
 import { saveMessages, showError, showStatus } from "../lib/messages.js";
@@ -20,6 +20,18 @@ import { drawPath } from "./tree_list.js";
 import { UndoHistory } from "./undo_history.js";
 import { Versions } from "./versions.js";
 import { WordCount } from "./word_count.js";
+
+/** @typedef {import("../story/tree.js").StoryNode} StoryNode */
+/**
+ * @typedef {object} Taken the text at one moment, split at the cursor or around a selection
+ * @property {string} place
+ * @property {string} text
+ * @property {string | undefined} draft
+ * @property {string} before
+ * @property {string} passage
+ * @property {string} behind
+ * @property {string} marks
+ */
 
 const SAVE_MILLISECONDS = 5000; // while alternatives are running
 const PAGE = Symbol("all that isn't in the tree, but for drafts");
@@ -50,7 +62,10 @@ export class Desk {
     this.adding = new Map(); // nodes that the store doesn't have yet, by their fields
   }
 
-  // Brings back what a store has kept, and shows it.
+  /**
+   * Load a story and show it.
+   * @param {Store} store
+   */
   async open(store) {
     const { nodes, page, drafts } = await store.load();
     const mended = repair(nodes);
@@ -66,31 +81,40 @@ export class Desk {
     this.settings.values = page.settings ?? {};
     this.compare.texts = page.texts ?? [];
     this.compare.values = page.compare ?? {};
-    this.editorChat.values = page;
+    this.editorChat.values = { conversation: page.conversation, question: page.question };
     this.editorChat.choices = page.editor ?? { system: page.asking?.system || undefined };
     this.background.values = page.beside ?? { memory: page.note };
     this.story.drafts = new Drafts(drafts, page.marks);
     this.#draw();
-    // An older page has kept what was in the box, and showed conversations as their templates write them.
+    // Older pages stored the text of the box, and showed conversations as the chat template writes them.
     if (page.draft !== undefined && page.draft !== tree.text(tree.current)) this.story.type(page.draft);
     this.showOpenings();
     if (store.isShared && nodes.length) this.#follow(nodes.at(-1));
   }
 
-  // Has the alternatives of a request end where they have got so long. A shared store doesn't know of that.
+  /**
+   * End the alternatives of a request at this length. A shared store doesn't know the length.
+   * @param {string} request
+   * @param {import("../story/tree.js").Until} until
+   */
   limit(request, until) {
     this.untils[request] = until;
     for (const node of this.tree.nodes.values()) if (node.request === request) node.until = until;
   }
 
-  // Takes what a shared store says of a node. While that runs here, its request says the rest.
+  /**
+   * Merge a node that a shared store reported. While its request runs here, the request's own events decide.
+   * @param {StoryNode} heard
+   * @param {import("./writing.js").Writing} writing
+   * @returns {StoryNode}
+   */
   hear(heard, writing) {
     upgradeQuestions([heard]);
     const { pieces, healed, ...said } = heard; // what was healed in fact is known where it was read
     const node = this.tree.add(heard);
     node.until ??= this.untils[node.request];
     const { kept, discarded, name, endsAt } = heard;
-    // It was ended here, at a boundary, and the store doesn't know that yet: it may have the text behind, too.
+    // The alternative was cut here, and the store doesn't know that yet: its text may be longer.
     const isEndedHere = node.endsAt !== undefined && endsAt === undefined && node.request === heard.request;
     if (isEndedHere) Object.assign(node, { kept, discarded, name });
     else if (writing.isRunning(node) || heard.end === undefined) Object.assign(node, { kept, discarded, name, endsAt });
@@ -104,14 +128,17 @@ export class Desk {
     return node;
   }
 
-  // Shows what was heard; this node last.
+  /**
+   * Show nodes that were heard.
+   * @param {StoryNode} node the last of them
+   */
   showNews(node) {
     this.drawTree();
     this.#drawCards();
     this.#follow(node);
   }
 
-  // Goes to where something was written, if it's further on from here, and nothing else is in sight or typed.
+  /** Go to new text by others, if it is further along and nothing else is in sight or typed. */
   #follow(node) {
     const { tree } = this;
     const below = node.typed ? node.id : node.parent;
@@ -123,7 +150,7 @@ export class Desk {
     this.save();
   }
 
-  // Whether the box has what isn't in the tree.
+  /** Whether the box has text that isn't in the tree. */
   get #isTyped() {
     return this.story.drafts.has(this.tree.current);
   }
@@ -155,12 +182,12 @@ export class Desk {
     this.treeDrawing.draw();
   }
 
-  // Only where nothing is written yet, as they take the place of what is.
+  /** Show openings to choose from while nothing is written. */
   showOpenings() {
     find("#openings").hidden = this.tree.nodes.size > 0 || this.story.value !== "";
   }
 
-  // How full the context is with what the model sees here: all up to the cursor.
+  /** Show how full the context is with the text up to the cursor. */
   measure() {
     const { story, tree } = this;
     const text = story.value.slice(0, story.selection[1]);
@@ -179,7 +206,12 @@ export class Desk {
     return { current: this.tree.current, shown: this.tree.shown };
   }
 
-  // kept: whether that is because the node was kept.
+  /**
+   * Go to a place.
+   * @param {string} id
+   * @param {string[]} [shown]
+   * @param {string} [kept] the node that was kept by this, if any
+   */
   go(id, shown, kept) {
     const { drafts } = this.story;
     const [from, left] = [this.state, this.tree.current];
@@ -189,7 +221,10 @@ export class Desk {
     if (left !== this.tree.current && drafts.has(left)) showStatus("What you typed there is saved as a draft.");
   }
 
-  // Goes to a place, or to where an alternative stands; one that was discarded is brought back. It has the keyboard then.
+  /**
+   * Go to a place, or to the place where an alternative is shown, and focus it. A discarded one is restored.
+   * @param {StoryNode} node
+   */
   visit(node) {
     const { tree } = this;
     if (node.discarded) {
@@ -203,7 +238,10 @@ export class Desk {
     this.cards.focus(node);
   }
 
-  // Goes on from the end of a node.
+  /**
+   * Continue from the end of a node.
+   * @param {StoryNode} node
+   */
   keep(node) {
     const { tree, story } = this;
     const kept = node.kept ? undefined : node.id;
@@ -218,7 +256,7 @@ export class Desk {
     story.resume();
   }
 
-  // What the writer has changed behind the cursor while alternatives were written stays behind the one that is kept.
+  /** Keep what the writer changed after the cursor while the alternatives were written. */
   #takeAlong({ id, ...node }) {
     const { tree, story } = this;
     const parent = tree.start(node.parent);
@@ -235,7 +273,10 @@ export class Desk {
     story.drafts.put(id, own + space + rest, () => packMarks(marks));
   }
 
-  // Puts a passage at the cursor, in one step.
+  /**
+   * Insert a passage at the cursor, in one step.
+   * @param {string} passage
+   */
   insert(passage) {
     const { steps } = this.undoHistory;
     const [, at] = this.story.selection;
@@ -253,7 +294,11 @@ export class Desk {
     this.show();
   }
 
-  // What is typed now, for `write` and `settle`: all of it, and as it is at the cursor, or where `selection` is replaced.
+  /**
+   * Return the text as it is now, split at the cursor or around a selection, for `write` and `settle`.
+   * @param {number[]} [selection]
+   * @returns {Taken}
+   */
   take(selection = [this.story.selection[1], this.story.selection[1]]) {
     const { value: text, marks } = this.story;
     const [from, to] = selection;
@@ -261,7 +306,11 @@ export class Desk {
     return { place: this.tree.current, text, draft: this.story.drafts.at(this.tree.current), before, passage, behind, marks };
   }
 
-  // The id of the node of what was taken, or of another text: {before, passage, behind, marks}.
+  /**
+   * Return the id of the node for a text, which is added if it isn't in the tree.
+   * @param {{ before: string, passage?: string, behind?: string, marks?: string }} text
+   * @returns {Promise<string>}
+   */
   async write({ before, ...others }) {
     const node = this.tree.written(before, others);
     if (node.id === ROOT || (node.parent === ROOT && !node.pieces?.length && !node.passage))
@@ -269,8 +318,13 @@ export class Desk {
     return node.id ?? (await this.add(node)).id;
   }
 
-  // Goes on from a node that has what was taken, and shows these. Whoever has typed on meanwhile stays where that is, and
-  // whoever has gone elsewhere isn't called back.
+  /**
+   * Go to the node for a text that was taken, and show these nodes' alternatives. A writer who has typed or gone
+   * elsewhere since stays there.
+   * @param {Taken} taken
+   * @param {string} id
+   * @param {string[]} shown
+   */
   settle({ place, text, draft }, id, shown) {
     const { story, tree } = this;
     const isHere = place === tree.current;
@@ -283,7 +337,11 @@ export class Desk {
     this.show();
   }
 
-  // Adds a node of these fields: one, also where it's asked for again before the store has it.
+  /**
+   * Add a node of these fields. Adding it again before the store has it returns the same node.
+   * @param {Partial<StoryNode>} fields
+   * @returns {Promise<StoryNode>}
+   */
   add(fields) {
     const key = JSON.stringify(fields);
     const adding = this.adding.get(key) ?? this.#add(fields).finally(() => this.adding.delete(key));
@@ -298,7 +356,10 @@ export class Desk {
     return node;
   }
 
-  // Keeps what has changed. It is done when it is kept, or has been complained of.
+  /**
+   * Save what has changed. Resolves when it is saved or the failure is reported.
+   * @param {...StoryNode} nodes
+   */
   save(...nodes) {
     clearTimeout(this.saver);
     this.saver = null;
@@ -312,12 +373,15 @@ export class Desk {
     this.saver ??= setTimeout(() => this.save(), SAVE_MILLISECONDS);
   }
 
-  // What a new story begins with, too.
+  /** The settings that a new story starts with. */
   get choices() {
     return { settings: this.settings.values, compare: this.compare.values, editor: this.editorChat.choices };
   }
 
-  // Keeps these nodes, and all that isn't in the tree. That is little, so it may follow every key.
+  /**
+   * Save these nodes, and all that isn't in the tree. That is little, so it can follow every key.
+   * @param {...StoryNode} nodes
+   */
   savePage(...nodes) {
     return this.saving.save(PAGE, ...this.story.drafts.changes(), ...nodes);
   }

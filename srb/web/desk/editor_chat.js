@@ -1,6 +1,5 @@
 // @ts-check
-// An editor in a panel beside the text: it has the story and is asked about it. What it says becomes a part of the story only where
-// the writer takes it.
+// A chat with an editor about the story. An answer becomes part of the story only if the writer inserts it.
 
 import { applyTemplate, tokenize } from "../lib/api.js";
 import { create, find, isFocusLost } from "../lib/dom.js";
@@ -16,8 +15,10 @@ const ENDED = endReason({ finish_reason: "stop", stop_reason: null });
 
 const numbers = new Intl.NumberFormat();
 
-// An answer on the panel. Its text is in a box, so that a passage can be selected with keys, too. Nothing can be written there; in a
-// box that is `readonly`, Chromium has no cursor. A copy behind the box gives the height.
+/**
+ * An answer in the panel. It is in a text box, so that a passage can be selected with the keyboard. The box can't be
+ * typed in, but isn't `readonly`, because Chromium shows no cursor there. A copy of the text gives the height.
+ */
 class AnswerView {
   constructor(answer, actions) {
     this.answer = answer;
@@ -34,7 +35,7 @@ class AnswerView {
     for (const button of this.element.querySelectorAll("button")) button.addEventListener("click", () => actions[button.value](this));
   }
 
-  // What is selected, or all of it.
+  /** The selected passage, or the whole answer. */
   get passage() {
     const { value, selectionStart, selectionEnd } = this.box;
     return value.slice(selectionStart, selectionEnd).trim() || value;
@@ -60,7 +61,10 @@ export class EditorChat {
   #running = new Set(); // generations
   #isAsking = false;
 
-  // desk: whose story it has.
+  /**
+   * @param {HTMLDialogElement} panel
+   * @param {import("./desk.js").Desk} desk
+   */
   constructor(panel, desk) {
     const part = (selector) => find(selector, panel);
     this.system = part("#system");
@@ -95,7 +99,7 @@ export class EditorChat {
     };
   }
 
-  // What is kept with the story.
+  /** The conversation, to store with the story. */
   get values() {
     return { conversation: toStored(this.#turns), question: this.question.value };
   }
@@ -106,7 +110,7 @@ export class EditorChat {
     this.#draw();
   }
 
-  // What a new story begins with, too.
+  /** The settings that a new story starts with. */
   get choices() {
     return { system: this.system.value, count: this.count.value };
   }
@@ -116,7 +120,7 @@ export class EditorChat {
     this.count.value = count;
   }
 
-  // Goes on reading the answers that weren't done when the page was closed.
+  /** Continue reading answers that weren't finished when the page was closed. */
   resume() {
     const left = this.#turns.flatMap(({ answers }) => answers.filter((each) => each.end === undefined));
     const isRead = (request) => [...this.#running].some((each) => each.request.id === request);
@@ -141,7 +145,10 @@ export class EditorChat {
     };
   }
 
-  // What goes wrong is said in the panel, which may cover the page; a key is asked for on the page.
+  /**
+   * Run an action. Errors are shown in the panel, which may cover the page; a missing API key is asked for on the
+   * page.
+   */
   async #try(action) {
     try {
       await action();
@@ -180,7 +187,7 @@ export class EditorChat {
     }
   }
 
-  // The prompt of a question, and in words how much of the story and of the conversation it has.
+  /** Make the prompt of a question, and describe how much of the story it has. */
   async #prompt(question, n) {
     const { context, story } = this.desk;
     const fields = { n, max_tokens: MOST_TOKENS };
@@ -221,7 +228,7 @@ export class EditorChat {
     this.desk.savePage();
   }
 
-  // Puts a passage of an answer at the cursor, and has the writer go on there, if the panel doesn't cover the text.
+  /** Insert a passage of an answer at the cursor. Return to the text, unless the panel covers it. */
   #take({ passage }) {
     this.desk.insert(passage);
     this.#tell("Inserted. Press Undo to remove it.");

@@ -1,5 +1,5 @@
 // @ts-check
-// What may come next, as a tree to walk and to pick from.
+// Likely continuations, as a tree to explore.
 
 import { explore } from "../lib/api.js";
 import { find } from "../lib/dom.js";
@@ -10,7 +10,10 @@ const HESITATION = 2.5; // nats: from there on the text forks, where it runs on 
 const NODES = { top_k: 5, max_nodes: 120 };
 
 export class Explorer {
-  // pick(parent, nodes) takes the text of nodes that follow each other, behind the node `parent` of the story.
+  /**
+   * @param {HTMLDialogElement} dialog
+   * @param {(parent: string, nodes: any[]) => any} pick adds a path of explored nodes after the node `parent`
+   */
   constructor(dialog, pick) {
     this.dialog = dialog;
     this.pick = pick;
@@ -29,7 +32,11 @@ export class Explorer {
     dialog.addEventListener("close", () => this.reading?.abort());
   }
 
-  // Shows what may follow a node of the story, whose tokens or text are `prompt`.
+  /**
+   * Show likely continuations of a node.
+   * @param {string} parent
+   * @param {string | number[]} prompt its text or tokens
+   */
   open(parent, prompt) {
     this.parent = parent;
     this.prompt = prompt;
@@ -80,7 +87,7 @@ export class Explorer {
     if (this.nodes.size === 1) item.focus();
   }
 
-  // The list of those that go on from one. The likeliest text is in sight, and others when they are opened.
+  /** The list of an item's children. The most probable text is visible, other branches are closed. */
   #group({ id, parent, item }) {
     if (!item.nextElementSibling) {
       const group = document.createElement("ul");
@@ -95,7 +102,7 @@ export class Explorer {
     return item.nextElementSibling;
   }
 
-  // The nodes from the first to the one of this item.
+  /** The nodes from the first one to this item. */
   #path(item) {
     const path = [];
     for (let node = this.nodes.get(Number(item?.dataset.id)); node; node = this.nodes.get(node.parent)) path.unshift(node);
@@ -122,7 +129,7 @@ export class Explorer {
     if (isOpen) open(item, !wasChosen || isOpen === "false");
   }
 
-  // The keys of a tree, as the ARIA Authoring Practices Guide has them.
+  /** Handle the keys of a tree view, as in the ARIA Authoring Practices Guide. */
   #key(event) {
     const item = this.item;
     if (!item || event.ctrlKey || event.metaKey || event.altKey) return;

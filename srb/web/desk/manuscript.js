@@ -1,6 +1,6 @@
 // @ts-check
-// The text so far, in a box as high as it is. Only this draws the box. Whoever wants another text in it goes to another place
-// (drafts.js), or undoes what was typed. So no feature can write over what was typed.
+// The text, in a box as high as its content. Only this module writes to the box. To show another text, go to another
+// place (drafts.js) or undo typing; so no feature can overwrite what was typed.
 
 import { applyEdit, packMarks, unpackMarks } from "../story/authorship.js";
 import { Drafts } from "../story/drafts.js";
@@ -13,8 +13,8 @@ export class Manuscript {
   drafts = new Drafts();
   marks = ""; // who wrote each letter
   #known = ""; // the text that they are the marks of
-  // step(change) when the text was changed: {at, removed, added, marks, by}, where `marks` are those of what was removed, and `by` says
-  // who wrote what was added, if that isn't the writer.
+  // Called after each change: {at, removed, added, marks, by}. `marks` say who wrote what was removed, and `by` who
+  // wrote what was added, if not the writer.
   /** @param {object} _change */
   step = (_change) => {};
 
@@ -28,13 +28,16 @@ export class Manuscript {
     return this.box.value;
   }
 
-  // Where the cursor is, or what is selected: [from, to].
+  /** The cursor or the selection, as [from, to]. */
   get selection() {
     return [this.box.selectionStart, this.box.selectionEnd];
   }
 
-  // Shows a place: what was typed there, or else its text in the tree, of which so many letters stand behind the cursor. What is
-  // in the box and not in the tree stays a draft.
+  /**
+   * Show a place: its draft, or else its text in the tree. Text in the box that isn't in the tree stays a draft.
+   * @param {string} place
+   * @param {{ text: string, marks: string, behind?: number }} content `behind` counts the characters after the cursor
+   */
   show(place, { text, marks, behind = 0 }) {
     this.#keep();
     const before = this.value;
@@ -51,17 +54,29 @@ export class Manuscript {
     this.box.setSelectionRange(cursor, cursor);
   }
 
-  // Has a place in sight; block: where, as scrollIntoView takes it.
+  /**
+   * Scroll to a place.
+   * @param {number} at
+   * @param {ScrollLogicalPosition} block
+   */
   reveal(at, block) {
     this.mirror.reveal(at, block);
   }
 
-  // Where on the screen a word stands.
+  /**
+   * The rectangle of a word on the screen.
+   * @param {number} from
+   * @param {number} to
+   */
   place(from, to) {
     return this.mirror.place(from, to);
   }
 
-  // Shades a word, and has it in sight by the end: what scrolling does to others is done then, too.
+  /**
+   * Shade a word and scroll to it. Resolves when the scrolling is done.
+   * @param {number} from
+   * @param {number} to
+   */
   async bring(from, to) {
     this.shade(from, to);
     const { top, bottom } = this.place(from, to);
@@ -69,18 +84,29 @@ export class Manuscript {
     await new Promise(requestAnimationFrame);
   }
 
-  // Shades what is new, until something is typed.
+  /**
+   * Shade new text until the next key.
+   * @param {number} from
+   * @param {number} to
+   */
   shade(from, to) {
     this.mirror.shade(from, to);
   }
 
-  // As if this had been typed.
+  /**
+   * Replace the text, as if it had been typed.
+   * @param {string} text
+   */
   type(text) {
     this.box.value = text;
     this.#type();
   }
 
-  // Puts a text at the cursor that somebody else wrote: a mark of marks.js.
+  /**
+   * Insert text by somebody else at the cursor.
+   * @param {string} text
+   * @param {string} by a mark of authorship.js
+   */
   insert(text, by) {
     const [, at] = this.selection;
     this.box.setRangeText(text, at, at, "end");
@@ -89,7 +115,11 @@ export class Manuscript {
     this.box.dispatchEvent(new Event("input", { bubbles: true })); // for whoever else looks at what is typed
   }
 
-  // Takes a change back, or makes it again. Returns whether the text is as it was then.
+  /**
+   * Undo or redo a change. Returns false if the text has changed since.
+   * @param {{ at: number, removed: string, added: string, marks?: string }} change
+   * @returns {boolean}
+   */
   replace({ at, removed, added, marks }) {
     const end = at + removed.length;
     if (this.value.slice(at, end) !== removed) return false;
@@ -124,18 +154,21 @@ export class Manuscript {
     return document.activeElement === this.box;
   }
 
-  // Takes the keyboard, where the cursor was.
+  /**
+   * Focus the box, at the last cursor.
+   * @param {FocusOptions} [options]
+   */
   focus(options) {
     this.box.focus(options);
   }
 
-  // Goes on being written, after something else was done on the page.
+  /** Return to writing after something else was done on the page. */
   resume() {
     if (!this.#hasKeyboard && !isTouched.matches) this.focus({ preventScroll: true });
   }
 }
 
-// Where the cursor belongs in a draft of a place which has `before` and `behind` in the tree.
+/** Where to put the cursor in a draft of a place with these texts before and after it. */
 function cursorOf(draft, before, behind) {
   if (behind && draft.endsWith(behind)) return draft.length - behind.length;
   return behind && draft.startsWith(before) ? before.length : draft.length;

@@ -1,6 +1,7 @@
 // @ts-check
-// A copy of the text behind its box: it gives the height, and has the tints, which a box can't have. It has an element for each
-// line, so that a key costs the browser one line and not all of a book. Only lines in sight have tints: each one costs with each key.
+// A copy of the text under its box: it gives the height, and has the tints, which a box can't have. Each line has an
+// element, so that a key costs the layout of one line. Only lines in sight have tints, because each tint costs time
+// at each key.
 
 import { CHANGED, MODEL, runs, WRITER } from "../story/authorship.js";
 
@@ -8,7 +9,7 @@ const TINTS = { [WRITER]: "writer", [MODEL]: "model", [CHANGED]: "changed" };
 
 const MARGIN = "400px"; // around what is in sight
 
-// The browser's highlight of a name; without the API there are no tints.
+/** Return the browser's highlight of this name, or an empty set in a browser without the API. */
 function highlight(name) {
   if (!globalThis.Highlight) return /** @type {any} */ (new Set());
   if (!CSS.highlights.has(name)) CSS.highlights.set(name, new Highlight());
@@ -34,7 +35,11 @@ export class Mirror {
     this.#shade.priority = 1; // over the tints
   }
 
-  // Draws the lines that are others than before.
+  /**
+   * Draw the lines that have changed.
+   * @param {string} text
+   * @param {string} marks
+   */
   draw(text, marks) {
     let place = 0;
     const lines = text.split("\n").map((line) => {
@@ -88,14 +93,22 @@ export class Mirror {
     line.element.remove();
   }
 
-  // Has the line of a place in sight; block: where.
+  /**
+   * Scroll to the line of a place.
+   * @param {number} at
+   * @param {ScrollLogicalPosition} block
+   */
   reveal(at, block) {
     let place = 0;
     const line = this.#lines.find(({ text }) => (place += text.length + 1) > at);
     line?.element.scrollIntoView({ block });
   }
 
-  // The rectangle on the screen of a word that is in one line; the last one, if it's parted.
+  /**
+   * The rectangle of a word on the screen; of its last part, if it wraps.
+   * @param {number} from
+   * @param {number} to
+   */
   place(from, to) {
     let end = 0;
     const line = this.#lines.find(({ text }) => (end += text.length + 1) > from);
@@ -103,7 +116,11 @@ export class Mirror {
     return [...range(line.element.firstChild, from - start, to - start).getClientRects()].at(-1);
   }
 
-  // Shades what stands from one place to another, and has its end in sight.
+  /**
+   * Shade a range and scroll to its end.
+   * @param {number} from
+   * @param {number} to
+   */
   shade(from, to) {
     this.#shade.clear();
     let [place, last] = [0, null];

@@ -1,5 +1,5 @@
 // @ts-check
-// Other words in place of one that stands in the text, whoever wrote it: what is likely there, and alternatives that begin with a choice.
+// Other words for the one at the cursor, and alternatives that start with the chosen one.
 
 import { showStatus } from "../lib/messages.js";
 import { scorePassage } from "./probabilities.js";
@@ -8,8 +8,11 @@ const LONGEST = 60; // letters of a word
 const END = /[\p{L}\p{N}'’]*$/u;
 const BEGIN = /^[\p{L}\p{N}'’]*/u;
 
-// The word that the cursor is in or before, or that is selected: [from, to], with the space before it if that is one space. null where no
-// word is, or nothing before it.
+/**
+ * Find the word that contains or follows the cursor, or is selected.
+ * @returns {[from: number, to: number] | null} with a single space before it; null if there is no word, or no text
+ *   before it
+ */
 export function wordAt({ value, selection: [first, last] }) {
   const start = first - END.exec(value.slice(Math.max(0, first - LONGEST), first))[0].length;
   const end = start + BEGIN.exec(value.slice(start, first + LONGEST))[0].length;
@@ -19,7 +22,13 @@ export function wordAt({ value, selection: [first, last] }) {
 }
 
 export class OtherWords {
-  // choose(taken, choice, isPart) goes on from a choice in place of the passage that was taken. isPart: as tree.chosen() has it.
+  /**
+   * @param {HTMLButtonElement} button
+   * @param {import("./desk.js").Desk} desk
+   * @param {import("./token_preview.js").TokenPreview} tokenPreview
+   * @param {Function} choose continues from a choice in place of the word: (taken, choice, isPart), as in
+   *   `Tree.chosen`
+   */
   constructor(button, desk, tokenPreview, choose) {
     this.button = button;
     this.desk = desk;
@@ -33,7 +42,7 @@ export class OtherWords {
     this.button.disabled = !wordAt(this.desk.story);
   }
 
-  // Shows what could stand in place of the word at the cursor. Whoever goes on writing meanwhile isn't interrupted.
+  /** Show other words for the one at the cursor. A writer who types on isn't interrupted. */
   async look() {
     const { desk, tokenPreview } = this;
     const { story } = desk;

@@ -1,6 +1,6 @@
 // @ts-check
-// What the model thought of the words of a text, asked anew where the page doesn't know it: in a story that comes from the server, and in
-// an imported tree.
+// The probabilities of words that the page doesn't have, as in a story from the server or an imported tree. The
+// server scores the text again.
 
 import { score, tokenize } from "../lib/api.js";
 import { showError } from "../lib/messages.js";
@@ -8,17 +8,29 @@ import { LIKELIEST } from "../settings/settings.js";
 import { healFirst, pieceOf } from "../story/generation.js";
 import { textOf } from "../story/tree.js";
 
-// The tokens of a text behind another one: {before, own, taken}, where `own` begin with the last `taken` tokens of what is before it, if
-// they are others together. Both are as the server tokenizes texts.
+/** @typedef {import("../story/tree.js").StoryNode} StoryNode */
+
+/**
+ * Find the tokens that a text adds to the text before it.
+ * @param {number[]} before
+ * @param {number[]} whole
+ * @returns {{ before: number[], own: number[], taken: number }} `own` replace the last `taken` tokens of the text
+ *   before, if the tokenizer joins them
+ */
 export function tokensAfter(before, whole) {
   const differs = before.findIndex((id, k) => id !== whole[k]);
   const from = differs < 0 ? before.length : differs;
   return { before: whole.slice(0, from), own: whole.slice(from), taken: before.length - from };
 }
 
-// The pieces of a text for a node that gets them: a token each. null where its tokens make another text. tokens: as `score` tells of them.
-// taken: how many tokens of the text before it they take the place of. A token that has letters of both texts makes a healed node, if it
-// takes the place of one.
+/**
+ * Return the pieces of a node's text, one per token; null if the tokens make another text. A first token that spans
+ * both texts makes the node healed, if it replaces one token.
+ * @param {{ healed?: boolean }} node
+ * @param {string} text
+ * @param {any[]} tokens as `score` returns them
+ * @param {number} taken how many tokens of the text before they replace
+ */
 export function piecesOf(node, text, tokens, taken) {
   const decoder = new TextDecoder(); // a character may be made of several tokens
   const texts = tokens.map(({ bytes }) => decoder.decode(new Uint8Array(bytes), { stream: true }));
@@ -36,14 +48,21 @@ export function piecesOf(node, text, tokens, taken) {
   return events.map(pieceOf);
 }
 
-// The `pieces` of a text that stands behind another one, as the model sees that; null where its tokens make another text. With them, what
-// else such a node has: `healed`. fields: of a request, for which there is room. stored: the text's own token ids, if they are known.
+/**
+ * Score a text after another one, as the model sees that.
+ * @param {{ context: import("./context_window.js").ContextWindow }} desk
+ * @param {string} before
+ * @param {string} text
+ * @param {Record<string, any>} fields of a request for which the prompt leaves room
+ * @param {number[] | false} [stored] the text's token ids, if they are known
+ * @returns {Promise<{ pieces?: import("../story/tree.js").Piece[] | null, healed?: boolean }>}
+ */
 export async function scorePassage({ context }, before, text, fields, stored) {
   const { parts } = await context.compose(before, fields);
   const seen = parts.map((part) => part.text).join("");
   const ids = await tokenize(seen);
   const known = stored ? { before: ids, own: stored, taken: 0 } : tokensAfter(ids, await tokenize(seen + text));
-  const made = {};
+  const made = /** @type {{ pieces?: import("../story/tree.js").Piece[] | null, healed?: boolean }} */ ({});
   made.pieces = piecesOf(made, text, await score(known.before, known.own, LIKELIEST), known.taken);
   return made;
 }
@@ -55,7 +74,11 @@ export class Probabilities {
     this.desk = desk;
   }
 
-  // Asks for the words of a node, if they aren't known and haven't been asked for. Returns whether they are there now and weren't before.
+  /**
+   * Ask for the probabilities of a node, once. Returns whether they have just arrived.
+   * @param {StoryNode} node
+   * @returns {Promise<boolean>}
+   */
   async ask(node) {
     if (!this.#isBare(node) || this.#asked.has(node)) return false;
     this.#asked.add(node);
@@ -68,12 +91,18 @@ export class Probabilities {
     }
   }
 
-  // Asks for those of all these, one after the other.
+  /**
+   * Ask for those of several nodes, one after the other.
+   * @param {StoryNode[]} nodes
+   */
   async all(nodes) {
     for (const node of nodes) await this.ask(node);
   }
 
-  // The versions of a passage were drawn behind a template, and not behind what stands before them.
+  /**
+   * Versions of a passage were sampled after a chat template, not after the text before them.
+   * @param {StoryNode} node
+   */
   #isBare({ pieces, parent, typed, end }) {
     return !typed && end !== undefined && !this.desk.tree.nodes.get(parent)?.passage && pieces.some(({ text, top }) => text && !top);
   }

@@ -1,5 +1,5 @@
 // @ts-check
-// What the model sees, shown: all parts of the prompt, tinted by where they come from, with what each costs.
+// What the model sees: all parts of the prompt with their origins and token counts.
 
 import { create, find } from "../lib/dom.js";
 import { words } from "../lib/length.js";
@@ -10,7 +10,10 @@ const numbers = new Intl.NumberFormat();
 const NAMES = { memory: "Memory", lore: "Lore", note: "Author's note", story: "Your text" };
 
 export class PromptView {
-  // desk: what its context composes of the settings is shown.
+  /**
+   * @param {HTMLDialogElement} panel
+   * @param {import("./desk.js").Desk} desk
+   */
   constructor(panel, desk) {
     const part = (selector) => find(selector, panel);
     this.costs = part("#costs");
@@ -20,7 +23,11 @@ export class PromptView {
     this.desk = desk;
   }
 
-  // Shows what the model sees of a text, when nothing has changed for a while; soon: at once.
+  /**
+   * Show what the model sees of a text, after a pause.
+   * @param {string} text
+   * @param {boolean} [soon] without a pause
+   */
   draw(text, soon) {
     clearTimeout(this.resting);
     if (this.panel.open) this.resting = setTimeout(() => this.#show(text), soon ? 0 : REST);

@@ -1,11 +1,13 @@
 // @ts-check
-// The requests that run: what each one says goes to its nodes, and to the status line.
+// Running requests: their events update nodes and the status line.
 
 import { find, isFocusLost } from "../lib/dom.js";
 import { hideProgress, showError, showProgress, showStatus } from "../lib/messages.js";
 import { withAhead } from "../settings/compare.js";
 import { titleOf } from "../settings/guide.js";
 import { Generation } from "../story/generation.js";
+
+/** @typedef {import("../story/tree.js").StoryNode} StoryNode */
 
 export class Requests {
   constructor(desk) {
@@ -37,8 +39,10 @@ export class Requests {
     return this.generations.has(node);
   }
 
-  // Goes on reading what was being written when the page was closed, or was begun on another device. What was asked for here is
-  // read also if a shared store has told of it only when it had ended: the store tells its text, and not the tokens.
+  /**
+   * Continue reading requests that ran when the page was closed or were started on another device. Requests of this
+   * page are read even if a shared store reported their ends first: the store has the text without tokens.
+   */
   async resume() {
     const isUnread = (node) => node.end === undefined || (this.asked.has(node.request) && !this.read.has(node));
     const isLeft = (node) => node.request && !this.isRunning(node) && isUnread(node);
@@ -67,7 +71,12 @@ export class Requests {
     return Promise.all([...this.requests].map((each) => each.stop()));
   }
 
-  // Asks for a request; begin(its id) says what its nodes are, or none where a shared store is going to tell of them.
+  /**
+   * Submit a request.
+   * @param {Record<string, any>} body
+   * @param {(request: string) => StoryNode[]} begin returns the request's nodes, or none if a shared store will
+   *   report them
+   */
   async ask(body, begin) {
     const generation = new Generation(this.listener);
     await this.during(generation, async () => {
@@ -99,7 +108,7 @@ export class Requests {
     });
   }
 
-  // While something runs that Stop can stop.
+  /** Run something that Stop can stop. */
   async during(request, run) {
     if (!this.requests.size) this.over = [];
     this.requests.add(request);
@@ -117,12 +126,12 @@ export class Requests {
     }
   }
 
-  // Says how things go.
+  /** Show the state of the requests. */
   showState() {
     showStatus(describeRequests([...this.requests], this.over));
   }
 
-  // Says no more of what has ended.
+  /** Forget ended requests. */
   forget() {
     this.over = [];
     this.showState();
@@ -136,13 +145,16 @@ function hear(event) {
   if (event.event === "error" && event.index === undefined) showError(new Error(event.error.message));
 }
 
-// What the status line says of requests: of those that go on; when none does, of those that have just ended. Pure.
-
 export const countAlternatives = (number) => (number === 1 ? "One alternative" : `${number} alternatives`);
 
 const sum = (numbers) => numbers.reduce((total, each) => total + each, 0);
 
-// going, over: generations, and readings of a text, which have isReading.
+/**
+ * Describe the running requests, or if there are none, those that have just ended.
+ * @param {any[]} going generations, and readings of a text, which have `isReading`
+ * @param {any[]} over
+ * @returns {string}
+ */
 export function describeRequests(going, over) {
   if (going.some((each) => each.isLost)) return "The connection was lost. The page is trying again; press Stop to give up.";
   const running = sum(going.map((each) => (each.hasBegun ? each.running.size : 0)));

@@ -1,23 +1,33 @@
 // @ts-check
-// Rewriting: alternatives in place of a passage that is selected. The model is asked for them by its chat template.
+// Rewriting: alternatives for a selected passage. The model is asked by its chat template.
 
 import { applyTemplate } from "../lib/api.js";
 import { find, leaveText } from "../lib/dom.js";
 
 const FURTHER = 1000; // letters that the model sees of what is behind the passage
 
-// What is selected, without the spaces around it; null where nothing is.
+/**
+ * Return the selection without spaces around it; null if it is empty.
+ * @returns {[from: number, to: number] | null}
+ */
 export function selected({ value, selection: [from, to] }) {
   const passage = value.slice(from, to);
   const start = from + passage.length - passage.trimStart().length;
   return passage.trim() && [start, start + passage.trim().length];
 }
 
-// The question for new versions of a passage. story: what stands around it, with it.
+/** The request for new versions of a passage. */
 const question = (story, passage, how) =>
   `This is a part of a story:\n\n${story}\n\nOne passage of it is to be written anew:\n\n${passage}\n\n${how} Answer with the new passage alone.`;
 
-// The prompt for that, with as much of the story, and of what stands beside it, as context.js has room for.
+/**
+ * Make the prompt, with as much of the story and its background as fits.
+ * @param {{ before: string, passage: string, behind: string }} text
+ * @param {string} how
+ * @param {import("./context_window.js").ContextWindow} context
+ * @param {Record<string, any>} fields
+ * @returns {Promise<string>}
+ */
 export async function promptOf({ before, passage, behind }, how, context, fields) {
   const letters = context.letters(fields);
   const rest = behind.slice(0, Math.min(letters, FURTHER));
@@ -25,11 +35,16 @@ export async function promptOf({ before, passage, behind }, how, context, fields
   return (await context.within(before.slice(-letters) + passage, make, fields)).prompt;
 }
 
-// How many tokens a version has at most: twice as many as the passage, whose tokens may have three letters only.
+/** The maximal length of a version in tokens: twice the passage, at three characters per token. */
 export const lengthOf = ({ length }) => Math.ceil((2 * length) / 3) + 64;
 
 export class Rewriter {
-  // rewrite(taken, how) asks for alternatives.
+  /**
+   * @param {HTMLDialogElement} dialog
+   * @param {HTMLButtonElement} button
+   * @param {import("./desk.js").Desk} desk
+   * @param {(taken: any, how: string) => any} rewrite asks for alternatives
+   */
   constructor(dialog, button, desk, rewrite) {
     const part = (selector) => find(selector, dialog);
     this.passage = part("blockquote");

@@ -1,5 +1,5 @@
 // @ts-check
-// Bookmarks and what is found, in the panel of the story: lists of places to go to.
+// Bookmarks and search results in the panel of stories: lists of places to go to.
 
 import { create, find, replaceItems } from "../lib/dom.js";
 import { showStatus } from "../lib/messages.js";
@@ -7,10 +7,15 @@ import { searchTree } from "../story/search.js";
 import { shorten } from "../story/titles.js";
 import { textOf } from "../story/tree.js";
 
+/** @typedef {import("../story/tree.js").StoryNode} StoryNode */
+
 const MOST = 100; // that are shown
 const NAME = 40; // letters of a text that it's called by
 
-// What was found, with what stands around it.
+/**
+ * Show a search result with the text around it.
+ * @param {{ before: string, match: string, behind: string }} result
+ */
 export const highlightMatch = ({ before, match, behind }) => [before, create("mark", { textContent: match }), behind];
 
 export class SearchPanel {
@@ -27,7 +32,7 @@ export class SearchPanel {
     this.name.addEventListener("click", () => this.#ask());
   }
 
-  // Shows the bookmarks, and finds again what is looked for.
+  /** Show the bookmarks, and search again. */
   draw() {
     const { tree } = this.desk;
     const marked = [...tree.nodes.values()].filter(({ name }) => name);
@@ -58,7 +63,12 @@ export class SearchPanel {
     return button;
   }
 
-  // Goes to where something was found. Throws an Error in words if that isn't there.
+  /**
+   * Go to a result.
+   * @param {string} id
+   * @param {boolean} [isDraft]
+   * @throws {Error} if it isn't in the story any more
+   */
   go(id, isDraft = this.desk.story.drafts.has(id)) {
     const { desk } = this;
     if (!desk.tree.has(id)) throw new Error("This result isn't in the story any more.");
@@ -69,7 +79,7 @@ export class SearchPanel {
     if (desk.tree.current === place) desk.story.reveal(desk.tree.text(place).length, "center");
   }
 
-  // Names the place where the story is.
+  /** Ask for the bookmark of the current place. */
   #ask() {
     const { tree } = this.desk;
     const node = tree.nodes.get(tree.current);
@@ -77,7 +87,10 @@ export class SearchPanel {
     if (name !== null) this.set(node, name.trim());
   }
 
-  // Makes a bookmark of an alternative, called by its first words, or takes it away.
+  /**
+   * Add or remove the bookmark of an alternative.
+   * @param {StoryNode} node
+   */
   toggle(node) {
     this.set(node, node.name ? "" : shorten(textOf(node), NAME));
   }

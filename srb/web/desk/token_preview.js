@@ -1,7 +1,7 @@
 // @ts-check
-// A look at one token: the likeliest tokens at its place, each of which can be chosen to fork there.
+// A preview of one token: the most probable tokens at its place. Choosing one forks the alternative there.
 
-import { find } from "../lib/dom.js";
+import { find, findAll } from "../lib/dom.js";
 
 const REST_MILLISECONDS = 120; // a pointer that crosses the text on its way to a button opens nothing
 const LEAVE_MILLISECONDS = 200;
@@ -14,7 +14,12 @@ const isNarrow = matchMedia("(max-width: 37.5rem)"); // as in cards.css: there t
 
 export const areShaded = () => document.body.classList.contains("shaded"); // whoever wants to know how sure the model was sees it exactly
 
-// The text of a token, for people: behind a letter, what is more of its word begins with a hyphen.
+/**
+ * Show the text of a token. A token that continues a word starts with a hyphen.
+ * @param {string} text
+ * @param {string} [before]
+ * @returns {string}
+ */
 export function visible(text, before = "") {
   if (areShaded()) return text.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "(nothing)";
   if (!text) return "(the end)";
@@ -25,15 +30,20 @@ export function visible(text, before = "") {
 export const percent = (p) => (p < 0.001 ? "< 0.1 %" : `${(p * 100).toFixed(p < 0.1 ? 1 : 0)} %`);
 
 export class TokenPreview {
-  // choose(node, k, choice) forks; upTo(node, k) keeps a part. Tokens are the elements with data-k inside those with data-node. A text
-  // without them is asked for anew when somebody looks at it.
+  /**
+   * @param {HTMLElement} element
+   * @param {import("./desk.js").Desk} desk
+   * @param {{ choose: Function, upTo: Function }} actions `choose(node, k, choice)` forks, `upTo(node, k)` keeps a
+   *   part. Tokens are elements with `data-k`, inside elements with `data-node`. The probabilities of other texts are
+   *   requested.
+   */
   constructor(element, desk, { choose, upTo }) {
     this.element = element;
     this.desk = desk;
     this.choose = choose;
     this.upTo = upTo;
     this.token = null;
-    // Not where text comes under a pointer that rests, as pointerover does; and not where a finger begins to swipe, as pointerdown does.
+    // Not pointerover, which fires when text moves under a resting pointer; not pointerdown, which starts a swipe.
     for (const name of ["pointermove", "click"]) document.addEventListener(name, (event) => this.#point(/** @type {PointerEvent} */ (event)));
     document.addEventListener("focusin", (event) => this.#focus(event.target));
     document.addEventListener("keydown", (event) => this.#key(event));
@@ -56,14 +66,14 @@ export class TokenPreview {
     else if (this.token && !pointed && !this.#holdsFocus()) this.resting = setTimeout(() => this.#hide(), LEAVE_MILLISECONDS);
   }
 
-  // Asks for the words of a text, and looks at the one where the pointer is by then.
+  /** Request the probabilities of a text, then show the token under the pointer. */
   async #recall(text) {
     if (!(await this.desk.probabilities.ask(this.#nodeOf(text)))) return;
     const token = document.elementFromPoint(this.pointer[0], this.pointer[1])?.closest("[data-k]");
     if (token) this.#show(token);
   }
 
-  // Asks for the words of the text that has the keyboard, and goes to its first one.
+  /** Request the probabilities of the focused text, then move to its first token. */
   async #walkIn(text) {
     if ((await this.desk.probabilities.ask(this.#nodeOf(text))) && document.activeElement === text) text.querySelector("[data-k]")?.focus();
   }
@@ -81,7 +91,7 @@ export class TokenPreview {
     return this.element.contains(document.activeElement) || document.activeElement === this.token;
   }
 
-  // Arrows walk the tokens of a text, Enter goes into the list of a token, Escape back.
+  /** Arrow keys move between tokens, Enter opens the list of a token, Escape returns. */
   #key(event) {
     const at = document.activeElement;
     if (at.matches(".text")) {
@@ -96,7 +106,7 @@ export class TokenPreview {
         this.#move(event, this.element.querySelector("button"));
       }
     } else if (this.element.contains(at)) {
-      const buttons = [...this.element.querySelectorAll("button")];
+      const buttons = findAll("button", this.element);
       const k = buttons.indexOf(at);
       if (event.key === "ArrowDown") this.#move(event, buttons[k + 1]);
       if (event.key === "ArrowUp") this.#move(event, buttons[k - 1] ?? this.token);
@@ -120,15 +130,21 @@ export class TokenPreview {
     this.#place([...token.getClientRects()].at(-1)); // where its word is, if its space ends the line before
   }
 
-  // Shows what could be in place of a word that was taken of the text, whose box has the keyboard again afterwards. place: its rectangle on
-  // the screen. piece: its first token.
+  /**
+   * Show other words for a word of the text. The box is focused again afterwards.
+   * @param {HTMLTextAreaElement} box
+   * @param {DOMRect} place on the screen
+   * @param {{ before: string, passage: string }} taken
+   * @param {import("../story/tree.js").Piece} piece the first token of the word
+   * @param {(choice: any) => any} choose
+   */
   lookAt(box, place, { before, passage }, piece, choose) {
     this.#open(box, piece, before.at(-1), choose, passage);
     this.#place(place);
     this.element.querySelector("button").focus();
   }
 
-  // word: what the piece is a part of.
+  /** Open the list. `word` is what the piece is part of. */
   #open(token, piece, before, choose, word = piece.text) {
     this.#hide();
     this.token = token;
@@ -157,8 +173,10 @@ export class TokenPreview {
     return button;
   }
 
-  // The list is above the word, as below are the words that are read next, and the buttons; but not over the bar with Generate. Where
-  // neither has room, it's beside the word.
+  /**
+   * Place the list above the word, since the next words and the buttons are below; never over the bar with Generate.
+   * If there is no room above or below, place it at the side.
+   */
   #place(word) {
     Object.assign(this.element.style, { left: "", top: "" });
     const { width, height } = this.element.getBoundingClientRect();
@@ -172,7 +190,7 @@ export class TokenPreview {
     this.element.style.top = `${Math.max(0, y)}px`;
   }
 
-  // At the foot of the screen it stays while the page scrolls, so that its word can be brought in sight.
+  /** At the bottom of the screen, the list stays while the page scrolls, so that its word can be scrolled into view. */
   #scroll(scrolled) {
     if (!isNarrow.matches || scrolled !== document) this.#hide();
   }
@@ -181,7 +199,7 @@ export class TokenPreview {
     clearTimeout(this.resting);
     this.pointed = undefined;
     if (!this.token) return;
-    // What is hidden loses the keyboard only with the next frame; whoever asks until then must not find it there.
+    // A hidden element loses the focus only with the next frame; code that asks earlier must not find it there.
     if (this.element.contains(document.activeElement)) this.token.focus({ preventScroll: true });
     this.token.classList.remove("looked-at");
     this.token = null;

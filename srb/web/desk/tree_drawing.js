@@ -1,5 +1,5 @@
 // @ts-check
-// The tree of a story in its panel: a list, or a drawing of all its nodes with the ways from left to right.
+// The tree of a story: as a list, or as a drawing of all its nodes from left to right.
 
 import { find, focused, replaceItems } from "../lib/dom.js";
 import { loadLocal, saveLocal } from "../lib/local_storage.js";
@@ -9,6 +9,8 @@ import { chapters } from "./chapters.js";
 import { fitText, layout, MARGIN } from "./tree_layout.js";
 import { drawTree, rest } from "./tree_list.js";
 
+/** @typedef {import("../story/tree.js").StoryNode} StoryNode */
+
 const KEY = "srb-tree";
 const [LEAST, MOST] = [0.1, 3];
 const STEP = 1.25; // of a zoom
@@ -17,11 +19,11 @@ const STILL = 4; // pixels that a mouse may move, so that it's a click
 const LEAST_ROOM = 50; // for words in a label
 const NEAR = 14; // pixels from a place, so that it's meant
 
-// A line from a place to one that is further to the right.
+/** A line from a place to one further right. */
 const line = (from, to) =>
   from.y === to.y ? `M${from.x} ${from.y}H${to.x}` : `M${from.x} ${from.y}C${(from.x + to.x) / 2} ${from.y} ${(from.x + to.x) / 2} ${to.y} ${to.x} ${to.y}`;
 
-// A passage that is rewritten is called by its words: the text around it may begin as others do.
+/** A rewritten passage is named by its own words: the text around it may start like others. */
 const chapterOf = (node) => !node.passage && chapters(textOf(node))[0]?.title;
 
 const isRunning = (node) => !node.typed && node.end === undefined;
@@ -68,7 +70,7 @@ export class TreeDrawing {
     document.body.classList.toggle("tree-drawn", isDrawn);
   }
 
-  // Draws the tree anew; the drawing only while it can be seen.
+  /** Draw the tree. The drawing is updated only while it is visible. */
   draw() {
     const { tree, story } = this.desk;
     if (this.isDrawn) this.list.replaceChildren();
@@ -90,7 +92,10 @@ export class TreeDrawing {
     this.#point(null);
   }
 
-  // Shows whether an alternative is still being written.
+  /**
+   * Show whether an alternative is being written.
+   * @param {StoryNode} node
+   */
   update(node) {
     const item = this.#items.get(node.id);
     item?.classList.toggle("running", isRunning(node));
@@ -135,7 +140,7 @@ export class TreeDrawing {
     return room < LEAST_ROOM ? sign : fitText(sign + words, room);
   }
 
-  // What it's called for who doesn't see it.
+  /** The accessible name of a place. */
   #nameOf(id) {
     const { tree, story } = this.desk;
     const node = tree.nodes.get(id);
@@ -144,7 +149,7 @@ export class TreeDrawing {
     return [node ? nodeTitle(node, NAME) : "Start", ...states].join(", ");
   }
 
-  // Marks what a mouse points at, and shows its words.
+  /** Highlight what the mouse points at, and show its words. */
   #point(item) {
     this.#pointed?.classList.remove("pointed");
     item?.classList.add("pointed");
@@ -152,7 +157,7 @@ export class TreeDrawing {
     this.#tell();
   }
 
-  // Shows the words of the place that is pointed at or has the keyboard, or else of the one where the story is.
+  /** Show the words of the place that is pointed at or focused, or else of the current place. */
   #tell() {
     const { tree, story } = this.desk;
     const { place } = (this.#pointed ?? this.box.querySelector(":focus") ?? this.#items.get(tree.current)).dataset;
@@ -173,7 +178,7 @@ export class TreeDrawing {
     event.preventDefault();
   }
 
-  // Where a key leads from a place: along the way, or to the one that stands above or below.
+  /** The place that a key leads to: along the branch, or above or below. */
   #next(key, { id, parent, x, y }) {
     const all = [...this.#places.values()];
     const siblings = all.filter((place) => place.parent === parent);
@@ -198,7 +203,7 @@ export class TreeDrawing {
     if (id) this.#reveal(id, false);
   }
 
-  // Scrolls so that a place is in the middle, or only as far as needed.
+  /** Scroll a place to the middle, or only as far as needed. */
   #reveal(id, isCentred = true) {
     const { x, y } = this.#places.get(id);
     const [left, top] = [x * this.#scale, y * this.#scale];
@@ -216,7 +221,7 @@ export class TreeDrawing {
     this.svg.classList.toggle("far", this.#scale < 0.5);
   }
 
-  // What is at a point of the box stays there.
+  /** Zoom around a point of the box. */
   #zoom(scale, x = this.box.clientWidth / 2, y = this.box.clientHeight / 2) {
     const { scrollLeft, scrollTop } = this.box;
     const before = this.#scale;
@@ -230,7 +235,7 @@ export class TreeDrawing {
     this.#zoom(Math.min(1, this.box.clientWidth / this.width, this.box.clientHeight / this.height));
   }
 
-  // The place that is meant where a mouse or a finger is.
+  /** The place under the mouse or a finger. */
   #under({ target, clientX, clientY }) {
     const { left, top } = this.svg.getBoundingClientRect();
     const [x, y] = [(clientX - left) / this.#scale, (clientY - top) / this.#scale];
@@ -239,7 +244,7 @@ export class TreeDrawing {
     return far(nearest) * this.#scale < NEAR ? this.#items.get(nearest.id) : target.closest("[data-place]");
   }
 
-  // A wheel with Ctrl, which a pinch on a touchpad is, too; two fingers; a mouse that draws it along; a click.
+  /** Listen to the wheel with Ctrl, which is also a pinch on a touchpad; to two fingers, dragging, and clicks. */
   #listenToHands() {
     const { box } = this;
     const at = ({ clientX, clientY }) => {

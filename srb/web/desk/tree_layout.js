@@ -1,10 +1,21 @@
 // @ts-check
-// Where the nodes of a tree stand when it is drawn: deeper ones further to the right. Pure. Lengths are in pixels.
+// The layout of a drawn tree: deeper nodes are further right. Lengths are in pixels.
 //
-// A way is a straight line, as long as it goes on; of several ways on, the longest is the straight one. What branches off stands below
-// it, as near as there is room: first the alternatives that nothing follows, which are small, then other ways.
+// A branch is a straight line. Of several continuations, the longest goes straight on. The others start below it, as
+// close as there is room: first the alternatives without continuations, which are small, then other branches.
 
 import { ROOT } from "../story/tree.js";
+
+/**
+ * @typedef {object} Place
+ * @property {string} id
+ * @property {string | null} parent
+ * @property {number} depth
+ * @property {number} x
+ * @property {number} y
+ * @property {boolean} isSmall whether it is an unnamed alternative without continuations
+ * @property {number} room the width of its label; 0 if it has none
+ */
 
 const [CLOSEST, WIDEST] = [28, 150]; // between a node and the next
 const USUAL = 1500; // of a whole way, where that is possible
@@ -16,7 +27,12 @@ export const MARGIN = 16;
 
 const [LETTER, SIGN] = [6.6, 13.5]; // how wide the letters of a label are; those of scripts with a sign for a word or a syllable
 
-// As much of a text as has so much room, in whole words where there are some.
+/**
+ * Shorten a text to a width, at a word if possible.
+ * @param {string} text
+ * @param {number} room
+ * @returns {string}
+ */
 export function fitText(text, room) {
   const letters = [...text.trim().replace(/\s+/g, " ")];
   let left = room;
@@ -26,8 +42,10 @@ export function fitText(text, room) {
   return `${words.replace(/\s+\S*$/, "").trimEnd() || words}…`;
 }
 
-// How much room the labels of a way have, by its columns; 0: no label. All that must have one have it, and of the others those that
-// have room for it, the last one before all.
+/**
+ * Return the widths of a branch's labels, by column; 0 is no label. Named nodes always have labels. Others have one
+ * if there is room, the last one first.
+ */
 function labels(way, pitch, isNamed) {
   const room = (columns) => Math.min(LABEL, columns * pitch - GAP);
   const perLabel = Math.ceil(LABEL / pitch);
@@ -42,8 +60,12 @@ function labels(way, pitch, isNamed) {
   return rooms;
 }
 
-// Where all nodes stand, parents first: {places: [{id, parent, depth, x, y, isSmall, room}], width, height}. isSmall: an alternative that nothing
-// follows, and that isn't named. room: for a label above it; 0: it has none. isNamed(id): whether one must have a label.
+/**
+ * Place all nodes, parents first.
+ * @param {import("../story/tree.js").Tree} tree
+ * @param {(id: string) => boolean} [isNamed] whether a node must have a label
+ * @returns {{ places: Place[], width: number, height: number }}
+ */
 export function layout(tree, isNamed = (_id) => false) {
   const depths = new Map([[ROOT, 0]]);
   const below = new Map(); // by id: {ways, alternatives}
@@ -100,5 +122,5 @@ export function layout(tree, isNamed = (_id) => false) {
   return { places, width: 2 * MARGIN + columns * pitch + LABEL, height: Math.max(...free) + MARGIN };
 }
 
-// Whether a node is worth returning to, as those of Tree.places are.
+/** Whether a node is worth returning to, as in `Tree.places`. */
 const isWay = (tree, node) => node.typed || node.kept || tree.children(node.id).length > 0;

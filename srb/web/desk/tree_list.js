@@ -1,5 +1,5 @@
 // @ts-check
-// The way through the tree: the path to where the story is, and all places that can be returned to, drawn.
+// The tree as text: the path to the current place, and the list of all places to return to.
 
 import { create, focused, replaceItems } from "../lib/dom.js";
 import { titleOf } from "../settings/guide.js";
@@ -8,7 +8,13 @@ import { ROOT } from "../story/tree.js";
 
 const LAST = 4; // of a long path, so many steps are shown; the tree has all of them
 
-// The path as a row of buttons, the start first.
+/**
+ * Draw the path as a row of buttons, from the start.
+ * @param {HTMLElement} list
+ * @param {import("../story/tree.js").Tree} tree
+ * @param {import("../story/drafts.js").Drafts} drafts
+ * @param {(id: string) => void} go
+ */
 export function drawPath(list, tree, drafts, go) {
   const path = tree.path(tree.current);
   const step = (id, text) => {
@@ -26,8 +32,12 @@ export function drawPath(list, tree, drafts, go) {
   replaceItems(list, [step(ROOT, "Start"), ...between, ...path.slice(-LAST).map((node) => step(node.id, nodeTitle(node, 28)))]);
 }
 
-// The places in the order in which they are drawn: {id, column, isBranch, goesOn}. The way to where the story is stays in the
-// first column, and what branches off stands in the next one, before the way goes on.
+/**
+ * Return the places in the order of the list. The path to the current place stays in the first column; other branches
+ * come in the next column, before the path continues.
+ * @param {import("../story/tree.js").Tree} tree
+ * @returns {{ id: string, column: number, isBranch: boolean, goesOn: boolean }[]}
+ */
 export function rows(tree) {
   const way = new Set(tree.path(tree.current).map((node) => node.id));
   const all = [];
@@ -44,12 +54,16 @@ export function rows(tree) {
   return all;
 }
 
-// What was typed behind a text; all of it where the text was edited, too.
+/**
+ * Return what was typed after a text, or all of it if the text was edited.
+ * @param {string} typed
+ * @param {string} text
+ */
 export const rest = (typed, text) => (typed.startsWith(text) ? typed.slice(text.length) : typed);
 
 const when = new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeStyle: "short" });
 
-// What was generated from a place: a line for each time.
+/** Describe what was generated at a place, in a line for each batch. */
 function generations(tree, id) {
   const batches = Map.groupBy(tree.alternatives(id), (node) => node.batch);
   return [...batches].flatMap(([batch, nodes]) => {
@@ -68,7 +82,13 @@ function generations(tree, id) {
   });
 }
 
-// The whole tree, without the alternatives that nothing follows. Arrows walk it, Enter goes there.
+/**
+ * Draw the tree, without alternatives that have no continuation. Arrow keys move, Enter goes to a place.
+ * @param {HTMLElement} list
+ * @param {import("../story/tree.js").Tree} tree
+ * @param {import("../story/drafts.js").Drafts} drafts
+ * @param {(id: string) => void} go
+ */
 export function drawTree(list, tree, drafts, go) {
   const places = rows(tree).map(({ id, column, isBranch, goesOn }) => {
     const node = tree.nodes.get(id);

@@ -1,5 +1,5 @@
 // @ts-check
-// Undoing what was done on the desk, and doing it again: the steps of edits.js, with the two buttons.
+// Undo and redo: the steps of edits.js, and the two buttons.
 
 import { find } from "../lib/dom.js";
 import { showStatus } from "../lib/messages.js";
@@ -27,7 +27,7 @@ export class UndoHistory {
     }
   }
 
-  // Returns the step.
+  /** Undo the last step, and return it. */
   undo() {
     return this.#again(this.steps.undo(), true);
   }

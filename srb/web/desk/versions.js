@@ -1,5 +1,5 @@
 // @ts-check
-// Where the alternatives in sight come into the text; and where they are versions of a passage, that passage, and what differs.
+// Where the alternatives in sight belong. For a rewritten passage, the original and its differences.
 
 import { find } from "../lib/dom.js";
 import { shorten } from "../story/titles.js";
@@ -17,7 +17,7 @@ export class Versions {
     });
   }
 
-  // The place of the alternatives in sight, if it isn't the end of the text.
+  /** The place of the alternatives in sight, if it isn't the end of the text. */
   get #place() {
     const { tree } = this.desk;
     const id = tree.shown.find((each) => tree.alternatives(each).length && tree.after(each));
@@ -38,7 +38,7 @@ export class Versions {
     this.mark();
   }
 
-  // Marks the words of the cards that aren't in the passage, if that is wanted.
+  /** Highlight the words of the cards that aren't in the original, if the writer wants to see them. */
   mark() {
     if (!globalThis.Highlight) return;
     const { cards } = this.desk;
@@ -54,7 +54,7 @@ export class Versions {
 
 const lengthOf = (node) => node.textContent.length;
 
-// A range of an element's text.
+/** A range of an element's text. */
 function within(element, from, to) {
   const range = new Range();
   const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
@@ -67,14 +67,16 @@ function within(element, from, to) {
   return range;
 }
 
-// What differs between two versions of a passage, in words. Pure.
-
 const MOST = 4_000_000; // comparisons of words; beyond that all of a version counts as other
 
 const words = (text) => Array.from(text.matchAll(/[\p{L}\p{N}\p{M}'’]+|[^\s\p{L}\p{N}]/gu), ({ 0: word, index }) => ({ word, from: index, to: index + word.length }));
 
-// The places [from, to] of `after` whose words aren't the longest sequence of words that both have (Hunt and Szymanski's problem, by
-// the usual table). Words that stand side by side are one place.
+/**
+ * Find the words of `after` that aren't in the longest common subsequence of words. Adjacent words are one range.
+ * @param {string} before
+ * @param {string} after
+ * @returns {[from: number, to: number][]}
+ */
 export function changedRanges(before, after) {
   const [a, b] = [words(before), words(after)];
   if (a.length * b.length > MOST) return after ? [[0, after.length]] : [];

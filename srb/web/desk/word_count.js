@@ -1,6 +1,5 @@
 // @ts-check
-// How many words the text has, and how many of them were written today, with the goal of a day. This browser keeps the day's, for
-// all stories.
+// The word count of the text, and of the day with its goal. This browser stores the day's count, for all stories.
 
 import { words } from "../lib/length.js";
 import { loadLocal, saveLocal } from "../lib/local_storage.js";
@@ -10,7 +9,12 @@ const KEY = "srb-day";
 
 const numbers = new Intl.NumberFormat();
 
-// How many more words a text has since a change, without a look at all of it. text: as it is now. Pure.
+/**
+ * Return how many words a change adds, without counting the whole text.
+ * @param {string} text after the change
+ * @param {{ at: number, removed: string, added: string }} change
+ * @returns {number}
+ */
 export function wordsAdded(text, { at, removed, added }) {
   const end = at + added.length;
   let [from, to] = [at, end];
@@ -20,12 +24,21 @@ export function wordsAdded(text, { at, removed, added }) {
   return words(left + added + right) - words(left + removed + right);
 }
 
-// What was written on a day, in words, so many later; what is deleted of an older text takes nothing away. Pure.
+/**
+ * Return a day's count after `by` more words. Deleting older text doesn't go below zero.
+ * @param {{ date?: string, words?: number, goal?: number }} day
+ * @param {string} now
+ * @param {number} [by]
+ */
 export function updateDay({ date, words: before = 0, goal }, now, by = 0) {
   return { date: now, words: Math.max(0, (date === now ? before : 0) + by), goal };
 }
 
-// What is said of both. Pure.
+/**
+ * Describe both counts.
+ * @param {number} all
+ * @param {{ words: number, goal?: number }} day
+ */
 export function describeCount(all, { words: today, goal }) {
   const [done, wanted] = [today, goal].map((each) => numbers.format(each ?? 0));
   return `${plural(all, "word")} · ${goal ? `${done} of ${wanted}` : done} today`;
@@ -41,20 +54,31 @@ export class WordCount {
     addEventListener("storage", ({ key }) => key === KEY && this.#draw());
   }
 
-  // Another text is in sight.
+  /**
+   * Count the words of another text.
+   * @param {string} text
+   */
   show(text) {
     this.#all = words(text);
     this.#draw();
   }
 
-  // The writer has changed the text, which is so now.
+  /**
+   * Update the counts after typing.
+   * @param {string} text after the change
+   * @param {{ at: number, removed: string, added: string }} change
+   */
   typed(text, change) {
     const by = wordsAdded(text, change);
     this.#all += by;
     if (by) this.#keep(updateDay(this.#read(), today(), by));
   }
 
-  // Something was kept, or that was undone. The text is shown already.
+  /**
+   * Update the day's count after an alternative was kept, or that was undone.
+   * @param {string} before
+   * @param {string} now
+   */
   changed(before, now) {
     this.#keep(updateDay(this.#read(), today(), words(now) - words(before)));
   }

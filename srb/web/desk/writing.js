@@ -1,5 +1,5 @@
 // @ts-check
-// Requests: from what lies on the desk to alternatives that are being written.
+// From the text on the desk to requests for alternatives.
 
 import { cancel, evaluate } from "../lib/api.js";
 import { opening } from "../lib/length.js";
@@ -10,8 +10,14 @@ import { suffixOf } from "./bridge.js";
 import { Requests } from "./requests.js";
 import { lengthOf, promptOf } from "./rewriter.js";
 
+/** @typedef {import("../story/tree.js").StoryNode} StoryNode */
+/** @typedef {import("./desk.js").Taken} Taken */
+
 export class Writing extends Requests {
-  // New alternatives of the text so far, or of each of the columns to compare. Throws an Error in words.
+  /**
+   * Generate alternatives of the text, or of each column that is compared.
+   * @throws {Error} if a setting is wrong
+   */
   async generate() {
     const { desk } = this;
     const columns = desk.compare.columns();
@@ -23,12 +29,20 @@ export class Writing extends Requests {
     if (parents) return this.#generate(asked, parents, () => desk.settle(taken, parents[0], [...new Set(parents)]));
   }
 
-  // New alternatives behind a node, without columns to compare.
+  /**
+   * Generate alternatives after a node, without columns.
+   * @param {string} id
+   */
   generateFrom(id) {
     return this.#generate(this.#ready([{ label: null, fields: {} }]), [id], () => this.desk.show());
   }
 
-  // New alternatives that begin with another word in place of the one that was taken. The text as it was stays in the tree, or a draft.
+  /**
+   * Generate alternatives that start with another word in place of one. The old text stays in the tree or as a draft.
+   * @param {Taken} taken
+   * @param {import("../story/tree.js").Choice} choice
+   * @param {boolean} isPart as in `Tree.chosen`
+   */
   async otherwise({ before, marks }, choice, isPart) {
     const { desk } = this;
     const parent = await desk.write({ before, marks: marks.slice(0, before.length) });
@@ -37,7 +51,11 @@ export class Writing extends Requests {
     return this.generateFrom(fork.id);
   }
 
-  // New versions of a passage that was taken, in its place.
+  /**
+   * Generate versions of a passage, in its place.
+   * @param {Taken} taken
+   * @param {string} how
+   */
   async rewrite(taken, how) {
     const { desk } = this;
     const { fields } = this.#ready([]);
@@ -47,7 +65,10 @@ export class Writing extends Requests {
     return this.#generate({ columns: [{ label: how, fields: {} }], fields, instead: { prompt } }, [id], () => desk.settle(taken, id, [id]));
   }
 
-  // New alternatives that lead to what stands behind the cursor: drawn from what is before it, and chosen by how well that follows.
+  /**
+   * Generate bridges to the text after the cursor: sampled after the text before it, ranked by how well the rest
+   * fits.
+   */
   async bridge() {
     const { desk } = this;
     if (desk.settings.unseen.checked) throw new Error("New openings only can't be combined with Bridge. Turn it off in Settings.");
@@ -58,7 +79,11 @@ export class Writing extends Requests {
     if (parents) return this.#generate({ columns, fields, instead: wanted }, parents, () => desk.settle(taken, parents[0], parents));
   }
 
-  // More alternatives like one: at its place, with its beginning, and drawn as it was; how many and how long, as is set now.
+  /**
+   * Generate more alternatives like one: same place, same beginning, same sampling settings. Count and length follow
+   * the current settings.
+   * @param {StoryNode} node
+   */
   async like(node) {
     const { desk } = this;
     const { settings, tree } = desk;
@@ -85,7 +110,7 @@ export class Writing extends Requests {
     return this.#generate(asked, [id], show);
   }
 
-  // What is asked for, as it is set now.
+  /** Read the current settings for a request. */
   #ready(columns) {
     const { settings } = this.desk;
     const fields = settings.read();
@@ -93,12 +118,14 @@ export class Writing extends Requests {
     return { columns, fields, until: settings.until };
   }
 
-  // parents: the node that each column goes on from. show() is called when the alternatives are there. instead: what else
-  // is sent; its prompt is in place of the text.
+  /**
+   * Submit a request for each parent. `parents` are the nodes that the columns continue, `show()` is called when the
+   * alternatives exist, and `instead` replaces fields; its prompt replaces the text.
+   */
   async #generate({ columns, fields, until = undefined, instead = undefined, isMix = false }, parents, show) {
     const { desk } = this;
     const batch = Date.now();
-    // Cards stand in rows of columns. Columns of settings are one request, and each text is one of its own.
+    /** Cards are in rows of columns. Columns of settings are one request; each text is its own request. */
     const ask = async (parent, asked, first) => {
       const node = desk.tree.nodes.get(parent);
       const healed = isHealed(node, [fields, ...asked.map((each) => each.fields)]) || undefined;
@@ -123,8 +150,11 @@ export class Writing extends Requests {
     await Promise.all(columns.map((column, k) => ask(parents[k], [column], k)));
   }
 
-  // Has the text so far in the tree, and shows what is there. Its node and what is sent of it; undefined when reading it was
-  // stopped.
+  /**
+   * Add the current text to the tree, and show its place. Resolves to its node and prompt; to undefined if reading it
+   * was stopped.
+   * @returns {Promise<{ id: string, prompt: string | number[] } | undefined>}
+   */
   async place() {
     const { desk } = this;
     const taken = desk.take();
@@ -134,14 +164,17 @@ export class Writing extends Requests {
     return { id, prompt: (await desk.context.fit(desk.tree, id)) ?? desk.tree.prompt(id) };
   }
 
-  // Where a request of these fields goes on from, and what it sends of the text.
+  /** Return where a request continues, and the prompt to send. */
   async #place(id, fields) {
     const { context, store, tree } = this.desk;
     const cut = await context.fit(tree, id, fields);
     return { ...store.place(tree, id), ...(cut && { prompt: cut }) };
   }
 
-  // Writes on in a node; in a story that others see, too, below it.
+  /**
+   * Continue a node; in a shared story, add a node after it.
+   * @param {StoryNode} node
+   */
   async continue(node) {
     const { desk } = this;
     const { settings, store, tree } = desk;
@@ -163,8 +196,10 @@ export class Writing extends Requests {
     });
   }
 
-  // The nodes of texts, as desk.write takes them. What was typed gets its token ids from the server, and is evaluated, unless the
-  // story is kept there. null when that was stopped.
+  /**
+   * Return the nodes of texts, as `Desk.write` takes them. Unless the story is on the server, typed text is evaluated
+   * there for its token ids. Resolves to null if that was stopped.
+   */
   async #parents(texts, fields) {
     const { desk } = this;
     const written = new Map();
@@ -204,13 +239,13 @@ export class Writing extends Requests {
   }
 }
 
-// What was set, as the tree shows it.
+/** Settings as the tree shows them. */
 const chosen = ({ n, logprobs, ...others }) => others;
 
 const CONSTRAINTS = ["grammar", "regex", "lark", "json_schema"]; // which nothing can be healed with
 
 const isConstrained = (fields) => fields.some((each) => CONSTRAINTS.some((name) => name in each));
 
-// Whether the last token of a typed text is taken back, and written anew with the word that it belongs to.
+/** Whether the last token of typed text is sampled again together with the rest of its word (token healing). */
 const isHealed = (node, fields) =>
   Boolean(node?.typed && node.pieces.length && !node.passage) && !isConstrained(fields);

@@ -1,10 +1,14 @@
 // @ts-check
-// Requests to the server: the key, errors in words, and server-sent events read from fetch.
+// Requests to the server: API key, errors, and server-sent events read with fetch.
 
 const KEY = "srb-api-key";
 
 export class ApiError extends Error {
-  // param: the field that is wrong.
+  /**
+   * @param {string} message
+   * @param {number} [status]
+   * @param {string} [param] the field that is wrong
+   */
   constructor(message, status, param) {
     super(message);
     this.status = status;
@@ -33,37 +37,64 @@ async function call(path, options = {}) {
 
 export const openapi = async () => (await call("openapi.json")).json();
 
-// How the server is, also while it can't take requests.
+/** Return the server's state, also while it accepts no requests. */
 export const health = async () => (await fetch("health")).json();
 
-// What the server finds in all its texts, as GET /v1/history has it.
+/**
+ * Search all texts on the server: GET /v1/history.
+ * @param {Record<string, any>} query
+ */
 export const search = async (query) => (await call(`v1/history?${new URLSearchParams(query)}`)).json();
 
-// What the server answers to a story's route, as an object; null where it says nothing.
+/**
+ * Call a route of a story. Resolves to the JSON of the response, or null if it is empty.
+ * @param {string} [path]
+ * @param {string} [method]
+ * @param {any} [body]
+ */
 export async function stories(path = "", method = "GET", body = undefined) {
   const response = await call(`v1/stories${path}`, { method, body: body && JSON.stringify(body) });
   return response.status === 204 ? null : response.json();
 }
 
-// The prompt that the model's chat template makes of a conversation.
+/**
+ * Apply the model's chat template to a conversation.
+ * @param {{ role: string, content: string }[]} messages
+ * @returns {Promise<string>} the prompt
+ */
 export async function applyTemplate(messages) {
   const response = await call("apply-template", { method: "POST", body: JSON.stringify({ messages }) });
   return (await response.json()).prompt;
 }
 
-// The token ids of a text, as those of a prompt.
+/**
+ * Tokenize a text as a prompt.
+ * @param {string} prompt
+ * @returns {Promise<number[]>}
+ */
 export async function tokenize(prompt) {
   const response = await call("tokenize", { method: "POST", body: JSON.stringify({ prompt }) });
   return (await response.json()).tokens;
 }
 
-// The text of some token ids.
+/**
+ * Return the text of token ids.
+ * @param {number[]} tokens
+ * @returns {Promise<string>}
+ */
 export async function detokenize(tokens) {
   const response = await call("detokenize", { method: "POST", body: JSON.stringify({ tokens }) });
   return (await response.json()).content;
 }
 
-// How likely each token of a continuation is behind a context, both as ids, with so many of the likeliest at its place.
+/**
+ * Return the log-probability of each token of a continuation given a context, with the most probable tokens at its
+ * place.
+ * @param {number[]} context
+ * @param {number[]} continuation
+ * @param {number} logprobs how many tokens to list at each place
+ * @returns {Promise<any[]>}
+ */
 export async function score(context, continuation, logprobs) {
   const body = { contexts: [context], continuations: [continuation], logprobs, stream: false };
   const { scores: [row] } = await (await call("v1/score", { method: "POST", body: JSON.stringify(body) })).json();
@@ -71,8 +102,13 @@ export async function score(context, continuation, logprobs) {
   return row.logprobs;
 }
 
-// Ends a request, or one alternative of it. That it has ended by itself meanwhile is no error. Where the server can't be
-// reached, `controller` ends the reading at least.
+/**
+ * Cancel a request, or one alternative of it. If it has ended, this does nothing. If the server can't be reached,
+ * `controller` aborts the reading.
+ * @param {string} id
+ * @param {AbortController} controller
+ * @param {number} [index]
+ */
 export async function cancel(id, controller, index) {
   try {
     await call(`v1/completions/${id}${index === undefined ? "" : `/choices/${index}`}`, { method: "DELETE" });
@@ -82,13 +118,23 @@ export async function cancel(id, controller, index) {
   }
 }
 
-// Asks for a completion. Returns what `read` reads: its id, and the answer. Throws ApiError when it's refused.
+/**
+ * Submit a completion request.
+ * @param {Record<string, any>} body
+ * @returns {Promise<{ id: string, response: Response }>} for `read`
+ * @throws {ApiError} if the server refuses it
+ */
 export async function submit(body) {
   const response = await call("v1/completions", { method: "POST", body: JSON.stringify({ ...body, stream: "events" }) });
   return { id: response.headers.get("X-Request-Id"), response };
 }
 
-// Has the server explore what may follow a prompt; ends it when `signal` is aborted.
+/**
+ * Explore likely continuations of a prompt, until `signal` is aborted.
+ * @param {Record<string, any>} body
+ * @param {(event: any) => void} onEvent
+ * @param {AbortSignal} signal
+ */
 export async function explore(body, onEvent, signal) {
   const response = await call("v1/explore", { method: "POST", body: JSON.stringify(body), signal });
   for await (const { data } of eventsOf(response, signal)) {
@@ -98,8 +144,12 @@ export async function explore(body, onEvent, signal) {
   if (!signal.aborted) throw new ApiError("The connection was lost. Close this, and explore again.");
 }
 
-// Reads a request's events behind the one with the id `after`, to the last one. Throws ApiError when there is no such
-// request any more, and AbortError when `signal` is aborted. onLost and onBack: see `follow`.
+/**
+ * Read a request's events after the id `after`, up to the last one.
+ * @param {{ id: string, response?: Response | null }} request
+ * @param {Record<string, any>} listener `onEvent(event, id)`, `after`, `signal`, `onLost()`, `onBack()`
+ * @throws {ApiError} if the request doesn't exist any more
+ */
 export function read({ id, response }, { onEvent, ...listener }) {
   const hear = (event, place) => {
     onEvent(event, place);
@@ -108,13 +158,19 @@ export function read({ id, response }, { onEvent, ...listener }) {
   return follow(`v1/completions/${id}/events`, { ...listener, response, onEvent: hear });
 }
 
-// Reads what is new in a story behind the change `after`, until it's deleted.
+/**
+ * Read the changes of a story after the change `after`, until it is deleted.
+ * @param {string} story
+ * @param {any} listener
+ */
 export function watch(story, listener) {
   return follow(`v1/stories/${story}/nodes`, listener);
 }
 
-// Reads server-sent events behind the one with the id `after`, until onEvent says that this was the last one. Comes
-// again when the connection breaks, until the server answers; it calls onLost then, and onBack.
+/**
+ * Read server-sent events after the id `after`, until `onEvent` returns true. If the connection breaks, call
+ * `onLost`, reconnect until the server answers, and call `onBack`.
+ */
 async function follow(path, { response = null, after = 0, onEvent, onLost = () => {}, onBack = () => {}, signal = undefined }) {
   for (let tries = 0; ; tries++) {
     try {
@@ -139,7 +195,7 @@ async function follow(path, { response = null, after = 0, onEvent, onLost = () =
   }
 }
 
-// The server-sent events of an answer until it ends or breaks off: {id, data}.
+/** Yield the server-sent events of a response, as {id, data}, until it ends or breaks off. */
 async function* eventsOf(response, signal) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   const close = () => reader.cancel().catch(() => {});
@@ -163,7 +219,7 @@ async function* eventsOf(response, signal) {
   }
 }
 
-// Until it's time to try again, or until the browser says that it is back in the network. Throws when it's aborted.
+/** Wait before the next try, or until the browser is online again. Rejects when `signal` is aborted. */
 function pause(milliseconds, signal) {
   return new Promise((resolve, reject) => {
     const end = (settle) => () => {
@@ -179,8 +235,13 @@ function pause(milliseconds, signal) {
   });
 }
 
-// The token ids of a text, which is evaluated on the way, so that a request that continues it begins at once.
-// null when somebody has stopped it.
+/**
+ * Evaluate a text and return its token ids, so that a request that continues it starts at once. Resolves to null if
+ * it was stopped.
+ * @param {string} text
+ * @param {Record<string, any>} listener `onOpen(id)`, `onProgress(event)`, `signal`, `onLost()`, `onBack()`
+ * @returns {Promise<number[] | null>}
+ */
 export async function evaluate(text, { onOpen, onProgress, ...listener }) {
   let ids = [];
   const body = { prompt: text, n: 1, max_tokens: 0, echo: true, return_tokens: true, return_progress: true };

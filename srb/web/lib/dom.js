@@ -1,5 +1,5 @@
 // @ts-check
-// Elements of the page that are made by a program.
+// Finding and making elements, and the keyboard focus.
 
 /**
  * Find the first element that matches a selector. Its kind depends on the selector, so it has no type.
@@ -20,27 +20,41 @@ export const findAll = (selector, root = document) => [...root.querySelectorAll(
 /** The element that has the keyboard. */
 export const focused = () => /** @type {HTMLElement & { disabled?: boolean }} */ (document.activeElement);
 
-// An element with these properties and children, which may be texts.
+/**
+ * Make an element with these properties and children.
+ * @param {string} tag
+ * @param {Record<string, any>} fields
+ * @param {...(Node | string)} children
+ * @returns {any}
+ */
 export function create(tag, fields, ...children) {
   const element = Object.assign(document.createElement(tag), fields);
   element.append(...children);
   return element;
 }
 
-// Whether what had the keyboard is gone, or can't have it any more.
+/** Whether the focused element has gone or was disabled. */
 export function isFocusLost() {
   const at = focused();
   return at === document.body || at.disabled || at.hidden;
 }
 
-// Takes the keyboard out of a text before a dialog opens: Chromium goes back to where it was when that closes, and in a text to its beginning.
+/**
+ * Take the focus out of a text before a dialog opens. Chromium returns there when the dialog closes, but to the
+ * beginning of the text.
+ * @param {HTMLElement} button
+ */
 export function leaveText(button) {
   if (document.activeElement.matches("textarea")) button.focus({ preventScroll: true });
 }
 
-// Draws a list anew; the keyboard stays where it was.
+/**
+ * Replace the items of a list. The focus stays at its place.
+ * @param {Element} list
+ * @param {Element[]} items
+ */
 export function replaceItems(list, items) {
   const place = list.contains(document.activeElement) ? focused().dataset.place : null;
   list.replaceChildren(...items);
-  if (place) list.querySelector(`[data-place="${place}"]`)?.focus({ preventScroll: true });
+  if (place) find(`[data-place="${place}"]`, list)?.focus({ preventScroll: true });
 }

@@ -1,5 +1,5 @@
 // @ts-check
-// In and out of the page: files, and the clipboard.
+// Files and the clipboard.
 
 export function download(name, type, text) {
   const link = document.createElement("a");
@@ -9,7 +9,12 @@ export function download(name, type, text) {
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
-// The JSON in a file. Throws an Error in words.
+/**
+ * Read the JSON in a file.
+ * @param {File} file
+ * @returns {Promise<any>}
+ * @throws {Error} if it isn't JSON
+ */
 export async function readJson(file) {
   try {
     return JSON.parse(await file.text());

@@ -1,7 +1,7 @@
 // @ts-check
-// How long an alternative is to be, in units that a writer counts in. Pure.
+// Lengths in units that a writer counts in: words, sentences, paragraphs.
 
-// The tokens that such a length has at most; an alternative that comes to no boundary until then ends there.
+// The maximal length in tokens, per unit. An alternative without a boundary ends there.
 const TOKENS = { words: 4, sentences: 60, paragraphs: 500 };
 const ROOM = 100;
 
@@ -10,10 +10,18 @@ export const UNITS = ["tokens", ...Object.keys(TOKENS)];
 export const maxTokens = ({ unit, count }) => TOKENS[unit] * count + ROOM;
 
 const sentences = new Intl.Segmenter(undefined, { granularity: "sentence" });
-// How many words a text has.
+/**
+ * Count the words of a text.
+ * @param {string} text
+ * @returns {number}
+ */
 export const words = (text) => text.split(/\s+/).filter((word) => /[\p{L}\p{N}]/u.test(word)).length;
 
-// How a text begins that is to be varied: its first sentence, or the first half of the words of its only one.
+/**
+ * Return the beginning of a text to vary: its first sentence, or the first half of its only one.
+ * @param {string} text
+ * @returns {string}
+ */
 export function opening(text) {
   const [first, second] = Array.from(sentences.segment(text)).filter(({ segment }) => words(segment));
   if (second) return text.slice(0, first.index + first.segment.length).trimEnd();
@@ -21,8 +29,13 @@ export function opening(text) {
   return all.slice(0, Math.ceil(all.length / 2)).join("");
 }
 
-// Where a text that is being written has got so long: the end of a sentence, or of a paragraph; -1 if it hasn't yet. That
-// something has ended is known when the next has begun: "He left." may go on with a quotation mark.
+/**
+ * Return where a growing text reaches a length, at the end of a sentence or paragraph; -1 if it doesn't yet. A
+ * sentence ends when the next one has started: "He left." may continue with a quotation mark.
+ * @param {string} text
+ * @param {{ unit: string, count: number }} length
+ * @returns {number}
+ */
 export function endOf(text, { unit, count }) {
   const isParagraphs = unit === "paragraphs";
   const parts = isParagraphs ? text.split(/(?<=\n)(?!\n)/) : Array.from(sentences.segment(text), ({ segment }) => segment);

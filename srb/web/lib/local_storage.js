@@ -1,7 +1,12 @@
 // @ts-check
-// Small choices of a writer that this browser keeps for all stories: how the page looks, styles, words of the day.
+// Small values that this browser stores for all stories: appearance, styles, the day's word count.
 
-// What is kept under a name; without that, or where the browser keeps nothing, the other.
+/**
+ * Load a value, or the default if there is none or the browser stores nothing.
+ * @param {string} name
+ * @param {any} [other]
+ * @returns {any}
+ */
 export function loadLocal(name, other = {}) {
   try {
     return JSON.parse(localStorage.getItem(name)) ?? other;
@@ -10,7 +15,12 @@ export function loadLocal(name, other = {}) {
   }
 }
 
-// Keeps something under a name. Returns what went wrong, if the browser keeps nothing.
+/**
+ * Store a value.
+ * @param {string} name
+ * @param {any} value
+ * @returns {Error | null} the error if the browser stores nothing
+ */
 export function saveLocal(name, value) {
   try {
     localStorage.setItem(name, JSON.stringify(value));

@@ -1,11 +1,15 @@
 // @ts-check
-// What the page says: how things go, and what went wrong, in words.
+// Messages to the writer: the status line and errors.
 
 import { find } from "./dom.js";
 
 const numbers = new Intl.NumberFormat();
 
-// A number with what is counted: "1 word", "1,200 words".
+/**
+ * Format a count: "1 word", "1,200 words".
+ * @param {number} count
+ * @param {string} name
+ */
 export const plural = (count, name) => `${numbers.format(count)} ${name}${count === 1 ? "" : "s"}`;
 
 export function showStatus(text) {
@@ -31,12 +35,18 @@ export function showError(error) {
   find("#error").hidden = false;
 }
 
-// Takes back this complaint, or the one that is there.
+/**
+ * Hide this error, or the current one.
+ * @param {any} [error]
+ */
 export function hideError(error = shown) {
   if (error === shown) find("#error").hidden = true;
 }
 
-// What a `Saving` says to the writer.
+/**
+ * Return the messages of a `SaveQueue`.
+ * @param {string} what
+ */
 export function saveMessages(what) {
   let said;
   const failed = ({ message, status }) => {
@@ -50,10 +60,14 @@ export function saveMessages(what) {
   return { failed, mended };
 }
 
-// Runs what a button does; what goes wrong is said on the page.
+/**
+ * Wrap an action of a button: errors are shown on the page.
+ * @template {any[]} T
+ * @param {(...args: T) => any} action
+ */
 export const safely =
   (action) =>
-  async (...args) => {
+  async (/** @type {T} */ ...args) => {
     hideError();
     try {
       await action(...args);
@@ -62,7 +76,10 @@ export const safely =
     }
   };
 
-// How far prompts are evaluated, in tokens.
+/**
+ * Show how far a prompt is evaluated.
+ * @param {{ evaluated: number, cached: number, total: number }} progress in tokens
+ */
 export function showProgress({ evaluated, cached, total }) {
   const bar = find("#progress");
   bar.hidden = evaluated + cached >= total || total < 100; // what is done at once needs no bar

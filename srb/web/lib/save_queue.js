@@ -1,6 +1,5 @@
 // @ts-check
-// Keeping what has changed. What can't be kept is tried again, until it is kept or a later change of it is. Pure.
-// What is kept in the browser and the marks on the server's stories both go this way.
+// Saves changes. A failed save is tried again until it succeeds or a later save of the same item does.
 
 const PAUSE = 1000; // milliseconds, before the second try
 const LONGEST_PAUSE = 10_000;
@@ -11,7 +10,11 @@ export class SaveQueue {
   #tries = 0;
   #timer = null;
 
-  // write(items) keeps them as they are then. failed(error) and mended() say how that goes.
+  /**
+   * @param {(items: any[]) => any} write saves items as they are when it is called
+   * @param {{ failed: (error: any) => void, mended: () => void, later?: (run: () => void, pause: number) => any }}
+   *   options
+   */
   constructor(write, { failed, mended, later = (run, pause) => setTimeout(run, pause) }) {
     this.write = write;
     this.failed = failed;
@@ -19,12 +22,15 @@ export class SaveQueue {
     this.later = later;
   }
 
-  // Whether something couldn't be kept so far.
+  /** Whether something couldn't be saved so far. */
   get isBehind() {
     return this.#tries > 0;
   }
 
-  // Keeps these. It is done when they are kept, or when it was said that they aren't.
+  /**
+   * Save items. Resolves when they are saved or the failure is reported.
+   * @param {...any} items
+   */
   async save(...items) {
     const change = ++this.#changes;
     for (const item of items) this.#waiting.set(item, change);

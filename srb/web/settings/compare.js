@@ -1,5 +1,5 @@
 // @ts-check
-// Comparing: columns that differ in one setting or in their prompts, with the same seeds in each.
+// Comparing: columns that differ in one setting or in their prompts, with the same seeds.
 
 import { find } from "../lib/dom.js";
 import { titleOf } from "./guide.js";
@@ -20,7 +20,12 @@ export class Compare {
     find("#add-prompt").addEventListener("click", () => this.#addPrompt().focus());
   }
 
-  // The columns: {label, prompt, fields}, where prompt is a text or undefined for the story's. Throws an Error in words.
+  /**
+   * Return the columns.
+   * @returns {{ label: string | null, prompt?: string, fields: Record<string, any> }[]} without a prompt, it is the
+   *   story's text
+   * @throws {Error} if a value is wrong
+   */
   columns() {
     if (this.what.value === "setting") {
       const name = this.name.value;
@@ -34,7 +39,7 @@ export class Compare {
     return [{ label: null, fields: {} }];
   }
 
-  // The texts beside the story's.
+  /** The texts to compare with the story's. */
   get texts() {
     return [...this.prompts.querySelectorAll("textarea")].map((each) => each.value);
   }
@@ -71,8 +76,13 @@ export class Compare {
   }
 }
 
-// The fields of a request for columns that are compared: a branch for each alternative, row by row, so that a row has the
-// same seed. In a mix there are n in all, and each has a seed of its own.
+/**
+ * Return the fields of a request for compared columns: a branch per alternative, row by row, so that a row has the
+ * same seed. In a mix there are n in all, each with its own seed.
+ * @param {any[]} columns
+ * @param {Record<string, any>} body
+ * @param {boolean} [isMix]
+ */
 export function branches(columns, { n, seed, ...fields }, isMix = false) {
   if (columns[0].label === null) return { n, seed, ...fields };
   const branch = (k) => {
@@ -82,7 +92,10 @@ export function branches(columns, { n, seed, ...fields }, isMix = false) {
   return { ...fields, branches: Array.from({ length: isMix ? n : n * columns.length }, (_, k) => branch(k)) };
 }
 
-// The body of a request, without ahead where its alternatives depend on each other or differ: none of them can come next.
+/**
+ * Drop `ahead` from a body if its alternatives depend on each other or differ: none of them can come next.
+ * @param {Record<string, any>} body
+ */
 export function withAhead({ ahead, ...body }) {
   const isAlone = !["diversity", "distinct", "avoid", "branches", "suffix", "search"].some((name) => body[name]);
   return ahead && isAlone ? { ...body, ahead } : body;

@@ -1,7 +1,13 @@
 // @ts-check
-// Finding a setting: by its name, by what the API calls it, and by what is said of it.
+// Search settings by title, API name and description.
 
-// Whether a text has all of these words, or their beginnings, in any order. Pure.
+import { find, findAll } from "../lib/dom.js";
+
+/**
+ * Whether a text contains all of these words or prefixes.
+ * @param {string} text
+ * @param {string[]} words
+ */
 export function hasWords(text, words) {
   const lower = text.toLowerCase();
   return words.every((word) => lower.includes(word));
@@ -9,16 +15,19 @@ export function hasWords(text, words) {
 
 export const wordsOf = (query) => query.toLowerCase().split(/\s+/).filter(Boolean);
 
-// What is said of a setting, and what its group is called; not what can be chosen.
+/** The searchable text of a setting: its group, title and description, but not its options. */
 const said = (row) =>
   [row.closest("details")?.querySelector("summary"), ...row.querySelectorAll("label, .hint")].map((each) => each?.textContent ?? "").join(" ");
 
-// Shows only the settings that have all words of the box, in groups that are open then. Without a word, all groups are closed.
+/**
+ * Show only the settings that match the search box, in open groups. With an empty box, all groups are closed.
+ * @param {HTMLElement} panel
+ */
 export function listenToSettingSearch(panel) {
-  const [box, told] = ["#find-setting", "#found-settings"].map((each) => panel.querySelector(each));
-  const rows = [...panel.querySelectorAll(".setting")];
-  const groups = [...panel.querySelectorAll("details")];
-  const find = () => {
+  const [box, status] = ["#find-setting", "#found-settings"].map((each) => find(each, panel));
+  const rows = findAll(".setting", panel);
+  const groups = findAll("details", panel);
+  const search = () => {
     const words = wordsOf(box.value);
     for (const row of rows) row.hidden = !hasWords(said(row), words);
     for (const group of groups) {
@@ -26,12 +35,12 @@ export function listenToSettingSearch(panel) {
       group.open = words.length > 0 && !group.hidden;
     }
     const count = rows.filter((row) => !row.hidden).length;
-    told.textContent = !words.length ? "" : count ? `${count} of ${rows.length} settings` : "No settings found.";
+    status.textContent = !words.length ? "" : count ? `${count} of ${rows.length} settings` : "No settings found.";
   };
-  box.addEventListener("input", find);
+  box.addEventListener("input", search);
   panel.addEventListener("close", () => {
     if (!box.value) return;
     box.value = "";
-    find();
+    search();
   });
 }

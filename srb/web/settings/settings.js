@@ -1,8 +1,8 @@
 // @ts-check
-// The settings, made from the server's own description of its fields: their meanings, ranges and defaults. So a new
-// sampler needs no line here.
+// The settings, built from the server's own description of its fields, with their ranges and defaults. A new sampler
+// needs no line here.
 
-import { find } from "../lib/dom.js";
+import { find, findAll } from "../lib/dom.js";
 import { maxTokens, UNITS } from "../lib/length.js";
 import { GROUPS, GUIDE, STYLED, titleOf } from "./guide.js";
 import { Styles } from "./styles.js";
@@ -17,7 +17,10 @@ const MOST_AVOIDED = 1000; // as many texts as the server takes
 export const LIKELIEST = 8; // how many tokens are shown at a place
 
 export class Settings {
-  // schemas: `components.schemas` of the server's /openapi.json. panel: the dialog that has a place for each group.
+  /**
+   * @param {Record<string, any>} schemas `components.schemas` of the server's /openapi.json
+   * @param {HTMLElement} panel the dialog that has a place for each group
+   */
   constructor(schemas, panel) {
     const { properties } = schemas.CompletionFields;
     const others = Object.keys(schemas.BranchFields.properties).filter((name) => !(name in GUIDE) && !LEFT_OUT.includes(name));
@@ -45,12 +48,12 @@ export class Settings {
     this.show();
   }
 
-  // The settings of a style that this server has.
+  /** The settings of a style that this server has. */
   get #styled() {
     return STYLED.filter((name) => this.fields.has(name));
   }
 
-  // What is set of those, as texts.
+  /** The values of those that are set, as texts. */
   get #style() {
     const set = this.#styled.map((name) => [name, written(this.fields.get(name))]);
     return Object.fromEntries(set.filter(([, text]) => text.trim()));
@@ -60,7 +63,7 @@ export class Settings {
     for (const name of this.#styled) write(this.fields.get(name), style[name] ?? "");
   }
 
-  // Shows what follows from the settings, and beside each group how many of its settings are changed.
+  /** Update what depends on the settings, and each group's count of changed settings. */
   show() {
     this.styles.draw();
     find(".mirror").classList.toggle("tinted", this.tints.checked);
@@ -73,14 +76,14 @@ export class Settings {
     }
   }
 
-  // The controls of the panel that aren't as they were at first.
+  /** The controls that aren't at their defaults. */
   get #changed() {
-    const labels = this.panel.querySelectorAll(".setting > label:first-child");
+    const labels = findAll(".setting > label:first-child", this.panel);
     const { box, isMixed } = this.styles; // any other style is what its settings are
-    return Array.from(labels, (label) => label.control).filter((control) => (control === box ? isMixed : isChanged(control)));
+    return labels.map((label) => label.control).filter((control) => (control === box ? isMixed : isChanged(control)));
   }
 
-  // Leaves all to the server again, and shows the page as it was at first. What is a part of the story stays.
+  /** Reset all settings to the server's values, and the page's options to their defaults. The story's memory stays. */
   reset() {
     for (const control of this.#changed) {
       if (control.closest(".of-story")) continue;
@@ -91,7 +94,10 @@ export class Settings {
     this.unit.dispatchEvent(new Event("input", { bubbles: true }));
   }
 
-  // How long an alternative is to be, where that isn't said in tokens: {unit, count}.
+  /**
+   * The length of an alternative, if it isn't in tokens.
+   * @returns {import("../story/tree.js").Until | undefined}
+   */
   get until() {
     const count = Number(this.length.value) || USUAL[this.unit.value];
     return this.unit.value === UNITS[0] ? undefined : { unit: this.unit.value, count };
@@ -138,7 +144,7 @@ export class Settings {
     return row;
   }
 
-  // A negative prompt has no effect without a scale, and a scale without a negative prompt isn't what was meant.
+  /** A negative prompt has no effect without a scale, and a scale without a negative prompt is a mistake. */
   #guide(negative, scale) {
     negative.addEventListener("input", () => {
       if (!negative.value) put(scale, scale.defaultValue);
@@ -146,12 +152,15 @@ export class Settings {
     });
   }
 
-  // The names of the settings that can be compared.
+  /** The names of the settings that can be compared. */
   get comparable() {
     return [...this.fields.keys()].filter((name) => !["n", "seed", "distinct", "ahead"].includes(name));
   }
 
-  // The settings that aren't left to the server, as a request has them. Throws an Error in words.
+  /**
+   * Return the settings that aren't left to the server, as a request has them.
+   * @throws {Error} if a value is wrong
+   */
   read() {
     const body = { n: this.n, logprobs: LIKELIEST };
     for (const [name, { kind, input }] of this.fields) {
@@ -162,12 +171,22 @@ export class Settings {
     return body;
   }
 
-  // These fields, so that nothing begins as what was seen. texts: that, in the order in which it came.
+  /**
+   * Add texts whose openings new alternatives must avoid.
+   * @param {Record<string, any>} fields
+   * @param {string[]} texts from old to new
+   */
   avoiding(fields, texts) {
     return this.unseen.checked ? { ...fields, avoid: [...(fields.avoid ?? []), ...texts].slice(-MOST_AVOIDED) } : fields;
   }
 
-  // The value of a setting that was written as text.
+  /**
+   * Parse the text of a setting.
+   * @param {string} name
+   * @param {string} text
+   * @returns {any}
+   * @throws {Error} if it is wrong
+   */
   parse(name, text) {
     const { kind } = this.fields.get(name);
     if (kind === "boolean") return text.trim() === "true";
@@ -180,7 +199,7 @@ export class Settings {
     }
   }
 
-  // What was typed, to be kept over reloads.
+  /** The values of all controls, to store them. */
   get values() {
     const inputs = [...this.fields].map(([name, { input }]) => [name, input.type === "checkbox" ? input.checked : input.value]);
     const [shades, unseen, tints] = [this.shades, this.unseen, this.tints].map((each) => each.checked);
@@ -203,10 +222,10 @@ export class Settings {
   }
 }
 
-// What a setting is set to, as a text that parse() reads; "" where that is left to the server.
+/** Return the text of a setting for `parse`; "" if it is left to the server. */
 const written = ({ kind, input }) => (kind === "boolean" ? (input.checked ? "true" : "") : input.value);
 
-// Whether a control has another value than at first.
+/** Whether a control isn't at its default. */
 function isChanged(control) {
   if (control.options) return control.selectedIndex > 0;
   if (control.validity.badInput) return true; // what is typed isn't in its value
@@ -224,7 +243,7 @@ function write({ kind, input }, text) {
   else put(input, text);
 }
 
-// Moves a slider; its number follows.
+/** Move a slider. Its number follows. */
 function put(slider, value) {
   slider.value = value;
   slider.dispatchEvent(new Event("input"));

@@ -1,5 +1,5 @@
 // @ts-check
-// Styles: settings that go together, under a name. This browser keeps those of one's own, for all stories.
+// Styles: named groups of settings. This browser stores the writer's own styles, for all stories.
 
 import { find } from "../lib/dom.js";
 import { loadLocal, saveLocal } from "../lib/local_storage.js";
@@ -12,12 +12,15 @@ const MIXED = "Mixed";
 const MIX = ["Careful", "Default", "Lively", "Wild"];
 
 const isThePages = (name) => Object.hasOwn(STYLES, name) || [MIXED, OWN].includes(name);
-// An older page may have kept what this one doesn't have any more.
+/** An older page may have stored settings that don't exist any more. */
 const known = (style) => Object.fromEntries(Object.entries(style).filter(([name]) => STYLED.includes(name)));
 const same = (style) => JSON.stringify(Object.entries(style).map(([name, value]) => [name, String(value)]).sort());
 
 export class Styles {
-  // values(): the texts of what is set, by name. set(style) sets what a style says, and leaves the rest to the server.
+  /**
+   * @param {{ values: () => Record<string, string>, set: (style: Record<string, any>) => void }} settings `set`
+   *   leaves other settings to the server
+   */
   constructor({ values, set }) {
     this.values = values;
     this.set = set;
@@ -45,7 +48,7 @@ export class Styles {
     if (name !== OWN) this.set(this.#all[name] ?? {});
   }
 
-  // Shows which style it is that is set.
+  /** Show which style is set. */
   draw() {
     const style = this.values();
     this.isMixed &&= !Object.keys(style).length;
@@ -69,7 +72,7 @@ export class Styles {
     this.draw();
   }
 
-  // The columns of a mix, as Compare has them; null where nothing is mixed.
+  /** The columns of a mix, as `Compare` has them; null without a mix. */
   get mix() {
     return this.isMixed ? MIX.map((name) => ({ label: name, fields: STYLES[name] })) : null;
   }

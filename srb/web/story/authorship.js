@@ -1,5 +1,5 @@
 // @ts-check
-// Who wrote each letter of a text: a letter for each, so that marks are cut and joined as the text is. Pure.
+// Who wrote each character of a text: a string of marks, one per character, which is cut and joined like the text.
 
 export const WRITER = "w";
 export const MODEL = "m";
@@ -7,20 +7,39 @@ export const CHANGED = "c"; // the writer, in what the model wrote
 
 const isModels = (mark) => mark === MODEL || mark === CHANGED;
 
-// The marks of a text after a change of it, which the writer has made. known: those of what was added, where they are known.
+/**
+ * Apply a change to the marks.
+ * @param {string} marks
+ * @param {{ at: number, removed: string, added: string }} change by the writer
+ * @param {string} [known] the marks of what was added, if they are known
+ * @returns {string}
+ */
 export function applyEdit(marks, { at, removed, added }, known) {
   const end = at + removed.length;
   const isWithin = [...marks.slice(at, end)].some(isModels) || (isModels(marks[at - 1]) && isModels(marks[end]));
   return marks.slice(0, at) + (known ?? (isWithin ? CHANGED : WRITER).repeat(added.length)) + marks.slice(end);
 }
 
-// In short: "w12m80".
+/**
+ * Pack marks, as in "w12m80".
+ * @param {string} marks
+ * @returns {string}
+ */
 export const packMarks = (marks) => marks.replace(/(.)\1*/g, (run, mark) => mark + run.length);
 
-// Those of a text that is so long. What isn't known is the writer's.
+/**
+ * Unpack the marks of a text. Unknown ones are the writer's.
+ * @param {string | undefined} short
+ * @param {number} length
+ * @returns {string}
+ */
 export const unpackMarks = (short = "", length) =>
   Array.from(short.matchAll(/([wmc])(\d+)/g), ([, mark, count]) => mark.repeat(Math.min(Number(count), length)))
     .join("").slice(0, length).padEnd(length, WRITER);
 
-// Where each of them has written: [mark, from, to].
+/**
+ * Split marks into runs.
+ * @param {string} marks
+ * @returns {[mark: string, from: number, to: number][]}
+ */
 export const runs = (marks) => Array.from(marks.matchAll(/(.)\1*/g), ({ 0: run, 1: mark, index }) => [mark, index, index + run.length]);

@@ -1,5 +1,5 @@
 // @ts-check
-// Where stories are kept: nowhere, or in the browser. story_store.js keeps them on the server.
+// Stories in the browser, or nowhere. server_store.js has those on the server.
 
 import { searchTree } from "./search.js";
 import { suggestTitle } from "./titles.js";
@@ -143,12 +143,15 @@ export class Stories {
   async savePage(_id, _page, _drafts) {}
 }
 
-// The keys of a story's drafts, among those of the pages.
+/** The keys of a story's drafts, in the object store of pages. */
 const draftsOf = (id) => IDBKeyRange.bound([id], [id, []]);
 
-// In the browser's IndexedDB: a record per node and per draft, so that saving costs what has changed.
+/** Stories in the browser's IndexedDB, with a record per node and draft, so that only changes are written. */
 export class BrowserStories extends Stories {
-  // Raises what the browser says where it keeps nothing, as in some private windows.
+  /**
+   * Open the database.
+   * @throws {DOMException} if the browser stores nothing, as in some private windows
+   */
   static async open() {
     const opening = indexedDB.open("srb", 2);
     opening.onupgradeneeded = ({ oldVersion }) => upgrade(opening, oldVersion);
@@ -220,7 +223,7 @@ export class BrowserStories extends Stories {
     return { page: { question, ...page }, drafts };
   }
 
-  // Keeps a page. also(stores) does more in the same transaction.
+  /** Store a page. `also(stores)` adds to the same transaction. */
   async savePage(id, fields, drafts = [], also = (_stores) => {}) {
     if (this.removed.has(id)) return;
     await this.write((stores) => {
@@ -232,7 +235,7 @@ export class BrowserStories extends Stories {
     });
   }
 
-  // Does what changes the object stores, in one transaction.
+  /** Change the object stores in one transaction. */
   write(change) {
     const names = ["stories", "nodes", "page"];
     const transaction = this.database.transaction(names, "readwrite");
@@ -280,7 +283,7 @@ class BrowserStore extends Store {
   }
 }
 
-// Version 1 had one story, whose nodes didn't say so.
+/** Version 1 had a single story, and its nodes no story ids. */
 function upgrade({ result: database, transaction }, version) {
   database.createObjectStore("stories", { keyPath: "id" });
   if (version < 1) {

@@ -1,8 +1,8 @@
 // @ts-check
-// A conversation about a story: questions, and what an editor answers. Pure.
+// A conversation with an editor about a story.
 //
-// It is a list of turns {question, answers, chosen}, where `chosen` is the index of the answer that the next question goes on from.
-// An answer is {request, index, after, pieces, end, reason}, which mean what they mean in a node of the tree; it is in no tree.
+// It is a list of turns {question, answers, chosen}; the next question follows the answer with the index `chosen`. An
+// answer is {request, index, after, pieces, end, reason}, as in a node, but isn't in the tree.
 
 import { textOf } from "./tree.js";
 import { isObject, isText } from "./validation.js";
@@ -16,10 +16,13 @@ const isAnswer = (value) =>
 const isTurn = (value) =>
   isObject(value) && isText(value.question) && Array.isArray(value.answers) && value.answers.every(isAnswer) && value.chosen in value.answers;
 
-// Whether this is a conversation as `kept` makes it.
+/**
+ * Whether this is a conversation as `toStored` returns it.
+ * @param {any} value
+ */
 export const isConversation = (value) => Array.isArray(value) && value.every(isTurn);
 
-// A conversation to be kept, and what is made of it again.
+/** Convert a conversation for storing, and back. */
 export const toStored = (turns) =>
   turns.map(({ answers, ...turn }) => ({
     ...turn,
@@ -31,7 +34,11 @@ export const fromStored = (turns) =>
     answers: answers.map(({ text, ...each }) => ({ ...each, pieces: text ? [{ text, ids: null }] : [] })),
   }));
 
-// What the chat template writes: who answers, the story, what was said so far, and the question.
+/**
+ * Return the messages of a question for the chat template: system prompt, story, conversation, question.
+ * @param {{ system: string, story: string, turns: any[], question: string }} conversation
+ * @returns {{ role: string, content: string }[]}
+ */
 export function messages({ system, story, turns, question }) {
   const said = turns.flatMap((turn) => [
     { role: "user", content: turn.question },
@@ -42,7 +49,13 @@ export function messages({ system, story, turns, question }) {
   return [...(system.trim() ? [{ role: "system", content: system }] : []), { ...first, content: about }, ...others];
 }
 
-// A passage as it fits between two texts: with a space where two words would meet.
+/**
+ * Fit a passage between two texts, with a space where two words would meet.
+ * @param {string} before
+ * @param {string} passage
+ * @param {string} behind
+ * @returns {string}
+ */
 export function fitted(before, passage, behind) {
   const start = /[^\s([“‘«—]$/u.test(before) ? " " : "";
   const end = /^[\p{L}\p{N}“‘«(]/u.test(behind) ? " " : "";

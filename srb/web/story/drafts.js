@@ -1,12 +1,17 @@
 // @ts-check
-// What was typed and isn't in the tree yet: a draft for each place, which is a node. Pure.
+// Drafts: typed text that isn't in the tree yet, one per place. A place is a node.
 
 import { ROOT } from "./tree.js";
 
-// The drafts of a tree whose nodes get other ids: a Map of old to new ones.
+/**
+ * Move drafts to nodes with other ids.
+ * @param {[place: string, text: string][]} drafts
+ * @param {Map<string, string>} ids old to new
+ * @returns {[place: string, text: string][]}
+ */
 export const moveDrafts = (drafts, ids) => drafts.map(([place, text]) => [ids.get(place) ?? ROOT, text]);
 
-// Knows what the text box was drawn with. What differs from that is the writer's, and stays until it's in the tree.
+/** Compares the text box with the tree. What differs is the writer's, and stays until it is in the tree. */
 export class Drafts {
   #texts;
   #marks; // who wrote them, as marks.js packs it
@@ -14,7 +19,10 @@ export class Drafts {
   place = null; // where the box is
   drawn = ""; // what the tree has there
 
-  // kept: [place, text] of those that were there before. marks: theirs, by place.
+  /**
+   * @param {[place: string, text: string][]} [kept] stored ones
+   * @param {Record<string, string>} [marks] packed, by place
+   */
   constructor(kept = [], marks = {}) {
     this.#texts = new Map(kept);
     this.#marks = new Map(Object.entries(marks));
@@ -40,33 +48,54 @@ export class Drafts {
     return this.#texts.has(place);
   }
 
-  // The places whose drafts are others than when this was asked last.
+  /**
+   * Return the places whose drafts have changed since the last call.
+   * @returns {string[]}
+   */
   changes() {
     const places = [...this.#changed];
     this.#changed.clear();
     return places;
   }
 
-  // Goes to a place where the tree has this text. Returns what the box has there.
+  /**
+   * Go to a place.
+   * @param {string} place
+   * @param {string} text what the tree has there
+   * @returns {string} what to show in the box
+   */
   go(place, text) {
     this.place = place;
     this.drawn = text;
     return this.at(place) ?? text;
   }
 
-  // The box has this text. marks() tells its marks.
+  /**
+   * Update the draft of the current place.
+   * @param {string} text of the box
+   * @param {() => string} marks
+   */
   type(text, marks) {
     if (this.place !== null) this.put(this.place, text === this.drawn ? undefined : text, marks);
   }
 
-  // A place has this draft; without a text none.
+  /**
+   * Set the draft of a place, or remove it.
+   * @param {string} place
+   * @param {string | undefined} text
+   * @param {() => string | undefined} [marks]
+   */
   put(place, text, marks = () => undefined) {
     if (!this.#set(place, text)) return;
     if (text === undefined) this.#marks.delete(place);
     else this.#marks.set(place, marks());
   }
 
-  // This text, which was typed at a place, is in the tree. What was typed there since stays a draft.
+  /**
+   * Remove a draft that is now in the tree. What was typed since stays a draft.
+   * @param {string} place
+   * @param {string} text
+   */
   settle(place, text) {
     if (this.at(place) !== text) return;
     this.put(place, undefined);

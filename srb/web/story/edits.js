@@ -1,14 +1,14 @@
 // @ts-check
-// What was done, one step behind the other, so that it can be undone and done again; and how two texts differ. Pure.
+// The undo history, and the difference of two texts.
 //
-// A step is {kind: "text", place, at, removed, added, marks, by}, where `marks` are those of `removed` and `by` is that of `added`; {kind: "go", from, to, kept},
-// where from and to are {current, shown} and `kept` a node that was kept by it; {kind: "discard", node}, or "restore"; or
-// {kind: "story", id}, which opens another story and stays where it is.
+// A step is {kind: "text", place, at, removed, added, marks, by}, with the `marks` of `removed` and the mark `by` of
+// `added`; {kind: "go", from, to, kept}, where from and to are {current, shown} and `kept` is the node that was kept;
+// {kind: "discard", node}, or "restore"; or {kind: "story", id}, which opens another story.
 
 const MOST = 200; // steps
 const WORDS = 20; // letters; a step of typing ends with the word that has got so far
 
-// How many letters two texts have in common, at their beginning, or at their end. Halving compares whole stretches at once.
+/** The length of the common prefix or suffix of two texts, by bisection. */
 function common(a, b, cut) {
   let [low, high] = [0, Math.min(a.length, b.length)];
   while (low < high) {
@@ -22,8 +22,13 @@ function common(a, b, cut) {
 const head = (text, length) => text.slice(0, length);
 const tail = (text, length) => text.slice(text.length - length);
 
-// The one change that makes a text of another: {at, removed, added}. end: where what was added ends, if that is known, as
-// where two equal letters stand beside each other it isn't.
+/**
+ * Return the single change between two texts.
+ * @param {string} before
+ * @param {string} after
+ * @param {number} [end] where the added text ends, if that is known: repeated letters are ambiguous
+ * @returns {{ at: number, removed: string, added: string }}
+ */
 export function change(before, after, end = after.length) {
   const rest = after.length - end;
   const isEnd = rest <= before.length && tail(before, rest) === after.slice(end);
@@ -53,17 +58,23 @@ export class Steps {
     this.#isOpen = true;
   }
 
-  // Another story is opened from here.
+  /**
+   * Another story is being opened.
+   * @param {string} id
+   */
   leave(id) {
     this.undone = [{ kind: "story", id }];
   }
 
-  // What is typed next is a step of its own.
+  /** Start a new step with the next key. */
   close() {
     this.#isOpen = false;
   }
 
-  // The step that is to be undone, or done again; null without one.
+  /**
+   * Return the step to undo; null without one.
+   * @returns {any}
+   */
   undo() {
     return this.#move(this.done, this.undone);
   }
@@ -79,8 +90,11 @@ export class Steps {
     return step ?? null;
   }
 
-  // What is typed at a place is in the tree, where it has another place, `to` as steps have it: all that was typed, and the last time
-  // that one was there.
+  /**
+   * Move steps from a draft's place to the node that has its text now: all typing there, and the last arrival.
+   * @param {string} from
+   * @param {{ current: string, shown: string[] }} to
+   */
   rename(from, to) {
     for (const step of [...this.done, ...this.undone]) if (step.kind === "text" && step.place === from) step.place = to.current;
     for (const [steps, arrival, start] of /** @type {[any[], string, string][]} */ ([[this.done, "to", "from"], [this.undone, "from", "to"]]))
@@ -92,13 +106,16 @@ export class Steps {
       }
   }
 
-  // A step that can't be taken back, or not again, is none any more: its other half alone would double or lose what was typed.
+  /**
+   * Drop a step that can't be undone or redone. Its other half alone would double or lose text.
+   * @param {any} step
+   */
   drop(step) {
     for (const steps of [this.done, this.undone]) if (steps.at(-1) === step) steps.pop();
   }
 }
 
-// Whether a step is more of the typing of the one before.
+/** Whether a step continues the typing of the previous one. */
 const isTypedOn = (last, step) =>
   last.kind === "text" && step.kind === "text" && last.place === step.place && !step.removed && step.added.length === 1 &&
   !last.removed && last.at + last.added.length === step.at && !last.added.endsWith("\n") &&

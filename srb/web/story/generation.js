@@ -1,17 +1,23 @@
 // @ts-check
-// One request that is running: its events become the pieces of its nodes. It runs on when the page is closed.
-// Every request is read by its events' ids, those of this page and of others. So a reload, a lost connection and somebody
-// else's writing are one case. Only one thing depends on where the story is kept: on the server, texts are only added.
+// A running request: its events become the pieces of its nodes. It continues when the page is closed.
+//
+// Requests of this page and of others are read by event ids, so a reload, a lost connection and another writer are
+// the same case. Only one thing depends on the store: a node on the server is never cut.
 
 import { cancel, read, submit } from "../lib/api.js";
 import { endOf } from "../lib/length.js";
 import { textOf } from "./tree.js";
 
+/** @typedef {import("./tree.js").StoryNode} StoryNode */
+
 export const LOST = "the connection was lost; this is what had arrived";
 
 export class Generation {
-  // listener: changed(node), ended(node) which keeps it, told(event), moved() when what the status line says may be another. id: of a
-  // request that is there already.
+  /**
+   * @param {Record<string, any>} listener `changed(node)`; `ended(node)`, which saves it; `told(event)`; `moved()`,
+   *   when the status may have changed
+   * @param {string | null} [id] of an existing request
+   */
   constructor(listener, id = null) {
     this.listener = listener;
     this.request = { id, response: null };
@@ -23,19 +29,27 @@ export class Generation {
     this.seen = new Map(); // when a node's last piece came
   }
 
-  // Asks for it, and returns its id. Throws ApiError when it's refused.
+  /**
+   * Submit the request.
+   * @param {Record<string, any>} body
+   * @returns {Promise<string>} its id
+   * @throws {import("../lib/api.js").ApiError} if the server refuses it
+   */
   async ask(body) {
     this.isBridge = "suffix" in body;
     this.request = await submit({ ...body, return_tokens: true, return_progress: true, detach: true });
     return this.request.id;
   }
 
-  // Leaves what was asked for to others who read it.
+  /** Leave reading the request to others. */
   leave() {
     this.request.response.body.cancel();
   }
 
-  // Reads what comes for these nodes of the request, behind what they have.
+  /**
+   * Read new events for these nodes.
+   * @param {StoryNode[]} nodes
+   */
   async read(nodes) {
     for (const node of nodes) this.nodes[node.index] = node;
     this.running = new Set(nodes.filter((node) => node.end === undefined));
@@ -60,7 +74,10 @@ export class Generation {
     this.listener.moved();
   }
 
-  // Ends one alternative, or all that still run.
+  /**
+   * Stop one alternative, or all.
+   * @param {StoryNode} [node]
+   */
   async stop(node) {
     if (!node) this.isStopped = true;
     if (this.request.id) await cancel(this.request.id, this.leaving, node?.index);
@@ -118,7 +135,11 @@ export class Generation {
   }
 }
 
-// A piece of a text, of an event that tells of its token.
+/**
+ * Convert an event to a piece.
+ * @param {any} event
+ * @returns {import("./tree.js").Piece}
+ */
 export function pieceOf(event) {
   const piece = { text: event.text, ids: event.isUnknown ? null : (event.tokens ?? []) };
   if (event.top_logprobs) {
@@ -128,8 +149,12 @@ export function pieceOf(event) {
   return piece;
 }
 
-// The first event of an alternative whose prompt was healed. Its token begins with the text of the prompt's last one, and takes
-// its place; of what else could have been there, only what begins alike can be chosen.
+/**
+ * Convert the first event after token healing. Its token starts with the text of the prompt's last token, and
+ * replaces it. Only choices that start the same are kept.
+ * @param {{ healed?: boolean }} node
+ * @param {any} event
+ */
 export function healFirst(node, event) {
   const n = event.token?.includes("\ufffd") ? NaN : event.token?.length - event.text.length;
   if (n === 0) {
@@ -141,7 +166,7 @@ export function healFirst(node, event) {
   return { ...event, top_logprobs: top?.map((each) => ({ ...each, token: each.token.slice(n) })) };
 }
 
-// What ended an alternative isn't part of its text, so what continues it mustn't have it either.
+/** The stop string or end token isn't part of the text, so a continuation must not have it. */
 function dropTheEnd(node, stopString) {
   const last = node.pieces.at(-1);
   if (!last) return;
@@ -157,15 +182,20 @@ function cut(node, length) {
   node.reason = { finish_reason: "length", stop_reason: null };
 }
 
-// Cuts a node where it has got as long as it was to be. Returns whether it has.
+/** Cut a node that has reached its length. Returns whether it has. */
 function atLength(node) {
   const end = node.until ? endOf(textOf(node).slice(node.until.from), node.until) : -1;
   if (end >= 0) cut(node, node.until.from + end);
   return end >= 0;
 }
 
-// Has the nodes of a story end where they were to: untils has that by request. What has ended while no page was there to see it is cut
-// now, unless somebody has kept it as it is, or gone on from its end. Returns {untils, late}: those of what runs, and what was cut.
+/**
+ * Apply the lengths of a story's nodes, which are stored by request. Alternatives that ended while no page was open
+ * are cut now, unless they were kept or continued.
+ * @param {StoryNode[]} nodes
+ * @param {Record<string, import("./tree.js").Until>} [untils]
+ * @returns {{ untils: Record<string, any>, late: StoryNode[] }} lengths of running requests, and nodes that were cut
+ */
 export function applyLengthLimits(nodes, untils = {}) {
   const isWanted = new Set(nodes.filter((node) => node.kept).map((node) => node.id).concat(nodes.map((node) => node.parent)));
   const known = nodes.filter((node) => untils[node.request]);
@@ -177,7 +207,11 @@ export function applyLengthLimits(nodes, untils = {}) {
   return { untils: Object.fromEntries(running.map(({ request }) => [request, untils[request]])), late };
 }
 
-// Leaves so many letters of a node's text.
+/**
+ * Shorten the text of a node.
+ * @param {{ pieces: import("./tree.js").Piece[] }} node
+ * @param {number} length in characters
+ */
 export function shorten(node, length) {
   let rest = length;
   const k = node.pieces.findIndex(({ text }) => (rest -= text.length) <= 0);
@@ -186,7 +220,11 @@ export function shorten(node, length) {
   if (rest < 0) Object.assign(last, { text: last.text.slice(0, rest), ids: null });
 }
 
-// Why an alternative has ended, in words.
+/**
+ * Describe why an alternative ended.
+ * @param {{ finish_reason: string, stop_reason?: string | null }} event
+ * @param {string} [fault]
+ */
 export function endReason({ finish_reason, stop_reason }, fault = "the server gave no reason") {
   if (finish_reason === "stop" && stop_reason === "suffix") return "ended where the rest fits best";
   if (finish_reason === "stop") return stop_reason === null ? "came to its end" : `ended at ${JSON.stringify(stop_reason)}`;

@@ -1,25 +1,26 @@
 // @ts-check
-// A lorebook: entries that the model is told of where their key words come up. Pure.
+// A lorebook: entries that are added to the prompt where their keywords appear.
 //
-// An entry is {name, keys, also, never, text, always, off, depth}. `keys`, `also` and `never` are texts of key words with commas
-// between: one of `keys` must be there, one of `also` if there are some, and none of `never`. In a key with & all words must be
-// there. `always` needs no key, `off` is left out. `depth`: so many paragraphs before the end; null: behind the memory.
+// An entry is {name, keys, also, never, text, always, off, depth}. `keys`, `also` and `never` are lists of keywords,
+// separated by commas: one of `keys` must appear, one of `also` if there are any, and none of `never`. All words of a
+// key with & must appear. `always` needs no keyword; `off` disables the entry. `depth` is in paragraphs before the
+// end; null puts it after the memory.
 
 import { isObject, isText } from "./validation.js";
 
 export const DEPTH = 3; // paragraphs before the end, where nobody says how many
 const LOOKED_AT = 3000; // letters before the cursor, in which keys are looked for
 
-// A letter of a word that ends where another kind of sign comes. Some scripts have no spaces between words.
+// A letter of a word that ends before other signs. Some scripts have no spaces between words.
 const LETTER = /[[\p{L}\p{N}]--[\p{sc=Han}\p{sc=Hiragana}\p{sc=Katakana}\p{sc=Thai}\p{sc=Lao}\p{sc=Khmer}\p{sc=Myanmar}]]/v;
 const isLetter = (sign) => LETTER.test(sign ?? "");
 
 const listed = (keys) => keys.split(/[,\n]/).map((key) => key.trim()).filter(Boolean);
 
-// Words to compare: capitals and line breaks are no matter.
+/** Normalize case and spaces for comparing. */
 const plain = (text) => text.toLowerCase().replace(/\s+/g, " ");
 
-// Whether some words stand in a text, as whole words; both are plain.
+/** Whether words appear in a text as whole words. Both are normalized. */
 function occurs(words, text) {
   const end = words.length;
   for (let at = text.indexOf(words); at >= 0; at = text.indexOf(words, at + 1)) {
@@ -31,7 +32,11 @@ function occurs(words, text) {
 
 const isThere = (key, text) => plain(key).split(" & ").every((words) => occurs(words.trim(), text));
 
-// The entries that the model is told of at the end of a text.
+/**
+ * Return the entries that apply at the end of a text.
+ * @param {any[]} entries
+ * @param {string} text
+ */
 export function matching(entries, text) {
   const near = plain(text.slice(-LOOKED_AT));
   const some = (keys) => listed(keys).some((key) => isThere(key, near));
@@ -46,25 +51,31 @@ const isEntry = (value) =>
   ["always", "off"].every((name) => typeof value[name] === "boolean") &&
   (value.depth === null || (Number.isInteger(value.depth) && value.depth > 0));
 
-// Whether these are what stands beside a story: {memory, note, depth, lore}.
+/**
+ * Whether this is the background of a story: {memory, note, depth, lore}.
+ * @param {any} value
+ */
 export const isBackground = (value) =>
   isObject(value) && isText(value.memory) && isText(value.note) && Number.isInteger(value.depth) && value.depth > 0 &&
   Array.isArray(value.lore) && value.lore.every(isEntry);
 
-// What stands beside a story, of what was kept of it; what can't be read is left out.
+/**
+ * Read a stored background. Invalid parts are dropped.
+ * @param {any} [stored]
+ */
 export function readBackground({ memory = "", note = "", depth = DEPTH, lore = [] } = {}) {
   const all = { memory, note, depth, lore };
   return isBackground(all) ? all : { memory: isText(memory) ? memory : "", note: "", depth: DEPTH, lore: [] };
 }
 
-// What other programs call where an entry goes: SillyTavern's numbers. Before or behind the author's note, and at a depth.
+// Positions of entries in SillyTavern: before or after the author's note, or at a depth.
 const BEFORE_NOTE = 2;
 const BEHIND_NOTE = 3;
 const AT_DEPTH = 4;
 
 const isRegex = (key) => /^\/.+\/[a-z]*$/s.test(key);
 
-// What an entry may have that means nothing here: [what it's called, whether this one has it].
+// Properties that this page doesn't support: [name, whether an entry has it].
 /** @type {[string, (entry: any) => boolean][]} */
 const UNKNOWN = [
   ["a probability", ({ probability, useProbability }) => useProbability !== false && probability < 100],
@@ -77,14 +88,21 @@ const UNKNOWN = [
   ["names in {{ }}", ({ content }) => /\{\{.*\}\}/.test(content)],
 ];
 
-// The key words of a field, which is a list or a text with commas between. A text with a regular expression isn't divided.
+/**
+ * Return the keywords of a field, which is a list or a text with commas. A text with a regular expression isn't
+ * split.
+ */
 function keysOf(field) {
   const keys = Array.isArray(field) ? field.filter(isText) : isText(field) ? (isRegex(field) ? [field] : field.split(",")) : [];
   return keys.map((key) => key.trim()).filter(Boolean);
 }
 
-// The entries of a lorebook: SillyTavern's World Info, or KoboldAI's, which may be a part of a story. Returns {entries, ignored},
-// where `ignored` says in words what has no meaning here. Throws an Error in words.
+/**
+ * Import a lorebook: SillyTavern's World Info, or KoboldAI's, which may be in a saved story.
+ * @param {any} data
+ * @returns {{ entries: any[], ignored: string[] }} `ignored` describes properties that this page doesn't support
+ * @throws {Error} if it isn't a lorebook
+ */
 export function importLorebook(data) {
   const list = isObject(data?.entries) ? Object.values(data.entries) : Array.isArray(data?.worldinfo) ? data.worldinfo : data;
   if (!Array.isArray(list)) throw new Error("this file has neither the entries of a SillyTavern lorebook nor KoboldAI's worldinfo");

@@ -1,22 +1,26 @@
 // @ts-check
-// What the model sees, as parts: the text of a story, and what stands beside it. Pure.
-//
-// A part is {origin, name, text}: of the `memory`, the `lore`, the author's `note` or the `story`. What changes often stands late,
-// so that what is before it needs no evaluation.
+// What the model sees, as parts {origin, name, text}. The origin is `memory`, `lore`, the author's `note` or the
+// `story`. Parts that change often come late, so that the text before them stays cached.
 
 import { DEPTH } from "./lorebook.js";
 
-// Where the paragraphs of a text begin.
+/** Return where the paragraphs of a text start. */
 const paragraphs = (text) => Array.from(text.matchAll(/^.*\S/gm), ({ index }) => index);
 
-// The line breaks before a place in a text.
+/** The line breaks before a place in a text. */
 function breaks(text, place) {
   let start = place;
   while (text[start - 1] === "\n") start--;
   return text.slice(start, place) || "\n\n";
 }
 
-// Where a text begins of which at least so many letters are left out: at a paragraph, or at a word where that is far away.
+/**
+ * Return where to start a text of which at least `least` characters are dropped: at a paragraph, or at a word if no
+ * paragraph is near.
+ * @param {string} text
+ * @param {number} least
+ * @returns {number}
+ */
 export function beginning(text, least) {
   const place = paragraphs(text).find((start) => start >= least) ?? text.length;
   if (place - least <= (text.length - least) / 4) return place;
@@ -24,8 +28,13 @@ export function beginning(text, least) {
   return space < 0 ? least : least + space + 1;
 }
 
-// All that the model sees: {parts, place}, where nothing comes between the letters of the text behind `place`. from: where the text
-// begins. entries: those of the lorebook that apply.
+/**
+ * Arrange all that the model sees.
+ * @param {{ text: string, from?: number, memory?: string, note?: string, depth?: number, entries?: any[] }} content
+ *   the text starts at `from`; `entries` are those that apply
+ * @returns {{ parts: { origin: string, name?: string, text: string }[], place: number }} nothing interrupts the text
+ *   after `place`
+ */
 export function arrangePrompt({ text, from = 0, memory = "", note = "", depth = DEPTH, entries = [] }) {
   const starts = paragraphs(text);
   const late = (count) => Math.max(from, starts.at(-count) ?? 0);
@@ -47,8 +56,13 @@ export function arrangePrompt({ text, from = 0, memory = "", note = "", depth = 
   return { parts, place: last };
 }
 
-// The tokens at the end of a text that were drawn, and so need no tokenizing: {ids, letters, isHealed}. drawn: as Tree.generated has it.
-// place: they must stand behind it.
+/**
+ * Return the sampled tokens at the end of a text, which needn't be tokenized.
+ * @param {string} text
+ * @param {number} place they must be after it
+ * @param {{ pieces: import("./tree.js").Piece[], isHealed: boolean }} generated as `Tree.generated` returns it
+ * @returns {{ ids: number[], letters: number, isHealed: boolean }} `letters` counts their characters
+ */
 export function tailTokens(text, place, { pieces, isHealed }) {
   let start = text.length - pieces.reduce((sum, piece) => sum + piece.text.length, 0);
   let k = 0;

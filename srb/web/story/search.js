@@ -1,18 +1,18 @@
 // @ts-check
-// Finding words in all that was ever written in a story: what was kept and what wasn't, what was discarded, what was typed. Pure.
+// Search everything that was written in a story: kept or not, discarded or typed.
 
 import { ROOT, textOf } from "./tree.js";
 
 const [BEFORE, BEHIND] = [30, 60]; // letters that are shown around what was found
 const OVERLAP = 100; // letters of the text before a node, so that what begins there and ends in the node is found
 
-// For some words, with any space between them, in capitals or not; null without words.
+/** Make a pattern of words with any space between them, ignoring case; null without words. */
 function patternOf(query) {
   const words = query.split(/\s+/).filter(Boolean).map((word) => word.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"));
   return words.length ? new RegExp(words.join("\\s+"), "giu") : null;
 }
 
-// Where a text has it for the first time behind a place: {before, match, behind}; null where it hasn't.
+/** Find the first match that ends after a place: {before, match, behind}, or null. */
 function within(text, pattern, place = 0) {
   const found = [...text.matchAll(pattern)].find(({ 0: match, index }) => index + match.length > place);
   if (!found) return null;
@@ -21,8 +21,13 @@ function within(text, pattern, place = 0) {
   return { before: text.slice(Math.max(0, index - BEFORE), index), match, behind: text.slice(end, end + BEHIND) };
 }
 
-// A text in which a server has found some words, whatever stands between them: {before, match, behind}. All of it is in `before` where
-// the words are written otherwise, as without accents.
+/**
+ * Mark the match in a text that a server found, whatever is between the words. If the words are spelled differently,
+ * as without accents, all of the text is in `before`.
+ * @param {string} text
+ * @param {string} query
+ * @returns {{ before: string, match: string, behind: string }}
+ */
 export function markMatch(text, query) {
   const pattern = new RegExp(query.match(/[\p{L}\p{N}]+/gu).join("[^\\p{L}\\p{N}]+"), "giu");
   return within(text, pattern) ?? { before: text, match: "", behind: "" };
@@ -31,8 +36,14 @@ export function markMatch(text, query) {
 const kindOf = ({ typed, kept, discarded }, isFollowed) =>
   discarded ? "discarded" : typed ? "typed" : kept || isFollowed ? "kept" : "not kept";
 
-// What was found, the newest first: {id, kind, before, match, behind}. id: the node that has it. kind: `typed`, `kept`, `not kept`, `discarded`
-// or `draft`. drafts: [id, text].
+/**
+ * Search a story.
+ * @param {import("./tree.js").Tree} tree
+ * @param {[place: string, text: string][]} drafts
+ * @param {string} query
+ * @returns {{ id: string, kind: string, before: string, match: string, behind: string }[]} the newest first. `id` is
+ *   the node; `kind` is `typed`, `kept`, `not kept`, `discarded` or `draft`.
+ */
 export function searchTree(tree, drafts, query) {
   const pattern = patternOf(query);
   if (!pattern) return [];

@@ -1,6 +1,6 @@
 // @ts-check
-// A story on the server, which other devices see and write, too. Its nodes are only added; what changes is whether one is kept, and
-// what stands beside the story.
+// Stories on the server, shared with other devices. Nodes are only added; only marks of nodes and the story's
+// background change.
 
 import { search, stories, watch } from "../lib/api.js";
 import { saveMessages } from "../lib/messages.js";
@@ -18,25 +18,28 @@ const REST = 400; // milliseconds, until what stands beside the story is sent wi
 
 const kept = (node) => (node.discarded ? false : node.kept ? true : null);
 
-// What is said of a node, and may change.
+/** The properties of a node that may change. */
 const remarks = (node) => ({ kept: kept(node), ends_at: node.endsAt ?? null, notes: node.name ?? null });
 
-// What stands beside the story, as what is said of its root. It's a text, so that it can be compared.
+/** The background of a story, stored at its root, as a text that can be compared. */
 const asRemark = (beside) => ({ context: JSON.stringify(readBackground(beside)) });
 
 const differences = (wanted, known) => Object.entries(wanted).filter(([name, value]) => known[name] !== value);
 
-// What the page alone knows of a typed text is in its settings; what a text was drawn with is in those of the others.
+/**
+ * What only the page knows of typed text is in its settings. The settings of other nodes are what they were sampled
+ * with.
+ */
 function settingsOf({ typed, settings, healed, stem, behind, passage, marks }) {
   const own = typed ? { behind, passage, marks } : { ...settings, heal: healed, stem };
   return Object.values(own).some((value) => value !== undefined) ? own : null;
 }
 
-// The ids of a text; null where they aren't known, or stand for more than it.
+/** The token ids of a text; null if they aren't known or stand for more than it. */
 const idsOf = ({ pieces, typed, healed }) =>
   (typed && pieces.length) || healed || pieces.some((piece) => !piece.ids) ? null : pieces.flatMap((piece) => piece.ids);
 
-// A node of the page as the server has it.
+/** Convert a node for the server. */
 const toServer = (node) => ({
   text: textOf(node),
   tokens: idsOf(node),
@@ -55,7 +58,7 @@ const toServer = (node) => ({
   created: Math.floor((node.created ?? node.batch) / 1000) || null,
 });
 
-// Level by level, as the server orders them, too.
+/** Sort nodes level by level, as the server does. */
 function parentsFirst(nodes) {
   const below = Map.groupBy(nodes, (node) => node.parent);
   const ordered = [...(below.get(ROOT) ?? [])];
@@ -65,9 +68,9 @@ function parentsFirst(nodes) {
 
 const parentOf = (node) => (node.parent === ROOT ? null : node.parent);
 
-// The stories of the server.
+/** The stories on the server. */
 export class ServerStories extends Stories {
-  // browser: keeps what this device shows of each.
+  /** @param {import("./browser_store.js").Stories} browser stores what this device shows of each */
   constructor(browser) {
     super();
     this.browser = browser;
@@ -77,7 +80,7 @@ export class ServerStories extends Stories {
     return (await stories()).data;
   }
 
-  // The server numbers the nodes in the order in which it has them: each behind its parent.
+  /** The server numbers nodes in its own order, each after its parent. */
   async make(title = "", nodes = [], beside = null) {
     const ordered = parentsFirst(nodes);
     const sent = ordered.map((node) => ({ ...toServer(node), id: node.id, parent: parentOf(node) }));
@@ -101,7 +104,10 @@ export class ServerStories extends Stories {
     return new ServerStore(story, this);
   }
 
-  // The server looks in all texts at once, for these words in a row, of which the last one may go on. The drafts are on this device.
+  /**
+   * The server searches all texts at once, for these words in a row; the last one may be a prefix. Drafts are on this
+   * device.
+   */
   async *find(query, open) {
     const others = new Map((await this.list()).filter(({ id }) => id !== open.id).map((story) => [story.id, story]));
     for (const story of others.values()) {
@@ -184,7 +190,7 @@ class ServerStore extends Store {
     return this.all.savePage(this.story.id, { ...this.page, unsent: Object.fromEntries(this.unsent) }, drafts);
   }
 
-  // Tells the server what it doesn't know yet of these nodes, after what it is being told.
+  /** Send changes of these nodes that the server doesn't know, after the previous ones. */
   async #send(ids, before) {
     await before?.catch(() => {});
     for (const id of ids) {
@@ -230,7 +236,7 @@ class ServerStore extends Store {
     listener.beside(story.context ?? {});
   }
 
-  // A node of the server as the page has it. One that grows has no text here: the page reads its request.
+  /** Convert a node of the server. A growing one gets no text here: the page reads its request. */
   #fromServer(known) {
     this.remarks.set(String(known.id), { kept: known.kept, ends_at: known.ends_at, notes: known.notes ?? null });
     const each = { ...known, ...this.unsent.get(String(known.id)) };

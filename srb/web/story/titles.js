@@ -5,7 +5,12 @@ import { textOf } from "./tree.js";
 
 const TITLE_LENGTH = 50;
 
-// The beginning of a text in one line: whole words where there are some, and a heading without its sign.
+/**
+ * Shorten a text to one line: whole words if possible, and a heading without its sign.
+ * @param {string} text
+ * @param {number} length
+ * @returns {string}
+ */
 export const shorten = (text, length) => {
   const words = text
     .trim()
@@ -15,19 +20,32 @@ export const shorten = (text, length) => {
   return `${words.slice(0, length + 1).replace(/\s+\S*$/, "").slice(0, length)}…`;
 };
 
-// What a place in a text is called: by its text, or by what is rewritten or stands behind there.
+/**
+ * Return the title of a node: its text, the passage it rewrites, or the text after it.
+ * @param {{ pieces: import("./tree.js").Piece[], passage?: string, behind?: string }} node
+ * @param {number} length
+ * @returns {string}
+ */
 export function nodeTitle(node, length) {
   if (node.passage) return `Rewrite: ${shorten(node.passage, length)}`;
   if (!textOf(node) && node.behind) return `Before: ${shorten(node.behind, length)}`;
   return shorten(textOf(node), length);
 }
 
-// What a story that begins with this node is called.
+/**
+ * Suggest a title for a story that starts with this node.
+ * @param {any} node
+ * @returns {string}
+ */
 export function suggestTitle(node) {
   const text = (textOf(node) || node.passage || node.behind || "").trim();
   const words = (/^#+ +(.*)/.exec(text)?.[1] ?? text).replace(/\s+/g, " ");
   return words.length > TITLE_LENGTH ? words.slice(0, TITLE_LENGTH).replace(/ \S*$/, "") : words;
 }
 
-// The title of a story, for people.
+/**
+ * Return the title of a story.
+ * @param {{ title: string }} story
+ * @returns {string}
+ */
 export const storyTitle = (story) => story.title || "(no title)";

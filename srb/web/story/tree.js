@@ -1,5 +1,5 @@
 // @ts-check
-// The story's tree. Pure: no page, no network, no storage.
+// The story's tree. It uses no page, network or storage.
 
 import { MODEL, packMarks, unpackMarks, WRITER } from "./authorship.js";
 
@@ -58,7 +58,10 @@ export const ROOT = "root";
 
 export const textOf = (node) => node.pieces.map((piece) => piece.text).join("");
 
-// Random, and without crypto.randomUUID, which pages over plain HTTP don't have.
+/**
+ * Make a random id, without crypto.randomUUID, which is missing over plain HTTP.
+ * @returns {string}
+ */
 export const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(10)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
 export class Tree {
@@ -75,10 +78,14 @@ export class Tree {
     return id === ROOT || this.nodes.has(id);
   }
 
-  // Adds a node of these fields; one that is there already stays.
+  /**
+   * Add a node, unless it exists.
+   * @param {Partial<StoryNode>} fields
+   * @returns {StoryNode}
+   */
   add(fields) {
     if (this.nodes.has(fields.id)) return this.nodes.get(fields.id);
-    const node = { id: newId(), pieces: [], batch: Date.now(), order: 0, ...fields };
+    const node = /** @type {StoryNode} */ ({ id: newId(), pieces: [], batch: Date.now(), order: 0, ...fields });
     this.nodes.set(node.id, node);
     this.#hang(node);
     return node;
@@ -90,7 +97,11 @@ export class Tree {
     else this.#children.set(node.parent, [node]);
   }
 
-  // From the first node to this one; the root, which has no text, isn't among them.
+  /**
+   * Return the path to a node, without the root, which has no text.
+   * @param {string} id
+   * @returns {StoryNode[]}
+   */
   path(id) {
     const path = [];
     for (let node = this.nodes.get(id); node; node = this.nodes.get(node.parent)) path.unshift(node);
@@ -101,7 +112,11 @@ export class Tree {
     return this.path(id).map(textOf).join("");
   }
 
-  // What stands behind a place, as it is shown there: on a typed node with the passage that is to be rewritten.
+  /**
+   * Return the text after a place as it is shown there; at a typed node, with the passage to rewrite.
+   * @param {string} id
+   * @returns {string}
+   */
   after(id) {
     const path = this.path(id);
     const k = path.findLastIndex((node) => node.typed);
@@ -111,7 +126,11 @@ export class Tree {
     return behind && gap(this.text(path[k].id), generated.map(textOf).join(""), behind) + behind;
   }
 
-  // Who wrote what of all that is shown in a place: a mark for each letter.
+  /**
+   * Return the marks of all that is shown at a place.
+   * @param {string} id
+   * @returns {string}
+   */
   marks(id) {
     const path = this.path(id);
     const marksOf = (node) => (node.typed ? unpackMarks(node.marks, textOf(node).length) : MODEL.repeat(textOf(node).length));
@@ -122,8 +141,12 @@ export class Tree {
     return path.map(marksOf).join("") + known;
   }
 
-  // What was drawn at the end of a path: the pieces behind the node `before`, whose tokens are all known. isHealed: the first token
-  // has the place of the last one before it.
+  /**
+   * Return what was sampled at the end of a path: the pieces after the node `before`, all with known tokens. If
+   * `isHealed`, the first token replaces the last one before it.
+   * @param {string} id
+   * @returns {{ before: StoryNode | null, pieces: Piece[], isHealed: boolean }}
+   */
   generated(id) {
     const path = this.path(id);
     const isKnown = (node) => node.pieces.every((piece) => piece.ids) && !this.nodes.get(node.parent)?.passage; // else drawn behind something else
@@ -140,7 +163,12 @@ export class Tree {
     return { before: before && isKnown(before) ? before : null, pieces, isHealed };
   }
 
-  // What a request continues this node with: token ids where all are known, so that nothing is evaluated again; or text.
+  /**
+   * Return the prompt that continues a node: token ids if all are known, so that nothing is evaluated again; else
+   * text.
+   * @param {string} id
+   * @returns {string | number[]}
+   */
   prompt(id) {
     const { before, pieces, isHealed } = this.generated(id);
     if (!before) return this.text(id);
@@ -148,35 +176,61 @@ export class Tree {
     return [...(isHealed ? own.slice(0, -1) : own), ...pieces.flatMap((piece) => piece.ids)];
   }
 
-  // The newest batch first, and each in its own order.
+  /**
+   * Return a node's children, the newest batch first, each in its own order.
+   * @param {string} id
+   * @returns {StoryNode[]}
+   */
   children(id) {
     return (this.#children.get(id) ?? [])
       .filter((node) => !node.discarded)
       .sort((a, b) => b.batch - a.batch || a.order - b.order);
   }
 
-  // Those of them that a writer chooses from.
+  /**
+   * Return the children to choose from.
+   * @param {string} id
+   * @returns {StoryNode[]}
+   */
   alternatives(id) {
     return this.children(id).filter((node) => !node.typed && !node.stem);
   }
 
-  // The place whose alternatives those below a stem are, too.
+  /**
+   * Return the place where the alternatives of a stem are shown.
+   * @param {string} id
+   * @returns {string}
+   */
   start(id) {
     return this.nodes.get(id)?.stem ? this.start(this.nodes.get(id).parent) : id;
   }
 
-  // The texts of all that was written below a node, discarded ones too.
+  /**
+   * Return the texts of all alternatives of a node, including discarded ones.
+   * @param {string} id
+   * @returns {string[]}
+   */
   seen(id) {
     return (this.#children.get(id) ?? []).filter((node) => !node.typed).map(textOf);
   }
 
-  // The nodes below one that are worth returning to: what was typed or chosen, and what others continue.
+  /**
+   * Return the children worth returning to: typed, kept or continued ones.
+   * @param {string} id
+   * @returns {StoryNode[]}
+   */
   places(id) {
     return this.children(id).filter((node) => node.typed || node.kept || this.children(node.id).length > 0);
   }
 
-  // The node of a place in a text that was edited: below the last node that the edit left as it was. One that isn't there yet
-  // has no id. before: the text up to there. Then the `passage` that is to be rewritten, and what is `behind`; marks: those of all.
+  /**
+   * Return the node of a place in an edited text, below the last node that the edit leaves as it was. A new one has
+   * no id.
+   * @param {string} before the text up to the place
+   * @param {{ passage?: string, behind?: string, marks?: string }} [after] the passage to rewrite, the text after it,
+   *   and the marks of all
+   * @returns {Partial<StoryNode>}
+   */
   written(before, { passage = "", behind = "", marks = "" } = {}) {
     let parent = this.current;
     while (!before.startsWith(this.text(parent))) parent = this.nodes.get(parent).parent;
@@ -195,19 +249,36 @@ export class Tree {
     return node;
   }
 
-  // A node, to be added, that begins as this one does, up to its piece k, and has another token there.
+  /**
+   * Return a new node like this one up to its piece k, with another token there.
+   * @param {string} id
+   * @param {number} k
+   * @param {Choice} choice
+   * @returns {Partial<StoryNode>}
+   */
   forked(id, k, choice) {
     const { parent, healed, label, order, pieces } = this.nodes.get(id);
     return chosen({ parent, healed, pieces: [...pieces.slice(0, k), pieceOf(choice)], label: `${label ?? `Alternative ${order + 1}`}, forked` });
   }
 
-  // A node, to be added, that has only this token. isPart: its text is a part of the token, which begins in the text before it.
+  /**
+   * Return a new node of one token.
+   * @param {string} parent
+   * @param {Choice} choice
+   * @param {boolean} isPart whether the token starts in the text before the node
+   * @returns {Partial<StoryNode>}
+   */
   chosen(parent, choice, isPart) {
     const piece = pieceOf(choice);
     return chosen({ parent, pieces: [isPart ? { ...piece, ids: null } : piece], label: "Another word" });
   }
 
-  // A node, to be added, that is the beginning of this one, up to the word that its piece k belongs to.
+  /**
+   * Return a new node that is the beginning of this one, up to the word that contains piece k.
+   * @param {string} id
+   * @param {number} k
+   * @returns {Partial<StoryNode>}
+   */
   upTo(id, k) {
     const { parent, healed, settings, label, order, pieces } = this.nodes.get(id);
     let last = k;
@@ -217,8 +288,13 @@ export class Tree {
     return { parent, healed, settings, pieces: kept, label: name, kept: true, length: kept.length, end: "up to a word of your choice" };
   }
 
-  // The stem of a node: as many of its pieces as are within so many letters, or so much of its first one, which is all that a server's
-  // story has. One that isn't there yet has no id, and without letters it's the place that the node goes on from.
+  /**
+   * Return the stem of a node: its pieces within this many characters, or so much of its only piece. A new one has no
+   * id. Without characters, it is the node's parent.
+   * @param {string} id
+   * @param {number} letters
+   * @returns {Partial<StoryNode>}
+   */
   stem(id, letters) {
     const { parent, healed, pieces } = this.nodes.get(id);
     if (!letters) return { id: parent };
@@ -230,7 +306,12 @@ export class Tree {
     return this.children(parent).find(isSame) ?? { parent, healed, pieces: own, stem: true, length: own.length, end: "" };
   }
 
-  // A node, to be added, of explored nodes that follow each other. What goes on from it goes on from their tokens.
+  /**
+   * Return a new node for a path of explored nodes. Continuations use their tokens.
+   * @param {string} parent
+   * @param {any[]} path
+   * @returns {Partial<StoryNode>}
+   */
   explored(parent, path) {
     const isEnd = ({ finish_reason }) => finish_reason === "stop"; // its token is no part of a text that goes on
     const pieces = path
@@ -240,7 +321,12 @@ export class Tree {
     return { parent, pieces, label: "Explored", kept: true, length, end: "your choice" };
   }
 
-  // Goes there; returns whether that is another place.
+  /**
+   * Go to a node, and show the alternatives of these.
+   * @param {string} id
+   * @param {string[]} [shown]
+   * @returns {boolean} whether anything changes
+   */
   go(id, shown = [id]) {
     const isOther = id !== this.current || shown.join() !== this.shown.join();
     this.current = id;
@@ -249,13 +335,18 @@ export class Tree {
   }
 }
 
-// A token that was chosen. If it ends with a part of a character, the tokens after it complete that.
+/** A chosen token. If it ends within a character, the next tokens complete it. */
 const pieceOf = (choice) => ({ ...choice, text: choice.text.replace(/\ufffd+$/, ""), ids: [choice.id] });
 
-// A node that ends with it.
+/** A node that ends with a chosen token. */
 const chosen = (fields) => ({ ...fields, kept: true, length: fields.pieces.length, end: "a word of your choice" });
 
-// The space between what was generated and what stands behind it, where the writer had one: before the cursor.
+/**
+ * Return the space between generated text and the text after it, if the writer had one before the cursor.
+ * @param {string} before
+ * @param {string} generated
+ * @param {string} behind
+ */
 export function gap(before, generated, behind) {
   const space = before.slice(before.trimEnd().length);
   return generated && !/\s$/.test(generated) && !/^\s/.test(behind) ? space : "";

@@ -1,12 +1,12 @@
 // @ts-check
-// Stories in files: what one is made of, without what was only there to be looked at. Pure.
+// Stories in files: nodes and drafts, without what was only there to be looked at.
 
 import { isConversation } from "./conversation.js";
 import { isBackground } from "./lorebook.js";
 import { ROOT } from "./tree.js";
 import { checkNodes, isObject, isText, upgradeQuestions, withoutQuestions } from "./validation.js";
 
-// What a node has in a file as it is.
+// The fields of a node that a file has as they are.
 const FIELDS = [
   "id", "parent", "typed", "label", "name", "kept", "discarded", "batch", "created",
   "order", "seed", "settings", "until", "length", "end", "whole", "healed", "stem", "follows", "behind", "passage", "marks",
@@ -14,7 +14,7 @@ const FIELDS = [
 
 const fieldsOf = (node) => Object.fromEntries(FIELDS.filter((name) => (node[name] ?? null) !== null).map((name) => [name, node[name]]));
 
-// A piece is [text, id or ids, probability].
+/** A piece is [text, id or ids, probability]. */
 const pack = ({ text, ids, p }) => [text, ids?.length === 1 ? ids[0] : ids, ...(p === undefined ? [] : [Number(p.toPrecision(3))])];
 
 function unpack(piece) {
@@ -25,8 +25,12 @@ function unpack(piece) {
 
 const isSet = ([, value]) => value !== "" && value !== false;
 
-// drafts: [place, text] of what was typed and isn't in the tree. about: what else the file says: model, title,
-// settings, what stands beside the story, and the conversation about it.
+/**
+ * Export a story.
+ * @param {import("./tree.js").Tree} tree
+ * @param {[place: string, text: string][]} drafts
+ * @param {Record<string, any>} [about] model, title, settings, background, conversation
+ */
 export function exportTree(tree, drafts, { settings = {}, ...about } = {}) {
   const nodes = [...tree.nodes.values()].map((node) => ({ ...fieldsOf(node), pieces: node.pieces.map(pack) }));
   const set = Object.fromEntries(Object.entries(settings).filter(isSet));
@@ -34,7 +38,11 @@ export function exportTree(tree, drafts, { settings = {}, ...about } = {}) {
   return { format: "srb-tree", version: 2, exported: new Date().toISOString(), ...said, nodes };
 }
 
-// The story of a file of any version: {title, current, drafts, nodes, beside, conversation, question}. Throws an Error in words.
+/**
+ * Read a story from a file of any version.
+ * @param {any} data
+ * @throws {Error} if a field is wrong
+ */
 export function importTree(data) {
   if (data?.format !== "srb-tree" || ![1, 2].includes(data.version) || !Array.isArray(data.nodes))
     throw new Error("this file is not a tree that this page has exported");

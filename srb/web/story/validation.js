@@ -1,5 +1,5 @@
 // @ts-check
-// What nodes must be like, in files and in what the browser has kept, so that nothing on the page fails at them. Pure.
+// Validates nodes from files, repairs stored ones, and converts what older pages stored.
 
 import { UNITS } from "../lib/length.js";
 import { ROOT } from "./tree.js";
@@ -23,7 +23,7 @@ const isPiece = (value) =>
 const isUntil = (value) => isObject(value) && UNITS.includes(value.unit) && isNumber(value.count) && isPerhaps(isCount)(value.from);
 const isReason = (value) => isObject(value) && isText(value.finish_reason) && isPerhaps(isText)(value.stop_reason);
 
-// What each field of a node must be; all but the first three may be missing.
+// The fields of a node. All but the first three are optional.
 const NEEDED = { id: (value) => isText(value) && value !== ROOT, parent: isText, pieces: isList(isPiece) };
 const OTHERS = {
   typed: isTruth, kept: isTruth, discarded: isTruth, whole: isTruth, healed: isTruth, stem: isTruth, asked: isTruth,
@@ -36,7 +36,11 @@ const FIELDS = { ...NEEDED, ...Object.fromEntries(Object.entries(OTHERS).map(([n
 
 const wrong = (node) => Object.keys(FIELDS).filter((name) => !FIELDS[name](node[name]));
 
-// Throws an Error in words where these aren't the nodes of a tree.
+/**
+ * Check the nodes of a tree.
+ * @param {any[]} nodes
+ * @throws {Error} if they aren't a tree
+ */
 export function checkNodes(nodes) {
   const parents = new Map(nodes.filter(isObject).map((node) => [node.id, node.parent]));
   const seen = new Set();
@@ -61,7 +65,11 @@ export function checkNodes(nodes) {
 
 const shown = (value) => (value === undefined ? "missing" : JSON.stringify(value).slice(0, 60));
 
-// Leaves out what no node may have, of those that were kept before all of it was checked. Returns those nodes.
+/**
+ * Repair nodes that were stored before they were checked. Wrong fields are dropped.
+ * @param {any[]} nodes
+ * @returns {any[]} the repaired ones
+ */
 export function repair(nodes) {
   const known = new Set([ROOT, ...nodes.map((node) => node.id)]);
   return nodes.filter((node) => {
@@ -73,16 +81,17 @@ export function repair(nodes) {
   });
 }
 
-// What older pages have kept in another way. Pure.
-//
-// They asked questions in the tree. A question was a typed node that had its words as its `label`, and as its text what the chat
-// template made of them. Such a conversation is read as a text now. A draft of a question had a place of its own.
+// Older pages asked questions in the tree. A question was a typed node with its words as `label`; its text was made
+// by the chat template. Such a conversation is read as text now. The draft of a question had its own place.
 
 const isQuestion = (node) => Boolean(node.typed && node.label);
-const isQuestionDraft = ([place]) => place.startsWith("ask ");
+const isQuestionDraft = (/** @type {[place: string, text: string]} */ [place]) => place.startsWith("ask ");
 
-// Makes texts of the questions among these nodes, which are `asked` then. Tokens that stood for a whole text with a template in it are
-// forgotten. Returns the nodes that are others now.
+/**
+ * Convert questions to text and mark them as `asked`. Tokens that stand for text with a template are dropped.
+ * @param {any[]} nodes
+ * @returns {any[]} the changed ones
+ */
 export function upgradeQuestions(nodes) {
   const questions = nodes.filter(isQuestion);
   if (!questions.length) return [];
@@ -97,7 +106,11 @@ export function upgradeQuestions(nodes) {
   return [...new Set([...questions, ...wholes])];
 }
 
-// Drafts as [place, text] without those of questions, and these as one: {drafts, question}.
+/**
+ * Separate drafts of questions.
+ * @param {[place: string, text: string][]} drafts
+ * @returns {{ drafts: [place: string, text: string][], question: string }}
+ */
 export function withoutQuestions(drafts) {
   const questions = drafts.filter(isQuestionDraft).map(([, text]) => text);
   return { drafts: drafts.filter((each) => !isQuestionDraft(each)), question: questions.join("\n\n") };
