@@ -54,7 +54,7 @@ function saving() {
     all.written.push(items.join());
   };
   const later = (run, pause) => all.pauses.push(pause) && (all.pass = run);
-  const said = { failed: (error) => all.said.push(error.message), mended: () => all.said.push("mended") };
+  const said = { failed: (error) => all.said.push(error.message), recovered: () => all.said.push("recovered") };
   return Object.assign(all, { saving: new SaveQueue(write, { ...said, later }) });
 }
 
@@ -63,10 +63,10 @@ test("what can't be kept is said, and tried again until it is kept", async () =>
   all.broken = true;
   await all.saving.save("a", "b");
   await all.pass();
-  assert.deepEqual([all.said, all.pauses, all.saving.isBehind], [["full", "full"], [1000, 2000], true]);
+  assert.deepEqual([all.said, all.pauses, all.saving.hasUnsaved], [["full", "full"], [1000, 2000], true]);
   all.broken = false;
   await all.pass();
-  assert.deepEqual([all.written, all.said, all.saving.isBehind], [["a,b"], ["full", "full", "mended"], false]);
+  assert.deepEqual([all.written, all.said, all.saving.hasUnsaved], [["a,b"], ["full", "full", "recovered"], false]);
   await all.pass();
   assert.deepEqual(all.written, ["a,b"], "there is nothing left to keep");
 });
@@ -79,7 +79,7 @@ test("what a later change is kept of isn't tried again", async () => {
   await all.saving.save("a");
   await all.pass();
   assert.deepEqual(all.written, ["a", "b"]);
-  assert.deepEqual(all.said, ["full", "mended"]);
+  assert.deepEqual(all.said, ["full", "recovered"]);
 });
 
 test("a pause has an end", async () => {

@@ -30,11 +30,11 @@ test("also what begins before a node, with any space in it", () => {
 });
 
 test("it is shown with what stands around it", () => {
-  assert.deepEqual(searchTree(tree, [], "fire"), [{ id: "c", kind: "not kept", before: "Ada lit a ", match: "fire", behind: "." }]);
+  assert.deepEqual(searchTree(tree, [], "fire"), [{ id: "c", kind: "not kept", before: "Ada lit a ", match: "fire", after: "." }]);
 });
 
 test("what a server has found is marked where the words are, if it wrote them so", () => {
   const snippet = " ... lit the\nLamp, and slept";
-  assert.deepEqual(markMatch(snippet, "the lamp, AND"), { before: " ... lit ", match: "the\nLamp, and", behind: " slept" });
-  assert.deepEqual(markMatch("die Straße nach Süden", "suden"), { before: "die Straße nach Süden", match: "", behind: "" });
+  assert.deepEqual(markMatch(snippet, "the lamp, AND"), { before: " ... lit ", match: "the\nLamp, and", after: " slept" });
+  assert.deepEqual(markMatch("die Straße nach Süden", "suden"), { before: "die Straße nach Süden", match: "", after: "" });
 });

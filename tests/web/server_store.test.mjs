@@ -107,7 +107,7 @@ test("what stands beside the story is sent once, after what was typed; and what 
   assert.deepEqual(server.patches, [{ context: MEMORY }]);
   assert.deepEqual(pages.page.unsent, {});
   const heard = [];
-  const listener = { renamed: () => {}, beside: ({ memory }) => heard.push(memory), deleted: () => {} };
+  const listener = { renamed: () => {}, background: ({ memory }) => heard.push(memory), deleted: () => {} };
   const told = (memory) => ({ event: "story", story: { id: "s", title: "A tale", context: { ...MEMORY, memory } } });
   await store.save([], { beside: MEMORY }, []);
   server.events = [told(MEMORY.memory), told("She limps."), { event: "deleted" }];

@@ -8,7 +8,7 @@ const KEY = "srb-looks";
 /** @param {HTMLInputElement} slider */
 const outputOf = (slider) => /** @type {HTMLOutputElement} */ (slider.previousElementSibling);
 
-const WIDEST = 54 / 65; // of a zero, per letter: see --measure
+const WIDEST = 54 / 65; // width of a character, in widths of a zero: see --measure
 
 /**
  * Connect the sliders of the settings with the styles of the page.

@@ -2,19 +2,19 @@
 // Keyboard shortcuts for buttons. Letters work only where the writer can't be typing: on an alternative, the path,
 // the tree and the list of stories.
 
-import { find, findAll } from "../lib/dom.js";
+import { find, findAll, focused } from "../lib/dom.js";
 import { showStatus } from "../lib/messages.js";
 
 const PLACES = ".card, #path, #tree, #drawing, #story-list";
-const FIELDS = "input:not([type=checkbox]), textarea, select"; // which do something of their own with letters
+const FIELDS = "input:not([type=checkbox]), textarea, select"; // these use letters themselves
 
 const texts = () => findAll(".card .text");
 const press = (button) => button && !button.disabled && button.click();
 
 /** The text of the alternative that has the keyboard. */
-const at = () => document.activeElement.closest(".card")?.querySelector(".text");
+const at = () => focused().closest(".card")?.querySelector(".text");
 
-const act = (name) => press(at()?.closest(".card").querySelector(`[value=${name}]`));
+const act = (name) => press(at()?.closest(".card")?.querySelector(`[value=${name}]`));
 
 function walk(by) {
   const all = texts();

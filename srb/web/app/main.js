@@ -121,7 +121,7 @@ function listen(desk, writing, storyList) {
   find("#story").addEventListener("input", () => desk.showOpenings());
   document.addEventListener("selectionchange", () => document.activeElement === story.box && desk.measure());
   addEventListener("pagehide", () => desk.save());
-  addEventListener("beforeunload", (event) => desk.saving.isBehind && event.preventDefault());
+  addEventListener("beforeunload", (event) => desk.saving.hasUnsaved && event.preventDefault());
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
@@ -170,7 +170,7 @@ async function begin() {
     desk.editorChat.resume();
     writing.resume().catch(showError);
   };
-  listenToKeyForm(() => (document.body.dataset.ready ? resume() : location.reload())); // the stories can be seen only now
+  listenToKeyForm(() => (document.body.dataset.ready ? resume() : location.reload())); // the stories are readable only now
   const [{ components }, { model, history, n_ctx: size }] = await Promise.all([openapi(), health()]);
   find("#model").textContent = model;
   nameFields(TITLES);
@@ -185,7 +185,7 @@ async function begin() {
   desk.probabilities = new Probabilities(desk);
   const tokenPreview = new TokenPreview(find("#token-preview"), desk, {
     choose: safely(async (node, k, choice) => {
-      story.resume(); // what is typed while the fork is made is for the text
+      story.resume(); // keys pressed meanwhile go to the text
       const fork = await desk.add(desk.tree.forked(node.id, k, choice));
       desk.keep(fork);
       return writing.generateFrom(fork.id);
@@ -196,15 +196,15 @@ async function begin() {
     }),
   });
   const otherWords = new OtherWords(find("#other-words"), desk, tokenPreview, safely((...chosen) => {
-    if (document.body.classList.contains("focused")) find("#focus").click(); // the alternatives are to be seen
-    return writing.otherwise(...chosen);
+    if (document.body.classList.contains("focused")) find("#focus").click(); // to show the alternatives
+    return writing.replaceWord(...chosen);
   }));
   const look = safely(() => otherWords.look());
   onClick("#other-words", look);
   story.box.addEventListener("keydown", (event) => {
     if (event.key !== "." || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
-    look(); // the button isn't enabled yet where the cursor has just been moved
+    look(); // not a click: the button may not be enabled yet
   });
   const explorer = new Explorer(find("#explorer"), safely(async (parent, path) => {
     desk.keep(await desk.add(desk.tree.explored(parent, path)));
@@ -227,18 +227,18 @@ async function begin() {
   if (!desk.tree.nodes.size) story.focus();
   document.body.dataset.ready = "true";
   resume();
-  let telling;
+  let newsTimer;
   await desk.store.watch({
-    changed: (heard) => {
-      const node = desk.hear(heard, writing);
-      clearTimeout(telling);
-      telling = setTimeout(() => {
+    changed: (reported) => {
+      const node = desk.merge(reported, writing);
+      clearTimeout(newsTimer);
+      newsTimer = setTimeout(() => {
         desk.showNews(node);
         resume();
       });
     },
     renamed: (story) => storyList.showTitle(story),
-    beside: (values) => {
+    background: (values) => {
       desk.background.values = values;
       desk.measure();
     },

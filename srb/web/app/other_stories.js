@@ -6,7 +6,7 @@ import { create, find, replaceItems } from "../lib/dom.js";
 import { safely } from "../lib/messages.js";
 import { storyTitle } from "../story/titles.js";
 
-const MOST = 100; // that are shown
+const MOST = 100; // results to show
 
 export class OtherStories {
   constructor(panel, storyList) {
@@ -63,7 +63,7 @@ export class OtherStories {
   }
 }
 
-function item({ story, id, kind, before, match, behind }) {
+function item({ story, id, kind, before, match, after }) {
   const where = [`in “${storyTitle(story)}”`, kind].filter(Boolean).join(" · ");
-  return create("li", {}, create("a", { href: `#${story.id}/${id}` }, ...highlightMatch({ before, match, behind })), create("small", { textContent: where }));
+  return create("li", {}, create("a", { href: `#${story.id}/${id}` }, ...highlightMatch({ before, match, after })), create("small", { textContent: where }));
 }

@@ -20,7 +20,7 @@ export function connectPanel(button, dialog, onOpen = () => {}) {
     for (const other of findAll(".panel[open]")) if (isThere(other)) other.close();
     leaveText(button);
     button.setAttribute("aria-expanded", "true");
-    document.body.classList.add(`${dialog.id}-open`); // for CSS: with :has() each key in the text would cost a look at all of the page
+    document.body.classList.add(`${dialog.id}-open`); // :has() would check the whole page at each key
     if (isNarrow.matches) dialog.showModal();
     else dialog.show();
     await onOpen();
@@ -35,6 +35,6 @@ export function connectPanel(button, dialog, onOpen = () => {}) {
   dialog.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     dialog.close();
-    leave(); // now, as the next key may come before the event
+    leave(); // the next key may come before the event
   });
 }

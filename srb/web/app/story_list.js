@@ -31,7 +31,7 @@ export class StoryList {
     if (!data.length) data = [(await this.stories.make()).story];
     const [named, place] = location.hash.slice(1).split("/");
     this.story = data.find(({ id }) => id === named) ?? data[0];
-    this.place = this.story.id === named ? place : undefined; // where to go in it
+    this.place = this.story.id === named ? place : undefined; // a place in the story
     if (named && this.story.id !== named) showError(new Error("That story doesn't exist any more. This is the story that was changed last."));
     if (this.story.id) history.replaceState(null, "", `#${this.story.id}`);
     addEventListener("hashchange", () => location.reload());

@@ -38,8 +38,8 @@ export class Background {
     return { memory: this.memory.value, note: this.note.value, depth: Math.max(1, Math.round(this.depth.valueAsNumber) || DEPTH), lore: this.lore };
   }
 
-  set values(kept) {
-    const { memory, note, depth, lore } = readBackground(kept);
+  set values(stored) {
+    const { memory, note, depth, lore } = readBackground(stored);
     this.#remember(memory);
     this.note.value = note;
     this.depth.value = depth;
@@ -73,7 +73,7 @@ export class Background {
       rows[0].open = true;
       rows[0].querySelector("[name=keys]").focus();
     }
-    this.list.dispatchEvent(new Event("input", { bubbles: true })); // so that it's kept
+    this.list.dispatchEvent(new Event("input", { bubbles: true })); // to save it
   }
 
   #row(entry) {

@@ -4,7 +4,7 @@
 
 import { gap } from "../story/tree.js";
 
-const FURTHER = 1000; // letters of what stands behind; the server judges by fewer
+const FURTHER = 1000; // characters; the server scores fewer
 
 /**
  * Return the text after the cursor that a bridge leads to, with the space before it.

@@ -20,8 +20,8 @@ export class Card {
    */
   constructor(node, actions) {
     this.node = node;
-    this.drawn = 0;
-    this.hasBegun = false; // whether there is more than space
+    this.nDrawn = 0;
+    this.hasBegun = false; // whether the text has more than space
     this.element = find("#card").content.firstElementChild.cloneNode(true);
     this.element.dataset.node = node.id;
     const part = (name) => find(`.${name}`, this.element);
@@ -37,7 +37,7 @@ export class Card {
       this.buttons.set(button.value, button);
       button.addEventListener("click", () => actions[button.value](node));
     }
-    const label = node.label ?? `Alternative ${node.order + 1}`;
+    const label = node.label ?? `Alternative ${(node.order ?? 0) + 1}`;
     this.title.textContent = node.label ?? "";
     this.title.setAttribute("aria-label", label);
     this.text.setAttribute("aria-label", `Text of ${label}`);
@@ -60,10 +60,10 @@ export class Card {
    */
   update(isRunning, follow) {
     const { pieces } = this.node;
-    if (this.drawn > pieces.length) this.clear();
-    if (this.drawn < pieces.length) {
+    if (this.nDrawn > pieces.length) this.clear();
+    if (this.nDrawn < pieces.length) {
       const fragment = document.createDocumentFragment();
-      for (; this.drawn < pieces.length; this.drawn++) fragment.append(this.#draw(pieces[this.drawn], this.drawn));
+      for (; this.nDrawn < pieces.length; this.nDrawn++) fragment.append(this.#draw(pieces[this.nDrawn], this.nDrawn));
       this.text.append(fragment);
     }
     this.#setFacts(isRunning, follow);
@@ -81,7 +81,7 @@ export class Card {
 
   /** Have the next update redraw all of the text. */
   clear() {
-    this.drawn = 0;
+    this.nDrawn = 0;
     this.hasBegun = false;
     this.text.classList.remove("paragraph");
     this.text.replaceChildren();
@@ -92,11 +92,11 @@ export class Card {
     const space = this.hasBegun ? "" : piece.text.match(/^\s*/)[0];
     this.hasBegun ||= space.length < piece.text.length;
     if (space.includes("\n")) this.text.classList.add("paragraph");
-    return drawn(piece, k, space);
+    return tokenElement(piece, k, space);
   }
 
   #setFacts(isRunning, follow) {
-    const { length = 0, milliseconds, end, seed } = this.node;
+    const { length = 0, milliseconds = 0, end, seed } = this.node;
     if (seed !== undefined && !this.seed.textContent) this.seed.textContent = `seed ${seed}`;
     const facts = [`${length} tokens`];
     if (milliseconds > 0 && length > 1) facts.push(`${(((length - 1) * 1000) / milliseconds).toFixed(1)}/s`);
@@ -109,15 +109,15 @@ export class Card {
 }
 
 /** Whether it was cut off or failed. */
-const isTrouble = (/** @type {StoryNode} */ { end, reason }) => end === undefined || end === LOST || ["abort", "error"].includes(reason?.finish_reason);
+const isTrouble = (/** @type {StoryNode} */ { end, reason }) => end === undefined || end === LOST || ["abort", "error"].includes(reason?.finish_reason ?? "");
 
-function drawn({ text, ...piece }, k, space) {
+function tokenElement({ text, ...piece }, k, space) {
   const lead = Object.assign(document.createElement("span"), { className: "lead", textContent: space });
   const parts = [...(space ? [lead] : []), text.slice(space.length)];
   const token = document.createElement("span");
   token.append(...parts);
   if (piece.p === undefined || !text) return token;
-  if (piece.top) Object.assign(token, { tabIndex: -1 }).dataset.k = k; // in an imported tree it isn't there
+  if (piece.top) Object.assign(token, { tabIndex: -1 }).dataset.k = k; // imported trees have none
   const doubt = DOUBTS.filter((p) => piece.p < p).length;
   if (doubt) token.className = `doubt-${doubt}`;
   return token;
@@ -145,7 +145,7 @@ export class Cards {
     for (const [id, batch] of batches) {
       const grid = this.grids.get(id) ?? document.createElement("ol");
       shown.grids.set(id, grid);
-      const labels = new Set(batch.map((node) => node.label)); // what is compared has labels
+      const labels = new Set(batch.map((node) => node.label)); // compared columns have labels
       grid.className = labels.size > 1 && !labels.has(undefined) ? "batch columns" : "batch";
       grid.style.setProperty("--columns", labels.size);
       grid.style.setProperty("--count", batch.length);

@@ -5,7 +5,7 @@ import { create } from "../lib/dom.js";
 import { words } from "../lib/length.js";
 import { plural } from "../lib/messages.js";
 
-const REST = 400; // milliseconds without a key, until they are looked for
+const REST = 400; // milliseconds after the last key
 
 /**
  * Find the chapters of a text. A line such as "# The boat" starts one.
@@ -21,6 +21,8 @@ export function chapters(text) {
 }
 
 export class Chapters {
+  resting = 0; // a timer
+
   /**
    * @param {HTMLElement} list
    * @param {import("./manuscript.js").Manuscript} story
@@ -38,7 +40,7 @@ export class Chapters {
 
   /** Draw the list, if it is visible. */
   draw() {
-    if (!this.list.parentElement.checkVisibility()) return; // an empty list never can
+    if (!this.list.parentElement?.checkVisibility()) return; // an empty list is never visible
     this.list.replaceChildren(...chapters(this.story.value).map((each) => this.#row(each)));
   }
 

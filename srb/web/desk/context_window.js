@@ -6,20 +6,21 @@ import { find } from "../lib/dom.js";
 import { matching } from "../story/lorebook.js";
 import { arrangePrompt, beginning, tailTokens } from "../story/prompt.js";
 
-const REST = 400; // milliseconds without a key, until the server counts
-const USUAL = 128; // tokens of an alternative, where that is left to the server
-const MOST_LETTERS = 12_000; // of a story, that the model sees of it beside a passage
-const STEP = 1 / 8; // of the context: so far the beginning moves at once, so that most requests have it in common
-const MOST_BESIDE = 1 / 2; // of a prompt, for what stands beside the text
+const REST = 400; // milliseconds after the last key
+const USUAL = 128; // tokens of an alternative, if the server chooses
+const MOST_LETTERS = 12_000; // characters of the story around a passage to rewrite
+const STEP = 1 / 8; // of the context; the beginning moves in steps, so that most requests share it
+const MOST_BESIDE = 1 / 2; // of a prompt, for the background
 
-const MOST_COSTS = 200; // that are remembered
+const MOST_COSTS = 200; // to remember
 
 const numbers = new Intl.NumberFormat();
 
 export class ContextWindow {
-  #firstTokens = null; // a promise of what every prompt begins with
+  /** @type {Promise<number[]> | null} */
+  #firstTokens = null; // a promise of the tokens that every prompt starts with
   #costs = new Map(); // tokens, by text
-  used = 0; // tokens, by what stands beside the text
+  used = 0; // tokens of the background
 
   /**
    * @param {number} [size] of the context, in tokens; infinite if the server doesn't say
@@ -55,7 +56,7 @@ export class ContextWindow {
   }
 
   /** The background that applies at the end of a text. */
-  #beside(text) {
+  #backgroundOf(text) {
     const { memory, note, depth, lore } = this.background.values;
     const entries = matching(lore, text);
     return { memory, note, depth, entries, isEmpty: !memory.trim() && !note.trim() && !entries.length };
@@ -70,7 +71,7 @@ export class ContextWindow {
    */
   async fit(tree, id, fields) {
     const text = tree.text(id);
-    if (this.#beside(text).isEmpty) return this.#fit(tree.prompt(id), fields);
+    if (this.#backgroundOf(text).isEmpty) return this.#fit(tree.prompt(id), fields);
     const { parts, place } = await this.compose(text, fields);
     const { ids, letters, isHealed } = tailTokens(text, place, tree.generated(id));
     const whole = parts.map((part) => part.text).join("");
@@ -102,7 +103,7 @@ export class ContextWindow {
 
   async idsOfCut(tree, id, fields) {
     const text = tree.text(id);
-    if (!this.#beside(text).isEmpty) return tokenize(text);
+    if (!this.#backgroundOf(text).isEmpty) return tokenize(text);
     const ids = await this.#count(text, fields);
     return ids && ids.length > this.room(fields) ? ids : null;
   }
@@ -121,19 +122,19 @@ export class ContextWindow {
 
   /** Select the background that fits. `used` counts its tokens, and `omitted` has the lore entries that don't fit. */
   async #priced({ memory, note, depth, entries }, room) {
-    const told = [memory, note, ...entries.map((entry) => entry.text)].map((each) => each.trim());
-    const [one, two, ...costs] = await Promise.all(told.map((each) => (each ? this.#cost(`${each}\n\n`) : 0)));
+    const texts = [memory, note, ...entries.map((entry) => entry.text)].map((each) => each.trim());
+    const [one, two, ...costs] = await Promise.all(texts.map((each) => (each ? this.#cost(`${each}\n\n`) : 0)));
     const most = Math.floor(room * MOST_BESIDE);
-    const kept = [];
+    const included = [];
     let used = one + two;
     const [has, may] = [used, most].map((each) => numbers.format(each));
     if (used > most) throw new Error(`Memory and the author's note have ${has} tokens; the limit is ${may}. Make them shorter.`);
     entries.forEach((entry, k) => {
       if (used + costs[k] > most) return;
       used += costs[k];
-      kept.push(entry);
+      included.push(entry);
     });
-    return { memory, note, depth, entries: kept, omitted: entries.filter((entry) => !kept.includes(entry)), used };
+    return { memory, note, depth, entries: included, omitted: entries.filter((entry) => !included.includes(entry)), used };
   }
 
   /**
@@ -148,12 +149,12 @@ export class ContextWindow {
    */
   async compose(text, fields, around = 0) {
     const room = this.room(fields) - around;
-    const beside = this.#beside(text);
-    const { used, omitted, ...others } = await this.#priced(beside, room);
+    const background = this.#backgroundOf(text);
+    const { used, omitted, ...others } = await this.#priced(background, room);
     const [ids, first] = await Promise.all([tokenize(text), this.#first]);
     const cut = this.#cut(ids.length - first.length, room - used - first.length);
     const least = cut && (await detokenize(ids.slice(first.length, first.length + cut))).length;
-    const from = cut && !beside.isEmpty ? beginning(text, least) : least;
+    const from = cut && !background.isEmpty ? beginning(text, least) : least;
     const { parts, place } = arrangePrompt({ ...others, text, from });
     const tokens = await Promise.all(parts.map((part) => this.#cost(part.text)));
     return { parts: parts.map((part, k) => ({ ...part, tokens: tokens[k] })), place, from, omitted };
@@ -183,7 +184,7 @@ export class ContextWindow {
    */
   draw(text, ids) {
     if (ids) this.count.know(text, ids.length);
-    const isAlone = this.background.isEmpty; // which entries apply is looked up when nobody types
+    const isAlone = this.background.isEmpty; // lore entries are matched after a pause
     if (isAlone) this.used = 0;
     this.#show(text);
     clearTimeout(this.resting);
@@ -192,7 +193,7 @@ export class ContextWindow {
   }
 
   async #ask(text) {
-    const asked = Promise.all([tokenize(text), this.#priced(this.#beside(text), this.room())]);
+    const asked = Promise.all([tokenize(text), this.#priced(this.#backgroundOf(text), this.room())]);
     const answer = await asked.catch(() => null); // then it remains an estimate
     if (!answer || text !== this.text) return;
     const [ids, { used }] = answer;
@@ -214,8 +215,8 @@ export class ContextWindow {
 
 // Estimates the tokens of a text from the last count.
 
-const LETTERS = 4; // of a token, where nobody has counted yet
-const FEW = 50; // tokens, which don't say how many letters a token has
+const LETTERS = 4; // characters per token, before the first count
+const FEW = 50; // too few tokens for an average
 
 export class TokenEstimate {
   #text = "";

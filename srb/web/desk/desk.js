@@ -52,14 +52,14 @@ export class Desk {
     this.background = new Background(find("#model-view"), () => this.measure());
     this.editorChat = new EditorChat(find("#ask"), this);
     this.searchPanel = new SearchPanel(find("#stories"), this);
-    this.cards = this.promptView = this.treeDrawing = this.probabilities = null; // main.js makes them, of the desk
+    this.cards = this.promptView = this.treeDrawing = this.probabilities = null; // set by main.js
     this.versions = new Versions(this);
     this.context = null;
     this.store = new Store();
     this.saving = new SaveQueue((items) => this.#write(items), saveMessages("What you wrote last"));
-    this.growing = new Set(); // nodes that are kept soon
-    this.untils = {}; // of requests
-    this.adding = new Map(); // nodes that the store doesn't have yet, by their fields
+    this.growing = new Set(); // nodes to save soon
+    this.untils = {}; // by request
+    this.adding = new Map(); // nodes that are being added, by their fields
   }
 
   /**
@@ -68,11 +68,11 @@ export class Desk {
    */
   async open(store) {
     const { nodes, page, drafts } = await store.load();
-    const mended = repair(nodes);
+    const repaired = repair(nodes);
     const asked = upgradeQuestions(nodes);
     const { untils, late } = applyLengthLimits(nodes, page.untils);
-    this.growing = new Set([...mended, ...asked, ...late]); // they are kept so
-    if (mended.length) showError(new Error(`Parts of ${mended.length} texts of this story couldn't be read and were left out.`));
+    this.growing = new Set([...repaired, ...asked, ...late]); // saved as they are now
+    if (repaired.length) showError(new Error(`Parts of ${repaired.length} texts of this story couldn't be read and were left out.`));
     this.store = store;
     this.untils = untils;
     const tree = (this.tree = new Tree(nodes, page.current));
@@ -104,22 +104,22 @@ export class Desk {
 
   /**
    * Merge a node that a shared store reported. While its request runs here, the request's own events decide.
-   * @param {StoryNode} heard
+   * @param {StoryNode} reported
    * @param {import("./writing.js").Writing} writing
    * @returns {StoryNode}
    */
-  hear(heard, writing) {
-    upgradeQuestions([heard]);
-    const { pieces, healed, ...said } = heard; // what was healed in fact is known where it was read
-    const node = this.tree.add(heard);
+  merge(reported, writing) {
+    upgradeQuestions([reported]);
+    const { pieces, healed, ...said } = reported; // `healed` is known where the request was read
+    const node = this.tree.add(reported);
     node.until ??= this.untils[node.request];
-    const { kept, discarded, name, endsAt } = heard;
+    const { kept, discarded, name, endsAt } = reported;
     // The alternative was cut here, and the store doesn't know that yet: its text may be longer.
-    const isEndedHere = node.endsAt !== undefined && endsAt === undefined && node.request === heard.request;
+    const isEndedHere = node.endsAt !== undefined && endsAt === undefined && node.request === reported.request;
     if (isEndedHere) Object.assign(node, { kept, discarded, name });
-    else if (writing.isRunning(node) || heard.end === undefined) Object.assign(node, { kept, discarded, name, endsAt });
+    else if (writing.isRunning(node) || reported.end === undefined) Object.assign(node, { kept, discarded, name, endsAt });
     else {
-      if (textOf(node) !== textOf(heard)) {
+      if (textOf(node) !== textOf(reported)) {
         Object.assign(node, { pieces, healed });
         this.cards.redraw(node);
       }
@@ -129,7 +129,7 @@ export class Desk {
   }
 
   /**
-   * Show nodes that were heard.
+   * Show nodes that were reported.
    * @param {StoryNode} node the last of them
    */
   showNews(node) {
@@ -145,7 +145,7 @@ export class Desk {
     const id = tree.start(below);
     const isOnTheWay = tree.current === ROOT || tree.path(id).some((each) => each.id === tree.current);
     if (id === tree.current || !isOnTheWay || this.cards.cards.size || this.#isTyped) return;
-    tree.go(id, [...new Set([below, id])]); // which the writer hasn't done, and can't undo
+    tree.go(id, [...new Set([below, id])]); // not by the writer, so it can't be undone
     this.#draw();
     this.save();
   }
@@ -198,7 +198,7 @@ export class Desk {
 
   show() {
     this.#draw();
-    if (isFocusLost()) this.story.resume(); // the button that was pressed has gone with its card
+    if (isFocusLost()) this.story.resume(); // the pressed button has gone with its card
     this.save();
   }
 
@@ -248,7 +248,7 @@ export class Desk {
     const before = story.value;
     node.kept = true;
     this.growing.add(node);
-    this.#takeAlong(node);
+    this.#keepEdits(node);
     this.go(node.id, undefined, kept);
     if (kept) this.wordCount.changed(before, story.value);
     const end = tree.text(node.id).length;
@@ -257,14 +257,14 @@ export class Desk {
   }
 
   /** Keep what the writer changed after the cursor while the alternatives were written. */
-  #takeAlong({ id, ...node }) {
+  #keepEdits({ id, ...node }) {
     const { tree, story } = this;
     const parent = tree.start(node.parent);
     const before = tree.text(parent);
     const { passage = "", behind } = tree.nodes.get(parent) ?? {};
     const start = before.length + passage.length;
     const rest = story.value.slice(start);
-    const isFurther = behind && rest !== behind && rest[0] === behind[0]; // what is at the cursor stays a draft there
+    const isFurther = behind && rest !== behind && rest[0] === behind[0]; // changes at the cursor stay a draft
     if (tree.current !== parent || !isFurther || !story.value.startsWith(before + passage)) return;
     const own = tree.text(id);
     const after = tree.after(id);
@@ -328,8 +328,8 @@ export class Desk {
   settle({ place, text, draft }, id, shown) {
     const { story, tree } = this;
     const isHere = place === tree.current;
-    const hasTyped = story.drafts.at(place) !== draft; // there, wherever one is now
-    if (tree.nodes.has(id)) this.growing.add(tree.nodes.get(id)); // it's kept with what takes the draft away
+    const hasTyped = story.drafts.at(place) !== draft; // at that place
+    if (tree.nodes.has(id)) this.growing.add(tree.nodes.get(id)); // saved together with the removal of the draft
     story.drafts.settle(place, text);
     this.undoHistory.steps.close();
     if (isHere) tree.go(hasTyped ? tree.current : id, shown);

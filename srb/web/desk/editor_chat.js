@@ -45,7 +45,7 @@ class AnswerView {
     const text = textOf(this.answer).trimStart();
     const { length } = this.box.value;
     if (!text.startsWith(this.box.value)) this.box.value = text;
-    else if (text.length > length) this.box.setRangeText(text.slice(length), length, length, "preserve"); // what is selected stays so
+    else if (text.length > length) this.box.setRangeText(text.slice(length), length, length, "preserve"); // keeps the selection
     this.copy.textContent = `${text}\n`;
     this.take.disabled = !text.trim();
     this.take.textContent = this.passage === this.box.value ? "Insert" : "Insert selection";
@@ -86,7 +86,7 @@ export class EditorChat {
     panel.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
       event.preventDefault();
-      event.stopPropagation(); // elsewhere it generates
+      event.stopPropagation(); // outside of the panel it generates
       if (!this.askButton.disabled) this.#try(() => this.#ask());
     });
     this.actions = {
@@ -94,7 +94,7 @@ export class EditorChat {
       choose: ({ answer }) => this.#choose(answer),
       copy: ({ passage }) => this.#try(async () => {
         await copy(passage);
-        this.#tell("Copied.");
+        this.#showStatus("Copied.");
       }),
     };
   }
@@ -135,13 +135,13 @@ export class EditorChat {
         this.#change(answer);
         return this.desk.savePage();
       },
-      told: (event) => {
+      received: (event) => {
         if (event.event === "progress" && event.evaluated + event.cached < event.total)
-          this.#tell(`Reading the story: ${numbers.format(event.evaluated + event.cached)} of ${numbers.format(event.total)} tokens`);
-        if (event.event === "stream") this.#tell("Answering …");
-        if (event.event === "error" && event.index === undefined) this.#tell(event.error.message);
+          this.#showStatus(`Reading the story: ${numbers.format(event.evaluated + event.cached)} of ${numbers.format(event.total)} tokens`);
+        if (event.event === "stream") this.#showStatus("Answering …");
+        if (event.event === "error" && event.index === undefined) this.#showStatus(event.error.message);
       },
-      moved: () => {},
+      stateChanged: () => {},
     };
   }
 
@@ -153,18 +153,18 @@ export class EditorChat {
     try {
       await action();
     } catch (error) {
-      this.#tell(error.message);
+      this.#showStatus(error.message);
       if (error.status === 401) showError(error);
     }
   }
 
-  #tell(text) {
+  #showStatus(text) {
     this.status.textContent = text;
   }
 
   async #ask() {
     const question = this.question.value;
-    if (!question.trim()) return this.#tell("Write a question.");
+    if (!question.trim()) return this.#showStatus("Write a question.");
     if (!this.count.reportValidity()) return;
     const n = this.count.valueAsNumber || 1;
     this.#isAsking = true;
@@ -175,11 +175,11 @@ export class EditorChat {
       const request = await generation.ask({ prompt, n, max_tokens: MOST_TOKENS });
       const answers = Array.from({ length: n }, (_, index) => ({ request, index, after: 0, pieces: [] }));
       this.#turns.push({ question, answers, chosen: 0, seen });
-      if (this.question.value.startsWith(question)) this.question.setRangeText("", 0, question.length); // what was typed meanwhile stays
+      if (this.question.value.startsWith(question)) this.question.setRangeText("", 0, question.length); // keeps what was typed since
       this.#isAsking = false;
       this.#draw();
       this.list.lastElementChild.scrollIntoView({ block: "start" });
-      this.desk.savePage(); // so that it's found after a reload
+      this.desk.savePage(); // to find it after a reload
       await this.#read(generation, answers);
     } finally {
       this.#isAsking = false;
@@ -192,9 +192,9 @@ export class EditorChat {
     const { context, story } = this.desk;
     const fields = { n, max_tokens: MOST_TOKENS };
     const turns = this.#turns.filter(({ answers }) => answers.every(({ end }) => end !== undefined));
-    const said = (left) => (told) =>
-      applyTemplate(messages({ system: this.system.value, story: told, turns: turns.slice(left), question }));
-    let left = 0; // turns that have no room: half of them at once, so that most questions begin alike
+    const said = (left) => (text) =>
+      applyTemplate(messages({ system: this.system.value, story: text, turns: turns.slice(left), question }));
+    let left = 0; // dropped turns, half at a time, so that most prompts start the same
     const isLong = async () => (await tokenize(await said(left)(""))).length > context.room(fields) / 2;
     while (left < turns.length && (await isLong())) left += Math.ceil((turns.length - left) / 2);
     const { prompt, from } = await context.within(story.value, said(left), fields);
@@ -214,7 +214,7 @@ export class EditorChat {
       this.#drawButtons();
       this.desk.savePage();
     }
-    if (generation.done) this.#tell(generation.isStopped ? "Stopped." : `Done: ${plural(answers.length, "answer")}.`);
+    if (generation.done) this.#showStatus(generation.isStopped ? "Stopped." : `Done: ${plural(answers.length, "answer")}.`);
   }
 
   #change(answer) {
@@ -231,7 +231,7 @@ export class EditorChat {
   /** Insert a passage of an answer at the cursor. Return to the text, unless the panel covers it. */
   #take({ passage }) {
     this.desk.insert(passage);
-    this.#tell("Inserted. Press Undo to remove it.");
+    this.#showStatus("Inserted. Press Undo to remove it.");
     if (!this.panel.matches(":modal")) this.desk.story.resume();
   }
 
@@ -240,7 +240,7 @@ export class EditorChat {
     await this.#try(() => Promise.all([...this.#running].map((each) => each.stop())));
     this.#turns = [];
     this.#draw();
-    this.#tell("");
+    this.#showStatus("");
     this.desk.savePage();
   }
 

@@ -5,11 +5,15 @@ import { explore } from "../lib/api.js";
 import { find } from "../lib/dom.js";
 import { percent, visible } from "./token_preview.js";
 
-const HESITATION = 2.5; // nats: from there on the text forks, where it runs on till then
+const HESITATION = 2.5; // nats; below it, the text runs on without a fork
 
 const NODES = { top_k: 5, max_nodes: 120 };
 
 export class Explorer {
+  /** @type {Map<number, any>} */
+  nodes = new Map(); // by id: the server's nodes, with their `item`
+  parent = ""; // the story's node that they continue
+
   /**
    * @param {HTMLDialogElement} dialog
    * @param {(parent: string, nodes: any[]) => any} pick adds a path of explored nodes after the node `parent`
@@ -22,7 +26,7 @@ export class Explorer {
     this.status = part("status-line");
     this.chosen = part("chosen");
     this.take = part("take");
-    this.runs = dialog.querySelector("input");
+    this.runs = find("input", dialog);
     this.runs.addEventListener("change", () => this.#begin());
     this.take.addEventListener("click", () => this.#pick());
     this.tree.addEventListener("click", ({ target }) => this.#click(target.closest("[role=treeitem]")));
@@ -47,7 +51,7 @@ export class Explorer {
   async #begin() {
     this.reading?.abort();
     const reading = (this.reading = new AbortController());
-    this.nodes = new Map(); // by id: what the server says, with `item`
+    this.nodes.clear();
     this.tree.replaceChildren();
     this.#choose(null);
     this.status.textContent = "Looking ahead …";

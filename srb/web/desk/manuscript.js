@@ -7,12 +7,12 @@ import { Drafts } from "../story/drafts.js";
 import { change } from "../story/edits.js";
 import { Mirror } from "./mirror.js";
 
-const isTouched = matchMedia("(hover: none)"); // a phone, whose keyboard covers the page
+const isTouched = matchMedia("(hover: none)"); // on a phone, the keyboard covers the page
 
 export class Manuscript {
   drafts = new Drafts();
-  marks = ""; // who wrote each letter
-  #known = ""; // the text that they are the marks of
+  marks = ""; // who wrote each character
+  #known = ""; // the text that the marks belong to
   // Called after each change: {at, removed, added, marks, by}. `marks` say who wrote what was removed, and `by` who
   // wrote what was added, if not the writer.
   /** @param {object} _change */
@@ -112,7 +112,7 @@ export class Manuscript {
     this.box.setRangeText(text, at, at, "end");
     this.#type(by);
     this.shade(at, at + text.length);
-    this.box.dispatchEvent(new Event("input", { bubbles: true })); // for whoever else looks at what is typed
+    this.box.dispatchEvent(new Event("input", { bubbles: true })); // for other listeners
   }
 
   /**

@@ -7,7 +7,7 @@ import { CHANGED, MODEL, runs, WRITER } from "../story/authorship.js";
 
 const TINTS = { [WRITER]: "writer", [MODEL]: "model", [CHANGED]: "changed" };
 
-const MARGIN = "400px"; // around what is in sight
+const MARGIN = "400px"; // around the visible part
 
 /** Return the browser's highlight of this name, or an empty set in a browser without the API. */
 function highlight(name) {
@@ -24,7 +24,7 @@ function range(node, from, to) {
 }
 
 export class Mirror {
-  #lines = []; // {text, marks, element, tints}, where tints are [tint, range] while it's in sight
+  #lines = []; // {text, marks, element, tints}; tints are [tint, range] while it is visible
   #byElement = new WeakMap();
   #sight = new IntersectionObserver((all) => all.forEach((each) => this.#see(each)), { rootMargin: MARGIN });
   #tints = Object.fromEntries(Object.entries(TINTS).map(([mark, name]) => [mark, highlight(name)]));
@@ -32,7 +32,7 @@ export class Mirror {
 
   constructor(element) {
     this.element = element;
-    this.#shade.priority = 1; // over the tints
+    this.#shade.priority = 1; // above the tints
   }
 
   /**
@@ -57,7 +57,7 @@ export class Mirror {
     for (const line of old.slice(first, old.length - last)) this.#remove(line);
     const made = lines.slice(first, lines.length - last).map((line) => this.#make(line));
     for (const { element } of made) this.element.insertBefore(element, next);
-    if (made.length === 1) this.#tint(made[0]); // it's being typed, and in sight
+    if (made.length === 1) this.#tint(made[0]); // it is being typed, and visible
     this.#lines = [...old.slice(0, first), ...made, ...old.slice(old.length - last)];
     if (first < lines.length - last || lines.length !== old.length) this.#shade.clear();
   }
@@ -113,7 +113,7 @@ export class Mirror {
     let end = 0;
     const line = this.#lines.find(({ text }) => (end += text.length + 1) > from);
     const start = end - line.text.length - 1;
-    return [...range(line.element.firstChild, from - start, to - start).getClientRects()].at(-1);
+    return /** @type {DOMRect} */ ([...range(line.element.firstChild, from - start, to - start).getClientRects()].at(-1));
   }
 
   /**
@@ -123,7 +123,8 @@ export class Mirror {
    */
   shade(from, to) {
     this.#shade.clear();
-    let [place, last] = [0, null];
+    let place = 0;
+    let last;
     for (const { text, element } of this.#lines) {
       const [start, end] = [Math.max(from - place, 0), Math.min(to - place, text.length)];
       if (start < end) this.#shade.add(range((last = element).firstChild, start, end));

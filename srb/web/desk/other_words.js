@@ -4,9 +4,10 @@
 import { showStatus } from "../lib/messages.js";
 import { scorePassage } from "./probabilities.js";
 
-const LONGEST = 60; // letters of a word
+const LONGEST = 60; // characters
 const END = /[\p{L}\p{N}'’]*$/u;
 const BEGIN = /^[\p{L}\p{N}'’]*/u;
+const matchOf = (pattern, text) => pattern.exec(text)?.[0] ?? "";
 
 /**
  * Find the word that contains or follows the cursor, or is selected.
@@ -14,8 +15,8 @@ const BEGIN = /^[\p{L}\p{N}'’]*/u;
  *   before it
  */
 export function wordAt({ value, selection: [first, last] }) {
-  const start = first - END.exec(value.slice(Math.max(0, first - LONGEST), first))[0].length;
-  const end = start + BEGIN.exec(value.slice(start, first + LONGEST))[0].length;
+  const start = first - matchOf(END, value.slice(Math.max(0, first - LONGEST), first)).length;
+  const end = start + matchOf(BEGIN, value.slice(start, first + LONGEST)).length;
   const isWithin = first + value.slice(first, last).trimEnd().length <= end;
   if (start === end || !isWithin || !/\S/.test(value.slice(0, start))) return null;
   return [/\S $/.test(value.slice(Math.max(0, start - 2), start)) ? start - 1 : start, end];

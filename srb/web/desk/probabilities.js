@@ -32,11 +32,11 @@ export function tokensAfter(before, whole) {
  * @param {number} taken how many tokens of the text before they replace
  */
 export function piecesOf(node, text, tokens, taken) {
-  const decoder = new TextDecoder(); // a character may be made of several tokens
+  const decoder = new TextDecoder(); // a character may span tokens
   const texts = tokens.map(({ bytes }) => decoder.decode(new Uint8Array(bytes), { stream: true }));
   const all = texts.join("");
   if (!all.endsWith(text)) return null;
-  let [from, before] = [0, all.length - text.length]; // letters before the text, in the tokens from there on
+  let [from, before] = [0, all.length - text.length]; // characters before the text, in the tokens from `from` on
   while (before > 0 && before >= texts[from].length) before -= texts[from++].length;
   const isPart = before > 0;
   node.healed = (isPart && taken === 1 && from === 0) || undefined;
@@ -112,7 +112,7 @@ export class Probabilities {
     const text = textOf(node);
     const stored = !node.healed && node.pieces.every(({ ids }) => ids) && node.pieces.flatMap(({ ids }) => ids);
     const made = await scorePassage(this.desk, tree.text(node.parent), text, { n: 1, max_tokens: text.length }, stored);
-    if (!made.pieces || textOf(node) !== text) return false; // it has gone on meanwhile
+    if (!made.pieces || textOf(node) !== text) return false; // the text has changed
     Object.assign(node, made);
     cards.redraw(node);
     this.desk.save(node);

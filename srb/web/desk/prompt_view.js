@@ -4,7 +4,7 @@
 import { create, find } from "../lib/dom.js";
 import { words } from "../lib/length.js";
 
-const REST = 400; // milliseconds without a key
+const REST = 400; // milliseconds after the last key
 const numbers = new Intl.NumberFormat();
 
 const NAMES = { memory: "Memory", lore: "Lore", note: "Author's note", story: "Your text" };
@@ -54,11 +54,11 @@ export class PromptView {
     const left = from ? [`The first ${numbers.format(words(text.slice(0, from)))} words of your text don't fit and are left out.`] : [];
     if (omitted.length) left.push(`These lore entries don't fit: ${omitted.map((entry) => entry.name || entry.keys).join(", ")}.`);
     this.out.textContent = fault ?? left.join(" ");
-    this.prompt.replaceChildren(...parts.map(drawn));
+    this.prompt.replaceChildren(...parts.map(partElement));
   }
 }
 
-function drawn({ origin, name, text, tokens }) {
+function partElement({ origin, name, text, tokens }) {
   const title = name ? `${NAMES[origin]}: ${name}` : NAMES[origin];
   const head = create("h4", { textContent: `${title} · ${numbers.format(tokens)} tokens` });
   return create("section", {}, head, create("p", { className: `origin-${origin}`, textContent: text.trim() }));

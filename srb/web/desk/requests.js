@@ -12,10 +12,10 @@ import { Generation } from "../story/generation.js";
 export class Requests {
   constructor(desk) {
     this.desk = desk;
-    this.generations = new Map(); // by node, while it runs
-    this.requests = new Set(); // what Stop stops
-    this.over = []; // those of them that have ended since one began alone
-    this.asked = new Set(); // ids of requests whose nodes a shared store tells of
+    this.generations = new Map(); // by node
+    this.requests = new Set(); // running
+    this.over = []; // ended since none ran
+    this.asked = new Set(); // ids of requests that a shared store reports
     this.read = new WeakSet(); // nodes whose tokens were read
     this.stopButton = find("#stop");
     this.listener = {
@@ -30,8 +30,8 @@ export class Requests {
         desk.treeDrawing.update(node);
         return desk.save(node);
       },
-      told: hear,
-      moved: () => this.showState(),
+      received: handle,
+      stateChanged: () => this.showState(),
     };
   }
 
@@ -49,14 +49,14 @@ export class Requests {
     const left = Map.groupBy([...this.desk.tree.nodes.values()].filter(isLeft), (node) => node.request);
     const resume = async ([request, nodes]) => {
       const generation = new Generation(this.listener, request);
-      const told = nodes.filter((node) => node.end !== undefined).map((node) => [node, { ...node }]);
-      for (const [node] of told) Object.assign(node, { pieces: [], after: 0, end: undefined, length: undefined });
-      for (const node of nodes) if (node.after) node.milliseconds = NaN; // nobody knows how long what was missed took
+      const reported = nodes.filter((node) => node.end !== undefined).map((node) => [node, { ...node }]);
+      for (const [node] of reported) Object.assign(node, { pieces: [], after: 0, end: undefined, length: undefined });
+      for (const node of nodes) if (node.after) node.milliseconds = NaN; // the time of missed events is unknown
       if (this.asked.has(request)) this.desk.cards.reveal(nodes[0]);
       await this.during(generation, () => this.#read(generation, nodes));
       if (!generation.isGone) return;
-      for (const [node, { pieces, end, length }] of told) {
-        Object.assign(node, { pieces, end, length }); // the text is there, and only its tokens are lost
+      for (const [node, { pieces, end, length }] of reported) {
+        Object.assign(node, { pieces, end, length }); // the text stays; only its tokens are lost
         this.desk.cards.update(node);
       }
     };
@@ -85,10 +85,10 @@ export class Requests {
       if (nodes.length) return this.#read(generation, nodes);
       this.asked.add(request);
       generation.leave();
-      const told = [...this.desk.tree.nodes.values()].find((node) => node.request === request); // the store may be quicker than the answer
-      if (told) this.desk.cards.reveal(told);
+      const reported = [...this.desk.tree.nodes.values()].find((node) => node.request === request); // the store may be faster than the response
+      if (reported) this.desk.cards.reveal(reported);
     });
-    await this.resume(); // with what has been told already
+    await this.resume(); // including nodes that were reported meanwhile
   }
 
   async #read(generation, nodes) {
@@ -138,7 +138,7 @@ export class Requests {
   }
 }
 
-function hear(event) {
+function handle(event) {
   if (event.event === "progress") showProgress(event);
   if (event.event === "start" && event.ignored.length)
     showError(new Error(`These settings have no effect here: ${event.ignored.map(titleOf).join(", ")}`));

@@ -4,7 +4,7 @@
 import { applyTemplate } from "../lib/api.js";
 import { find, leaveText } from "../lib/dom.js";
 
-const FURTHER = 1000; // letters that the model sees of what is behind the passage
+const FURTHER = 1000; // characters after the passage that the model sees
 
 /**
  * Return the selection without spaces around it; null if it is empty.
@@ -63,9 +63,9 @@ export class Rewriter {
   }
 
   #open() {
-    this.taken = this.desk.take(selected(this.desk.story));
+    this.taken = this.desk.take(selected(this.desk.story) ?? undefined);
     this.passage.textContent = this.taken.passage;
-    this.how.value ||= this.dialog.querySelector("option").value;
+    this.how.value ||= find("option", this.dialog).value;
     leaveText(this.button);
     this.dialog.showModal();
     this.how.select();

@@ -9,14 +9,14 @@ import { textOf } from "../story/tree.js";
 
 /** @typedef {import("../story/tree.js").StoryNode} StoryNode */
 
-const MOST = 100; // that are shown
-const NAME = 40; // letters of a text that it's called by
+const MOST = 100; // results to show
+const NAME = 40; // characters of a bookmark's name
 
 /**
  * Show a search result with the text around it.
- * @param {{ before: string, match: string, behind: string }} result
+ * @param {{ before: string, match: string, after: string }} result
  */
-export const highlightMatch = ({ before, match, behind }) => [before, create("mark", { textContent: match }), behind];
+export const highlightMatch = ({ before, match, after }) => [before, create("mark", { textContent: match }), after];
 
 export class SearchPanel {
   constructor(panel, desk) {
@@ -57,7 +57,7 @@ export class SearchPanel {
     const button = create("button", { type: "button", textContent: text });
     button.dataset.place = id;
     button.addEventListener("click", () => {
-      if (this.panel.matches(":modal")) this.panel.close(); // it covers what is gone to
+      if (this.panel.matches(":modal")) this.panel.close(); // it would cover the place
       this.go(id, isDraft);
     });
     return button;

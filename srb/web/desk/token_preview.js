@@ -1,18 +1,18 @@
 // @ts-check
 // A preview of one token: the most probable tokens at its place. Choosing one forks the alternative there.
 
-import { find, findAll } from "../lib/dom.js";
+import { find, findAll, focused } from "../lib/dom.js";
 
-const REST_MILLISECONDS = 120; // a pointer that crosses the text on its way to a button opens nothing
+const REST_MILLISECONDS = 120; // a pointer that only crosses the text opens nothing
 const LEAVE_MILLISECONDS = 200;
 
-const MARGIN = 4; // pixels, around the list
+const MARGIN = 4; // pixels around the list
 
-const BARE = ".card .text:not(:has([data-k]))"; // whose words aren't known
+const BARE = ".card .text:not(:has([data-k]))"; // without probabilities
 
-const isNarrow = matchMedia("(max-width: 37.5rem)"); // as in cards.css: there the list is at the foot of the screen
+const isNarrow = matchMedia("(max-width: 37.5rem)"); // as in cards.css, where the list is at the bottom
 
-export const areShaded = () => document.body.classList.contains("shaded"); // whoever wants to know how sure the model was sees it exactly
+export const areShaded = () => document.body.classList.contains("shaded"); // with probabilities, tokens are shown exactly
 
 /**
  * Show the text of a token. A token that continues a word starts with a hyphen.
@@ -43,6 +43,7 @@ export class TokenPreview {
     this.choose = choose;
     this.upTo = upTo;
     this.token = null;
+    this.pointer = [0, 0];
     // Not pointerover, which fires when text moves under a resting pointer; not pointerdown, which starts a swipe.
     for (const name of ["pointermove", "click"]) document.addEventListener(name, (event) => this.#point(/** @type {PointerEvent} */ (event)));
     document.addEventListener("focusin", (event) => this.#focus(event.target));
@@ -93,7 +94,7 @@ export class TokenPreview {
 
   /** Arrow keys move between tokens, Enter opens the list of a token, Escape returns. */
   #key(event) {
-    const at = document.activeElement;
+    const at = focused();
     if (at.matches(".text")) {
       const first = at.querySelector("[data-k]");
       if (event.key === "ArrowRight" && first) return this.#move(event, first);
@@ -110,8 +111,8 @@ export class TokenPreview {
       const k = buttons.indexOf(at);
       if (event.key === "ArrowDown") this.#move(event, buttons[k + 1]);
       if (event.key === "ArrowUp") this.#move(event, buttons[k - 1] ?? this.token);
-      if (event.key === "Escape") event.preventDefault(); // it leaves the list, and nothing else
-      if (this.token.matches("textarea") && (isTyped(event) || document.activeElement === this.token)) this.#hide(); // it is typed there
+      if (event.key === "Escape") event.preventDefault(); // Escape only leaves the list
+      if (this.token.matches("textarea") && (isTyped(event) || document.activeElement === this.token)) this.#hide(); // the key goes to the text
     }
     if (event.key === "Escape") this.#hide();
   }
@@ -127,7 +128,7 @@ export class TokenPreview {
     const k = Number(token.dataset.k);
     this.#open(token, node.pieces[k], node.pieces[k - 1]?.text, (choice) => this.choose(node, k, choice));
     this.#button(this.element, "up-to", "Keep up to here", () => this.upTo(node, k));
-    this.#place([...token.getClientRects()].at(-1)); // where its word is, if its space ends the line before
+    this.#place([...token.getClientRects()].at(-1)); // the last part: the space may end the previous line
   }
 
   /**
@@ -141,7 +142,7 @@ export class TokenPreview {
   lookAt(box, place, { before, passage }, piece, choose) {
     this.#open(box, piece, before.at(-1), choose, passage);
     this.#place(place);
-    this.element.querySelector("button").focus();
+    find("button", this.element).focus();
   }
 
   /** Open the list. `word` is what the piece is part of. */

@@ -13,11 +13,11 @@ import { drawTree, rest } from "./tree_list.js";
 
 const KEY = "srb-tree";
 const [LEAST, MOST] = [0.1, 3];
-const STEP = 1.25; // of a zoom
-const [NAME, WORDS] = [120, 400]; // letters of a text, as what it's called, and below the drawing
-const STILL = 4; // pixels that a mouse may move, so that it's a click
-const LEAST_ROOM = 50; // for words in a label
-const NEAR = 14; // pixels from a place, so that it's meant
+const STEP = 1.25; // zoom factor
+const [NAME, WORDS] = [120, 400]; // characters of a name, and of the text below the drawing
+const STILL = 4; // pixels that the mouse may move during a click
+const LEAST_ROOM = 50; // pixels; a narrower label has only its sign
+const NEAR = 14; // pixels around a place that belong to it
 
 /** A line from a place to one further right. */
 const line = (from, to) =>
@@ -29,11 +29,14 @@ const chapterOf = (node) => !node.passage && chapters(textOf(node))[0]?.title;
 const isRunning = (node) => !node.typed && node.end === undefined;
 
 export class TreeDrawing {
-  #places = new Map(); // by id, as they are drawn
+  #places = new Map(); // by id
   #items = new Map(); // their elements
   #at = null; // the place that was shown last
-  #pointed = null; // what a mouse points at
+  /** @type {Element | null} */
+  #pointed = null; // the item under the mouse
   #scale = 1;
+  width = 0;
+  height = 0;
 
   constructor(panel, desk) {
     const part = (selector) => find(selector, panel);
@@ -57,7 +60,7 @@ export class TreeDrawing {
     part("#larger").addEventListener("click", () => this.#zoom(this.#scale * STEP));
     part("#whole").addEventListener("click", () => this.#showWhole());
     this.box.addEventListener("keydown", (event) => this.#press(event));
-    this.box.addEventListener("focusin", () => this.#tell());
+    this.box.addEventListener("focusin", () => this.#showWords());
     this.#listenToHands();
   }
 
@@ -80,11 +83,11 @@ export class TreeDrawing {
     this.width = width;
     this.height = height;
     this.#places = new Map(places.map((place) => [place.id, place]));
-    const way = new Set([ROOT, ...tree.path(tree.current).map((node) => node.id)]);
-    const lines = (isWay) => places.filter(({ id, parent }) => parent && way.has(id) === isWay).map((place) => line(this.#places.get(place.parent), place));
-    const items = places.map((place) => this.#item(place, way));
+    const onPath = new Set([ROOT, ...tree.path(tree.current).map((node) => node.id)]);
+    const lines = (isOnPath) => places.filter(({ id, parent }) => parent && onPath.has(id) === isOnPath).map((place) => line(this.#places.get(place.parent), place));
+    const items = places.map((place) => this.#item(place, onPath));
     this.#items = new Map(places.map(({ id }, k) => [id, items[k]]));
-    replaceItems(this.svg, [this.#shape("path", { d: lines(false).join("") }), this.#shape("path", { class: "way", d: lines(true).join("") }), ...items]);
+    replaceItems(this.svg, [this.#shape("path", { d: lines(false).join("") }), this.#shape("path", { class: "on-path", d: lines(true).join("") }), ...items]);
     this.#size();
     if (!this.#at) this.title.scrollIntoView();
     if (this.#at !== tree.current) this.#reveal(tree.current);
@@ -114,12 +117,12 @@ export class TreeDrawing {
     return Boolean(node?.name) || this.desk.story.drafts.has(id) || Boolean(node && chapters(textOf(node)).length);
   }
 
-  #item({ id, depth, x, y, isSmall, room }, way) {
+  #item({ id, depth, x, y, isSmall, room }, onPath) {
     const { tree, story } = this.desk;
     const node = tree.nodes.get(id);
     const isCurrent = id === tree.current;
     const states = {
-      small: isSmall, typed: !node || node.typed, kept: node?.kept, way: way.has(id), current: isCurrent,
+      small: isSmall, typed: !node || node.typed, kept: node?.kept, "on-path": onPath.has(id), current: isCurrent,
       draft: story.drafts.has(id), running: node && isRunning(node), named: node?.name, late: x > this.width / 2,
     };
     const names = Object.keys(states).filter((name) => states[name]);
@@ -154,11 +157,11 @@ export class TreeDrawing {
     this.#pointed?.classList.remove("pointed");
     item?.classList.add("pointed");
     this.#pointed = item;
-    this.#tell();
+    this.#showWords();
   }
 
   /** Show the words of the place that is pointed at or focused, or else of the current place. */
-  #tell() {
+  #showWords() {
     const { tree, story } = this.desk;
     const { place } = (this.#pointed ?? this.box.querySelector(":focus") ?? this.#items.get(tree.current)).dataset;
     const node = tree.nodes.get(place);
@@ -257,7 +260,8 @@ export class TreeDrawing {
       this.#zoom(this.#scale * Math.exp(-event.deltaY / 200), ...at(event));
     }, { passive: false });
 
-    let pinch = null; // how far two fingers were from each other, and the scale then
+    /** @type {{ far: number, scale: number } | null} */
+    let pinch = null; // the initial distance of two fingers, and the scale
     const far = ([a, b]) => Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY);
     box.addEventListener("touchstart", ({ touches }) => (pinch = touches.length === 2 ? { far: far(touches), scale: this.#scale } : null));
     box.addEventListener("touchmove", (event) => {

@@ -6,7 +6,7 @@ import { titleOf } from "../settings/guide.js";
 import { nodeTitle, shorten } from "../story/titles.js";
 import { ROOT } from "../story/tree.js";
 
-const LAST = 4; // of a long path, so many steps are shown; the tree has all of them
+const LAST = 4; // steps to show of a long path
 
 /**
  * Draw the path as a row of buttons, from the start.
@@ -39,12 +39,12 @@ export function drawPath(list, tree, drafts, go) {
  * @returns {{ id: string, column: number, isBranch: boolean, goesOn: boolean }[]}
  */
 export function rows(tree) {
-  const way = new Set(tree.path(tree.current).map((node) => node.id));
+  const onPath = new Set(tree.path(tree.current).map((node) => node.id));
   const all = [];
   const follow = (id, column, isBranch) => {
     for (let next = id, starts = isBranch; next; starts = false) {
       const below = tree.places(next);
-      const main = below.find((node) => way.has(node.id)) ?? below.at(-1);
+      const main = below.find((node) => onPath.has(node.id)) ?? below.at(-1);
       all.push({ id: next, column, isBranch: starts, goesOn: Boolean(main) });
       for (const node of below) if (node !== main) follow(node.id, column + 1, true);
       next = main?.id;
@@ -115,7 +115,7 @@ export function drawTree(list, tree, drafts, go) {
 
 function walk(event, list, go) {
   const at = focused();
-  const child = [...list.children].findLast((each) => each.dataset.parent === at.dataset.place); // the way goes on there
+  const child = [...list.children].findLast((each) => each.dataset.parent === at.dataset.place); // the branch continues there
   const to = {
     ArrowDown: at.nextElementSibling,
     ArrowUp: at.previousElementSibling,

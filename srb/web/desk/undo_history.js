@@ -41,7 +41,7 @@ export class UndoHistory {
     const { desk } = this;
     const before = desk.story.value;
     const node = desk.tree.nodes.get(step.kept ?? step.node);
-    if (node) desk.growing.add(node); // it's kept with the next that is
+    if (node) desk.growing.add(node); // saved with the next change
     if (["discard", "restore"].includes(step.kind) && node) node.discarded = isBack === (step.kind === "restore");
     if (step.kind === "go") {
       if (node) node.kept = !isBack;

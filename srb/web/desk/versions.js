@@ -5,7 +5,7 @@ import { find } from "../lib/dom.js";
 import { shorten } from "../story/titles.js";
 import { textOf } from "../story/tree.js";
 
-const EDGE = 40; // letters of a text's beginning or end
+const EDGE = 40; // characters
 
 export class Versions {
   constructor(desk) {
@@ -67,7 +67,7 @@ function within(element, from, to) {
   return range;
 }
 
-const MOST = 4_000_000; // comparisons of words; beyond that all of a version counts as other
+const MOST = 4_000_000; // comparisons; beyond that, the whole version counts as changed
 
 const words = (text) => Array.from(text.matchAll(/[\p{L}\p{N}\p{M}'’]+|[^\s\p{L}\p{N}]/gu), ({ 0: word, index }) => ({ word, from: index, to: index + word.length }));
 

@@ -46,7 +46,7 @@ export function describeCount(all, { words: today, goal }) {
 
 export class WordCount {
   #all = 0;
-  #day = {}; // as this page knows it, where the browser keeps nothing
+  #day = {}; // used if the browser stores nothing
 
   constructor(button) {
     this.button = button;
@@ -105,7 +105,7 @@ export class WordCount {
   #draw() {
     const day = updateDay(this.#read(), today());
     this.button.textContent = describeCount(this.#all, day);
-    this.button.classList.toggle("reached", day.words >= day.goal);
+    this.button.classList.toggle("reached", day.words >= (day.goal ?? Infinity));
   }
 }
 

@@ -43,7 +43,7 @@ export class Writing extends Requests {
    * @param {import("../story/tree.js").Choice} choice
    * @param {boolean} isPart as in `Tree.chosen`
    */
-  async otherwise({ before, marks }, choice, isPart) {
+  async replaceWord({ before, marks }, choice, isPart) {
     const { desk } = this;
     const parent = await desk.write({ before, marks: marks.slice(0, before.length) });
     const fork = await desk.add(desk.tree.chosen(parent, choice, isPart));
@@ -88,23 +88,23 @@ export class Writing extends Requests {
     const { desk } = this;
     const { settings, tree } = desk;
     const { fields: now, until } = this.#ready([]);
-    const drawn = Object.entries(node.settings ?? now).filter(([name]) => settings.fields.has(name)); // a server's story has others, too
-    const fields = { ...Object.fromEntries(drawn), n: now.n, logprobs: now.logprobs, seed: drawSeed() };
+    const sampled = Object.entries(node.settings ?? now).filter(([name]) => settings.fields.has(name)); // a story on the server may have other settings
+    const fields = { ...Object.fromEntries(sampled), n: now.n, logprobs: now.logprobs, seed: drawSeed() };
     const isBridge = node.follows !== undefined;
-    const label = isBridge ? null : (node.label ?? `Like alternative ${node.order + 1}`);
-    const stem = tree.stem(node.id, isConstrained([fields]) ? 0 : opening(textOf(node)).length); // what fits a grammar does so as a whole
+    const label = isBridge ? null : (node.label ?? `Like alternative ${(node.order ?? 0) + 1}`);
+    const stem = tree.stem(node.id, isConstrained([fields]) ? 0 : opening(textOf(node)).length); // a grammar applies to the whole text
     const id = stem.id ?? (await desk.add(stem)).id;
     const place = tree.start(id);
     const before = tree.text(place);
     const { passage, behind = tree.after(place) } = tree.nodes.get(place) ?? {};
     const asked = { columns: [{ label, fields: {} }], fields };
     if (passage) {
-      const prompt = await promptOf({ before, passage, behind }, node.label, desk.context, fields);
+      const prompt = await promptOf({ before, passage, behind }, node.label ?? "", desk.context, fields);
       asked.instead = { prompt: prompt + tree.text(id).slice(before.length) };
     } else if (isBridge) asked.instead = { suffix: suffixOf({ before, behind }), stop_at_suffix: true };
     else Object.assign(asked, { until, fields: { ...fields, max_tokens: now.max_tokens } });
     const show = () => {
-      const isHere = tree === desk.tree && tree.shown.includes(node.parent); // whoever has gone elsewhere meanwhile isn't called back
+      const isHere = tree === desk.tree && tree.shown.includes(node.parent); // a writer who has gone elsewhere stays there
       if (isHere) desk.go(tree.current, [...new Set([id, ...tree.shown])]);
     };
     return this.#generate(asked, [id], show);
@@ -121,8 +121,11 @@ export class Writing extends Requests {
   /**
    * Submit a request for each parent. `parents` are the nodes that the columns continue, `show()` is called when the
    * alternatives exist, and `instead` replaces fields; its prompt replaces the text.
+   * @param {{ columns: any[], fields: Record<string, any>, until?: any, instead?: any, isMix?: boolean }} request
+   * @param {string[]} parents
+   * @param {() => void} show
    */
-  async #generate({ columns, fields, until = undefined, instead = undefined, isMix = false }, parents, show) {
+  async #generate({ columns, fields, until, instead, isMix }, parents, show) {
     const { desk } = this;
     const batch = Date.now();
     /** Cards are in rows of columns. Columns of settings are one request; each text is its own request. */
@@ -136,7 +139,7 @@ export class Writing extends Requests {
         return { parent, order, label, batch, healed, until: until && { ...until, from: 0 }, settings: settings[index % asked.length] };
       });
       const add = (request) => plan.map((each, index) => desk.tree.add({ ...each, request, index, after: 0 }));
-      const avoiding = desk.settings.avoiding(fields, desk.tree.seen(parent));
+      const avoiding = desk.settings.avoiding(fields, desk.tree.textsBelow(parent));
       const place = instead?.prompt ? desk.store.place(desk.tree, parent) : await this.#place(parent, { ...fields, n: plan.length });
       return this.ask({ ...branches(asked, avoiding, isMix), heal: healed, ...place, ...instead }, (request) => {
         const nodes = desk.store.isShared ? [] : add(request);
@@ -178,7 +181,7 @@ export class Writing extends Requests {
   async continue(node) {
     const { desk } = this;
     const { settings, store, tree } = desk;
-    if (tree.children(node.id).length) return desk.go(node.id); // its text must stay: others go on from its end
+    if (tree.children(node.id).length) return desk.go(node.id); // its text must stay, since other nodes continue it
     const fields = { ...settings.read(), n: 1 };
     if (!store.isShared)
       return this.ask({ ...fields, ...(await this.#place(node.id, fields)) }, (request) => {
@@ -187,7 +190,7 @@ export class Writing extends Requests {
         delete node.end;
         return [node];
       });
-    const column = { label: `${node.label ?? `Alternative ${node.order + 1}`}, continued`, fields: {} };
+    const column = { label: `${node.label ?? `Alternative ${(node.order ?? 0) + 1}`}, continued`, fields: {} };
     fields.seed ??= drawSeed();
     await this.ask({ ...branches([column], fields), ...(await this.#place(node.id, fields)) }, (request) => {
       if (settings.until) desk.limit(request, { ...settings.until, from: 0 });
@@ -242,7 +245,7 @@ export class Writing extends Requests {
 /** Settings as the tree shows them. */
 const chosen = ({ n, logprobs, ...others }) => others;
 
-const CONSTRAINTS = ["grammar", "regex", "lark", "json_schema"]; // which nothing can be healed with
+const CONSTRAINTS = ["grammar", "regex", "lark", "json_schema"]; // these exclude token healing
 
 const isConstrained = (fields) => fields.some((each) => CONSTRAINTS.some((name) => name in each));
 

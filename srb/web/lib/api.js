@@ -16,7 +16,7 @@ export class ApiError extends Error {
   }
 }
 
-const LONGEST_PAUSE = 10_000; // milliseconds, between two tries to reach the server
+const LONGEST_PAUSE = 10_000; // milliseconds between two tries
 
 export const setKey = (key) => sessionStorage.setItem(KEY, key);
 
@@ -151,11 +151,11 @@ export async function explore(body, onEvent, signal) {
  * @throws {ApiError} if the request doesn't exist any more
  */
 export function read({ id, response }, { onEvent, ...listener }) {
-  const hear = (event, place) => {
+  const handle = (event, place) => {
     onEvent(event, place);
     return event.event === "done";
   };
-  return follow(`v1/completions/${id}/events`, { ...listener, response, onEvent: hear });
+  return follow(`v1/completions/${id}/events`, { ...listener, response, onEvent: handle });
 }
 
 /**
@@ -170,8 +170,11 @@ export function watch(story, listener) {
 /**
  * Read server-sent events after the id `after`, until `onEvent` returns true. If the connection breaks, call
  * `onLost`, reconnect until the server answers, and call `onBack`.
+ * @param {string} path
+ * @param {{ response?: Response | null, after?: number, onEvent: (event: any, id: number) => boolean,
+ *   onLost?: () => void, onBack?: () => void, signal?: AbortSignal }} listener
  */
-async function follow(path, { response = null, after = 0, onEvent, onLost = () => {}, onBack = () => {}, signal = undefined }) {
+async function follow(path, { response = null, after = 0, onEvent, onLost = () => {}, onBack = () => {}, signal }) {
   for (let tries = 0; ; tries++) {
     try {
       if (!response) {
@@ -179,9 +182,9 @@ async function follow(path, { response = null, after = 0, onEvent, onLost = () =
         response = await call(path, { headers, signal });
         onBack();
       }
-      if (response.status === 204) return; // it's over, and all was read
+      if (response?.status === 204) return; // the request has ended, and all was read
     } catch (error) {
-      if (!(error instanceof ApiError) || error.status < 500) throw error;
+      if (!(error instanceof ApiError) || (error.status ?? 500) < 500) throw error;
     }
     for await (const event of response ? eventsOf(response, signal) : []) {
       tries = 0;
@@ -207,7 +210,7 @@ async function* eventsOf(response, signal) {
       const { value, done } = await reader.read().catch(() => ({ done: true }));
       if (done) return;
       const lines = (rest + value).split("\n");
-      rest = lines.pop();
+      rest = lines.pop() ?? "";
       for (const line of lines) {
         if (line.startsWith("id: ")) id = Number(line.slice("id: ".length));
         if (line.startsWith("data: ")) yield { id, data: JSON.parse(line.slice("data: ".length)) };
@@ -243,10 +246,11 @@ function pause(milliseconds, signal) {
  * @returns {Promise<number[] | null>}
  */
 export async function evaluate(text, { onOpen, onProgress, ...listener }) {
+  /** @type {number[] | null} */
   let ids = [];
   const body = { prompt: text, n: 1, max_tokens: 0, echo: true, return_tokens: true, return_progress: true };
   const onEvent = (event) => {
-    if (event.event === "stream") ids.push(...(event.tokens ?? []));
+    if (event.event === "stream") ids?.push(...(event.tokens ?? []));
     if (event.event === "progress") onProgress(event);
     if (event.event === "error") throw new ApiError(event.error.message);
     if (event.event === "stop" && event.finish_reason === "abort") ids = null;

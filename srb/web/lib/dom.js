@@ -45,7 +45,7 @@ export function isFocusLost() {
  * @param {HTMLElement} button
  */
 export function leaveText(button) {
-  if (document.activeElement.matches("textarea")) button.focus({ preventScroll: true });
+  if (focused().matches("textarea")) button.focus({ preventScroll: true });
 }
 
 /**

@@ -25,7 +25,7 @@ export async function readJson(file) {
 
 export async function copy(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
-  const box = document.createElement("textarea"); // over plain HTTP from another machine there is no clipboard
+  const box = document.createElement("textarea"); // there is no clipboard over plain HTTP
   box.value = text;
   document.body.append(box);
   box.select();

@@ -9,7 +9,7 @@
  */
 export function loadLocal(name, other = {}) {
   try {
-    return JSON.parse(localStorage.getItem(name)) ?? other;
+    return JSON.parse(localStorage.getItem(name) ?? "null") ?? other;
   } catch {
     return other;
   }

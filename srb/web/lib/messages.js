@@ -53,11 +53,11 @@ export function saveMessages(what) {
     said = new Error(`${what} isn't saved yet. The page keeps trying; export the tree to be safe. Reason: ${message}`);
     showError(Object.assign(said, { status }));
   };
-  const mended = () => {
+  const recovered = () => {
     hideError(said);
     showStatus("Saved.");
   };
-  return { failed, mended };
+  return { failed, recovered };
 }
 
 /**
@@ -82,7 +82,7 @@ export const safely =
  */
 export function showProgress({ evaluated, cached, total }) {
   const bar = find("#progress");
-  bar.hidden = evaluated + cached >= total || total < 100; // what is done at once needs no bar
+  bar.hidden = evaluated + cached >= total || total < 100; // short prompts need no bar
   bar.max = total;
   bar.value = evaluated + cached;
   if (!bar.hidden) showStatus(`Reading the text: ${evaluated + cached} of ${total} tokens`);

@@ -7,14 +7,14 @@ import { maxTokens, UNITS } from "../lib/length.js";
 import { GROUPS, GUIDE, STYLED, titleOf } from "./guide.js";
 import { Styles } from "./styles.js";
 
-const GUIDED = 1.5; // the scale that a negative prompt begins with
-const SLIDERS = { diversity: 4, guidance_scale: 4 }; // up to where a value is of use
-const TEXTS = ["negative_prompt"]; // which may be lists, too
-const USUAL = { words: 60, sentences: 3, paragraphs: 1 }; // lengths that are left empty
-const UNIT = "sentences"; // that a length is in, until another one is chosen
+const GUIDED = 1.5; // the initial scale with a negative prompt
+const SLIDERS = { diversity: 4, guidance_scale: 4 }; // useful maximum
+const TEXTS = ["negative_prompt"]; // which can also be lists
+const USUAL = { words: 60, sentences: 3, paragraphs: 1 }; // used when the length is empty
+const UNIT = "sentences"; // the default unit
 const LEFT_OUT = ["label", "response_format"];
-const MOST_AVOIDED = 1000; // as many texts as the server takes
-export const LIKELIEST = 8; // how many tokens are shown at a place
+const MOST_AVOIDED = 1000; // the server's limit
+export const LIKELIEST = 8; // tokens to show at a place
 
 export class Settings {
   /**
@@ -24,7 +24,7 @@ export class Settings {
   constructor(schemas, panel) {
     const { properties } = schemas.CompletionFields;
     const others = Object.keys(schemas.BranchFields.properties).filter((name) => !(name in GUIDE) && !LEFT_OUT.includes(name));
-    const place = (group, names) => panel.querySelector(`[data-group=${group}]`).append(...names.map((name) => this.#make(name, properties[name])));
+    const place = (group, names) => find(`[data-group=${group}]`, panel).append(...names.map((name) => this.#make(name, properties[name])));
     this.panel = panel;
     this.fields = new Map();
     for (const [group, settings] of Object.entries(GROUPS)) place(group, Object.keys(settings).filter((name) => name in properties));
@@ -71,7 +71,7 @@ export class Settings {
     this.length.placeholder = this.usual[this.unit.value];
     const changed = this.#changed;
     for (const count of this.panel.querySelectorAll(".count")) {
-      const { length } = changed.filter((control) => count.closest("details").contains(control));
+      const { length } = changed.filter((control) => count.closest("details")?.contains(control));
       count.textContent = length ? `${length} changed` : "";
     }
   }
@@ -79,7 +79,7 @@ export class Settings {
   /** The controls that aren't at their defaults. */
   get #changed() {
     const labels = findAll(".setting > label:first-child", this.panel);
-    const { box, isMixed } = this.styles; // any other style is what its settings are
+    const { box, isMixed } = this.styles; // other styles count by their settings
     return labels.map((label) => label.control).filter((control) => (control === box ? isMixed : isChanged(control)));
   }
 
@@ -228,7 +228,7 @@ const written = ({ kind, input }) => (kind === "boolean" ? (input.checked ? "tru
 /** Whether a control isn't at its default. */
 function isChanged(control) {
   if (control.options) return control.selectedIndex > 0;
-  if (control.validity.badInput) return true; // what is typed isn't in its value
+  if (control.validity.badInput) return true; // invalid input isn't in the value
   return control.type === "checkbox" ? control.checked !== control.defaultChecked : control.value.trim() !== control.defaultValue;
 }
 

@@ -35,7 +35,7 @@ export class Styles {
   }
 
   get #all() {
-    const own = Object.entries(loadLocal(KEY)).map(([name, style]) => [name, known(style)]); // texts of settings, too
+    const own = Object.entries(loadLocal(KEY)).map(([name, style]) => [name, known(style)]); // values may be texts
     return { ...STYLES, ...Object.fromEntries(own) };
   }
 

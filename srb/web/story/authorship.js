@@ -3,7 +3,7 @@
 
 export const WRITER = "w";
 export const MODEL = "m";
-export const CHANGED = "c"; // the writer, in what the model wrote
+export const CHANGED = "c"; // by the writer, in the model's text
 
 const isModels = (mark) => mark === MODEL || mark === CHANGED;
 

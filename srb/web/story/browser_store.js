@@ -8,12 +8,12 @@ import { repair, upgradeQuestions, withoutQuestions } from "./validation.js";
 
 /**
  * @typedef {import("./tree.js").StoryNode} StoryNode
- * @typedef {[place: string, text: string | undefined]} Draft text that isn't in the tree yet, and the node it was typed at
+ * @typedef {[place: string, text: string]} Draft text that isn't in the tree yet, and the node it was typed at
  * @typedef {{ id: string, title: string, changed?: number }} StoryInfo
  * @typedef {object} StoreListener
  * @property {(node: StoryNode) => void} changed
  * @property {(story: StoryInfo) => void} renamed
- * @property {(background: any) => void} beside
+ * @property {(background: any) => void} background
  * @property {() => void} deleted
  */
 
@@ -52,7 +52,7 @@ export class Store {
    * Store changed nodes and drafts, and the page's state, all at once. A draft without text is deleted.
    * @param {StoryNode[]} _nodes
    * @param {Record<string, any>} _page
-   * @param {Draft[]} _drafts
+   * @param {[place: string, text: string | undefined][]} _drafts
    * @returns {Promise<void>}
    */
   async save(_nodes, _page, _drafts) {}
@@ -137,7 +137,7 @@ export class Stories {
   /**
    * @param {string} _id
    * @param {Record<string, any>} _page
-   * @param {Draft[]} [_drafts]
+   * @param {[place: string, text: string | undefined][]} [_drafts]
    * @returns {Promise<void>}
    */
   async savePage(_id, _page, _drafts) {}
@@ -161,7 +161,7 @@ export class BrowserStories extends Stories {
   constructor(database) {
     super();
     this.database = database;
-    this.removed = new Set(); // ids of stories that nothing may be kept of any more
+    this.removed = new Set(); // ids of deleted stories
   }
 
   async list() {
@@ -173,9 +173,9 @@ export class BrowserStories extends Stories {
     const story = { id: newId(), title, changed: Date.now() };
     const ids = new Map([[ROOT, ROOT]]);
     for (const node of nodes) ids.set(node.id, newId());
-    await this.write(({ stories, nodes: kept }) => {
+    await this.write(({ stories, nodes: nodeStore }) => {
       stories.put(story);
-      for (const node of nodes) kept.put({ ...node, id: ids.get(node.id), parent: ids.get(node.parent), story: story.id });
+      for (const node of nodes) nodeStore.put({ ...node, id: ids.get(node.id), parent: ids.get(node.parent), story: story.id });
     });
     return { story, ids };
   }
@@ -240,7 +240,7 @@ export class BrowserStories extends Stories {
     const names = ["stories", "nodes", "page"];
     const transaction = this.database.transaction(names, "readwrite");
     change(Object.fromEntries(names.map((name) => [name, transaction.objectStore(name)])));
-    transaction.commit(); // now, as the page may be about to close
+    transaction.commit(); // now: the page may be closing
     return new Promise((resolve, reject) => {
       transaction.oncomplete = () => resolve(undefined);
       transaction.onabort = () => reject(transaction.error);
@@ -272,9 +272,9 @@ class BrowserStore extends Store {
   }
 
   save(nodes, page, drafts) {
-    return this.stories.savePage(this.story.id, page, drafts, ({ stories, nodes: kept }) => {
+    return this.stories.savePage(this.story.id, page, drafts, ({ stories, nodes: nodeStore }) => {
       if (nodes.length) stories.put({ ...this.story, changed: Date.now() });
-      for (const node of nodes) kept.put({ ...node, story: this.story.id });
+      for (const node of nodes) nodeStore.put({ ...node, story: this.story.id });
     });
   }
 

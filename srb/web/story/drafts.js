@@ -14,17 +14,18 @@ export const moveDrafts = (drafts, ids) => drafts.map(([place, text]) => [ids.ge
 /** Compares the text box with the tree. What differs is the writer's, and stays until it is in the tree. */
 export class Drafts {
   #texts;
-  #marks; // who wrote them, as marks.js packs it
+  #marks; // packed by authorship.js
   #changed = new Set();
-  place = null; // where the box is
-  drawn = ""; // what the tree has there
+  /** @type {string | null} */
+  place = null; // the current place
+  treeText = ""; // the tree's text at that place
 
   /**
-   * @param {[place: string, text: string][]} [kept] stored ones
+   * @param {[place: string, text: string][]} [stored] stored ones
    * @param {Record<string, string>} [marks] packed, by place
    */
-  constructor(kept = [], marks = {}) {
-    this.#texts = new Map(kept);
+  constructor(stored = [], marks = {}) {
+    this.#texts = new Map(stored);
     this.#marks = new Map(Object.entries(marks));
   }
 
@@ -66,7 +67,7 @@ export class Drafts {
    */
   go(place, text) {
     this.place = place;
-    this.drawn = text;
+    this.treeText = text;
     return this.at(place) ?? text;
   }
 
@@ -76,7 +77,7 @@ export class Drafts {
    * @param {() => string} marks
    */
   type(text, marks) {
-    if (this.place !== null) this.put(this.place, text === this.drawn ? undefined : text, marks);
+    if (this.place !== null) this.put(this.place, text === this.treeText ? undefined : text, marks);
   }
 
   /**
@@ -99,7 +100,7 @@ export class Drafts {
   settle(place, text) {
     if (this.at(place) !== text) return;
     this.put(place, undefined);
-    if (place === this.place) this.drawn = text;
+    if (place === this.place) this.treeText = text;
   }
 
   #set(place, text) {

@@ -6,7 +6,7 @@
 // {kind: "discard", node}, or "restore"; or {kind: "story", id}, which opens another story.
 
 const MOST = 200; // steps
-const WORDS = 20; // letters; a step of typing ends with the word that has got so far
+const WORDS = 20; // characters after which a step of typing ends with the word
 
 /** The length of the common prefix or suffix of two texts, by bisection. */
 function common(a, b, cut) {
@@ -39,7 +39,7 @@ export function change(before, after, end = after.length) {
 }
 
 export class Steps {
-  #isOpen = false; // whether the last step may become longer
+  #isOpen = false; // whether typing can extend the last step
 
   constructor({ done = [], undone = [] } = {}) {
     this.done = done;
@@ -102,7 +102,7 @@ export class Steps {
         const [hasLeft, hasCome] = [step[start], step[arrival]].map(({ current }) => current === from);
         if (hasLeft) step[start] = to;
         if (hasCome) step[arrival] = to;
-        if (hasCome && !hasLeft) break; // else only what is shown there is another
+        if (hasCome && !hasLeft) break; // else only the shown alternatives change
       }
   }
 

@@ -14,19 +14,20 @@ export const LOST = "the connection was lost; this is what had arrived";
 
 export class Generation {
   /**
-   * @param {Record<string, any>} listener `changed(node)`; `ended(node)`, which saves it; `told(event)`; `moved()`,
+   * @param {Record<string, any>} listener `changed(node)`; `ended(node)`, which saves it; `received(event)`; `stateChanged()`,
    *   when the status may have changed
    * @param {string | null} [id] of an existing request
    */
   constructor(listener, id = null) {
     this.listener = listener;
+    /** @type {{ id: any, response: Response | null }} */
     this.request = { id, response: null };
-    this.nodes = []; // by index; some may have gone from the tree since
+    this.nodes = []; // by index; some may have left the tree since
     this.running = new Set();
     this.hasBegun = this.isLost = this.isGone = this.isStopped = false;
-    this.done = null; // what the server said at the end
+    this.done = null; // the last event
     this.leaving = new AbortController();
-    this.seen = new Map(); // when a node's last piece came
+    this.seen = new Map(); // arrival time of a node's last piece
   }
 
   /**
@@ -43,7 +44,7 @@ export class Generation {
 
   /** Leave reading the request to others. */
   leave() {
-    this.request.response.body.cancel();
+    this.request.response?.body?.cancel();
   }
 
   /**
@@ -51,11 +52,11 @@ export class Generation {
    * @param {StoryNode[]} nodes
    */
   async read(nodes) {
-    for (const node of nodes) this.nodes[node.index] = node;
+    for (const node of nodes) this.nodes[node.index ?? 0] = node;
     this.running = new Set(nodes.filter((node) => node.end === undefined));
     try {
       await read(this.request, {
-        after: Math.max(...nodes.map((node) => node.after)),
+        after: Math.max(...nodes.map((node) => node.after ?? 0)),
         onEvent: (event, id) => this.#take(event, id),
         onLost: () => this.#move({ isLost: true }),
         onBack: () => this.#move({ isLost: false, hasBegun: true }),
@@ -71,7 +72,7 @@ export class Generation {
 
   #move(state) {
     Object.assign(this, state);
-    this.listener.moved();
+    this.listener.stateChanged();
   }
 
   /**
@@ -94,7 +95,7 @@ export class Generation {
       if (event.event === "error") node.fault = event.error.message;
       if (event.event === "stop") this.#stop(node, event);
     }
-    this.listener.told(event);
+    this.listener.received(event);
   }
 
   #append(node, event) {
@@ -106,7 +107,7 @@ export class Generation {
     node.length += event.tokens?.length ?? 0;
     if (!atLength(node)) return this.listener.changed(node);
     const kept = this.#end(node, endReason(node.reason));
-    Promise.resolve(kept).then(() => this.stop(node)).catch(() => {}); // it ends by itself, only later
+    Promise.resolve(kept).then(() => this.stop(node)).catch(() => {}); // it ends by itself later
   }
 
   #stop(node, event) {
@@ -130,7 +131,7 @@ export class Generation {
     delete node.fault;
     this.running.delete(node);
     const kept = this.listener.ended(node);
-    this.listener.moved();
+    this.listener.stateChanged();
     return kept;
   }
 }
@@ -158,10 +159,10 @@ export function pieceOf(event) {
 export function healFirst(node, event) {
   const n = event.token?.includes("\ufffd") ? NaN : event.token?.length - event.text.length;
   if (n === 0) {
-    node.healed = false; // nothing could be taken back
+    node.healed = false; // no token was replaced
     return event;
   }
-  if (!(n > 0)) return { ...event, isUnknown: true, top_logprobs: undefined }; // without probabilities nobody knows what was
+  if (!(n > 0)) return { ...event, isUnknown: true, top_logprobs: undefined }; // without probabilities, the token's text is unknown
   const top = event.top_logprobs?.filter((each) => each.token.startsWith(event.token.slice(0, n)));
   return { ...event, top_logprobs: top?.map((each) => ({ ...each, token: each.token.slice(n) })) };
 }
@@ -198,13 +199,13 @@ function atLength(node) {
  */
 export function applyLengthLimits(nodes, untils = {}) {
   const isWanted = new Set(nodes.filter((node) => node.kept).map((node) => node.id).concat(nodes.map((node) => node.parent)));
-  const known = nodes.filter((node) => untils[node.request]);
-  for (const node of known) node.until ??= untils[node.request];
+  const known = nodes.filter(({ request }) => request && untils[request]);
+  for (const node of known) node.until ??= untils[node.request ?? ""];
   const isLate = (node) => node.end !== undefined && node.endsAt === undefined && !isWanted.has(node.id) && atLength(node);
   const late = known.filter(isLate);
-  for (const node of late) node.end = endReason(node.reason);
+  for (const node of late) node.end = endReason(/** @type {any} */ (node.reason));
   const running = known.filter((node) => node.end === undefined);
-  return { untils: Object.fromEntries(running.map(({ request }) => [request, untils[request]])), late };
+  return { untils: Object.fromEntries(running.map(({ request }) => [request, untils[request ?? ""]])), late };
 }
 
 /**

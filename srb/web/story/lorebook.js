@@ -8,8 +8,8 @@
 
 import { isObject, isText } from "./validation.js";
 
-export const DEPTH = 3; // paragraphs before the end, where nobody says how many
-const LOOKED_AT = 3000; // letters before the cursor, in which keys are looked for
+export const DEPTH = 3; // the default, in paragraphs before the end
+const LOOKED_AT = 3000; // characters before the cursor to search for keywords
 
 // A letter of a word that ends before other signs. Some scripts have no spaces between words.
 const LETTER = /[[\p{L}\p{N}]--[\p{sc=Han}\p{sc=Hiragana}\p{sc=Katakana}\p{sc=Thai}\p{sc=Lao}\p{sc=Khmer}\p{sc=Myanmar}]]/v;
@@ -109,7 +109,7 @@ export function importLorebook(data) {
   list.forEach((entry, k) => {
     if (!isObject(entry) || !isText(entry.content)) throw new Error(`entry ${k + 1} in this file has no content that is a text`);
   });
-  const sorted = list.toSorted((a, b) => (a.order ?? 0) - (b.order ?? 0)); // the last one is nearest to the end
+  const sorted = list.toSorted((a, b) => (a.order ?? 0) - (b.order ?? 0)); // the last one is closest to the end
   const count = ([name, has]) => [name, list.filter(has).length];
   const ignored = UNKNOWN.map(count).filter(([, times]) => times).map(([name, times]) => `${name} (${times})`);
   return { entries: sorted.map(entryOf), ignored };

@@ -39,15 +39,15 @@ export function arrangePrompt({ text, from = 0, memory = "", note = "", depth = 
   const starts = paragraphs(text);
   const late = (count) => Math.max(from, starts.at(-count) ?? 0);
   const lore = entries.map((entry) => ({ origin: "lore", name: entry.name || entry.keys, text: entry.text, depth: entry.depth }));
-  const beside = [{ origin: "memory", text: memory, depth: null }, ...lore, { origin: "note", text: note, depth }];
-  const told = beside.map((part) => ({ ...part, text: part.text.trim() })).filter((part) => part.text);
-  const parts = told.filter((part) => part.depth === null).map(({ depth: _, ...part }) => ({ ...part, text: `${part.text}\n\n` }));
+  const background = [{ origin: "memory", text: memory, depth: null }, ...lore, { origin: "note", text: note, depth }];
+  const present = background.map((part) => ({ ...part, text: part.text.trim() })).filter((part) => part.text);
+  const parts = present.filter((part) => part.depth === null).map(({ depth: _, ...part }) => ({ ...part, text: `${part.text}\n\n` }));
   let place = from;
   const story = (to) => {
     if (to > place) parts.push({ origin: "story", text: text.slice(place, to) });
     place = to;
   };
-  for (const { depth: count, ...part } of told.filter((each) => each.depth !== null).toSorted((a, b) => b.depth - a.depth)) {
+  for (const { depth: count, ...part } of present.filter((each) => each.depth !== null).toSorted((a, b) => b.depth - a.depth)) {
     story(late(count));
     parts.push({ ...part, text: part.text + breaks(text, place) });
   }
@@ -67,5 +67,5 @@ export function tailTokens(text, place, { pieces, isHealed }) {
   let start = text.length - pieces.reduce((sum, piece) => sum + piece.text.length, 0);
   let k = 0;
   while (k < pieces.length && (start < place || (isHealed && !k && start === place))) start += pieces[k++].text.length;
-  return { ids: pieces.slice(k).flatMap((piece) => piece.ids), letters: text.length - start, isHealed: isHealed && !k };
+  return { ids: pieces.slice(k).flatMap((piece) => piece.ids ?? []), letters: text.length - start, isHealed: isHealed && !k };
 }

@@ -3,8 +3,8 @@
 
 import { ROOT, textOf } from "./tree.js";
 
-const [BEFORE, BEHIND] = [30, 60]; // letters that are shown around what was found
-const OVERLAP = 100; // letters of the text before a node, so that what begins there and ends in the node is found
+const [BEFORE, AFTER] = [30, 60]; // characters to show around a match
+const OVERLAP = 100; // characters before a node that a match may start in
 
 /** Make a pattern of words with any space between them, ignoring case; null without words. */
 function patternOf(query) {
@@ -12,13 +12,13 @@ function patternOf(query) {
   return words.length ? new RegExp(words.join("\\s+"), "giu") : null;
 }
 
-/** Find the first match that ends after a place: {before, match, behind}, or null. */
+/** Find the first match that ends after a place: {before, match, after}, or null. */
 function within(text, pattern, place = 0) {
   const found = [...text.matchAll(pattern)].find(({ 0: match, index }) => index + match.length > place);
   if (!found) return null;
   const { 0: match, index } = found;
   const end = index + match.length;
-  return { before: text.slice(Math.max(0, index - BEFORE), index), match, behind: text.slice(end, end + BEHIND) };
+  return { before: text.slice(Math.max(0, index - BEFORE), index), match, after: text.slice(end, end + AFTER) };
 }
 
 /**
@@ -26,11 +26,11 @@ function within(text, pattern, place = 0) {
  * as without accents, all of the text is in `before`.
  * @param {string} text
  * @param {string} query
- * @returns {{ before: string, match: string, behind: string }}
+ * @returns {{ before: string, match: string, after: string }}
  */
 export function markMatch(text, query) {
-  const pattern = new RegExp(query.match(/[\p{L}\p{N}]+/gu).join("[^\\p{L}\\p{N}]+"), "giu");
-  return within(text, pattern) ?? { before: text, match: "", behind: "" };
+  const pattern = new RegExp((query.match(/[\p{L}\p{N}]+/gu) ?? []).join("[^\\p{L}\\p{N}]+"), "giu");
+  return within(text, pattern) ?? { before: text, match: "", after: "" };
 }
 
 const kindOf = ({ typed, kept, discarded }, isFollowed) =>
@@ -41,13 +41,13 @@ const kindOf = ({ typed, kept, discarded }, isFollowed) =>
  * @param {import("./tree.js").Tree} tree
  * @param {[place: string, text: string][]} drafts
  * @param {string} query
- * @returns {{ id: string, kind: string, before: string, match: string, behind: string }[]} the newest first. `id` is
+ * @returns {{ id: string, kind: string, before: string, match: string, after: string }[]} the newest first. `id` is
  *   the node; `kind` is `typed`, `kept`, `not kept`, `discarded` or `draft`.
  */
 export function searchTree(tree, drafts, query) {
   const pattern = patternOf(query);
   if (!pattern) return [];
-  const ends = new Map([[ROOT, ""]]); // the last letters up to each node
+  const ends = new Map([[ROOT, ""]]); // the last characters up to each node
   for (const { id } of tree.nodes.values()) {
     const path = [];
     for (let each = id; !ends.has(each); each = tree.nodes.get(each).parent) path.push(each);
@@ -57,10 +57,10 @@ export function searchTree(tree, drafts, query) {
     }
   }
   const found = [];
-  const rests = new Set(); // of texts that were found behind a place: later places have them, too
+  const rests = new Set(); // matches after a place, which later places have, too
   for (const node of tree.nodes.values()) {
     const kind = kindOf(node, tree.children(node.id).length > 0);
-    const before = ends.get(node.parent);
+    const before = ends.get(node.parent) ?? "";
     const own = node.stem ? null : within(before + textOf(node), pattern, before.length);
     if (own) found.push({ id: node.id, kind, ...own });
     const rest = node.typed && within((node.passage ?? "") + (node.behind ?? ""), pattern);

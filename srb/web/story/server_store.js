@@ -12,9 +12,9 @@ import { markMatch, searchTree } from "./search.js";
 import { suggestTitle } from "./titles.js";
 import { ROOT, textOf, Tree } from "./tree.js";
 
-const PART = 1000; // texts that the server finds at once
+const PART = 1000; // results per request
 
-const REST = 400; // milliseconds, until what stands beside the story is sent with all that is typed there meanwhile
+const REST = 400; // milliseconds to collect changes of the background
 
 const kept = (node) => (node.discarded ? false : node.kept ? true : null);
 
@@ -22,7 +22,7 @@ const kept = (node) => (node.discarded ? false : node.kept ? true : null);
 const remarks = (node) => ({ kept: kept(node), ends_at: node.endsAt ?? null, notes: node.name ?? null });
 
 /** The background of a story, stored at its root, as a text that can be compared. */
-const asRemark = (beside) => ({ context: JSON.stringify(readBackground(beside)) });
+const asRemark = (background) => ({ context: JSON.stringify(readBackground(background)) });
 
 const differences = (wanted, known) => Object.entries(wanted).filter(([name, value]) => known[name] !== value);
 
@@ -81,10 +81,10 @@ export class ServerStories extends Stories {
   }
 
   /** The server numbers nodes in its own order, each after its parent. */
-  async make(title = "", nodes = [], beside = null) {
+  async make(title = "", nodes = [], background = null) {
     const ordered = parentsFirst(nodes);
     const sent = ordered.map((node) => ({ ...toServer(node), id: node.id, parent: parentOf(node) }));
-    const story = await stories("", "POST", { title, nodes: sent, context: beside });
+    const story = await stories("", "POST", { title, nodes: sent, context: background });
     const made = nodes.length ? (await stories(`/${story.id}`)).nodes : [];
     const ids = new Map([[ROOT, ROOT]]);
     ordered.forEach((node, k) => ids.set(node.id, String(made[k].id)));
@@ -146,8 +146,8 @@ class ServerStore extends Store {
     this.all = all;
     this.path = `/${story.id}`;
     this.batches = new Map(); // the first node of each request
-    this.remarks = new Map(); // by node, and of the root, as the server knows them
-    this.unsent = new Map(); // by node, as they are here and the server doesn't know yet; kept with the page
+    this.remarks = new Map(); // by node, as the server has them
+    this.unsent = new Map(); // by node, not yet on the server; stored with the page
     this.sending = new SaveQueue((ids) => (this.sent = this.#send(ids, this.sent)), saveMessages("What you changed"));
   }
 
@@ -173,15 +173,15 @@ class ServerStore extends Store {
     const isNews = (id, said) => this.unsent.has(id) || differences(said, this.remarks.get(id)).length;
     const changed = nodes.filter((node) => this.remarks.has(node.id) && isNews(node.id, remarks(node)));
     for (const node of changed) this.unsent.set(node.id, remarks(node));
-    const beside = asRemark(page.beside);
-    const isOther = isNews(ROOT, beside);
-    if (isOther) this.unsent.set(ROOT, beside);
+    const background = asRemark(page.beside);
+    const isOther = isNews(ROOT, background);
+    if (isOther) this.unsent.set(ROOT, background);
     await this.#keepPage(drafts);
-    if (isOther) this.resting ??= setTimeout(() => this.#sendBeside(), REST);
+    if (isOther) this.resting ??= setTimeout(() => this.#sendBackground(), REST);
     if (changed.length) await this.sending.save(...changed.map((node) => node.id));
   }
 
-  #sendBeside() {
+  #sendBackground() {
     this.resting = null;
     return this.sending.save(ROOT);
   }
@@ -213,12 +213,12 @@ class ServerStore extends Store {
 
   place(tree, id) {
     if (id === ROOT) return { story: this.story.id, prompt: "" };
-    const isOther = tree.path(id).some(({ asked }) => asked); // what the page has there, the server has in a template
+    const isOther = tree.path(id).some(({ asked }) => asked); // the server's text there is a chat template's
     return { story: this.story.id, node: Number(id), ...(isOther && { prompt: tree.prompt(id) }) };
   }
 
   async watch(listener) {
-    if (this.unsent.size) this.sending.save(...this.unsent.keys()); // an earlier page couldn't
+    if (this.unsent.size) this.sending.save(...this.unsent.keys()); // left by an earlier page
     const onEvent = (event) => {
       if (event.event === "node") listener.changed(this.#fromServer(event.node));
       if (event.event === "story") this.#hear(event.story, listener);
@@ -231,9 +231,9 @@ class ServerStore extends Store {
   #hear(story, listener) {
     listener.renamed((this.story = story));
     const said = asRemark(story.context ?? {});
-    if (this.unsent.has(ROOT) || !differences(said, this.remarks.get(ROOT)).length) return; // what is written here comes last
+    if (this.unsent.has(ROOT) || !differences(said, this.remarks.get(ROOT)).length) return; // local changes win
     this.remarks.set(ROOT, said);
-    listener.beside(story.context ?? {});
+    listener.background(story.context ?? {});
   }
 
   /** Convert a node of the server. A growing one gets no text here: the page reads its request. */
@@ -245,13 +245,13 @@ class ServerStore extends Store {
     const { heal: healed, stem, behind, passage, marks, ...others } = settings ?? {};
     const [id, parent] = [String(each.id), each.parent === null ? ROOT : String(each.parent)];
     const isCut = each.ends_at !== null;
-    const text = isCut ? [...each.text].slice(0, each.ends_at).join("") : each.text; // the server may not know of it yet
+    const text = isCut ? [...each.text].slice(0, each.ends_at).join("") : each.text; // the server may not have the cut yet
     const batch = request ?? `below ${parent}`;
     if (!this.batches.has(batch)) this.batches.set(batch, each.id);
     const node = {
       id,
       parent,
-      pieces: [{ text, ids: healed || isCut ? null : each.tokens }], // the server doesn't say whether something could be healed
+      pieces: [{ text, ids: healed || isCut ? null : each.tokens }], // the server doesn't say whether a token was replaced
       typed: isTyped,
       ...(isTyped && { behind, passage, marks }),
       kept: each.kept === true,

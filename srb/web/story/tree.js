@@ -65,13 +65,13 @@ export const textOf = (node) => node.pieces.map((piece) => piece.text).join("");
 export const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(10)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
 export class Tree {
-  #children = new Map(); // the nodes below each node that has some, with those that were discarded
+  #children = new Map(); // by parent, including discarded ones
 
   constructor(nodes = [], current = ROOT) {
     this.nodes = new Map(nodes.map((node) => [node.id, node]));
     for (const node of this.nodes.values()) this.#hang(node);
     this.current = this.has(current) ? current : ROOT;
-    this.shown = [this.current]; // the nodes whose alternatives are in sight: several where prompts are compared
+    this.shown = [this.current]; // the nodes whose alternatives are shown; several when prompts are compared
   }
 
   has(id) {
@@ -149,7 +149,7 @@ export class Tree {
    */
   generated(id) {
     const path = this.path(id);
-    const isKnown = (node) => node.pieces.every((piece) => piece.ids) && !this.nodes.get(node.parent)?.passage; // else drawn behind something else
+    const isKnown = (node) => node.pieces.every((piece) => piece.ids) && !this.nodes.get(node.parent)?.passage; // versions of a passage follow another prompt
     let start = path.length;
     while (start > 0 && !path[start - 1].whole && isKnown(path[start - 1])) start--;
     const pieces = [];
@@ -172,8 +172,8 @@ export class Tree {
   prompt(id) {
     const { before, pieces, isHealed } = this.generated(id);
     if (!before) return this.text(id);
-    const own = before.pieces.flatMap((piece) => piece.ids);
-    return [...(isHealed ? own.slice(0, -1) : own), ...pieces.flatMap((piece) => piece.ids)];
+    const own = before.pieces.flatMap((piece) => piece.ids ?? []);
+    return [...(isHealed ? own.slice(0, -1) : own), ...pieces.flatMap((piece) => piece.ids ?? [])];
   }
 
   /**
@@ -210,7 +210,7 @@ export class Tree {
    * @param {string} id
    * @returns {string[]}
    */
-  seen(id) {
+  textsBelow(id) {
     return (this.#children.get(id) ?? []).filter((node) => !node.typed).map(textOf);
   }
 
@@ -313,7 +313,7 @@ export class Tree {
    * @returns {Partial<StoryNode>}
    */
   explored(parent, path) {
-    const isEnd = ({ finish_reason }) => finish_reason === "stop"; // its token is no part of a text that goes on
+    const isEnd = ({ finish_reason }) => finish_reason === "stop"; // a text that continues doesn't have this token
     const pieces = path
       .map((node) => ({ text: node.text, ids: isEnd(node) ? node.tokens.slice(0, -1) : node.tokens }))
       .filter((piece) => piece.ids.length);

@@ -4,7 +4,7 @@
 import { UNITS } from "../lib/length.js";
 import { ROOT } from "./tree.js";
 
-const LAST_DAY = 8.64e15; // in milliseconds since 1970, as a Date has them
+const LAST_DAY = 8.64e15; // milliseconds since 1970, the limit of Date
 
 export const isText = (value) => typeof value === "string";
 const isTruth = (value) => typeof value === "boolean";
