@@ -6,9 +6,9 @@ import { branches, withAhead } from "../../srb/web/settings/compare.js";
 
 const body = { n: 2, ahead: 3, temperature: 1 };
 
-test("what comes next is drawn ahead where alternatives are alone", () => assert.deepEqual(withAhead(body), body));
+test("alternatives are prefetched if they don't depend on each other", () => assert.deepEqual(withAhead(body), body));
 
-test("it is not asked for if the setting is empty", () => assert.deepEqual(withAhead({ n: 2 }), { n: 2 }));
+test("nothing is prefetched if the setting is empty", () => assert.deepEqual(withAhead({ n: 2 }), { n: 2 }));
 
 for (const fields of [
   { diversity: 0.5 },

@@ -10,7 +10,7 @@ const turns = [
   { question: "Why?", chosen: 0, answers: [answer("Nobody knows.")] },
 ];
 
-test("the story stands before the first question, and the answers that were chosen behind theirs", () => {
+test("the story comes before the first question, and chosen answers after theirs", () => {
   const all = messages({ system: "An editor.", story: "Once.", turns, question: "And then?" });
   assert.deepEqual(all.map(({ role }) => role), ["system", "user", "assistant", "user", "assistant", "user"]);
   assert.match(all[1].content, /Once\.[^]*Who is Ada\?$/);
@@ -18,7 +18,7 @@ test("the story stands before the first question, and the answers that were chos
   assert.deepEqual(messages({ system: " ", story: "", turns: [], question: "Who?" }), [{ role: "user", content: "Who?" }]);
 });
 
-test("what is kept is read again, and nothing else is a conversation", () => {
+test("a stored conversation is read again, and nothing else is one", () => {
   const said = toStored(turns);
   assert.ok(isConversation(said));
   assert.deepEqual(toStored(fromStored(said)), said);

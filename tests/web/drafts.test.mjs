@@ -7,7 +7,7 @@ import { SaveQueue } from "../../srb/web/lib/save_queue.js";
 import { Drafts, moveDrafts } from "../../srb/web/story/drafts.js";
 import { ROOT } from "../../srb/web/story/tree.js";
 
-test("a draft stays at its place, and is there when one comes back", () => {
+test("a draft stays at its place", () => {
   const drafts = new Drafts();
   assert.equal(drafts.go("a", "Once"), "Once");
   drafts.type("Once upon");
@@ -18,7 +18,7 @@ test("a draft stays at its place, and is there when one comes back", () => {
   assert.deepEqual(drafts.all, [["a", "Once upon"], ["b", ""]]);
 });
 
-test("what is as the tree has it is no draft", () => {
+test("text that equals the tree is no draft", () => {
   const drafts = new Drafts([["a", "Once upon"]]);
   drafts.go("a", "Once");
   drafts.type("Once");
@@ -27,7 +27,7 @@ test("what is as the tree has it is no draft", () => {
   assert.deepEqual(drafts.changes(), []);
 });
 
-test("what was generated from is no draft any more, and what was typed since is one", () => {
+test("a draft is settled, and what was typed since is a draft", () => {
   const drafts = new Drafts();
   drafts.go("a", "");
   drafts.type("Once");
@@ -41,7 +41,7 @@ test("what was generated from is no draft any more, and what was typed since is 
   assert.deepEqual(drafts.all, [["a", "Once upon"]]);
 });
 
-test("drafts go along where nodes get other ids", () => {
+test("drafts move with their nodes", () => {
   const ids = new Map([[ROOT, ROOT], ["7", "x"]]);
   assert.deepEqual(moveDrafts([["7", "Once upon"], [ROOT, "Once"]], ids), [["x", "Once upon"], [ROOT, "Once"]]);
 });
@@ -58,7 +58,7 @@ function saving() {
   return Object.assign(all, { saving: new SaveQueue(write, { ...said, later }) });
 }
 
-test("what can't be kept is said, and tried again until it is kept", async () => {
+test("a failed save is reported, and tried again until it succeeds", async () => {
   const all = saving();
   all.broken = true;
   await all.saving.save("a", "b");
@@ -71,7 +71,7 @@ test("what can't be kept is said, and tried again until it is kept", async () =>
   assert.deepEqual(all.written, ["a,b"], "there is nothing left to keep");
 });
 
-test("what a later change is kept of isn't tried again", async () => {
+test("a later save replaces a failed one", async () => {
   const all = saving();
   all.broken = true;
   await all.saving.save("a", "b");
@@ -82,7 +82,7 @@ test("what a later change is kept of isn't tried again", async () => {
   assert.deepEqual(all.said, ["full", "recovered"]);
 });
 
-test("a pause has an end", async () => {
+test("pauses are limited", async () => {
   const all = saving();
   all.broken = true;
   await all.saving.save("a");
@@ -90,7 +90,7 @@ test("a pause has an end", async () => {
   assert.equal(Math.max(...all.pauses), 10_000);
 });
 
-test("an old change that fails late says nothing of a new one that is kept", async () => {
+test("a late failure of an old save is ignored", async () => {
   const all = saving();
   let fail;
   all.saving.write = () => new Promise((_, reject) => (fail = reject));
@@ -102,7 +102,7 @@ test("an old change that fails late says nothing of a new one that is kept", asy
   assert.deepEqual([all.said, all.pauses], [[], []]);
 });
 
-test("tokens are as many as were counted, and what is typed since has as many letters each", () => {
+test("tokens are estimated from the last count", () => {
   const count = new TokenEstimate();
   const novel = "Ada. ".repeat(5768); // 28,840 letters
   assert.deepEqual(count.of(novel), { tokens: 7210, isExact: false });

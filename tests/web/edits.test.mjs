@@ -5,7 +5,7 @@ import { test } from "node:test";
 import { applyEdit, packMarks, runs, unpackMarks } from "../../srb/web/story/authorship.js";
 import { change, Steps } from "../../srb/web/story/edits.js";
 
-test("a change is where the cursor says, else the smallest one", () => {
+test("the cursor decides where a change is, else it is the smallest one", () => {
   assert.deepEqual(change("aa", "aaa", 1), { at: 0, removed: "", added: "a" });
   assert.deepEqual(change("aa", "aaa"), { at: 2, removed: "", added: "a" });
   assert.deepEqual(change("one two", "one too", 0), { at: 5, removed: "w", added: "o" });
@@ -26,7 +26,7 @@ test("a change is where the cursor says, else the smallest one", () => {
 
 const typed = (steps, text, at = 0) => [...text].forEach((added, k) => steps.push({ kind: "text", place: "a", at: at + k, removed: "", added }));
 
-test("typing is undone a few words at once, and there are 200 steps", () => {
+test("typing is undone a few words at a time, and there are 200 steps", () => {
   const steps = new Steps();
   typed(steps, "The old lighthouse keeper had one rule");
   assert.deepEqual(steps.all.done.map((each) => each.added), ["The old lighthouse keeper ", "had one rule"]);
@@ -43,7 +43,7 @@ test("typing is undone a few words at once, and there are 200 steps", () => {
   assert.deepEqual([steps.all.done.length, steps.all.done.at(-1).node], [200, "299"]);
 });
 
-test("what was typed at a place moves with it into the tree, and another story stays where it is", () => {
+test("steps of typing move into the tree, and steps to other stories stay", () => {
   const at = (current) => ({ current, shown: [current] });
   const steps = new Steps({ done: [{ kind: "go", from: at("a"), to: at("b") }, { kind: "go", from: at("b"), to: at("a") }] });
   typed(steps, "x");
@@ -66,7 +66,7 @@ test("what was typed at a place moves with it into the tree, and another story s
   assert.deepEqual([opening.undo().id, opening.undo().id, opening.redo()], ["s", "s", null]);
 });
 
-test("who writes into what the model wrote has changed it", () => {
+test("typing into the model's text changes it", () => {
   const change = (at, removed, added) => ({ at, removed, added });
   assert.equal(applyEdit("wwmm", change(4, "", "ab")), "wwmmww");
   assert.equal(applyEdit("wwmm", change(3, "", "ab")), "wwmccm");

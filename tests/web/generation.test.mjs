@@ -9,7 +9,7 @@ const TEXT = " It rained. Then it";
 
 const node = (id, others = {}) => ({ id, parent: "p", request: "r", pieces: [{ text: TEXT, ids: [1, 2] }], end: "reached its length", ...others });
 
-test("an alternative that has ended while the page was closed ends at the boundary that it was to end at", () => {
+test("an alternative that ended while the page was closed is cut at its boundary", () => {
   const [late, short, other] = [node("a"), node("b", { pieces: [{ text: " It rain", ids: [1] }] }), node("c", { request: "of another device" })];
   const said = applyLengthLimits([late, short, other], { r: UNTIL });
   assert.deepEqual(said, { untils: {}, late: [late] });
@@ -17,13 +17,13 @@ test("an alternative that has ended while the page was closed ends at the bounda
   assert.deepEqual([short.endsAt, other.pieces[0].text], [undefined, TEXT]);
 });
 
-test("it stays as long as it is where somebody has kept it so, or has gone on from its end", () => {
+test("it isn't cut if it was kept or continued", () => {
   const nodes = [node("a", { kept: true }), node("b"), { ...node("c"), parent: "b", request: null }];
   assert.deepEqual(applyLengthLimits(nodes, { r: UNTIL }).late, []);
   assert.deepEqual(nodes.map((each) => each.pieces[0].text), [TEXT, TEXT, TEXT]);
 });
 
-test("what still runs ends there later", () => {
+test("a running alternative is cut later", () => {
   const running = node("a", { pieces: [], end: undefined });
   assert.deepEqual(applyLengthLimits([running], { r: UNTIL, gone: UNTIL }), { untils: { r: UNTIL }, late: [] });
   assert.equal(running.until, UNTIL);

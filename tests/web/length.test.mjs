@@ -16,7 +16,7 @@ for (const [text, unit, count, whole] of [
 ])
   test(`${count} ${unit} of ${JSON.stringify(text)}`, () => assert.equal(endOf(text, { unit, count }), whole?.length ?? -1));
 
-test("a length has room for its tokens, and for the boundary behind them", () =>
+test("a length has room for its tokens and for the boundary after them", () =>
   assert.deepEqual([maxTokens({ unit: "words", count: 60 }), maxTokens({ unit: "sentences", count: 1 })], [340, 160]));
 
 const begun = (n, fields = {}) => ({ hasBegun: true, running: new Set(Array(n).keys()), ...fields });

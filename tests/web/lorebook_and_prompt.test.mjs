@@ -10,7 +10,7 @@ const entry = (fields) => ({ ...EMPTY_ENTRY, text: "told", ...fields });
 const isTold = (fields, text) => matching([entry(fields)], text).length === 1;
 const plain = (parts) => parts.map(({ origin, text }) => [origin, text]);
 
-test("an entry is told where one of its key words stands near the end", () => {
+test("an entry applies if one of its keywords is near the end", () => {
   assert.ok(isTold({ keys: "keeper, Ada" }, "Then ADA's lamp went out."));
   assert.ok(!isTold({ keys: "Ada" }, "An adaptation of it."), "only whole words");
   assert.ok(isTold({ keys: "old house" }, "in the old\nhouse"));
@@ -22,7 +22,7 @@ test("an entry is told where one of its key words stands near the end", () => {
   assert.ok(!isTold({ keys: "Ada & lamp" }, "Ada"));
 });
 
-test("it comes only with others, never with others, always, or not at all", () => {
+test("an entry can need others, exclude others, be constant or off", () => {
   const fields = { keys: "Ada", also: "Tom, sea", never: "Paris" };
   assert.ok(isTold(fields, "Ada saw the sea"));
   assert.ok(!isTold(fields, "Ada slept"));
@@ -34,12 +34,12 @@ test("it comes only with others, never with others, always, or not at all", () =
 
 const TEXT = "One.\n\nTwo.\nThree.\n\nFour, and";
 
-test("without anything beside it the text is as it was", () => {
+test("without a background, the text is unchanged", () => {
   assert.deepEqual(arrangePrompt({ text: TEXT }), { parts: [{ origin: "story", text: TEXT }], place: 0 });
   assert.deepEqual(arrangePrompt({ text: "" }).parts, []);
 });
 
-test("memory and lore come first, the note some paragraphs before the end", () => {
+test("memory and lore come first, the note comes some paragraphs before the end", () => {
   const entries = [entry({ keys: "a", text: "Lore. " }), entry({ name: "late", text: "Late.", depth: 2 })];
   const { parts, place } = arrangePrompt({ text: TEXT, memory: " Memory.\n", note: "Note.", depth: 2, entries });
   assert.deepEqual(plain(parts), [
@@ -55,7 +55,7 @@ test("memory and lore come first, the note some paragraphs before the end", () =
   assert.deepEqual(plain(arrangePrompt({ text: TEXT, note: "Note.", depth: 9 }).parts), [["note", "Note.\n\n"], ["story", TEXT]]);
 });
 
-test("the text without what stands beside it is the text, wherever it begins", () => {
+test("without its background, the prompt is the text", () => {
   for (let from = 0; from < TEXT.length; from++)
     for (const depth of [1, 2, 3, 4, 5]) {
       const { parts, place } = arrangePrompt({ text: TEXT, from, memory: "M", note: "N", depth, entries: [entry({ depth: 3 })] });
@@ -65,13 +65,13 @@ test("the text without what stands beside it is the text, wherever it begins", (
     }
 });
 
-test("what is left out ends at a paragraph, or at a word where that is far away", () => {
+test("text is dropped up to a paragraph, or to a word if none is near", () => {
   assert.equal(beginning(`${TEXT}${" four".repeat(20)}`, 3), 6);
   assert.equal(beginning("one two three four five six", 5), 8);
   assert.equal(beginning("a".repeat(30), 5), 5);
 });
 
-test("drawn tokens at the end stay what they are, but for those before what was put in", () => {
+test("sampled tokens at the end are reused, except before an insertion", () => {
   const pieces = [{ text: " a", ids: [1] }, { text: "b\n", ids: [2, 3] }, { text: "c", ids: [4] }];
   assert.deepEqual(tailTokens("so a" + "b\nc", 0, { pieces, isHealed: true }), { ids: [1, 2, 3, 4], letters: 5, isHealed: true });
   assert.deepEqual(tailTokens("so ab\nc", 6, { pieces, isHealed: true }), { ids: [4], letters: 1, isHealed: false });
@@ -118,7 +118,7 @@ test("KoboldAI's, alone or in a story", () => {
     assert.deepEqual(importLorebook(data), { entries: expected, ignored: [] });
 });
 
-test("what is no lorebook is refused in words", () => {
+test("a file that is no lorebook is refused", () => {
   for (const data of [null, 5, {}, { entries: [] }, { worldinfo: {} }]) assert.throws(() => importLorebook(data), /neither/);
   assert.throws(() => importLorebook({ entries: { 0: { key: ["a"] } } }), /entry 1 in this file has no content/);
 });

@@ -16,12 +16,12 @@ const token = (text, others = [], bytes = encoder.encode(text)) => ({
   top_logprobs: [text, ...others].map((each) => ({ id: each.length, token: each, logprob: -1 })),
 });
 
-test("the tokens of a text are those behind what it has in common with the text before", () => {
+test("the tokens of a text follow the common prefix", () => {
   assert.deepEqual(tokensAfter([1, 2], [1, 2, 3, 4]), { before: [1, 2], own: [3, 4], taken: 0 });
   assert.deepEqual(tokensAfter([1, 2, 9], [1, 2, 3, 4]), { before: [1, 2], own: [3, 4], taken: 1 });
 });
 
-test("a text has a piece for each token, with what else could have been there", () => {
+test("a text has a piece per token, with other likely tokens", () => {
   const node = {};
   const found = piecesOf(node, " old man", [token(" old", [" young"]), token(" man")], 0);
   assert.deepEqual(found.map(({ text, ids, p }) => [text, ids, p]), [[" old", [4], 1], [" man", [4], 1]]);
@@ -29,7 +29,7 @@ test("a text has a piece for each token, with what else could have been there", 
   assert.ok(!node.healed);
 });
 
-test("a token that has the end of the text before it offers only what begins so", () => {
+test("a token that includes earlier text offers only tokens with the same prefix", () => {
   const node = {};
   const [first] = piecesOf(node, "me there", [token(" time", [" tile", " day"]), token(" there")], 1);
   assert.equal(first.text, "me");
@@ -37,22 +37,22 @@ test("a token that has the end of the text before it offers only what begins so"
   assert.ok(node.healed);
 });
 
-test("where two tokens of the text before have become one, that one can't be chosen", () => {
+test("a token that replaces two earlier ones can't be chosen", () => {
   const [first, second] = piecesOf({}, "me there", [token(" time"), token(" there")], 2);
   assert.deepEqual([first.ids, first.top, second.ids], [null, undefined, [6]]);
 });
 
-test("a character may be made of two tokens", () => {
+test("a character may span two tokens", () => {
   const [a, b] = [encoder.encode("é").slice(0, 1), encoder.encode("é").slice(1)];
   const found = piecesOf({}, "é!", [token("\ufffd", [], a), token("\ufffd", [], b), token("!")], 0);
   assert.deepEqual(found.map(({ text }) => text), ["", "é", "!"]);
 });
 
-test("tokens of another text are no pieces of this one", () => {
+test("tokens of another text are refused", () => {
   assert.equal(piecesOf({}, "one", [token(" two")], 0), null);
 });
 
-test("tokens that are of the text before it alone are left out", () => {
+test("tokens of the text before are dropped", () => {
   const node = {};
   const found = piecesOf(node, "Ada slept", [token("\n"), token("\n"), token("Ada", ["Tom"]), token(" slept")], 1);
   assert.deepEqual(found.map(({ text }) => text), ["Ada", " slept"]);
@@ -60,7 +60,7 @@ test("tokens that are of the text before it alone are left out", () => {
   assert.ok(!node.healed);
 });
 
-test("the word at the cursor has the one space before it", () => {
+test("the word at the cursor includes a single space before it", () => {
   const value = "The old lamp, and\n\nTom’s light";
   const at = (first, last = first) => {
     const word = wordAt({ value, selection: [first, last] });

@@ -17,23 +17,23 @@ const tree = new Tree([
 ]);
 const found = (query, drafts = []) => searchTree(tree, drafts, query).map(({ id, kind }) => `${id} ${kind}`);
 
-test("what was kept, what wasn't, what was discarded, what stands behind a place and drafts are found", () => {
+test("kept, other and discarded text, text after a place, and drafts are found", () => {
   assert.deepEqual(found("lamp", [["c", "A lamplight"]]), ["c draft", "d discarded", "b kept", "a typed"]);
   assert.deepEqual(found("FIRE"), ["c not kept"]);
   assert.deepEqual([found(" "), found("nothing"), found("(again).")], [[], [], ["d discarded"]]);
 });
 
-test("also what begins before a node, with any space in it", () => {
+test("matches may start before a node and contain any space", () => {
   assert.deepEqual(found("lit the lamp"), ["b kept"]);
   assert.deepEqual(found("well until"), ["f not kept"]);
   assert.deepEqual(found("Ada"), ["a typed"], "and it isn't found again in what goes on from there");
 });
 
-test("it is shown with what stands around it", () => {
+test("a result has the text around it", () => {
   assert.deepEqual(searchTree(tree, [], "fire"), [{ id: "c", kind: "not kept", before: "Ada lit a ", match: "fire", after: "." }]);
 });
 
-test("what a server has found is marked where the words are, if it wrote them so", () => {
+test("a server's result is marked if the words are spelled the same", () => {
   const snippet = " ... lit the\nLamp, and slept";
   assert.deepEqual(markMatch(snippet, "the lamp, AND"), { before: " ... lit ", match: "the\nLamp, and", after: " slept" });
   assert.deepEqual(markMatch("die Straße nach Süden", "suden"), { before: "die Straße nach Süden", match: "", after: "" });

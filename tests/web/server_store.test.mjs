@@ -37,7 +37,7 @@ async function open() {
   return { store, node: nodes[0], pauses, again: () => pauses.shift()() };
 }
 
-test("a mark that the server doesn't get is said, isn't forgotten, and is sent again", async () => {
+test("a mark that the server didn't get is reported, stored and sent again", async () => {
   const { store, node, again } = await open();
   server.isDown = true;
   node.kept = true;
@@ -50,7 +50,7 @@ test("a mark that the server doesn't get is said, isn't forgotten, and is sent a
   assert.deepEqual(pages.page.unsent, {});
 });
 
-test("it is there after a reload, and goes to the server then", async () => {
+test("it survives a reload, and is sent then", async () => {
   const { store, node } = await open();
   server.isDown = true;
   node.discarded = true;
@@ -62,7 +62,7 @@ test("it is there after a reload, and goes to the server then", async () => {
   assert.equal(server.node.kept, false);
 });
 
-test("a text ends where the page has ended it, also while the server doesn't know that", async () => {
+test("a cut text stays cut while the server doesn't know it", async () => {
   const { store, node } = await open();
   server.isDown = true;
   node.endsAt = 2;
@@ -72,7 +72,7 @@ test("a text ends where the page has ended it, also while the server doesn't kno
   assert.deepEqual([nodes[0].endsAt, nodes[0].pieces], [2, [{ text: "On", ids: null }]]);
 });
 
-test("what is taken back before the server knew of it is never sent", async () => {
+test("a change that is undone before it was sent is never sent", async () => {
   const { store, node, again } = await open();
   server.isDown = true;
   node.kept = true;
@@ -85,7 +85,7 @@ test("what is taken back before the server knew of it is never sent", async () =
   assert.equal(store.unsent.size, 0);
 });
 
-test("marks arrive in the order in which they were made", async () => {
+test("marks arrive in order", async () => {
   const { store, node } = await open();
   const marks = [true, false, true, false].map((kept) => {
     node.kept = kept;
@@ -97,7 +97,7 @@ test("marks arrive in the order in which they were made", async () => {
 
 const MEMORY = { memory: "Ada is ninety.", note: "", depth: 3, lore: [] };
 
-test("what stands beside the story is sent once, after what was typed; and what another device writes later is shown", async (t) => {
+test("the background is sent once after typing, and another device's later changes are shown", async (t) => {
   t.mock.timers.enable({ apis: ["setTimeout"] });
   const { store } = await open();
   for (const memory of ["Ada", MEMORY.memory]) await store.save([], { beside: { ...MEMORY, memory } }, []);
@@ -115,7 +115,7 @@ test("what stands beside the story is sent once, after what was typed; and what 
   assert.deepEqual(heard, ["She limps."]);
 });
 
-test("what the server didn't get beside the story isn't written over by what it has, and is sent when the page is opened again", async (t) => {
+test("an unsent background isn't overwritten, and is sent when the page is opened again", async (t) => {
   t.mock.timers.enable({ apis: ["setTimeout"] });
   const { store } = await open();
   server.isDown = true;
@@ -133,7 +133,7 @@ test("what the server didn't get beside the story isn't written over by what it 
   assert.equal((await open()).store.page.beside.memory, "of another device");
 });
 
-test("other stories are searched by the server, part by part, and the drafts that are here", async () => {
+test("the server searches other stories part by part, and the page searches drafts", async () => {
   const asked = [];
   const found = (story, node, snippet) => ({ request: null, index: null, story, node, created: 1, snippet });
   server.search = (query) => {

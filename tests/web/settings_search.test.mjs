@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { hasWords, wordsOf } from "../../srb/web/settings/search.js";
 
-test("a setting is found by all words of what is looked for, in any order", () => {
+test("a setting must match all words of a search, in any order", () => {
   assert.ok(hasWords("DRY multiplier dry_multiplier: phrases", wordsOf(" dry  MULTI")));
   assert.ok(!hasWords("DRY multiplier", wordsOf("dry never")));
   assert.ok(hasWords("anything", wordsOf("")));

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.web
 TEXT = "# One\n\nThe lamp burned.\n\n# Two\n\nShe slept"
 
 
-def test_words_are_counted_and_chapters_are_gone_to(story: Story) -> None:
+def test_words_are_counted_and_chapters_are_listed(story: Story) -> None:
     words, box, chapters = story.find("#words"), story.find("#story"), story.find("#chapters button")
     story.set(n=1, max_tokens=12, seed=1)
     box.click()
@@ -55,7 +55,7 @@ def test_words_are_counted_and_chapters_are_gone_to(story: Story) -> None:
     expect(chapters).to_have_count(0)
 
 
-def test_letters_and_lines_are_as_one_likes_and_focus_leaves_only_the_text(story: Story) -> None:
+def test_text_size_line_width_and_focus(story: Story) -> None:
     box, keyboard = story.find("#story"), story.page.keyboard
     story.set(n=1, max_tokens=4)
     box.click()
@@ -90,7 +90,7 @@ def test_letters_and_lines_are_as_one_likes_and_focus_leaves_only_the_text(story
     assert story.text == TEXT + " well"
 
 
-def test_the_buttons_below_the_text_are_in_one_row_where_the_window_has_room(story: Story) -> None:
+def test_the_buttons_below_the_text_are_in_one_row_if_there_is_room(story: Story) -> None:
     places = (
         "(bar) => [...bar.children].map((each) => each.getBoundingClientRect()).map(({ top, right }) => [top, right])"
     )

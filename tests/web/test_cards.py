@@ -37,7 +37,7 @@ def test_mixed_is_one_request_with_a_style_for_each_alternative(story: Story) ->
         expect(story.find("#style")).to_have_value("Default")
 
 
-def test_a_style_of_ones_own_is_kept_for_all_stories_until_it_is_forgotten(story: Story) -> None:
+def test_an_own_style_is_stored_for_all_stories_until_it_is_deleted(story: Story) -> None:
     names = ["Wild", "Slow", "Slower"]
     asked = []
 
@@ -79,7 +79,7 @@ def is_generation(request: Request) -> bool:
     return request.url.endswith("/v1/completions") and '"branches"' in (request.post_data or "")
 
 
-def test_more_like_one_begin_as_it_does_and_are_drawn_as_it_was(story: Story) -> None:
+def test_more_like_this_has_the_same_beginning_and_settings(story: Story) -> None:
     story.set(n=2, max_tokens=12, temperature=0.7)
     story.generate(PROMPT, cards=2)
     like = story.said(story.cards.last)
@@ -117,7 +117,7 @@ def test_more_like_one_begin_as_it_does_and_are_drawn_as_it_was(story: Story) ->
     expect(story.cards.first.locator(".stem-text")).to_have_text(begun)
 
 
-def test_more_like_one_is_there_on_another_device_too(
+def test_more_like_this_is_shared_with_other_devices(
     blank: Story, other: Story, start_scripted: Callable[..., Scripted], tmp_path: Path
 ) -> None:
     story, server = blank, start_scripted(tmp_path / "stories.db")
@@ -154,7 +154,7 @@ def test_more_like_one_is_there_on_another_device_too(
     expect(other.find("#story")).to_have_value(kept)
 
 
-def test_shades_and_probabilities_come_on_demand(story: Story) -> None:
+def test_probabilities_are_shown_on_demand(story: Story) -> None:
     story.set(n=1, max_tokens=12, seed=1)
     story.generate(PROMPT, cards=1)
     chance = story.find("#token-preview li span").first

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.web
 TEXT = "Ada lit the lamp. The sea was calm."
 
 
-def test_an_editor_is_asked_beside_the_text_and_what_is_taken_is_one_step(story: Story, server: Scripted) -> None:
+def test_an_editor_is_asked_and_an_insertion_is_one_step(story: Story, server: Scripted) -> None:
     keyboard, box, talk = story.page.keyboard, story.find("#story"), story.find("#talk")
     answers, said = talk.locator(".answer"), talk.locator("textarea")
     box.fill(TEXT)
@@ -92,7 +92,7 @@ def test_an_editor_is_asked_beside_the_text_and_what_is_taken_is_one_step(story:
     expect(answers).to_have_count(0)
 
 
-def test_of_what_is_longer_than_the_context_the_end_is_sent_behind_the_memory(blank: Story, server: Scripted) -> None:
+def test_the_end_of_a_long_text_is_sent_after_the_memory(blank: Story, server: Scripted) -> None:
     blank.page.route("**/health", lambda route: route.fulfill(json={"model": "small", "n_ctx": 960}))
     blank.open(server.url)
     blank.set(n=2, max_tokens=5)

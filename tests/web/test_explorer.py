@@ -21,7 +21,7 @@ def chosen(story: Story) -> str:
     return story.find("#explorer .chosen").text_content() or ""
 
 
-def test_it_is_walked_with_the_keyboard_and_what_is_picked_goes_on(story: Story) -> None:
+def test_it_is_explored_with_the_keyboard_and_a_choice_continues(story: Story) -> None:
     story.set(n=1, max_tokens=4)
     explore(story)
     first = story.find(".explored [role=treeitem]").first
@@ -56,7 +56,7 @@ def test_it_is_walked_with_the_keyboard_and_what_is_picked_goes_on(story: Story)
     expect(story.find("#story")).to_have_value(PROMPT + text)
 
 
-def test_it_is_walked_by_hand_and_goes_on_to_where_the_model_hesitates(story: Story) -> None:
+def test_it_is_explored_by_touch_up_to_where_the_model_is_unsure(story: Story) -> None:
     explore(story)
     shorter = chosen(story)
     story.find("#explore-runs").check()
@@ -72,7 +72,7 @@ def test_it_is_walked_by_hand_and_goes_on_to_where_the_model_hesitates(story: St
     expect(story.find("#story")).to_have_value(PROMPT + text)
 
 
-def test_the_cursor_is_where_it_was_when_it_is_closed(story: Story) -> None:
+def test_closing_restores_the_cursor(story: Story) -> None:
     box = story.find("#story")
     box.fill(PROMPT)
     box.press("ArrowLeft")
@@ -83,7 +83,7 @@ def test_the_cursor_is_where_it_was_when_it_is_closed(story: Story) -> None:
     expect(box).to_have_value(f"{PROMPT[:-1]}!{PROMPT[-1]}")
 
 
-def test_closing_it_ends_the_request_and_changes_nothing(story: Story, server: Scripted) -> None:
+def test_closing_ends_the_request_and_changes_nothing(story: Story, server: Scripted) -> None:
     story.generate(PROMPT, cards=8)  # so that the text is read
     server.hold_after(3)
     story.find("#explore").click()

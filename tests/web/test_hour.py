@@ -253,7 +253,7 @@ EXACT = ("--reproducible",)
 """Else what goes on behind a text that is evaluated anew has other last bits, and sometimes another word."""
 
 
-def test_it_goes_on_when_the_server_is_killed_and_started_again(
+def test_it_continues_after_the_server_is_killed_and_restarted(
     blank: Story, start_server: Callable[..., Server]
 ) -> None:
     server = start_server(*EXACT)

@@ -42,7 +42,7 @@ def cursor(story: Story) -> int:
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_alternatives_come_at_the_cursor_and_what_is_behind_stays(
+def test_alternatives_are_inserted_at_the_cursor(
     start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path, is_shared: bool
 ) -> None:
     story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
@@ -172,7 +172,7 @@ def test_a_passage_is_rewritten_and_its_versions_are_compared(
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_a_bridge_leads_to_what_is_behind_and_the_best_one_is_first(
+def test_a_bridge_leads_to_the_text_after_it_and_the_best_is_first(
     start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path, is_shared: bool
 ) -> None:
     story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
@@ -210,7 +210,7 @@ def test_a_bridge_leads_to_what_is_behind_and_the_best_one_is_first(
     expect(story.find("#error")).to_contain_text("New openings only can't be combined with Bridge.")
 
 
-def test_who_wrote_what_is_tinted_and_lasts(story: Story) -> None:
+def test_tints_of_authorship_are_stored(story: Story) -> None:
     keyboard = story.page.keyboard
     story.set(n=1, max_tokens=12, seed=2)
     story.find("#story").click()
@@ -250,7 +250,7 @@ def test_who_wrote_what_is_tinted_and_lasts(story: Story) -> None:
     expect(story.find("#tints")).not_to_be_checked()
 
 
-def test_another_word_is_chosen_in_the_text(blank: Story, server: Scripted) -> None:
+def test_other_words_replace_a_word_of_the_text(blank: Story, server: Scripted) -> None:
     """The word may be anybody's; the text as it was stays where it is. With the keyboard alone, and with a finger."""
     story, box, keyboard = blank, blank.find("#story"), blank.page.keyboard
     begin(story, server, n=2, max_tokens=8, seed=1)

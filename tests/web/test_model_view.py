@@ -25,7 +25,7 @@ def shown(story: Story) -> list[str]:
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_what_the_panel_shows_is_sent_and_the_story_has_none_of_it(
+def test_the_background_is_sent_but_not_part_of_the_story(
     start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path, is_shared: bool
 ) -> None:
     story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
@@ -84,9 +84,7 @@ def test_what_the_panel_shows_is_sent_and_the_story_has_none_of_it(
     expect(story.find(".entry summary")).to_have_text("Her leg")
 
 
-def test_what_has_no_room_is_left_out_at_a_paragraph_and_the_panel_says_how_much(
-    blank: Story, server: Scripted
-) -> None:
+def test_text_that_does_not_fit_is_dropped_at_a_paragraph(blank: Story, server: Scripted) -> None:
     story = blank
     story.page.route("**/health", lambda route: route.fulfill(json={"model": "small", "n_ctx": 800}))
     story.open(server.url)

@@ -11,7 +11,7 @@ from web.conftest import Story
 pytestmark = pytest.mark.web
 
 
-def test_all_that_was_written_is_found_and_a_bookmark_has_a_name(
+def test_the_search_finds_everything_and_bookmarks_have_names(
     start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path
 ) -> None:
     story, server = blank, start_scripted(tmp_path / "stories.db")
@@ -60,7 +60,7 @@ def test_all_that_was_written_is_found_and_a_bookmark_has_a_name(
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_a_place_in_another_story_is_found_and_gone_to(
+def test_a_place_in_another_story_is_found_and_opened(
     start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path, is_shared: bool
 ) -> None:
     story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)

@@ -42,7 +42,7 @@ def changed(story: Story) -> dict[str, str]:
     return {group: count for group, count in found if count}
 
 
-def test_what_comes_next_is_already_there(story: Story) -> None:
+def test_prefetched_alternatives_appear_at_once(story: Story) -> None:
     story.set(n=1, max_tokens=2, ahead=2)
     story.find("#story").fill(PROMPT)
     assert sent(story) == {}, "the text is evaluated first"
@@ -51,7 +51,7 @@ def test_what_comes_next_is_already_there(story: Story) -> None:
     assert sent(story) == {"diversity": 1}
 
 
-def test_they_are_set_with_the_keyboard_on_a_phones_width_and_kept(story: Story) -> None:
+def test_they_are_set_with_the_keyboard_on_a_narrow_screen(story: Story) -> None:
     story.page.set_viewport_size({"width": 390, "height": 844})
     story.set(n=1, max_tokens=2)
     story.find("#story").fill(PROMPT)
@@ -96,7 +96,7 @@ def test_they_are_set_with_the_keyboard_on_a_phones_width_and_kept(story: Story)
 
 
 @pytest.mark.parametrize("window", [DESK, SMALL], ids=["desk", "phone"])
-def test_it_opens_with_what_a_writer_changes(story: Story, window: ViewportSize) -> None:
+def test_it_opens_with_the_most_used_settings(story: Story, window: ViewportSize) -> None:
     story.page.set_viewport_size(window)
     story.find("#open-options").click()
     controls = story.find("#options :is(a, button, input, select, textarea, summary):visible")
@@ -120,7 +120,7 @@ def test_it_opens_with_what_a_writer_changes(story: Story, window: ViewportSize)
         story.picture(f"settings-{window['width']}-{scheme}", axe=True)
 
 
-def test_what_an_earlier_page_has_kept_applies_and_is_shown_as_changed(story: Story, server: Scripted) -> None:
+def test_settings_of_an_older_page_apply_and_count_as_changed(story: Story, server: Scripted) -> None:
     """It had other groups and titles, and settings that are gone."""
     kept: dict[str, object] = {
         "max_tokens": "4",
@@ -156,7 +156,7 @@ def test_what_an_earlier_page_has_kept_applies_and_is_shown_as_changed(story: St
         expect(story.find("#setting-top_k")).to_have_value("")
 
 
-def test_the_memory_is_in_the_settings_too(story: Story) -> None:
+def test_the_memory_is_also_in_the_settings(story: Story) -> None:
     story.set(n=1, max_tokens=2)
     story.find("#story").fill(PROMPT)
     with story.panel("options"):
@@ -170,7 +170,7 @@ def test_the_memory_is_in_the_settings_too(story: Story) -> None:
     expect(story.find("#setting-memory")).to_have_value("Ada limps.")
 
 
-def test_a_setting_is_found_whichever_group_has_it(story: Story) -> None:
+def test_the_search_finds_settings_in_all_groups(story: Story) -> None:
     with story.panel("options"):
         find, rows = story.find("#find-setting"), story.find("#options .setting:visible")
         find.fill("DRY multi")  # what the API calls it
@@ -191,7 +191,7 @@ def test_a_setting_is_found_whichever_group_has_it(story: Story) -> None:
     expect(find).to_have_value("")
 
 
-def test_a_style_sets_what_belongs_together_and_reset_takes_all_back(story: Story) -> None:
+def test_a_style_sets_several_settings_and_reset_restores_them(story: Story) -> None:
     story.set(max_tokens=7)
     with story.panel("options"):
         story.reach("#style").select_option("Wild")
@@ -214,7 +214,7 @@ def test_a_style_sets_what_belongs_together_and_reset_takes_all_back(story: Stor
         expect(story.find(f"#setting-{name}")).to_have_value("")
 
 
-def test_an_alternative_goes_on_by_another_sentence(story: Story) -> None:
+def test_an_alternative_continues_by_another_sentence(story: Story) -> None:
     story.set(n=1, max_tokens=1, seed=1)
     with story.panel("options"):
         story.find("#length-unit").select_option("sentences")

@@ -34,7 +34,7 @@ def begin(story: Story, server: Scripted) -> None:
     expect(story.find("#title")).to_have_text("(no title)")
 
 
-def test_it_grows_when_the_tab_is_closed_and_is_seen_on_another_device(
+def test_a_request_continues_without_the_tab_and_on_another_device(
     blank: Story, other: Story, server: Scripted
 ) -> None:
     begin(blank, server)
@@ -67,7 +67,7 @@ def test_it_grows_when_the_tab_is_closed_and_is_seen_on_another_device(
     expect(other.find("#title")).to_have_text(PROMPT[:43])
 
 
-def test_what_two_devices_write_at_the_same_time_is_there_on_both(blank: Story, other: Story, server: Scripted) -> None:
+def test_two_devices_write_at_the_same_time(blank: Story, other: Story, server: Scripted) -> None:
     begin(blank, server)
     other.open(blank.page.url)
     for story in (blank, other):
@@ -99,7 +99,7 @@ def test_what_two_devices_write_at_the_same_time_is_there_on_both(blank: Story, 
     assert blank.accessibility_faults() == []
 
 
-def test_lengths_end_at_boundaries_there_too(blank: Story, other: Story, server: Scripted) -> None:
+def test_lengths_end_at_boundaries_on_the_server(blank: Story, other: Story, server: Scripted) -> None:
     begin(blank, server)
     other.open(blank.page.url)
     blank.set(n=3, max_tokens=1, seed=1)
@@ -180,7 +180,7 @@ def test_a_story_moves_from_the_browser_to_the_server(blank: Story, server: Scri
     expect(blank.find("#story-list")).not_to_contain_text("A keeper")
 
 
-def test_memory_note_and_lore_are_on_another_device_too(
+def test_memory_note_and_lore_are_shared_with_other_devices(
     blank: Story, other: Story, server: Scripted, tmp_path: Path
 ) -> None:
     (tmp_path / "lore.json").write_text(json.dumps([{"key": ["Ada"], "content": "Ada limps.", "comment": "Her leg"}]))
@@ -199,7 +199,7 @@ def test_memory_note_and_lore_are_on_another_device_too(
     expect(blank.find("#memory")).to_have_value("Ada is ninety.")
 
 
-def test_two_quick_presses_store_what_was_typed_once(blank: Story, server: Scripted) -> None:
+def test_two_quick_presses_store_typed_text_once(blank: Story, server: Scripted) -> None:
     begin(blank, server)
     blank.set(n=2, max_tokens=6)
     blank.find("#story").fill("Once upon a")
@@ -223,9 +223,7 @@ def test_two_quick_presses_store_what_was_typed_once(blank: Story, server: Scrip
     assert [node["text"] for node in story["nodes"] if node["author"] == "person"] == ["Once upon a"]
 
 
-def test_alternatives_that_the_story_tells_of_before_the_request_is_answered_are_in_sight(
-    blank: Story, server: Scripted
-) -> None:
+def test_alternatives_reported_before_the_response_are_shown(blank: Story, server: Scripted) -> None:
     blank.page.route("**/v1/completions", lambda route: route.fulfill(response=route.fetch()))
     begin(blank, server)
     blank.set(n=2, max_tokens=12)
@@ -239,9 +237,7 @@ def test_alternatives_that_the_story_tells_of_before_the_request_is_answered_are
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_what_has_ended_before_the_page_hears_of_it_can_be_forked_at_a_word(
-    blank: Story, server: Scripted, is_gone: bool
-) -> None:
+def test_an_alternative_that_ended_unseen_can_be_forked(blank: Story, server: Scripted, is_gone: bool) -> None:
     """As what was drawn ahead, or on a busy machine: the story tells the whole text, and not its tokens.
 
     is_gone: whether the server has forgotten the request. Then the page has the text alone.
@@ -282,7 +278,7 @@ def test_what_has_ended_before_the_page_hears_of_it_can_be_forked_at_a_word(
     assert [blank.said(card) for card in blank.cards.all()] == texts
 
 
-def test_words_can_be_looked_at_after_a_reload(blank: Story, server: Scripted) -> None:
+def test_probabilities_are_requested_after_a_reload(blank: Story, server: Scripted) -> None:
     """The story has the texts alone, so what else could have been there is asked for anew."""
     begin(blank, server)
     blank.set(n=2, max_tokens=12)

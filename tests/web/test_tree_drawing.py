@@ -36,7 +36,7 @@ def open_tree(story: Story, server: Scripted, nodes: list[dict[str, Any]]) -> No
     story.find("#open-stories").click()
 
 
-def test_the_tree_is_drawn_and_walked(start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path) -> None:
+def test_the_tree_is_drawn_and_explored(start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path) -> None:
     server = start_scripted(tmp_path / "stories.db")
     open_tree(blank, server, TALE)
     blank.set(n=3, max_tokens=12)

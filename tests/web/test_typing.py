@@ -66,7 +66,7 @@ def begin(story: Story, server: Scripted) -> None:
     story.find("#story").click()
 
 
-def test_what_differs_from_what_was_drawn_is_the_writers(start_scripted: Start, blank: Story, tmp_path: Path) -> None:
+def test_text_that_differs_from_the_tree_is_the_writers(start_scripted: Start, blank: Story, tmp_path: Path) -> None:
     story, server = blank, start_scripted()
     begin(story, server)
     keyboard, box, path = story.page.keyboard, story.find("#story"), story.find("#path button")
@@ -185,7 +185,7 @@ def test_what_differs_from_what_was_drawn_is_the_writers(start_scripted: Start, 
     expect(story.find("#tree [role=treeitem]")).to_have_count(3)
 
 
-def test_what_cannot_be_kept_is_said_and_tried_again(start_scripted: Start, blank: Story) -> None:
+def test_a_failed_save_is_reported_and_tried_again(start_scripted: Start, blank: Story) -> None:
     story, server = blank, start_scripted()
     begin(story, server)
     story.page.evaluate(
@@ -204,7 +204,7 @@ def test_what_cannot_be_kept_is_said_and_tried_again(start_scripted: Start, blan
     expect(story.find("#story")).to_have_value("Once")
 
 
-def test_what_was_typed_moves_to_the_server_with_its_story(start_scripted: Start, blank: Story, tmp_path: Path) -> None:
+def test_drafts_move_to_the_server_with_their_story(start_scripted: Start, blank: Story, tmp_path: Path) -> None:
     story, server = blank, start_scripted(tmp_path / "stories.db", api_keys=(b"sk-1",))
     keyboard = story.page.keyboard
     story.page.route("**/health", lambda route: route.fulfill(json={"model": "fake", "n_ctx": 8192}))
@@ -261,9 +261,7 @@ KEYS = 1000
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_no_key_is_lost_whatever_else_is_done(
-    start_scripted: Start, blank: Story, tmp_path: Path, is_shared: bool
-) -> None:
+def test_no_key_is_lost(start_scripted: Start, blank: Story, tmp_path: Path, is_shared: bool) -> None:
     story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
     story.page.add_init_script("addEventListener('mousedown', (event) => { window.hit = event.target; }, true)")
     begin(story, server)

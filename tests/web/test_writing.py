@@ -26,7 +26,7 @@ def evaluated(server: Scripted) -> int:
     return count
 
 
-def test_eight_alternatives_are_in_sight_and_one_is_stopped(story: Story, server: Scripted) -> None:
+def test_eight_alternatives_are_shown_and_one_is_stopped(story: Story, server: Scripted) -> None:
     story.set(max_tokens=900)
     server.hold_after(60)
     openings = story.find("#openings")
@@ -83,7 +83,7 @@ def test_an_alternative_is_continued_without_evaluating_it_again(story: Story, s
     assert len(story.said(first)) > len(before[1])
 
 
-def test_what_ended_it_is_no_part_of_what_goes_on(blank: Story, start_scripted: Callable[..., Scripted]) -> None:
+def test_a_stop_string_is_not_part_of_the_continuation(blank: Story, start_scripted: Callable[..., Scripted]) -> None:
     story = blank
     story.open(start_scripted(script=says(b" Yes.", b" Yes. No.", prompt=len(PROMPT))).url)
     # Where ". N" would end it, the full stop waits for what comes next, and comes with the end.
@@ -100,7 +100,7 @@ def test_what_ended_it_is_no_part_of_what_goes_on(blank: Story, start_scripted: 
         story.press(story.cards.first, "Discard")
 
 
-def test_another_token_begins_new_alternatives_there(story: Story, server: Scripted) -> None:
+def test_choosing_another_token_forks_the_alternative(story: Story, server: Scripted) -> None:
     story.set(n=2, max_tokens=12, seed=1)
     story.generate(PROMPT, cards=2)
     story.find("#shades").evaluate("(each) => each.click()")
@@ -122,7 +122,7 @@ def test_another_token_begins_new_alternatives_there(story: Story, server: Scrip
     assert evaluated(server) - before <= 2
 
 
-def test_the_story_grows_and_is_there_after_a_reload(story: Story) -> None:
+def test_the_story_survives_a_reload(story: Story) -> None:
     story.set(n=2, max_tokens=10)
     story.generate(PROMPT, cards=2)
     kept = story.said(story.cards.nth(1))
@@ -184,7 +184,7 @@ def test_the_tree_is_exported_and_imported(story: Story, tmp_path: Path, server:
     assert all("seed" in node for node in file["nodes"][1:])
 
 
-def test_nothing_that_was_seen_comes_again(story: Story) -> None:
+def test_new_openings_only(story: Story) -> None:
     story.set(n=3, max_tokens=24, temperature=0)
     story.generate(PROMPT, cards=3)
     seen = [story.said(card) for card in story.cards.all()]
@@ -220,7 +220,7 @@ def test_two_texts_are_compared(story: Story) -> None:
     expect(story.find("#compare-prompts textarea")).to_have_value(PROMPT + " always")
 
 
-def test_errors_are_in_words(story: Story) -> None:
+def test_errors_are_shown(story: Story) -> None:
     story.find("#generate").click()
     expect(story.find("#error")).to_contain_text("Write how the story begins.")
     story.set(n=99)
@@ -244,7 +244,7 @@ def test_errors_are_in_words(story: Story) -> None:
     expect(story.find("#error")).to_be_hidden()
 
 
-def test_what_is_being_written_goes_on_over_a_reload(story: Story, server: Scripted) -> None:
+def test_running_alternatives_continue_after_a_reload(story: Story, server: Scripted) -> None:
     story.set(n=2, max_tokens=50, seed=5)
     server.hold_after(30)
     story.generate(PROMPT, cards=2, wait=False)
@@ -294,7 +294,9 @@ def test_a_lost_connection_loses_nothing(story: Story, server: Scripted) -> None
     story.excuse("ERR_FAILED")
 
 
-def test_what_a_server_has_lost_keeps_what_has_arrived(blank: Story, start_scripted: Callable[..., Scripted]) -> None:
+def test_text_that_arrived_stays_if_the_server_lost_the_request(
+    blank: Story, start_scripted: Callable[..., Scripted]
+) -> None:
     server = start_scripted()
     blank.open(server.url)
     blank.set(n=2, max_tokens=1000)
@@ -315,7 +317,7 @@ def test_what_a_server_has_lost_keeps_what_has_arrived(blank: Story, start_scrip
     blank.excuse("ERR_")
 
 
-def test_a_long_text_shows_how_far_it_is_read_and_can_be_stopped(story: Story, server: Scripted) -> None:
+def test_reading_a_long_text_shows_progress_and_can_be_stopped(story: Story, server: Scripted) -> None:
     story.set(n=1, max_tokens=5)
     story.find("#story").fill("".join(f"Night {k}: the lamp burned. " for k in range(200)))
     server.hold_after(20)
@@ -331,7 +333,7 @@ def test_a_long_text_shows_how_far_it_is_read_and_can_be_stopped(story: Story, s
     story.generate(PROMPT, cards=1)
 
 
-def test_every_state_can_be_read_by_all_and_fits(story: Story) -> None:
+def test_every_state_is_accessible_and_fits(story: Story) -> None:
     """Goes once through the states that no other test looks at."""
     story.pictures("first-visit")
     story.set(n=8, max_tokens=60)

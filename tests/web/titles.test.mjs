@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { nodeTitle, shorten } from "../../srb/web/story/titles.js";
 
-test("a text is called by its first whole words, and a heading without its sign", () => {
+test("a title has the first whole words, and a heading without its sign", () => {
   assert.equal(shorten("  The boat\ncame in. ", 40), "The boat came in.");
   assert.equal(shorten("# The boat\n\nIt came in late.", 20), "The boat It came in…");
   assert.equal(shorten("It rained all day", 9), "It rained…");

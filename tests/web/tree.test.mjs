@@ -27,7 +27,7 @@ beforeEach(() => {
   said = tree.add({ parent: typed, pieces: [piece(" a", 3), piece(" time", 4)], order: 1, batch: 5 }).id;
 });
 
-test("a story is called by its first heading, or else by its first words", () => {
+test("a story is named by its first heading or words", () => {
   const called = (text) => suggestTitle({ pieces: [piece(text)] });
   assert.equal(called("\n# The lamp\n\nAda carried the oil."), "The lamp");
   assert.equal(called("Ada\ncarried the oil."), "Ada carried the oil.");
@@ -39,7 +39,7 @@ test("a path of known ids is sent as ids", () => {
   assert.deepEqual(tree.prompt(said), [1, 2, 3, 4]);
 });
 
-test("the first token of a healed node takes the place of the one before", () => {
+test("the first token of a healed node replaces the one before", () => {
   tree.nodes.get(said).healed = true;
   const fork = tree.add(tree.forked(said, 0, { id: 9, text: " sea", p: 0.4 })).id;
   const empty = tree.add({ parent: typed, healed: true }).id;
@@ -56,7 +56,7 @@ test("a path with unknown ids is sent as text", () => {
   assert.equal(tree.prompt(ROOT), "");
 });
 
-test("ids of a whole text stand for all of it", () => {
+test("ids of a whole text include the text before", () => {
   tree.go(said);
   const more = write(tree, "Once upon a time there");
   assert.equal(tree.prompt(more), "Once upon a time there");
@@ -64,7 +64,7 @@ test("ids of a whole text stand for all of it", () => {
   assert.deepEqual(tree.prompt(more), [11, 12, 13]);
 });
 
-test("an edit hangs below what it left", () => {
+test("an edit branches after the unchanged part", () => {
   tree.go(said);
   const changed = write(tree, "Once upon the sea");
   tree.go(changed);
@@ -76,7 +76,7 @@ test("an edit hangs below what it left", () => {
   assert.equal(write(tree, "Once upon"), typed);
 });
 
-test("a conversation that an older page has in the tree is read as a text, without what a template wrote", () => {
+test("an older page's conversation is read as text, without its template", () => {
   const asked = (id, parent, label) => ({ id, parent, typed: true, label, whole: true, pieces: [piece(`<user>${label}<model>`, 1)] });
   const nodes = [
     { id: "w", parent: "a", typed: true, whole: true, pieces: [piece(" of light", 1, 7, 8)] },
@@ -94,14 +94,14 @@ test("a conversation that an older page has in the tree is read as a text, witho
   assert.deepEqual(withoutQuestions(drafts), { drafts: [["a", "A keeper,"]], question: "And?\n\nHow?" });
 });
 
-test("another word goes on from its token, if that begins where the text before it ends", () => {
+test("another word continues from its token, if that starts where the text before ends", () => {
   const choice = { id: 9, text: " sea", p: 0.4 };
   const [whole, part] = [false, true].map((isPart) => tree.add(tree.chosen(said, choice, isPart)).id);
   assert.deepEqual(tree.prompt(whole), [...tree.prompt(said), 9]);
   assert.equal(tree.prompt(part), `${tree.text(said)} sea`);
 });
 
-test("a fork begins as the other does", () => {
+test("a fork has the same beginning", () => {
   const fork = tree.add(tree.forked(said, 1, { id: 9, text: " \ufffd", p: 0.4 })).id;
   assert.equal(tree.text(fork), "Once upon a ");
   assert.deepEqual(tree.prompt(fork), [1, 2, 3, 9]);
@@ -114,7 +114,7 @@ test("the newest batch comes first in its own order", () => {
   assert.deepEqual(tree.children(typed).map((node) => node.label ?? "said"), ["7.0", "7.1", "5.0", "said"]);
 });
 
-test("a place in the middle has what stands behind, and keeping puts it behind what was generated", () => {
+test("a place in the middle has the text after it, which follows what is kept", () => {
   const own = tree.written("Once", { behind: " upon", marks: "wwwwmmmmm" });
   assert.deepEqual(own, { parent: ROOT, pieces: [{ text: "Once", ids: null }], typed: true, behind: " upon", marks: "w4m5" });
   const place = tree.add(own).id;
@@ -130,7 +130,7 @@ test("a place in the middle has what stands behind, and keeping puts it behind w
   assert.deepEqual([whole.parent, tree.text(whole.id), tree.after(whole.id)], [kept, "Once more upon", ""], "an edit behind it keeps it");
 });
 
-test("a passage is replaced by what was generated in its place, and that isn't a text of tokens", () => {
+test("a version replaces its passage, and is sent as text", () => {
   const place = tree.add(tree.written("Once upon", { passage: " a time", behind: " it was" })).id;
   const kept = tree.add({ parent: place, pieces: [piece(" an hour", 7, 8)] }).id;
   assert.deepEqual([tree.after(place), tree.after(kept), tree.prompt(kept)], [" a time it was", " it was", "Once upon an hour"]);
@@ -139,7 +139,7 @@ test("a passage is replaced by what was generated in its place, and that isn't a
   assert.equal(tree.written("Once upon", { behind: " a time it was" }).id, undefined, "what comes before the passage doesn't");
 });
 
-test("the space that the cursor stood behind comes between what was generated and what is behind", () => {
+test("the space before the cursor is repeated after generated text", () => {
   const place = tree.add(tree.written("It rained. ", { behind: "He left." })).id;
   const below = (text) => tree.after(tree.add({ parent: place, pieces: [piece(text, 7)] }).id);
   assert.deepEqual([place, ...["She stayed.", "She stayed. ", ""]].map((each, k) => (k ? below(each) : tree.after(each))), [
@@ -147,7 +147,7 @@ test("the space that the cursor stood behind comes between what was generated an
   ]);
 });
 
-test("the way to where the story is is drawn straight", () => {
+test("the path to the current place is straight", () => {
   const add = (parent, id) => tree.add({ id, parent, kept: true, batch: Number(id) }).id;
   for (const [parent, id] of [[said, "7"], [said, "8"], ["7", "9"], [ROOT, "6"]]) add(parent, id);
   tree.go("7");
@@ -163,7 +163,7 @@ test("the way to where the story is is drawn straight", () => {
   ]);
 });
 
-test("a look at a node costs its children and not the tree", () => {
+test("looking at a node costs its children and not the tree", () => {
   let reads = 0;
   const nodes = Array.from({ length: 1000 }, (_, k) => ({
     id: `n${k}`,
@@ -181,7 +181,7 @@ test("a look at a node costs its children and not the tree", () => {
   assert(reads < 10, `${reads} reads`);
 });
 
-test("a stem has the tokens of a beginning, and what goes on from it is an alternative of the place before", () => {
+test("a stem has the tokens of a beginning, and continuations are alternatives of its parent", () => {
   const tree = new Tree();
   const place = tree.add({ parent: ROOT, pieces: [{ text: "Once", ids: [1] }], typed: true, whole: true, behind: " The end." }).id;
   const pieces = [" It", " rained", ".", "\n\n", "Nobody"].map((text, k) => ({ text, ids: [k + 2] }));

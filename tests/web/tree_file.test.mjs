@@ -25,7 +25,7 @@ const nodes = () => [
 const file = (fields = {}) => ({ format: "srb-tree", version: 2, nodes: [], ...fields });
 const through = (data) => importTree(JSON.parse(JSON.stringify(data)));
 
-test("what was exported is imported, with what wasn't generated from yet", () => {
+test("an exported story is imported, with its drafts", () => {
   const tree = new Tree(nodes(), "b");
   const drafts = [[ROOT, "Once, "], ["b", "Once upon a time there"], ["ask b", "Who?"]];
   const data = exportTree(tree, drafts, { model: "a model", title: "A tale", settings: { n: "2", seed: "" } });
@@ -73,7 +73,7 @@ for (const [data, message] of [
 ])
   test(`a file is refused: ${message}`, () => assert.throws(() => through(data), { name: "Error", message }));
 
-test("every field of every node is checked: a file with anything else in it is refused, or drawn like others", () => {
+test("every field of every node is checked", () => {
   const whole = exportTree(new Tree([...nodes(), ASKED], "b"), [["b", "x"]], { title: "A tale" });
   let refused = 0;
   const tried = [7, "x", "", null, true, [], [7], {}, 1e300, -1];
@@ -100,7 +100,7 @@ test("every field of every node is checked: a file with anything else in it is r
   assert(refused > 100, `${refused} were refused`);
 });
 
-test("what was kept before all of it was checked is mended", () => {
+test("nodes that were stored unchecked are repaired", () => {
   const [first, second] = nodes();
   const kept = [{ ...first, label: 7, story: "s" }, { ...second, parent: "gone", pieces: "x", batch: undefined }, ASKED];
   assert.deepEqual(repair(kept), kept.slice(0, 2));

@@ -26,7 +26,7 @@ function long(count, alternatives = 3) {
   return nodes;
 }
 
-test("the longest way is a straight line, and deeper nodes stand further to the right", () => {
+test("the longest branch is a straight line, and deeper nodes are further right", () => {
   const { at } = drawn([kept("a", ROOT), kept("b", "a"), kept("short", "a"), kept("c", "b"), kept("d", "c")]);
   assert.deepEqual(["b", "c", "d"].map((id) => at[id].y), [at.a.y, at.a.y, at.a.y]);
   assert.ok(at.short.y > at.a.y && at.short.x === at.b.x);
@@ -34,7 +34,7 @@ test("the longest way is a straight line, and deeper nodes stand further to the 
   assert.equal(at.short.parent, "a");
 });
 
-test("alternatives that nothing follows are small, right below the way, in their order; what was discarded isn't there", () => {
+test("alternatives without continuations are small, below the branch, in order, without discarded ones", () => {
   const nodes = [kept("a", ROOT), node("x", ROOT), node("y", ROOT), node("gone", ROOT, { discarded: true }), kept("other", ROOT)];
   const { at, places } = drawn(nodes);
   assert.deepEqual(places.map(({ id }) => id), [ROOT, "a", "x", "y", "other"]);
@@ -42,7 +42,7 @@ test("alternatives that nothing follows are small, right below the way, in their
   assert.ok(at.a.y < at.x.y && at.x.y < at.y.y && at.y.y < at.other.y);
 });
 
-test("nothing stands on another, and no line to a node goes through one", () => {
+test("nodes don't overlap, and lines don't cross nodes", () => {
   for (const nodes of [long(400), long(400, 0), long(300, 8)]) {
     const { places, at, width, height } = drawn(nodes);
     assert.equal(places.length, nodes.length + 1);
@@ -61,7 +61,7 @@ test("nothing stands on another, and no line to a node goes through one", () => 
   }
 });
 
-test("labels have room: all that must have one, and others where they cover none; the end of a way has one", () => {
+test("named nodes and ends of branches have labels, others have one if there is room", () => {
   const { places, at } = drawn(long(300, 0), (id) => id === "k3");
   const labelled = places.filter(({ room }) => room);
   for (const { y, x, room, id } of labelled)
@@ -72,13 +72,13 @@ test("labels have room: all that must have one, and others where they cover none
   assert.ok(few.every(({ room }) => room > 100), "where there is room, all have one");
 });
 
-test("a named alternative has a label, though nothing follows it", () => {
+test("a named alternative has a label without a continuation", () => {
   const nodes = [kept("a", ROOT), node("x", ROOT), node("star", ROOT)];
   const { at } = drawn(nodes, (id) => id === "star");
   assert.deepEqual([at.star.isSmall, at.star.room > 0, at.x.isSmall], [false, true, true]);
 });
 
-test("what has no room in a label is left out in whole words, also of signs that are wider", () => {
+test("labels are shortened by whole words, also in wider scripts", () => {
   assert.equal(fitText(" The\nlamp ", 150), "The lamp");
   assert.equal(fitText("The lighthouse keeper slept", 120), "The lighthouse…");
   assert.equal(fitText("Donaudampfschifffahrt", 50), "Donaud…");
@@ -86,7 +86,7 @@ test("what has no room in a label is left out in whole words, also of signs that
   assert.equal(fitText("", 60), "");
 });
 
-test("a story of two thousand nodes, and one of a thousand in a row, are laid out in a moment", () => {
+test("thousands of nodes are laid out quickly", () => {
   const row = Array.from({ length: 1000 }, (_, k) => kept(`r${k}`, k ? `r${k - 1}` : ROOT));
   for (const nodes of [long(2000), row]) {
     const tree = new Tree(nodes);

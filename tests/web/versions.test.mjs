@@ -7,7 +7,7 @@ import { changedRanges } from "../../srb/web/desk/versions.js";
 
 const others = (before, after) => changedRanges(before, after).map(([from, to]) => after.slice(from, to));
 
-test("words that both versions have in this order are the same", () => {
+test("words of the longest common subsequence are unchanged", () => {
   assert.deepEqual(others("He left the house.", "He left the old house at dawn."), ["old", "at dawn"]);
   assert.deepEqual(others("He left.", "He left."), []);
   assert.deepEqual(others("", "He left."), ["He left."]);
@@ -22,7 +22,7 @@ test("a passage is selected without the spaces around it", () => {
   assert(!selected({ value: "One. Two", selection: [4, 4] }));
 });
 
-test("the model sees the passage in its story, as much of it as there is room for", async () => {
+test("the model sees the passage in its story, as far as it fits", async () => {
   globalThis.sessionStorage = { getItem: () => null };
   globalThis.fetch = async (_path, { body }) => Response.json({ prompt: JSON.parse(body).messages[0].content });
   const context = { letters: () => 200, within: async (text, make) => ({ prompt: await make(`Memory. ${text}`) }) };

@@ -5,7 +5,7 @@ import { chapters } from "../../srb/web/desk/chapters.js";
 import { describeCount, updateDay, wordsAdded } from "../../srb/web/desk/word_count.js";
 import { words } from "../../srb/web/lib/length.js";
 
-test("a change grows a text by as many words as counting both says", () => {
+test("the words that a change adds equal the difference of two counts", () => {
   const letters = ["a", "é", "—", " ", "\n", "'", "1"];
   let seed = 7;
   const draw = (count) => (seed = (seed * 16807) % 2147483647) % count;
@@ -17,7 +17,7 @@ test("a change grows a text by as many words as counting both says", () => {
   }
 });
 
-test("a day begins with no words, and never has fewer", () => {
+test("a day starts at zero words, and never goes below", () => {
   const first = updateDay({}, "Monday", 12);
   assert.deepEqual(first, { date: "Monday", words: 12, goal: undefined });
   assert.equal(updateDay(first, "Monday", -20).words, 0);
@@ -26,7 +26,7 @@ test("a day begins with no words, and never has fewer", () => {
   assert.equal(describeCount(1200, { words: 30, goal: 500 }), `${(1200).toLocaleString()} words · 30 of 500 today`);
 });
 
-test("chapters begin with headings of the first level at the beginning of a line", () => {
+test("chapters start with first-level headings", () => {
   const text = "Before.\n# The boat\nIt came in.\n\n## Not one\n#nor this\n#  Night \n# \nShe slept";
   const found = chapters(text);
   assert.deepEqual(found.map(({ title, words }) => [title, words]), [["The boat", 7], ["Night", 2]]);
