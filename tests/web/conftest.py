@@ -54,7 +54,7 @@ WATCH = """() => {
     };
     look();
 }"""
-"""Notes in each frame what moves, or gets another size, though no text has changed."""
+"""Records in each frame what moves or changes its size although no text has changed."""
 
 TWO_FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
@@ -63,7 +63,7 @@ expect.set_options(timeout=60_000)
 
 @dataclass
 class Story:
-    """A page that is open, and what it has complained of."""
+    """An open page, and the errors it reported."""
 
     page: Page
     faults: list[str] = field(default_factory=list)
@@ -92,34 +92,34 @@ class Story:
         expect(self.find("body[data-ready]")).to_be_visible()
 
     def leave(self, selector: str) -> None:
-        """Presses what opens another story, and waits for that."""
+        """Click an element that opens another story, and wait for it."""
         self.page.evaluate("document.body.dataset.left = true")
         self.find(selector).click()
         expect(self.find("body[data-ready]:not([data-left])")).to_be_visible()
 
     @contextmanager
     def panel(self, name: str) -> Iterator[None]:
-        """While a panel is open: `options` or `shelf`."""
+        """Open a panel, and close it afterwards."""
         self.find(f"#open-{name}").click()
         yield
         self.find(f"#{name} > .head button").click()
 
     def set(self, **values: object) -> None:
-        """Sets these, as if they had been typed, a length in tokens; `test_hour` does so with the keyboard."""
+        """Set these as if they had been typed, a length in tokens; `test_hour` uses the keyboard."""
         self.page.evaluate(SET, {name: str(value) for name, value in values.items()})
 
     def reach(self, selector: str) -> Locator:
-        """Opens the groups around an element, and returns it."""
+        """Open the groups around an element, and return it."""
         found = self.find(selector)
         found.evaluate("(each) => { while ((each = each.parentElement?.closest('details'))) each.open = true; }")
         return found
 
     def unfold(self, name: str) -> Locator:
-        """Opens the groups of a setting, and returns it."""
+        """Open the groups of a setting, and return it."""
         return self.reach(f"#setting-{name}")
 
     def generate(self, prompt: str | None = None, *, cards: int, wait: bool = True) -> None:
-        """Presses Ctrl-Enter, and waits until so many cards are there, and until they are done."""
+        """Press Ctrl-Enter, and wait for this number of cards, and until they are done."""
         if prompt is not None:
             self.find("#story").fill(prompt)
         self.find("#story").press("Control+Enter")
@@ -131,11 +131,11 @@ class Story:
         expect(self.find("#stop")).to_be_disabled()
 
     def jumps(self) -> object:
-        """What has moved without any text that changed, since `WATCH` was evaluated."""
+        """What has moved although no text changed, since `WATCH` was evaluated."""
         return self.page.evaluate("window.jumps")
 
     def swipe(self, by: int) -> None:
-        """Moves a finger over the alternatives in sight, to the left where `by` is negative, until they stand."""
+        """Swipe the visible alternatives, to the left if `by` is negative, until they stop."""
         batch = self.find(".batch").first
         box = batch.bounding_box()
         assert box
@@ -152,7 +152,7 @@ class Story:
         self.page.evaluate("window.standing")
 
     def word(self, card: Locator, number: int = 3) -> Locator:
-        """A token of a card that has letters, so that it can be pointed at."""
+        """Return a token of a card that has letters, to point at."""
         return card.locator("[data-k]", has_text=re.compile(r"[a-z]")).nth(number)
 
     def press(self, card: Locator, name: str) -> None:
@@ -163,17 +163,17 @@ class Story:
         return card.locator(".text").text_content() or ""
 
     def excuse(self, *reasons: str) -> None:
-        """Takes back what the page has complained of, which must be of these kinds."""
+        """Clear the errors that the page reported, which must be of these kinds."""
         assert all(any(reason in fault for reason in reasons) for fault in self.faults), self.faults
         self.faults.clear()
 
     def screenshot(self, name: str) -> None:
-        """A picture of the page as it is, to be looked at."""
+        """Take a picture of the page, to look at."""
         if SCREENSHOTS:
             self.page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png")
 
     def pictures(self, name: str, *, axe: bool = False) -> None:
-        """Pictures of this state on a desk, a phone and a wide screen, in light and dark, to be looked at.
+        """Take pictures of this state on a desk, a phone and a wide screen, in light and dark.
 
         Nothing is wider than the screen. axe: axe-core must find nothing serious in either scheme.
         """
@@ -186,7 +186,7 @@ class Story:
                 assert self.accessibility_faults() == [], f"{name}, {scheme}"
 
     def picture(self, name: str, *, axe: bool = False) -> None:
-        """The same for this window alone."""
+        """Take a picture of this window only."""
         wide, width = self.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert wide <= width, f"{name} is wider than {width}"
         self.screenshot(name)
@@ -194,7 +194,7 @@ class Story:
             assert self.accessibility_faults() == [], name
 
     def accessibility_faults(self) -> list[str]:
-        """What axe-core finds that is serious or critical."""
+        """Return the serious and critical faults that axe-core finds."""
         if not self.page.evaluate("Boolean(window.axe)"):
             self.page.evaluate(AXE)
         found = self.page.evaluate("axe.run({resultTypes: ['violations']}).then((result) => result.violations)")
@@ -206,7 +206,7 @@ class Story:
 
 
 def length(story: Story, text: str, unit: str, count: int) -> Any:
-    """Where the page says that a text has got so long."""
+    """Return where a text reaches a length, as the page computes it."""
     script = "async ([text, unit, count]) => (await import('/web/lib/length.js')).endOf(text, {unit, count})"
     return story.page.evaluate(script, [text, unit, count])
 
@@ -233,14 +233,14 @@ def shared_server() -> Iterator[Scripted]:
 
 @pytest.fixture
 def server(shared_server: Scripted) -> Iterator[Scripted]:
-    """A server on a scripted backend that other tests use, too."""
+    """A server on a scripted backend, shared with other tests."""
     yield shared_server
     shared_server.go()
 
 
 @pytest.fixture
 def start_scripted() -> Iterator[Callable[..., Scripted]]:
-    """Starts servers on a scripted backend, with options of a test's own."""
+    """Start servers on a scripted backend with a test's own options."""
     servers: list[Scripted] = []
 
     def make(history: Path | None = None, **options: Any) -> Scripted:
@@ -254,7 +254,7 @@ def start_scripted() -> Iterator[Callable[..., Scripted]]:
 
 @contextmanager
 def profile(browser: Browser, *, is_phone: bool = False) -> Iterator[Story]:
-    """A page with nothing stored. At the end it must have had no fault and have asked no other host."""
+    """A page with nothing stored. It must report no errors and contact no other host."""
     context = browser.new_context(
         viewport=PHONE if is_phone else DESK, has_touch=is_phone, is_mobile=is_phone, accept_downloads=True
     )
@@ -295,6 +295,6 @@ def other(browser: Browser) -> Iterator[Story]:
 
 @pytest.fixture
 def story(blank: Story, server: Scripted) -> Story:
-    """The page of that server."""
+    """The page of the shared server."""
     blank.open(server.url)
     return blank

@@ -1,4 +1,4 @@
-"""What makes the page a desk: words and the goal of a day, chapters, letters and lines as one likes, only the text."""
+"""Word count and daily goal, chapters, text size, line width, and the focus mode."""
 
 import pytest
 from playwright.sync_api import expect

@@ -29,13 +29,13 @@ LATER = " He counted eleven."
 
 
 def shortened(chapter: str, letters: int = 1800) -> str:
-    """A chapter's last paragraphs below its heading, for the scripted model, whose tokens are letters."""
+    """Return a chapter's heading and last paragraphs, for the scripted model, whose tokens are characters."""
     heading, _, rest = chapter.partition("\n\n")
     return f"{heading}\n\n{rest[-letters:].partition(chr(10) * 2)[2]}"
 
 
 class Hands:
-    """What does the work: keys, or fingers."""
+    """Works with the keyboard or by touch."""
 
     def __init__(self, story: Story, name: str, *, has_keys: bool, count: int = 0) -> None:
         self.story, self.name, self.has_keys, self.count = story, name, has_keys, count
@@ -58,7 +58,7 @@ class Hands:
         self.do("Enter", button)
 
     def put_cursor(self, place: int, start: int | None = None) -> None:
-        """Puts the cursor behind so many letters, or selects from `start` up to there; with arrows, if it has keys."""
+        """Put the cursor after this many characters, or select from `start`; with arrow keys, if it has keys."""
         box = self.story.find("#story")
         if not self.has_keys:
             places = [place if start is None else start, place]

@@ -1,4 +1,4 @@
-"""Styles, and what is done with a card besides keeping it."""
+"""Styles, and actions of a card other than *Keep*."""
 
 import json
 import urllib.request
@@ -132,7 +132,7 @@ def test_more_like_this_is_shared_with_other_devices(
     begun, said = like.locator(".stem-text").inner_text(), story.said(like)
 
     def begins(asked: Request) -> dict[str, Any]:
-        """What was asked for goes on from this node."""
+        """Whether the request continues this node."""
         with urllib.request.urlopen(f"{server.url}/v1/stories/{story.page.url.partition('#')[2]}") as answer:
             nodes = {each["id"]: each for each in json.load(answer)["nodes"]}
         return dict(nodes[json.loads(asked.post_data or "")["node"]])

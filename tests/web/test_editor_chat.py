@@ -1,4 +1,4 @@
-"""An editor who is asked beside the text; and what the model sees of a text, where that is not all."""
+"""The chat with an editor, and texts longer than the context."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ def test_an_editor_is_asked_and_an_insertion_is_one_step(story: Story, server: S
     keyboard.press("Escape")
 
     def ask(question: str, count: int) -> Any:
-        """Asks with the keyboard; what was sent."""
+        """Ask with the keyboard, and return what was sent."""
         expect(story.find("#question")).to_be_focused()
         keyboard.type(question)
         with story.page.expect_request(lambda each: '"detach"' in (each.post_data or "")) as asked:

@@ -1,4 +1,4 @@
-"""The tree of what may come next."""
+"""The tree of likely continuations."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What only the default model can show: a writer's hour, with the keyboard only; words of several letters; a crash."""
+"""Tests that need the default model: a writer's hour with only the keyboard, and a crash."""
 
 import json
 import re
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.web, pytest.mark.e2e]
 
 
 MANY = 100
-"""So many tokens take the model much longer than it takes to kill it."""
+"""This many tokens take the model much longer than killing it."""
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def test_a_space_at_the_end_does_no_harm(blank: Story, server: Server) -> None:
 
 
 EXACT = ("--reproducible",)
-"""Else what goes on behind a text that is evaluated anew has other last bits, and sometimes another word."""
+"""Without it, evaluating a text again changes the last bits of logits, and sometimes a word."""
 
 
 def test_it_continues_after_the_server_is_killed_and_restarted(

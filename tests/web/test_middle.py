@@ -21,7 +21,7 @@ def is_drawn(request: Request) -> bool:
 
 
 def put_cursor(story: Story, start: int, end: int | None = None) -> None:
-    """Puts the cursor behind so many letters, or selects up to `end`."""
+    """Put the cursor after this many characters, or select up to `end`."""
     story.find("#story").focus()
     story.find("#story").evaluate(
         "(box, [start, end]) => box.setSelectionRange(start, end)", [start, start if end is None else end]

@@ -1,4 +1,4 @@
-"""What stands beside a story: memory, an author's note and a lorebook; and what the model sees of all."""
+"""The background of a story (memory, author's note, lorebook), and what the model sees."""
 
 import json
 import re

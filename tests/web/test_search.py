@@ -1,4 +1,4 @@
-"""Bookmarks, and what is found of all that was written in a story."""
+"""Bookmarks and search."""
 
 from collections.abc import Callable
 from pathlib import Path

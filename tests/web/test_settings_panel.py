@@ -26,7 +26,7 @@ KEEP = """([settings, styles]) => new Promise((done) => {
 
 
 def sent(story: Story) -> dict[str, Any]:
-    """What the next request says of diversity and of what to keep away from."""
+    """Return the diversity and guidance of the next request."""
     with story.page.expect_request("**/v1/completions", timeout=60_000) as asked:
         story.find("#story").press("Control+Enter")
     body = json.loads(asked.value.post_data or "")
@@ -35,7 +35,7 @@ def sent(story: Story) -> dict[str, Any]:
 
 
 def changed(story: Story) -> dict[str, str]:
-    """What the groups in sight say of how many of their settings are changed."""
+    """Return the counts of changed settings that the visible groups show."""
     found = story.find("#options summary:visible").evaluate_all(
         "(all) => all.map((each) => [each.firstChild.textContent.trim(), each.lastElementChild.textContent])"
     )

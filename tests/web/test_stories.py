@@ -238,7 +238,7 @@ def test_alternatives_reported_before_the_response_are_shown(blank: Story, serve
 
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_an_alternative_that_ended_unseen_can_be_forked(blank: Story, server: Scripted, is_gone: bool) -> None:
-    """As what was drawn ahead, or on a busy machine: the story tells the whole text, and not its tokens.
+    """As with prefetched alternatives, or on a busy machine: the story reports the whole text without its tokens.
 
     is_gone: whether the server has forgotten the request. Then the page has the text alone.
     """
@@ -279,7 +279,7 @@ def test_an_alternative_that_ended_unseen_can_be_forked(blank: Story, server: Sc
 
 
 def test_probabilities_are_requested_after_a_reload(blank: Story, server: Scripted) -> None:
-    """The story has the texts alone, so what else could have been there is asked for anew."""
+    """The story has only texts, so the page requests the probabilities again."""
     begin(blank, server)
     blank.set(n=2, max_tokens=12)
     blank.generate(PROMPT, cards=2)

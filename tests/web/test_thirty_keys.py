@@ -17,7 +17,7 @@ TEXT = "# The lamp\n\nAda waited for Tom.\n\n# The boat\n\nTom rowed."
 
 
 class Typist:
-    """Types random keys, and knows what the box must have then."""
+    """Types random keys, and knows what the box must contain."""
 
     def __init__(self, story: Story) -> None:
         self.story, self.rng = story, random.Random(7)
@@ -30,7 +30,7 @@ class Typist:
         return keys
 
     def write(self, step: str, start: int | None = None, end: int | None = None) -> str:
-        """Types into the text: at its end, or in place of what is between these. Returns the text."""
+        """Type at the end of the text, or replace a range. Return the text."""
         before = self.story.text
         start = len(before) if start is None else start
         expected = [before[:start], before[start if end is None else end :]]

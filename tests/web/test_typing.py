@@ -1,4 +1,4 @@
-"""What is typed on the page is the writer's: nothing writes over it, and nothing of it is lost."""
+"""Typed text is never overwritten or lost."""
 
 import json
 import random
@@ -32,7 +32,7 @@ TAKE = """() => {
     document.querySelector("#talk textarea")?.setSelectionRange(0, 9);
     document.querySelector("#talk [value=take]")?.click();
 }"""
-"""Takes a passage of what an editor has answered into the text."""
+"""Inserts a passage of an editor's answer into the text."""
 
 BUTTONS = """([selector, chance]) => {
     const isThere = (each) => !each.disabled && each.getClientRects().length;
@@ -53,7 +53,7 @@ AGAIN = """([name, count]) => {
 
 
 def at(story: Story) -> list[Any]:
-    """What has the keyboard, and where its cursor is, counted from the end."""
+    """Return the focused element, and its cursor counted from the end."""
     found: list[Any] = story.page.evaluate(
         "(({ id, value, selectionEnd }) => [id, value?.length - selectionEnd])(document.activeElement)"
     )

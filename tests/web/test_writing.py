@@ -1,4 +1,4 @@
-"""What a writer does on the page."""
+"""Writing: generating, keeping, continuing, forking, comparing."""
 
 import json
 from collections.abc import Callable
