@@ -35,7 +35,7 @@ import { openStory, StoryList } from "./story_list.js";
 const onClick = (selector, action) => find(selector).addEventListener("click", action);
 
 /** Return the actions of a card's buttons. */
-const cardActions = (desk, writing) => ({
+const cardActions = (/** @type {Desk} */ desk, /** @type {Writing} */ writing) => ({
   keep: (node) => desk.keep(node),
   favourite: (node) => desk.searchPanel.toggle(node),
   more: safely((node) => writing.like(node)),
@@ -52,6 +52,12 @@ const cardActions = (desk, writing) => ({
   },
 });
 
+/**
+ * Connect the buttons.
+ * @param {Desk} desk
+ * @param {Writing} writing
+ * @param {StoryList} storyList
+ */
 function listen(desk, writing, storyList) {
   const { story } = desk;
   const generate = safely(() => writing.generate());

@@ -9,6 +9,10 @@ import { storyTitle } from "../story/titles.js";
 const MOST = 100; // results to show
 
 export class OtherStories {
+  /**
+   * @param {HTMLDialogElement} panel
+   * @param {import("./story_list.js").StoryList} storyList
+   */
   constructor(panel, storyList) {
     const part = (selector) => find(selector, panel);
     this.query = part("#find");

@@ -125,6 +125,12 @@ function tokenElement({ text, ...piece }, k, space) {
 
 /** The cards in sight. */
 export class Cards {
+  /**
+   * @param {HTMLElement} element
+   * @param {import("./desk.js").Desk} desk
+   * @param {import("./writing.js").Writing} writing
+   * @param {Record<string, (node: StoryNode) => any>} actions by the value of a button
+   */
   constructor(element, desk, writing, actions) {
     this.element = element;
     this.desk = desk;
@@ -140,7 +146,7 @@ export class Cards {
   show() {
     const { tree } = this.desk;
     const nodes = tree.shown.flatMap((id) => tree.alternatives(id));
-    const batches = [...Map.groupBy(nodes, (node) => node.batch)].sort(([a], [b]) => b - a);
+    const batches = [...Map.groupBy(nodes, (node) => node.batch)].sort(([a = 0], [b = 0]) => b - a);
     const shown = { cards: new Map(), grids: new Map() };
     for (const [id, batch] of batches) {
       const grid = this.grids.get(id) ?? document.createElement("ol");
@@ -150,7 +156,7 @@ export class Cards {
       grid.style.setProperty("--columns", labels.size);
       grid.style.setProperty("--count", batch.length);
       for (const node of batch) shown.cards.set(node.id, this.cards.get(node.id) ?? new Card(node, this.actions));
-      batch.sort((a, b) => a.order - b.order);
+      batch.sort((a, b) => (a.order ?? 0) - (b.order ?? 0));
       arrange(grid, batch.map((node) => shown.cards.get(node.id).element));
     }
     Object.assign(this, shown);
@@ -204,8 +210,8 @@ export class Cards {
    */
   #compare({ parent, batch }) {
     const all = this.desk.tree.children(parent).filter((node) => node.batch === batch && node.follows !== undefined);
-    const best = Math.max(...all.map((node) => node.follows));
-    for (const node of all) if (this.cards.has(node.id)) this.cards.get(node.id).follows.textContent = describeFit(node.follows, best);
+    const best = Math.max(...all.map((node) => node.follows ?? -Infinity));
+    for (const node of all) if (this.cards.has(node.id)) this.cards.get(node.id).follows.textContent = describeFit(node.follows ?? -Infinity, best);
   }
 
   /**

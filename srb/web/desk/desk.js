@@ -37,6 +37,11 @@ const SAVE_MILLISECONDS = 5000; // while alternatives are running
 const PAGE = Symbol("all that isn't in the tree, but for drafts");
 
 export class Desk {
+  /**
+   * @param {import("../settings/settings.js").Settings} settings
+   * @param {import("../settings/compare.js").Compare} compare
+   * @param {import("./manuscript.js").Manuscript} story
+   */
   constructor(settings, compare, story) {
     this.settings = settings;
     this.compare = compare;

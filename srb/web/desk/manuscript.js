@@ -2,6 +2,7 @@
 // The text, in a box as high as its content. Only this module writes to the box. To show another text, go to another
 // place (drafts.js) or undo typing; so no feature can overwrite what was typed.
 
+import { find } from "../lib/dom.js";
 import { applyEdit, packMarks, unpackMarks } from "../story/authorship.js";
 import { Drafts } from "../story/drafts.js";
 import { change } from "../story/edits.js";
@@ -15,12 +16,13 @@ export class Manuscript {
   #known = ""; // the text that the marks belong to
   // Called after each change: {at, removed, added, marks, by}. `marks` say who wrote what was removed, and `by` who
   // wrote what was added, if not the writer.
-  /** @param {object} _change */
+  /** @param {{ at: number, removed: string, added: string, marks: string, by?: string }} _change */
   step = (_change) => {};
 
+  /** @param {HTMLElement} element */
   constructor(element) {
-    this.box = element.querySelector("textarea");
-    this.mirror = new Mirror(element.querySelector(".mirror"));
+    this.box = /** @type {HTMLTextAreaElement} */ (element.querySelector("textarea"));
+    this.mirror = new Mirror(find(".mirror", element));
     this.box.addEventListener("input", () => this.#type());
   }
 
@@ -28,7 +30,10 @@ export class Manuscript {
     return this.box.value;
   }
 
-  /** The cursor or the selection, as [from, to]. */
+  /**
+   * The cursor or the selection, as [from, to].
+   * @returns {[from: number, to: number]}
+   */
   get selection() {
     return [this.box.selectionStart, this.box.selectionEnd];
   }

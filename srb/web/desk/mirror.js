@@ -30,6 +30,7 @@ export class Mirror {
   #tints = Object.fromEntries(Object.entries(TINTS).map(([mark, name]) => [mark, highlight(name)]));
   #shade = highlight("fresh");
 
+  /** @param {HTMLElement} element */
   constructor(element) {
     this.element = element;
     this.#shade.priority = 1; // above the tints

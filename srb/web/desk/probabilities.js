@@ -70,6 +70,7 @@ export async function scorePassage({ context }, before, text, fields, stored) {
 export class Probabilities {
   #asked = new Set();
 
+  /** @param {import("./desk.js").Desk} desk */
   constructor(desk) {
     this.desk = desk;
   }

@@ -10,6 +10,7 @@ import { Generation } from "../story/generation.js";
 /** @typedef {import("../story/tree.js").StoryNode} StoryNode */
 
 export class Requests {
+  /** @param {import("./desk.js").Desk} desk */
   constructor(desk) {
     this.desk = desk;
     this.generations = new Map(); // by node

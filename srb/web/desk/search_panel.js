@@ -19,6 +19,10 @@ const NAME = 40; // characters of a bookmark's name
 export const highlightMatch = ({ before, match, after }) => [before, create("mark", { textContent: match }), after];
 
 export class SearchPanel {
+  /**
+   * @param {HTMLDialogElement} panel
+   * @param {import("./desk.js").Desk} desk
+   */
   constructor(panel, desk) {
     const part = (selector) => find(selector, panel);
     this.marks = part("#bookmarks");

@@ -31,6 +31,7 @@ const isRunning = (node) => !node.typed && node.end === undefined;
 export class TreeDrawing {
   #places = new Map(); // by id
   #items = new Map(); // their elements
+  /** @type {string | null} */
   #at = null; // the place that was shown last
   /** @type {Element | null} */
   #pointed = null; // the item under the mouse
@@ -38,6 +39,10 @@ export class TreeDrawing {
   width = 0;
   height = 0;
 
+  /**
+   * @param {HTMLDialogElement} panel
+   * @param {import("./desk.js").Desk} desk
+   */
   constructor(panel, desk) {
     const part = (selector) => find(selector, panel);
     this.list = part("#tree");

@@ -6,6 +6,7 @@ import { showStatus } from "../lib/messages.js";
 import { Steps } from "../story/edits.js";
 
 export class UndoHistory {
+  /** @param {import("./desk.js").Desk} desk */
   constructor(desk) {
     this.desk = desk;
     this.steps = new Steps();

@@ -8,6 +8,7 @@ import { textOf } from "../story/tree.js";
 const EDGE = 40; // characters
 
 export class Versions {
+  /** @param {import("./desk.js").Desk} desk */
   constructor(desk) {
     this.desk = desk;
     this.button = find("#differences");
@@ -21,7 +22,7 @@ export class Versions {
   get #place() {
     const { tree } = this.desk;
     const id = tree.shown.find((each) => tree.alternatives(each).length && tree.after(each));
-    return tree.nodes.get(tree.start(id));
+    return tree.nodes.get(tree.start(id ?? ""));
   }
 
   show() {

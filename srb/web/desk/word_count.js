@@ -48,6 +48,7 @@ export class WordCount {
   #all = 0;
   #day = {}; // used if the browser stores nothing
 
+  /** @param {HTMLButtonElement} button */
   constructor(button) {
     this.button = button;
     button.addEventListener("click", () => this.#ask());

@@ -182,7 +182,7 @@ export class Writing extends Requests {
     const { desk } = this;
     const { settings, store, tree } = desk;
     if (tree.children(node.id).length) return desk.go(node.id); // its text must stay, since other nodes continue it
-    const fields = { ...settings.read(), n: 1 };
+    const fields = /** @type {Record<string, any>} */ ({ ...settings.read(), n: 1 });
     if (!store.isShared)
       return this.ask({ ...fields, ...(await this.#place(node.id, fields)) }, (request) => {
         const until = settings.until && { ...settings.until, from: textOf(node).length };

@@ -12,6 +12,10 @@ const numbers = new Intl.NumberFormat();
  */
 export const plural = (count, name) => `${numbers.format(count)} ${name}${count === 1 ? "" : "s"}`;
 
+/**
+ * Show a text in the status line.
+ * @param {string} text
+ */
 export function showStatus(text) {
   find("#status").textContent = text;
 }
@@ -27,6 +31,10 @@ export function nameFields(byField) {
   titles = byField;
 }
 
+/**
+ * Show an error. If the server requires a key, ask for it.
+ * @param {any} error
+ */
 export function showError(error) {
   shown = error;
   if (error.status === 401) find("#key").hidden = false;
@@ -88,6 +96,7 @@ export function showProgress({ evaluated, cached, total }) {
   if (!bar.hidden) showStatus(`Reading the text: ${evaluated + cached} of ${total} tokens`);
 }
 
+/** Hide the progress bar. */
 export function hideProgress() {
   find("#progress").hidden = true;
 }

@@ -7,6 +7,10 @@ import { titleOf } from "./guide.js";
 export const drawSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
 
 export class Compare {
+  /**
+   * @param {import("./settings.js").Settings} settings
+   * @param {{ value: string }} story
+   */
   constructor(settings, story) {
     this.settings = settings;
     this.story = story;

@@ -160,6 +160,7 @@ export class Settings {
   /**
    * Return the settings that aren't left to the server, as a request has them.
    * @throws {Error} if a value is wrong
+   * @returns {Record<string, any>}
    */
   read() {
     const body = { n: this.n, logprobs: LIKELIEST };

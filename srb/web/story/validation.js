@@ -96,8 +96,8 @@ export function upgradeQuestions(nodes) {
   const questions = nodes.filter(isQuestion);
   if (!questions.length) return [];
   const known = new Map(nodes.map((node) => [node.id, node]));
-  const isBehindOne = ({ parent }) => known.has(parent) && (isQuestion(known.get(parent)) || isBehindOne(known.get(parent)));
-  const wholes = nodes.filter((node) => node.whole && isBehindOne(node));
+  const followsQuestion = ({ parent }) => known.has(parent) && (isQuestion(known.get(parent)) || followsQuestion(known.get(parent)));
+  const wholes = nodes.filter((node) => node.whole && followsQuestion(node));
   for (const node of wholes) Object.assign(node, { whole: undefined, pieces: node.pieces.map((piece) => ({ ...piece, ids: null })) });
   for (const node of questions) {
     const text = `${node.parent === ROOT ? "" : "\n\n"}${node.label}\n\n`;
