@@ -146,7 +146,7 @@ class Story:
             place = {"x": box["x"] + box["width"] / 2 + (step / steps - 0.5) * by, "y": box["y"] + 50}
             name = "touchMove" if step else "touchStart"
             client.send("Input.dispatchTouchEvent", {"type": name, "touchPoints": [place]})
-            self.page.evaluate(TWO_FRAMES)  # a movement before something is drawn may be lost
+            self.page.evaluate(TWO_FRAMES)  # moves before a frame may be lost
         client.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
         client.detach()
         self.page.evaluate("window.standing")

@@ -22,7 +22,7 @@ def test_words_are_counted_and_chapters_are_listed(story: Story) -> None:
     words.click()
     expect(words).to_have_text("7 words · 7 of 10 today")
 
-    # What is kept counts until it is undone; to go elsewhere counts nothing.
+    # Kept text counts until it is undone. Moving in the tree counts nothing.
     story.generate(cards=1)
     more = len(story.said(story.cards.first).split())
     story.press(story.cards.first, "Keep")

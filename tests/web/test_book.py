@@ -49,7 +49,7 @@ class Hands:
 
     def tab_to(self, button: str, key: str = "Tab") -> None:
         """Presses a button, which is some steps away."""
-        for _ in range(40 if self.has_keys else 0):  # a list that is drawn anew meanwhile begins again
+        for _ in range(40 if self.has_keys else 0):  # a list that is redrawn starts again
             if self.story.find(f"{button}:focus").count():
                 break
             self.story.page.keyboard.press(key)
@@ -113,7 +113,7 @@ def test_a_book_is_written(
         story.leave("#new")
     story.set(n=4, seed=7, **({"temperature": 0.7} if URL else {"max_tokens": 24}))
 
-    # Begin, and generate. What is typed meanwhile is a draft of its place.
+    # Begin, and generate. Text typed meanwhile is a draft.
     hands.do("", "#story")
     keyboard.insert_text(text)
     hands.show("begun")
@@ -194,7 +194,7 @@ def test_a_book_is_written(
     hands.do("Control+z", "#undo")
     expect(box).to_have_value(text)
 
-    # See where that has been: the tree is drawn.
+    # Show the tree as a drawing.
     hands.do("Escape t", "#open-stories")
     hands.do("p", "#draw")
     expect(story.find("#drawing .current text")).to_contain_text("Rewrite: At dusk")

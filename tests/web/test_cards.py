@@ -98,7 +98,7 @@ def test_more_like_this_has_the_same_beginning_and_settings(story: Story) -> Non
     assert bytes(sent["prompt"]).decode() == (PROMPT + like)[: (PROMPT + like).index(begun, len(PROMPT)) + len(begun)]
     story.pictures("more")
 
-    # Nothing is kept by it; Undo takes them out of sight, and Redo brings them back.
+    # It keeps nothing. Undo hides them, and Redo shows them again.
     expect(story.find("#story")).to_have_value(PROMPT)
     story.find("#undo").click()
     story.find("#undo").click()

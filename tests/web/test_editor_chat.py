@@ -51,7 +51,7 @@ def test_an_editor_is_asked_and_an_insertion_is_one_step(story: Story, server: S
     expect(story.find(".card")).to_have_count(0)
     expect(story.find("#tree li")).to_have_count(1)
 
-    # All of an answer comes to the cursor, or what is selected of it; each is one step.
+    # An answer, or the selected passage of it, is inserted at the cursor in one step.
     passage = said.nth(1).input_value()
     box.evaluate("(each) => each.setSelectionRange(17, 17)")
     answers.nth(1).get_by_role("button", name="Insert").click()
@@ -74,7 +74,7 @@ def test_an_editor_is_asked_and_an_insertion_is_one_step(story: Story, server: S
     keyboard.press("Control+Z")
     expect(box).to_have_value(TEXT)
 
-    # The next question goes on from the answer that was chosen.
+    # The next question follows the chosen answer.
     answers.nth(1).get_by_role("button", name="Continue from this").click()
     chosen = said.nth(1).input_value().strip()
     story.find("#question").focus()

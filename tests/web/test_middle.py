@@ -59,7 +59,7 @@ def test_alternatives_are_inserted_at_the_cursor(
     assert cursor(story) == len(BEFORE)
     expect(story.find("#where")).to_have_text("After “The keeper slept.”, before “He woke at dawn.”")
 
-    # What is changed further behind meanwhile goes along; the cursor is behind what was kept.
+    # Changes further down stay; the cursor is after the kept text.
     put_cursor(story, len(BEFORE + BEHIND))
     keyboard.type(" At once.")
     said = story.said(story.cards.nth(1))
@@ -80,7 +80,7 @@ def test_alternatives_are_inserted_at_the_cursor(
     kept = BEFORE + said + gap + BEHIND + " At once."
     expect(box).to_have_value(kept)
 
-    # From there one goes on: at the same place with what is known, at the end with all of the text before it.
+    # Continue: at the same place with known tokens, at the end with all of the text.
     path = story.find("#path button")
     count = path.count()
     assert cursor(story) == len(BEFORE + said)
@@ -91,7 +91,7 @@ def test_alternatives_are_inserted_at_the_cursor(
     story.wait_done()
     body = json.loads(asked.value.post_data or "")
     assert ("node" in body) if is_shared else (len(body["prompt"]) > len(BEFORE))
-    assert path.count() == count + 1  # as what stands behind has changed
+    assert path.count() == count + 1  # the text after it has changed
     put_cursor(story, len(kept))
     story.generate(cards=2)
     expect(box).to_have_value(kept)

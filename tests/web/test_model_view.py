@@ -69,7 +69,7 @@ def test_the_background_is_sent_but_not_part_of_the_story(
         assert [node["text"] for node in nodes if node["parent"] is None] == [TEXT]
         assert {node["text"] for node in nodes if node["kept"]} == {said}
 
-    # Without a key word in sight the entry goes, and it's there again in the story that the exported tree makes.
+    # The entry goes with its keyword, and is there again in the imported story.
     story.find("#story").fill("Nobody was there.")
     expect(story.find("#prompt p")).to_have_text(["Ada is ninety.", "[Night.]", "Nobody was there."])
     with story.page.expect_download() as download:

@@ -35,7 +35,7 @@ def test_the_search_finds_everything_and_bookmarks_have_names(
     expect(story.cards.nth(1).locator(".text")).to_be_focused()
     expect(story.cards.nth(1)).to_have_class("card favourite")
 
-    # So does what is found; what was discarded is brought back, and Undo discards it again.
+    # So do results. A discarded one is restored, and Undo discards it again.
     story.find("#find").fill(f"upon a {said[2]}")
     expect(found).to_have_count(1)
     expect(found.locator("small")).to_have_text("discarded")

@@ -175,7 +175,7 @@ def test_the_search_finds_settings_in_all_groups(story: Story) -> None:
         find, rows = story.find("#find-setting"), story.find("#options .setting:visible")
         find.fill("DRY multi")  # what the API calls it
         expect(rows.locator("label")).to_have_text(["DRY multiplier"])
-        find.fill("nonsense out")  # what is said of it
+        find.fill("nonsense out")  # its hint
         expect(rows.locator("label")).to_have_text(["Min P"])
         find.fill("repetition")  # its group
         expect(story.find("#found-settings")).to_contain_text(" settings")

@@ -56,7 +56,7 @@ def test_thirty_keys_at_each_step(
     def put_cursor(start: int, end: int | None = None) -> None:
         box.evaluate("(box, [a, b]) => { box.focus(); box.setSelectionRange(a, b); }", [start, end or start])
 
-    # What is sent to a story goes through here from the start, as Chromium may miss what comes soon after `route`.
+    # Routed from the start: Chromium may miss requests right after `route`.
     held, is_held = list[Route](), threading.Event()
     page.route(
         "**/nodes",
@@ -86,13 +86,13 @@ def test_thirty_keys_at_each_step(
     expect(story.find("#token-preview")).to_be_visible()
     typist.write("look at a word")
 
-    # On an alternative, letters are commands, which change no text: "e" goes there.
+    # On an alternative, letters are shortcuts and change no text: "e" goes to the text.
     keyboard.press("Escape")
     before = story.text
     keyboard.type("uruenly")
     assert story.text == before + "nly", "on an alternative"
 
-    # Fork, by the keyboard; what is typed before the server has the fork stays where it was typed.
+    # Fork with the keyboard. Text typed before the server has the fork stays in its place.
     is_held.set()
     for key in ("Escape", "ArrowRight", "Enter", "Enter"):
         keyboard.press(key)
@@ -112,7 +112,7 @@ def test_thirty_keys_at_each_step(
     expect(cards).to_have_count(0)
     typist.write("keep")
 
-    # Chapters, and what is looked for beside them.
+    # Chapters and search.
     keyboard.press("Escape")
     keyboard.press("t")
     story.find("#find").focus()
@@ -131,7 +131,7 @@ def test_thirty_keys_at_each_step(
     typist.write("bridge", place)
     expect(cards.first.locator(".follows")).not_to_be_empty()
 
-    # Rewrite; what is selected is replaced by what is typed, as in every text.
+    # Rewrite. Typing replaces the selection, as in any text.
     place = story.text.index("Ada waited")
     put_cursor(place, place + 10)
     expect(story.find("#rewrite")).to_be_enabled()

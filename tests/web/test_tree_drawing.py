@@ -49,7 +49,7 @@ def test_the_tree_is_drawn_and_explored(start_scripted: Callable[..., Scripted],
     expect(items.nth(1)).to_have_attribute("aria-label", "The boat The keeper slept., chapter The boat")
     blank.pictures("drawing", axe=True)
 
-    # By keys: back to the lamp, and to what wasn't kept beside it.
+    # With keys: back to the lamp, and to the alternative that wasn't kept.
     blank.find("#drawing [aria-selected=true]").focus()
     keyboard.press("ArrowLeft")
     expect(words).to_have_text("Ada lit the lamp.")
@@ -69,7 +69,7 @@ def test_the_tree_is_drawn_and_explored(start_scripted: Callable[..., Scripted],
     keyboard.press("Enter")
     expect(blank.find(".card .text:focus")).to_have_text(" It rained.")
 
-    # By hand: what is pointed at says its words, a click goes there, and the wheel with Ctrl makes it larger.
+    # With the mouse: pointing shows the words, a click goes there, Ctrl and the wheel zoom.
     named = blank.find("#drawing .named circle")
     named.hover()
     expect(words).to_have_text("Nobody came.")
@@ -85,7 +85,7 @@ def test_the_tree_is_drawn_and_explored(start_scripted: Callable[..., Scripted],
     blank.find("#drawing [aria-label^=She]").click()
     expect(blank.find("#story")).to_have_value("# The boat\n\nThe keeper slept. Ada lit the lamp. She waited.")
 
-    # What was typed and isn't in the tree is shown there, and what is being written, while it is.
+    # Drafts and running alternatives are shown.
     blank.find("#story").press_sequentially(" So")
     server.hold_after(5)
     blank.generate(cards=3, wait=False)

@@ -108,7 +108,7 @@ def test_text_that_differs_from_the_tree_is_the_writers(start_scripted: Start, b
     expect(story.cards).to_have_count(2)
     expect(story.find("#story")).to_have_value("Once upon a time, there")
 
-    # Keep goes on from the alternative, with the keyboard in the text, where letters are letters.
+    # Keep continues from the alternative, with the keyboard in the text.
     said = story.said(story.cards.first)
     keyboard.press("1")
     expect(box).to_have_value("Once upon" + said)
@@ -128,7 +128,7 @@ def test_text_that_differs_from_the_tree_is_the_writers(start_scripted: Start, b
     expect(story.find("#story")).to_have_value(kept)
     expect(path.last).to_have_attribute("aria-current", "true")
 
-    # A click beside everything takes the keyboard away. Letters come to the text then, and none is a command.
+    # After a click elsewhere, letters go to the text, and none is a shortcut.
     story.page.mouse.click(5, 600)
     keyboard.type("Suddenly a gull")
     kept += "Suddenly a gull"
@@ -336,7 +336,7 @@ def test_no_key_is_lost(start_scripted: Start, blank: Story, tmp_path: Path, is_
     while len(typed) < KEYS:
         assert at(story)[0] == "story", f"what is typed goes nowhere, after {done}"
         keys = "".join(chr(0x4E00 + len(typed) + k) for k in range(rng.randrange(1, 34)))
-        page.keyboard.type(keys)  # one after the other, while whatever streams goes on
+        page.keyboard.type(keys)  # one by one, while alternatives stream
         typed += keys
         (action,) = rng.choices(list(actions), list(actions.values()))
         done.append(list(actions).index(action))
