@@ -42,6 +42,7 @@ def test_the_pages_modules_pass_their_own_tests() -> None:
     assert "# fail 0" in run(["--input-type=module", "--eval", script, *map(str, files)])
 
 
+@pytest.mark.starts
 def test_typescript_finds_no_fault() -> None:
     run([tool("tsc"), "--project", "tests/web"])
 
@@ -52,5 +53,6 @@ def test_every_module_is_checked() -> None:
     assert [path for path in modules if not path.read_text().startswith("// @ts-check\n")] == []
 
 
+@pytest.mark.starts
 def test_eslint_finds_no_fault() -> None:
     run([tool("eslint"), "--config", "tests/web/eslint.config.js", "--max-warnings", "0", "srb/web", "tests/web"])
