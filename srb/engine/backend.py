@@ -1,4 +1,4 @@
-"""The protocols of a backend: what the engine needs from a model runtime. `srb.llama` is one; the tests have another.
+"""The protocols of a backend: what the engine needs from a model runtime. `srb.llama` is one; tests have another.
 
 A backend belongs to one thread. Only its `tokenizer`, `chat_template` and `compile` may be used from any thread.
 """
@@ -13,30 +13,30 @@ from srb.engine.media import Media, MediaReader
 from srb.engine.model import ChatTemplate, Drafter, Embedder, ModelInfo, Ranker, Tokenizer
 from srb.engine.sampling_params import SamplingParams
 
-# How long evaluating takes on this machine. The planner computes from this how large pieces of prompts are.
-
 NEVER = 1 << 30
-"""For `Costs.apart`: no piece is so large, so no piece is cheaper in a decode of its own."""
+"""For `Costs.apart`: no chunk is cheaper in a decode of its own."""
 
-_LEAST = 1e-9  # no token is free
+_MIN_COST = 1e-9  # no token is free
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """How many seconds the parts of a decode take. The numbers were measured once, or estimated.
+    """How long the parts of a decode take on this machine, in seconds; measured once, or estimated.
 
-    The engine plans by these and not by the times of the moment, so that the same requests make the same batches.
+    The planner computes the size of prefill chunks from these and not from the times of the moment, so that the same
+    requests make the same batches.
 
-    step: any decode, however few rows it has.
-    row: the row of a running sequence, and each token of a piece that joins such rows.
-    prompt_token: each token of a piece that has a decode of its own.
-    row_cell, prompt_cell: how much longer such a row, or such a token, takes for each token that comes before it in its
-        own sequence.
-    apart: from so many tokens on, a piece is cheaper in a decode of its own than in one with rows of running sequences.
-    walks_all: whether `row_cell` and `prompt_cell` count for every token in the cells instead, whatever its sequence.
-        This is so without flash attention.
-    lone_step: a decode with one row and nothing else, which has faster kernels; 0: it takes `step + row`, as a line
-        through the times of several rows says.
+    Attributes:
+        step: any decode, however few rows it has.
+        row: the row of a running sequence, and each token of a chunk that joins such rows.
+        prompt_token: each token of a chunk that has a decode of its own.
+        row_cell, prompt_cell: how much longer such a row, or such a token, takes for each token that comes before it in
+            its own sequence.
+        apart: the smallest chunk, in tokens, that is cheaper in a decode of its own than with rows of sequences.
+        walks_all: whether `row_cell` and `prompt_cell` count for every token in the cells instead, whatever its
+            sequence. This is so without flash attention.
+        lone_step: a decode with one row and nothing else, which has faster kernels; 0: it takes `step + row`, as a line
+            through the times of several rows says.
     """
 
     step: float
@@ -49,7 +49,7 @@ class Costs:
     lone_step: float = 0.0
 
     def among(self, in_use: int) -> "Costs":
-        """The costs while so many tokens are in the cells, of all sequences together."""
+        """Returns the costs while `in_use` tokens are in the cells, of all sequences."""
         if not self.walks_all:
             return self
         row, token = self.row_cell * in_use, self.prompt_token + self.prompt_cell * in_use
@@ -57,32 +57,32 @@ class Costs:
         return Costs(self.step, self.row + row, token, 0.0, 0.0, apart=self.apart, lone_step=lone_step)
 
     def of_rows(self, lengths: list[int]) -> float:
-        """How many seconds a decode takes that has a row for each sequence of these lengths."""
+        """Returns the seconds of a decode that has a row for each sequence of these lengths."""
         step = self.step + self.row * len(lengths)
         return (self.lone_step if len(lengths) == 1 and self.lone_step else step) + self.row_cell * sum(lengths)
 
-    def of_piece(self, n_tokens: int, before: int, *, joins: bool = False) -> float:
-        """How many seconds a piece of a prompt takes, beside the step.
+    def of_chunk(self, n_tokens: int, before: int, *, joins: bool = False) -> float:
+        """Returns the seconds that a chunk of a prompt takes, besides the step.
 
-        before: how many tokens of the prompt come before it. joins: whether it joins rows of running sequences.
+        Args:
+            n_tokens: its size.
+            before: how many tokens of the prompt come before it.
+            joins: whether it joins rows of running sequences.
         """
         each, cell = self._of_token(joins=joins)
         return n_tokens * (each + cell * (before + n_tokens / 2))
 
-    def largest_piece(self, seconds: float, before: int, *, joins: bool = False) -> int:
-        """How many tokens a piece of a prompt can have that takes at most so many seconds; see `of_piece`."""
+    def largest_chunk(self, seconds: float, before: int, *, joins: bool = False) -> int:
+        """Returns how many tokens a chunk can have that takes at most these seconds; see `of_chunk`."""
         each, cell = self._of_token(joins=joins)
         each += cell * before
-        # of_piece(n) = seconds is a quadratic equation in n. This form of its root is also right if `cell` is 0.
+        # of_chunk(n) = seconds is a quadratic equation in n. This form of its root is also right if `cell` is 0.
         return int(2 * seconds / (each + (each * each + 2 * cell * max(seconds, 0.0)) ** 0.5))
 
     def _of_token(self, *, joins: bool) -> tuple[float, float]:
         joins = joins and self.apart != NEVER
         each, cell = (self.row, self.row_cell) if joins else (self.prompt_token, self.prompt_cell)
-        return max(each, _LEAST), cell
-
-
-# The batch: the rows that one decode evaluates.
+        return max(each, _MIN_COST), cell
 
 
 class Batch:
@@ -90,9 +90,11 @@ class Batch:
 
     A row's number is its place in the batch, counted from 0.
 
-    setting: the adapters that all rows are evaluated with.
-    atom: the image or sound that the rows stand for; None: the rows are tokens. A batch with an atom has exactly all of
-        its placeholders.
+    Attributes:
+        setting: the adapters that all rows are computed with.
+        placeholder: the image or sound that the rows stand for; None: the rows are tokens. A batch with one has exactly
+            all of its placeholders.
+        logits: whether each row's logits are wanted.
     """
 
     __slots__ = ("logits", "placeholder", "positions", "seq_ids", "setting", "tokens")
@@ -156,29 +158,34 @@ Logprobs = tuple[float, list[tuple[int, float]]]
 
 
 class Sampler(Protocol):
-    """Draws the tokens of one sequence, from a random stream of its own."""
+    """Samples the tokens of one sequence, from a random stream of its own."""
 
     def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
-        """Draws a token from these logits. Raises `BackendError`.
+        """Samples a token from these logits.
 
-        excluded: tokens not to draw, unless the samplers leave no other.
-        biases: what is added to the logits of tokens before the samplers see them. A token with -inf is drawn only if
-        no other token can be drawn. In that case no bias counts.
+        Args:
+            logits: those after the sequence.
+            excluded: tokens not to sample, unless the samplers leave no other.
+            biases: what is added to the logits of tokens before the samplers see them. A token with -inf is only
+                sampled if no other token can be. In that case no bias counts.
+
+        Raises:
+            BackendError: the samplers failed.
         """
 
     def hold(self, n_tokens: int) -> None:
-        """Keeps what it needs to take back its last n tokens, and the next one. Called before each draw of such."""
+        """Remembers what it needs to take back its last n tokens, and the next one. Called before each such sample."""
 
     def go_back(self, n_tokens: int) -> None:
-        """Takes back its last tokens, as if they had never been drawn: at most those that it holds, and one more."""
+        """Takes back its last tokens, as if they had never been sampled: at most those of `hold`, and one more."""
 
     def forced(self, most: int) -> Sequence[int]:
-        """The usual tokens, up to `most`, of the text that must come next, as far as this is easily known."""
+        """Returns the usual tokens, up to `most`, of the text that must come next, as far as this is easily known."""
 
     def logprobs(self, token: int, top: int) -> Logprobs:
-        """The log-probabilities of a token and of the `top` likeliest ones, in the distribution of the last draw.
+        """Returns the log-probabilities of a token and of the `top` likeliest ones, as they were last sampled from.
 
-        Must be called before the next draw.
+        Must be called before the next sample.
         """
 
     def close(self) -> None:
@@ -209,27 +216,27 @@ class Backend(Protocol):
 
     @property
     def block_size(self) -> int:
-        """0: sequences share cells, and prompts are evaluated in any pieces.
+        """The size of the blocks in which prompts are computed; 0: sequences share cells, and chunks have any size.
 
-        Otherwise the cells are always in streams, and a sequence's logits are the same to the last bit whatever
-        else is evaluated, if its prompt is evaluated in blocks of so many tokens, each in a batch of its own.
+        With blocks the cells are always in streams, and a sequence's logits are the same to the last bit whatever else
+        is computed, if each block of its prompt is in a batch of its own.
         """
 
     @property
     def n_parallel(self) -> int:
-        """How many sequences one decode can continue. More of them take turns."""
+        """How many sequences one decode can continue. If there are more, they take turns."""
 
     @property
     def n_seqs(self) -> int:
-        """How many sequences the layout has that has most, at least `n_parallel`.
+        """How many sequences the layout with most of them has, at least `n_parallel`.
 
-        With a model that forgets there are at least 6, or 3 if `n_parallel` is 1. An alternative that may go back takes
-        three: one for its prompt, one for itself and one for its mark. A negative prompt takes another three.
+        With a model that forgets there are at least 6, or 3 if `n_parallel` is 1. An alternative that may go back needs
+        three: for its prompt, for itself and for its mark. A negative prompt needs another three.
         """
 
     @property
     def n_batch(self) -> int:
-        """How many prompt tokens one decode takes, beside `n_parallel` rows."""
+        """How many prompt tokens one decode takes, besides `n_parallel` rows."""
 
     @property
     def n_outputs(self) -> int:
@@ -237,11 +244,11 @@ class Backend(Protocol):
 
     @property
     def draft_max(self) -> int:
-        """How many tokens may be guessed for a sequence; 0: none."""
+        """The most draft tokens of a sequence; 0: none."""
 
     @property
     def drafter(self) -> Drafter | None:
-        """A small model that guesses them; None: there is none."""
+        """A small model that proposes them; None: there is none."""
 
     @property
     def costs(self) -> Costs:
@@ -260,7 +267,7 @@ class Backend(Protocol):
         """The adapters that were loaded with the model."""
 
     def sleep(self) -> None:
-        """Frees what `prepare` can make again, but no saved state. Called only when no sequence holds a cell."""
+        """Frees what `prepare` can make again, but no saved state. Called only when no sequence has a cell."""
 
     def reset(self) -> None:
         """Frees the KV cache with all its sequences, whatever state it is in. `prepare` makes it anew."""
@@ -270,46 +277,57 @@ class Backend(Protocol):
         """Turns images and sounds into parts of prompts; None: the model takes neither."""
 
     def choose(self, loads: Sequence[Load], n_held: int) -> Layout:
-        """The layout that suits what runs and waits: the present one, unless another one pays.
+        """Returns the layout that suits what runs and waits: the present one, unless another one pays.
 
-        loads: in the order in which they will run. n_held: how many cells are in use, which a change would move.
+        Args:
+            loads: in the order in which they will run.
+            n_held: how many cells are in use, which a change would move.
         """
 
     def prepare(self, layout: Layout) -> None:
         """Makes the cells with this layout, if they aren't there.
 
-        Called only when no sequence holds a cell. Raises `SrbError` if it can't evaluate now; it is called again then.
+        Called only when no sequence has a cell.
+
+        Raises:
+            SrbError: it can't compute now. It is called again then.
         """
 
     def length(self, seq_id: int) -> int:
-        """How many tokens a sequence holds."""
+        """Returns how many tokens a sequence has."""
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
-        """Evaluates the rows, and keeps the logits of the rows that want them until the next decode.
+        """Computes the rows. The logits that are wanted stay valid until the next decode.
 
-        If the batch has an atom, this is evaluated in place of its tokens, and there are no logits.
-        `interrupted` is asked from time to time, in this thread; once it says True the decode may end early
-        and return False. Otherwise returns True. After False, or a `BackendError`, the sequences in the batch
-        may hold any part of it: they must be truncated or removed.
+        If the batch has a placeholder, this image is computed in place of its tokens, and there are no logits. After
+        False, or a `BackendError`, the sequences in the batch may have any part of it: they must be truncated or
+        removed.
+
+        Args:
+            batch: the rows.
+            interrupted: asked from time to time, in this thread. Once it returns True, the decode may end early.
+
+        Returns:
+            False if it ended early.
         """
 
     def logits(self, row: int) -> Logits:
-        """The logits of this row of the last decode, valid until the next decode. Raises `BackendError`."""
+        """Returns the logits of this row of the last decode, valid until the next decode. Raises `BackendError`."""
 
     def guided(self, logits: Any, negative: Any, scale: float) -> Any:
-        """Logits `scale` times as far from the `negative` ones as these are: negative + scale * (logits - negative).
+        """Returns negative + scale * (logits - negative).
 
         That is classifier-free guidance: Sanchez et al., "Stay on topic with classifier-free guidance" (2023).
         """
 
     def logits_of(self, data: bytes) -> Logits:
-        """The row of logits that `Logits.tobytes` made these bytes of."""
+        """Returns the row of logits that `Logits.tobytes` made these bytes of."""
 
     def logprobs(self, logits: Any, token: int, top: int) -> Logprobs:
-        """The log-probabilities of a token and of the `top` likeliest ones, by the model alone, without samplers."""
+        """Returns the log-probabilities of a token and of the `top` likeliest ones, by the model without samplers."""
 
     def entropy(self, logits: Any) -> float:
-        """The entropy of the distribution that a row of logits stands for, in nats."""
+        """Returns the entropy of the distribution that a row of logits stands for, in nats."""
 
     @property
     def fingerprint(self) -> str:
@@ -325,7 +343,7 @@ class Backend(Protocol):
         sliding window. 0: the model has a recurrent state, which belongs to the sequence's end alone."""
 
     def continuable_from(self, seq_id: int) -> int:
-        """The smallest number of its first tokens after which the sequence can be continued.
+        """Returns the smallest number of its first tokens after which the sequence can be continued.
 
         It can also be continued after any larger number, up to its length. The number is 0 for a full cache, and the
         length of the sequence for a recurrent state. For a sliding window it is in between, and it grows while the
@@ -341,10 +359,12 @@ class Backend(Protocol):
         """
 
     def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
-        """Takes the positions from `start` to `end` out of sequences. Positions behind them become `end - start` less.
+        """Takes the positions from `start` to `end` out of sequences. Later positions become `end - start` less.
 
         Only if `can_shift`.
-        shared: the sequences have all cells before this position in common, and share no cell with other sequences.
+
+        Args:
+            shared: the sequences have all cells before this position in common, and share none with other sequences.
         """
 
     def fork(self, source: int, target: int, n_tokens: int) -> None:
@@ -357,23 +377,32 @@ class Backend(Protocol):
         """Empties the sequence. Cells that no other sequence shares become free."""
 
     def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
-        """The state of a sequence's positions from `start` to `end`.
+        """Returns the state of a sequence's positions from `start` to `end`.
 
-        Returns None if the state can't be had, or is larger than `max_bytes`.
-        end: at least `continuable_from(seq_id)`.
+        Args:
+            end: at least `continuable_from(seq_id)`.
+
+        Returns:
+            None if there is no such state, or it is larger than `max_bytes`.
         """
 
     def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
         """Adds the positions from `start` to `end` of a saved state to a sequence that ends at `start`.
 
-        While the call runs, it needs cells for the whole state. Returns False if it can't restore the positions;
-        the sequence is then as it was before.
+        While the call runs, it needs cells for the whole state.
+
+        Returns:
+            False if it can't restore the positions; the sequence is then as it was before.
         """
 
     def compile(self, branches: tuple[SamplingParams, ...], special_tokens: bool = False) -> Compiled:
-        """Makes what the samplers with these parameters share. Raises `InvalidRequestError`, for a bad grammar say.
+        """Makes what the samplers with these parameters share.
 
-        special_tokens: whether control tokens appear in the text by their names. A grammar then matches these names.
+        Args:
+            special_tokens: whether control tokens appear in the text by name. A grammar then matches these names.
+
+        Raises:
+            InvalidRequestError: a grammar is invalid, for example.
         """
 
     def sampler(
@@ -384,16 +413,21 @@ class Backend(Protocol):
         begun: tuple[int, ...],
         healed: bytes = b"",
     ) -> Sampler:
-        """A sampler that has seen the prompt. Raises `BackendError`.
+        """Makes a sampler that has seen the prompt.
 
-        params: with a seed.
-        compiled: what `compile` made of these parameters.
-        begun: the tokens that the sequence has already. The sampler goes on as if it had drawn them.
-        healed: the bytes that the first token of the sequence must begin with.
+        Args:
+            params: with a seed.
+            compiled: what `compile` made of these parameters.
+            prompt: its tokens.
+            begun: the tokens that the sequence has already. The sampler goes on as if it had sampled them.
+            healed: the bytes that the first token of the sequence must begin with.
+
+        Raises:
+            BackendError: it can't be made.
         """
 
     def ranker(self, params: SamplingParams) -> Ranker:
-        """A ranker by the model's probabilities, with the bans and biases of these parameters."""
+        """Makes a ranker by the model's probabilities, with the bans and biases of these parameters."""
 
     def close(self) -> None:
         """Frees everything."""

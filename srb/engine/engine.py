@@ -1,9 +1,8 @@
 """The engine: requests in, events out, one `step()` at a time.
 
-A step admits the requests that there are cells for and evaluates a batch: the next tokens of prompts that aren't
-evaluated yet, together with one row for every running sequence (decoding.py). If the rows need more cells than are
-free, the youngest sequences are preempted first (scheduler.py). A sequence that finishes leaves with the next step:
-what it evaluated is cached, and its cells are given back (cells.py).
+A step admits the requests that there are cells for and computes a batch: chunks of prompts that aren't computed yet,
+and one row for every running sequence. If the rows need more cells than are free, the youngest sequences are preempted
+first. A sequence that finishes leaves with the next step: its state is cached, and its cells are given back.
 """
 
 import time
@@ -13,21 +12,21 @@ from dataclasses import dataclass, fields
 
 from srb.engine.backend import Backend
 from srb.engine.decoding.base import EngineParts
-from srb.engine.decoding.scoring import PromptScoring
 from srb.engine.events import AbortReason, Event
 from srb.engine.input_processor import Facade, build_request
 from srb.engine.kv_cache.allocator import CellAllocator
 from srb.engine.kv_cache.cells import Cells
-from srb.engine.kv_cache.retention import Retention
+from srb.engine.kv_cache.prefix_cache import PrefixCache
+from srb.engine.kv_cache.retention import RetentionPolicy
 from srb.engine.kv_cache.rollback import rollback_of
 from srb.engine.kv_cache.slots import Slots
-from srb.engine.kv_cache.state_store import StateStore
-from srb.engine.listener import Listener
-from srb.engine.mailbox import Abort, Mailbox
+from srb.engine.kv_cache.state_cache import StateCache
+from srb.engine.kv_cache.state_store import StateStore, StoreStats
+from srb.engine.mailbox import Abort, Answer, Mailbox
 from srb.engine.model_runner import ModelRunner
-from srb.engine.offline import Answer as Answer
 from srb.engine.offline import ForPrograms, with_tokens
 from srb.engine.output.processor import OutputProcessor
+from srb.engine.output.prompt_logprobs import PromptLogprobs
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.scheduler import Scheduler
@@ -40,8 +39,9 @@ from srb.errors import SrbError, UnavailableError, in_use
 class Abandoned:
     """What is known of an engine's failure.
 
-    cause: the id of the request that it was working on; None if it was working on several.
-    unread: the ids of requests that were added since the last step began.
+    Attributes:
+        cause: the id of the request that it was working on; None if it was working on several.
+        unread: the ids of requests that were added since the last step began.
     """
 
     cause: str | None = None
@@ -54,11 +54,13 @@ class Engine(Facade, ForPrograms):
     `tokenize`, `add_request`, `abort` and `ask` may be called from any thread. Everything else belongs to the thread
     that calls `step`.
 
-    default_max_tokens: the value for alternatives whose `max_tokens` is None. -1: until the context is full.
-    cache_bytes: how many bytes of the states of finished requests are kept in memory; 0: none.
-    store: keeps these states for longer than the process lives. An engine with a store must be closed by `close`.
-    observe: called with each measurement, in seconds.
-    clock: returns the time, in seconds.
+    Args:
+        backend: the model.
+        default_max_tokens: for alternatives whose `max_tokens` is None. -1: until the context is full.
+        cache_bytes: the most bytes of states of finished requests that are cached in memory; 0: none.
+        store: stores these states for longer than the process lives. An engine with a store must be closed by `close`.
+        observe: called with each measurement, in seconds.
+        clock: returns the time, in seconds.
     """
 
     def __init__(
@@ -73,31 +75,26 @@ class Engine(Facade, ForPrograms):
     ) -> None:
         super().__init__(backend, default_max_tokens)
         self._clock = clock
-        self._cache = CellAllocator(backend.layout)
-        totals = self._totals = Totals()
-        memory = rollback_of(backend, self._cache)
-        self._kept = Retention(backend, memory, cache_bytes, store, self._totals, clock)
-        self._scheduler = Scheduler(
-            self._cache,
-            self._kept.index,
-            backend.n_cells,
-            backend.n_parallel,
-            default_max_tokens,
-            memory=memory,
-        )
-        self._output = OutputProcessor(backend, clock)
-        scoring = PromptScoring(backend, self._output)
-        self._listeners: list[Listener] = [scoring, *self._kept.listeners(self._scheduler)]
-        self._cells = Cells(
-            backend, self._cache, self._scheduler, memory, self._kept.retained, self._listeners, totals, clock
-        )
-        self._decoding = ModelRunner(
-            backend, self._scheduler, self._cells, self._output, self._listeners, totals, observe, clock
-        )
-        self._tools = EngineParts(
-            backend, self._scheduler, self._cells, memory, self._output, self._decoding, self._totals, observe, clock
-        )
+        self._store = store
         self._mail = Mailbox()
+        self._totals = totals = Totals()
+        self._allocator = allocator = CellAllocator(backend.layout)
+        self._states = StateCache(backend, cache_bytes, store)
+        self._slots = Slots(self._states, backend.n_parallel)
+        rollback = rollback_of(backend, allocator)
+        self._retention = RetentionPolicy(backend, self._states, self._slots, totals, clock)
+        prefix_cache = PrefixCache(backend, self._states, rollback, self._retention)
+        self._scheduler = scheduler = Scheduler(
+            allocator, prefix_cache, backend.n_cells, backend.n_parallel, default_max_tokens, rollback
+        )
+        self._cells = cells = Cells(
+            backend, allocator, scheduler, rollback, self._states, prefix_cache, self._retention, totals, clock
+        )
+        self._output = output = OutputProcessor(backend, clock)
+        self._runner = ModelRunner(
+            backend, scheduler, cells, output, PromptLogprobs(backend, output), totals, observe, clock
+        )
+        self._parts = EngineParts(backend, scheduler, cells, rollback, output, self._runner, totals, observe, clock)
 
     # From any thread
 
@@ -107,8 +104,9 @@ class Engine(Facade, ForPrograms):
             raise in_use(request.id)
         request = with_tokens(request, self.tokenize)
         self.check(request)
-        active = build_request(request, self.adapters, self._tools, self._default_max_tokens)
-        self._kept.check(active)  # in the caller's thread, so that no step waits for it
+        active = build_request(request, self.adapters, self._parts, self._default_max_tokens)
+        for prompt in active.prompts + active.negatives if request.cache_prompt else ():
+            self._states.check(prompt.packed, prompt.keys)  # in the caller's thread, so that no step waits for it
         try:
             self._mail.put(active)
         except SrbError:
@@ -120,11 +118,12 @@ class Engine(Facade, ForPrograms):
         self._mail.put_abort(Abort(request_id, index, reason))
 
     def ask(self, slot: int, question: Callable[[Slots], Answer]) -> "Future[Answer]":
-        """Asks a question about a slot. A step calls `question`, after it has kept what had ended in the slot.
+        """Asks a question about a slot. A step calls `question`, after it has cached what had ended in the slot.
 
-        The answer is what `question` returns, or the `SrbError` that it raises.
+        Returns:
+            The future has what `question` returns, or the `SrbError` that it raises.
         """
-        return self._kept.questions.put(slot, question)
+        return self._mail.ask(slot, question)
 
     # From the thread that calls step()
 
@@ -133,23 +132,25 @@ class Engine(Facade, ForPrograms):
         """Whether a step would have anything to do."""
         return bool(
             self._mail
-            or self._kept.questions
-            or self._decoding.finished
+            or self._mail.has_questions
+            or self._runner.finished
             or self._scheduler.running
             or self._scheduler.waiting
         )
 
     def stats(self) -> EngineStats:
-        """What the engine holds now, and what it has done."""
+        """Returns what the engine has now, and what it has done."""
         return EngineStats.of(
             self._totals,
-            **self._kept.sizes(),
-            sequences=self._scheduler.leased,
+            self._store.stats() if self._store else StoreStats(),
+            retained_bytes=self._states.size,
+            max_retained_bytes=self._states.max_bytes,
+            sequences=self._scheduler.n_rows,
             max_sequences=self._backend.n_parallel,
-            cells=self._cache.leased_cells,
+            cells=self._allocator.used_cells,
             cells_shared=self._scheduler.shared_cells,
-            max_cells=self._cache.n_cells,
-            layout=self._cache.layout.name,
+            max_cells=self._allocator.n_cells,
+            layout=self._allocator.layout.name,
             n_preempted=self._scheduler.n_preempted,
             media=self._backend.media,
         )
@@ -157,19 +158,19 @@ class Engine(Facade, ForPrograms):
     def step(self) -> list[Event]:
         """Does the next piece of work, and returns what happened, in order.
 
-        The list is also empty after an evaluation that has no news. Ask `has_work` whether there is anything to do.
-        News that need no evaluation (who was admitted, who was aborted, the first tokens behind a prompt that was
-        retained) are returned before the next evaluation, which may take long. A fault of the backend ends the requests
-        that it struck, with events. Any other exception is a bug.
+        The list may be empty after a decode. Ask `has_work` whether there is anything to do. Events that need no decode
+        (requests that were admitted or aborted, the first tokens after a cached prompt) are returned before the next
+        decode, which may take long. A fault of the backend ends the requests that it affects, with events. Any other
+        exception is a bug.
         """
         self._release()
         self._read_mail()
-        self._kept.questions.answer({seq.slot for seq in self._decoding.finished})
+        for question in self._mail.take_questions({seq.slot for seq in self._runner.finished}):
+            question.resolve(self._slots)
         self._admit()
         if not self._output:
-            for listener in self._listeners:
-                listener.before_decode()
-            self._decoding.run(self._is_unwanted)
+            self._retention.save_running(self._scheduler.prompts)
+            self._runner.run(self._is_unwanted)
         return self._output.take_events()
 
     def sleep(self) -> None:
@@ -179,22 +180,21 @@ class Engine(Facade, ForPrograms):
     def abandon(self, error: SrbError) -> Abandoned:
         """Frees the samplers of every request. From now on `add_request` and `ask` raise this error.
 
-        This is for an engine whose `step` has raised an exception: no event is told any more, the backend's cache isn't
-        touched, and there must be no further step.
+        This is for an engine whose `step` has raised an exception. There are no further events, the backend's cache
+        isn't touched, and there must be no further step.
         """
-        self._kept.questions.close(error)
         unread = [message for message in self._mail.close(error) if isinstance(message, ActiveRequest)]
         for active in (*self._scheduler.running.values(), *self._scheduler.waiting.values(), *unread):
             active.compiled.close()
         running = [each for active in self._scheduler.running.values() for each in active.prompts + active.negatives]
-        prompts = dict.fromkeys((*running, *self._scheduler.prompts, *(seq.prompt for seq in self._decoding.finished)))
+        prompts = dict.fromkeys((*running, *self._scheduler.prompts, *(seq.prompt for seq in self._runner.finished)))
         for seq in (seq for prompt in prompts for seq in prompt.sequences):
             if seq.sampler:
                 seq.sampler.close()
                 seq.sampler = None
-        cause = next((each.active.id for each in prompts if each.strategy is self._decoding.at_work), None)
-        self._decoding.at_work = None
-        self._decoding.finished.clear()
+        cause = next((each.active.id for each in prompts if each.strategy is self._runner.at_work), None)
+        self._runner.at_work = None
+        self._runner.finished.clear()
         for each in (self._scheduler.running, self._scheduler.waiting, self._scheduler.prompts):
             each.clear()
         return Abandoned(cause, frozenset(active.id for active in unread))
@@ -202,7 +202,9 @@ class Engine(Facade, ForPrograms):
     def take_over(self, failed: "Engine", reason: str) -> None:
         """Takes over the counts of an abandoned engine, and the scales of its adapters.
 
-        reason: why that engine failed.
+        Args:
+            failed: the abandoned engine.
+            reason: why it failed.
         """
         for each in fields(Totals):
             setattr(self._totals, each.name, getattr(failed._totals, each.name))
@@ -211,7 +213,8 @@ class Engine(Facade, ForPrograms):
 
     def close(self) -> None:
         """Returns when the store has written all that it was given. There must be no further step."""
-        self._kept.close()
+        if self._store:
+            self._store.close()
 
     # The life of a request
 
@@ -234,11 +237,11 @@ class Engine(Facade, ForPrograms):
         if doomed:
             self._totals.aborts[reason] = self._totals.aborts.get(reason, 0) + 1
         for seq in doomed:
-            self._decoding.finish(seq, "abort", reason)
+            self._runner.finish(seq, "abort", reason)
 
     def _is_unwanted(self) -> bool:
-        """Whether every running request is being aborted, so that a long evaluation needn't go on."""
-        return self._mail.dooms(self._scheduler.running)
+        """Whether every running request is being aborted, so that a long decode needn't go on."""
+        return self._mail.aborts_all(self._scheduler.running)
 
     def _admit(self) -> None:
         """Admits the requests and sequences that there are cells for. Their prompts begin with what is cached."""
@@ -261,31 +264,31 @@ class Engine(Facade, ForPrograms):
                 if active.admitted is None:
                     self._start(active)
         self._cells.share()
-        self._decoding.begin_sequences()
+        self._runner.begin_sequences()
 
     def _lay_out(self) -> None:
         """Lets the backend choose how the cells are laid out for what runs and waits. Raises `SrbError`."""
         loads = list(self._scheduler.loads())
         if not loads:
             return
-        layout = self._backend.choose(loads, self._cache.leased_cells)
-        if layout != self._cache.layout:
-            self._decoding.release(must=True)
+        layout = self._backend.choose(loads, self._allocator.used_cells)
+        if layout != self._allocator.layout:
+            self._runner.release(must=True)
             self._cells.lay_out(layout)
-        if not self._cache.leased_cells:
+        if not self._allocator.used_cells:
             self._backend.prepare(layout)
             if self._backend.layout != layout:  # there is no memory for another one
                 self._cells.lay_out(self._backend.layout)
 
     def _refuse(self, error: SrbError) -> None:
-        """Ends who waits for a backend that can't be prepared. Their cells are empty, so it has none to remove."""
+        """Ends all requests because the backend can't be prepared. Their cells are empty, so none are removed."""
         self._totals.last_error = error.message
         reason = UnavailableError(f"the model can't be used now: {error.message}")
         for active in (*self._scheduler.running.values(), *self._scheduler.waiting.values()):
             self._output.error(active, None, reason)
             for seq in active.living:
-                self._decoding.finish(seq, "error", None)
-        self._decoding.release(must=True)
+                self._runner.finish(seq, "error", None)
+        self._runner.release(must=True)
 
     def _start(self, active: ActiveRequest) -> None:
         active.admitted = self._clock()
@@ -297,17 +300,14 @@ class Engine(Facade, ForPrograms):
                 self._output.start_texts(prompt)
 
     def _release(self) -> None:
-        """Gives back what finished sequences have leased.
+        """Gives back the cells of finished sequences.
 
-        This comes after their events were taken, because keeping what they have evaluated takes a while. A sequence
-        that has to wait until there is time keeps all its cells meanwhile.
+        This comes after their events were taken, because caching their states takes a while.
         """
-        finished = self._decoding.finished
-        for listener in self._listeners:
-            listener.begin_step()
-        if not finished:
+        self._retention.begin_step()
+        if not self._runner.finished:
             return
         # An idle engine gives everything back before the next request, which then finds the same empty cells.
         is_idle = not self._scheduler.is_running
         is_waited_for = self._scheduler.is_waited_for or (is_idle and bool(self._mail))
-        self._decoding.release(is_idle=is_idle, is_waited_for=is_waited_for)
+        self._runner.release(is_idle=is_idle, is_waited_for=is_waited_for)

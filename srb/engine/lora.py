@@ -1,11 +1,11 @@
-"""Adapters (LoRA): small files that change how a model evaluates, and which of them an alternative is evaluated with.
+"""Adapters (LoRA): small files that change what a model computes, and which of them an alternative uses.
 
-A state that was evaluated with an adapter can only be continued with the same adapter, at the same scale. So each
-prompt has a setting, its `Lora`. Rows of different settings are never in the same decode, and only prompts of the same
-setting share a beginning.
+A state that was computed with an adapter can only be continued with the same adapter, at the same scale. So each prompt
+has its `Lora`. Rows with different ones are never in the same decode, and only prompts with the same one share a
+beginning.
 
 If the branches of a request differ in it, the request has its prompt once for each setting. llama.cpp sets adapters for
-a whole decode, so `BatchPlanner.next` makes a batch for each setting.
+a whole decode, so `BatchPlanner.next` makes a batch for each `Lora`.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from srb.errors import InvalidRequestError
 
 Lora = tuple[tuple[str, float], ...]
-"""The identities of the adapters that rows are evaluated with, and their scales. Empty: the model without adapters."""
+"""The identities of the adapters that rows are computed with, and their scales. Empty: the model without adapters."""
 
 Asked = tuple[tuple[int | str, float], ...]
-"""The adapters that a request asks for, by their numbers or names, and their scales."""
+"""The adapters that a request asks for, by number or name, and their scales."""
 
 MAX_SCALE = 100.0
 
@@ -26,8 +26,11 @@ MAX_SCALE = 100.0
 class Adapter:
     """An adapter that was loaded with the model.
 
-    name: the name of its file, without the ending. identity: the same for the same contents, whatever the file's name.
-    scale: its scale in requests without `lora`; 0: they don't use it.
+    Attributes:
+        name: the name of its file, without the ending.
+        path: its file.
+        identity: the same for the same contents, whatever the file's name.
+        scale: its scale in requests without `lora`; 0: they don't use it.
     """
 
     name: str
@@ -50,15 +53,20 @@ class Adapters:
     def set_scales(self, asked: Asked) -> None:
         """Sets the scales in requests without `lora`. An adapter that `asked` doesn't name gets 0.
 
-        Raises `InvalidRequestError` for an adapter that isn't there, and for a scale out of range.
+        Raises:
+            InvalidRequestError: an adapter isn't loaded, or a scale is out of range.
         """
         scales = self._scales(asked)
         self._adapters = tuple(replace(each, scale=scale) for each, scale in zip(self._adapters, scales, strict=True))
 
     def lora(self, asked: Asked | None) -> Lora:
-        """The setting that an alternative is evaluated with. asked: None: the present scales of all adapters.
+        """Returns the adapters that an alternative is computed with.
 
-        Raises `InvalidRequestError` for an adapter that isn't there, and for a scale out of range.
+        Args:
+            asked: those that it asks for; None: all adapters, with their present scales.
+
+        Raises:
+            InvalidRequestError: an adapter isn't loaded, or a scale is out of range.
         """
         adapters = self._adapters
         scales = [each.scale for each in adapters] if asked is None else self._scales(asked)
@@ -85,5 +93,5 @@ class Adapters:
 
 
 def key_of(lora: Lora) -> str:
-    """The key that tells apart states which were evaluated with different adapters; empty without adapters."""
+    """Returns a key that tells apart states which were computed with different adapters; empty without adapters."""
     return " ".join(f"{identity}={scale!r}" for identity, scale in lora)

@@ -1,31 +1,31 @@
-"""Evaluates one batch after the other, and gives each row the logits that follow it.
+"""Decodes one batch after the other, and gives each row the logits that follow it.
 
-The planner says what is in the next batch. The backend decodes it. Then each row goes on in its way: a sequence draws
-its next token, for example (`ways/sampling.py`).
+The planner says what is in the next batch. The backend decodes it. Then each row goes on as its decoding strategy says:
+a sequence samples its next token, for example.
 
-`ModelRunner.finish` is the only way out for a sequence, whatever the reason. It ends the request together with its last
+`ModelRunner.finish` is the only way out for a sequence, whatever the reason. It ends the request with its last
 sequence. So every index has one `StopEvent`, and every request one `DoneEvent`. When something breaks:
 
 - When a decode fails, what it left in the cells is removed, and the batch is tried again: without the sequences that
-  llama.cpp names, or else in halves. So the sequence that makes it fail ends alone, and its neighbours live on.
+  llama.cpp names, or else in halves. So the sequence that makes it fail ends alone, and the others live on.
 - A `BackendError` from a sampler ends this one alternative.
 - Any other exception is a bug: another engine replaces this one and resumes its requests (`srb.serving.recovery`).
 
-A prompt that nobody wants any more stops being evaluated in the middle of a decode, through llama.cpp's abort callback.
+A prompt that is no longer wanted stops being computed in the middle of a decode, through llama.cpp's abort callback.
 llama.cpp calls it for every node of the graph, in Python, so only batches that have nothing but prompts get it. It
 stops a batch only if every request in the batch is being aborted: then there is nothing to repair.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from srb.engine.backend import Backend
 from srb.engine.batch import BatchPlan, BatchPlanner
 from srb.engine.decoding.base import AnyStrategy
 from srb.engine.events import FinishReason
 from srb.engine.kv_cache.cells import Cells
-from srb.engine.listener import Listener
 from srb.engine.output.processor import OutputProcessor
+from srb.engine.output.prompt_logprobs import PromptLogprobs
 from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import Holder, Prompt, Sequence
 from srb.engine.stats import Measure, Totals
@@ -33,9 +33,9 @@ from srb.errors import BackendError
 
 
 class ModelRunner:
-    """Evaluates batches until every sequence has finished.
+    """Decodes batches until every sequence has finished.
 
-    A prompt whose last token was in a batch is forked into its sequences, which all draw their first token from that
+    A prompt whose last token was in a batch is forked into its sequences, which all sample their first token from that
     one row of logits.
     """
 
@@ -45,31 +45,32 @@ class ModelRunner:
         scheduler: Scheduler,
         cells: Cells,
         output: OutputProcessor,
-        listeners: Iterable[Listener],
+        prompt_logprobs: PromptLogprobs,
         totals: Totals,
         observe: Callable[[Measure, float], object],
         clock: Callable[[], float],
     ) -> None:
         self.finished: deque[Sequence] = deque()
-        """The sequences that have finished, but still hold what they have leased."""
+        """The sequences that have finished, but still have their cells."""
         self.at_work: AnyStrategy | None = None
-        """The one that takes a row now. If that raises an exception, its request is the likely cause."""
+        """The one that takes a row now. If it raises an exception, its request is the likely cause."""
         self.now = 0.0
         """When the last decode returned, or sequences last began, in seconds of the clock."""
         self._backend = backend
         self._scheduler = scheduler
         self._cells = cells
         self._output = output
-        self._listeners = listeners
+        self._prompt_logprobs = prompt_logprobs
         self._totals = totals
-        self._planner = BatchPlanner(backend)
+        self._planner = BatchPlanner(backend, cells.retention)
         self._observe = observe
         self._clock = clock
 
     def run(self, is_unwanted: Callable[[], bool]) -> None:
-        """Evaluates the next batches, if there is anything to evaluate, and lets their rows go on.
+        """Decodes the next batches, if there is anything to compute, and lets their rows go on.
 
-        is_unwanted: says whether nobody wants the result any more. It is asked only while no sequence is running.
+        Args:
+            is_unwanted: whether the result is no longer wanted. It is only asked while no sequence is running.
         """
         for active in self._scheduler.running.values():
             for constraint in active.constraints:
@@ -93,7 +94,7 @@ class ModelRunner:
                 return  # all requests in the batch are being aborted; the next step finds their aborts in the mailbox
         except BackendError as error:
             self._totals.last_error = error.message
-            self._run_apart(plan, error, is_second=is_second)
+            self._retry(plan, error, is_second=is_second)
             return
         self.now = now = self._clock()
         share = sum(len(numbers) for _, numbers in plan.rows) / len(plan)
@@ -104,15 +105,15 @@ class ModelRunner:
             self._totals.prompt_tokens_evaluated += n_tokens
             if prompt.is_computed:
                 prompt.logits = self._backend.logits(last_row).copy()
-            for listener in self._listeners:
-                listener.on_computed(prompt, n_tokens, last_row)
+            self._prompt_logprobs.on_computed(prompt, n_tokens, last_row)
+            self._cells.retention.at_checkpoint(prompt)
         self._output.progress(prompt.active for prompt, _, _ in plan.chunks)
         strategies: dict[AnyStrategy, None] = {}
         for row, numbers in plan.rows:
             self.at_work = row.strategy
-            logits, *beside = map(self._backend.logits, numbers)
+            logits, *others = map(self._backend.logits, numbers)
             if plan.is_of(row, numbers[0]):
-                row.strategy.process_logits(row, logits, beside)
+                row.strategy.process_logits(row, logits, others)
             strategies[row.strategy] = None
         self.at_work = None
         for strategy in strategies:
@@ -122,10 +123,10 @@ class ModelRunner:
         self._observe("decode", now - began)
         self._observe("overhead", self._clock() - now)
 
-    def _run_apart(self, plan: BatchPlan, error: BackendError, *, is_second: bool) -> None:
+    def _retry(self, plan: BatchPlan, error: BackendError, *, is_second: bool) -> None:
         """Decodes again after a failure: without the sequences that caused it if they are known, or else in halves.
 
-        So only the sequence that makes a decode fail ends. A fault that doesn't come again ends nobody.
+        So only the sequence that makes a decode fail ends. A fault that doesn't come again ends none.
         """
         lost = [holder for holder in plan.holders if not self._cells.repair(holder) or _is_named(holder, error)]
         rest = [holder for holder in plan.holders if holder not in lost]
@@ -154,7 +155,7 @@ class ModelRunner:
             self.finish(seq, "error", None)
 
     def begin_sequences(self) -> None:
-        """Lets the sequences go on that have leased their cells, and whose prompts are evaluated by now."""
+        """Lets the sequences go on that have their cells, and whose prompts are computed by now."""
         prefilling, self._scheduler.prefilling = self._scheduler.prefilling, []
         began: dict[AnyStrategy, None] = {}
         for seq in prefilling:
@@ -166,8 +167,7 @@ class ModelRunner:
                 continue
             if seq.swapped and not (self._cells.swap_in(seq) and seq.state == "prefilling"):
                 continue
-            for listener in self._listeners:
-                listener.begins(prompt)
+            self._prompt_logprobs.report(prompt)
             if active.prefilled is None and all(each.logits is not None for each in active.prompts):
                 active.prefilled = self._clock()
             self.now = self._clock()
@@ -179,16 +179,19 @@ class ModelRunner:
             strategy.after_step()
 
     def release(self, *, is_idle: bool = False, is_waited_for: bool = True, must: bool = False) -> None:
-        """Gives back what finished sequences have leased, as far as there is time to keep what they have evaluated.
+        """Gives back the cells of finished sequences, as far as there is time to cache their states.
 
-        A sequence that has to wait for this time keeps all its cells meanwhile. must: don't wait.
+        A sequence that waits for this time keeps all its cells meanwhile.
+
+        Args:
+            is_idle: no sequence is running.
+            is_waited_for: others wait for the cells, or for the engine.
+            must: don't wait.
         """
         while self.finished:
-            may_go = [
-                listener.lets_go(self.finished[0], is_idle=is_idle, is_waited_for=is_waited_for)
-                for listener in self._listeners
-            ]
-            if not (must or all(may_go)):
+            retention = self._cells.retention
+            may_release = retention.may_release(self.finished[0], is_idle=is_idle, is_waited_for=is_waited_for)
+            if not (must or may_release):
                 return
             self._cells.give_back(self.finished.popleft())
 
@@ -196,7 +199,8 @@ class ModelRunner:
         """Ends a sequence. The last sequence of a request ends the request, too."""
         active = seq.prompt.active
         for each in seq.group:
-            each.state, each.finish_reason, each.stop_reason = "finished", finish_reason, stop_reason
+            each.state = "finished"
+            self._cells.retention.finished(each, finish_reason, stop_reason)
             self.finished.append(each)
         if not any(each.index == seq.index for each in seq.prompt.living):
             self._output.stop(seq, finish_reason, stop_reason)
@@ -207,5 +211,5 @@ class ModelRunner:
 
 
 def _is_named(holder: Holder, error: BackendError) -> bool:
-    """Whether the error names the seq_id of this holder, or of one that is together with it."""
+    """Whether the error names the seq_id of this holder, or of one in its group."""
     return any(each.seq_id in error.seq_ids for each in holder.group)

@@ -231,7 +231,7 @@ class ForPrograms(ABC):
         Raises `InvalidRequestError` if it isn't such a file, is of another model, or has no room in `cache_bytes`.
         """
         saved = read_saved(path, self.identity)
-        return tuple(self._answer_of(SLOT, lambda slots: slots.keep(saved)))
+        return tuple(self._answer_of(SLOT, lambda slots: slots.put(saved)))
 
     def _answer_of(self, slot: int, question: Callable[[Slots], Answer]) -> Answer:
         answer = self.ask(slot, question)

@@ -1,14 +1,14 @@
-"""`Scores`: the log-probabilities of a prompt's own tokens, for requests that want them (`echo` with `logprobs`).
+"""The log-probabilities of a prompt's own tokens, for requests that want them (`echo` with `logprobs`).
 
-Where a scored prompt begins with what another one has evaluated, it also copies the log-probabilities of these tokens.
-Those of token k come from the logits behind the k tokens before it. So a prompt can begin after k tokens only if the
+Where a scored prompt begins with what another one has computed, it also copies the log-probabilities of these tokens.
+Those of token k come from the logits after the k tokens before it. So a prompt can begin after k tokens only if the
 log-probability of token k is known, too. An example, with two texts that part after 6 tokens:
 
-    "The capital of France is" " Paris"     evaluated first: its tokens 1 to 5 have log-probabilities now
-    "The capital of France is" " Rome"      copies those of the tokens 1 to 4, and begins behind "France":
-                                            the logits behind "is" are gone, and " Rome" needs them
+    "The capital of France is" " Paris"     computed first: its tokens 1 to 5 have log-probabilities now
+    "The capital of France is" " Rome"      copies those of the tokens 1 to 4, and begins after "France":
+                                            the logits after "is" are gone, and " Rome" needs them
 
-They are kept with the last piece of a retained prompt, in memory alone.
+They are cached with the last entry of a prompt, in memory alone.
 """
 
 from array import array
@@ -20,13 +20,15 @@ from srb.engine.kv_cache.radix import Tokens, common_prefix
 class Scores:
     """The log-probabilities of `tokens`, from the token 1 on up to `end`: the first token of a prompt has none.
 
-    top: how many of the likeliest tokens are known at each place, fewer if the vocabulary is smaller.
+    Args:
+        tokens: those of the prompt.
+        top: how many of the likeliest tokens are known at each place, fewer if the vocabulary is smaller.
     """
 
     def __init__(self, tokens: Tokens, top: int) -> None:
         self.tokens = tokens
         self.top = top
-        self.told = 0
+        self.n_reported = 0
         """How many of the tokens were reported."""
         self._logprobs = array("d")
         self._likeliest = array("i")  # as many at each place as at any other one
@@ -38,17 +40,17 @@ class Scores:
         return 1 + len(self._logprobs)
 
     def is_like(self, other: "Scores | None") -> bool:
-        """Whether the same is wanted of other tokens."""
+        """Whether the same is known of other tokens."""
         return other is not None and self.top == other.top
 
     @property
     def nbytes(self) -> int:
-        """The memory that it takes, beside the tokens."""
+        """The memory that it takes in bytes, without the tokens."""
         arrays = self._logprobs, self._likeliest, self._likeliest_logprobs
         return sum(each.itemsize * len(each) for each in arrays)
 
     def append(self, logprobs: Logprobs) -> None:
-        """Takes the log-probability of the token `end`, and the likeliest tokens there."""
+        """Adds the log-probability of the token `end`, and the likeliest tokens there."""
         logprob, likeliest = logprobs
         self._logprobs.append(logprob)
         for token, p in likeliest:
@@ -56,7 +58,7 @@ class Scores:
             self._likeliest_logprobs.append(p)
 
     def of(self, place: int, top: int | None = None) -> Logprobs:
-        """The log-probability of the token at a place, and the likeliest tokens there: `top` of them, or all."""
+        """Returns the log-probability of the token at a place, and the likeliest tokens there: `top`, or all."""
         width = len(self._likeliest) // len(self._logprobs)
         some = slice((place - 1) * width, (place - 1) * width + min(width, self.top if top is None else top))
         return self._logprobs[place - 1], list(zip(self._likeliest[some], self._likeliest_logprobs[some], strict=True))
@@ -74,16 +76,16 @@ class Scores:
         del self._likeliest[(n_tokens - 1) * width :]
         del self._likeliest_logprobs[(n_tokens - 1) * width :]
 
-    def unreported_tokens(self, tokens: Tokens) -> "Scores":
-        """What is known of another text that begins alike, for others who wait for it: the text itself isn't scored."""
+    def copy_for(self, tokens: Tokens) -> "Scores":
+        """Returns what is known of another text that begins alike, for prompts that wait for it. It isn't reported."""
         other = Scores(tokens, self.top)
         other.take(self)
-        other.told = len(tokens)
+        other.n_reported = len(tokens)
         return other
 
 
 def outputs_from(scores: Scores | None, n_tokens: int) -> int:
-    """From which of a prompt's tokens on each must be evaluated with its logits: the next one's score isn't known."""
+    """Returns from which of a prompt's tokens on each must be computed with logits: the next score isn't known."""
     return scores.end - 1 if scores and scores.end < n_tokens else n_tokens
 
 

@@ -1,4 +1,4 @@
-"""`Segment`: the next tokens of a prompt that are evaluated in one manner. A plain prompt is one stretch."""
+"""Segments: the next tokens of a prompt that are computed in one manner. A plain prompt is one segment."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,10 @@ from srb.engine.media import Media
 class Segment:
     """The tokens of a prompt up to `end`.
 
-    is_whole: they are evaluated all at once, in a batch of their own, as an image is.
-    has_logits: each of them gets logits, because the next one is scored.
+    Attributes:
+        end: the position after its last token.
+        is_whole: its tokens are computed at once, in a batch of their own, as an image is.
+        has_logits: each of them gets logits, because the next one is scored.
     """
 
     end: int
@@ -21,10 +23,12 @@ class Segment:
     def of(
         cls, start: int, end: int, media_placeholders: dict[int, Media], scored_from: int, block_size: int
     ) -> "Segment":
-        """The stretch that begins at `start`, in a prompt of `end` tokens.
+        """Returns the segment that begins at `start`, in a prompt of `end` tokens.
 
-        atoms: images and sounds, by their positions. scored_from: see `Prompt.outputs_from`.
-        block_size: see `Backend.block_size`. A block's end depends on nothing but the prompt, not on what is known.
+        Args:
+            media_placeholders: images and sounds, by their positions.
+            scored_from: see `Prompt.outputs_from`.
+            block_size: see `Backend.block_size`. A block's end only depends on the prompt, not on what is cached.
         """
         if start in media_placeholders:
             return cls(start + len(media_placeholders[start].tokens), is_whole=True)
@@ -36,7 +40,7 @@ class Segment:
 
 
 def whole_blocks(n_tokens: int, block_size: int, media_placeholders: dict[int, Media]) -> int:
-    """How many of the first tokens are in whole blocks, and in whole images; all of them if there are no blocks."""
+    """Returns how many of the first tokens are in whole blocks and whole images; all of them without blocks."""
     if not block_size:
         return n_tokens
     n_tokens -= n_tokens % block_size

@@ -1,20 +1,22 @@
-"""The state of a request on its way through the engine, which all other files of the engine work on.
+"""The state of a request on its way through the engine.
 
 An `ActiveRequest` has prompts, a `Prompt` has the sequences that continue it, and a `Sequence` is an alternative. They
-say which tokens there are, which of these are in cells, and which cells and seq_ids were leased for them.
+say which tokens there are, which of these are in cells, and which cells and seq_ids were allocated for them. What only
+a strategy, a constraint, the planner or the retention policy remembers of them, these have.
 """
 
-from collections.abc import Sequence as Many
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from collections import abc
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
 
-from srb.engine.backend import Compiled, Logits, Sampler
-from srb.engine.backend import State as SavedState
+from srb.engine.backend import Compiled, Logits, Sampler, State
 from srb.engine.constraints.base import Constraint
 from srb.engine.decoding.base import AnyStrategy, Row
-from srb.engine.events import AbortReason, FinishReason, Token
+from srb.engine.events import AbortReason, Token
 from srb.engine.kv_cache.allocator import Span
-from srb.engine.kv_cache.radix import keys_of, pack
+from srb.engine.kv_cache.entries import Hit
+from srb.engine.kv_cache.radix import Keys, keys_of, pack
 from srb.engine.lora import Lora, key_of
 from srb.engine.media import key_of_few, placed, words
 from srb.engine.output.detokenizer import IncrementalDetokenizer, StopStrings
@@ -24,40 +26,31 @@ from srb.engine.request import CompletionRequest, Resumed
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.segments import Segment, whole_blocks
 
-
-class Part(Protocol):
-    """Something that a prompt begins with, behind what it shares, so that these tokens needn't be evaluated."""
-
-    @property
-    def n_tokens(self) -> int:
-        """How many tokens it has."""
-
-    def apply(self, prompt: Any) -> int:
-        """Puts it into the prompt's cells, behind what is there, if it fits; returns how many tokens the prompt has."""
-
-
-State = Literal["waiting", "prefilling", "running", "idle", "preempted", "finished"]
+SequenceState = Literal["waiting", "prefilling", "running", "idle", "preempted", "finished"]
 """What a sequence is doing.
 
-waiting: it holds nothing yet. prefilling: it was admitted, and its prompt is being evaluated, or its cells are about to
-be swapped in. running: each step evaluates a row for it, or rows of its way in place of it. idle: it holds a text, and
-has nothing to evaluate now. preempted: its cells were taken for others, and it goes on when there are some.
-finished: it gets no more tokens.
+waiting: it has nothing yet. prefilling: it was admitted, and its prompt is being computed, or its cells are about to be
+swapped in. running: each step computes a row for it, or rows of its strategy in place of it. idle: it has a text, and
+nothing to compute now. preempted: its cells were taken for others, and it goes on when there are some. finished: it
+gets no more tokens.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    """The cells of a sequence while they are swapped out.
+    """The cells of a prompt or a sequence while they are swapped out.
 
-    state: those of the positions from `start` to `end`; None: they must be computed again.
-    resumes: what the sequence was doing.
+    Attributes:
+        state: those of the positions from `start` to `end`; None: they must be computed again.
+        resumes: what the sequence was doing.
+        rows: the same of each row of a prompt's strategy, by seq_id.
     """
 
-    state: SavedState | None
+    state: State | None
     start: int
     end: int
-    resumes: State = "running"
+    resumes: SequenceState = "running"
+    rows: "dict[int, Swapped]" = field(default_factory=dict)
 
 
 class ActiveRequest:
@@ -71,7 +64,7 @@ class ActiveRequest:
         self.compiled = compiled
         self.report = report
         self.prompts: list[Prompt] = []
-        self.negatives: list[Prompt] = []  # prompts of the companions of its sequences
+        self.negatives: list[Prompt] = []  # prompts of negative sequences
         self.constraints: list[Constraint] = []  # those of all its sequences
         self.number = 0  # the requests' order; the scheduler sets it
         self.early_aborts: dict[int, AbortReason] = {}  # by index: alternatives aborted while the request waits
@@ -102,71 +95,81 @@ class ActiveRequest:
         return [seq for prompt in self.prompts for seq in prompt.sequences if seq.is_pending]
 
 
-Held = tuple[int, list[Token], bytes]
-"""A token that nobody was told of yet, what is to be told of it, and the bytes that it adds to the text."""
-
-
 class Prompt:
-    """A prompt: it is evaluated once, in a sequence of its own, and then forked into the sequences that continue it.
+    """A prompt: it is computed once, in a sequence of its own, and then forked into the sequences that continue it.
 
-    asked: its tokens as the request has them; without the last one, if healing takes that token back.
-    setting: what the prompt and its sequences are evaluated with; only rows with the same one are in a batch together.
-    begun: by index, what its alternatives have already if the request was resumed. All of them have the same tokens,
-        which are evaluated as a part of the prompt.
-    stops: the stop strings of its alternatives.
-    repeated: bytes at its end that aren't among its tokens: the first token that is drawn begins with them.
-    begins_anew: whether the alternatives come to the tokens in `resumed_tokens` again; see `DecodingStrategy.restarts`.
+    Args:
+        asked: its tokens as the request has them; without the last one, if token healing takes that one back.
+        resumed: by index, what its alternatives have already if the request was resumed. All of them have the same
+            tokens, which are computed as a part of the prompt.
+        stops: the stop strings of its alternatives.
+        lora: the adapters that it is computed with; only rows with the same ones are in a batch.
+        repeated: bytes at its end that aren't among its tokens: the first token that is sampled begins with them.
+        restarts: whether the alternatives generate the tokens in `resumed` again; see `DecodingStrategy.restarts`.
     """
 
     def __init__(
         self,
         active: ActiveRequest,
         asked: tuple[int, ...],
-        begun: dict[int, Resumed],
+        resumed: dict[int, Resumed],
         stops: dict[tuple[str, ...], StopStrings],
-        setting: Lora,
+        lora: Lora,
         repeated: bytes = b"",
         *,
         restarts: bool = False,
     ) -> None:
-        self.active, self.block_size = active, active.block_size
+        self.active = active
         self.strategy: AnyStrategy  # how it is continued; set when its sequences are complete
         self.asked = asked
         self.repeated = repeated
-        self.tokens = asked if restarts else asked + next(iter(begun.values())).tokens
+        self.tokens = asked if restarts else asked + next(iter(resumed.values())).tokens
         self.packed = pack(self.tokens)
-        self.setting = setting
-        self.media_placeholders = placed(
-            self.tokens, active.request.media
-        )  # by position: tokens that are evaluated as a whole
-        self.words = words(asked)  # its tokens as samplers see them
-        # Only prompts with the same key may begin with what this one has evaluated. What was retained with one of the
-        # other keys may be its beginning, too.
-        how = key_of(setting) + key_of_few(self.media_placeholders.values())
-        self.keys = keys_of(active.request.shared_within, how)
-        self.key = self.keys[0]
+        self.lora = lora
+        self.media_placeholders = placed(self.tokens, active.request.media)  # by position
         self.n_computed = 0  # how many of its tokens are in its cells
         self.cached = 0  # how many of these came from other requests
         self.beginning: Beginning | None = None  # what it will begin with; None once it has begun
-        self.checkpoints: list[int] = []  # save its state after so many tokens; the next one is the last item
-        self.overtaking_limit: float | None = (
-            None  # how many tokens of later prompts may still pass it; the planner sets it
-        )
-        self.logits: Logits | None = None  # those behind its last token, once it is evaluated
+        self.logits: Logits | None = None  # those after its last token, once it is computed
         self.scores: Scores | None = None  # the log-probabilities of its own tokens, if they are wanted
-        self.n_cut = 0  # how many tokens were left out of it, because the context has no room for them
-        self.n_shifted = 0  # how many of its tokens have left its cells, because its texts needed room
-        self.was_retained = False  # whether saving its state was tried; it is tried once
-        self.saved = 0  # how many of its tokens a saved state has, while it runs
         self.seq_id: int | None = None
-        self.row_ids: list[int] = []  # the seq_ids of the rows that its way has itself; kept while it is swapped out
-        self.swapped: Swapped | None = None
-        self.swapped_rows: dict[int, Swapped] = {}  # by the seq_ids of its rows
+        self.row_ids: list[int] = []  # the seq_ids of its strategy's own rows; they stay while it is swapped out
         self.span: Span | None = None
+        self.swapped: Swapped | None = None
         self.sequences = [
-            Sequence(self, index, params := active.request.params(index), stops.get(params.stop), resumed)
-            for index, resumed in begun.items()
+            Sequence(self, index, params := active.request.params(index), stops.get(params.stop), each)
+            for index, each in resumed.items()
         ]
+
+    @cached_property
+    def words(self) -> tuple[int, ...]:
+        """The tokens that samplers see: those of the request, without placeholders."""
+        return words(self.asked)
+
+    @cached_property
+    def keys(self) -> Keys:
+        """Its own key, and further keys that it may be looked up with.
+
+        Only prompts with the same key may begin with what this one has computed. What was cached with one of the other
+        keys may be its beginning, too.
+        """
+        how = key_of(self.lora) + key_of_few(self.media_placeholders.values())
+        return keys_of(self.active.request.shared_within, how)
+
+    @property
+    def key(self) -> str:
+        """Its own key."""
+        return self.keys[0]
+
+    @property
+    def block_size(self) -> int:
+        """See `Backend.block_size`."""
+        return self.active.block_size
+
+    @property
+    def n_shifted(self) -> int:
+        """How many of its tokens have left its cells."""
+        return self.strategy.n_shifted
 
     @property
     def is_computed(self) -> bool:
@@ -175,28 +178,33 @@ class Prompt:
 
     @property
     def is_ready(self) -> bool:
-        """Whether its sequences can begin, or go on: it is evaluated, and the logits after it are known."""
+        """Whether its sequences can begin, or go on: it is computed, and the logits after it are known."""
         return self.is_computed and self.logits is not None
 
     @property
     def outputs_from(self) -> int:
-        """From this token on, each one must be evaluated with its logits. So it can't begin with what is behind."""
+        """From this token on, each one must be computed with its logits. It can't begin with later tokens."""
         return outputs_from(self.scores, len(self.tokens))
 
     @property
     def segment(self) -> Segment:
-        """The tokens that are evaluated next, in one manner."""
+        """The tokens that are computed next, in one manner."""
         return Segment.of(
             self.n_computed, len(self.tokens), self.media_placeholders, self.outputs_from, self.block_size
         )
 
     def begins_at(self, n_tokens: int) -> int:
-        """How many of its first `n_tokens` it may begin with, if it isn't complete with these: whole blocks."""
+        """Returns how many of its first `n_tokens` it may begin with, if it isn't complete with these: whole blocks."""
         return whole_blocks(n_tokens, self.block_size, self.media_placeholders)
 
     @property
+    def n_cells(self) -> int:
+        """How many cells it takes when it is computed."""
+        return len(self.tokens) - self.n_shifted
+
+    @property
     def position(self) -> int:
-        """How many of its tokens its cells hold."""
+        """How many of its tokens its cells have."""
         return self.n_computed - self.n_shifted
 
     @property
@@ -223,15 +231,48 @@ class Prompt:
 
     @property
     def shares(self) -> bool:
-        """Whether other prompts may begin with what it has evaluated."""
+        """Whether other prompts may begin with what it has computed."""
         return self.active.request.cache_prompt and not self.n_shifted
 
 
+HeldToken = tuple[int, list[Token], bytes]
+"""A token that wasn't reported yet, its reports, and the bytes that it adds to the text."""
+
+
+@dataclass(slots=True)
+class OutputState:
+    """What is known of an alternative's output.
+
+    Attributes:
+        text: the text, with held-back characters.
+        sum_logprob: the sum of its tokens' log-probabilities, if these are reported.
+        unreported_tokens: tokens that were sampled, and that no event has yet.
+    """
+
+    text: IncrementalDetokenizer
+    sum_logprob: float
+    unreported_tokens: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Drafting:
+    """The draft tokens of a sequence.
+
+    Attributes:
+        tokens: see `Row.draft_tokens`; the strategy sets them before each step.
+        n_drafted, n_accepted: how many were computed, and how many of them were accepted.
+    """
+
+    tokens: abc.Sequence[int] = ()
+    n_drafted: int = 0
+    n_accepted: int = 0
+
+
 class Sequence:
-    """One alternative: its parameters, its text, and what it has leased.
+    """One alternative: its parameters, its text, and its cells.
 
     An alternative may have `negatives`: sequences with rows of their own, which go on with its tokens. It is their
-    `positive`. A companion draws nothing and says nothing. Whatever happens to its leader happens to it.
+    `positive`. A negative sequence samples and reports nothing. Whatever happens to its positive happens to it.
     """
 
     def __init__(
@@ -240,35 +281,23 @@ class Sequence:
         self.prompt = prompt
         self.index = index
         self.params = params
-        self.state: State = "waiting"
-        self.text = IncrementalDetokenizer(stops)
+        self.state: SequenceState = "waiting"
+        self.output = OutputState(IncrementalDetokenizer(stops), resumed.sum_logprob)
         self.constraints: list[Constraint] = []
         self.negatives: tuple[Sequence, ...] = ()
         self.positive: Sequence | None = None
-        self.draft_tokens: Many[int] = ()  # see `Row.draft_tokens`; its way sets it before each step
-        self.n_drafted = self.n_accepted = (
-            0  # how many such tokens it was given a row for, and how many of them were drawn
-        )
+        self.drafting = Drafting()
         self.resumed_tokens = resumed.tokens  # generated before the request was resumed; the prompt ends with them
-        self.max_tokens = 0  # beside those in `resumed_tokens`; set when the request is queued
-        self.n_shifted = 0  # how many of its own tokens have left its cells
-        self.tokens: list[int] = []  # generated behind its prompt; the next row evaluates the last one
-        self.rollback_window: list[Held] = []  # the last tokens, which rules may take back
+        self.max_tokens = 0  # besides those in `resumed_tokens`; set when the request is queued
+        self.tokens: list[int] = []  # generated after its prompt; the next row computes the last one
+        self.rollback_window: list[HeldToken] = []  # the last tokens, which constraints may take back
+        self.n_pending_recompute = 0  # tokens before the last to compute again; -1: even the last is in its cells
         self.has_begun = False  # whether it has the cells of its prompt
-        self.saved = len(prompt.tokens)  # how many of its prompt's tokens and its own a saved state has, while it runs
-        self.n_indexed = 0  # how many of its own tokens the prefix index has
-        self.sampled_at = 0.0  # when its last token was drawn, in seconds of the engine's clock
-        self.sum_logprob = resumed.sum_logprob
-        self.unreported_tokens: list[int] = []  # tokens that were drawn, and that no event has yet
+        self.sampled_at = 0.0  # when its last token was sampled, in seconds of the engine's clock
         self.seq_id: int | None = None
-        self.n_pending_recompute = (
-            0  # how many tokens before the last must be evaluated again; -1: even the last is in its cells
-        )
         self.span: Span | None = None
         self.swapped: Swapped | None = None
         self.sampler: Sampler | None = None
-        self.finish_reason: FinishReason | None = None
-        self.stop_reason: str | None = None  # the stop string that matched, or why it was aborted
 
     @property
     def is_over(self) -> bool:
@@ -286,19 +315,43 @@ class Sequence:
         return self.prompt.strategy
 
     @property
+    def text(self) -> IncrementalDetokenizer:
+        """Its text."""
+        return self.output.text
+
+    @property
+    def unreported_tokens(self) -> list[int]:
+        """Tokens that were sampled, and that no event has yet."""
+        return self.output.unreported_tokens
+
+    @unreported_tokens.setter
+    def unreported_tokens(self, tokens: list[int]) -> None:
+        self.output.unreported_tokens = tokens
+
+    @property
+    def draft_tokens(self) -> abc.Sequence[int]:
+        """See `Row.draft_tokens`."""
+        return self.drafting.tokens
+
+    @property
+    def n_shifted(self) -> int:
+        """How many of its own tokens have left its cells."""
+        return self.strategy.own_shifts.get(self, 0)
+
+    @property
     def source_id(self) -> int | None:
         """The seq_id whose cells have its tokens."""
         return self.seq_id
 
     @property
     def group(self) -> "tuple[Sequence, ...]":
-        """The sequence itself, and its companions."""
+        """The sequence itself, and its negatives."""
         return (self, *self.negatives)
 
     @property
     def n_own(self) -> int:
-        """How many of its own tokens take room in its cells."""
-        return len(self.tokens) - self.n_shifted
+        """How many of its own tokens take cells."""
+        return len(self.tokens) - self.n_shifted if self.prompt.strategy.shifts_context else len(self.tokens)
 
     @property
     def slot(self) -> int:
@@ -317,7 +370,7 @@ class Sequence:
 
     @property
     def next_token(self) -> int:
-        """The token that its next row evaluates."""
+        """The token that its next row computes."""
         return self.tokens[-1 - self.n_pending_recompute]
 
     @property
@@ -338,23 +391,24 @@ class Sequence:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no text is kept back."""
+        """Whether no text is held back."""
         return self.text.is_whole
 
     @property
     def n_computed(self) -> int:
-        """How many tokens count as evaluated: the prompt's, and the generated ones without the last."""
+        """How many tokens count as computed: the prompt's, and the generated ones without the last."""
         return len(self.prompt.tokens) + max(0, len(self.tokens) - 1 - self.n_pending_recompute)
 
     @property
     def position(self) -> int:
-        """How many tokens its cells hold; the next token gets this position. Smaller than `n_computed` after a
-        shift."""
+        """How many tokens its cells have; the next token gets this position. Less than `n_computed` after a shift."""
+        if not self.prompt.strategy.shifts_context:  # mostly; this is asked for several times in each step
+            return self.n_computed
         return self.n_computed - self.prompt.n_shifted - self.n_shifted
 
     @property
     def computed_tokens(self) -> list[int]:
-        """Its own tokens that count as evaluated."""
+        """Its own tokens that count as computed."""
         return self.tokens[: self.n_computed - len(self.prompt.tokens)]
 
 
@@ -363,18 +417,19 @@ Holder = Prompt | Row
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a prompt begins with: tokens that it shares with a living prompt or sequence, and then another part.
+    """What a prompt begins with: tokens that it shares with a living prompt or sequence, and then cached ones.
 
-    shared: how many tokens come from `source`; 0 without one.
-    source: holds these tokens, or will hold them.
-    rest: what comes behind them.
+    Attributes:
+        shared: how many tokens come from `source`; 0 without one.
+        source: has these tokens, or will have them.
+        hit: the cached beginning, of which what comes after the shared tokens is restored; None: nothing is.
     """
 
     shared: int = 0
     source: Prompt | Sequence | None = None
-    rest: Part | None = None
+    hit: Hit | None = None
 
     @property
     def n_tokens(self) -> int:
         """How many tokens it has in all."""
-        return self.shared + (self.rest.n_tokens if self.rest else 0)
+        return self.hit.n_tokens if self.hit else self.shared

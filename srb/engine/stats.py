@@ -1,4 +1,4 @@
-"""`EngineStats`: counts and sizes that say what an engine holds and has done."""
+"""Counts and sizes: what an engine has now, and what it has done."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,13 +10,16 @@ from srb.engine.kv_cache.state_store import StoreStats
 from srb.engine.media import MediaReader
 
 Measure = Literal["first_token", "next_token", "decode", "overhead"]
-"""The times that are measured: first_token: from a request's arrival to its first token; next_token: from a sequence's
-token to its next; decode: the evaluation in a step; overhead: everything else in a step."""
+"""A time that is measured.
+
+first_token: from a request's arrival to its first token. next_token: from a sequence's token to its next. decode: the
+decode of a step. overhead: everything else in a step.
+"""
 
 
 @dataclass(slots=True)
 class Totals:
-    """What an engine has done since it was made. `EngineStats` says what each number is."""
+    """What an engine has done since it was made; `EngineStats` documents each number."""
 
     prompt_tokens: int = 0
     prompt_tokens_cached: int = 0
@@ -39,28 +42,29 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """What the engine holds now, and what it has done since it was made.
+    """What the engine has now, and what it has done since it was made.
 
-    sequences: alternatives, or beams of searches, that hold cells now. If they are more than `max_sequences`, they take
-        turns.
-    cells: those that are held now, of the `max_cells` of the present layout.
-    cells_shared: how many of these belong to prompts that several alternatives continue.
-    retained_bytes: the states that are kept in memory for later requests; at most `max_retained_bytes`.
-    media_encoded: images and sounds, or parts of them, that were made into what the model evaluates, since the start.
-    disk_bytes: the files of `--cache-disk` now, of all servers and models that use it; at most `max_disk_bytes`.
-    disk_reads, disk_bytes_read, disk_bytes_written: pieces that were read, and bytes, since the start.
-    disk_faults: pieces that couldn't be read or written.
-    prompt_tokens: the prompts' tokens of all requests that were admitted. Of these, prompt_tokens_cached were known
-        from other requests, and prompt_tokens_evaluated were evaluated.
-    prompt_seconds, predicted_seconds: the time for evaluating prompts, and generated tokens.
-    tokens_generated, forks, steps, rows (of sequences, in all steps), aborts (by reason): counted since the start.
-    n_ahead, n_met: tokens that were guessed and evaluated before they were drawn, and how many of them were drawn.
-    layout: how the cells are laid out now, unified or streams.
-    n_preempted: alternatives whose cells were taken for others, and that wait for cells now.
-    layout_changes: changes of the layout, of its size, or of the kind of attention, since the start.
-    preemptions: how often sequences were preempted, since the start.
-    swapped_bytes, swap_seconds: the states that both have swapped out, and the time for swapping out and in.
-    last_error: the message of the last decode that failed.
+    Attributes:
+        sequences: alternatives, or beams of searches, that have cells now. If they are more than `max_sequences`, they
+            take turns.
+        cells: those in use now, of the `max_cells` of the present layout.
+        cells_shared: how many of these belong to prompts that several alternatives continue.
+        retained_bytes: the states that are cached in memory for later requests; at most `max_retained_bytes`.
+        media_encoded: images and sounds, or parts of them, that were encoded for the model, since the start.
+        disk_bytes: the files of `--cache-disk` now, of all servers and models that use it; at most `max_disk_bytes`.
+        disk_reads, disk_bytes_read, disk_bytes_written: entries that were read, and bytes, since the start.
+        disk_faults: entries that couldn't be read or written.
+        prompt_tokens: the prompts' tokens of all requests that were admitted. Of these, prompt_tokens_cached came from
+            other requests, and prompt_tokens_evaluated were computed.
+        prompt_seconds, predicted_seconds: the time for computing prompts, and generated tokens.
+        tokens_generated, forks, steps, rows (of sequences, in all steps), aborts (by reason): counted since the start.
+        n_drafted, n_accepted: draft tokens that were computed, and how many of them were accepted.
+        layout: how the cells are laid out now, unified or streams.
+        n_preempted: alternatives that were preempted, and wait for cells now.
+        layout_changes: changes of the layout, of its size, or of the kind of attention, since the start.
+        preemptions: how often sequences were preempted, since the start.
+        swapped_bytes, swap_seconds: the states that both have swapped out, and the time for swapping out and in.
+        last_error: the message of the last decode that failed.
     """
 
     sequences: int
@@ -98,17 +102,17 @@ class EngineStats:
     last_error: str | None
 
     @classmethod
-    def of(cls, totals: Totals, store: StoreStats, media: MediaReader | None, **held: Any) -> "EngineStats":
-        """The totals, together with what is held now."""
+    def of(cls, totals: Totals, store: StoreStats, media: MediaReader | None, **sizes: Any) -> "EngineStats":
+        """Returns the totals with the present sizes."""
         # This is made in each step. asdict would copy the value of each field, and take three times as long.
         done = {each.name: getattr(totals, each.name) for each in fields(totals)}
         stored = {each.name: getattr(store, each.name) for each in fields(store)}
         encoded = media.n_encoded if media else 0
-        return cls(**done | {"aborts": dict(totals.aborts)}, media_encoded=encoded, **stored, **held)
+        return cls(**done | {"aborts": dict(totals.aborts)}, media_encoded=encoded, **stored, **sizes)
 
     @classmethod
     def sum(cls, stats: "Sequence[EngineStats]") -> "EngineStats":
-        """What several engines hold and have done together. Takes at least one."""
+        """Returns the sums of several engines, at least one."""
         values: dict[str, Any] = {
             each.name: sum(getattr(one, each.name) for one in stats)
             for each in fields(cls)

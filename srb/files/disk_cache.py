@@ -1,11 +1,13 @@
-"""Keeps retained states in files (`--cache-disk`), so that evaluated texts outlive the process.
+"""Stores cached states in files (`--cache-disk`), so that computed texts outlive the process.
 
-Each piece (see `srb.engine.kv_cache.state_cache`) is a file DIR/IDENTITY/FAMILY-NAME.state, in the format of
+Each entry (see `srb.engine.kv_cache.entries`) is a file DIR/IDENTITY/FAMILY-NAME.state, in the format of
 `srb.engine.kv_cache.state_store`.
+
 IDENTITY is a hash of everything that a state must fit: the model, the types of the cache, llama.cpp's build. NAME is a
-hash of the piece's tokens and of its parent's name, so a name always means the same content. A file appears whole and
+hash of the entry's tokens and of its parent's name, so a name always means the same content. A file appears whole and
 is never changed, so servers that share a folder can't disturb each other. A file may vanish at any time. Then the
-tokens of its piece are evaluated again."""
+tokens of its entry are computed again.
+"""
 
 import hashlib
 import logging
@@ -23,16 +25,16 @@ from pathlib import Path
 
 from srb.engine.backend import State
 from srb.engine.kv_cache.radix import Tokens, common_prefix
-from srb.engine.kv_cache.state_store import MAGIC, Record, StoreStats, piece_name, read_record, read_state, write_state
+from srb.engine.kv_cache.state_store import MAGIC, Record, StoreStats, entry_name, read_record, read_state, write_state
 from srb.errors import SettingsError
 
 logger = logging.getLogger("srb")
 
 _SUFFIX = ".state"
 _MOST_WAITING = 256 << 20
-"""Bytes. While so many wait to be written, the cache takes no more."""
+"""Bytes. While this much waits to be written, the cache takes no more."""
 
-_KEPT = 0.9
+_LEFT = 0.9
 """When the folder is too large, the oldest files are removed until this share of the allowed size is left."""
 
 _ABANDONED_SECONDS = 600
@@ -40,8 +42,8 @@ _ABANDONED_SECONDS = 600
 
 
 @dataclass(slots=True)
-class _Piece:
-    """A piece that waits to be written. used: when it was last used, in nanoseconds since 1970."""
+class _Unwritten:
+    """An entry that waits to be written. used: when it was last used, in nanoseconds since 1970."""
 
     record: Record
     state: State
@@ -57,9 +59,12 @@ class _Piece:
 class DiskCache:
     """A `state_store.StateStore` in a folder. It may be shared with other servers, and with other models.
 
-    identity: names everything that a state must fit; see `Backend.identity`.
-    max_bytes: the size that all files in the folder may have together. The least recently used are removed first.
-    Raises `SettingsError` if the folder can't be used.
+    Args:
+        identity: names everything that a state must fit; see `Backend.identity`.
+        max_bytes: the most bytes of all files in the folder. The least recently used are removed first.
+
+    Raises:
+        SettingsError: the folder can't be used.
     """
 
     def __init__(self, folder: Path, identity: str, max_bytes: int) -> None:
@@ -67,14 +72,14 @@ class DiskCache:
         self._folder = folder / hashlib.sha256(MAGIC + identity.encode()).hexdigest()[:16]
         self._max_bytes = max_bytes
         self._lock = threading.Lock()  # guards the next four
-        self._paths: dict[str, Path] = {}  # by the name of the piece
-        self._waiting: dict[str, _Piece] = {}
+        self._paths: dict[str, Path] = {}  # by the name of the entry
+        self._waiting: dict[str, _Unwritten] = {}
         self._waiting_bytes = 0
         self._stats = StoreStats(max_disk_bytes=max_bytes)
         self._verified: set[str] = set()
         self._complained = False  # a warning was logged since writing last worked
         self._unread: dict[str, list[str]] = {}  # file names, by family
-        self._reading = threading.Lock()  # guards _found; it is held while a family is read
+        self._reading = threading.Lock()  # guards _found; it is locked while a family is read
         self._found: dict[str, list[Record]] = {}  # by family: what was there at the start; filled by the first `find`
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -84,7 +89,7 @@ class DiskCache:
         for name in names:
             if name.endswith(_SUFFIX):
                 self._unread.setdefault(name.partition("-")[0], []).append(name)
-        self._queue: queue.SimpleQueue[_Piece | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Unwritten | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name="srb-disk-cache", daemon=True)
         self._thread.start()
 
@@ -97,7 +102,7 @@ class DiskCache:
         return max(0, min(_MOST_WAITING, self._max_bytes) - self._waiting_bytes)
 
     def find(self, family: str) -> Iterable[Record]:
-        """The pieces of a family that were there at the start and still are, parents before their children."""
+        """The entries of a family that were there at the start and still are, parents before their children."""
         with self._reading:
             if family not in self._found:
                 self._found[family] = self._read_family(family)
@@ -129,14 +134,14 @@ class DiskCache:
             return self._stats
 
     def check(self, families: Iterable[str], tokens: Tokens) -> None:
-        """Reads the pieces that hold the first of these tokens. See `StateStore.check`."""
-        known: dict[str | None, int] = {None: 0}  # how many of the tokens each piece and its parents hold
+        """Reads the entries that have the first of these tokens, in any thread."""
+        known: dict[str | None, int] = {None: 0}  # how many of the tokens each entry and its parents hold
         for record in chain.from_iterable(map(self.find, families)):
             if known.get(record.parent, -1) >= record.start:
                 n_tokens = common_prefix(record.tokens, tokens, record.start)
                 known[record.name] = record.start + n_tokens
                 if n_tokens and record.name not in self._verified and (path := self._paths.get(record.name)):
-                    # `get` reports a damaged piece when it is needed.
+                    # `get` reports a damaged entry when it is needed.
                     with suppress(OSError, ValueError), path.open("rb") as file:
                         read_state(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), verify=True)
                         self._verified.add(record.name)
@@ -151,30 +156,30 @@ class DiskCache:
         state: State,
         logits: bytes | None,
     ) -> str | None:
-        """Takes a piece, to be written soon by another thread, and returns its name. See `StateStore.put`."""
-        record = Record(piece_name(parent, start, tokens, key), parent, start, tokens, key, logits is not None)
+        """Takes an entry, to be written soon by another thread, and returns its name."""
+        record = Record(entry_name(parent, start, tokens, key), parent, start, tokens, key, logits is not None)
         path = self._folder / f"{family}-{record.name}{_SUFFIX}"
-        piece = _Piece(record, state, logits, time.time_ns(), path)
+        entry = _Unwritten(record, state, logits, time.time_ns(), path)
         with self._lock:
             if parent is not None and parent not in self._paths:
                 return None
-            # A piece that is larger than _MOST_WAITING is taken while no other waits: its state is in memory anyway.
-            if self._waiting_bytes and self._waiting_bytes + piece.size > _MOST_WAITING:
+            # An entry that is larger than _MOST_WAITING is taken while no other waits: its state is in memory anyway.
+            if self._waiting_bytes and self._waiting_bytes + entry.size > _MOST_WAITING:
                 return None
-            if piece.size > self._max_bytes:
+            if entry.size > self._max_bytes:
                 return None
             self._paths[record.name] = path
-            self._waiting[record.name] = piece
-            self._waiting_bytes += piece.size
-        self._queue.put(piece)
+            self._waiting[record.name] = entry
+            self._waiting_bytes += entry.size
+        self._queue.put(entry)
         return record.name
 
     def get(self, name: str) -> tuple[State, bytes | None] | None:
-        """The state and the logits of a piece; None if the piece is gone or damaged."""
+        """The state and the logits of an entry; None if the entry is gone or damaged."""
         with self._lock:
-            piece, path = self._waiting.get(name), self._paths.get(name)
-        if piece:
-            return piece.state, piece.logits
+            entry, path = self._waiting.get(name), self._paths.get(name)
+        if entry:
+            return entry.state, entry.logits
         if path is None:
             return None
         try:
@@ -194,14 +199,14 @@ class DiskCache:
         return state, logits
 
     def remove(self, name: str) -> None:
-        """Removes a piece. No other piece may have it as its parent."""
+        """Removes an entry. No other entry may have it as its parent."""
         path = self._paths.get(name)
-        self._forget(name)  # first, so that a piece that still waits isn't written
+        self._forget(name)  # first, so that an entry that still waits isn't written
         if path:
             self._discard(path)
 
     def touch(self, names: Iterable[str]) -> None:
-        """Marks pieces as just used, children before their parents."""
+        """Marks entries as just used, children before their parents."""
         for name in names:
             now = time.time_ns()
             with self._lock:
@@ -238,12 +243,12 @@ class DiskCache:
             self._stats.disk_bytes / 2**20,
             self._max_bytes >> 20,
         )
-        while piece := self._queue.get():
-            name = piece.record.name
+        while entry := self._queue.get():
+            name = entry.record.name
             try:
-                # Else the piece was removed meanwhile, or the same piece with its logits has taken its place.
-                if self._waiting.get(name) is piece:
-                    self._write(piece)
+                # Else the entry was removed meanwhile, or the same entry with its logits has taken its place.
+                if self._waiting.get(name) is entry:
+                    self._write(entry)
                     self._complained = False
             except OSError as error:
                 self._forget(name)
@@ -256,25 +261,25 @@ class DiskCache:
                         error.strerror or error,
                     )
             with self._lock:
-                if self._waiting.get(name) is piece:
+                if self._waiting.get(name) is entry:
                     del self._waiting[name]
-                self._waiting_bytes -= piece.size
+                self._waiting_bytes -= entry.size
             if self._stats.disk_bytes > self._max_bytes:
                 self._make_room()
 
-    def _write(self, piece: _Piece) -> None:
-        name = piece.record.name
-        size = write_state(piece.path, piece.record, piece.state, piece.logits)
+    def _write(self, entry: _Unwritten) -> None:
+        name = entry.record.name
+        size = write_state(entry.path, entry.record, entry.state, entry.logits)
         self._count(disk_bytes=size, disk_bytes_written=size)
-        # The file gets the time at which its piece was last used, not the time of writing. Its parents were touched
+        # The file gets the time at which its entry was last used, not the time of writing. Its parents were touched
         # later, so they stay younger, and aren't removed before it.
         with self._lock:
             with suppress(FileNotFoundError):  # it was removed since
-                os.utime(piece.path, ns=(piece.used, piece.used))
+                os.utime(entry.path, ns=(entry.used, entry.used))
             self._verified.discard(name)
             is_removed = name not in self._paths
         if is_removed:  # perhaps before there was a file
-            self._discard(piece.path)
+            self._discard(entry.path)
 
     def _discard(self, path: Path) -> None:
         """Removes a file. It counts where it is this call that removed it, and not another thread or server."""
@@ -301,7 +306,7 @@ class DiskCache:
         if size > self._max_bytes:
             removed = 0
             for _, each, path in sorted(files):
-                if size <= self._max_bytes * _KEPT:
+                if size <= self._max_bytes * _LEFT:
                     break
                 if not _unlink(Path(path)):
                     continue

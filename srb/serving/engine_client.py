@@ -186,7 +186,7 @@ class AsyncForPrograms(Facts):
     async def load(self, path: str | Path) -> tuple[int, ...]:
         """Reads what `save` has written and keeps it as a retained state. Returns its tokens. See `Engine.load`."""
         saved = await asyncio.to_thread(read_saved, path, self.identity)
-        return tuple(await self.ask(SLOT, lambda slots: slots.keep(saved)))
+        return tuple(await self.ask(SLOT, lambda slots: slots.put(saved)))
 
 
 logger = logging.getLogger("srb")

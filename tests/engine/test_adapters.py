@@ -45,7 +45,7 @@ def test_each_says_what_it_says_alone() -> None:
     assert said[0] != alone((), 0, max_tokens=9, ignore_eos=True)
 
 
-def test_a_prompt_is_evaluated_once_for_each_setting_and_never_again() -> None:
+def test_a_prompt_is_computed_once_for_each_setting_and_never_again() -> None:
     fake = backend()
     engine = Engine(fake, cache_bytes=10_000)
     run(engine, asked((), (), ((1, 1.0),), None, max_tokens=5, ignore_eos=True))
@@ -71,7 +71,7 @@ def test_adapters_are_changed_once_a_step() -> None:
     assert sum(one != other for one, other in itertools.pairwise(used)) <= len(used) / 2
 
 
-def test_scales_may_be_set_for_those_who_do_not_say() -> None:
+def test_scales_may_be_set_for_requests_without_lora() -> None:
     engine = Engine(backend())
     before = texts(run(engine, asked(None, max_tokens=9, ignore_eos=True)))
     engine.adapters.set_scales((("plain", 0.5),))

@@ -52,7 +52,7 @@ def test_its_times_are_those_of_the_clock() -> None:
     assert (times.queued_ms, times.prompt_ms, times.predicted_ms) == (0, 3 * 62.5, 4 * 62.5)
 
 
-def test_a_prompt_is_evaluated_once_for_all_alternatives() -> None:
+def test_a_prompt_is_computed_once_for_all_alternatives() -> None:
     backend = FakeBackend(script=says(b""))
     engine = Engine(backend)
     run(engine, request("x" * 60, n=8))
@@ -61,7 +61,7 @@ def test_a_prompt_is_evaluated_once_for_all_alternatives() -> None:
     assert engine.stats().forks == 7  # the last one goes on in the prompt's own sequence
 
 
-def test_a_long_prompt_is_evaluated_in_chunks() -> None:
+def test_a_long_prompt_is_computed_in_chunks() -> None:
     backend = FakeBackend(n_cells=300, n_batch=64)
     engine = Engine(backend)
     text = "".join(chr(97 + i % 26) for i in range(200))
@@ -83,11 +83,11 @@ def test_a_finished_sequence_leaves_the_batch_and_gives_back_its_cells_in_the_ne
 
 
 def test_a_seed_says_the_same_alone_and_among_siblings() -> None:
-    together = texts(run(Engine(FakeBackend()), request(n=4, max_tokens=15, ignore_eos=True)))
+    joined = texts(run(Engine(FakeBackend()), request(n=4, max_tokens=15, ignore_eos=True)))
     for k in range(4):
         alone = texts(run(Engine(FakeBackend()), request(n=1, seed=k, max_tokens=15, ignore_eos=True)))
-        assert alone[0] == together[k]
-    assert len(set(together.values())) == 4
+        assert alone[0] == joined[k]
+    assert len(set(joined.values())) == 4
 
 
 def test_branches_differ_in_everything() -> None:
@@ -169,7 +169,7 @@ def test_what_cannot_be_tokenized_is_refused(text: str, message: str) -> None:
         Engine(FakeBackend()).tokenize(text)
 
 
-def test_what_needs_no_evaluation_is_told_before_one_begins() -> None:
+def test_what_needs_no_decode_is_reported_before_one_begins() -> None:
     engine = Engine(backend := FakeBackend())
     engine.add_request(each := request())
     assert [type(event) for event in engine.step()] == [StartEvent]
@@ -185,13 +185,13 @@ def started(events: list[Event]) -> list[str]:
 def test_requests_run_side_by_side() -> None:
     backend = FakeBackend(n_parallel=8)
     requests = [request(f"prompt {k}", n=2, max_tokens=20, ignore_eos=True, seed=k) for k in range(4)]
-    together = run(Engine(backend), *requests)
-    assert started(together) == [each.id for each in requests]
+    joined = run(Engine(backend), *requests)
+    assert started(joined) == [each.id for each in requests]
     assert backend.decodes == 20  # the four prompts are evaluated in one, and everybody runs in all of them
     for each in requests:
         alone = run(Engine(FakeBackend()), each)
-        assert texts([event for event in together if event.request_id == each.id]) == texts(alone)
-        check_order(together, each)
+        assert texts([event for event in joined if event.request_id == each.id]) == texts(alone)
+        check_order(joined, each)
 
 
 def test_a_request_joins_while_another_runs_and_leaves_before_it() -> None:
@@ -295,21 +295,21 @@ def test_a_long_prompt_joins_in_chunks_while_others_run() -> None:
 
 def test_prompts_that_share_a_beginning_evaluate_it_once() -> None:
     text = "x" * 60
-    together = [request(text, max_tokens=2 + k, seed=k, ignore_eos=True) for k in range(4)]
+    joined = [request(text, max_tokens=2 + k, seed=k, ignore_eos=True) for k in range(4)]
     engine = Engine(backend := FakeBackend(n_cells=1000))
-    events = run(engine, *together, listed := request([text + "a", text + "b"], n=2, max_tokens=3, ignore_eos=True))
+    events = run(engine, *joined, listed := request([text + "a", text + "b"], n=2, max_tokens=3, ignore_eos=True))
     assert engine.stats().prompt_tokens_evaluated == 60 + 2
     assert engine.stats().prompt_tokens_cached == 3 * 60 + 2 * 60
     assert engine.stats().forks == 5 + 2  # of prompts, and of the first alternatives of the last two
     cached = [event.cached_tokens for event in events if isinstance(event, StartEvent)]
     assert cached == [0, 60, 60, 60, 120]
-    for each in (*together, listed):
+    for each in (*joined, listed):
         alone = run(Engine(FakeBackend()), each)
         assert texts([event for event in events if event.request_id == each.id]) == texts(alone)
     assert_idle(engine, backend)
 
 
-def test_what_several_share_is_evaluated_before_what_they_do_not_and_that_goes_together() -> None:
+def test_what_several_share_is_computed_first_and_the_rest_in_one_batch() -> None:
     prompts = ["x" * 40 + text * 10 for text in "abcd"]
     engine = Engine(FakeBackend(n_cells=1000))
     run(engine, *(request(prompt, max_tokens=1) for prompt in prompts))
@@ -351,7 +351,7 @@ def test_a_prompt_that_ends_within_a_running_alternative_evaluates_its_last_toke
     assert_idle(engine, backend)
 
 
-def test_a_state_that_cannot_be_restored_is_evaluated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_cannot_be_restored_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(backend := FakeBackend(), cache_bytes=10_000)
     each = request("p" * 20, n=2, max_tokens=5)
     first = texts(run(engine, each))
@@ -407,7 +407,7 @@ def test_a_decode_of_one_prompt_that_fails_twice_ends_its_request_alone() -> Non
     assert_idle(engine, backend)
 
 
-def test_the_progress_of_a_prompt_is_told() -> None:
+def test_the_progress_of_a_prompt_is_reported() -> None:
     engine = Engine(FakeBackend(n_batch=40))
     first, second = request("x" * 100, max_tokens=1), request("x" * 50 + "y" * 30, max_tokens=1)
     events = run(engine, first, dataclasses.replace(second, return_progress=True))
@@ -445,7 +445,7 @@ def test_one_alternative_ends_and_its_siblings_run_on() -> None:
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_an_alternative_may_be_ended_while_its_prompt_is_evaluated(index: int) -> None:
+def test_an_alternative_may_be_ended_while_its_prompt_is_computed(index: int) -> None:
     engine = Engine(backend := FakeBackend(script=says(b"ab", prompt=200)))
     engine.add_request(each := request("p" * 200, n=2))
     events = [*engine.step(), *engine.step()]
@@ -494,7 +494,7 @@ def test_an_abort_of_what_is_not_there_does_nothing() -> None:
     assert engine.step() == []
 
 
-def test_the_evaluation_of_a_prompt_nobody_wants_any_more_is_interrupted() -> None:
+def test_computing_a_prompt_that_is_no_longer_wanted_is_interrupted() -> None:
     engine = Engine(backend := FakeBackend(n_batch=200))
     engine.add_request(each := request("p" * 200))
     backend.on_decode = lambda: engine.abort(each.id)
@@ -508,7 +508,7 @@ def test_the_evaluation_of_a_prompt_nobody_wants_any_more_is_interrupted() -> No
 
 @pytest.mark.parametrize("names", [False, True])
 @pytest.mark.parametrize("window", [None, 8])
-def test_whoever_makes_a_decode_fail_ends_and_its_neighbours_live_on(names: bool, window: int | None) -> None:
+def test_the_sequence_that_makes_a_decode_fail_ends_alone(names: bool, window: int | None) -> None:
     script = says(b"abc", b"ab!c", b"abcd", b"abcde")
     engine = Engine(backend := FakeBackend(script=script, poison="!?", names_poisoned=names, window=window))
     first, second, third = request(n=3), request(n=2, seed=2), request("?", n=2)
@@ -530,13 +530,13 @@ def test_a_recurrent_sequence_that_a_failed_decode_has_moved_on_ends() -> None:
     engine = Engine(backend := FakeBackend(fail_decodes={4}, window=0))
     first, second = request(n=1, max_tokens=9, ignore_eos=True), request(n=1, seed=2, max_tokens=9, ignore_eos=True)
     events = run(engine, first, second)
-    # The decode fails behind the row of the first one; the second's cells are as they were.
+    # The decode fails after the row of the first one; the second's cells are as they were.
     assert [stop.finish_reason for stop in stops_of(events, first)] == ["error"]
     assert [stop.finish_reason for stop in stops_of(events, second)] == ["length"]
     assert_idle(engine, backend)
 
 
-def test_the_time_between_tokens_counts_from_when_the_first_was_drawn() -> None:
+def test_the_time_between_tokens_counts_from_when_the_first_was_sampled() -> None:
     now = 0.0
     seen: list[tuple[str, float]] = []
     engine = Engine(
@@ -594,7 +594,7 @@ def test_an_abandoned_engine_frees_what_its_requests_hold_and_takes_no_more() ->
 def test_an_id_is_used_once_at_a_time() -> None:
     engine = Engine(backend := FakeBackend())
     engine.add_request(each := request(n=2))
-    for _ in range(2):  # before a step has taken it, and behind that
+    for _ in range(2):  # before a step has taken it, and after that
         with pytest.raises(InvalidRequestError, match="is in use"):
             engine.add_request(each)
         engine.step()
@@ -611,7 +611,7 @@ def test_a_fault_in_a_question_is_its_askers() -> None:
         answer.result()
 
 
-def test_a_backend_that_cannot_be_prepared_ends_who_waits_for_it_and_the_next_request_tries_again() -> None:
+def test_a_backend_that_cannot_be_prepared_ends_waiting_requests_and_the_next_one_tries_again() -> None:
     def fail() -> None:
         raise ModelLoadError("there is no memory")
 
@@ -635,7 +635,7 @@ def test_a_backend_that_cannot_be_prepared_ends_who_waits_for_it_and_the_next_re
     assert_idle(engine, backend)
 
 
-def test_a_backend_that_cannot_be_prepared_ends_who_ran_in_part() -> None:
+def test_a_backend_that_cannot_be_prepared_ends_requests_that_ran_in_part() -> None:
     each = CompletionRequest(tuple(tuple(bytes([k]) * 200) for k in (65, 66)), (SamplingParams(max_tokens=5),))
     engine = Engine(backend := FakeBackend())
     engine.add_request(each)

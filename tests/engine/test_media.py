@@ -1,4 +1,4 @@
-"""An image is evaluated once, whole, and shared like any other part of a prompt."""
+"""An image is computed once, whole, and shared like any other part of a prompt."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ def encoded(engine: Engine) -> int:
     return engine.stats().media_encoded
 
 
-def test_an_image_is_evaluated_once_for_all_alternatives_and_not_at_all_for_the_next_request() -> None:
+def test_an_image_is_computed_once_for_all_alternatives_and_not_at_all_for_the_next_request() -> None:
     engine = Engine(backend_of(), cache_bytes=1_000_000)
     first = ask(engine, BEFORE, CAT, AFTER, n=8)
     check_order(run(engine, first), first)
@@ -61,13 +61,13 @@ def test_another_image_at_the_same_place_is_another_prompt() -> None:
     assert with_dog == texts(run(Engine(backend_of()), ask(engine, BEFORE, DOG, AFTER)))
 
 
-def test_requests_at_the_same_time_share_an_image_that_is_being_evaluated() -> None:
+def test_requests_at_the_same_time_share_an_image_that_is_being_computed() -> None:
     engine = Engine(backend_of(n_batch=16))
     run(engine, *(ask(engine, BEFORE, CAT, AFTER, seed=seed) for seed in range(4)))
     assert encoded(engine) == 1
 
 
-def test_an_image_goes_beside_running_sequences_in_a_decode_of_its_own() -> None:
+def test_an_image_goes_with_running_sequences_in_a_decode_of_its_own() -> None:
     backend = backend_of(n_batch=16)
     engine = Engine(backend)
     story = ask(engine, "Once upon a time", n=4)
@@ -79,7 +79,7 @@ def test_an_image_goes_beside_running_sequences_in_a_decode_of_its_own() -> None
     assert set(texts([event for event in events if event.request_id != story.id])) == {0}
 
 
-def test_nobody_waits_for_an_image_that_is_being_encoded() -> None:
+def test_no_other_waits_for_an_image_that_is_being_encoded() -> None:
     backend = backend_of()
     reader = waiting(backend, 6)
     engine = Engine(backend)
@@ -103,7 +103,7 @@ def test_an_image_is_waited_for_where_there_is_nothing_else_to_do() -> None:
     assert reader.n_waited == 1
 
 
-def test_an_image_of_few_cells_is_told_apart_by_the_hash_of_its_contents() -> None:
+def test_an_image_of_few_cells_is_distinguished_by_the_hash_of_its_contents() -> None:
     engine = Engine(backend_of(), cache_bytes=1_000_000)
     (small, *_) = ask(engine, "x", b"ab", "y").media
     twin = Media("another", small.tokens, b"ba")  # as if their few placeholders were the same
@@ -113,7 +113,7 @@ def test_an_image_of_few_cells_is_told_apart_by_the_hash_of_its_contents() -> No
     assert encoded(engine) == 2
 
 
-def test_a_fault_while_an_image_is_evaluated_ends_nobody_else() -> None:
+def test_a_fault_while_an_image_is_computed_ends_no_other() -> None:
     backend = backend_of()
     engine = Engine(backend)
     backend.fail_decodes = {2}  # the image's first
@@ -139,7 +139,7 @@ def test_samplers_see_the_words_alone_and_guides_have_images_as_well() -> None:
     assert len(texts(run(engine, CompletionRequest((tokens,), branches, media=media)))) == 2
 
 
-def test_files_behind_a_full_context_arent_read() -> None:
+def test_files_after_a_full_context_arent_read() -> None:
     """Reading takes up to a second for each, and a body has room for hundreds."""
     engine = Engine(backend_of())
     with pytest.raises(ContextSizeError, match="at least 1008 tokens"):
@@ -148,7 +148,7 @@ def test_files_behind_a_full_context_arent_read() -> None:
         engine.tokenize_parts([CAT] * 22 + [b"bad", "?"])
 
 
-def test_a_search_begins_behind_an_image() -> None:
+def test_a_search_begins_after_an_image() -> None:
     engine = Engine(backend_of())
     assert len(texts(run(engine, ask(engine, "x", CAT, "y", n=2, search="beam")))) == 2
 
@@ -178,7 +178,7 @@ def test_a_model_without_a_projector_takes_no_images() -> None:
         Engine(FakeBackend()).tokenize_parts(["x", CAT])
 
 
-def test_exploring_goes_on_behind_an_image() -> None:
+def test_exploring_goes_on_after_an_image() -> None:
     engine = Engine(backend_of())
     tokens, media = engine.tokenize_parts(["x", CAT, "y"])
     explore = CompletionRequest((tokens,), (SamplingParams(max_tokens=2, seed=0),), explore=Explore(2), media=media)
@@ -215,7 +215,7 @@ def test_images_whose_placeholders_begin_alike_share_nothing() -> None:
     assert tree.find(pack((1, 2, *twin, 4))).n_tokens == 8
 
 
-def test_a_prompt_whose_last_token_stands_behind_an_image_is_left_whole() -> None:
+def test_a_prompt_whose_last_token_stands_after_an_image_is_left_whole() -> None:
     """Healing takes the last token back, but there are no logits behind an image to draw the first token from."""
     backend = backend_of()
     engine = Engine(backend)

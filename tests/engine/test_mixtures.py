@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from driver import check_order, run, seeds, stops, texts
 from fake_backend import ByteTokenizer, FakeBackend, FakeReader
-from memory_store import MemoryStore, StoredEntries
+from memory_store import MemoryStore, StoredEntry
 from mixed import ASCII, BANNED, COSTS, TEXTS, ascii_babble
 
 from srb.engine.constraints import banned_strings as banned
@@ -68,7 +68,7 @@ class Mixture:
         self.events: dict[str, list[Event]] = {}
         self.resumed: set[str] = set()
         self.now = 0.0
-        self.pieces: dict[str, StoredEntries] = {}
+        self.entries: dict[str, StoredEntry] = {}
         self.window = self.pick([None, None, None, 0, 1, 5, 20])
         n_parallel = self.pick([1, 2, 4, 5, 12])
         self.negative = self.random.sample(NEGATIVE, 2)
@@ -97,7 +97,7 @@ class Mixture:
         self.backend = ascii_backend(n_cells=n_cells, chooser=self.choose, **self.of_backend)
         assert isinstance(self.backend.media, FakeReader)
         self.backend.media.n_wait = self.pick([0, 0, 2])
-        store = MemoryStore(self.pieces) if self.has_store else None
+        store = MemoryStore(self.entries) if self.has_store else None
         self.engine = Engine(self.backend, store=store, clock=lambda: self.now, **self.of_engine)
 
     def choose(self, backend: FakeBackend, loads: Sequence[Load]) -> Layout:
@@ -241,9 +241,7 @@ class Mixture:
             # outlast their sequences by a step when the last of these waits and is aborted.
             most = (2 if self.window is None else 4) * stats.sequences + 2
             assert sum(bool(cells) for cells in self.backend.sequences.values()) <= most
-            assert self.backend.open_samplers <= stats.sequences + stats.n_preempted + len(
-                self.engine._decoding.finished
-            )
+            assert self.backend.open_samplers <= stats.sequences + stats.n_preempted + len(self.engine._runner.finished)
             assert stats.sequences <= max(6, self.backend.n_seqs)
             assert stats.retained_bytes <= stats.max_retained_bytes
         for _ in range(20_000):

@@ -67,7 +67,7 @@ def test_each_row_of_a_prompt_has_a_context_for_itself(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", seeds(6, quick=1))
-def test_a_request_gets_the_same_texts_beside_others_as_alone(kind: str, seed: int) -> None:
+def test_a_request_gets_the_same_texts_with_others_as_alone(kind: str, seed: int) -> None:
     rng = random.Random(f"{kind} {seed}")
     engine, events, mine = Engine(fake(), cache_bytes=100_000), list[Event](), []
     for number in range(12):
@@ -105,7 +105,7 @@ def test_an_alternative_is_the_same_whatever_n_it_is_part_of() -> None:
 
 
 @pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 3 * BLOCK + 3])
-def test_what_is_known_changes_nothing(length: int) -> None:
+def test_what_is_cached_changes_nothing(length: int) -> None:
     each = request(STORY[:length], 3, max_tokens=10)
     expected = alone(each)
     engine = Engine(fake(), cache_bytes=100_000)
@@ -116,7 +116,7 @@ def test_what_is_known_changes_nothing(length: int) -> None:
 
 
 @pytest.mark.parametrize("long_first", [True, False])
-def test_what_was_kept_of_a_longer_prompt_is_not_taken_for_a_shorter_one(long_first: bool) -> None:
+def test_what_was_cached_of_a_longer_prompt_is_not_taken_for_a_shorter_one(long_first: bool) -> None:
     """Both end within the same block, which the longer one has evaluated with more tokens."""
     short, long = (request(text, 2, max_tokens=10) for text in (STORY[: 2 * BLOCK + 4], STORY[: 2 * BLOCK + 6]))
     asked = [long, short] if long_first else [short, long]
@@ -149,7 +149,7 @@ def test_what_was_interrupted_goes_on_as_if_it_had_not_been(kind: str, steps: in
     assert len([event for event in said if isinstance(event, StopEvent)]) == 3
 
 
-def test_another_server_goes_on_behind_what_was_told() -> None:
+def test_another_server_goes_on_after_what_was_reported() -> None:
     """From the same seed it draws other tokens, so it can't begin anew. Nor can anybody after it."""
     each = rest = request(STORY, 3, max_tokens=30, ignore_eos=True)
     said, n_sampled = list[Event](), 0
@@ -186,7 +186,7 @@ def test_no_prompt_begins_within_an_image(n_before: int) -> None:
         assert answers(events, each) == answers(run(Engine(fake(media=FakeReader())), each), each)
 
 
-def test_a_continuation_is_evaluated_as_a_prompt() -> None:
+def test_a_continuation_is_computed_as_a_prompt() -> None:
     """And not taken from the rows that have drawn it, whose bits are others."""
     each = request(STORY, 1, max_tokens=12, ignore_eos=True)
     engine = Engine(fake(), cache_bytes=100_000)

@@ -7,7 +7,7 @@ from driver import check_order, run, stops, texts
 from fake_backend import FakeBackend, says
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_store import MemoryStore, StoredEntries
+from memory_store import MemoryStore, StoredEntry
 
 from srb.engine.backend import State
 from srb.engine.engine import Engine
@@ -74,7 +74,7 @@ def test_it_says_what_it_would_have_said(
         logprobs=logprobs,
     )
 
-    stored: dict[str, StoredEntries] = {}
+    stored: dict[str, StoredEntry] = {}
 
     def engine(backend: FakeBackend | None = None) -> Engine:
         backend = backend or FakeBackend(n_cells=300, window=window)

@@ -25,7 +25,7 @@ def make(window: int | None = None, cache_bytes: int = 100_000, identity: str = 
     return Engine(backend, cache_bytes=cache_bytes)
 
 
-def test_a_text_that_was_loaded_is_not_evaluated_again(window: int | None, tmp_path: Path) -> None:
+def test_a_text_that_was_loaded_is_not_computed_again(window: int | None, tmp_path: Path) -> None:
     engine = make(window)
     assert engine.save(tmp_path / "king", TEXT) == len(TEXT)
     assert engine.stats().prompt_tokens_evaluated == len(TEXT)
@@ -52,13 +52,13 @@ def test_a_story_is_saved_with_what_was_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "cache_bytes"), [(TEXT, 0), (TEXT, 20), ("too short", 100_000)])
-def test_what_is_not_kept_can_not_be_saved(text: str, cache_bytes: int, tmp_path: Path) -> None:
+def test_what_is_not_cached_can_not_be_saved(text: str, cache_bytes: int, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match=f"of the text's {len(text)} tokens were kept.*--cache-ram"):
         make(cache_bytes=cache_bytes).save(tmp_path / "king", text)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_can_not_be_used_is_told(tmp_path: Path) -> None:
+def test_a_file_that_can_not_be_used_is_an_error(tmp_path: Path) -> None:
     make().save(tmp_path / "king", TEXT)
     with pytest.raises(InvalidRequestError, match="it was saved with another model"):
         make(identity="other").load(tmp_path / "king")
@@ -79,7 +79,7 @@ def test_a_fault_is_raised(tmp_path: Path) -> None:
         Engine(backend, cache_bytes=100_000).save(tmp_path / "king", TEXT)
 
 
-async def test_with_asyncio_beside_other_requests(tmp_path: Path) -> None:
+async def test_with_asyncio_with_other_requests(tmp_path: Path) -> None:
     def make_async() -> AsyncEngine:
         backend = FakeBackend(script=lambda _params, _tokens: 65)
         return AsyncEngine(lambda _progress: backend, make=lambda each: Engine(each, cache_bytes=100_000))

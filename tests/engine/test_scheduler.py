@@ -76,7 +76,7 @@ def test_what_was_generated_before_an_interruption_counts() -> None:
     assert {stop.length for stop in stops(events).values()} == {200}
 
 
-def test_what_waits_without_room_looks_for_no_beginnings() -> None:
+def test_a_request_without_cells_looks_up_no_prefixes() -> None:
     engine = Engine(FakeBackend(n_cells=200, n_parallel=1))
     engine.add_request(request("r", max_tokens=30, ignore_eos=True))
     engine.step()
@@ -89,7 +89,7 @@ def test_what_waits_without_room_looks_for_no_beginnings() -> None:
     run(engine)
 
 
-def test_who_is_passed_over_looks_for_beginnings_once_in_an_admission() -> None:
+def test_an_overtaken_request_looks_up_prefixes_once_in_an_admission() -> None:
     """And those behind it not at all, as long as they don't fit as they are."""
     engine = Engine(FakeBackend(n_cells=300, n_parallel=4))
     engine.add_request(request("r" * 150, n=1, max_tokens=20, ignore_eos=True))
@@ -103,7 +103,7 @@ def test_who_is_passed_over_looks_for_beginnings_once_in_an_admission() -> None:
     run(engine)
 
 
-def test_a_request_that_may_fill_the_context_keeps_nobody_waiting() -> None:
+def test_a_request_that_may_fill_the_context_keeps_no_other_waiting() -> None:
     engine = Engine(backend := FakeBackend(n_cells=1000, script=lambda params, tokens: 65))
     engine.add_request(all_of_it := request("p" * 20, n=2, max_tokens=-1))
     events = [*engine.step(), *engine.step()]
@@ -136,7 +136,7 @@ def test_the_rest_of_a_request_has_its_share_of_the_rows() -> None:
     assert [event.request_id == short.id for event in events if isinstance(event, DoneEvent)] == [True, False]
 
 
-def test_a_prompt_shares_all_that_a_running_alternative_has_evaluated() -> None:
+def test_a_prompt_shares_all_that_a_running_alternative_has_computed() -> None:
     engine = Engine(FakeBackend())
     engine.add_request(request("p" * 40, max_tokens=50, ignore_eos=True))
     events: list[Event] = []

@@ -44,7 +44,7 @@ def kept_states(backend: LlamaBackend) -> list[bytearray]:
     run(engine := Engine(backend, cache_bytes=10_000_000), request(STORY, 2, max_tokens=20, ignore_eos=True))
     answers = [engine.ask(slot, partial(Slots.save, slot=slot)) for slot in range(2)]
     engine.step()
-    return [bytearray(each) for each in {bytes(piece.state) for one in answers for piece in one.result().pieces}]
+    return [bytearray(each) for each in {bytes(piece.state) for one in answers for piece in one.result().entries}]
 
 
 def test_a_state_is_laid_out_the_other_way_and_back(backend: LlamaBackend) -> None:

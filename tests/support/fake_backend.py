@@ -32,8 +32,8 @@ Script = Callable[[SamplingParams, tuple[int, ...]], int]
 
 def babble(params: SamplingParams, tokens: tuple[int, ...]) -> int:
     """Returns a token that depends on the seed and on every token so far; sometimes the end token."""
-    drawn = zlib.crc32(array("i", tokens), params.seed)
-    return END if not params.ignore_eos and drawn % 20 == 0 else drawn // 20 % 256
+    value = zlib.crc32(array("i", tokens), params.seed)
+    return END if not params.ignore_eos and value % 20 == 0 else value // 20 % 256
 
 
 def score(context: tuple[int, ...], token: int) -> float:

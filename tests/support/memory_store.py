@@ -1,4 +1,4 @@
-"""`MemoryStore`: a store of pieces in memory, which outlives the engines of a test."""
+"""A state store in memory, which outlives the engines of a test."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from srb.engine.kv_cache.state_store import Record, StoreStats
 
 
 @dataclass(frozen=True)
-class StoredEntries:
-    """A piece that the store has."""
+class StoredEntry:
+    """An entry that the store has."""
 
     family: str
     record: Record
@@ -19,19 +19,19 @@ class StoredEntries:
 
 
 class MemoryStore:
-    """A store as one process sees it. The dict has the pieces by name, and is the same for all processes."""
+    """A store as one process sees it. The dict has the entries by name, and is the same for all processes."""
 
-    def __init__(self, pieces: dict[str, StoredEntries]) -> None:
-        self._pieces = pieces
-        self._untold = dict(pieces)
+    def __init__(self, entries: dict[str, StoredEntry]) -> None:
+        self._entries = entries
+        self._unread = dict(entries)
         self.room = 1 << 30
 
     def __contains__(self, name: object) -> bool:
-        return name in self._pieces
+        return name in self._entries
 
     def find(self, family: str) -> Iterable[Record]:
-        found = [name for name, each in self._untold.items() if each.family == family]
-        return [self._untold.pop(name).record for name in found]
+        found = [name for name, each in self._unread.items() if each.family == family]
+        return [self._unread.pop(name).record for name in found]
 
     def check(self, families: Iterable[str], tokens: Tokens) -> None:
         pass
@@ -39,22 +39,22 @@ class MemoryStore:
     def put(
         self, family: str, parent: str | None, start: int, tokens: Tokens, key: str, state: State, logits: bytes | None
     ) -> str | None:
-        assert parent is None or parent in self._pieces
+        assert parent is None or parent in self._entries
         name = repr((parent, start, tokens.tolist(), key))
-        self._pieces[name] = StoredEntries(
+        self._entries[name] = StoredEntry(
             family, Record(name, parent, start, tokens, key, logits is not None), state, logits
         )
         return name
 
     def get(self, name: str) -> tuple[State, bytes | None] | None:
-        piece = self._pieces.get(name)
-        return (piece.state, piece.logits) if piece else None
+        entry = self._entries.get(name)
+        return (entry.state, entry.logits) if entry else None
 
     def remove(self, name: str) -> None:
-        self._pieces.pop(name, None)
+        self._entries.pop(name, None)
 
     def touch(self, names: Iterable[str]) -> None:
-        assert all(name in self._pieces for name in names)
+        assert all(name in self._entries for name in names)
 
     def stats(self) -> StoreStats:
         return StoreStats()

@@ -39,7 +39,7 @@ def build(setup: ConstraintSetup) -> None:
         resumed.setdefault((seq.prompt, negative), {})[index] = setup.resumed[index]
         seq.constraints.append(Guidance(seq, setup.backend))
     for (prompt, asked), each in resumed.items():
-        active.negatives += [Prompt(active, asked, group, {}, prompt.setting) for group in prompt_groups(each)]
+        active.negatives += [Prompt(active, asked, group, {}, prompt.lora) for group in prompt_groups(each)]
     for seq in (seq for prompt in active.negatives for seq in prompt.sequences):
         positive = positives[seq.index]
         positive.negatives, seq.positive, seq.tokens = (seq,), positive, positive.tokens

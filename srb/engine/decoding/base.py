@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import abc
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from srb.engine.backend import Backend, Logits, Sampler
@@ -117,6 +118,15 @@ class DecodingStrategy(Generic[RowT]):
 
     shifts_context = False
     """Whether tokens leave its cells while it runs, so that other prompts can't share the cells."""
+
+    n_truncated = 0
+    """The number of tokens that were left out of the prompt, because the context has no room for them."""
+
+    n_shifted = 0
+    """The number of tokens of the prompt that have left its cells."""
+
+    own_shifts: abc.Mapping[Sequence, int] = MappingProxyType({})
+    """The number of their own tokens that have left the cells of sequences."""
 
     def __init__(self, prompt: Prompt, parts: EngineParts) -> None:
         self._prompt = prompt

@@ -61,6 +61,7 @@ class ContextShift(Sampling):
         n_keep = len(prompt.asked) if request.n_keep == -1 else request.n_keep + (prompt.tokens[0] == special.bos)
         self._n_keep = min(n_keep, len(prompt.tokens))
         self._n_discard = request.n_discard
+        self.own_shifts: dict[Sequence, int] = {}
         self._room = 0  # the number of tokens that each sequence has room for
         self._cut()
 
@@ -79,11 +80,9 @@ class ContextShift(Sampling):
             return
         n_keep = self._n_keep = min(self._n_keep, most - _LEAST_PROMPT)
         block = (most - n_keep) // 2
-        prompt.n_cut = (len(tokens) - n_keep - block) // block * block
-        prompt.tokens = tokens[:n_keep] + tokens[n_keep + prompt.n_cut :]
+        self.n_truncated = (len(tokens) - n_keep - block) // block * block
+        prompt.tokens = tokens[:n_keep] + tokens[n_keep + self.n_truncated :]
         prompt.packed = pack(prompt.tokens)
-        for seq in prompt.sequences:
-            seq.saved = len(prompt.tokens)
 
     def set_max_tokens(self, seq: Sequence, requested: int, limit: int, n_cells: int) -> None:
         """Divide one context equally between all sequences of the request."""
@@ -101,18 +100,18 @@ class ContextShift(Sampling):
         if not full:
             return
         if from_prompt := max(n for n, _ in full.values()):
-            self._parts.cells.loses_end(prompt)
+            self._parts.cells.retention.cache_prompt(prompt)
             # Finished sequences that still have cells are among these: they share the cells that move.
             sharing = (prompt.seq_id, *(each.seq_id for each in prompt.sequences if each.has_begun))
             seq_ids = [seq_id for seq_id in sharing if seq_id is not None]
             backend.discard(seq_ids, self._n_keep, self._n_keep + from_prompt, prompt.position)
-            prompt.n_shifted += from_prompt
+            self.n_shifted += from_prompt
         start = prompt.position
         for seq, (_, own) in full.items():
             if own:
                 assert seq.seq_id is not None
                 backend.discard([seq.seq_id], start, start + own, start)
-                seq.n_shifted += own
+                self.own_shifts[seq] = seq.n_shifted + own
         # Finished sequences count, too, so that a text doesn't depend on when its siblings end.
         self._parts.scheduler.drop(prompt, from_prompt)
         self._room += from_prompt // len(prompt.sequences)

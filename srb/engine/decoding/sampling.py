@@ -119,7 +119,7 @@ class Sampling(DecodingStrategy[Sequence]):
         seq.sampler.go_back(n_tokens)
         self._parts.rollback.go_back(seq)
         for each in seq.group:
-            each.saved = min(each.saved, each.n_computed)
+            self._parts.cells.retention.taken_back(each)
         if not seq.tokens or seq.n_pending_recompute < 0:  # there is nothing to evaluate: the logits are stored
             seq.state = "prefilling"
             self._parts.scheduler.prefilling.append(seq)

@@ -35,14 +35,14 @@ class SpeculativeSampling(Sampling):
     def before_step(self) -> None:
         """Propose draft tokens for each sequence."""
         for seq in self.rows:
-            seq.draft_tokens = self._draft(seq)
+            seq.drafting.tokens = self._draft(seq)
             self._n_before[seq] = len(seq.tokens)
 
     def _draft(self, seq: Sequence) -> abc.Sequence[int]:
         """Return the draft tokens that are worth a row, and fit: the last token of a text is never evaluated."""
         room = seq.max_tokens - 1 - seq.n_own
         backend, scheduler = self._parts.backend, self._parts.scheduler
-        n_rows = scheduler.leased
+        n_rows = scheduler.n_rows
         proposers = [each for each in self._proposers.get(seq, ()) if n_rows <= each.max_rows and room > 0]
         if not proposers:
             return ()
@@ -58,7 +58,7 @@ class SpeculativeSampling(Sampling):
 
     def begin_sequence(self, seq: Sequence) -> None:
         """Begin without draft tokens."""
-        seq.draft_tokens, self._n_before[seq] = (), len(seq.tokens)
+        seq.drafting.tokens, self._n_before[seq] = (), len(seq.tokens)
         super().begin_sequence(seq)
 
     def process_logits(self, seq: Sequence, logits: Logits, negative_logits: abc.Sequence[Logits]) -> None:
@@ -69,7 +69,7 @@ class SpeculativeSampling(Sampling):
         super().process_logits(seq, logits, negative_logits)
 
     def _count(self, seq: Sequence, n_drafted: int, n_accepted: int) -> None:
-        for counts in (seq, self._parts.totals):
+        for counts in (seq.drafting, self._parts.totals):
             counts.n_drafted += n_drafted
             counts.n_accepted += n_accepted
         if n_drafted:

@@ -1,11 +1,10 @@
 """Fills and empties the cells of the KV cache: prompts and sequences begin, are swapped and are given back here.
 
 Swapping out moves the cells of a sequence to memory, and swapping in puts them back. Preemption and a change of the
-layout are uses of it. What a sequence shares with its prompt stays in cells as long as another one needs it; the last
-one takes these cells along. If there is no memory for a state, the sequence is computed again from its tokens.
+layout use it. What a sequence shares with its prompt stays in cells as long as another one needs it; the last one takes
+these cells along. If there is no memory for a state, the sequence is computed again from its tokens.
 
-Ways with rows of their own say which of these are forked (`ways/beams.py`, `ways/exploring.py`). Nobody else gives
-cells back.
+Decoding strategies with rows of their own say which of these are forked. Nothing else gives cells back.
 """
 
 import sys
@@ -14,49 +13,57 @@ from dataclasses import replace
 
 from srb.engine.backend import Backend, State
 from srb.engine.kv_cache.allocator import CellAllocator, Layout
+from srb.engine.kv_cache.prefix_cache import PrefixCache
+from srb.engine.kv_cache.retention import RetentionPolicy
 from srb.engine.kv_cache.rollback import Rollback
 from srb.engine.kv_cache.state_cache import StateCache
-from srb.engine.listener import Listener
 from srb.engine.prompt_logprobs import are_alike
 from srb.engine.scheduler import Scheduler, has_row, with_negatives
-from srb.engine.sequence import Holder, Prompt, Sequence, Swapped
-from srb.engine.sequence import State as Doing
+from srb.engine.sequence import Holder, Prompt, Sequence, SequenceState, Swapped
 from srb.engine.stats import Totals
 
 _SPARE = 0
-"""A seq_id to put states together in, while no sequence holds a cell."""
+"""A seq_id to put states together in, while no sequence has a cell."""
 
 
 class Cells:
-    """Fills and empties the cells that the scheduler leases.
+    """Fills and empties the cells that the scheduler allocates.
 
-    retained: what is swapped out takes memory from it.
+    Args:
+        states: gives memory for what is swapped out.
+        prefix_cache: knows the sequences that can be forked.
+        retention: caches what is given back.
+        clock: returns the time, in seconds.
     """
 
     def __init__(
         self,
         backend: Backend,
-        cache: CellAllocator,
+        allocator: CellAllocator,
         scheduler: Scheduler,
-        memory: Rollback,
-        retained: StateCache,
-        listeners: Iterable[Listener],
+        rollback: Rollback,
+        states: StateCache,
+        prefix_cache: PrefixCache,
+        retention: RetentionPolicy,
         totals: Totals,
         clock: Callable[[], float],
     ) -> None:
         self.awaiting: list[Prompt] = []
-        """The prompts that wait until another one has evaluated the tokens that they share with it."""
+        """The prompts that wait until another one has computed the tokens that they share with it."""
+        self.prefix_cache = prefix_cache
+        self.retention = retention
         self._backend = backend
-        self._cache = cache
+        self._allocator = allocator
         self._scheduler = scheduler
-        self._memory = memory
-        self._retained = retained
-        self._listeners = listeners
+        self._rollback = rollback
+        self._states = states
         self._totals = totals
         self._clock = clock
 
+    # Prompts begin
+
     def fill(self, prompt: Prompt) -> None:
-        """Gives an admitted prompt the cells of its `beginning`, or lets it wait until these are evaluated."""
+        """Gives an admitted prompt the cells of its `beginning`, or lets it wait until these are computed."""
         if prompt.swapped:
             self._swap_in_prompt(prompt, prompt.swapped)
         elif prompt.beginning and prompt.beginning.source:
@@ -78,25 +85,86 @@ class Cells:
                     prompt.logits = source.logits
                 self._begin(prompt)
 
+    def _share(self, source: Prompt | Sequence, prompt: Prompt, n_tokens: int) -> None:
+        assert source.source_id is not None
+        assert prompt.seq_id is not None
+        if prompt.scores and isinstance(source, Prompt) and source.scores:
+            prompt.scores.take(source.scores)
+        if n_tokens > prompt.outputs_from:  # it lacks log-probabilities, because the prompt with these was cancelled
+            return
+        self.fork_seq(source.source_id, prompt.seq_id, n_tokens)
+        self._add_cached(prompt, n_tokens)
+
+    def _begin(self, prompt: Prompt) -> None:
+        """Ends the waiting of a prompt. The cached part of its beginning comes after the tokens that it shares."""
+        beginning, prompt.beginning = prompt.beginning, None
+        if prompt in self.awaiting:
+            self.awaiting.remove(prompt)
+        if beginning and beginning.hit and prompt.living:
+            self._add_cached(prompt, self.prefix_cache.restore(prompt, beginning.hit))
+
+    def _add_cached(self, prompt: Prompt, end: int) -> None:
+        self._totals.prompt_tokens_cached += end - prompt.n_computed
+        prompt.n_computed = prompt.cached = end
+
+    def _bequeath(self, prompt: Prompt) -> None:
+        """Chooses an heir among the prompts that wait for this one, which has ended.
+
+        The heir computes what they all share, and the others now wait for the heir.
+        """
+        own = prompt.beginning
+        if own:  # this prompt was waiting itself
+            self._begin(prompt)
+        waiting = {each: each.beginning for each in self.awaiting if each.beginning}
+        shared = {each: beginning.shared for each, beginning in waiting.items() if beginning.source is prompt}
+        if not shared:
+            return
+        # A scored prompt is preferred: others may wait for the same log-probabilities. So is a prompt that ends where
+        # the shared tokens end: others may end there, too, and want its logits.
+        heir = max(shared, key=lambda each: (shared[each], are_alike(prompt.scores, each.scores), -len(each.tokens)))
+        if prompt.scores and not heir.scores:  # the others may wait for log-probabilities, too
+            heir.scores = prompt.scores.copy_for(heir.packed)
+        if own:
+            assert heir.beginning
+            heir.beginning = replace(heir.beginning, source=own.source, shared=min(shared[heir], own.shared))
+        else:
+            if prompt.n_computed and self.repair(prompt):
+                self._share(prompt, heir, min(shared[heir], prompt.n_computed))
+            self._begin(heir)
+        for each in shared:
+            if each is not heir:
+                assert each.beginning
+                each.beginning = replace(each.beginning, source=heir)
+
+    # Sequences begin and end
+
     def fork(self, seq: Sequence) -> None:
         """Begins a sequence where its prompt ends."""
         prompt, source = seq.prompt, seq.prompt.source_id
         assert source is not None
         if seq.seq_id is None:
-            # Siblings whose companions aren't ready will yet be forked off the prompt's seq_id. One of them gets it.
+            # Siblings whose negatives aren't ready will be forked off the prompt's seq_id later. One of them gets it.
             for each in prompt.sequences:
                 if each.seq_id is not None and each.state == "prefilling" and not each.has_begun:
                     seq.seq_id, each.seq_id = each.seq_id, None
                     break
         if seq.seq_id is None:
-            for listener in self._listeners:
-                listener.gives_away(prompt)
-            seq.seq_id, prompt.seq_id = prompt.seq_id, None
-        elif n_tokens := len(prompt.tokens) - prompt.n_shifted:
+            self._hand_over(seq)
+        elif n_tokens := prompt.n_cells:
             self.fork_seq(source, seq.seq_id, n_tokens)
+        self._has_begun(seq)
+
+    def _hand_over(self, seq: Sequence) -> None:
+        """Gives the seq_id of a prompt to the last sequence that continues it."""
+        prompt = seq.prompt
+        if self._rollback.forgets:  # as soon as the sequence goes on, the prompt's end is lost
+            self.prefix_cache.remove(prompt)
+            self.retention.cache_prompt(prompt)
+        seq.seq_id, prompt.seq_id = prompt.seq_id, None
+
+    def _has_begun(self, seq: Sequence) -> None:
         seq.has_begun = True
-        for listener in self._listeners:
-            listener.forked(seq)
+        self.prefix_cache.add(seq)
 
     def fork_seq(self, source: int, target: int, n_tokens: int) -> None:
         """Lets one seq_id share the first `n_tokens` cells of another one."""
@@ -104,10 +172,12 @@ class Cells:
         self._totals.forks += 1
 
     def repair(self, holder: Holder) -> bool:
-        """Cuts a holder's cells to the tokens that count as evaluated.
+        """Cuts a holder's cells to the tokens that count as computed.
 
-        The cells behind these are left from a failed decode, or from tokens that were taken back.
-        Returns False if the holder can't be continued any more.
+        The cells after these are left from a failed decode, or from tokens that were taken back.
+
+        Returns:
+            False if the holder can't be continued any more.
         """
         is_whole = True
         for each in holder.group:
@@ -116,49 +186,59 @@ class Cells:
         return is_whole
 
     def give_back(self, seq: Sequence) -> None:
-        """Gives back what a finished sequence has leased. The last one of a prompt gives back the prompt's, too."""
+        """Gives back what a finished sequence has. The last one of a prompt gives back the prompt's, too."""
         prompt = seq.prompt
         if seq.sampler:
             seq.sampler.close()
             seq.sampler = None
-        self._forget(seq.swapped)
+        self._drop(seq.swapped)
         seq.swapped = None
-        for listener in self._listeners:
-            listener.leaves(seq)
+        self.retention.cache_finished(seq)
         if seq.seq_id is not None:
             self._empty(seq)
         self._scheduler.release(seq)
-        if not prompt.living:
-            for swapped in (prompt.swapped, *prompt.swapped_rows.values()):
-                self._forget(swapped)
-            prompt.swapped, prompt.swapped_rows = None, {}
-        if (prompt.span or prompt.row_ids) and not prompt.living:
+        if prompt.living:
+            return
+        self._drop(prompt.swapped)
+        prompt.swapped = None
+        if prompt.span or prompt.row_ids:
             self._bequeath(prompt)
             for seq_id in (prompt.seq_id, *prompt.row_ids) if prompt.span else ():
                 if seq_id is not None:
                     self._backend.remove(seq_id)
             self._scheduler.release(prompt)
 
-    # Swapping
+    def _empty(self, seq: Sequence) -> None:
+        """Empties a sequence, but for the cells of its prompt if it is the last one that has them."""
+        prompt = seq.prompt
+        assert seq.seq_id is not None
+        seq.has_begun = False
+        is_last = prompt.span and prompt.seq_id is None and prompt.living and prompt.source_id is None
+        if is_last and self._backend.truncate(seq.seq_id, prompt.position):
+            seq.seq_id, prompt.seq_id = None, seq.seq_id
+        else:
+            self._backend.remove(seq.seq_id)
+
+    # Changing the layout
 
     def lay_out(self, layout: Layout) -> None:
-        """Swaps everything out, and makes the books for another layout. The next admission swaps all in again."""
+        """Swaps everything out, and counts the cells of another layout. The next admission swaps all in again."""
         began = self._clock()
-        self.swap_out((seq for each in self._scheduler.running.values() for seq in each.living), layout)
         running = self._scheduler.running.values()
+        self.swap_out((seq for active in running for seq in active.living), layout)
         prompts = [prompt for active in running for prompt in (*active.prompts, *active.negatives)]
         if not layout.is_unified:
             for prompt in prompts:
                 self._make_whole(prompt)
         ids = (seq_id for prompt in prompts for seq_id in (prompt.seq_id, *prompt.row_ids))
-        self._cache.lay_out(layout, {seq_id for seq_id in ids if seq_id is not None})
+        self._allocator.reset(layout, {seq_id for seq_id in ids if seq_id is not None})
         self._totals.layout_changes += 1
         self._totals.swap_seconds += self._clock() - began
 
     def _make_whole(self, prompt: Prompt) -> None:
         """Puts the cells of a prompt into the states that lack them, so that these fit into streams.
 
-        All cells are swapped out, so there is room to put the parts together.
+        All cells are swapped out, so there are enough to put the parts together.
         """
         swapped = [seq.swapped for seq in prompt.living if seq.swapped and seq.swapped.state is not None]
         whole = next((each for each in (prompt.swapped, *swapped) if each and not each.start), None)
@@ -173,22 +253,26 @@ class Cells:
                 self._backend.remove(_SPARE)
             if state is None and not _can_recompute(seq, part.resumes):
                 raise RuntimeError("a state can't be swapped into streams")
-            self._forget(part)
+            self._drop(part)
             seq.swapped = replace(part, state=state, start=0)
+
+    # Swapping out
 
     def preempt(self, group: Iterable[Sequence]) -> None:
         """Swaps a group of sequences out, because others need their cells."""
         began = self._clock()
-        self.swap_out(group, self._cache.layout)
+        self.swap_out(group, self._allocator.layout)
         self._totals.preemptions += 1
         self._totals.swap_seconds += self._clock() - began
 
     def swap_out(self, group: Iterable[Sequence], layout: Layout) -> None:
-        """Moves the cells of sequences, and those of prompts that nobody else needs, to memory.
+        """Moves the cells of sequences, and those of prompts that no other sequence needs, to memory.
 
-        layout: the one that they will be swapped into. In streams each needs a state with the cells of its prompt.
+        Args:
+            group: the sequences.
+            layout: the one that they will be swapped into. In streams each needs a state with the cells of its prompt.
         """
-        forgets = self._memory.forgets
+        forgets = self._rollback.forgets
         rows = [seq for seq in with_negatives(group) if seq.prompt.span or seq.span]
         going = {seq for seq in rows if not seq.is_pending}
         left = [
@@ -205,7 +289,7 @@ class Cells:
         # Where the prompt's own sequence is gone, one of those that continue it takes its cells along; all of them, if
         # the model forgets, since none can be forked off another one there.
         takes_along = {seq.prompt for seq in rows if seq.prompt.seq_id is None and (forgets or seq.prompt in left)}
-        is_change = layout != self._cache.layout  # then nothing stays swapped out for long, whatever memory it takes
+        is_change = layout != self._allocator.layout  # nothing stays swapped out for long then, whatever its size
         for seq in rows:
             if not seq.is_pending:
                 is_whole = not layout.is_unified or seq.prompt in takes_along
@@ -220,11 +304,11 @@ class Cells:
             self._swap_out_prompt(prompt, must=is_change)
 
     def _swap_out(self, seq: Sequence, *, is_whole: bool, must: bool, goes: bool) -> bool:
-        """Moves the own cells of a sequence to memory. Returns whether it had any. goes: so does its prompt."""
+        """Moves the own cells of a sequence to memory. goes: so does its prompt. Returns whether it had any."""
         if seq.has_begun and seq.seq_id is not None:
-            self._memory.swap_out(seq)
+            self._rollback.swap_out(seq)
             start, end = 0 if is_whole else seq.prompt.position, self._backend.length(seq.seq_id)
-            must = must or self._memory.forgets or not _can_recompute(seq, seq.state)
+            must = must or self._rollback.forgets or not _can_recompute(seq, seq.state)
             state = self._save(seq.seq_id, start, end, must=must)
             seq.swapped, seq.state, seq.has_begun = Swapped(state, start, end, seq.state), "preempted", False
             if goes:
@@ -234,32 +318,22 @@ class Cells:
             return True
         if seq.state == "prefilling":
             seq.state = "preempted" if seq.swapped else "waiting"
-        else:  # its way has rows in place of it
+        else:  # its strategy has rows in place of it
             seq.swapped, seq.state = Swapped(None, 0, 0, seq.state), "preempted"
         return False
 
-    def _empty(self, seq: Sequence) -> None:
-        """Empties a sequence, but for the cells of its prompt if it is the last one that has them."""
-        prompt = seq.prompt
-        assert seq.seq_id is not None
-        seq.has_begun = False
-        is_last = prompt.span and prompt.seq_id is None and prompt.living and prompt.source_id is None
-        if is_last and self._backend.truncate(seq.seq_id, prompt.position):
-            seq.seq_id, prompt.seq_id = None, seq.seq_id
-        else:
-            self._backend.remove(seq.seq_id)
-
     def _swap_out_prompt(self, prompt: Prompt, *, must: bool) -> None:
+        rows = {}
         for seq_id in prompt.row_ids:
             if (end := self._backend.length(seq_id)) > 0:
                 state = self._save(seq_id, prompt.position, end, must=True)
-                prompt.swapped_rows[seq_id] = Swapped(state, prompt.position, end)
+                rows[seq_id] = Swapped(state, prompt.position, end)
                 self._backend.remove(seq_id)
         if prompt.seq_id is not None:
             must = must or prompt.strategy.n_rows > 0 or prompt.strategy.shifts_context
             if not prompt.swapped:
                 state = self._save(prompt.seq_id, 0, prompt.position, must=must)
-                prompt.swapped = Swapped(state, 0, prompt.position) if state is not None else None
+                prompt.swapped = Swapped(state, 0, prompt.position, rows=rows) if state is not None else None
             self._backend.remove(prompt.seq_id)
         self._scheduler.release(prompt, is_swapped=True)
 
@@ -267,144 +341,82 @@ class Cells:
         """The state of a sequence; None if there is nothing to save, or no memory. must: it can't be computed again."""
         if end <= start:
             return None
-        state = self._backend.save(seq_id, start, end, sys.maxsize if must else self._retained.room)
+        state = self._backend.save(seq_id, start, end, sys.maxsize if must else self._states.room)
         if state is not None:
-            self._retained.set_aside(len(state))
+            self._states.set_aside(len(state))
             self._totals.swapped_bytes += len(state)
         return state
 
     def _drop_states(self, seq: Sequence) -> None:
-        """Lets a sequence and its companions be computed again when they go on."""
+        """Lets a sequence and its negatives be computed again when they go on."""
         for each in seq.group:
             if each.swapped:
-                self._forget(each.swapped)
+                self._drop(each.swapped)
                 each.swapped = replace(each.swapped, state=None)
 
-    def _forget(self, swapped: Swapped | None) -> None:
+    def _drop(self, swapped: Swapped | None) -> None:
         """Gives the memory of a state back."""
-        if swapped and swapped.state is not None:
-            self._retained.set_aside(-len(swapped.state))
+        if swapped:
+            self._states.set_aside(-sum(len(each.state) for each in (swapped, *swapped.rows.values()) if each.state))
+
+    # Swapping in
 
     def swap_in(self, seq: Sequence) -> bool:
-        """Lets a preempted sequence go on. Returns False if its prompt must be evaluated again before."""
+        """Lets a preempted sequence go on. Returns False if its prompt must be computed again before."""
         began = self._clock()
         if not all(self._swap_in(each) for each in seq.group if has_row(each)):
             for each in seq.group:
                 if each.has_begun:
                     self._empty(each)
             self._drop_states(seq)
-            self.swap_out([seq], self._cache.layout)
+            self.swap_out([seq], self._allocator.layout)
             return False
         for each in seq.group:
             assert each.swapped
             each.state = each.swapped.resumes
-            self._forget(each.swapped)
+            self._drop(each.swapped)
             each.swapped = None
         self._totals.swap_seconds += self._clock() - began
         return True
 
     def _swap_in(self, seq: Sequence) -> bool:
+        """Swaps in one sequence. Returns False if it can't be, and can be computed again."""
         prompt, swapped, n_tokens = seq.prompt, seq.swapped, seq.prompt.position
         assert swapped
         state, end = swapped.state, swapped.end
-        is_apart = not self._cache.layout.is_unified or (self._memory.forgets and not swapped.start)
+        is_apart = not self._allocator.layout.is_unified or (self._rollback.forgets and not swapped.start)
         if prompt.source_id is not None and (state is None or not is_apart):
             self.fork(seq)
             assert seq.seq_id is not None
             if state is None and end > n_tokens:
                 seq.n_pending_recompute = len(seq.tokens) - 1
-            elif end > n_tokens and state is not None and not self._backend.restore(state, seq.seq_id, n_tokens, end):
-                return self._fails(seq, swapped)
+            is_restored = end <= n_tokens or state is None or self._backend.restore(state, seq.seq_id, n_tokens, end)
         else:
             if seq.seq_id is None:
-                for listener in self._listeners:
-                    listener.gives_away(prompt)
-                seq.seq_id, prompt.seq_id = prompt.seq_id, None
+                self._hand_over(seq)
                 assert seq.seq_id is not None
                 self._backend.remove(seq.seq_id)
-            if state is None or swapped.start or not self._backend.restore(state, seq.seq_id, 0, end):
-                return self._fails(seq, swapped)
-            seq.has_begun = True
-            for listener in self._listeners:
-                listener.forked(seq)
-        self._memory.swap_in(seq)
-        return True
-
-    def _fails(self, seq: Sequence, swapped: Swapped) -> bool:
-        """Called when a sequence can't be swapped in. Returns False if it can be computed again."""
-        if not _can_recompute(seq, swapped.resumes):
+            is_restored = state is not None and not swapped.start and self._backend.restore(state, seq.seq_id, 0, end)
+            if is_restored:
+                self._has_begun(seq)
+        if is_restored:
+            self._rollback.swap_in(seq)
+        elif not _can_recompute(seq, swapped.resumes):
             raise RuntimeError("a state can't be swapped in")
-        return False
+        return is_restored
 
     def _swap_in_prompt(self, prompt: Prompt, swapped: Swapped) -> None:
         assert prompt.seq_id is not None
         assert swapped.state is not None
         if self._backend.restore(swapped.state, prompt.seq_id, 0, swapped.end):
-            for seq_id, row in prompt.swapped_rows.items():
+            for seq_id, row in swapped.rows.items():
                 self.fork_seq(prompt.seq_id, seq_id, row.start)
                 if row.state is not None and not self._backend.restore(row.state, seq_id, row.start, row.end):
                     raise RuntimeError("the rows of a search can't be swapped in")
         else:
             prompt.n_computed, prompt.logits = 0, None
-        for each in (swapped, *prompt.swapped_rows.values()):
-            self._forget(each)
-        prompt.swapped, prompt.swapped_rows = None, {}
-
-    def _share(self, source: Prompt | Sequence, prompt: Prompt, n_tokens: int) -> None:
-        assert source.source_id is not None
-        assert prompt.seq_id is not None
-        for listener in self._listeners:
-            listener.shares(source, prompt)
-        if n_tokens > prompt.outputs_from:  # it lacks log-probabilities, because who had them was cancelled
-            return
-        self.fork_seq(source.source_id, prompt.seq_id, n_tokens)
-        self._add_cached(prompt, n_tokens)
-
-    def _begin(self, prompt: Prompt) -> None:
-        """Ends the waiting of a prompt. Behind the tokens that it shares comes the rest of its beginning."""
-        beginning, prompt.beginning = prompt.beginning, None
-        if prompt in self.awaiting:
-            self.awaiting.remove(prompt)
-        if beginning and beginning.rest and prompt.living:
-            self._add_cached(prompt, beginning.rest.apply(prompt))
-
-    def loses_end(self, prompt: Prompt) -> None:
-        """Must be called before the cells of an evaluated prompt are changed."""
-        for listener in self._listeners:
-            listener.loses_end(prompt)
-
-    def _add_cached(self, prompt: Prompt, end: int) -> None:
-        self._totals.prompt_tokens_cached += end - prompt.n_computed
-        prompt.n_computed = prompt.cached = end
-
-    def _bequeath(self, prompt: Prompt) -> None:
-        """Chooses an heir among the prompts that wait for this one, which has ended.
-
-        The heir evaluates what they all share, and the others now wait for the heir.
-        """
-        own = prompt.beginning
-        if own:  # this prompt was waiting itself
-            self._begin(prompt)
-        heirs = [each for each in self.awaiting if each.beginning and each.beginning.source is prompt]
-        if not heirs:
-            return
-        shared = {each: each.beginning.shared for each in heirs if each.beginning}
-        # A prompt that is scored is preferred: others may wait for the same log-probabilities. So is a prompt that ends
-        # where the shared tokens end: others may end there, too, and want its logits.
-        heir = max(heirs, key=lambda each: (shared[each], are_alike(prompt.scores, each.scores), -len(each.tokens)))
-        for listener in self._listeners:
-            listener.inherits(prompt, heir)
-        if own:
-            assert heir.beginning
-            heir.beginning = replace(heir.beginning, source=own.source, shared=min(shared[heir], own.shared))
-        else:
-            if prompt.n_computed and self.repair(prompt):
-                self._share(prompt, heir, min(shared[heir], prompt.n_computed))
-            self._begin(heir)
-        for each in heirs:
-            if each is not heir:
-                assert each.beginning
-                each.beginning = replace(each.beginning, source=heir)
+        self._drop(swapped)
+        prompt.swapped = None
 
 
 def _lacks_state(seq: Sequence) -> bool:
@@ -413,6 +425,6 @@ def _lacks_state(seq: Sequence) -> bool:
     return swapped is not None and swapped.state is None and swapped.end > seq.prompt.position
 
 
-def _can_recompute(seq: Sequence, resumes: Doing) -> bool:
-    """Whether a sequence can go on without its state: its tokens are evaluated again. resumes: what it was doing."""
+def _can_recompute(seq: Sequence, resumes: SequenceState) -> bool:
+    """Whether a sequence can go on without its state, by computing its tokens again. resumes: what it was doing."""
     return seq.strategy.is_divisible and resumes == "running"

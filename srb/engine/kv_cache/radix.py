@@ -1,13 +1,21 @@
-"""A radix tree of token runs. It finds which prompts, alternatives or states begin like some tokens do.
+"""A radix tree of token runs. It finds which prompts, alternatives or cache entries begin like some tokens do.
 
-The time for this depends only on the number of these tokens. What the tree has is called a holder: a prompt, an
-alternative or a saved state. Each holder is kept at the node where its tokens end:
+The time for this only depends on the number of these tokens. What the tree has is called a holder. Each holder is at
+the node where its tokens end:
 
-    (root) ── "Once upon a time," ─┬─ " there was"      held: alternative 0
-                held: the prompt   └─ " a king" ── "s"  held: alternative 1, and alternative 2 at " a kings"
+    (root) ── "Once upon a time," ─┬─ " there was"      alternative 0
+                the prompt         └─ " a king" ── "s"  alternative 1, and alternative 2 at " a kings"
 
 A node has the run of tokens that leads to it from its parent. A run is split where texts part, and joined again when
 they no longer do. The structure is that of D. R. Morrison, "PATRICIA" (JACM 15(4), 1968), with tokens for bits.
+
+A text has a key, and only prompts with its key may begin with what it has computed. The key has all that must be equal
+besides the tokens: who shares the text (`CompletionRequest.shared_within`), adapters, images. A prompt of a request
+with `shared_within` is looked up with two keys: its own, and the key that it would have if it were shared with all. An
+example, with requests that are shared within "a" and within "b":
+
+    for all: tokens 0 to 900            instructions, found by both
+    └─ within "a": tokens 900 to 950    a question, found by the first one alone
 """
 
 from array import array
@@ -17,21 +25,14 @@ from typing import Generic, TypeAlias, TypeVar
 
 from srb.engine.media import whole
 
-# The keys of texts: a text is found only by prompts with its key, so only these may begin with what it has
-# evaluated. What must be equal beside the tokens makes the key: who shares the text
-# (`CompletionRequest.shared_within`), adapters, images. A prompt of a request with `shared_within` is looked for
-# with two keys: with its own, and with the key that it would have if it were shared with all. An example, with two
-# requests that are shared within "a" and within "b": for all: tokens 0 to 900 instructions, found by both within
-# "a": └─ tokens 900 to 950 a question behind them, found by the first one alone
-
 Keys = tuple[str, ...]
-"""The keys that a text is looked for with. The first one is its own: what is kept of the text has this key."""
+"""The keys that a text is looked for with. The first one is its own: what is cached of the text has this key."""
 
 FOR_ALL: Keys = ("",)
 
 
 def keys_of(within: str, how: str = "") -> Keys:
-    """The keys of a text. within: `shared_within`. how: what else must be equal; empty for most texts."""
+    """Returns the keys of a text. within: `shared_within`. how: what else must be equal; empty for most texts."""
     return (f"{within}\n{how}", how) if within else (how,)
 
 
@@ -50,7 +51,7 @@ def pack(tokens: Sequence[int]) -> Tokens:
 
 
 def common_prefix(run: Tokens, tokens: Tokens, start: int) -> int:
-    """How many first tokens a run has in common with `tokens[start:]`."""
+    """Returns how many first tokens a run has in common with `tokens[start:]`."""
     low, high = 0, min(len(run), len(tokens) - start)
     if run[:high] == tokens[start : start + high]:
         return high
@@ -95,7 +96,7 @@ class PrefixTree(Generic[Holder]):
         self._put(holder, key, self._reach(root, tokens))
 
     def grow(self, holder: Holder, tokens: Tokens) -> None:
-        """Adds tokens behind those of a holder. If it is alone at a leaf, the time depends only on their number."""
+        """Adds tokens after those of a holder. If it is alone at a leaf, the time depends only on their number."""
         key, node = self._places[holder]
         if len(node.holders) == 1 and not node.children and node.parent:
             node.run.extend(tokens)
@@ -127,7 +128,7 @@ class PrefixTree(Generic[Holder]):
         return Match(whole(tokens, at), path, path[-1] if path else None)
 
     def runs(self, key: Hashable = None) -> Iterator[tuple[int, Tokens]]:
-        """All runs, each with how many tokens come before it, in the order of a walk: children behind their parents.
+        """Yields all runs, each with how many tokens come before it, in the order of a walk: children after parents.
 
         An example: (0, "Once upon a time,"), (17, " there was"), (17, " a king").
         """
@@ -142,7 +143,7 @@ class PrefixTree(Generic[Holder]):
         self._places[holder] = key, node
 
     def _reach(self, node: _Node[Holder], tokens: Tokens) -> _Node[Holder]:
-        """The node that these tokens lead to from another node. It is made if it isn't there."""
+        """Returns the node that these tokens lead to from another node. It is made if it isn't there."""
         at = 0
         while at < len(tokens):
             child = node.children.get(tokens[at])
@@ -155,7 +156,7 @@ class PrefixTree(Generic[Holder]):
         return node
 
     def _split(self, node: _Node[Holder], n_tokens: int) -> _Node[Holder]:
-        """Splits a run after so many of its tokens, and returns the node of the first part."""
+        """Splits a run after `n_tokens`, and returns the node of the first part."""
         assert node.parent
         upper: _Node[Holder] = _Node(node.run[:n_tokens], node.end - len(node.run) + n_tokens, node.parent)
         node.parent.children[node.run[0]] = upper
@@ -188,7 +189,7 @@ class Match(Generic[Holder]):
         self._last = last
 
     def below(self) -> Iterator[Holder]:
-        """The holders that share all `n_tokens`, one level of the tree after the other."""
+        """Yields the holders that share all `n_tokens`, one level of the tree after the other."""
         nodes = deque([self._last] if self._last else ())
         while nodes:
             node = nodes.popleft()
@@ -196,7 +197,7 @@ class Match(Generic[Holder]):
             nodes.extend(node.children.values())
 
     def ends(self) -> Iterator[tuple[int, Holder]]:
-        """The holders whose tokens are a beginning of the searched ones, with their number, the longest first."""
+        """Yields the holders whose tokens the searched ones begin with, and their number, the longest first."""
         for node in reversed(self._path):
             for holder in node.holders:
                 yield node.end, holder

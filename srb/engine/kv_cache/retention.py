@@ -1,271 +1,286 @@
-"""`Retention`: all that an engine keeps for later requests, put together."""
+"""The retention policy: which states are cached, and when, so that caching never slows the requests that run.
 
-from collections.abc import Callable, Iterator
+- **Finished sequences** are cached after the events of their end were taken. While others run, this takes a quarter of
+  the time at most, and the rest is done in the next steps. An idle engine caches everything at once, so the next
+  request finds the cells empty. Of a cancelled alternative only the prompt is cached, for the next try.
+- **Prompts of models that forget** need points to go on from. Their state is cached at regular checkpoints, and where a
+  prompt parts from another text. An example with a recurrent model: three requests begin with the same instructions of
+  400 tokens. The second one computes all of its prompt, since the first has gone past the 400, but it stops after the
+  400 and its state is cached there. The third one begins with this state.
+- **Running sequences** are saved from time to time if there is a state store, so that a process that is killed loses
+  little. This takes a bounded share of the time.
+
+States leave the cells at once, although they could stay while no other request comes. Copying takes a few milliseconds;
+attention walks idle cells in every step; and an idle server's cache is always empty, so a repeated request finds the
+same layout.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from weakref import WeakKeyDictionary
 
 from srb.engine.backend import Backend, Logits
-from srb.engine.kv_cache.prefix_cache import PrefixCache
-from srb.engine.kv_cache.radix import Tokens, pack
-from srb.engine.kv_cache.rollback import Rollback
-from srb.engine.kv_cache.slots import SlotQueries, Slots
+from srb.engine.events import FinishReason
+from srb.engine.kv_cache.radix import WORTH_SHARING, Tokens, pack
+from srb.engine.kv_cache.slots import Slots
 from srb.engine.kv_cache.state_cache import StateCache
-from srb.engine.kv_cache.state_store import StateStore, StoreStats
-from srb.engine.listener import Listener
+from srb.engine.media import whole
 from srb.engine.prompt_logprobs import Scores
-from srb.engine.scheduler import Scheduler
-from srb.engine.sequence import ActiveRequest, Prompt, Sequence
+from srb.engine.sequence import Prompt, Sequence
 from srb.engine.stats import Totals
 
-# Keeps what was evaluated, for requests that come later: as much as there is time for. An answer is mostly kept only
-# if this takes less time than to evaluate it again. A finished alternative and its prompt are saved after the events
-# of its end were taken. While others run, this takes a quarter of the time at most, and the rest is saved in the
-# next steps. An idle engine saves and gives back everything at once, so that the next request finds the cells empty.
-# Of a cancelled alternative only the prompt is saved, for the next try. States leave the cells at once, although
-# they could stay while nobody else comes: copying takes a few milliseconds; attention walks idle cells in every
-# step; and an idle server's cache is then always empty, so that a repeated request finds the same layout. Models
-# that forget need points to go on from. So their state is also saved at regular points of a long prompt, and where a
-# prompt parts from another one (`RetentionPolicy.n_computed`). Example, with a recurrent model: three requests begin
-# with the same instructions of 400 tokens. The second one evaluates all of its prompt, because the first one has gone
-# past the 400. But it stops after the 400, and its state is saved there. The third one begins with this state.
-
 _SHARE = 0.25
-"""The share of the time in which finished sequences are kept while others run."""
+"""The share of the time in which finished sequences are cached while others run."""
 
 _UNNOTICED = 0.02
-"""How many seconds of keeping nobody notices who comes meanwhile."""
+"""Longest save that a new request won't notice, in seconds."""
 
-_FADES = 0.98
-"""What keeping an answer takes is measured only when one is kept. So what it took counts for a little less with each
-answer that isn't kept, and after some answers one is tried again: it may have been slow for another reason."""
+_COST_DECAY = 0.98
+"""The cost of caching an answer is only measured when one is cached. It fades with each answer that isn't cached, so
+that another one is tried after a while: the last one may have been slow for another reason."""
 
 _PATIENCE = 0.2
-"""How many seconds a finished sequence may wait until there is time to keep it, if somebody waits for its cells."""
+"""How long a finished sequence may wait to be cached while others wait for its cells, in seconds."""
+
+_CHECKPOINT_EVERY = 512
+"""Tokens between two checkpoints of a long prompt, if the model forgets: this number, or twice or four times as many
+and so on, so that a prompt has at most `_CHECKPOINTS`."""
+
+_CHECKPOINTS = 8
+"""The most checkpoints of one prompt at regular distances."""
+
+_SAVE_SHARE = 0.02
+"""The share of the time in which running sequences are saved: after a millisecond, none is saved for the next 50."""
+
+_SAVE_EVERY = 32
+"""An alternative is saved again after this many new tokens. About as many are lost if the process is killed."""
+
+_SAVE_EVERY_IF_RECURRENT = 512
+"""The same with a recurrent model. Its state has the same size however few tokens are new, and is often large."""
+
+_SAVE_PROMPT_EVERY = 1024
+"""A long prompt is saved after this many new tokens. With models that forget it is saved at checkpoints instead."""
 
 
-class RetentionPolicy(Listener):
-    """Keeps the states of prompts and answers: of running ones at their checkpoints, of finished ones when they leave.
+@dataclass(slots=True)
+class _Saved:
+    """What is saved of a prompt or sequence.
 
-    Time is shared by how long keeping and evaluating took before. While others run, keeping has a share of the time. A
-    finished sequence waits for this time with its cells. If somebody needs the cells and the wait gets too long, the
-    sequence is given back without being kept.
+    Attributes:
+        n_tokens: how many of its tokens a saved state has, while it runs.
+        finish_reason: why the sequence has finished.
+        is_shut_down: whether it has because the engine is shut down.
+        is_cached: whether caching the state of a complete prompt was tried; it is tried once.
+        checkpoints: the prompt is saved after these numbers of tokens; the next one is the last item.
+    """
 
-    A GPU may take longer to keep an answer than to evaluate it again: the cells of an answer lie between those of
-    others, and each cell is copied alone. Such an answer is kept only while nobody wants anything else, and if it is
-    short: who comes meanwhile must not wait.
+    n_tokens: int = 0
+    finish_reason: FinishReason | None = None
+    is_shut_down: bool = False
+    is_cached: bool = False
+    checkpoints: list[int] = field(default_factory=list)
 
-    totals: says how long evaluating took.
+
+class RetentionPolicy:
+    """Caches the states of prompts and answers: at checkpoints, from time to time, and when they finish.
+
+    The time for this is shared by how long caching and computing took before. A finished sequence waits for its turn
+    with its cells. If other requests need the cells and the wait gets too long, it is given back without being cached.
+
+    A GPU may take longer to copy an answer than to compute it again: the cells of an answer lie between those of
+    others, and each is copied alone. Such an answer is only cached while nothing else runs, and if it is short.
+
+    Args:
+        states: takes what is cached.
+        slots: remember the tokens of finished alternatives.
+        totals: say how long computing took.
+        clock: returns the time, in seconds.
     """
 
     def __init__(
-        self, backend: Backend, retained: StateCache, slots: Slots, totals: Totals, clock: Callable[[], float]
+        self, backend: Backend, states: StateCache, slots: Slots, totals: Totals, clock: Callable[[], float]
     ) -> None:
         self._backend = backend
-        self._retained = retained
+        self._states = states
         self._slots = slots
         self._totals = totals
         self._clock = clock
+        self._saved: WeakKeyDictionary[Prompt | Sequence, _Saved] = WeakKeyDictionary()
         self._began = 0.0
-        self._again_at = 0.0  # when there is time again, in seconds of the clock
+        self._next_time = 0.0  # when there is time again for finished sequences, in seconds of the clock
+        self._next_save = 0.0  # the same for running ones
         self._last_step = self._this_step = 0.0  # when the steps began
-        self._cost = 0.0  # how many seconds each token took when an answer was last kept
-        self._keeps_prompt = self._keeps_answer = False  # what is kept of the sequence that leaves now
+        self._cost = 0.0  # seconds per token when an answer was last cached
+        self._caches_prompt = self._caches_answer = False  # for the sequence that is given back now
+
+    # Checkpoints of models that forget
+
+    def plan_checkpoints(self, prompt: Prompt, n_begun: int, n_known: int) -> None:
+        """Chooses where a prompt's state is cached: at regular points, and where it parts from other texts.
+
+        Args:
+            prompt: one that hasn't been computed.
+            n_begun: how many of its tokens it begins with.
+            n_known: how many of its tokens another text has in common with it.
+        """
+        saved, window = self._of(prompt), self._backend.window
+        saved.checkpoints = []
+        if not prompt.shares or window is None or not self._states.is_enabled:
+            return
+        every, most = max(_CHECKPOINT_EVERY, window), len(prompt.tokens) - WORTH_SHARING
+        while most // every > _CHECKPOINTS:
+            every *= 2
+        parting = n_known - 1 if prompt.scores else n_known  # a scored prompt needs the logits after what it shares
+        points = {*(whole(prompt.tokens, n) for n in range(every, most + 1, every)), parting}
+        least, end = n_begun + WORTH_SHARING, len(prompt.tokens)
+        saved.checkpoints = sorted((n for n in points if least <= n < end), reverse=True)
+
+    def next_checkpoint(self, prompt: Prompt) -> int | None:
+        """Returns after how many tokens a prompt must pause for its state to be cached; None: it needn't."""
+        checkpoints = self._of(prompt).checkpoints
+        return checkpoints[-1] if checkpoints else None
+
+    def at_checkpoint(self, prompt: Prompt) -> None:
+        """Caches the state of a prompt that is being computed, if it has come to one of its checkpoints."""
+        checkpoints = self._of(prompt).checkpoints
+        while checkpoints and checkpoints[-1] <= prompt.n_computed:
+            if checkpoints.pop() == prompt.n_computed:
+                self._cache_part(prompt)
+
+    # Running sequences, for the store
+
+    def restored(self, prompt: Prompt, n_tokens: int) -> None:
+        """Notes that the first tokens of a prompt come from a cached state."""
+        self._of(prompt).n_tokens = n_tokens
+
+    def taken_back(self, seq: Sequence) -> None:
+        """Notes that the last tokens of a sequence were taken back."""
+        saved = self._of(seq)
+        saved.n_tokens = min(saved.n_tokens, seq.n_computed)
+
+    def save_running(self, prompts: Iterable[Prompt]) -> None:
+        """Saves the state of one prompt or alternative in the store, if there is time and one has enough new tokens.
+
+        Complete prompts come first, then what would lose most tokens.
+        """
+        began = self._clock()
+        if not self._states.is_persistent or began < self._next_save:
+            return
+        _, found = max(self._unsaved(prompts), key=lambda each: each[0], default=(0, None))
+        if not found:
+            return
+        self._of(found).n_tokens = found.n_computed
+        if isinstance(found, Sequence):
+            self._cache_answer(found)
+        elif found.is_computed:
+            self.cache_prompt(found)
+        else:
+            self._cache_part(found)
+        now = self._clock()
+        self._next_save = now + (now - began) / _SAVE_SHARE
+
+    def _unsaved(self, prompts: Iterable[Prompt]) -> Iterator[tuple[float, Prompt | Sequence]]:
+        """Yields prompts and alternatives with enough new tokens, each with how many of these would be lost now."""
+        window = self._backend.window
+        every = _SAVE_EVERY_IF_RECURRENT if window == 0 else _SAVE_EVERY
+        for prompt in prompts:
+            if not prompt.shares:
+                continue
+            saved = self._of(prompt)
+            n_new = prompt.n_computed - saved.n_tokens
+            if prompt.logits is not None:
+                if n_new and not saved.is_cached:
+                    yield float("inf"), prompt  # if the prompt is lost, each of its alternatives needs it again
+                for seq in prompt.sequences:
+                    n_new = seq.n_computed - self._of(seq).n_tokens
+                    if seq.seq_id is not None and seq.state == "running" and n_new >= every:
+                        yield n_new, seq
+            elif window is None and prompt.seq_id is not None and n_new >= _SAVE_PROMPT_EVERY:
+                yield n_new, prompt
+
+    # Finished sequences
 
     def begin_step(self) -> None:
-        """Keeping has its share of the time since the last step."""
+        """Notes when a step begins: caching has its share of the time since the last one."""
         self._last_step, self._this_step = self._this_step, self._clock()
 
-    def on_computed(self, prompt: Prompt, n_tokens: int, last_row: int) -> None:
-        """Keeps the state of a prompt that is being evaluated, if it has come to one of its checkpoints."""
-        while prompt.checkpoints and prompt.checkpoints[-1] <= prompt.n_computed:
-            if prompt.checkpoints.pop() == prompt.n_computed:
-                assert prompt.seq_id is not None
-                self._keep(prompt, prompt.packed[: prompt.n_computed], prompt.seq_id)
+    def finished(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
+        """Notes why a sequence has finished."""
+        saved = self._of(seq)
+        saved.finish_reason = finish_reason
+        saved.is_shut_down = finish_reason == "abort" and stop_reason == "shutdown"
 
-    def gives_away(self, prompt: Prompt) -> None:
-        """Keeps the state at the end of a prompt, if the model forgets it as soon as the sequence goes on."""
-        if self._backend.window is not None:
-            self._keep_prompt(prompt)
+    def may_release(self, seq: Sequence, *, is_idle: bool, is_waited_for: bool) -> bool:
+        """Decides what is cached of a finished sequence, and whether its cells may be given back now.
 
-    def loses_end(self, prompt: Prompt) -> None:
-        """Keeps the state at the end of a prompt, which the backend is about to lose."""
-        self._keep_prompt(prompt)
+        Args:
+            seq: the sequence that finished first.
+            is_idle: no sequence is running.
+            is_waited_for: others wait for the sequence's cells, or for the engine.
 
-    def lets_go(self, seq: Sequence, *, is_idle: bool, is_waited_for: bool) -> bool:
-        """Whether there is time to keep a finished sequence, or no time to wait for that; see `Listener.lets_go`."""
+        Returns:
+            Whether there is time to cache it, or no time to wait for that. If not, it waits with its cells.
+        """
         self._began = self._clock()
-        has_time = is_idle or not self._retained.keeps or self._began >= self._again_at
-        is_due = is_waited_for and self._began - seq.sampled_at > _PATIENCE
-        self._keeps_prompt = self._keeps_answer = False
+        has_time = is_idle or not self._states.is_enabled or self._began >= self._next_time
+        self._caches_prompt = self._caches_answer = False
         if not has_time:
-            return is_due
-        is_shut_down = seq.finish_reason == "abort" and seq.stop_reason == "shutdown"
-        is_complete = seq.finish_reason in ("stop", "length") or (is_shut_down and self._retained.lasts)
-        n_evaluated = self._totals.prompt_tokens_evaluated
-        pays = not n_evaluated or self._cost * n_evaluated <= self._totals.prompt_seconds
-        self._keeps_prompt = is_complete or (seq.finish_reason == "abort" and not is_shut_down)
+            return is_waited_for and self._began - seq.sampled_at > _PATIENCE
+        finish_reason = self._of(seq).finish_reason
+        is_shut_down = self._of(seq).is_shut_down
+        is_complete = finish_reason in ("stop", "length") or (is_shut_down and self._states.is_persistent)
+        n_computed = self._totals.prompt_tokens_evaluated
+        pays = not n_computed or self._cost * n_computed <= self._totals.prompt_seconds
+        self._caches_prompt = is_complete or (finish_reason == "abort" and not is_shut_down)
         is_unnoticed = is_idle and not is_waited_for and self._cost * len(seq.tokens) <= _UNNOTICED
-        self._keeps_answer = is_complete and (is_shut_down or ((pays or is_unnoticed) and not seq.positive))
-        self._cost *= 1 if pays else _FADES
+        self._caches_answer = is_complete and (is_shut_down or ((pays or is_unnoticed) and not seq.positive))
+        self._cost *= 1 if pays else _COST_DECAY
         return True
 
-    def leaves(self, seq: Sequence) -> None:
-        """Keeps what there is time for of a sequence whose cells are given back now."""
+    def cache_finished(self, seq: Sequence) -> None:
+        """Caches what `may_release` has decided of a sequence whose cells are given back now."""
         prompt = seq.prompt
-        n_tokens = len(seq.tokens) + (0 if prompt.was_retained else len(prompt.tokens))
-        if self._keeps_prompt and (seq.seq_id is not None or prompt.row_ids):
-            self._keep_prompt(prompt)
-        if self._keeps_answer and seq.seq_id is not None:
-            self._keep_answer(seq, seq.seq_id)
+        n_tokens = len(seq.tokens) + (0 if self._of(prompt).is_cached else len(prompt.tokens))
+        if self._caches_prompt and (seq.seq_id is not None or prompt.row_ids):
+            self.cache_prompt(prompt)
+        if self._caches_answer and seq.seq_id is not None:
+            self._cache_answer(seq)
         if seq.seq_id is not None and not seq.positive and not prompt.keys[-1]:  # slots find no text with adapters
             within = prompt.active.request.shared_within
             self._slots.remember(seq.slot, prompt.packed + pack(seq.computed_tokens), within)
         now = self._clock()
-        if self._keeps_answer:
+        if self._caches_answer:
             self._cost = (now - self._began) / max(1, n_tokens)
-        if self._keeps_prompt or self._keeps_answer:
-            since = min(max(self._again_at, self._last_step), self._began)  # an idle engine takes all the time it needs
-            self._again_at = since + (now - self._began) / _SHARE
+        if self._caches_prompt or self._caches_answer:
+            since = min(max(self._next_time, self._last_step), self._began)  # an idle engine takes all it needs
+            self._next_time = since + (now - self._began) / _SHARE
 
-    def save(self, holder: Prompt | Sequence) -> None:
-        """Keeps the state of a running prompt or sequence, as far as it has been evaluated."""
-        holder.saved = holder.n_computed
-        if isinstance(holder, Sequence):
-            assert holder.seq_id is not None
-            self._keep_answer(holder, holder.seq_id)
-        elif holder.is_computed:
-            self._keep_prompt(holder)
-        else:
-            assert holder.seq_id is not None
-            self._keep(holder, holder.packed[: holder.n_computed], holder.seq_id)
-
-    def _keep_prompt(self, prompt: Prompt) -> None:
+    def cache_prompt(self, prompt: Prompt) -> None:
+        """Caches the state at the end of a computed prompt, once."""
         seq_id = prompt.source_id if self._backend.window is None else prompt.seq_id
-        if prompt.shares and prompt.logits is not None and seq_id is not None and not prompt.was_retained:
-            prompt.was_retained = True
-            self._keep(prompt, prompt.packed, seq_id, prompt.logits, prompt.scores)
+        saved = self._of(prompt)
+        if prompt.shares and prompt.logits is not None and seq_id is not None and not saved.is_cached:
+            saved.is_cached = True
+            self._cache(prompt, prompt.packed, seq_id, prompt.logits, prompt.scores)
 
-    def _keep_answer(self, seq: Sequence, seq_id: int) -> None:
+    def _cache_answer(self, seq: Sequence) -> None:
         if seq.prompt.shares and not seq.n_shifted and seq.computed_tokens and seq.strategy.caches_texts:
-            self._keep(seq.prompt, seq.prompt.packed + pack(seq.computed_tokens), seq_id)
+            assert seq.seq_id is not None
+            self._cache(seq.prompt, seq.prompt.packed + pack(seq.computed_tokens), seq.seq_id)
 
-    def _keep(
-        self,
-        prompt: Prompt,
-        tokens: Tokens,
-        seq_id: int,
-        logits: Logits | None = None,
-        scores: Scores | None = None,
+    def _cache_part(self, prompt: Prompt) -> None:
+        assert prompt.seq_id is not None
+        self._cache(prompt, prompt.packed[: prompt.n_computed], prompt.seq_id)
+
+    def _cache(
+        self, prompt: Prompt, tokens: Tokens, seq_id: int, logits: Logits | None = None, scores: Scores | None = None
     ) -> None:
-        self._retained.add(tokens, partial(self._backend.save, seq_id), logits, prompt.keys, scores)
+        self._states.add(tokens, partial(self._backend.save, seq_id), logits, prompt.keys, scores)
 
-
-# Saves the states of prompts and alternatives while they still run, so that a process that is killed loses little.
-# This is only done if there is a store, where states outlive the process. It takes a bounded share of the time:
-# after a state that took a millisecond, none is saved for the next 50.
-
-_CHECKPOINT_SHARE = 0.02
-"""The share of the time that saving may take."""
-
-_EVERY = 32
-"""An alternative is saved again when it has so many new tokens. About so many are lost if the process is killed."""
-
-_EVERY_IF_RECURRENT = 512
-"""The same with a recurrent model. Its state has the same size however few tokens are new, and is often large."""
-
-_EVERY_OF_A_PROMPT = 1024
-"""While a long prompt is evaluated, it is saved when it has so many new tokens. With models that forget it is saved at
-its checkpoints instead; see `Prompt.checkpoints`."""
-
-
-class Checkpointer(Listener):
-    """Saves running prompts and alternatives: first the evaluated prompts, then whatever would lose most tokens.
-
-    window: see `Backend.window`.
-    """
-
-    def __init__(
-        self, scheduler: Scheduler, keeping: RetentionPolicy, window: int | None, clock: Callable[[], float]
-    ) -> None:
-        self._scheduler = scheduler
-        self._keeping = keeping
-        self._window = window
-        self._clock = clock
-        self._not_before = 0.0
-
-    def before_decode(self) -> None:
-        """Saves the state of one prompt or alternative, if one has enough new tokens and there is time for it."""
-        began = self._clock()
-        if began < self._not_before:
-            return
-        found = max(self._unsaved(), key=lambda each: each[0], default=None)
-        if found:
-            self._keeping.save(found[1])
-            now = self._clock()
-            self._not_before = now + (now - began) / _CHECKPOINT_SHARE
-
-    def _unsaved(self) -> Iterator[tuple[float, Prompt | Sequence]]:
-        """The prompts and alternatives with enough new tokens, each with how many of these would be lost now."""
-        every = _EVERY_IF_RECURRENT if self._window == 0 else _EVERY
-        for prompt in self._scheduler.prompts:
-            if not prompt.shares:
-                continue
-            lacking = prompt.n_computed - prompt.saved
-            if prompt.logits is not None:
-                if lacking and not prompt.was_retained:
-                    yield float("inf"), prompt  # if the prompt is lost, each of its alternatives needs it again
-                for seq in prompt.sequences:
-                    if seq.seq_id is not None and seq.state == "running" and seq.n_computed - seq.saved >= every:
-                        yield seq.n_computed - seq.saved, seq
-            elif self._window is None and prompt.seq_id is not None and lacking >= _EVERY_OF_A_PROMPT:
-                yield lacking, prompt
-
-
-class Retention:
-    """What is known of earlier texts: how prompts begin with it (`index`), and questions about slots.
-
-    cache_bytes: how many bytes of states are kept in memory; 0: none. store: keeps them for longer than the process
-    lives; None: nothing does.
-    """
-
-    def __init__(
-        self,
-        backend: Backend,
-        memory: Rollback,
-        cache_bytes: int,
-        store: StateStore | None,
-        totals: Totals,
-        clock: Callable[[], float],
-    ) -> None:
-        self.retained = StateCache(backend, cache_bytes, store)
-        self._store = store
-        self._window = backend.window
-        self._clock = clock
-        slots = Slots(self.retained, backend.n_parallel)
-        self.index = PrefixCache(backend, self.retained, memory)
-        self.questions = SlotQueries(slots)
-        self._keeping = RetentionPolicy(backend, self.retained, slots, totals, clock)
-
-    def listeners(self, scheduler: Scheduler) -> list[Listener]:
-        """Those that keep what they are told of. The running requests of the scheduler are saved in the store."""
-        saving = [Checkpointer(scheduler, self._keeping, self._window, self._clock)] if self._store else []
-        return [self.index, self._keeping, *saving]
-
-    def check(self, active: ActiveRequest) -> None:
-        """Compares what the store has of a request's prompts with its hashes; see `StateStore.check`. In any thread."""
-        for prompt in active.prompts + active.negatives if active.request.cache_prompt else ():
-            self.retained.check(prompt.packed, prompt.keys)
-
-    def sizes(self) -> dict[str, Any]:
-        """What is kept, as `EngineStats` has it."""
-        stored = self._store.stats() if self._store else StoreStats()
-        return {
-            "store": stored,
-            "retained_bytes": self.retained.size,
-            "max_retained_bytes": self.retained.max_bytes,
-        }
-
-    def close(self) -> None:
-        """Returns when the store has written all that it was given."""
-        if self._store:
-            self._store.close()
+    def _of(self, holder: Prompt | Sequence) -> _Saved:
+        saved = self._saved.get(holder)
+        if saved is None:
+            n_tokens = 0 if isinstance(holder, Prompt) else len(holder.prompt.tokens)
+            self._saved[holder] = saved = _Saved(n_tokens)
+        return saved

@@ -1,12 +1,12 @@
-"""`StateCache`: keeps what was evaluated for later prompts that begin alike: in memory, and in a store that lasts.
+"""Cached states: what was computed for earlier requests, in memory and in a state store, for prompts that begin alike.
 
-These states don't stay in cells, because there they would slow every step down: attention walks all cells in use.
-
-States are kept in pieces (`pieces.py`). If there is a store, each piece is written there, too, and its state may leave
-the memory. Its tokens stay in memory, and its state is read when it's needed. If the store has lost the state by then,
-the piece is forgotten, and the text is evaluated again.
+States don't stay in cells, because there they would slow every step down: attention walks all cells in use. They are
+cached in entries (`entries.py`). If there is a store, each entry is written there, too, and its state may leave the
+memory. Its tokens stay, and its state is read when it's needed. If the store has lost the state by then, the entry is
+forgotten, and the text is computed again.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 
 from srb.engine.backend import Backend, Logits, State
@@ -14,13 +14,12 @@ from srb.engine.kv_cache.entries import (
     CacheEntry,
     EntryCopy,
     Hit,
-    StoredEntries,
     ancestry,
     at_end,
     hit_in,
     longest,
     scored,
-    size_beside,
+    size_besides,
     text_of,
 )
 from srb.engine.kv_cache.radix import FOR_ALL, WORTH_SHARING, Keys, Match, PrefixTree, Tokens, pack
@@ -33,73 +32,89 @@ Save = Callable[[int, int, int], bytearray | None]
 
 
 class StateCache:
-    """States of sequences, up to `max_bytes` in memory. Those that were used least recently leave first.
+    """States of sequences, up to `max_bytes` in memory. The least recently used leave first.
 
-    store: where they outlive the process.
+    Args:
+        max_bytes: 0: none is cached in memory.
+        store: where they outlive the process.
     """
 
     def __init__(self, backend: Backend, max_bytes: int, store: StateStore | None = None) -> None:
         self.max_bytes = max_bytes
         self.size = 0  # bytes
-        self.n_set_aside = 0  # bytes of states that are swapped out; they count as if they were kept here
+        self.n_set_aside = 0  # bytes of states that are swapped out; they count as if they were cached here
+        self.is_persistent = store is not None
+        self.is_enabled = max_bytes > 0 or self.is_persistent
         self._backend = backend
-        self._stored = StoredEntries(store)
-        self.lasts = self._stored.lasts
-        self.keeps = max_bytes > 0 or self.lasts
+        self._store = store
         self._tree: PrefixTree[CacheEntry] = PrefixTree()
-        self._by_use: dict[
-            CacheEntry, None
-        ] = {}  # pieces in memory, the least recently used first, children before parents
+        self._by_use: dict[CacheEntry, None] = {}  # in memory, the least recently used first, children before parents
+        self._families: set[str] = set()  # those that were read from the store already
+        self._by_name: dict[str, CacheEntry] = {}  # entries that the store has, or had
+
+    # Lookup
 
     def find(self, tokens: Tokens, keys: Keys = FOR_ALL, most: int | None = None) -> tuple[Hit | None, int]:
-        """The longest known beginning that can be continued, and how many of the tokens are known in all.
+        """Finds the longest cached beginning of a text that can be continued.
 
-        most: the beginning has at most so many tokens; None: it may be the whole text.
-        The beginning leaves out the last token if its logits aren't known. More tokens are known than can be continued
-        if the model forgets.
+        It leaves out the last token if its logits aren't known.
+
+        Args:
+            tokens: the text.
+            keys: those that it is looked for with.
+            most: the most tokens of the beginning; None: it may be the whole text.
+
+        Returns:
+            The beginning, and how many of the tokens are known in all: more than can be continued if the model forgets.
         """
         matches = self._matches(tokens, keys)
         hit = hit_in(matches, len(tokens), len(tokens) if most is None else most)
-        for piece in (hit.pieces[-1][0], hit.exact) if hit else ():
-            self._touch(piece)
+        for entry in (hit.entries[-1][0], hit.exact) if hit else ():
+            self._touch(entry)
         return hit, max(match.n_tokens for match in matches)
+
+    def known(self, tokens: Tokens, keys: Keys = FOR_ALL) -> int:
+        """Returns how many of some tokens are cached and can be continued."""
+        return longest(self._matches(tokens, keys), len(tokens))[1]
+
+    def runs(self, key: str = "") -> list[tuple[int, Tokens]]:
+        """Returns the tokens of all cached texts; see `PrefixTree.runs`."""
+        return [(start, run[:]) for start, run in self._tree.runs(key)]
 
     def score(self, scores: Scores, keys: Keys = FOR_ALL) -> None:
         """Fills in the log-probabilities that are known of a text's first tokens."""
         for match in self._matches(scores.tokens, keys):
-            if (piece := scored(match, scores.top)) and piece.scores:
-                scores.take(piece.scores)
-                self._touch(piece)
-
-    def check(self, tokens: Tokens, keys: Keys = FOR_ALL) -> None:
-        """Lets the store check its files for some tokens. May be called from any thread; see `StateStore.check`."""
-        self._stored.check(tokens, keys)
+            if (entry := scored(match, scores.top)) and entry.scores:
+                scores.take(entry.scores)
+                self._touch(entry)
 
     def states(self, hit: Hit, after: int) -> Iterator[tuple[State, int, int]]:
-        """The states of a hit from the position `after` on, one behind the other, until one is lost."""
-        self._stored.mark(hit.pieces[-1][0])
-        for piece, start, end in hit.pieces:
+        """Yields the states of a hit from the position `after` on, in order, until one is lost."""
+        self._mark(hit.entries[-1][0])
+        for entry, start, end in hit.entries:
             if start == end or start < after:
                 continue
-            state = self._state(piece)
+            state = self._state(entry)
             if state is None:
-                self._forget(piece)
+                self._forget(entry)
                 return
             yield state, start, end
 
     def logits(self, hit: Hit) -> Logits | None:
-        """The logits behind the whole text of a hit; None if they aren't known, or were lost."""
-        piece = hit.exact
-        if piece is None:
+        """Returns the logits after the whole text of a hit; None if they aren't known, or were lost."""
+        entry = hit.exact
+        if entry is None:
             return None
-        if piece.logits is not None:
-            return piece.logits
-        stored = self._stored.read(piece)
+        if entry.logits is not None:
+            return entry.logits
+        stored = self._read(entry)
         if stored is None:
-            self._forget(piece)
+            self._forget(entry)
         elif stored[1] is not None:
             return self._backend.logits_of(stored[1])
         return None
+
+    # Caching
 
     def add(
         self,
@@ -109,39 +124,154 @@ class StateCache:
         keys: Keys = FOR_ALL,
         scores: Scores | None = None,
     ) -> None:
-        """Keeps what isn't known yet of a state, and log-probabilities. `save` is told how many bytes can be kept."""
-        if not self.keeps or len(tokens) < WORTH_SHARING:
+        """Caches what isn't cached yet of a text.
+
+        Args:
+            tokens: the text.
+            save: returns its state.
+            logits: those after its last token.
+            keys: those that it is looked for with; the first one is its own.
+            scores: its log-probabilities.
+        """
+        if not self.is_enabled or len(tokens) < WORTH_SHARING:
             return
         matches = self._matches(tokens, keys)
         own, *others = (at_end(match, len(tokens)) for match in matches)
         others = [each for each in others if each and each.has(scores)]
         enough = (each for each in (own, *others) if each and (each.has_logits or logits is None))
-        piece, n_tokens = next(enough, own), len(tokens)
-        if piece is None:
-            parent, start = longest(matches, n_tokens)
-            start = self._in_whole_blocks(tokens, start)
-            if start == n_tokens and logits is None:
-                return
-            if start < WORTH_SHARING:
-                parent, start = None, 0
-            most = max(self.max_bytes, self._stored.room)
-            room = most - size_beside(n_tokens - start, logits)
-            if room < 0:
-                return
-            state = save(start, n_tokens, room) if start < n_tokens else bytearray()
-            if state is None:
-                return
-            piece = self._piece(keys[0], start, tokens[start:], parent, state, logits, logits is not None)
-            self._stored.write(piece, tokens)
-            self._tree.add(piece, tokens, piece.key)
-            self._hold(piece)
-        elif logits is not None and not piece.has_logits:
-            self._add_logits(piece, tokens, logits)
-        if piece in self._by_use and not piece.has(scores):
-            self.size += piece.take(scores)
+        entry = next(enough, own) or self._add_new(tokens, save, logits, keys[0], matches)
+        if entry is None:
+            return
+        if logits is not None and not entry.has_logits:
+            self._add_logits(entry, tokens, logits)
+        if entry in self._by_use and not entry.has(scores):
+            before, entry.scores = entry.size, scores
+            self.size += entry.size - before
             self._shrink()
-        self._touch(piece)
-        self._stored.mark(piece)
+        self._touch(entry)
+        self._mark(entry)
+
+    def _add_new(
+        self, tokens: Tokens, save: Save, logits: Logits | None, key: str, matches: list[Match[CacheEntry]]
+    ) -> CacheEntry | None:
+        """Caches the rest of a text, after what is known; returns None if it is too large."""
+        n_tokens = len(tokens)
+        parent, start = longest(matches, n_tokens)
+        start = self._in_whole_blocks(tokens, start)
+        if start == n_tokens and logits is None:
+            return None
+        if start < WORTH_SHARING:
+            parent, start = None, 0
+        room = max(self.max_bytes, self._store.room if self._store else 0) - size_besides(n_tokens - start, logits)
+        if room < 0:
+            return None
+        state = save(start, n_tokens, room) if start < n_tokens else bytearray()
+        return None if state is None else self._insert(key, start, tokens, parent, state, logits)
+
+    def _add_logits(self, entry: CacheEntry, tokens: Tokens, logits: Logits) -> None:
+        state, is_in_memory = self._state(entry), entry in self._by_use
+        if state is None:
+            self._forget(entry)
+            return
+        entry.state, entry.logits, entry.has_logits = state, logits, True
+        self._write(entry, tokens)
+        if is_in_memory:
+            self.size += logits.nbytes
+            self._shrink()
+        else:
+            entry.state = entry.logits = None
+
+    def copies(self, tokens: Tokens, keys: Keys = FOR_ALL) -> tuple[int, list[EntryCopy]]:
+        """Returns how many of some tokens are cached, and the entries that have these, as `put` takes them."""
+        entry, n_tokens = longest(self._matches(tokens, keys), len(tokens))
+        copies = []
+        for each in reversed(list(ancestry(entry))):
+            if each.state is not None:
+                state, logits = each.state, None if each.logits is None else each.logits.tobytes()
+            elif stored := self._read(each):
+                state, logits = stored
+            else:
+                self._forget(each)
+                return self.copies(tokens, keys)
+            copies.append(EntryCopy(each.start, each.tokens, state, logits))
+        return n_tokens, copies
+
+    def put(self, copies: Iterable[EntryCopy], keys: Keys = FOR_ALL) -> None:
+        """Caches entries that `copies` returned, here or in another process, parents before their children."""
+        parent, before = None, pack(())
+        for each in copies:
+            tokens = before[: each.start] + each.tokens
+            entry = next(filter(None, (at_end(match, len(tokens)) for match in self._matches(tokens, keys))), None)
+            if entry is None:
+                logits = None if each.logits is None else self._backend.logits_of(each.logits)
+                entry = self._insert(keys[0], each.start, tokens, parent, each.state, logits)
+                if entry not in self._tree:  # there was no room for it
+                    return
+            parent, before = entry, tokens
+
+    def erase(self, tokens: Tokens, keys: Keys = FOR_ALL) -> int:
+        """Forgets a text, but not the entries that other texts share. Returns how many tokens were cached."""
+        entry, n_tokens = longest(self._matches(tokens, keys), len(tokens))
+        for each in list(ancestry(entry)):
+            if each.children or each.key != keys[0]:
+                break
+            if self._store and each.name:
+                self._store.remove(each.name)
+            self._forget(each)
+        return n_tokens
+
+    def _in_whole_blocks(self, tokens: Tokens, start: int) -> int:
+        """Returns how many of the first `start` tokens a text can share.
+
+        With blocks these are whole blocks: where a block ends, logits depend on all of it.
+        """
+        block = self._backend.block_size
+        while block and (end := whole(tokens, start - start % block)) < start:
+            start = end
+        return start
+
+    def _matches(self, tokens: Tokens, keys: Keys) -> list[Match[CacheEntry]]:
+        """Returns what is cached of some tokens with each of these keys."""
+        self._read_families(tokens, keys)
+        return [self._tree.find(tokens, key) for key in keys]
+
+    def _insert(
+        self, key: str, start: int, tokens: Tokens, parent: CacheEntry | None, state: State, logits: Logits | None
+    ) -> CacheEntry:
+        """Adds an entry with the tokens from `start` on."""
+        entry = self._new(key, start, tokens[start:], parent, state, logits, has_logits=logits is not None)
+        self._write(entry, tokens)
+        self._tree.add(entry, tokens, key)
+        if entry.size > self.max_bytes:
+            self._leave(entry)
+        else:
+            self._by_use[entry] = None
+            self.size += entry.size
+            self._touch(entry)
+            self._shrink()
+        return entry
+
+    def _new(
+        self,
+        key: str,
+        start: int,
+        tokens: Tokens,
+        parent: CacheEntry | None,
+        state: State | None = None,
+        logits: Logits | None = None,
+        *,
+        has_logits: bool,
+        name: str | None = None,
+    ) -> CacheEntry:
+        window = self._backend.window
+        can_be_cut = window is None or len(tokens) < window
+        first = start + (1 if can_be_cut else len(tokens))
+        entry = CacheEntry(key, start, tokens, first, parent, state, logits, has_logits, name)
+        if parent:
+            parent.children.add(entry)
+        return entry
+
+    # In memory
 
     @property
     def room(self) -> int:
@@ -153,111 +283,6 @@ class StateCache:
         self.n_set_aside += n_bytes
         self._shrink()
 
-    def copies(self, tokens: Tokens, keys: Keys = FOR_ALL) -> tuple[int, list[EntryCopy]]:
-        """How many of some tokens are known, and the pieces that hold these, as `put` takes them."""
-        piece, n_tokens = longest(self._matches(tokens, keys), len(tokens))
-        copies = []
-        for each in reversed(list(ancestry(piece))):
-            if each.state is not None:
-                state, logits = each.state, None if each.logits is None else each.logits.tobytes()
-            elif stored := self._stored.read(each):
-                state, logits = stored
-            else:
-                self._forget(each)
-                return self.copies(tokens, keys)
-            copies.append(EntryCopy(each.start, each.tokens, state, logits))
-        return n_tokens, copies
-
-    def known(self, tokens: Tokens, keys: Keys = FOR_ALL) -> int:
-        """How many of some tokens are known and can be continued."""
-        return longest(self._matches(tokens, keys), len(tokens))[1]
-
-    def runs(self, key: str = "") -> list[tuple[int, Tokens]]:
-        """The tokens of all texts that are known; see `PrefixTree.runs`."""
-        return [(start, run[:]) for start, run in self._tree.runs(key)]
-
-    def put(self, copies: Iterable[EntryCopy], keys: Keys = FOR_ALL) -> None:
-        """Keeps pieces that `copies` returned, here or in another process, parents before their children."""
-        parent, before = None, pack(())
-        for each in copies:
-            tokens = before[: each.start] + each.tokens
-            piece = next(filter(None, (at_end(match, len(tokens)) for match in self._matches(tokens, keys))), None)
-            if piece is None:
-                logits = None if each.logits is None else self._backend.logits_of(each.logits)
-                piece = self._piece(keys[0], each.start, each.tokens, parent, each.state, logits, logits is not None)
-                self._stored.write(piece, tokens)
-                self._tree.add(piece, tokens, piece.key)
-                self._hold(piece)
-                if piece not in self._tree:  # there was no room for it
-                    return
-            parent, before = piece, tokens
-
-    def erase(self, tokens: Tokens, keys: Keys = FOR_ALL) -> int:
-        """Forgets a text, but not the pieces that other texts share. Returns how many tokens were known."""
-        piece, n_tokens = longest(self._matches(tokens, keys), len(tokens))
-        for each in list(ancestry(piece)):
-            if each.children or each.key != keys[0]:
-                break
-            self._stored.remove(each)
-            self._forget(each)
-        return n_tokens
-
-    def _in_whole_blocks(self, tokens: Tokens, start: int) -> int:
-        """How many of the first `start` tokens a text can share: where a block ends, logits depend on all of it."""
-        block = self._backend.block_size
-        while block and (end := whole(tokens, start - start % block)) < start:
-            start = end
-        return start
-
-    def _matches(self, tokens: Tokens, keys: Keys) -> list[Match[CacheEntry]]:
-        """What is known of some tokens with each of these keys."""
-        self._read_store(tokens, keys)
-        return [self._tree.find(tokens, key) for key in keys]
-
-    def _piece(
-        self,
-        key: str,
-        start: int,
-        tokens: Tokens,
-        parent: CacheEntry | None,
-        state: State | None,
-        logits: Logits | None,
-        has_logits: bool,
-        name: str | None = None,
-    ) -> CacheEntry:
-        window = self._backend.window
-        can_be_cut = window is None or len(tokens) < window
-        first = start + (1 if can_be_cut else len(tokens))
-        piece = CacheEntry(key, start, tokens, first, parent, state, logits, has_logits, name)
-        if parent:
-            parent.children.add(piece)
-        self._stored.add(piece)
-        return piece
-
-    def _add_logits(self, piece: CacheEntry, tokens: Tokens, logits: Logits) -> None:
-        state, is_held = self._state(piece), piece in self._by_use
-        if state is None:
-            self._forget(piece)
-            return
-        piece.state, piece.logits, piece.has_logits = state, logits, True
-        self._stored.write(piece, tokens)
-        if is_held:
-            self.size += logits.nbytes
-            self._shrink()
-        else:
-            piece.state = piece.logits = None
-
-    # In memory
-
-    def _hold(self, piece: CacheEntry) -> None:
-        if piece.size > self.max_bytes:
-            self._leave(piece)
-            return
-        self._by_use[piece] = None
-        self.size += piece.size
-        self._touch(piece)
-        self._shrink()
-
     def _shrink(self) -> None:
         while self._by_use and self.size + self.n_set_aside > self.max_bytes:
             oldest = next(iter(self._by_use))
@@ -265,50 +290,101 @@ class StateCache:
             self.size -= oldest.size
             self._leave(oldest)
 
-    def _leave(self, piece: CacheEntry) -> None:
-        """Takes a piece out of memory. If it is stored, it can still be found."""
-        if piece in self._stored:
-            piece.state = piece.logits = piece.scores = None
+    def _leave(self, entry: CacheEntry) -> None:
+        """Takes an entry out of memory. If it is stored, it can still be found."""
+        if self._is_stored(entry):
+            entry.state = entry.logits = entry.scores = None
         else:
-            self._forget(piece)
+            self._forget(entry)
 
-    def _forget(self, piece: CacheEntry) -> None:
-        """Forgets a piece, and with it all pieces that continue it. To forget one twice does no harm."""
-        if piece not in self._tree:  # several prompts may begin with it, and each finds out that its state was lost
+    def _forget(self, entry: CacheEntry) -> None:
+        """Forgets an entry, and with it all entries that continue it. Forgetting one twice does no harm."""
+        if entry not in self._tree:  # several prompts may begin with it, and each finds out that its state was lost
             return
-        if piece.parent:
-            piece.parent.children.discard(piece)
-        lost = [piece]
+        if entry.parent:
+            entry.parent.children.discard(entry)
+        lost = [entry]
         while lost:
             each = lost.pop()
             lost += each.children
             if each in self._by_use:
                 del self._by_use[each]
                 self.size -= each.size
-            self._stored.forget(each)
+            if each.name:
+                self._by_name.pop(each.name, None)
             self._tree.remove(each)
 
-    def _touch(self, piece: CacheEntry | None) -> None:
-        for each in ancestry(piece):
+    def _touch(self, entry: CacheEntry | None) -> None:
+        for each in ancestry(entry):
             if each in self._by_use:
                 del self._by_use[each]
                 self._by_use[each] = None
 
     # In the store
 
-    def _read_store(self, tokens: Tokens, keys: Keys) -> None:
-        texts: dict[CacheEntry, Tokens] = {}
-        for record, parent in self._stored.new(tokens, keys):
-            if parent and parent not in texts:
-                texts |= text_of(parent)
-            all_tokens = (texts[parent][: record.start] if parent else pack(())) + record.tokens
-            piece = self._piece(
-                record.key, record.start, record.tokens, parent, None, None, record.has_logits, record.name
-            )
-            self._tree.add(piece, all_tokens, record.key)
-            texts[piece] = all_tokens
+    def check(self, tokens: Tokens, keys: Keys = FOR_ALL) -> None:
+        """Lets the store check its files for some tokens. May be called from any thread; see `StateStore.check`."""
+        if self._store:
+            self._store.check([_family_of(tokens, key) for key in reversed(keys)], tokens)
 
-    def _state(self, piece: CacheEntry) -> State | None:
-        if piece.state is not None:
-            return piece.state
-        return (stored := self._stored.read(piece)) and stored[0]
+    def _read_families(self, tokens: Tokens, keys: Keys) -> None:
+        """Adds what the store had of the families of a text at its start, once for each family."""
+        store, texts = self._store, dict[CacheEntry, Tokens]()
+        if store is None:
+            return
+        for key in reversed(keys):  # the own one last, because its texts may continue those of the others
+            family = _family_of(tokens, key)
+            if family in self._families:
+                continue
+            self._families.add(family)
+            for record in store.find(family):
+                parent = self._by_name.get(record.parent) if record.parent else None
+                if record.parent and parent is None:  # it was lost since
+                    continue
+                if parent and parent not in texts:
+                    texts |= text_of(parent)
+                all_tokens = (texts[parent][: record.start] if parent else pack(())) + record.tokens
+                entry = self._new(
+                    record.key, record.start, record.tokens, parent, has_logits=record.has_logits, name=record.name
+                )
+                self._by_name[record.name] = entry
+                self._tree.add(entry, all_tokens, record.key)
+                texts[entry] = all_tokens
+
+    def _is_stored(self, entry: CacheEntry) -> bool:
+        return self._store is not None and entry.name is not None and entry.name in self._store
+
+    def _read(self, entry: CacheEntry) -> tuple[State, bytes | None] | None:
+        """Returns the state and the logits of an entry; None if the store doesn't have it any more."""
+        return self._store.get(entry.name) if self._store and entry.name else None
+
+    def _state(self, entry: CacheEntry) -> State | None:
+        if entry.state is not None:
+            return entry.state
+        return (stored := self._read(entry)) and stored[0]
+
+    def _write(self, entry: CacheEntry, tokens: Tokens) -> None:
+        """Stores an entry, and first those of its ancestors that the store doesn't have."""
+        if self._store is None:
+            return
+        for each in reversed(list(ancestry(entry))):
+            if each is entry or not self._is_stored(each):
+                if each.state is None:
+                    return
+                logits = None if each.logits is None else each.logits.tobytes()
+                parent = each.parent.name if each.parent else None
+                family = _family_of(tokens, each.key)
+                each.name = self._store.put(family, parent, each.start, each.tokens, each.key, each.state, logits)
+                if each.name is None:
+                    return
+                self._by_name[each.name] = each
+
+    def _mark(self, entry: CacheEntry) -> None:
+        """Tells the store that an entry and its ancestors were used."""
+        if self._store:
+            self._store.touch([each.name for each in ancestry(entry) if each.name])
+
+
+def _family_of(tokens: Tokens, key: str) -> str:
+    """Returns the family of a text: texts with the same key and first tokens have the same, and can share entries."""
+    return hashlib.sha256(tokens[:WORTH_SHARING].tobytes() + key.encode()).hexdigest()[:16]

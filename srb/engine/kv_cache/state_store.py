@@ -1,4 +1,4 @@
-"""The format of a file with a retained state; see `srb.files.disk_cache`.
+"""The state store: where cached states outlive the process, and the format of their files.
 
     header      _HEADER: sizes, the parent's name, and a SHA-256 of all other bytes of the file
     key         UTF-8
@@ -23,18 +23,15 @@ from typing import Protocol
 from srb.engine.backend import State
 from srb.engine.kv_cache.radix import Tokens, pack
 
-# `StateStore`: what the engine needs of a place where retained states outlive the process, as `srb.files.disk_cache`. A
-# thread of the store writes each piece to a file, too. `StateCache` has all pieces, also those whose state is only in
-# a file; this is read when a prompt begins with it. A piece may be lost at any time. The engine notices this when it
-# needs the piece: it then forgets the piece with everything that continues it, and evaluates it again.
-
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of a stored piece without reading its state; see `srb.engine.kv_cache.state_cache`.
+    """What is known of a stored entry without reading its state; see `srb.engine.kv_cache.state_cache`.
 
-    parent: the name of the piece that holds what comes before `start`; None for the first piece of a text.
-    tokens: those from `start` on. key: what must be equal beside the tokens, adapters for example; most often empty.
+    Attributes:
+        parent: the name of the entry that has what comes before `start`; None for the first entry of a text.
+        tokens: those from `start` on.
+        key: what must be equal besides the tokens, adapters for example; most often empty.
     """
 
     name: str
@@ -47,11 +44,12 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """What a store holds and has done.
+    """What a store has, and what it has done.
 
-    disk_bytes: the size of its files now; at most `max_disk_bytes`.
-    disk_reads, disk_bytes_read, disk_bytes_written: pieces and bytes, counted since the start.
-    disk_faults: pieces that couldn't be read or written.
+    Attributes:
+        disk_bytes: the size of its files now; at most `max_disk_bytes`.
+        disk_reads, disk_bytes_read, disk_bytes_written: entries and bytes, counted since the start.
+        disk_faults: entries that couldn't be read or written.
     """
 
     disk_bytes: int = 0
@@ -63,26 +61,33 @@ class StoreStats:
 
 
 class StateStore(Protocol):
-    """Pieces by their names.
+    """Stores entries by name, as `srb.files.disk_cache` does.
 
-    No method raises an error: a piece that can't be read counts as gone, and one that can't be written isn't kept.
+    `StateCache` has all entries, also those whose state is only in a file; this is read when a prompt begins with it.
+    An entry may be lost at any time. The engine notices this when it needs the entry: it then forgets the entry with
+    everything that continues it, and computes it again.
+
+    No method raises an error: an entry that can't be read counts as gone, and one that can't be written isn't stored.
     """
 
     def __contains__(self, name: object) -> bool:
-        """Whether it has a piece, as far as it knows, or is about to write it."""
+        """Whether it has an entry, as far as it knows, or is about to write it."""
 
     @property
     def room(self) -> int:
         """How many bytes it can take now."""
 
     def find(self, family: str) -> Iterable[Record]:
-        """The pieces of a family that were there at the start and still are, parents before their children."""
+        """The entries of a family that were there at the start and still are, parents before their children."""
 
     def check(self, families: Iterable[str], tokens: Tokens) -> None:
-        """Compares the pieces that hold the first of these tokens with their hashes, so that `get` needn't do it.
+        """Compares the entries that have the first of these tokens with their hashes, so that `get` needn't do it.
 
-        families: the pieces of the later ones may continue those of the earlier ones.
         May be called from any thread. Takes about a second for each gigabyte.
+
+        Args:
+            families: the entries of the later ones may continue those of the earlier ones.
+            tokens: those of a text.
         """
 
     def put(
@@ -95,26 +100,29 @@ class StateStore(Protocol):
         state: State,
         logits: bytes | None,
     ) -> str | None:
-        """Takes a piece, which another thread will write soon, and returns its name.
+        """Takes an entry, which another thread will write soon, and returns its name.
 
-        family: names the pieces that are looked for together; up to 16 hexadecimal digits.
-        Returns None if the parent isn't there, or if too much waits to be written.
+        Args:
+            family: names the entries that `find` returns at once; up to 16 hexadecimal digits.
+
+        Returns:
+            None if the parent isn't there, or if too much waits to be written.
         """
 
     def get(self, name: str) -> tuple[State, bytes | None] | None:
-        """The state and the logits of a piece; None if it's gone or damaged."""
+        """Returns the state and the logits of an entry; None if it's gone or damaged."""
 
     def remove(self, name: str) -> None:
-        """Removes a piece that no other piece continues."""
+        """Removes an entry that no other entry continues."""
 
     def touch(self, names: Iterable[str]) -> None:
-        """Marks pieces as just used, children before their parents. The least recently used are removed first."""
+        """Marks entries as just used, children before their parents. The least recently used are removed first."""
 
     def stats(self) -> StoreStats:
-        """What the store holds and has done."""
+        """Returns what the store has, and what it has done."""
 
     def close(self) -> None:
-        """Returns when all pieces that were taken are written."""
+        """Returns when all entries that were taken are written."""
 
 
 MAGIC = b"srbstat1"
@@ -127,7 +135,7 @@ _FIRST_READ = 4096
 
 
 def read_record(path: Path) -> Record:
-    """What a file says of its piece. Raises `OSError`, and `ValueError` if the file isn't a piece or was renamed."""
+    """Returns the record in a file. Raises `OSError`, and `ValueError` if it isn't an entry or was renamed."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         content = os.read(descriptor, _FIRST_READ)
@@ -139,17 +147,14 @@ def read_record(path: Path) -> Record:
             content += os.read(descriptor, end - len(content))
     finally:
         os.close(descriptor)
-    key = content[at : at + header.key_bytes].decode()
-    tokens = pack(())
-    tokens.frombytes(content[at + header.key_bytes : end])
-    name = piece_name(header.parent, header.start, tokens, key)
-    if path.stem.partition("-")[2] != name:
+    record = _record_of(header, content[at:end])
+    if path.stem.partition("-")[2] != record.name:
         raise ValueError("its name isn't that of its content")
-    return Record(name, header.parent, header.start, tokens, key, header.logits_bytes > 0)
+    return record
 
 
-def piece_name(parent: str | None, start: int, tokens: Tokens, key: str) -> str:
-    """The name of a piece: a hash of its tokens, and of the name of its parent, and so of all tokens before it."""
+def entry_name(parent: str | None, start: int, tokens: Tokens, key: str) -> str:
+    """The name of an entry: a hash of its tokens, and of the name of its parent, and so of all tokens before it."""
     head = f"{parent or ''}/{start}/{key}/".encode()
     return hashlib.sha256(head + tokens.tobytes()).hexdigest()[:32]
 
@@ -170,31 +175,27 @@ def read_state(content: memoryview, *, verify: bool) -> tuple[State, bytes | Non
     return content[state_at:], logits
 
 
-def read_piece(content: memoryview) -> tuple[Record, State, bytes | None, int]:
-    """The piece that `content` begins with, its state and logits, and how many bytes these are in all.
+def read_entry(content: memoryview) -> tuple[Record, State, bytes | None, int]:
+    """The entry that `content` begins with, its state and logits, and how many bytes these are in all.
 
     Raises `ValueError` if they aren't what was written.
     """
     header, at = _unpack(content)
-    tokens_at = at + header.key_bytes
-    end = tokens_at + 4 * header.n_tokens + header.logits_bytes + header.state_bytes
+    tokens_end = at + header.key_bytes + 4 * header.n_tokens
+    end = tokens_end + header.logits_bytes + header.state_bytes
     if len(content) < end:
         raise ValueError("it is too short")
     state, logits = read_state(content[:end], verify=True)
-    tokens = pack(())
-    tokens.frombytes(content[tokens_at : tokens_at + 4 * header.n_tokens])
-    key = bytes(content[at:tokens_at]).decode()
-    name = piece_name(header.parent, header.start, tokens, key)
-    return Record(name, header.parent, header.start, tokens, key, header.logits_bytes > 0), state, logits, end
+    return _record_of(header, bytes(content[at:tokens_end])), state, logits, end
 
 
 def write_state(path: Path, record: Record, state: State, logits: bytes | None) -> int:
-    """Writes the file of a piece, and returns how many bytes it has; see `write_parts`. Raises `OSError`."""
+    """Writes the file of an entry, and returns how many bytes it has; see `write_parts`. Raises `OSError`."""
     return write_parts(path, state_parts(record, state, logits))
 
 
 def state_parts(record: Record, state: State, logits: bytes | None) -> list[bytes | State]:
-    """The contents of the file of a piece, in parts, one behind the other."""
+    """Returns the contents of the file of an entry, in parts."""
     key, tokens = record.key.encode(), record.tokens.tobytes()
     parent = bytes.fromhex(record.parent) if record.parent else bytes(16)
     sizes = (len(record.tokens), len(key), len(logits or b""), len(state))
@@ -238,6 +239,14 @@ def _unpack(content: bytes | memoryview) -> tuple[_Header, int]:
         raise ValueError("it isn't a state of this version")
     name = parent.hex() if any(parent) else None
     return _Header(start, n_tokens, key_bytes, logits_bytes, state_bytes, name, digest), _HEADER.size
+
+
+def _record_of(header: _Header, content: bytes) -> Record:
+    """Returns the record of an entry. content: its key and its tokens."""
+    key, tokens = content[: header.key_bytes].decode(), pack(())
+    tokens.frombytes(content[header.key_bytes :])
+    name = entry_name(header.parent, header.start, tokens, key)
+    return Record(name, header.parent, header.start, tokens, key, header.logits_bytes > 0)
 
 
 def _digest(parts: Iterable[bytes | State]) -> bytes:

@@ -117,7 +117,7 @@ class OutputProcessor:
             piece: The bytes that it adds to the text.
         """
         for each in details:
-            seq.sum_logprob += each.logprob or 0.0
+            seq.output.sum_logprob += each.logprob or 0.0
         seq.unreported_tokens.append(token)
         self.add_text(seq, details, seq.text.push(piece))
 
@@ -142,13 +142,13 @@ class OutputProcessor:
             seq.length,
             finish_reason,
             stop_reason,
-            truncated=bool(prompt.n_cut or prompt.n_shifted or seq.n_shifted),
+            truncated=bool(prompt.strategy.n_truncated or prompt.n_shifted or seq.n_shifted),
             timings=self._timings(active, [prompt], [seq], len(seq.tokens)),
         )
         for constraint in seq.constraints:
             event = constraint.stop_event(event)
         event = prompt.strategy.stop_event(seq, event)
-        self._events += active.report.stop_events(event, seq.sum_logprob)
+        self._events += active.report.stop_events(event, seq.output.sum_logprob)
 
     def error(self, active: ActiveRequest, index: int | None, error: SrbError) -> None:
         """Add an error of a request, or of one of its sequences. The caller also stops what ends because of it."""
@@ -182,8 +182,8 @@ class OutputProcessor:
             predicted_n=generated,
             predicted_ms=(now - prefilled) * 1000,
             n_cut=_n_cut(active),
-            n_drafted=sum(seq.n_drafted for seq in sequences),
-            n_accepted=sum(seq.n_accepted for seq in sequences),
+            n_drafted=sum(seq.drafting.n_drafted for seq in sequences),
+            n_accepted=sum(seq.drafting.n_accepted for seq in sequences),
         )
 
 
@@ -200,4 +200,4 @@ def _cached(active: ActiveRequest) -> int:
 
 def _n_cut(active: ActiveRequest) -> int:
     """Return how many tokens were left out of a prompt because the context has no room for them."""
-    return max(prompt.n_cut for prompt in active.prompts)
+    return max(prompt.strategy.n_truncated for prompt in active.prompts)

@@ -1,4 +1,4 @@
-"""The radix tree beside a list that is searched from end to end."""
+"""The radix tree, compared with a list that is searched from end to end."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,23 +27,23 @@ def test_it_finds_what_a_search_from_end_to_end_finds(
     steps: list[tuple[str, object, object]], wanted: tuple[int, ...], key: str | None
 ) -> None:
     tree: PrefixTree[int] = PrefixTree()
-    held: dict[int, tuple[tuple[int, ...], object]] = {}
+    expected: dict[int, tuple[tuple[int, ...], object]] = {}
     for number, (kind, first, second) in enumerate(steps):
         if kind == "add":
             assert isinstance(first, tuple)
-            held[number] = first, second
+            expected[number] = first, second
             tree.add(number, pack(first), second)
-        elif held:
+        elif expected:
             assert isinstance(first, int)
-            holder = list(held)[first % len(held)]
+            holder = list(expected)[first % len(expected)]
             if kind == "grow":
                 assert isinstance(second, tuple)
-                held[holder] = held[holder][0] + second, held[holder][1]
+                expected[holder] = expected[holder][0] + second, expected[holder][1]
                 tree.grow(holder, pack(second))
             else:
-                del held[holder]
+                del expected[holder]
                 tree.remove(holder)
-    alike = {holder: own for holder, (own, their_key) in held.items() if their_key == key}
+    alike = {holder: own for holder, (own, their_key) in expected.items() if their_key == key}
     match = tree.find(pack(wanted), key)
     longest = max((in_common(own, wanted) for own in alike.values()), default=0)
     assert match.n_tokens == longest
@@ -51,9 +51,9 @@ def test_it_finds_what_a_search_from_end_to_end_finds(
     ends = [(len(own), each) for each, own in alike.items() if own == wanted[: len(own)]]
     assert sorted(match.ends()) == sorted(ends)
     assert [end for end, _ in match.ends()] == sorted((end for end, _ in ends), reverse=True)
-    for holder, (_, their_key) in held.items():
+    for holder, (_, their_key) in expected.items():
         tree.remove(holder)
-        left = {key for holder, (_, key) in held.items() if holder in tree}
+        left = {key for holder, (_, key) in expected.items() if holder in tree}
         assert bool(list(tree.runs(their_key))) == (their_key in left)
     assert len(tree) == 0
 

@@ -1,4 +1,4 @@
-"""What is asked about slots is answered when what has ended there is kept, and never lost."""
+"""Questions about slots are answered when what has ended there is cached, and never lost."""
 
 from concurrent.futures import Future
 from typing import Any
@@ -60,7 +60,7 @@ def test_of_a_cancelled_request_the_prompt_is_saved() -> None:
     assert answer.result() == 20
 
 
-def test_an_answer_that_nobody_waits_for_harms_nobody() -> None:
+def test_a_cancelled_question_harms_no_other() -> None:
     engine = Engine(FakeBackend(), cache_bytes=100_000)
     assert ask(engine, 0).cancel()
     run(engine)

@@ -1,4 +1,4 @@
-"""What is kept of finished requests, and when: never so long that those that run wait for it."""
+"""What is cached of finished requests, and when: never so long that running requests wait for it."""
 
 import dataclasses
 from typing import Any
@@ -28,7 +28,7 @@ class SlowToSave(FakeBackend):
         return super().save(*args)
 
 
-def test_keeping_takes_a_bounded_time_of_each_step() -> None:
+def test_caching_takes_a_bounded_time_of_each_step() -> None:
     backend = SlowToSave(n_cells=1000)
     engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
     engine.add_request(request("r", max_tokens=300, ignore_eos=True))
@@ -47,10 +47,10 @@ def test_keeping_takes_a_bounded_time_of_each_step() -> None:
     before = engine.stats().prompt_tokens_evaluated
     assert texts(run(engine, dataclasses.replace(many, id="again")))
     assert engine.stats().prompt_tokens_evaluated == before
-    assert [piece for piece in backend.saved if piece[1] < 200] == [(0, 40), *[(40, 139)] * 6]
+    assert [span for span in backend.saved if span[1] < 200] == [(0, 40), *[(40, 139)] * 6]
 
 
-def test_what_is_kept_quickly_is_kept_in_one_step() -> None:
+def test_what_is_cached_quickly_is_cached_in_one_step() -> None:
     backend = SlowToSave(n_cells=1000, seconds=0.001)
     engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
     engine.add_request(request("r", max_tokens=60, ignore_eos=True))
@@ -62,7 +62,7 @@ def test_what_is_kept_quickly_is_kept_in_one_step() -> None:
     assert engine.stats().sequences == 1
 
 
-def test_an_engine_that_keeps_nothing_waits_for_no_time_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_without_a_cache_gives_cells_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the cells that others get don't depend on the clock, nor do their texts on llama.cpp."""
     backend = SlowToSave(n_cells=1000)
     engine = Engine(backend, clock=lambda: backend.now)
@@ -80,7 +80,7 @@ def test_an_engine_that_keeps_nothing_waits_for_no_time_to_keep(monkeypatch: pyt
     assert engine.stats().sequences == 1
 
 
-def test_what_there_is_no_time_to_keep_makes_room_for_who_waits() -> None:
+def test_what_there_is_no_time_to_cache_gives_its_cells_to_waiting_requests() -> None:
     backend = SlowToSave(n_cells=70, seconds=0.5)
     engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
     engine.add_request(request("r", max_tokens=60, ignore_eos=True))
@@ -89,7 +89,7 @@ def test_what_there_is_no_time_to_keep_makes_room_for_who_waits() -> None:
     while not any(isinstance(event, StartEvent) and event.request_id == waiting.id for event in engine.step()):
         pass
     assert backend.saved == [(0, 40), (40, 44)]
-    assert engine.stats().tokens_generated < 30, "it waited for all to be kept"
+    assert engine.stats().tokens_generated < 30, "it waited for all to be cached"
     run(engine)
     assert backend.cells == 0
 
@@ -103,37 +103,37 @@ class SlowToCopyCells(SlowToSave):
         return super().save(seq_id, start, end, max_bytes)
 
 
-@pytest.mark.parametrize(("seconds", "kept"), [(0.1, 1), (0.0001, 4)])
-def test_answers_that_are_evaluated_sooner_than_copied_are_not_kept(seconds: float, kept: int) -> None:
+@pytest.mark.parametrize(("seconds", "n_cached"), [(0.1, 1), (0.0001, 4)])
+def test_answers_that_are_computed_sooner_than_copied_are_not_cached(seconds: float, n_cached: int) -> None:
     backend = SlowToCopyCells(n_cells=1000, seconds=seconds)
     engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
     engine.add_request(request("r", max_tokens=200, ignore_eos=True))
     engine.add_request(request("p" * 40, n=4, max_tokens=10, ignore_eos=True))
     while engine.stats().sequences > 1 or engine.stats().tokens_generated < 20:
         engine.step()
-    assert [piece[0] for piece in backend.saved if piece[1] < 60] == [0, *[40] * kept]
+    assert [span[0] for span in backend.saved if span[1] < 60] == [0, *[40] * n_cached]
     run(engine)
     backend.saved.clear()
     run(engine, request("q" * 40, n=4, max_tokens=10, ignore_eos=True))
-    assert len(backend.saved) == (5 if kept > 1 else 1), "also while nobody else wants anything"
+    assert len(backend.saved) == (5 if n_cached > 1 else 1), "also while nothing else runs"
 
 
-def test_that_keeping_was_slow_once_does_not_count_for_ever() -> None:
+def test_that_caching_was_slow_once_does_not_count_for_ever() -> None:
     backend = SlowToCopyCells(n_cells=1000, seconds=0.1)
     engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
     run(engine, request("p" * 40, n=2, max_tokens=10, ignore_eos=True))
     backend.seconds = 0.0001
     backend.saved.clear()
     n_requests = 0
-    while len([piece for piece in backend.saved if piece[0]]) < 2:
+    while len([span for span in backend.saved if span[0]]) < 2:
         n_requests += 1
         assert n_requests < 50
         run(engine, request("q" * 40, n=4, max_tokens=10, ignore_eos=True, seed=n_requests))
     assert n_requests > 5
 
 
-@pytest.mark.parametrize(("seconds", "kept"), [(0.1, 1), (0.0001, 6)])
-def test_who_comes_meanwhile_does_not_wait_for_answers_that_are_evaluated_sooner(seconds: float, kept: int) -> None:
+@pytest.mark.parametrize(("seconds", "n_cached"), [(0.1, 1), (0.0001, 6)])
+def test_a_new_request_does_not_wait_for_answers_that_are_computed_sooner(seconds: float, n_cached: int) -> None:
     backend = SlowToCopyCells(n_cells=1000, seconds=seconds)
     engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
     engine.add_request(request("p" * 40, n=6, max_tokens=10, ignore_eos=True))
@@ -141,18 +141,18 @@ def test_who_comes_meanwhile_does_not_wait_for_answers_that_are_evaluated_sooner
         pass
     engine.add_request(request("q" * 40, max_tokens=1))
     engine.step()
-    assert [piece[0] for piece in backend.saved] == [0, *[40] * kept]
+    assert [span[0] for span in backend.saved] == [0, *[40] * n_cached]
     run(engine)
     assert backend.cells == 0
 
 
-def test_siblings_that_wait_for_a_place_begin_together() -> None:
-    """Half of 64 alternatives end in one step. The others begin in the next one, however long keeping these takes."""
+def test_siblings_that_wait_for_a_row_begin_at_once() -> None:
+    """Half of 64 alternatives end in one step. The others begin in the next one, however long caching these takes."""
     backend = SlowToSave(n_cells=30_000, n_parallel=32)
     engine = Engine(backend, cache_bytes=10**8, clock=lambda: backend.now)
     run(engine, request(["p" * 50, "q" * 50], n=32, max_tokens=20, ignore_eos=True))
     stats = engine.stats()
-    assert (stats.steps, stats.rows) == (1 + 19 + 1 + 19, 64 * 19)  # 74 steps where they begin as these are kept
+    assert (stats.steps, stats.rows) == (1 + 19 + 1 + 19, 64 * 19)  # 74 steps if they begin as these are cached
 
 
 def test_what_is_not_given_back_yet_can_be_begun_with() -> None:
@@ -168,7 +168,7 @@ def test_what_is_not_given_back_yet_can_be_begun_with() -> None:
     assert backend.cells == 0
 
 
-def test_nothing_is_kept_when_the_engine_shuts_down() -> None:
+def test_nothing_is_cached_when_the_engine_shuts_down() -> None:
     engine = Engine(backend := FakeBackend(), cache_bytes=100_000)
     engine.add_request(each := request("p" * 40, n=4, max_tokens=50, ignore_eos=True))
     for _ in range(20):
@@ -179,7 +179,7 @@ def test_nothing_is_kept_when_the_engine_shuts_down() -> None:
     assert backend.cells == 0
 
 
-def test_of_a_cancelled_request_only_the_prompt_is_kept_for_the_next_try() -> None:
+def test_of_a_cancelled_request_only_the_prompt_is_cached_for_the_next_try() -> None:
     engine = Engine(backend := FakeBackend(), cache_bytes=100_000)
     engine.add_request(each := request("p" * 40, n=4, max_tokens=50, ignore_eos=True))
     for _ in range(20):
@@ -193,9 +193,9 @@ def test_of_a_cancelled_request_only_the_prompt_is_kept_for_the_next_try() -> No
 
 
 @pytest.mark.parametrize("window", [None, 8])
-def test_what_is_too_large_is_not_kept_and_evicts_nothing(window: int | None) -> None:
+def test_what_is_too_large_is_not_cached_and_evicts_nothing(window: int | None) -> None:
     engine = Engine(FakeBackend(window=window), cache_bytes=500)
     run(engine, request("small" * 4, max_tokens=1))
-    kept = engine.stats().retained_bytes
+    before = engine.stats().retained_bytes
     run(engine, request("p" * 200, n=4, max_tokens=2))
-    assert engine.stats().retained_bytes == kept > 0
+    assert engine.stats().retained_bytes == before > 0

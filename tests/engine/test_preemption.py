@@ -33,14 +33,14 @@ def alone(each: CompletionRequest, window: int | None = None) -> dict[int, str]:
 def assert_empty(engine: Engine, backend: FakeBackend) -> None:
     """Checks that nothing is leased, set aside or open."""
     assert backend.cells == 0
-    assert (engine._cache.leased_cells, engine._cache.free_seqs) == (0, backend.layout.n_seqs)
-    assert engine._kept.retained.n_set_aside == 0
+    assert (engine._allocator.used_cells, engine._allocator.free_seqs) == (0, backend.layout.n_seqs)
+    assert engine._states.n_set_aside == 0
     assert (backend.open_samplers, backend.open_compiled) == (0, 0)
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 10**6])
 @pytest.mark.parametrize("window", [None, 0, 8])
-def test_all_alternatives_begin_together_and_the_youngest_are_preempted(window: int | None, cache_bytes: int) -> None:
+def test_all_alternatives_begin_at_once_and_the_youngest_are_preempted(window: int | None, cache_bytes: int) -> None:
     backend = FakeBackend(n_cells=200, window=window)
     engine = Engine(backend, cache_bytes=cache_bytes)
     engine.add_request(each := request(STORY[:60], n=8, max_tokens=60, ignore_eos=True))
@@ -114,13 +114,13 @@ def test_a_sequence_that_outgrows_its_stream_moves_into_a_larger_one() -> None:
     assert_empty(engine, backend)
 
 
-def test_who_is_cancelled_while_it_is_preempted_gives_its_memory_back() -> None:
+def test_a_request_that_is_cancelled_while_preempted_gives_its_memory_back() -> None:
     engine = Engine(backend := FakeBackend(n_cells=120), cache_bytes=10**6)
     engine.add_request(each := request("p" * 40, n=4, max_tokens=70, ignore_eos=True))
     events: list[Event] = []
     while not engine.stats().n_preempted:
         events += engine.step()
-    assert engine._kept.retained.n_set_aside > 0
+    assert engine._states.n_set_aside > 0
     engine.abort(each.id)
     events += run(engine)
     check_order(events, each)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from driver import request, run, texts
 from fake_backend import Context, FakeBackend
-from memory_store import MemoryStore, StoredEntries
+from memory_store import MemoryStore, StoredEntry
 
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent
@@ -33,7 +33,7 @@ def test_a_repeated_request_evaluates_nothing_and_says_the_same(window: int | No
 
 
 @pytest.mark.parametrize("window", [None, 0, 8])
-def test_only_what_follows_an_answer_is_evaluated(window: int | None) -> None:
+def test_only_what_follows_an_answer_is_computed(window: int | None) -> None:
     engine = Engine(backend := FakeBackend(script=lambda params, tokens: 65, window=window), cache_bytes=10_000)
     run(engine, request("x" * 60, n=2, max_tokens=30))
     assert evaluated(engine, request("x" * 60 + "A" * 29 + "line", max_tokens=1)) == 4
@@ -43,7 +43,7 @@ def test_only_what_follows_an_answer_is_evaluated(window: int | None) -> None:
     assert backend.cells == 0
 
 
-def test_a_prompt_can_be_evaluated_ahead() -> None:
+def test_a_prompt_can_be_computed_in_advance() -> None:
     engine = Engine(FakeBackend(), cache_bytes=10_000)
     run(engine, request("x" * 60, max_tokens=0))
     assert evaluated(engine, request("x" * 60, max_tokens=5)) == 0
@@ -57,7 +57,7 @@ def test_it_can_be_turned_off(cache_bytes: int, cache_prompt: bool) -> None:
     assert engine.stats().retained_bytes == 0
 
 
-def test_a_beginning_that_runs_and_its_rest_that_was_retained_are_each_counted_once() -> None:
+def test_a_beginning_that_runs_and_its_rest_that_was_cached_are_each_counted_once() -> None:
     engine = Engine(FakeBackend(n_cells=1000), cache_bytes=10_000)
     run(engine, request("x" * 40, max_tokens=1))
     run(engine, request("x" * 40 + "y" * 30, max_tokens=1))
@@ -69,7 +69,7 @@ def test_a_beginning_that_runs_and_its_rest_that_was_retained_are_each_counted_o
     assert engine.stats().prompt_tokens_cached == 40 + 70 + 40
 
 
-def test_what_does_not_fit_into_cells_is_evaluated_again() -> None:
+def test_what_does_not_fit_into_cells_is_computed_again() -> None:
     engine = Engine(FakeBackend(n_cells=100), cache_bytes=10_000)
     run(engine, request("x" * 90, max_tokens=1))
     engine.add_request(request("r" * 15, max_tokens=30, ignore_eos=True))
@@ -85,29 +85,29 @@ def test_the_least_recently_used_leave_first_and_none_without_what_it_continues(
         saved.append((start, end))
         return bytearray(50 * (end - start))
 
-    retained = StateCache(FakeBackend(), 3000)
+    cache = StateCache(FakeBackend(), 3000)
     trunk, logits = (1,) * 20, Context((1,))
-    retained.add(pack(trunk), save, logits)
-    retained.add(pack((*trunk, 2, 3)), save)
-    retained.add(pack((*trunk, 4, 5, 6)), save)
-    retained.add(pack((*trunk, 4, 5, 6)), save)
-    retained.add(pack(trunk[:18]), save)  # known
+    cache.add(pack(trunk), save, logits)
+    cache.add(pack((*trunk, 2, 3)), save)
+    cache.add(pack((*trunk, 4, 5, 6)), save)
+    cache.add(pack((*trunk, 4, 5, 6)), save)
+    cache.add(pack(trunk[:18]), save)  # known
     assert saved == [(0, 20), (20, 22), (20, 23)]
-    assert (hit := retained.find(pack((*trunk, 2, 9)))[0]) is not None
-    assert [(start, end) for _, start, end in hit.pieces] == [(0, 20), (20, 21)]
-    retained.add(pack((7,) * 26), save)  # makes the tail that wasn't used since leave
-    assert (hit := retained.find(pack((*trunk, 4, 5, 6, 7)))[0]) is not None
+    assert (hit := cache.find(pack((*trunk, 2, 9)))[0]) is not None
+    assert [(start, end) for _, start, end in hit.entries] == [(0, 20), (20, 21)]
+    cache.add(pack((7,) * 26), save)  # makes the tail that wasn't used since leave
+    assert (hit := cache.find(pack((*trunk, 4, 5, 6, 7)))[0]) is not None
     assert hit.n_tokens == 20
-    assert (hit := retained.find(pack((*trunk, 2, 3, 7)))[0]) is not None
+    assert (hit := cache.find(pack((*trunk, 2, 3, 7)))[0]) is not None
     assert hit.n_tokens == 22
     before = len(saved)
-    retained.add(pack((8,) * 1000), save)  # is too large for all of it, by its tokens alone
+    cache.add(pack((8,) * 1000), save)  # is too large for all of it, by its tokens alone
     assert len(saved) == before
-    assert retained.find(pack((8,) * 1000)) == (None, 0)
-    assert 0 < retained.size <= 3000
+    assert cache.find(pack((8,) * 1000)) == (None, 0)
+    assert 0 < cache.size <= 3000
 
 
-def test_the_logits_of_a_prompt_that_ends_in_the_middle_of_another_are_kept() -> None:
+def test_the_logits_of_a_prompt_that_ends_in_the_middle_of_another_are_cached() -> None:
     engine = Engine(FakeBackend(), cache_bytes=10_000)
     run(engine, request("x" * 60, max_tokens=1))
     assert evaluated(engine, request("x" * 40, max_tokens=1), request("x" * 40, max_tokens=1)) == 1
@@ -120,7 +120,7 @@ def within(name: str, prompt: str) -> CompletionRequest:
 @pytest.mark.parametrize("window", [None, 0, 8])
 def test_what_is_shared_within_a_name_continues_what_is_shared_with_all(window: int | None) -> None:
     """The instructions are kept once, in memory and in the store, and each name finds its own texts behind them."""
-    stored: dict[str, StoredEntries] = {}
+    stored: dict[str, StoredEntry] = {}
     for _ in range(2):  # the second engine has nothing but the store
         is_first = not stored
         engine = Engine(FakeBackend(window=window), cache_bytes=10_000, store=MemoryStore(stored))
@@ -138,7 +138,7 @@ def test_names_share_nothing_with_each_other() -> None:
     assert evaluated(engine, *(within(name, "x" * 60) for name in ("ann", "bob", "", "cat", "ann", "bob"))) == 180
 
 
-def test_who_runs_at_the_same_time_shares_within_a_name_alone() -> None:
+def test_requests_that_run_at_once_share_within_a_name_alone() -> None:
     engine = Engine(FakeBackend(n_parallel=4, n_cells=1000), cache_bytes=10_000)
     run(engine, *(within(name, "x" * 60) for name in ("ann", "bob", "ann", "bob")))
     assert engine.stats().prompt_tokens_evaluated == 120

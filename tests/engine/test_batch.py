@@ -1,4 +1,4 @@
-"""What goes into a batch, on a clock that goes by the costs: nobody waits for long, and nobody for too long."""
+"""What goes into a batch, on a clock that goes by the costs: no request waits for too long."""
 
 import dataclasses
 import itertools
@@ -44,17 +44,17 @@ class Timeline:
     def _seconds(self, batch: Batch) -> float:
         costs = self.backend.costs.among(self.backend.cells if self.backend.costs.walks_all else 0)
         lengths: list[int] = []
-        pieces: list[tuple[int, int]] = []
+        chunks: list[tuple[int, int]] = []
         for _, rows in itertools.groupby(range(len(batch)), key=lambda row: batch.seq_ids[row]):
             places = list(rows)
-            if all(batch.logits[place] for place in places):  # a sequence, perhaps with tokens that it has guessed
+            if all(batch.logits[place] for place in places):  # a sequence, perhaps with draft tokens
                 lengths += [batch.positions[place] for place in places]
             else:
-                pieces.append((len(places), batch.positions[places[0]]))
-        n_tokens = sum(n for n, _ in pieces)
+                chunks.append((len(places), batch.positions[places[0]]))
+        n_tokens = sum(n for n, _ in chunks)
         self.batches.append((len(lengths), n_tokens))
         joins = n_tokens < costs.apart
-        return costs.of_rows(lengths) + sum(costs.of_piece(n, before, joins=joins) for n, before in pieces)
+        return costs.of_rows(lengths) + sum(costs.of_chunk(n, before, joins=joins) for n, before in chunks)
 
     def send(self, each: CompletionRequest) -> str:
         self.sent[each.id] = self.now
@@ -89,25 +89,25 @@ class Timeline:
 
 def alone(costs: Costs, *lengths: int) -> float:
     """What prompts of these lengths take, one after another, with nobody beside them."""
-    pieces = (
-        costs.step + costs.of_piece(min(512, length - start), start)
+    chunks = (
+        costs.step + costs.of_chunk(min(512, length - start), start)
         for length in lengths
         for start in range(0, length, 512)
     )
-    return sum(pieces)
+    return sum(chunks)
 
 
 @pytest.mark.parametrize(
     ("costs", "n"), [(SLOW, 4), (FAST, 4), pytest.param(FAST, 32, marks=pytest.mark.many), (GPU, 64)]
 )
-def test_tokens_go_on_beside_a_long_prompt_that_takes_little_longer_than_alone(costs: Costs, n: int) -> None:
+def test_tokens_go_on_with_a_long_prompt_that_takes_little_longer_than_alone(costs: Costs, n: int) -> None:
     timeline = Timeline(costs)
     timeline.stream(n)
     long = timeline.send(request("p" * 6000, max_tokens=1))
     timeline.run(until=long)
     pauses = timeline.pauses
     assert pauses[len(pauses) * 99 // 100] < 0.3
-    assert pauses[-1] < 0.4  # a small rest of a prompt is evaluated with the piece before it
+    assert pauses[-1] < 0.4  # a small rest of a prompt is computed with the chunk before it
     assert timeline.wait(long) < 2.5 * alone(costs, 6000)
 
 
@@ -132,7 +132,7 @@ def test_what_others_have_in_the_cells_counts_where_it_is_walked_through() -> No
     )  # several prompts wait; 3.2 where a token of a prompt counts with what is before it alone
 
 
-def test_where_small_pieces_are_dear_there_are_none() -> None:
+def test_where_small_chunks_are_dear_there_are_none() -> None:
     timeline = Timeline(TILES)
     timeline.stream(4)
     timeline.batches.clear()
@@ -142,7 +142,7 @@ def test_where_small_pieces_are_dear_there_are_none() -> None:
     assert timeline.wait(long) < 2.5 * alone(TILES, 6000)
 
 
-def test_large_pieces_take_turns_with_the_rows_and_small_ones_join_them() -> None:
+def test_large_chunks_take_turns_with_the_rows_and_small_ones_join_them() -> None:
     timeline = Timeline(FAST)
     timeline.stream(4)
     timeline.send(request("p" * 400, max_tokens=1))
@@ -185,7 +185,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
     assert timeline.wait(short) < 2 * 0.3
 
 
-def test_short_prompts_without_end_do_not_keep_a_long_one_waiting_for_ever() -> None:
+def test_endless_short_prompts_do_not_starve_a_long_one() -> None:
     timeline = Timeline(FAST)
     timeline.stream(4)
     long = timeline.send(request("p" * 6000, max_tokens=1))
@@ -200,7 +200,7 @@ def test_short_prompts_without_end_do_not_keep_a_long_one_waiting_for_ever() -> 
 
 @pytest.mark.parametrize("costs", few(FAST, GPU, many=[SLOW, LARGE]))
 @pytest.mark.parametrize("seed", seeds(3, quick=1))
-def test_in_random_traffic_nobody_waits_much_longer_than_alone_after_the_same_work(costs: Costs, seed: int) -> None:
+def test_in_random_traffic_no_request_waits_much_longer_than_alone_after_the_same_work(costs: Costs, seed: int) -> None:
     rng = random.Random(seed)
     timeline = Timeline(dataclasses.replace(costs, row_cell=0, prompt_cell=0))
     timeline.stream(8)
@@ -220,7 +220,7 @@ def test_in_random_traffic_nobody_waits_much_longer_than_alone_after_the_same_wo
         assert timeline.wait(each) < 2.5 * alone(costs, *before[each], length) + slack
 
 
-def test_small_requests_have_their_share_of_the_rows_beside_a_large_one() -> None:
+def test_small_requests_have_their_share_of_the_rows_with_a_large_one() -> None:
     timeline = Timeline(FAST, n_parallel=32)
     large = timeline.send(request("a long story", 32, max_tokens=60, ignore_eos=True))
     while not timeline.tokens:
@@ -275,7 +275,7 @@ def test_siblings_take_turns_with_the_requests_that_came_after_them() -> None:
     assert timeline.tokens[too_large, 0][0] > max(firsts)
 
 
-def test_alternatives_that_know_of_each_other_have_their_rows_together() -> None:
+def test_joint_alternatives_have_their_rows_in_the_same_steps() -> None:
     timeline = Timeline(FAST, n_parallel=8)
     joint = timeline.send(request("a story", 8, max_tokens=50, ignore_eos=True, diversity=1.0))
     timeline.send(request("another one", 8, max_tokens=50, ignore_eos=True))

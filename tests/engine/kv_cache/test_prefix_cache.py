@@ -1,4 +1,4 @@
-"""Models that forget: a sliding window holds the last tokens, a recurrent state is of the end alone.
+"""Prefix caching with models that forget: a sliding window has the last tokens, a recurrent state is of the end alone.
 
 The fake backend asserts that no fork and no row needs what isn't there any more.
 """
@@ -13,7 +13,7 @@ from fake_backend import FakeBackend
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event
-from srb.engine.kv_cache import prefix_cache as prefix
+from srb.engine.kv_cache import retention
 from srb.engine.request import CompletionRequest
 
 STORY = "".join(chr(97 + i * i % 26) for i in range(200))
@@ -38,32 +38,32 @@ def evaluated(engine: Engine, *requests: CompletionRequest) -> int:
     return engine.stats().prompt_tokens_evaluated - before
 
 
-def test_where_prompts_part_a_state_is_kept_for_the_third(window: int) -> None:
+def test_where_prompts_part_a_state_is_cached_for_the_third(window: int) -> None:
     engine, _ = make(window)
     prompts = [STORY[:100] + text * 30 for text in ("one", "two", "three")]
     assert [evaluated(engine, request(prompt, max_tokens=3)) for prompt in prompts] == [190, 190, 150]
 
 
-def test_a_state_is_kept_where_prompts_part_just_before_their_ends(window: int) -> None:
+def test_a_state_is_cached_where_prompts_part_just_before_their_ends(window: int) -> None:
     engine, _ = make(window)
     prompts = ["p" * 40 + end for end in ("one", "two", "end", "x")]
     assert [evaluated(engine, request(prompt, max_tokens=3)) for prompt in prompts] == [43, 43, 3, 1]
 
 
-def test_along_a_long_prompt_states_are_kept_at_regular_points(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix, "_CHECKPOINT_EVERY", 32)
+def test_along_a_long_prompt_states_are_cached_at_regular_points(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "_CHECKPOINT_EVERY", 32)
     engine, backend = make(window)
     assert evaluated(engine, request(STORY, max_tokens=3)) == 200
     assert backend.saved[:5] == [(0, 32), (32, 64), (64, 96), (96, 128), (128, 160)]
     assert evaluated(engine, request(STORY[:150] + "another end", max_tokens=3)) == 150 + 11 - 128
-    monkeypatch.setattr(prefix, "_CHECKPOINTS", 2)
+    monkeypatch.setattr(retention, "_CHECKPOINTS", 2)
     engine, backend = make(window)
     assert evaluated(engine, request(STORY, max_tokens=3)) == 200
     assert backend.saved[:2] == [(0, 64), (64, 128)]
 
 
-def test_a_model_that_forgets_nothing_keeps_no_states_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix, "_CHECKPOINT_EVERY", 32)
+def test_a_full_cache_needs_no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "_CHECKPOINT_EVERY", 32)
     engine, backend = make(None)
     assert evaluated(engine, request(STORY, max_tokens=3), request(STORY[:150] + "another end", max_tokens=3)) == 211
     assert backend.saved[0] == (0, 200)
@@ -76,19 +76,19 @@ def test_nothing_wrong_is_shared_in_a_list_of_prompts_that_begin_alike(window: i
     evaluated(engine, each)
 
 
-def test_a_running_answer_is_forked_at_its_end_and_not_behind(window: int) -> None:
+def test_a_running_answer_is_forked_at_its_end_and_not_after(window: int) -> None:
     backend = FakeBackend(n_cells=3000, window=window, script=lambda params, tokens: 65)
     engine = Engine(backend)
     engine.add_request(request(STORY, n=2, max_tokens=60))
     while engine.stats().tokens_generated < 60:
         engine.step()
-    at_end, behind = request(STORY + "A" * 30, max_tokens=2), request(STORY + "A" * 10 + "B", max_tokens=2)
+    at_end, in_middle = request(STORY + "A" * 30, max_tokens=2), request(STORY + "A" * 10 + "B", max_tokens=2)
     before = engine.stats().prompt_tokens_evaluated
     run(engine, at_end)
-    # 30 tokens were drawn, 29 evaluated, and the first alternative moved on by one meanwhile.
+    # 30 tokens were sampled, 29 computed, and the first alternative moved on by one meanwhile.
     assert engine.stats().prompt_tokens_evaluated - before in (1, 30)
     before = engine.stats().prompt_tokens_evaluated
-    run(engine, behind)
+    run(engine, in_middle)
     assert engine.stats().prompt_tokens_evaluated - before == 211
 
 
@@ -102,7 +102,7 @@ def test_a_prompt_that_others_continue_is_shared_where_they_have_gone_on(window:
     assert engine.stats().prompt_tokens_cached == 60
 
 
-def test_a_prompt_whose_place_an_alternative_has_is_evaluated_again(window: int) -> None:
+def test_a_prompt_whose_place_an_alternative_has_is_computed_again(window: int) -> None:
     backend = FakeBackend(n_cells=1000, n_parallel=3, max_seqs=3, window=window, script=lambda params, tokens: 97)
     engine = Engine(backend)
     each = request("x" * 60, 3, max_tokens=50, ignore_eos=True)
@@ -114,7 +114,7 @@ def test_a_prompt_whose_place_an_alternative_has_is_evaluated_again(window: int)
     assert (engine.stats().prompt_tokens_evaluated, engine.stats().prompt_tokens_cached) == (120, 0)
 
 
-def test_what_is_evaluated_again_is_not_shared_before() -> None:
+def test_what_is_computed_again_is_not_shared_before() -> None:
     """Then it would be in the cells twice, and leased once."""
     engine = Engine(backend := FakeBackend(n_cells=3000, window=100, script=lambda params, tokens: 97))
     engine.add_request(request(STORY[:40], max_tokens=80, banned_strings=("aaab",)))
@@ -153,7 +153,7 @@ def test_a_conversation_evaluates_only_what_is_new(window: int) -> None:
         text += said + "Go on."
 
 
-def test_a_prompt_whose_seq_id_was_given_away_is_kept_before(window: int) -> None:
+def test_a_prompt_whose_seq_id_was_given_away_is_cached_before(window: int) -> None:
     engine, backend = make(window, n_parallel=3, max_seqs=3)
     each = request(STORY, n=3, max_tokens=30, ignore_eos=True)
     assert evaluated(engine, each, request(STORY + "more", max_tokens=1)) == 204

@@ -1,0 +1,44 @@
+"""Computes and reports the log-probabilities of prompts' own tokens, for requests that want them."""
+
+from srb.engine.backend import Backend
+from srb.engine.events import Token
+from srb.engine.output.logprobs import token_of
+from srb.engine.output.processor import OutputProcessor
+from srb.engine.sequence import Prompt
+
+
+class PromptLogprobs:
+    """Takes the log-probabilities of a scored prompt's tokens from the logits of each decode."""
+
+    def __init__(self, backend: Backend, output: OutputProcessor) -> None:
+        self._backend = backend
+        self._output = output
+
+    def on_computed(self, prompt: Prompt, n_tokens: int, last_row: int) -> None:
+        """Takes the log-probabilities of the last `n_tokens` of a prompt, and reports them.
+
+        Args:
+            prompt: has just been computed so far.
+            n_tokens: how many of its tokens were in the last decode.
+            last_row: the number of the last one's row.
+        """
+        scores, end = prompt.scores, prompt.n_computed
+        if scores and scores.end > end - n_tokens:
+            for place in range(scores.end, min(end + 1, len(scores.tokens))):
+                logits = self._backend.logits(last_row - end + place)
+                scores.append(self._backend.logprobs(logits, scores.tokens[place], scores.top))
+        self.report(prompt)
+
+    def report(self, prompt: Prompt) -> None:
+        """Reports the tokens whose log-probabilities are known, and that weren't reported yet."""
+        scores, tokenizer = prompt.scores, self._backend.tokenizer
+        if scores is None or scores.n_reported >= scores.end:
+            return
+        tokens = []
+        for place, token in enumerate(scores.tokens[scores.n_reported : scores.end], scores.n_reported):
+            first = Token(token, tokenizer.special_piece(token), None)  # nothing comes before it, so it has none
+            tokens.append(token_of(tokenizer, token, scores.of(place)) if place else first)
+        scores.n_reported = scores.end
+        for seq in prompt.living:
+            for reported in tokens:
+                self._output.add_text(seq, [reported], seq.push_prompt(reported.piece))
