@@ -217,7 +217,7 @@ class Prompt:
         """A seq_id whose cells have its tokens: its own, else that of a sequence that continues it, else None."""
         if self.seq_id is not None and self.span:
             return self.seq_id
-        return next((seq.seq_id for seq in self.sequences if seq.has_begun and seq.seq_id is not None), None)
+        return next((seq.seq_id for seq in self.sequences if seq.is_forked and seq.seq_id is not None), None)
 
     @property
     def group(self) -> "tuple[Prompt]":
@@ -292,7 +292,7 @@ class Sequence:
         self.tokens: list[int] = []  # generated after its prompt; the next row computes the last one
         self.rollback_window: list[HeldToken] = []  # the last tokens, which constraints may take back
         self.n_pending_recompute = 0  # tokens before the last to compute again; -1: even the last is in its cells
-        self.has_begun = False  # whether it has the cells of its prompt
+        self.is_forked = False  # whether it has the cells of its prompt
         self.sampled_at = 0.0  # when its last token was sampled, in seconds of the engine's clock
         self.seq_id: int | None = None
         self.span: Span | None = None

@@ -31,7 +31,7 @@ def alone(each: CompletionRequest, window: int | None = None) -> dict[int, str]:
 
 
 def assert_empty(engine: Engine, backend: FakeBackend) -> None:
-    """Checks that nothing is leased, set aside or open."""
+    """Checks that nothing is allocated, set aside or open."""
     assert backend.cells == 0
     assert (engine._allocator.used_cells, engine._allocator.free_seqs) == (0, backend.layout.n_seqs)
     assert engine._states.n_set_aside == 0

@@ -102,7 +102,7 @@ class ContextShift(Sampling):
         if from_prompt := max(n for n, _ in full.values()):
             self._parts.cells.retention.cache_prompt(prompt)
             # Finished sequences that still have cells are among these: they share the cells that move.
-            sharing = (prompt.seq_id, *(each.seq_id for each in prompt.sequences if each.has_begun))
+            sharing = (prompt.seq_id, *(each.seq_id for each in prompt.sequences if each.is_forked))
             seq_ids = [seq_id for seq_id in sharing if seq_id is not None]
             backend.discard(seq_ids, self._n_keep, self._n_keep + from_prompt, prompt.position)
             self.n_shifted += from_prompt

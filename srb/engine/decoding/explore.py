@@ -285,7 +285,7 @@ class Exploration(DecodingStrategy[Sequence]):
         self._prompt.sequences = self._prompt.sequences[:most_sequences]
 
     def begin_sequence(self, seq: Sequence) -> None:
-        if not seq.has_begun:
+        if not seq.is_forked:
             self._parts.cells.fork(seq)
             self._index.set(seq, ())
         seq.state = "idle"

@@ -21,7 +21,7 @@ class Sampling(DecodingStrategy[Sequence]):
     def begin_sequence(self, seq: Sequence) -> None:
         """Fork a sequence off its prompt, and sample from stored logits: mostly those of the prompt's last token."""
         for each in seq.group:
-            if not each.has_begun:
+            if not each.is_forked:
                 self._parts.cells.fork(each)
         for each in seq.group:
             each.state, each.n_pending_recompute = "running", 0

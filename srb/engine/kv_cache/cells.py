@@ -145,14 +145,14 @@ class Cells:
         if seq.seq_id is None:
             # Siblings whose negatives aren't ready will be forked off the prompt's seq_id later. One of them gets it.
             for each in prompt.sequences:
-                if each.seq_id is not None and each.state == "prefilling" and not each.has_begun:
+                if each.seq_id is not None and each.state == "prefilling" and not each.is_forked:
                     seq.seq_id, each.seq_id = each.seq_id, None
                     break
         if seq.seq_id is None:
             self._hand_over(seq)
         elif n_tokens := prompt.n_cells:
             self.fork_seq(source, seq.seq_id, n_tokens)
-        self._has_begun(seq)
+        self._add_forked(seq)
 
     def _hand_over(self, seq: Sequence) -> None:
         """Gives the seq_id of a prompt to the last sequence that continues it."""
@@ -162,8 +162,8 @@ class Cells:
             self.retention.cache_prompt(prompt)
         seq.seq_id, prompt.seq_id = prompt.seq_id, None
 
-    def _has_begun(self, seq: Sequence) -> None:
-        seq.has_begun = True
+    def _add_forked(self, seq: Sequence) -> None:
+        seq.is_forked = True
         self.prefix_cache.add(seq)
 
     def fork_seq(self, source: int, target: int, n_tokens: int) -> None:
@@ -212,7 +212,7 @@ class Cells:
         """Empties a sequence, but for the cells of its prompt if it is the last one that has them."""
         prompt = seq.prompt
         assert seq.seq_id is not None
-        seq.has_begun = False
+        seq.is_forked = False
         is_last = prompt.span and prompt.seq_id is None and prompt.living and prompt.source_id is None
         if is_last and self._backend.truncate(seq.seq_id, prompt.position):
             seq.seq_id, prompt.seq_id = None, seq.seq_id
@@ -305,12 +305,12 @@ class Cells:
 
     def _swap_out(self, seq: Sequence, *, is_whole: bool, must: bool, goes: bool) -> bool:
         """Moves the own cells of a sequence to memory. goes: so does its prompt. Returns whether it had any."""
-        if seq.has_begun and seq.seq_id is not None:
+        if seq.is_forked and seq.seq_id is not None:
             self._rollback.swap_out(seq)
             start, end = 0 if is_whole else seq.prompt.position, self._backend.length(seq.seq_id)
             must = must or self._rollback.forgets or not _can_recompute(seq, seq.state)
             state = self._save(seq.seq_id, start, end, must=must)
-            seq.swapped, seq.state, seq.has_begun = Swapped(state, start, end, seq.state), "preempted", False
+            seq.swapped, seq.state, seq.is_forked = Swapped(state, start, end, seq.state), "preempted", False
             if goes:
                 self._backend.remove(seq.seq_id)
             else:
@@ -366,7 +366,7 @@ class Cells:
         began = self._clock()
         if not all(self._swap_in(each) for each in seq.group if has_row(each)):
             for each in seq.group:
-                if each.has_begun:
+                if each.is_forked:
                     self._empty(each)
             self._drop_states(seq)
             self.swap_out([seq], self._allocator.layout)
@@ -398,7 +398,7 @@ class Cells:
                 self._backend.remove(seq.seq_id)
             is_restored = state is not None and not swapped.start and self._backend.restore(state, seq.seq_id, 0, end)
             if is_restored:
-                self._has_begun(seq)
+                self._add_forked(seq)
         if is_restored:
             self._rollback.swap_in(seq)
         elif not _can_recompute(seq, swapped.resumes):

@@ -116,12 +116,12 @@ class RetentionPolicy:
 
     # Checkpoints of models that forget
 
-    def plan_checkpoints(self, prompt: Prompt, n_begun: int, n_known: int) -> None:
+    def plan_checkpoints(self, prompt: Prompt, n_shared: int, n_known: int) -> None:
         """Chooses where a prompt's state is cached: at regular points, and where it parts from other texts.
 
         Args:
             prompt: one that hasn't been computed.
-            n_begun: how many of its tokens it begins with.
+            n_shared: how many of its tokens it begins with.
             n_known: how many of its tokens another text has in common with it.
         """
         saved, window = self._of(prompt), self._backend.window
@@ -133,7 +133,7 @@ class RetentionPolicy:
             every *= 2
         parting = n_known - 1 if prompt.scores else n_known  # a scored prompt needs the logits after what it shares
         points = {*(whole(prompt.tokens, n) for n in range(every, most + 1, every)), parting}
-        least, end = n_begun + WORTH_SHARING, len(prompt.tokens)
+        least, end = n_shared + WORTH_SHARING, len(prompt.tokens)
         saved.checkpoints = sorted((n for n in points if least <= n < end), reverse=True)
 
     def next_checkpoint(self, prompt: Prompt) -> int | None:

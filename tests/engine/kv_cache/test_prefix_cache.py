@@ -115,7 +115,7 @@ def test_a_prompt_whose_place_an_alternative_has_is_computed_again(window: int) 
 
 
 def test_what_is_computed_again_is_not_shared_before() -> None:
-    """Then it would be in the cells twice, and leased once."""
+    """Then it would be in the cells twice, and counted once."""
     engine = Engine(backend := FakeBackend(n_cells=3000, window=100, script=lambda params, tokens: 97))
     engine.add_request(request(STORY[:40], max_tokens=80, banned_strings=("aaab",)))
     while engine.stats().tokens_generated < 30:
