@@ -19,7 +19,7 @@ def main() -> None:
     texts = {"any letter": "", "no letter e": ""}
     with LlamaBackend(SETTINGS) as backend:
         engine = Engine(backend)
-        tokenizer = engine.tokenizer
+        tokenizer = engine.model.tokenizer
         has_e = np.array([b"e" in tokenizer.piece(token).lower() for token in range(tokenizer.n_vocab)])
 
         def without_e(tokens: NDArray[np.int32], logits: NDArray[np.float32]) -> None:

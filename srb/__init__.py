@@ -1,7 +1,7 @@
 """srb: n alternatives of one prompt, streamed.
 
-A prompt is evaluated once, its KV sequence is forked n ways, and one batched decode loop draws n alternatives,
-each with its own `SamplingParams`.
+A prompt is evaluated once, its KV sequence is forked n ways, and one batched decode loop streams n alternatives, each
+with its own `SamplingParams`.
 
     from srb import AsyncEngine, CompletionRequest, SamplingParams, Settings
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from srb.public import *  # noqa: F403
     from srb.public import __all__ as __all__
 else:
-    # Programs have these names from `srb.public`, which is imported when one of them is asked for. The command line
-    # asks for none: it imports what it needs in the order in which it needs it.
+    # `srb.public` is imported when one of its names is used. The command line uses none: it imports what it needs, when
+    # it needs it.
 
     def __getattr__(name: str) -> Any:
         public = import_module("srb.public")

@@ -1,4 +1,4 @@
-"""`srb.generate` returns texts, and `srb.score` tells how likely texts are: the shortest ways for a program."""
+"""`srb.generate` and `srb.score`: texts, and log-probabilities of texts, in one call."""
 
 import atexit
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any, overload
 
 from srb.engine.engine import Engine
 from srb.engine.events import StopEvent
-from srb.engine.offline import Texts, Writing, scores_of, table_of
+from srb.engine.offline import Texts, TextsRequest, scores_of, table_of
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.score_table import Score
 from srb.engine.validation.fields import Text
@@ -24,26 +24,31 @@ from srb.options.settings import Settings
 from srb.serving.async_engine import make_engine
 
 Model = str | Path | Settings | None
-"""The path of a GGUF file, or all settings; None is the default model."""
+"""The path of a GGUF file, or all settings. None: the default model."""
 
 
 def generate(
     prompt: Text, n: int = 8, *, suffix: Text | None = None, model: Model = None, **sampling: Any
 ) -> list[str]:
-    """n texts that go on with a prompt, which is a text or a tuple of token ids.
+    """Generates n texts that continue a prompt.
 
-    suffix: the text that comes after them. The texts then come in the order of how well it follows; see `suffix` in
-    `CompletionRequest`.
+    The model stays loaded for the next calls, until a call asks for another one or the program ends. A prompt that ends
+    with a space or within a word does no harm (see `heal` in `CompletionRequest`). If stderr is a terminal, it shows
+    the number of finished texts.
 
-    sampling: fields of `SamplingParams`, such as `temperature=1.1`, `max_tokens=40`, `seed=7` or `stop="."`.
-    The others have the values that the model's file names, or else the defaults.
-    model: the path of a GGUF file, or `Settings`; left out, it is the default model. The model stays loaded for the
-    next calls, until a call asks for another one or the program ends.
+    Args:
+        prompt: a text, or a tuple of token ids.
+        n: the number of texts.
+        suffix: the text that comes after them. With it, the texts are ordered by how well it follows; see `suffix` in
+            `CompletionRequest`.
+        model: the path of a GGUF file, or `Settings`. None: the default model.
+        sampling: fields of `SamplingParams`, such as `temperature=1.1`, `max_tokens=40`, `seed=7` or `stop="."`. The
+            others have the values in the model's file, or else the defaults.
 
-    A prompt that ends with a space or within a word does no harm (see `heal` in `CompletionRequest`). If stderr is a
-    terminal, it shows how many of the texts are there.
-
-    Raises `InvalidRequestError` for a wrong argument, `ModelLoadError`, and `SrbError` for a fault.
+    Raises:
+        InvalidRequestError: An argument is wrong.
+        ModelLoadError: The model can't be loaded.
+        SrbError: A fault.
 
     >>> texts = srb.generate("Once upon a time,", n=3, max_tokens=12, seed=1)
     >>> len(texts)
@@ -53,14 +58,14 @@ def generate(
     """
     params = _params(sampling)
     heal = isinstance(prompt, str) and not params.is_constrained
-    with _kept.engine(model) as engine, show_count("writing", n) as count:
-        by_model = {name: value for name, value in _kept.sampling.items() if name not in sampling}
-        writing = Writing(prompt, n, dataclasses.replace(params, **by_model), heal=heal, suffix=suffix)
-        for event in engine.run(writing.request):
-            writing.take(event)
+    with loaded_model.engine(model) as engine, show_count("writing", n) as count:
+        by_model = {name: value for name, value in loaded_model.sampling.items() if name not in sampling}
+        texts = TextsRequest(prompt, n, dataclasses.replace(params, **by_model), heal=heal, suffix=suffix)
+        for event in engine.run(texts.request):
+            texts.take(event)
             if isinstance(event, StopEvent):
                 count()
-    return writing.result()
+    return texts.result()
 
 
 @overload
@@ -72,14 +77,23 @@ def score(
 
 
 def score(prompt: Any, candidates: Any, *, model: Model = None) -> Any:
-    """How likely each of these texts is after a prompt, in the order of the texts. The prompt is evaluated once.
+    """Computes the log-probability of each candidate given a prompt, which is evaluated once.
 
-    Of a list of prompts it is a list for each: with the same candidates, or with a list of them for each prompt.
+    A candidate is tokenized together with its prompt. Most begin with a space, or else the prompt ends with one. If
+    stderr is a terminal, it shows the number of scored texts.
 
-    A candidate is tokenized together with its prompt. Most begin with a space, or else the prompt ends with one.
-    model: see `generate`. If stderr is a terminal, it shows how many of the texts are scored.
+    Args:
+        prompt: a text, or a tuple of token ids; or a list of such prompts.
+        candidates: texts, or tuples of token ids. With several prompts: those that all have, or a list for each prompt.
+        model: see `generate`.
 
-    Raises `InvalidRequestError` for a wrong argument, `ModelLoadError`, and `SrbError` for a fault.
+    Returns:
+        A score for each candidate, in order; with several prompts, such a list for each.
+
+    Raises:
+        InvalidRequestError: An argument is wrong.
+        ModelLoadError: The model can't be loaded.
+        SrbError: A fault.
 
     >>> cities = [" Paris", " Rome", " a"]
     >>> scores = srb.score("The capital of France is", cities)
@@ -92,7 +106,7 @@ def score(prompt: Any, candidates: Any, *, model: Model = None) -> Any:
     """
     table = table_of(prompt, candidates)
     with (
-        _kept.engine(model) as engine,
+        loaded_model.engine(model) as engine,
         show_count("scoring", table.count) as count,
         closing(engine.score_table(table)) as rows,
     ):
@@ -113,23 +127,23 @@ def _params(sampling: dict[str, Any]) -> SamplingParams:
     return SamplingParams(**values)
 
 
-class _Kept:
-    """Keeps the engine of the last call for the next one. Calls of several threads use it one after the other."""
+class _LoadedModel:
+    """The engine of the last call, for the next one. Calls of several threads use it one after the other."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Forgets the engine, and frees nothing. A forked process calls this: the model belongs to its parent."""
+        """Forgets the engine without freeing it. A forked process calls this: the model belongs to its parent."""
         self._lock = threading.Lock()
         self._settings: Settings | None = None
         self._backend: LlamaBackend | None = None
         self._engine: Engine | None = None
-        self.sampling: dict[str, Any] = {}  # what the model's file names for requests that don't
+        self.sampling: dict[str, Any] = {}  # the values in the model's file
 
     @contextmanager
     def engine(self, model: Model) -> Iterator[Engine]:
-        """An engine with this model and no work."""
+        """Locks an engine with this model and no work, for the block."""
         settings = (
             model if isinstance(model, Settings) else Settings(model=Path(model) if isinstance(model, str) else model)
         )
@@ -156,6 +170,6 @@ class _Kept:
         self._engine = self._backend = self._settings = None
 
 
-_kept = _Kept()
-atexit.register(_kept.close)
-os.register_at_fork(after_in_child=_kept.forget)
+loaded_model = _LoadedModel()
+atexit.register(loaded_model.close)
+os.register_at_fork(after_in_child=loaded_model.forget)

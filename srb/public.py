@@ -1,4 +1,4 @@
-"""The names that programs have from `srb`. They are here because `srb/__init__.py` imports them late."""
+"""The names that `srb` exports. They are here because `srb/__init__.py` imports them late."""
 
 from srb.api import generate, score
 from srb.engine.engine import Engine

@@ -8,7 +8,7 @@ import pdoc
 import pytest
 
 import srb
-from srb import api as programs
+from srb import api
 
 pytestmark = pytest.mark.e2e  # the one takes some seconds, the other the default model
 
@@ -29,6 +29,6 @@ def test_its_examples_run() -> None:
     runner = doctest.DocTestRunner()
     for each in found:
         runner.run(each)
-    programs._kept.close()
+    api.loaded_model.close()
     assert runner.summarize().attempted >= 8
     assert runner.summarize().failed == 0

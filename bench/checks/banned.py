@@ -59,7 +59,9 @@ class Said:
     def with_one_of(self, phrases: tuple[str, ...], engine: Engine) -> list[int]:
         """How many alternatives have one of the phrases: a number for each of the four forms."""
         pieces = [
-            b"".join(engine.tokenizer.piece(token) for token in tokens if not engine.tokenizer.is_end(token))
+            b"".join(
+                engine.model.tokenizer.piece(token) for token in tokens if not engine.model.tokenizer.is_end(token)
+            )
             for tokens in self.tokens
         ]
         texts = [each.decode(errors="replace") for each in pieces]
@@ -88,8 +90,8 @@ def ask(engine: Engine, n: int, max_tokens: int, banned: tuple[str, ...], *, is_
             if isinstance(event, StreamEvent):
                 said.streamed[event.index] += event.text
                 said.tokens[event.index] += event.tokens
-                if event.token and not engine.tokenizer.is_end(event.token.id):
-                    said.scored[event.index] += engine.tokenizer.piece(event.token.id)
+                if event.token and not engine.model.tokenizer.is_end(event.token.id):
+                    said.scored[event.index] += engine.model.tokenizer.piece(event.token.id)
             elif isinstance(event, StopEvent):
                 said.rewinds += event.rewinds or 0
                 said.thrown_away += event.rewound_tokens or 0
@@ -104,7 +106,7 @@ def loved(said: Said, engine: Engine) -> list[tuple[str, int]]:
     counts = Counter(tuple(tokens[k : k + 3]) for tokens in said.tokens for k in range(len(tokens) - 2))
     found: dict[str, int] = {}
     for gram, n in counts.most_common():
-        text = b"".join(map(engine.tokenizer.piece, gram)).decode(errors="replace")
+        text = b"".join(map(engine.model.tokenizer.piece, gram)).decode(errors="replace")
         if text.strip() and "\ufffd" not in text:
             found.setdefault(text, n)
         if len(found) == N_PHRASES:

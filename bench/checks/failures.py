@@ -27,7 +27,7 @@ _SERVER = """
 import signal, sys
 from srb import cli
 from srb.engine.engine import Engine
-from srb.serving.request_registry import Roster
+from srb.serving.request_registry import RequestRegistry
 
 def break_once(owner, name, number):
     whole, due = getattr(owner, name), []
@@ -40,7 +40,7 @@ def break_once(owner, name, number):
     signal.signal(number, lambda *_: due.append(1))
 
 break_once(Engine, "step", signal.SIGUSR1)
-break_once(Roster, "put", signal.SIGUSR2)
+break_once(RequestRegistry, "put", signal.SIGUSR2)
 sys.exit(cli.main())
 """
 

@@ -116,7 +116,7 @@ def eight_more(engine: Engine, spec: Spec, observe: Callable[[str, int, int, int
                         elif isinstance(event, StopEvent):
                             thrown += event.rewound_tokens or 0
                 texts += said
-            different.append(len({opening_of(each, engine.tokenizer) for each in texts}))
+            different.append(len({opening_of(each, engine.model.tokenizer) for each in texts}))
         observe(name, different[0], different[1], thrown)
 
 

@@ -1,25 +1,25 @@
-"""Runs the engine on several machines: replicas of it behind Ray Serve, with the server in front of them.
+"""Runs the engine on several machines: replicas of it on Ray Serve, and servers in front of them.
 
     server/ ── ClusterEngine (front.py) ── Replicas (replicas.py) ── Ray ──┬── Replica (replica.py): an AsyncEngine
-               parts.py: one request,      ray_replicas.py: calls,         ├── Replica
-               sent as several             deploy.py: what is started,     └── Replica
-               placement.py: where to      router.py: a call goes to
-               run.py: a part, sent        the replica that it names
-               until it has ended
+               parts.py: splits a          ray_replicas.py: calls,         ├── Replica
+               request, and runs its       deploy.py: what Ray Serve       └── Replica
+               parts on replicas           runs, and its router
+               placement.py: chooses       peers.py: other servers
+               the replica
 
-The journals are in the front, so nothing is lost with a replica: the front has all events so far, and another replica
-goes on from there (`srb.engine.resume`).
+The event logs are in the front, so nothing is lost with a replica: the front has all events so far, and another replica
+resumes from there (`srb.engine.resume`).
 
-In place of an engine the front has only the vocabulary. A replica's steps come back as lists of the same events, one
-message per step. The id of a request doesn't name a place: a front that doesn't have it asks the others
-(`srb.server.http.proxy`), which it has met in a Ray actor (`meeting.py`). Ray Serve starts, watches and stops replicas,
-and carries messages; `placement.py` decides where a request goes.
+The front has only the vocabulary of the model. A replica sends the events of each step as one message. The id of a
+request doesn't name a place: a front that doesn't have it asks the others (`srb.server.http.proxy`), whose addresses
+are in a Ray actor (peers.py). Ray Serve starts, watches and stops replicas, and carries messages; placement.py chooses
+the replica of a request.
 """
 
 import os
 from pathlib import Path
 
-# Ray reads these variables when it is imported. A variable that is set already keeps its value.
+# Ray reads these variables when it is imported. Variables that are set already stay.
 _RAY = {
     "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",  # without it, Ray prints the stack when this process gets SIGTERM
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",  # cheaper: messages don't go through Ray's object store

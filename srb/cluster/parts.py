@@ -1,13 +1,21 @@
-"""Splits a request into parts that run on several replicas, and joins the events of the parts again.
+"""Splits a request into parts, runs each on a replica, and joins their events.
 
-An example: 64 alternatives of one prompt, on replicas with room for 32. Part 0 has the alternatives 0 to 31, and part 1
-has 32 to 63. Each part evaluates the prompt once. Readers see the seeds and indices of the whole request.
+An example: 64 alternatives of one prompt, on replicas that run 32 at a time. Part 0 has the alternatives 0 to 31, and
+part 1 has 32 to 63. Each part evaluates the prompt once. Readers see the seeds and indices of the whole request.
+
+A part is sent to a replica, and to another one if that is lost, until it has ended.
 """
 
+import asyncio
 import dataclasses
+import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from srb.cluster.placement import blocks_of
+from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, BusyError, ReplicaLostError
 from srb.engine.events import (
+    AbortReason,
     DoneEvent,
     ErrorEvent,
     Event,
@@ -22,30 +30,44 @@ from srb.engine.events import (
 )
 from srb.engine.request import CompletionRequest
 from srb.engine.resume import RequestProgress
-from srb.errors import SrbError
+from srb.errors import BackendError, EngineDeadError, SrbError, UnavailableError
+from srb.serving.prefetch import is_prefetch
+
+if TYPE_CHECKING:
+    from srb.cluster.front import ClusterEngine
+
+logger = logging.getLogger("srb")
+
+MOST_LOSSES = 3
+"""The number of replicas that a part may lose in a row, without a token from any. It may be the cause."""
 
 
 class Part:
-    """Some alternatives of a request, which run together on one replica.
+    """Some alternatives of a request, which run on one replica.
 
-    request: a request for these alternatives alone, with an id of its own. indices: their numbers in the whole request.
+    Args:
+        request: a request for these alternatives alone, with an id of its own.
+        indices: their indices in the whole request.
     """
 
     def __init__(self, request: CompletionRequest, indices: Sequence[int]) -> None:
         self.request = request
         self.indices = indices
-        self.said = RequestProgress(request)
+        self.progress = RequestProgress(request)
         self.done: DoneEvent | None = None
 
 
 def split(request: CompletionRequest, room: int, n_replicas: int) -> list[Part]:
-    """The parts of a request: one if a replica has room for all of it, and else at most as many as there are replicas.
+    """Splits a request: into one part if a replica can run all of it, and else into at most one for each replica.
 
     Several prompts are divided among the replicas, so that each prompt is still evaluated only once. The alternatives
     of one prompt are divided among the replicas, too, unless they depend on each other: each should differ from the
-    others, or one search finds them all.
+    others, or a search finds them all.
 
-    room: how many alternatives, or beams, one replica can run at the same time.
+    Args:
+        request: what to split.
+        room: the number of alternatives, or beams, that a replica can run at a time.
+        n_replicas: the number of replicas.
     """
     n_prompts, n_branches = len(request.prompts), len(request.branches)
     n_rows = n_prompts * (request.n_rows or n_branches)
@@ -78,8 +100,8 @@ def _share(count: int, k: int, n_parts: int) -> range:
     return range(count * k // n_parts, count * (k + 1) // n_parts)
 
 
-class Whole:
-    """A request and its parts. It turns the events of the parts into those of the request."""
+class SplitRequest:
+    """A request and its parts. Turns the events of the parts into those of the request."""
 
     def __init__(self, request: CompletionRequest, parts: list[Part]) -> None:
         self.request = request
@@ -88,32 +110,37 @@ class Whole:
 
     @property
     def done(self) -> bool:
-        """Whether all parts have their last events."""
+        """Whether all parts have ended."""
         return all(part.done for part in self.parts)
 
     def take(self, part: Part, events: list[Event]) -> list[Event]:
-        """Takes events of a part, and returns the events of the request that follow from them."""
-        living = part.said.living
-        part.said.add(events)
+        """Takes events of a part. Returns the events of the request that follow from them."""
+        unfinished = part.progress.living
+        part.progress.add(events)
         if part.request.id == self.request.id:
             self._has_started = True
             part.done = next((event for event in events if isinstance(event, DoneEvent)), part.done)
             return events
-        return [each for event in events for each in self._translated(part, event, living)]
+        return [each for event in events for each in self._translated(part, event, unfinished)]
 
-    def end(self, part: Part, reason: FinishReason, why: str | None, error: SrbError | None = None) -> list[Event]:
-        """Ends what is left of a part if no replica can end it. Returns a `StopEvent` for each of its alternatives.
+    def end(
+        self, part: Part, reason: FinishReason, stop_reason: str | None, error: SrbError | None = None
+    ) -> list[Event]:
+        """Ends the rest of a part that no replica can end.
 
-        why: the `stop_reason`. error: the error that ends it, if it is one.
+        Args:
+            part: the part.
+            reason: the `finish_reason` of its alternatives.
+            stop_reason: their `stop_reason`.
+            error: the error that ends it, if it is one.
+
+        Returns:
+            The events of the request that follow.
         """
-        request_id, lengths, living = part.request.id, part.said.lengths, part.said.living
-        events: list[Event] = [ErrorEvent(request_id, index, error) for index in living] if error else []
-        events += [StopEvent(request_id, index, lengths[index], reason, why) for index in living]
-        usage = Usage(part.request.prompt_tokens, sum(lengths), 0)
-        events.append(DoneEvent(request_id, len(lengths), usage, Timings(0.0, 0, 0.0, sum(lengths), 0.0)))
-        return self.take(part, events)
+        errors = [ErrorEvent(part.request.id, index, error) for index in part.progress.living] if error else []
+        return self.take(part, [*errors, *part.progress.end(reason, stop_reason)])
 
-    def _translated(self, part: Part, event: Event, living: list[int]) -> list[Event]:
+    def _translated(self, part: Part, event: Event, unfinished: list[int]) -> list[Event]:
         request = self.request
         match event:
             case NodeEvent():  # a request that explores has one part, which isn't translated
@@ -138,7 +165,7 @@ class Whole:
                     )
                 ]
             case ErrorEvent():
-                indices = living if event.index is None else [event.index]
+                indices = unfinished if event.index is None else [event.index]
                 return [ErrorEvent(request.id, part.indices[index], event.error) for index in indices]
             case DoneEvent():
                 part.done = event
@@ -172,3 +199,151 @@ class Whole:
                 sum(each.n_accepted for each in timings),
             ),
         )
+
+
+class PartRun:
+    """Sends a part of a request to a replica and takes its events, again whenever the replica is lost."""
+
+    def __init__(self, engine: "ClusterEngine", whole: SplitRequest, part: Part) -> None:
+        self.part = part
+        self.task: asyncio.Task[None] | None = None
+        self._engine = engine
+        self._whole = whole
+        self._replica: str | None = None
+        self._aborts: dict[int | None, AbortReason] = {}
+        self._losses = 0
+        self._tried: set[str] = set()  # replicas that it was sent to; others are preferred
+        self._without_model: set[str] = set()  # replicas that can't use their model now
+
+    def abort(self, index: int | None, reason: AbortReason) -> None:
+        """Ends the part, or its alternative `index`, counted in the part."""
+        self._aborts[index] = reason
+        if self._replica:
+            self._engine.spawn(self._pass_on(index, reason))
+        elif index is None and self.task:
+            self.task.cancel()
+
+    async def _pass_on(self, index: int | None, reason: AbortReason) -> None:
+        """Makes the replica end the part or an alternative. If it can't be reached, its stream is closed."""
+        assert self._replica
+        is_reached = await self._engine.replicas.abort(self._replica, self.part.request.id, index, reason)
+        if not is_reached and index is None and self.task:
+            self.task.cancel()
+
+    async def follow(self) -> None:
+        """Sends the part, and sends the rest again whenever its replica is lost."""
+        whole, part, put = self._whole, self.part, self._engine.put
+        try:
+            while not part.done:
+                if None in self._aborts:  # the part has no replica that could end it
+                    return put(whole.end(part, "abort", self._aborts[None]))
+                try:
+                    request = part.progress.remainder()
+                    if request is None:  # the part is complete, except for its last event
+                        return put(whole.end(part, "stop", None))
+                    await self._listen(request)
+                except BusyError:
+                    return put(whole.end(part, "abort", "ahead"))
+                except SrbError as error:
+                    return put(whole.end(part, "error", None, error))
+        except asyncio.CancelledError:
+            if not part.done and None in self._aborts:
+                return put(whole.end(part, "abort", self._aborts[None]))
+            raise
+
+    async def _listen(self, request: CompletionRequest) -> None:
+        """Takes the events of a replica, until the part has ended or the replica is lost.
+
+        Raises the error of a replica that refuses the request, and `BackendError` if too many were lost.
+        """
+        self._replica = None
+        try:
+            await self._read(request)
+        except ReplicaLostError as error:
+            if self._replica:
+                self._count(error)
+            else:  # there is no replica now
+                await asyncio.sleep(BEAT_SECONDS)
+
+    async def _read(self, request: CompletionRequest) -> None:
+        """Takes the events of a replica. Raises `ReplicaLostError`, and the error if the request is refused."""
+        stream = self._engine.replicas.run(request, self._place(request))
+        try:
+            while not self.part.done:
+                try:
+                    async with asyncio.timeout(SILENCE_SECONDS):
+                        message = await anext(stream)
+                except TimeoutError:
+                    raise ReplicaLostError(f"it has sent nothing for {SILENCE_SECONDS:g} s") from None
+                except StopAsyncIteration:
+                    raise ReplicaLostError("it has stopped in the middle") from None
+                if isinstance(message, str):
+                    self._replica = message
+                    for index, reason in self._aborts.items():
+                        self._engine.spawn(self._pass_on(index, reason))
+                elif isinstance(message, SrbError):
+                    raise ReplicaLostError(message.message) if isinstance(message, UnavailableError) else message
+                elif message:
+                    self._raise_if_ending(message)
+                    if self._goes_elsewhere(message):
+                        return
+                    if any(map(_is_progress, message)):
+                        self._losses = 0
+                    self._engine.put(self._whole.take(self.part, message))
+        finally:
+            self._engine.placement.end(request.id)
+            await stream.aclose()
+
+    def _place(self, request: CompletionRequest) -> str:
+        """Chooses a replica, where the request counts as in flight until `Placement.end`. Raises `ReplicaLostError`."""
+        placement = self._engine.placement
+        prompts = [blocks_of(prompt, within=request.shared_within) for prompt in request.token_ids]
+        # A prefetch ends when a request comes, so it has no weight.
+        weight = 0 if is_prefetch(request.id) else len(request.prompts) * (request.n_rows or len(request.branches))
+        name = placement.choose(prompts, self._engine.lost | self._without_model | self._tried)
+        if name is None:
+            raise ReplicaLostError("there is none")
+        placement.begin(request.id, name, weight, prompts)
+        if name in self._tried:  # all were
+            self._tried.clear()
+        self._tried.add(name)
+        return name
+
+    def _goes_elsewhere(self, events: list[Event]) -> bool:
+        """Tells whether the replica can't use its model now, and another one should be asked. Each is asked once."""
+        is_refused = any(
+            isinstance(event, ErrorEvent) and isinstance(event.error, UnavailableError) for event in events
+        )
+        if not is_refused or self._replica is None or self._replica in self._without_model:
+            return False
+        self._without_model.add(self._replica)
+        return True
+
+    def _raise_if_ending(self, events: list[Event]) -> None:
+        """Raises `ReplicaLostError` if these events end the replica, and not the part."""
+        for event in events:
+            if isinstance(event, ErrorEvent) and isinstance(event.error, EngineDeadError):
+                raise ReplicaLostError(event.error.message)
+            if not isinstance(event, StopEvent) or event.finish_reason != "abort":  # "shutdown" may be a stop string
+                continue
+            if event.stop_reason == "shutdown" and not self._is_asked(event.index):
+                raise ReplicaLostError("it is shutting down")
+
+    def _is_asked(self, index: int) -> bool:
+        """Tells whether this alternative, or the part, was aborted here."""
+        return not self._aborts.keys().isdisjoint((index, None))
+
+    def _count(self, error: ReplicaLostError) -> None:
+        """Counts and logs the loss of a replica. Raises `BackendError` if there were too many."""
+        self._losses += 1
+        logger.warning("request %s has lost replica %s: %s", self.part.request.id, self._replica, error.message)
+        if self._losses >= MOST_LOSSES:
+            raise BackendError(
+                f"{self._losses} replicas were lost, one after the other, without a further token; the last one: "
+                f"{error.message}"
+            ) from None
+
+
+def _is_progress(event: Event) -> bool:
+    """Tells whether an event has tokens, which needn't be computed again if the replica is lost."""
+    return isinstance(event, NodeEvent) or (isinstance(event, StreamEvent) and bool(event.drawn))

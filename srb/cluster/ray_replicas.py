@@ -1,4 +1,4 @@
-"""`RayReplicas` starts or finds replicas on Ray Serve, and calls them for the front."""
+"""`RayReplicas`: starts or joins replicas on Ray Serve, and calls them for the front."""
 
 import asyncio
 import atexit
@@ -19,8 +19,8 @@ from ray.serve.handle import DeploymentHandle
 
 from srb.cluster.deploy import APPLICATION, DEPLOYMENT, application, replica_cpus
 from srb.cluster.front import ClusterEngine
-from srb.cluster.meeting import Meeting, Place, place_of, who_can_be_asked
-from srb.cluster.replicas import SILENCE_SECONDS, ReplicaLostError, Report, Said
+from srb.cluster.peers import Peers, Place, place_of, reachable
+from srb.cluster.replicas import SILENCE_SECONDS, Message, ReplicaLostError, Report
 from srb.engine.events import AbortReason
 from srb.engine.request import CompletionRequest
 from srb.errors import ModelLoadError, SettingsError, UnavailableError
@@ -32,12 +32,12 @@ from srb.serving.engine_client import Record, client_options
 logger = logging.getLogger("srb")
 
 REPORT_SECONDS = 1.5
-"""How long a replica may take to answer with a report."""
+"""The time limit for a replica's report, in seconds."""
 
 EMBED_SECONDS = 120.0
-"""How long a replica may take for the vectors of a text."""
+"""The time limit for the vectors of a text, in seconds."""
 
-_FAULTS = (RayError, RayServeException, grpc.RpcError)  # what a call to a replica may raise
+_FAULTS = (RayError, RayServeException, grpc.RpcError)  # of calls to replicas
 
 _MOST_KNOWN = 1000  # names of replicas, those of dead ones included
 
@@ -51,13 +51,12 @@ class RayReplicas:
         self._handle: DeploymentHandle[Any] | None = None
         self._known: list[str] = []
         self._one_hangs = False
-        self._meeting: Any = None
-        self._others: list[Place] = []
+        self._peers: Any = None
+        self._places: list[Place] = []
         self._has_warned = False
         self._asked: asyncio.Future[Any] | None = None
 
     async def start(self) -> None:
-        """See `Replicas.start`."""
         await asyncio.to_thread(self._join)
         self._handle = serve.get_deployment_handle(DEPLOYMENT, APPLICATION)
 
@@ -88,38 +87,35 @@ class RayReplicas:
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
         there = serve.status().applications.get(APPLICATION)
         if there and there.status != "DEPLOY_FAILED":
-            logger.info("joined the replicas that run already; --replicas and the engine's options are theirs")
+            logger.info("joined running replicas; they keep their own --replicas and engine options")
             return
         app = application(settings)
         serve.run_many([serve.RunTarget(app, name=APPLICATION, route_prefix=None)], wait_for_applications_running=False)
 
-    async def run(self, request: CompletionRequest, name: str) -> AsyncGenerator[Said]:
-        """See `Replicas.run`."""
+    async def run(self, request: CompletionRequest, name: str) -> AsyncGenerator[Message]:
         assert self._handle
         stream: Any = self._handle.options(stream=True).run.remote(request, front=self._front, to=name)
         try:
-            async for said in stream:
-                yield said
+            async for message in stream:
+                yield message
         except _FAULTS as error:
             raise ReplicaLostError(_first_line(error)) from None
         finally:
             stream.cancel()
 
     async def abort(self, name: str, request_id: str, index: int | None, reason: AbortReason) -> bool:
-        """See `Replicas.abort`."""
         assert self._handle
         try:
             async with asyncio.timeout(SILENCE_SECONDS):
                 await self._handle.abort.remote(request_id, index, reason, to=name)
         except (*_FAULTS, TimeoutError) as error:
-            logger.info("replica %s can't be told to end %s: %s", name, request_id, _first_line(error))
+            logger.info("replica %s can't be asked to end %s: %s", name, request_id, _first_line(error))
             return False
         return True
 
     async def reports(self) -> list[Report]:
-        """See `Replicas.reports`. One call asks all replicas. If one didn't answer it, the next time each is also asked
-        alone, so that the others' reports come in time.
-        """
+        # One call asks all replicas. If one didn't answer, each is also asked alone the next time, so that the others'
+        # reports come in time.
         assert self._handle
         asked = [self._broadcast()]
         if self._one_hangs:
@@ -152,29 +148,27 @@ class RayReplicas:
             return []
 
     async def fronts(self, urls: Sequence[str]) -> list[str]:
-        """See `Replicas.fronts`. While nobody can say who is there, those that were there last count."""
         own = place_of(urls, ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        if self._meeting is None:
-            actor: Any = ray.remote(Meeting)
-            self._meeting = actor.options(name="meeting", get_if_exists=True, lifetime="detached", num_cpus=0).remote()
+        if self._peers is None:
+            actor: Any = ray.remote(Peers)
+            self._peers = actor.options(name="peers", get_if_exists=True, lifetime="detached", num_cpus=0).remote()
         try:
             async with asyncio.timeout(REPORT_SECONDS):
-                self._others = await self._meeting.meet.remote(self._front, own)
-        except (RayError, TimeoutError):
-            self._meeting = None
-        if own.is_local and {each.node for each in self._others} - {own.node} and not self._has_warned:
+                self._places = await self._peers.announce.remote(self._front, own)
+        except (RayError, TimeoutError):  # the places of the last answer count
+            self._peers = None
+        if own.is_local and {each.node for each in self._places} - {own.node} and not self._has_warned:
             self._has_warned = True
             logger.warning(
                 "servers on other machines can't ask this one for its requests, because it listens only to its own "
-                "machine; give --host an address that they reach"
+                "machine; give --host an address that they can reach"
             )
-        return who_can_be_asked(own, self._others)
+        return reachable(own, self._places)
 
     async def trouble(self) -> str | None:
-        """See `Replicas.trouble`."""
         if self._asked is None or self._asked.done():
             self._asked = asyncio.ensure_future(asyncio.to_thread(serve.status))
-        # Ray's controller may hang. The replicas are asked meanwhile, or they would take this server for gone.
+        # Ray's controller may hang. Go on meanwhile, or the replicas would take this server for gone.
         if not (await asyncio.wait({self._asked}, timeout=REPORT_SECONDS))[0]:
             return None
         status = self._asked.result()
@@ -187,7 +181,6 @@ class RayReplicas:
         return _problem(deployment.message) if deployment.message else None
 
     def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
-        """See `Replicas.embed`."""
         assert self._handle
         try:
             vectors: list[list[float]] = self._handle.embed.remote(tokens).result(timeout_s=EMBED_SECONDS)
@@ -196,10 +189,9 @@ class RayReplicas:
         return vectors
 
     async def close(self) -> None:
-        """See `Replicas.close`."""
         if not ray.is_initialized():
             return
-        if self._asked:  # if Ray ended before the thread's question, the thread would wait for a minute
+        if self._asked:  # if Ray ended before the answer, the thread would wait for a minute
             await asyncio.wait({self._asked})
         if self._settings.ray_address is None and not await asyncio.to_thread(_delete):
             atexit.unregister(ray.shutdown)  # it would wait a minute for a Ray that is gone
@@ -226,7 +218,7 @@ def _delete() -> bool:
 
 
 def make_engine(settings: Settings, record: Record | None) -> ClusterEngine:
-    """An engine on replicas. If it can't start, its `ready` raises `SettingsError` or `ModelLoadError`."""
+    """Makes an engine on replicas. If it can't start, its `ready` raises `SettingsError` or `ModelLoadError`."""
     return ClusterEngine(
         RayReplicas(settings),
         lambda: Vocabulary(fetch_model(settings)),
@@ -236,7 +228,7 @@ def make_engine(settings: Settings, record: Record | None) -> ClusterEngine:
 
 
 def _check_address(address: str) -> None:
-    """Raises `SettingsError` if nobody listens at this address. Without this check, Ray would try for minutes."""
+    """Raises `SettingsError` if no program listens at this address. Without this check, Ray would try for minutes."""
     if error := _connection_error(address):
         raise SettingsError(
             f"there is no Ray cluster at --ray-address {address} ({error}); it takes HOST:PORT of the head node, as "
@@ -245,7 +237,7 @@ def _check_address(address: str) -> None:
 
 
 def _connection_error(address: str) -> Exception | None:
-    """The error of a connection to HOST:PORT, or None if somebody listens there."""
+    """Connects to HOST:PORT. Returns the error, or None if a program listens there."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
@@ -259,7 +251,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _problem(message: str) -> str:
-    """The error that a replica has raised, taken out of Ray's message."""
+    """Extracts the error of a replica from Ray's message."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     named = [line for line in lines if "ModelLoadError" in line]
     return f"a replica can't start: {named[-1].split('ModelLoadError')[-1].lstrip(': ')}" if named else lines[0]

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 
 from srb.cluster.placement import BLOCK, blocks_of, pack_blocks
-from srb.cluster.replicas import BEAT_SECONDS, BusyError, Report, Said
+from srb.cluster.replicas import BEAT_SECONDS, BusyError, Message, Report
 from srb.engine.events import AbortReason, DoneEvent, Event, by_request
 from srb.engine.kv_cache.radix import Tokens, pack
 from srb.engine.kv_cache.slots import Slots
@@ -14,17 +14,20 @@ from srb.errors import EngineDeadError, NotSupportedError, SrbError, Unavailable
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.engine_client import Record
 from srb.serving.event_log import EventLog, RequestStream
-from srb.serving.prefetch import draws_ahead
+from srb.serving.prefetch import is_prefetch
 
 FRONT_SECONDS = 15.0
-"""A front that hasn't asked for a report for so long counts as gone, and the requests that it has sent are ended."""
+"""A front without a call for this long counts as gone, in seconds. Its requests are ended."""
 
 
 class Replica:
     """An engine with a name. Its methods belong to the event loop. `close` ends the engine.
 
-    make: makes the engine; it gets the function that the engine must record its events with.
-    node: the address of its machine. model: the hash of its model file.
+    Args:
+        make: makes the engine. It gets the function that the engine must record its events with.
+        name: of the replica.
+        node: the address of its machine.
+        model: the hash of its model file.
     """
 
     def __init__(self, make: Callable[[Record], AsyncEngine], name: str, node: str, model: str) -> None:
@@ -32,67 +35,75 @@ class Replica:
         self._name = name
         self._node = node
         self._model = model
-        self._fronts: dict[str, float] = {}  # when each was last heard of, in seconds of the event loop's clock
-        self._said: dict[str, asyncio.Queue[list[Event] | SrbError]] = {}
+        self._fronts: dict[str, float] = {}  # the time of its last call, in seconds of the event loop's clock
+        self._queues: dict[str, asyncio.Queue[list[Event] | SrbError]] = {}
         self._blocks = b""
         self._n_embedding = 0
 
     async def start(self) -> None:
-        """Returns when the engine takes requests. Raises `ModelLoadError`."""
+        """Starts the engine, and waits until it takes requests. Raises `ModelLoadError`."""
         self._loop = asyncio.get_running_loop()
         self._engine.start()
         await self._engine.ready()
-        self._watching = [self._loop.create_task(each) for each in (self._watch(), self._look())]
+        self._watching = [self._loop.create_task(each) for each in (self._end_silent_fronts(), self._list_blocks())]
 
-    def _record(self, events: list[Event], told: Callable[[], object]) -> None:
-        self._loop.call_soon_threadsafe(self._hand_over, events)
-        told()
+    def _record(self, events: list[Event], done: Callable[[], object]) -> None:
+        self._loop.call_soon_threadsafe(self._pass_on, events)
+        done()
 
-    def _hand_over(self, events: list[Event]) -> None:
+    def _pass_on(self, events: list[Event]) -> None:
         for request_id, batch in by_request(events).items():
-            if said := self._said.get(request_id):
-                said.put_nowait(batch)
+            if queue := self._queues.get(request_id):
+                queue.put_nowait(batch)
 
-    async def run(self, request: CompletionRequest, *, front: str = "", to: str | None = None) -> AsyncGenerator[Said]:
-        """Runs a request, and yields what `Said` describes. to: the replica that it was sent to; it may be gone.
+    async def run(
+        self, request: CompletionRequest, *, front: str = "", to: str | None = None
+    ) -> AsyncGenerator[Message]:
+        """Runs a request.
 
         If the front is silent for FRONT_SECONDS, the request ends here with an error, as if this replica were lost: a
-        front that comes back goes on elsewhere.
+        front that comes back resumes it elsewhere.
 
-        Events are passed on as the engine has made them, and not from the journal: a journal doesn't keep everything
-        that another replica needs to go on with them.
+        Args:
+            request: a request, or a part of one.
+            front: the server that sends it.
+            to: the replica that it was sent to, which may be gone.
+
+        Yields:
+            The messages that `Message` describes. The events are those of the engine, and not of the event log, which
+            doesn't have everything that another replica needs to resume the request.
         """
         if to not in (None, self._name):
             yield UnavailableError(f"the replica {to} isn't there")
             return
-        # The front may have taken this replica for lost, and come back. What is kept of the request is of no use then.
+        # If the front took this replica for lost and came back, the events of the request are of no use.
         self._engine.forget(request.id)
-        if request.id in self._said or self._has(request.id, front):
+        if request.id in self._queues or self._has(request.id, front):
             yield UnavailableError(f"request {request.id} is still being ended here; try again soon")
             return
-        if not draws_ahead(request.id):
-            self._make_way()
+        if not is_prefetch(request.id):
+            self._end_prefetches()
         elif self._load or self._n_embedding:
-            yield BusyError("somebody waits here; try again when nobody does")
+            yield BusyError("requests wait here; try again when none does")
             return
-        self._said[request.id] = said = asyncio.Queue[list[Event] | SrbError]()
+        self._queues[request.id] = queue = asyncio.Queue[list[Event] | SrbError]()
         self._fronts[front] = self._loop.time()
-        submitting = asyncio.ensure_future(self._engine.submit(request, journal=EventLog(request, owner=front)))
+        submitting = asyncio.ensure_future(self._engine.submit(request, event_log=EventLog(request, owner=front)))
         try:
             await asyncio.sleep(0)
             if not submitting.done():  # else it was refused at once
-                yield self._name  # from now on `abort` can end it here, and the front knows which replica it may kill
+                yield self._name  # from now on `abort` can end it here, and the front knows which replica has it
             while not (await asyncio.wait({submitting}, timeout=BEAT_SECONDS))[0]:
-                yield []  # to compile a grammar, or to check files of `--cache-disk`, may take longer than a beat
+                yield []  # compiling a grammar, or checking files of `--cache-disk`, may take longer than a beat
             async with submitting.result():
                 is_done = False
                 while not is_done:
                     events: list[Event] = []
                     with suppress(TimeoutError):
                         async with asyncio.timeout(BEAT_SECONDS):
-                            events += _events(await said.get())
-                    while not said.empty():
-                        events += _events(said.get_nowait())
+                            events += _events(await queue.get())
+                    while not queue.empty():
+                        events += _events(queue.get_nowait())
                     is_done = bool(events) and isinstance(events[-1], DoneEvent)
                     yield events
         except SrbError as error:
@@ -100,10 +111,10 @@ class Replica:
         finally:
             submitting.cancel()
             submitting.add_done_callback(_leave)
-            del self._said[request.id]
+            del self._queues[request.id]
 
     def _has(self, request_id: str, front: str) -> bool:
-        """Whether a request of this front waits or runs here."""
+        """Tells whether a request of this front waits or runs here."""
         try:
             self._engine.find(request_id, front)
         except SrbError:
@@ -111,29 +122,26 @@ class Replica:
         return True
 
     async def abort(self, request_id: str, index: int | None, reason: AbortReason, *, to: str) -> None:
-        """Ends a request, or an alternative of it, if it is here. to: the replica that was meant.
-
-        Raises `UnavailableError` if that is another one.
-        """
+        """Ends a request, or an alternative of it. Raises `UnavailableError` if `to` is another replica."""
         if to != self._name:
             raise UnavailableError(f"the replica {to} isn't there")
         self._engine.abort(request_id, index, reason)
 
     async def report(self, front: str, *, to: str = "") -> Report:
-        """The state of this replica. front: who asks. to: only for the router."""
+        """Reports the state of this replica to a front. `to` is only for the router."""
         self._fronts[front] = self._loop.time()
         engine, health = self._engine, self._engine.health
         assert health.stats is not None
-        embedder = engine.embedder
+        embedder = engine.model.embedder
         return Report(
             self._name,
             self._node,
             self._model,
-            engine.identity,
-            engine.n_cells,
+            engine.model.identity,
+            engine.model.n_cells,
             health.stats.max_sequences,
-            sum(journal.started for journal in self._asked),
-            sum(not journal.started for journal in self._asked),
+            sum(event_log.started for event_log in self._asked),
+            sum(not event_log.started for event_log in self._asked),
             self._load,
             self._blocks,
             health.stats,
@@ -141,65 +149,66 @@ class Replica:
         )
 
     async def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
-        """The vectors of a text; see `Embedder.embed`."""
-        if self._engine.embedder is None:
+        """Embeds a text; see `Embedder.embed`."""
+        embedder = self._engine.model.embedder
+        if embedder is None:
             raise NotSupportedError("this replica makes no embeddings")
-        self._make_way()
+        self._end_prefetches()
         self._n_embedding += 1
         try:
-            return await asyncio.to_thread(self._engine.embedder.embed, tokens)
+            return await asyncio.to_thread(embedder.embed, tokens)
         finally:
             self._n_embedding -= 1
 
     @property
     def _asked(self) -> list[EventLog]:
-        """The requests here that somebody waits for: all but those that draw ahead."""
-        return [journal for journal in self._engine.requests if not draws_ahead(journal.request.id)]
+        """The requests here, without prefetches."""
+        return [event_log for event_log in self._engine.requests if not is_prefetch(event_log.request.id)]
 
     @property
     def _load(self) -> int:
-        """How many alternatives wait or run here."""
-        return sum(len(journal.living) for journal in self._asked)
+        """The number of alternatives that wait or run here."""
+        return sum(len(event_log.unfinished) for event_log in self._asked)
 
-    def _make_way(self) -> None:
-        """Ends what is drawn ahead here, for any server, because somebody waits now."""
-        for journal in self._engine.requests:
-            if draws_ahead(journal.request.id):
-                self._engine.abort(journal.request.id, reason="ahead")
+    def _end_prefetches(self) -> None:
+        """Ends the prefetches of all servers, because a request waits."""
+        for event_log in self._engine.requests:
+            if is_prefetch(event_log.request.id):
+                self._engine.abort(event_log.request.id, reason="ahead")
 
-    async def _watch(self) -> None:
-        """Ends the requests of fronts that are silent, again and again until this replica ends."""
+    async def _end_silent_fronts(self) -> None:
+        """Ends the requests of silent fronts, until this replica ends."""
         while True:
             await asyncio.sleep(FRONT_SECONDS / 3)
             gone = {name for name, at in self._fronts.items() if self._loop.time() - at > FRONT_SECONDS}
-            silent = UnavailableError("it has heard nothing of the server that has sent the request")
-            for journal in self._engine.requests:
-                request_id = journal.request.id
-                if journal.owner in gone:
-                    if request_id in self._said:  # before the events of the abort: nobody has cancelled the request
-                        self._said[request_id].put_nowait(silent)
+            silent = UnavailableError("the server that sent the request has been silent for too long")
+            for event_log in self._engine.requests:
+                request_id = event_log.request.id
+                if event_log.owner in gone:
+                    if request_id in self._queues:  # before the events of the abort, which isn't its client's
+                        self._queues[request_id].put_nowait(silent)
                     self._engine.abort(request_id)
             for name in gone:
                 del self._fronts[name]
 
-    async def _look(self) -> None:
-        """Looks which blocks are known, so that a report needn't wait for the engine, until this replica ends."""
+    async def _list_blocks(self) -> None:
+        """Lists the cached blocks until this replica ends, so that a report needn't wait for the engine."""
         while True:
             with suppress(SrbError):  # the engine has failed, or ends
-                self._blocks = pack_blocks(await self._known())
+                self._blocks = pack_blocks(await self._cached_blocks())
             await asyncio.sleep(BEAT_SECONDS)
 
-    async def _known(self) -> set[int]:
-        """The blocks of prompts that are known here."""
-        known = {
+    async def _cached_blocks(self) -> set[int]:
+        """Returns the blocks of the prompts that are cached or running here."""
+        blocks = {
             block
-            for each in (journal.request for journal in self._engine.requests)
+            for each in (event_log.request for event_log in self._engine.requests)
             for prompt in each.token_ids
             for block in blocks_of(prompt, within=each.shared_within)
         }
         for within, runs in (await self._engine.ask(-1, Slots.known)).items():
-            known |= await asyncio.to_thread(_blocks_of_runs, runs, within)
-        return known
+            blocks |= await asyncio.to_thread(_blocks_of_runs, runs, within)
+        return blocks
 
     # Ray Serve calls the next methods by these names
 
@@ -209,41 +218,43 @@ class Replica:
             raise EngineDeadError("the engine has failed")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """The numbers that decide how many replicas there should be; see `srb.cluster.placement`."""
+        """Returns the metrics for `replicas_wanted`: the load, and the largest load that runs at a time."""
         stats = self._engine.health.stats
         assert stats is not None
-        return {"there": self._load, "room": stats.max_sequences}
+        return {"load": self._load, "room": stats.max_sequences}
 
     async def close(self) -> None:
-        """Ends the engine, and everything that runs there."""
+        """Ends the engine and its requests."""
         for each in self._watching:
             each.cancel()
         await self._engine.stop()
 
 
 def _leave(submitting: asyncio.Future[RequestStream]) -> None:
-    """Leaves a request that was submitted, if the engine has taken it."""
+    """Closes the stream of a request, if the engine has taken it."""
     if not submitting.cancelled() and not submitting.exception():
         submitting.result().close()
 
 
-def _events(said: list[Event] | SrbError) -> list[Event]:
-    """The events that were said. Raises the error that was said in their place."""
-    if isinstance(said, SrbError):
-        raise said
-    return said
+def _events(message: list[Event] | SrbError) -> list[Event]:
+    """Returns the events of a message. Raises the error that is in their place."""
+    if isinstance(message, SrbError):
+        raise message
+    return message
 
 
 def _blocks_of_runs(runs: list[tuple[int, Tokens]], within: str) -> set[int]:
-    """The blocks of the texts in a `PrefixTree`. Blocks that several texts begin with are hashed only once.
+    """Hashes the blocks of the texts in a prefix tree. Blocks that several texts begin with are hashed only once.
 
-    runs: the tokens of each edge of the tree, and the place where they begin; see `Slots.known`.
+    Args:
+        runs: the tokens of each edge of the tree, and the place where they begin; see `Slots.known`.
+        within: see `blocks_of`.
     """
-    known: set[int] = set()
+    found: set[int] = set()
     blocks: list[int] = []
     tokens = pack(())
     for start, run in runs:
         tokens = tokens[:start] + run
         blocks = blocks_of(tokens, blocks[: start // BLOCK], within=within)
-        known.update(blocks)
-    return known
+        found.update(blocks)
+    return found

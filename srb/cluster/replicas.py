@@ -1,4 +1,4 @@
-"""`Replicas`: what the front needs of the engines behind it, however it is connected with them."""
+"""`Replicas`: the engines as the front sees them, however it is connected with them."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from srb.engine.stats import EngineStats
 from srb.errors import SrbError
 
 BEAT_SECONDS = 1.0
-"""A replica that runs a request sends something at least once in so many seconds."""
+"""The longest time between two messages of a replica that runs a request, in seconds."""
 
 SILENCE_SECONDS = 5.0
-"""A replica that has sent nothing for so long counts as lost."""
+"""A replica that has sent nothing for this long counts as lost, in seconds."""
 
 
 class ReplicaLostError(SrbError):
@@ -24,7 +24,7 @@ class ReplicaLostError(SrbError):
 
 
 class BusyError(SrbError):
-    """A replica draws nothing ahead now, because somebody waits there."""
+    """A replica refuses a prefetch, because requests wait there."""
 
     status = 503
     code = "replica_busy"
@@ -34,11 +34,17 @@ class BusyError(SrbError):
 class Report:
     """The state of a replica, as it reports it.
 
-    node: the address of its machine. model: the hash of its model file; identity: see `Backend.identity`.
-    n_cells, n_parallel: of its context. running, waiting: requests, or parts of such.
-    load: how many alternatives wait or run. blocks: of the prompts that it knows, packed; see `Placement.report`.
-    embeds: the most tokens of a text to embed, whether the embedder pools, and its template for ranking (`Embedder`);
-        None if embeddings aren't wanted.
+    Attributes:
+        node: the address of its machine.
+        model: the hash of its model file.
+        identity: see `ModelFacts.identity`.
+        n_cells: the longest context of a request.
+        n_parallel: the number of sequences that run at a time.
+        running: the number of running requests, or parts of such.
+        waiting: the number of waiting requests, or parts of such.
+        load: the number of alternatives that wait or run.
+        blocks: of the prompts that it has cached, packed; see `Placement.report`.
+        embeds: of its `Embedder`: `max_tokens`, `pools` and `rank_template`. None if it has none.
     """
 
     name: str
@@ -55,10 +61,10 @@ class Report:
     embeds: tuple[int, bool, str | None] | None = None
 
 
-Said = str | SrbError | list[Event]
-"""What a replica sends for a request: first its name, then lists of events. If it refuses the request, an error.
+Message = str | SrbError | list[Event]
+"""A replica's messages for a request: first its name, then lists of events; an error if it refuses the request.
 
-An empty list only says that the replica still lives.
+An empty list only shows that the replica is alive.
 """
 
 
@@ -66,34 +72,38 @@ class Replicas(Protocol):
     """The engines, wherever they are. All methods but `embed` belong to the event loop."""
 
     async def start(self) -> None:
-        """Starts replicas, or finds those that run already. Raises `SettingsError` and `UnavailableError`."""
+        """Starts replicas, or joins those that run. Raises `SettingsError` and `UnavailableError`."""
 
-    def run(self, request: CompletionRequest, name: str) -> AsyncGenerator[Said]:
-        """Sends a request to a replica, and yields what the replica sends. Closing the generator aborts the request.
+    def run(self, request: CompletionRequest, name: str) -> AsyncGenerator[Message]:
+        """Sends a request to a replica, and yields its messages. Closing the generator aborts the request.
 
         Raises `ReplicaLostError`.
         """
 
     async def abort(self, name: str, request_id: str, index: int | None, reason: AbortReason) -> bool:
-        """Tells a replica to end a request, or an alternative of it. Returns False if the replica can't be reached."""
+        """Makes a replica end a request, or an alternative of it. Returns False if it can't be reached."""
 
     async def reports(self) -> list[Report]:
-        """The reports of the replicas that answer in time."""
+        """Returns the reports of the replicas that answer in time."""
 
     async def fronts(self, urls: Sequence[str]) -> list[str]:
-        """The addresses of the other servers in front of the replicas, if this one can reach them there.
+        """Finds the other servers in front of the replicas.
 
-        urls: where this server listens.
+        Args:
+            urls: where this server listens.
+
+        Returns:
+            The addresses of those that this server can reach.
         """
 
     async def trouble(self) -> str | None:
-        """The reason why there are fewer replicas than there should be; None if it isn't known or there are enough.
+        """Returns the reason why replicas are missing; None if it isn't known or none is missing.
 
         Raises `ModelLoadError` if there will be none.
         """
 
     def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
-        """The vectors of a text; see `Embedder.embed`. May be called from any thread but the event loop's."""
+        """Embeds a text; see `Embedder.embed`. May be called from any thread except for the event loop's."""
 
     async def close(self) -> None:
         """Leaves the replicas, and ends those that were started for this process alone."""

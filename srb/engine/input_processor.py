@@ -1,6 +1,4 @@
-"""Input processor: makes the prompts and sequences of a request, and answers what other threads ask an engine."""
-
-from collections.abc import Sequence
+"""Input processor: makes the prompts and sequences of a request, and refuses requests that can never run."""
 
 from srb.engine.backend import Backend
 from srb.engine.constraints.base import ConstraintSetup
@@ -11,8 +9,7 @@ from srb.engine.decoding.strategies import strategy_of
 from srb.engine.infill import resolve
 from srb.engine.limits import RequestLimits, check_supported
 from srb.engine.lora import Adapters
-from srb.engine.media import Media, MediaReader, PromptPart
-from srb.engine.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
+from srb.engine.model import Tokenizer
 from srb.engine.output.detokenizer import StopStrings
 from srb.engine.output.logprobs import Replay, report_of
 from srb.engine.prompt_logprobs import Scores
@@ -79,70 +76,16 @@ def _healed(tokens: tuple[int, ...], tokenizer: Tokenizer) -> tuple[tuple[int, .
     return tokens, b""
 
 
-class Facade:
-    """What other threads may ask an engine: about its model, tokens of texts, and whether a request can ever run."""
+def check_request(
+    request: CompletionRequest, limits: RequestLimits, backend: Backend, adapters: Adapters, default_max_tokens: int
+) -> None:
+    """Refuses a request that can never run. May be called from any thread.
 
-    def __init__(self, backend: Backend, default_max_tokens: int) -> None:
-        self.adapters = Adapters(backend.adapters)
-        """The adapters that were loaded with the model. May be read, and given other scales, from any thread."""
-        self._backend = backend
-        self._intake = RequestLimits(
-            backend.tokenizer, backend.n_cells, backend.n_parallel if backend.block_size else 1
-        )
-        self._default_max_tokens = default_max_tokens
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The model's vocabulary."""
-        return self._backend.tokenizer
-
-    @property
-    def n_cells(self) -> int:
-        """The longest context of one request, in KV positions."""
-        return self._backend.n_cells
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of all that an answer depends on but its request; see `Backend.fingerprint`."""
-        return self._backend.fingerprint
-
-    @property
-    def identity(self) -> str:
-        """Names the model, how its cache is laid out, and its build; see `Backend.identity`."""
-        return self._backend.identity
-
-    @property
-    def model_info(self) -> ModelInfo:
-        """What the model's file says about the model."""
-        return self._backend.model_info
-
-    @property
-    def embedder(self) -> Embedder | None:
-        """Makes embeddings; None: they aren't wanted."""
-        return self._backend.embedder
-
-    @property
-    def media(self) -> MediaReader | None:
-        """Turns images and sounds into parts of prompts; None: the model takes neither."""
-        return self._backend.media
-
-    @property
-    def chat_template(self) -> ChatTemplate | None:
-        """The model's chat template, if it has one."""
-        return self._backend.chat_template
-
-    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
-        """The tokens of a text; see `RequestLimits.tokenize`."""
-        return self._intake.tokenize(text, is_prompt=is_prompt, any_length=any_length)
-
-    def tokenize_parts(self, parts: Sequence[PromptPart]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
-        """The prompt and the `media` of a request, from texts and files; see `RequestLimits.tokenize_parts`."""
-        return self._intake.tokenize_parts(parts, self.media)
-
-    def check(self, request: CompletionRequest) -> None:
-        """Raises `InvalidRequestError` if a request can never run; see `RequestLimits.check` and `check_supported`."""
-        request = resolve(request, self.tokenizer.special, self._backend)
-        self._intake.check(request)
-        check_supported(request, self._backend, self._default_max_tokens)
-        for params in request.branches:
-            self.adapters.lora(params.lora)
+    Raises:
+        InvalidRequestError: See `RequestLimits.check` and `check_supported`.
+    """
+    request = resolve(request, backend.tokenizer.special, backend)
+    limits.check(request)
+    check_supported(request, backend, default_max_tokens)
+    for params in request.branches:
+        adapters.lora(params.lora)

@@ -90,6 +90,22 @@ class Tokenizer(Protocol):
         """Whether the token ends the generation."""
 
 
+class Tokenize(Protocol):
+    """Turns a text into token ids."""
+
+    def __call__(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
+        """Tokenizes a text. Special tokens in it are parsed.
+
+        Args:
+            text: what to tokenize.
+            is_prompt: whether the model's BOS token is added, if it wants one.
+            any_length: whether the text may be longer than the context.
+
+        Raises:
+            InvalidRequestError: The text is empty, isn't valid Unicode, or can't fit the context.
+        """
+
+
 class ChatTemplate(Protocol):
     """The way to write a conversation, most often the model's own. May be used from any thread."""
 

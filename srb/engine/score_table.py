@@ -1,12 +1,12 @@
-"""Scores tables: every continuation behind its context, in every setting.
+"""Scores tables: the log-probabilities of continuations given a context, for every branch.
 
-A `Table` is cut into requests of at most `ROWS_AT_ONCE` rows (`Part`), of which whoever runs it has `PARTS_AT_ONCE` in
-the engine. So a table of any size takes little memory, and leaves room for others. A context is evaluated once for each
-setting, and its continuations are forks of it, whose tokens are evaluated together. What contexts share is evaluated
-once, as for all other prompts.
+A `Table` is cut into requests of at most `ROWS_AT_ONCE` rows (`Part`). Its caller has `PARTS_AT_ONCE` of them in the
+engine, so a table of any size takes little memory, and leaves cells for other requests. A context is evaluated once for
+each branch. Its continuations are forks of it, and their tokens are evaluated in the same batches. Prefix caching works
+as for all prompts.
 
-`Tabulating` makes the parts one by one, and tells the rows of a context when all of them are there: only then is it
-known which is the likeliest.
+`TableScorer` makes the parts one by one. It returns the rows of a context when all of them are scored, because only
+then their ranks are known.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,53 +14,17 @@ from dataclasses import dataclass, field, replace
 from math import fsum
 
 from srb.engine.events import DoneEvent, ErrorEvent, Event, StopEvent, StreamEvent, Token
+from srb.engine.model import Tokenize
 from srb.engine.request import CompletionRequest, new_request_id
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.validation.fields import Text, check_text
 from srb.errors import InvalidRequestError, SrbError
 
-# Turns what programs give as texts into tokens.
-
-Tokenize = Callable[..., tuple[int, ...]]
-"""`Engine.tokenize`."""
-
-
-def to_tokens(text: Text, tokenize: Tokenize, *, is_prompt: bool, name: str = "prompt") -> tuple[int, ...]:
-    """The tokens of a text. Tokens stay as they are. Raises `InvalidRequestError` for anything else."""
-    if isinstance(text, list):
-        text = tuple(text)
-    check_text(name, text)
-    return tokenize(text, is_prompt=is_prompt) if isinstance(text, str) else text
-
-
-def pair_tokens(context: Text, continuation: Text, tokenize: Tokenize) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The tokens of a context, and those of a continuation behind it.
-
-    Two texts are tokenized as lm-evaluation-harness does it (`TemplateLM._encode_pair`): spaces at the end of the
-    context belong to the continuation, and this has the tokens of both texts together that are behind as many as the
-    context has alone. Where none are left, because its letters are in the context's last token, and where one of the
-    two is given as tokens, the continuation is tokenized alone.
-
-    Raises `InvalidRequestError` for what `RequestLimits.tokenize` refuses.
-    """
-    if isinstance(context, str) and isinstance(continuation, str):
-        before = context.rstrip() or context
-        continuation = context[len(before) :] + continuation
-        tokens = tokenize(before)
-        if behind := tokenize(before + continuation)[len(tokens) :]:
-            return tokens, behind
-        context = tokens
-    return (
-        tokenize(context) if isinstance(context, str) else context,
-        tokenize(continuation, is_prompt=False) if isinstance(continuation, str) else continuation,
-    )
-
-
 ROWS_AT_ONCE = 32
-"""The most rows of a table that are one request."""
+"""The largest number of rows in one request."""
 
 PARTS_AT_ONCE = 2
-"""How many requests of a table an engine has at the same time. The second one fills batches that the first leaves."""
+"""The number of requests of a table in an engine at a time. The second fills the batches that the first leaves."""
 
 _PLAIN = (SamplingParams(seed=0),)
 
@@ -70,12 +34,13 @@ Check = Callable[[CompletionRequest], object]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How likely a text is after another one.
+    """The log-probability of a text given the text before it.
 
-    logprob: the log-probability of the whole text: the sum of those of its tokens. tokens: the ids of its tokens.
-    logprobs: for each token, the natural logarithm of the probability that the model gives it after all tokens before
-        it.
-    greedy: whether each token is the likeliest one at its place.
+    Attributes:
+        logprob: of the whole text, the sum of `logprobs`.
+        tokens: the ids of its tokens.
+        logprobs: of each token given all tokens before it, as a natural logarithm.
+        greedy: whether each token is the most probable one at its place.
     """
 
     logprob: float = field(init=False)
@@ -91,11 +56,14 @@ class Score:
 class ScoredRow:
     """A row of a table.
 
-    context, continuation, branch: their numbers, each from 0; a continuation's is its place behind its context.
-    score: None if the row can't be scored; then `error` says why.
-    n_characters: how many characters the continuation has, as it was given.
-    rank: 1 for the likeliest continuation of its context with this branch, by `logprob`, then 2 and so on.
-    reported: the tokens, each with `Table.top` of the likeliest at its place, and at least one.
+    Attributes:
+        context: the number of its context, from 0.
+        continuation: the number of its continuation among those of its context, from 0.
+        branch: the number of its branch, from 0.
+        score: None if the row can't be scored; then `error` says why.
+        n_characters: the number of characters of the continuation as it was given.
+        rank: 1 for the most probable continuation of its context in this branch, by `logprob`, then 2 and so on.
+        reported: the tokens, each with the `Table.top` most probable ones at its place, and at least one.
     """
 
     context: int
@@ -110,10 +78,14 @@ class ScoredRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What is scored: the continuations of each context, each a text or tokens, with the `lora` of each branch.
+    """The continuations of each context that are to be scored.
 
-    top: how many of the likeliest tokens are reported at the place of each token.
-    called: what errors call a continuation.
+    Attributes:
+        contexts: each is a text or token ids.
+        continuations: those of each context; each is a text or token ids.
+        branches: every continuation is scored with the `lora` of each.
+        top: the number of most probable tokens that are reported at the place of each token.
+        called: the name of a continuation in errors.
     """
 
     contexts: tuple[Text, ...]
@@ -132,10 +104,17 @@ class Table:
         top: int = 0,
         names: tuple[str, str] = ("contexts", "continuations"),
     ) -> "Table":
-        """A table, with lists in place of tuples, too.
+        """Makes a table of lists or tuples.
 
-        continuations: those of all contexts, or a list for each context. names: what errors call the two.
-        Raises `InvalidRequestError`.
+        Args:
+            contexts: texts, or the token ids of each.
+            continuations: those that all contexts have, or a list for each context.
+            branches: every continuation is scored with the `lora` of each. None: one branch without adapters.
+            top: see `Table`.
+            names: the names of contexts and continuations in errors.
+
+        Raises:
+            InvalidRequestError: An argument has a wrong type or length.
         """
         texts = _texts(contexts, names[0])
         if not isinstance(continuations, list | tuple):
@@ -157,16 +136,16 @@ class Table:
 
     @property
     def count(self) -> int:
-        """How many rows it has."""
+        """The number of rows."""
         return sum(map(len, self.continuations)) * len(self.branches)
 
     def name(self, context: int, k: int) -> str:
-        """What errors call a continuation."""
+        """The name of a continuation in errors."""
         return f"{self.called}[{k}]" if len(self.contexts) == 1 else f"{self.called}[{context}][{k}]"
 
 
 def is_tokens(value: object) -> bool:
-    """Whether a list or a tuple is of token ids, and not of texts."""
+    """Tells whether a list or a tuple has token ids, and not texts."""
     return isinstance(value, list | tuple) and bool(value) and not isinstance(value[0], str | list | tuple)
 
 
@@ -184,7 +163,7 @@ def _texts(values: object, name: str) -> tuple[Text, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row that is to be scored. name: what errors call its continuation; it is called `text` there if it is one."""
+    """A row that is to be scored. tokens: those of its continuation, which was given as `text`."""
 
     context: int
     continuation: int
@@ -193,11 +172,11 @@ class _Row:
 
 
 _Contexts = list[tuple[tuple[int, ...], list[_Row]]]
-"""The tokens of contexts, each with the rows behind it."""
+"""The tokens of contexts, each with its rows."""
 
 
 class Part:
-    """A request for some rows of a table. Give its events to `take`, until it `is_done`."""
+    """A request for some rows of a table. Give its events to `take` until it has `done`."""
 
     def __init__(self, request: CompletionRequest, rows: list[_Row], branch: int) -> None:
         self.request = request
@@ -205,15 +184,15 @@ class Part:
         self.branch = branch
         self.done: DoneEvent | None = None
         self.aborted: str | None = None
-        """Why it was ended early, if it was."""
-        self.said: list[list[Token]] = [[] for _ in rows]
+        """The reason if it was ended early."""
+        self.reported: list[list[Token]] = [[] for _ in rows]
         self.errors: dict[int | None, SrbError] = {}
 
     def take(self, events: Iterable[Event]) -> None:
         """Takes events of the request."""
         for event in events:
             if isinstance(event, StreamEvent) and event.token:
-                self.said[event.index].append(event.token)
+                self.reported[event.index].append(event.token)
             elif isinstance(event, ErrorEvent):
                 self.errors[event.index] = event.error
             elif isinstance(event, StopEvent) and event.finish_reason == "abort":
@@ -222,10 +201,14 @@ class Part:
                 self.done = event
 
 
-class Tabulating:
-    """Makes the parts of a table, one after the other, and the rows of what they have said.
+class TableScorer:
+    """Makes the parts of a table one after the other, and collects its rows.
 
-    `next` tokenizes, so it may take a while; only one thread may be in it. request_id: the parts have it with a number.
+    Args:
+        table: what is scored.
+        tokenize: that of the engine.
+        check: raises `InvalidRequestError` for a request that the engine can't run.
+        request_id: the ids of the parts begin with this.
     """
 
     def __init__(self, table: Table, tokenize: Tokenize, check: Check, request_id: str = "") -> None:
@@ -235,49 +218,51 @@ class Tabulating:
         self._id = request_id or new_request_id()
         self._n_parts = 0
         self._parts = self._make()
-        self._rows: dict[tuple[int, int], dict[int, ScoredRow]] = {}  # by context and branch, those that are there
-        self._told: list[ScoredRow] = []
+        self._scored: dict[tuple[int, int], dict[int, ScoredRow]] = {}  # incomplete contexts, by context and branch
+        self._complete: list[ScoredRow] = []
 
-    def next(self) -> Part | None:
-        """The next part, or None if there are no more."""
+    def next_part(self) -> Part | None:
+        """Makes the next part; None if there are no more. It tokenizes, so only one thread may be in it."""
         return next(self._parts, None)
 
     def put(self, part: Part) -> None:
         """Takes a part that is done."""
-        for k, (row, said) in enumerate(zip(part.rows, part.said, strict=True)):
+        for k, (row, tokens) in enumerate(zip(part.rows, part.reported, strict=True)):
             error = part.errors.get(k) or part.errors.get(None)
-            if len(said) < len(row.tokens):
+            if len(tokens) < len(row.tokens):
                 self._add(row, part.branch, None, error or SrbError("the row was ended before it was scored"))
             else:
-                self._add(row, part.branch, said)
+                self._add(row, part.branch, tokens)
 
-    def told(self) -> list[ScoredRow]:
-        """The rows that have become known since the last call, those of a context together."""
-        told, self._told = self._told, []
-        return told
+    def take_rows(self) -> list[ScoredRow]:
+        """Returns the rows that are complete since the last call, grouped by context."""
+        rows, self._complete = self._complete, []
+        return rows
 
-    def _add(self, row: _Row, branch: int, said: list[Token] | None, error: SrbError | None = None) -> None:
+    def _add(self, row: _Row, branch: int, tokens: list[Token] | None, error: SrbError | None = None) -> None:
         scored = ScoredRow(row.context, row.continuation, branch, None, error=error)
-        if said is not None:
-            logprobs = tuple(token.logprob or 0.0 for token in said)
-            greedy = all(token.top_logprobs[0].id == token.id for token in said)
+        if tokens is not None:
+            of_tokens = tuple(token.logprob or 0.0 for token in tokens)
+            greedy = all(token.top_logprobs[0].id == token.id for token in tokens)
             text = row.text
             if not isinstance(text, str):
-                text = b"".join(token.piece for token in said).decode(errors="replace")
-            score = Score(row.tokens, logprobs, greedy)
-            scored = replace(scored, score=score, n_characters=len(text), reported=tuple(said))
-        group = self._rows.setdefault((row.context, branch), {})
+                text = b"".join(token.piece for token in tokens).decode(errors="replace")
+            score = Score(row.tokens, of_tokens, greedy)
+            scored = replace(scored, score=score, n_characters=len(text), reported=tuple(tokens))
+        group = self._scored.setdefault((row.context, branch), {})
         group[row.continuation] = scored
         if len(group) == len(self._table.continuations[row.context]):
-            del self._rows[row.context, branch]
-            known = sorted((each.score.logprob for each in group.values() if each.score), reverse=True)
-            ranks = {logprob: rank for rank, logprob in reversed([*enumerate(known, 1)])}
+            del self._scored[row.context, branch]
+            ranks: dict[float, int] = {}
+            logprobs = sorted((each.score.logprob for each in group.values() if each.score), reverse=True)
+            for rank, logprob in enumerate(logprobs, 1):
+                ranks.setdefault(logprob, rank)
             for k in sorted(group):
                 found = group[k].score
-                self._told.append(replace(group[k], rank=ranks[found.logprob]) if found else group[k])
+                self._complete.append(replace(group[k], rank=ranks[found.logprob]) if found else group[k])
 
     def _make(self) -> Iterator[Part]:
-        """Puts contexts together that have equally many continuations, as far as they are one request."""
+        """Joins contexts with the same number of continuations, as many as fit one request."""
         waiting: _Contexts = []
         for context in range(len(self._table.contexts)):
             for tokens, rows in self._of_context(context):
@@ -289,7 +274,7 @@ class Tabulating:
             yield from self._parts_of(waiting)
 
     def _fits(self, contexts: _Contexts) -> bool:
-        """Whether one request may have all these rows."""
+        """Tells whether one request may have all these rows."""
         n_each = len(contexts[0][1])
         if len(contexts) * n_each > ROWS_AT_ONCE or any(len(rows) != n_each for _, rows in contexts):
             return False
@@ -300,12 +285,12 @@ class Tabulating:
         return True
 
     def _of_context(self, number: int) -> Iterator[tuple[tuple[int, ...], list[_Row]]]:
-        """The tokens of a context, and rows behind it, as many as one request may have.
+        """Yields the tokens of a context with its rows, as many at a time as one request may have.
 
-        The same context has other tokens if its last spaces belong to continuations, and those that are given as tokens
-        don't have them. A row that can't be scored is told as such.
+        The same context can have different tokens: its last spaces belong to continuations that are texts, and not to
+        those that are given as tokens. A row that can't be scored gets its error at once.
         """
-        behind: dict[tuple[int, ...], list[_Row]] = {}
+        rows_of: dict[tuple[int, ...], list[_Row]] = {}
         context = self._table.contexts[number]
         for k, text in enumerate(self._table.continuations[number]):
             row = _Row(number, k, (), text)
@@ -326,8 +311,8 @@ class Tabulating:
                 for branch in range(len(self._table.branches)):
                     self._add(row, branch, None, error)
                 continue
-            behind.setdefault(tokens, []).append(row)
-        for tokens, rows in behind.items():
+            rows_of.setdefault(tokens, []).append(row)
+        for tokens, rows in rows_of.items():
             for first in range(0, len(rows), ROWS_AT_ONCE):
                 yield tokens, rows[first : first + ROWS_AT_ONCE]
 
@@ -340,7 +325,7 @@ class Tabulating:
 
 
 def _request(request_id: str, contexts: _Contexts, params: SamplingParams, top: int) -> CompletionRequest:
-    """A request for these rows. The k-th rows of all contexts have one branch, so they have its `max_tokens`."""
+    """Makes a request for these rows. The k-th rows of all contexts share a branch, and so its `max_tokens`."""
     longest = (max(len(row.tokens) for row in each) for each in zip(*(rows for _, rows in contexts), strict=True))
     branches = (SamplingParams(max_tokens=each, seed=0, lora=params.lora) for each in longest)
     return CompletionRequest(
@@ -349,4 +334,39 @@ def _request(request_id: str, contexts: _Contexts, params: SamplingParams, top: 
         logprobs=top,
         candidates=tuple(row.tokens for _, rows in contexts for row in rows),
         id=request_id,
+    )
+
+
+def to_tokens(text: Text, tokenize: Tokenize, *, is_prompt: bool, name: str = "prompt") -> tuple[int, ...]:
+    """Tokenizes a text, and leaves token ids as they are. Raises `InvalidRequestError` for anything else."""
+    if isinstance(text, list):
+        text = tuple(text)
+    check_text(name, text)
+    return tokenize(text, is_prompt=is_prompt) if isinstance(text, str) else text
+
+
+def pair_tokens(context: Text, continuation: Text, tokenize: Tokenize) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Tokenizes a context and a continuation of it.
+
+    Two texts are tokenized like in lm-evaluation-harness (`TemplateLM._encode_pair`). Spaces at the end of the context
+    belong to the continuation. Both texts are tokenized as one, and the continuation gets the tokens after the first m,
+    where m is the number of tokens of the context alone. The continuation is tokenized alone if no tokens are left
+    (its letters are in the last token of the context), or if one of the two is given as tokens.
+
+    Returns:
+        The tokens of the context, and those of the continuation.
+
+    Raises:
+        InvalidRequestError: See `Tokenize`.
+    """
+    if isinstance(context, str) and isinstance(continuation, str):
+        before = context.rstrip() or context
+        continuation = context[len(before) :] + continuation
+        tokens = tokenize(before)
+        if own := tokenize(before + continuation)[len(tokens) :]:
+            return tokens, own
+        context = tokens
+    return (
+        tokenize(context) if isinstance(context, str) else context,
+        tokenize(continuation, is_prompt=False) if isinstance(continuation, str) else continuation,
     )

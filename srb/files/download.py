@@ -1,4 +1,4 @@
-"""Fetches the models of `--hf-repo` and `--model-url` once, and keeps them; finds a model in `--models-dir`."""
+"""Downloads the models of `--hf-repo` and `--model-url` once, finds a model in `--models-dir`, and shows progress."""
 
 import dataclasses
 import fcntl
@@ -20,94 +20,14 @@ from srb.errors import ModelLoadError, SettingsError
 from srb.options.arguments import pip_install
 from srb.options.settings import Settings
 
-# The folder in the user's cache where srb keeps what it has fetched, converted and measured.
-
-
-def cache_folder() -> Path:
-    """The folder. It may not exist yet."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "llama-srb"
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Waits until no other process holds the lock on this file, and holds it during the block. Raises `OSError`."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-# Progress bars, on stderr, and only if stderr is a terminal.
-
 if TYPE_CHECKING:
     from rich.console import Console
-
-# rich is imported only when something is shown: the import takes as long as a tenth of a small model's loading.
-
-
-def error_console() -> "Console":
-    """A console on stderr. It looks anew whether stderr is a terminal, and how wide."""
-    from rich.console import Console
-
-    return Console(stderr=True)
-
-
-@contextmanager
-def show_loading(fraction: Callable[[], float]) -> Iterator[None]:
-    """Shows how far a model is loaded, as long as the block runs. `fraction` returns a number from 0 to 1."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.live import Live
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-
-    def bar() -> Table:
-        row = Table.grid(padding=(0, 1))
-        row.add_row("loading the model", ProgressBar(total=1, completed=fraction(), width=40), f"{fraction():.0%}")
-        return row
-
-    with Live(get_renderable=bar, console=error_console(), transient=True):
-        yield
-
-
-@contextmanager
-def show_count(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """Shows how many of `total` things are done. The block gets a function to call for each of them."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = error_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True)
-    with bar:
-        task = bar.add_task(what, total=total)
-        yield lambda: bar.advance(task)
-
-
-@contextmanager
-def show_download(name: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows how far a download is. The block gets a function for the number of bytes so far, and of all bytes."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    console = error_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(name, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
-
 
 CHUNK_BYTES = 1 << 20
 SILENCE_SECONDS = 60
 
 Progress = Callable[[int, int], object]
-"""Is called with the number of bytes that have come, and of all bytes of the file."""
+"""Gets the number of bytes so far, and of all bytes of the file."""
 
 ShowProgress = Callable[[str], AbstractContextManager[Progress]]
 """Makes a `Progress` for the file with this name."""
@@ -119,9 +39,18 @@ def show_nothing(_name: str) -> AbstractContextManager[Progress]:
 
 
 def fetch_model(settings: Settings, show: ShowProgress = show_nothing) -> Settings:
-    """The settings with `model` set to the file of the model that they name. It is downloaded if it isn't here yet.
+    """Finds the model file that the settings name, and downloads it if it isn't on this machine.
 
-    Raises `SettingsError` if the settings name several models, and `ModelLoadError` if the model can't be fetched.
+    Args:
+        settings: with `model`, `model_url`, `hf_repo` or `models_dir`.
+        show: shows the progress of a download.
+
+    Returns:
+        The settings with `model` set to the file.
+
+    Raises:
+        SettingsError: The settings name several models, or one that doesn't exist.
+        ModelLoadError: The model can't be downloaded.
     """
     given = {"--model": settings.model, "--model-url": settings.model_url, "--hf-repo": settings.hf_repo}
     names = [name for name, value in given.items() if value is not None]
@@ -141,10 +70,17 @@ def fetch_model(settings: Settings, show: ShowProgress = show_nothing) -> Settin
 
 
 def find_in_folder(folder: Path, name: Path | None) -> Path:
-    """The model file below a folder that has this name, or else the only one whose name begins with it.
+    """Finds a model file below a folder: the one with this name, or the only one whose name begins with it.
 
-    With no name, it is the only model file that there is. Of a model in several files it is the first file.
-    Raises `SettingsError`, which lists the files.
+    Args:
+        folder: `--models-dir`.
+        name: with or without `.gguf`. None: there must be only one model file.
+
+    Returns:
+        The file; the first one of a model in several files.
+
+    Raises:
+        SettingsError: There is no such file, or several. The message lists the files.
     """
     if not folder.is_dir():
         raise SettingsError(f"--models-dir {folder} is not a folder")
@@ -154,9 +90,9 @@ def find_in_folder(folder: Path, name: Path | None) -> Path:
         for each, path in files.items()
         if not (part := re.search(r"-(\d{5})-of-\d{5}\.gguf$", each)) or int(part[1]) == 1
     }
-    begun = str(name or "").casefold()
-    found = [each for each in files if begun in (each.casefold(), each.casefold().removesuffix(".gguf"))]
-    found = found or [each for each in files if each.casefold().startswith(begun)]
+    prefix = str(name or "").casefold()
+    found = [each for each in files if prefix in (each.casefold(), each.casefold().removesuffix(".gguf"))]
+    found = found or [each for each in files if each.casefold().startswith(prefix)]
     if len(found) == 1:
         return files[found[0]]
     asked = f"several models for {name}" if found and name else f"no {name}" if name else "several models"
@@ -165,10 +101,17 @@ def find_in_folder(folder: Path, name: Path | None) -> Path:
 
 
 def fetch_from_hub(repo: str, file: str | None) -> Path:
-    """A file of a Hugging Face repository. It is taken from the hub's own cache if it is there, and else downloaded.
+    """Downloads a file of a Hugging Face repository, unless it is in the hub's own cache.
 
-    The hub gets the token in HF_TOKEN. huggingface_hub resumes an interrupted download, and shows its progress itself.
-    file: may be None if the repository has only one GGUF file.
+    The hub gets the token in HF_TOKEN. huggingface_hub resumes interrupted downloads, and shows its own progress.
+
+    Args:
+        repo: `owner/name`.
+        file: the name of the file. None: the repository must have only one GGUF file.
+
+    Raises:
+        SettingsError: huggingface_hub isn't installed, or the file must be named.
+        ModelLoadError: The file can't be downloaded.
     """
     if importlib.util.find_spec("huggingface_hub") is None:
         command = pip_install("'llama-srb[hub]'")
@@ -189,14 +132,16 @@ def fetch_from_hub(repo: str, file: str | None) -> Path:
 
 
 def models_folder() -> Path:
-    """The folder where the files of `--model-url` are kept."""
+    """Returns the folder for the files of `--model-url`."""
     return cache_folder() / "models"
 
 
 def fetch_url(url: str, show: ShowProgress = show_nothing) -> Path:
-    """The file at a URL. It is taken from `models_folder` if it is there, and else downloaded to there.
+    """Downloads a file to `models_folder`, unless it is there. Resumes an interrupted download.
 
-    An interrupted download goes on where it ended. Raises `ModelLoadError`, and `SettingsError` for a wrong URL.
+    Raises:
+        SettingsError: The URL is wrong.
+        ModelLoadError: The file can't be downloaded.
     """
     parts = urllib.parse.urlsplit(url)
     name = urllib.parse.unquote(parts.path).rpartition("/")[2]
@@ -216,13 +161,27 @@ def fetch_url(url: str, show: ShowProgress = show_nothing) -> Path:
         raise ModelLoadError(f"--model-url {url} can't be fetched: {error.reason}") from None
     except (OSError, http.client.HTTPException) as error:
         raise ModelLoadError(
-            f"--model-url {url} can't be fetched: {error}; the same command goes on from there"
+            f"--model-url {url} can't be fetched: {error}; the same command resumes the download"
         ) from None
     return target
 
 
+def cache_folder() -> Path:
+    """Returns the folder for what srb has downloaded, converted and measured. It may not exist yet."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "llama-srb"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Locks a file during the block, after other processes. Raises `OSError`."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 class _Download:
-    """A download under way: `NAME.part`, and `NAME.validator`, which tells if the server still has the same file."""
+    """An unfinished download: `NAME.part`, and `NAME.validator` to check that the server still has the same file."""
 
     def __init__(self, url: str, target: Path) -> None:
         self._url = url
@@ -231,7 +190,7 @@ class _Download:
         self._validator = target.with_name(target.name + ".validator")
 
     def run(self, progress: Progress) -> None:
-        """Fetches the missing bytes. It connects again after a break, as long as each connection brought some bytes."""
+        """Fetches the missing bytes. Reconnects as long as each connection has brought some bytes."""
         while True:
             before = self._size()
             try:
@@ -250,13 +209,13 @@ class _Download:
         return self._part.stat().st_size if self._part.exists() else 0
 
     def _fetch(self, progress: Progress) -> int:
-        """Gets the rest of the file, and returns the length of the whole file in bytes."""
+        """Fetches the rest of the file. Returns the length of the whole file, in bytes."""
         with self._open() as reply:
             is_rest = reply.status == http.client.PARTIAL_CONTENT
             start = self._size() if is_rest else 0
             length = reply.headers["Content-Length"]
             if length is None:
-                raise OSError("the server doesn't tell the length of the file")
+                raise OSError("the server doesn't send the length of the file")
             total = start + int(length)
             if not is_rest:
                 self._validator.write_text(_validator(reply.headers))
@@ -282,7 +241,7 @@ class _Download:
             f"bytes {size}-"
         ):
             reply.close()
-            raise OSError(f"the server sent {reply.headers['Content-Range']} when asked for all from {size} on")
+            raise OSError(f"the server sent {reply.headers['Content-Range']} instead of all bytes from {size} on")
         return reply
 
     def _copy(self, reply: http.client.HTTPResponse, file: BinaryIO, done: int, total: int, progress: Progress) -> None:
@@ -296,6 +255,68 @@ class _Download:
 
 
 def _validator(headers: http.client.HTTPMessage) -> str:
-    """The value for If-Range: a strong ETag, or else the date; empty if the server sends neither."""
+    """Returns the value for If-Range: a strong ETag, or else the date; empty if the server sends neither."""
     etag = headers["ETag"] or ""
     return etag if etag.startswith('"') else headers["Last-Modified"] or ""
+
+
+# Progress bars, on stderr, if it is a terminal. rich is imported only when something is
+# shown: the import takes as long as a tenth of a small model's loading.
+
+
+def error_console() -> "Console":
+    """Makes a console for stderr as it is now: a terminal or not, and its width."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+@contextmanager
+def show_loading(fraction: Callable[[], float]) -> Iterator[None]:
+    """Shows the loaded fraction of a model, 0 to 1, while the block runs."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    def bar() -> Table:
+        row = Table.grid(padding=(0, 1))
+        row.add_row("loading the model", ProgressBar(total=1, completed=fraction(), width=40), f"{fraction():.0%}")
+        return row
+
+    with Live(get_renderable=bar, console=error_console(), transient=True):
+        yield
+
+
+@contextmanager
+def show_count(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """Shows a count up to `total`. The block gets a function to call once for each."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = error_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True)
+    with bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)
+
+
+@contextmanager
+def show_download(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows a download. The block gets a `Progress`."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = error_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(name, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -1,20 +1,24 @@
-"""The SQLite file of a history: its tables, its versions, and the error messages when it can't be used."""
+"""The SQLite file of a history: its tables, its versions, its texts, and the errors when it can't be used."""
 
 import logging
 import os
 import sqlite3
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from traceback import clear_frames
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from srb.errors import HistoryError, SettingsError, SrbError
 
 logger = logging.getLogger("srb")
 
-Made = TypeVar("Made")
+Row = TypeVar("Row")
+
+ANYBODY: Final = "*"
+"""The owner that may see everything, in place of the hash of an API key: for programs that read the file itself."""
 
 APPLICATION_ID = 0x73726268  # "srbh": marks the file as srb's
 
@@ -140,7 +144,7 @@ MIGRATIONS = (
 """Each script brings a file to the next version. A released script is never changed: a new version is a new script."""
 
 _BUSY_SECONDS = 5.0
-"""How long a write waits for another process that writes, such as `srb history prune`."""
+"""How long a write waits for another process that writes, such as `srb history prune`, in seconds."""
 
 
 def check_place(path: Path) -> None:
@@ -152,7 +156,7 @@ def check_place(path: Path) -> None:
 
 
 def prepare(path: Path) -> None:
-    """Makes the file if there is none, and brings it to this version. Raises `HistoryError` if it can't be used."""
+    """Creates the file if there is none, and migrates it to this version. Raises `HistoryError` if it can't be used."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # only the owner may read and write it
     except OSError as error:
@@ -191,7 +195,7 @@ def _number(db: sqlite3.Connection, pragma: str) -> int:
 
 
 def connect(path: Path, *, is_reader: bool = False) -> sqlite3.Connection:
-    """A connection, for one thread at a time. Its user begins and ends transactions; the columns of rows have names."""
+    """Opens a connection for one thread at a time. The caller begins and ends transactions. Rows have named columns."""
     uri = f"{path.absolute().as_uri()}?mode={'ro' if is_reader else 'rw'}"
     db = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
@@ -207,7 +211,7 @@ def connect(path: Path, *, is_reader: bool = False) -> sqlite3.Connection:
 
 
 def _replace_bad_bytes(db: sqlite3.Connection, path: Path) -> None:
-    """Makes a connection read texts that aren't UTF-8 with U+FFFD in place of bad bytes, and log where they are."""
+    """Makes a connection replace bytes that aren't UTF-8 with U+FFFD, and log their places."""
     has_bad = False
 
     def text(data: bytes) -> str:
@@ -242,15 +246,15 @@ def _log_bad_bytes(path: Path, place: str) -> None:
 
 
 def insert(db: sqlite3.Connection, table: str, values: Mapping[str, Any]) -> int:
-    """Inserts a row with these values, and returns its rowid, if the table has any."""
+    """Inserts a row with these values. Returns its rowid, if the table has any."""
     names, places = ", ".join(values), ", ".join("?" * len(values))
     cursor = db.execute(f"INSERT INTO {table}({names}) VALUES ({places})", tuple(values.values()))
     assert cursor.lastrowid is not None
     return cursor.lastrowid
 
 
-def made_of(kind: type[Made], row: sqlite3.Row, **others: Any) -> Made:
-    """A dataclass with slots, whose fields have the names of the row's columns. others: the fields that haven't."""
+def from_row(kind: type[Row], row: sqlite3.Row, **others: Any) -> Row:
+    """Makes a dataclass with slots of a row. others: the fields that aren't columns with the same name."""
     names: Iterable[str] = kind.__slots__  # type: ignore[attr-defined]
     values = {name: others[name] if name in others else row[name] for name in names}
     for name, value in values.items():
@@ -259,9 +263,38 @@ def made_of(kind: type[Made], row: sqlite3.Row, **others: Any) -> Made:
     return kind(**values)
 
 
+def add_text(db: sqlite3.Connection, text: str, tokens: Iterable[int] | None) -> int:
+    """Adds a text, which a search finds from now on. Returns its number."""
+    return insert(db, "texts", {"text": text, "tokens": pack_tokens(tokens)})
+
+
+def pack_tokens(tokens: Iterable[int] | None) -> bytes | None:
+    """Packs token ids for the file."""
+    return None if tokens is None else array("I", tokens).tobytes()
+
+
+def unpack_tokens(packed: bytes | None) -> tuple[int, ...] | None:
+    """Unpacks token ids from the file."""
+    return None if packed is None else tuple(array("I", packed))
+
+
+def remove_orphans(db: sqlite3.Connection, texts: Iterable[int]) -> None:
+    """Removes those of these texts that no node and no alternative refers to."""
+    db.executemany(
+        "DELETE FROM texts WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM nodes WHERE text = ?1) "
+        "AND NOT EXISTS (SELECT 1 FROM alternatives WHERE text = ?1)",
+        ((text,) for text in texts),
+    )
+
+
+def clean(text: str | None) -> str | None:
+    """Replaces half surrogate pairs with "?": JSON may have them, and SQLite refuses them."""
+    return None if text is None else text.encode(errors="replace").decode()
+
+
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Raises `HistoryError` if the file can't be used in this block, also for what isn't as srb has written it."""
+    """Raises `HistoryError` for errors in this block, also if the file isn't as srb has written it."""
     try:
         yield
     except (SrbError, MemoryError):
@@ -273,9 +306,9 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def explain(path: Path, error: Exception) -> HistoryError:
-    """What is wrong with the file, and what to do.
+    """Makes an error that says what is wrong with the file, and what to do.
 
-    SQLite's and Python's own messages are left out: they may quote texts, and the log has this message.
+    It doesn't quote SQLite's and Python's own messages: they may have texts, and this message is logged.
     """
     if isinstance(error, MemoryError):
         return HistoryError(f"the history {path} can't be used: no memory is left; end other programs")
@@ -317,4 +350,4 @@ _REASONS: dict[int | None, tuple[str, str]] = {
     sqlite3.SQLITE_LOCKED: _LOCKED,
     sqlite3.SQLITE_PROTOCOL: _LOCKED,
 }
-"""By SQLite's code, what is wrong and what to do. These faults may pass; all others are in the file itself."""
+"""What is wrong and what to do, by SQLite's error code. These faults may pass; all others are in the file itself."""

@@ -26,7 +26,7 @@ _KINDS = {kind.__name__: kind for kind in (StartEvent, ProgressEvent, StopEvent,
 
 
 def pack(events: list[Event]) -> str:
-    """Packs the events of one request. A StreamEvent is packed as a list, which is short, because there are so many."""
+    """Packs the events of one request. Most are a StreamEvent, which is packed as a list, because it is short."""
     return json.dumps([_pack(event) for event in events], separators=(",", ":"))
 
 
@@ -73,7 +73,7 @@ def _unpack_token(packed: list[Any]) -> Token:
 
 
 def pack_request(request: CompletionRequest) -> bytes:
-    """Packs and compresses all that a request needs to go on. A request with images can't go on: they aren't packed."""
+    """Packs and compresses what a request needs to resume. A request with media can't resume: they aren't packed."""
     without = ("resumed", "media")
     fields = {
         each.name: getattr(request, each.name) for each in dataclasses.fields(request) if each.name not in without

@@ -8,30 +8,29 @@ from typing import Any
 
 from srb.errors import NotFoundError
 from srb.history.find import Recorded
-from srb.history.nodes import Node
-from srb.history.stories import Story, read_nodes
+from srb.history.stories import Node, Story, read_nodes
 
 
 def as_json(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass. Their names are the names in the JSON of the HTTP interface."""
+    """Returns the fields of a dataclass, whose names are those in the JSON of the HTTP API."""
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def listed_json(story: Story) -> dict[str, Any]:
-    """A story as one of a list: without its context, which may be large."""
+    """Returns a story as it is in a list: without its context, which may be large."""
     data = {"id": story.id, "object": "story"} | as_json(story)
     del data["context"]
     return data
 
 
 def story_json(story: Story, nodes: list[Node] | None = None) -> dict[str, Any]:
-    """A story, with these nodes or without."""
+    """Returns a story, with these nodes or without."""
     data = listed_json(story) | {"context": story.context}
     return data if nodes is None else data | {"nodes": [as_json(node) for node in nodes]}
 
 
 def request_json(request: Recorded) -> dict[str, Any]:
-    """A request with everything that the file has of it."""
+    """Returns everything that the file has of a request."""
     return as_json(request.summary) | {
         "detached": request.detached,
         "finished": request.finished,
@@ -42,7 +41,7 @@ def request_json(request: Recorded) -> dict[str, Any]:
 
 
 def request_as_markdown(request: Recorded) -> str:
-    """A request for people: when it was made, its prompt, and each alternative."""
+    """Formats a request for people: its time, its prompt, and each alternative."""
     summary, body = request.summary, request.body
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(summary.created))
     parts = [f"## {when}, {summary.id}", "", f"{summary.model}, {summary.count} alternatives, {summary.status}", ""]
@@ -60,10 +59,16 @@ def _quote(text: str) -> str:
 
 
 def story_as_markdown(db: sqlite3.Connection, owner: str | None, story: str, node: int | None = None) -> str:
-    """The text of a story from its beginning to a node.
+    """Formats the text of a story from its beginning to a node.
 
-    node: the id of the node; left out: the last one that a person wrote or that is kept.
-    Raises `NotFoundError`.
+    Args:
+        db: a connection.
+        owner: the hash of the reader's key.
+        story: the id of the story.
+        node: the id of the node. None: the last one that a person wrote or that is kept.
+
+    Raises:
+        NotFoundError: There is no such story or node.
     """
     found, nodes = read_nodes(db, owner, story)
     if node is None:

@@ -1,6 +1,6 @@
-"""Finds requests in the file: it lists them, reads a whole one, and searches all texts for words.
+"""Reads requests from the file: lists them, searches all texts, and finds those that a server's end interrupted.
 
-All functions here first take a connection and the hash of the reader's key, or ANYBODY.
+`owner` is the hash of the reader's API key, or ANYBODY.
 """
 
 import json
@@ -8,22 +8,21 @@ import math
 import re
 import sqlite3
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from srb.errors import InvalidRequestError, NotFoundError
-from srb.history.database import made_of
-from srb.history.nodes import ANYBODY, unpack
-
-
-def _seen(table: str) -> str:
-    return f"({table}.owner IS NULL OR {table}.owner = :owner OR :owner = '{ANYBODY}')"
+from srb.engine.events import Event, StopEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.resume import RequestProgress
+from srb.errors import InvalidRequestError, NotFoundError, SrbError
+from srb.history import events
+from srb.history.database import ANYBODY, from_row, unpack_tokens
+from srb.history.recorder import Submitted, drop_events, end_alternative
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A request in a list. title: the end of its prompt. count: how many alternatives it has."""
+    """A request in a list. title: the end of its prompt. count: the number of its alternatives."""
 
     id: str
     created: int
@@ -52,7 +51,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Everything that the file has of a request. body: the body that its client sent."""
+    """Everything that the file has of a request. body: that of its HTTP request."""
 
     summary: Summary
     detached: bool
@@ -64,9 +63,11 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A text that a search has found: that of an alternative of a request, of a node of a story, or of both.
+    """A text that a search has found: of an alternative of a request, of a node of a story, or of both.
 
-    snippet: the words with the text around them. place: pass it as `before` to go on with the search.
+    Attributes:
+        snippet: the words with the text around them.
+        place: continues the search, as its `before`.
     """
 
     request: str | None
@@ -76,6 +77,42 @@ class Found:
     created: int
     snippet: str
     place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A request from the file, with its events so far.
+
+    Attributes:
+        number: its number in the file.
+        losses: the number of servers that have started it and were lost since its last token.
+    """
+
+    submitted: Submitted
+    number: int
+    events: list[Event]
+    losses: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request as its client sent it.
+
+    Attributes:
+        path: the route that it came to.
+        body: that of the HTTP request.
+        model: the model's name at that time.
+        nodes: the ids of the nodes that it writes.
+    """
+
+    path: str
+    body: bytes
+    model: str
+    nodes: list[int]
+
+
+def _seen(table: str) -> str:
+    return f"({table}.owner IS NULL OR {table}.owner = :owner OR :owner = '{ANYBODY}')"
 
 
 _SUMMARIES = "SELECT *, (SELECT count(*) FROM alternatives WHERE request = requests.number) AS n FROM requests WHERE "
@@ -89,10 +126,17 @@ def list_requests(
     before: str | None = None,
     story: str | None = None,
 ) -> list[Summary]:
-    """The last requests, the latest first.
+    """Lists requests, the latest first.
 
-    before: lists only requests that came before the one with this id. story: lists only requests of this story.
-    Raises `NotFoundError` if there is no request with the id `before`.
+    Args:
+        db: a connection.
+        owner: whose requests, besides those without an owner.
+        limit: the largest number of requests.
+        before: the id of a request; only earlier ones are listed.
+        story: the id of a story; only its requests are listed.
+
+    Raises:
+        NotFoundError: There is no request with the id `before`.
     """
     where, values = [_seen("requests")], {"owner": owner, "limit": limit, "story": story, "before": 0}
     if before is not None:
@@ -105,7 +149,7 @@ def list_requests(
 
 
 def get_request(db: sqlite3.Connection, owner: str | None, request: str) -> Recorded:
-    """A whole request. Raises `NotFoundError`."""
+    """Reads a whole request. Raises `NotFoundError`."""
     row = _row(db, owner, request)
     alternatives = db.execute(
         "SELECT alternatives.*, texts.text AS words, texts.tokens FROM alternatives "
@@ -123,7 +167,7 @@ def get_request(db: sqlite3.Connection, owner: str | None, request: str) -> Reco
 
 
 def _number(text: str) -> float | str:
-    """A number as JSON can have it: 1e999, in a field without effect for example, stays a text."""
+    """Parses a number. One that JSON can't have, such as 1e999, stays a text."""
     return number if math.isfinite(number := float(text)) else text
 
 
@@ -136,12 +180,12 @@ def _row(db: sqlite3.Connection, owner: str | None, request: str) -> sqlite3.Row
 
 
 def _summary(row: sqlite3.Row) -> Summary:
-    return made_of(Summary, row, count=row["n"])
+    return from_row(Summary, row, count=row["n"])
 
 
 def _alternative(row: sqlite3.Row) -> Alternative:
-    settings, tokens = json.loads(row["settings"]), unpack(row["tokens"])
-    return made_of(Alternative, row, index=row["number"], settings=settings, text=row["words"], tokens=tokens)
+    settings, tokens = json.loads(row["settings"]), unpack_tokens(row["tokens"])
+    return from_row(Alternative, row, index=row["number"], settings=settings, text=row["words"], tokens=tokens)
 
 
 _FOUND = f"""
@@ -162,27 +206,124 @@ _FOUND = f"""
 def search(
     db: sqlite3.Connection, owner: str | None, words: str, *, limit: int = 50, before: int = 2**62
 ) -> list[Found]:
-    """The texts that have all of these words, the latest first. before: the `place` behind which the search goes on.
+    """Searches the texts that have all of these words, the latest first.
 
-    Raises `InvalidRequestError` if there is no word.
+    Args:
+        db: a connection.
+        owner: whose texts, besides those without an owner.
+        words: words, "several words in a row", and begin* for the beginning of a word.
+        limit: the largest number of texts.
+        before: the `place` of the last text that was found, to continue a search.
+
+    Raises:
+        InvalidRequestError: There is no word.
     """
     values = {"owner": owner, "words": _query(words), "limit": limit, "before": before}
-    return [made_of(Found, row) for row in db.execute(_FOUND, values)]
+    return [from_row(Found, row) for row in db.execute(_FOUND, values)]
 
 
 def _query(words: str) -> str:
-    """The words in FTS5's notation. People write words, "several words in a row", and begin* for how a word begins.
-
-    "Several wor"* is how several words begin.
-    """
-    parts = list(_parts(words))
-    if not parts:
-        raise InvalidRequestError("q takes words to look for", param="q")
-    return " ".join(parts)
-
-
-def _parts(words: str) -> Iterator[str]:
+    """Translates words into FTS5's notation. "Several wor"* is the beginning of several words."""
+    parts = []
     for phrase, begins, word in re.findall(r'"([^"]*)"(\*?)|(\S+)', words.replace("\0", "")):
         text = phrase or word.replace('"', "")
         if re.search(r"\w", text):
-            yield f'"{text}"' + ("*" if begins or word.endswith("*") else "")
+            parts.append(f'"{text}"' + ("*" if begins or word.endswith("*") else ""))
+    if not parts:
+        raise InvalidRequestError("q takes the words to search for", param="q")
+    return " ".join(parts)
+
+
+# Requests that resume
+
+
+def interrupt_unreadable(db: sqlite3.Connection) -> None:
+    """Marks the running requests of an srb version with other fields as interrupted, because they can't resume."""
+    for row in db.execute("SELECT * FROM requests WHERE status = 'running' AND request IS NOT NULL").fetchall():
+        if _request(row) is None:
+            interrupt(db, row["number"], row["id"])
+
+
+def interrupt(db: sqlite3.Connection, number: int, request: str) -> None:
+    """Marks a running request as interrupted for good. Its alternatives and nodes end with the texts so far."""
+    texts = _texts(db, number)
+    rows = db.execute("SELECT number FROM alternatives WHERE request = ? AND finish_reason IS NULL", (number,))
+    for (index,) in rows.fetchall():
+        text, tokens = texts.get(index, ("", []))
+        stop = StopEvent(request, index, len(tokens), "abort", "shutdown")
+        end_alternative(db, number, request, stop, text, tokens)
+    drop_events(number, db)
+    db.execute("UPDATE requests SET status = 'interrupted' WHERE number = ?", (number,))
+
+
+def _texts(db: sqlite3.Connection, number: int) -> dict[int, tuple[str, list[int]]]:
+    """Reads the texts and tokens of a request's alternatives so far. Their events are lists in every version."""
+    texts: dict[int, tuple[str, list[int]]] = {}
+    for (packed,) in db.execute("SELECT events FROM steps WHERE request = ? ORDER BY number", (number,)):
+        for index, text, drawn, *_ in (event for event in json.loads(packed) if isinstance(event, list)):
+            before, tokens = texts.get(index, ("", []))
+            if tokens or drawn:  # else it is an echoed prompt
+                texts[index] = before + text, tokens + drawn
+    return texts
+
+
+def unfinished(db: sqlite3.Connection, status: str = "running") -> list[Unfinished]:
+    """Reads the requests with this status, the oldest first. Those of an srb version with other fields are left out."""
+    rows = db.execute("SELECT * FROM requests WHERE status = ? AND request IS NOT NULL ORDER BY number", (status,))
+    return [each for row in rows if (each := _unfinished(db, row))]
+
+
+def _request(row: sqlite3.Row) -> CompletionRequest | None:
+    try:
+        return events.unpack_request(row["request"])
+    except (TypeError, ValueError, LookupError, zlib.error, SrbError):
+        return None
+
+
+def _unfinished(db: sqlite3.Connection, row: sqlite3.Row) -> Unfinished | None:
+    request = _request(row)
+    if request is None:
+        return None
+    others = {"detach": bool(row["detached"]), "body": zlib.decompress(row["body"]), "node": None}
+    submitted = from_row(Submitted, row, request=request, **others)
+    steps = db.execute("SELECT events FROM steps WHERE request = ? ORDER BY number", (row["number"],))
+    so_far = [event for (packed,) in steps for event in events.unpack(row["id"], packed)]
+    return Unfinished(submitted, row["number"], so_far, row["losses"])
+
+
+def read_events(db: sqlite3.Connection, owner: str | None, request: str) -> Unfinished | str | None:
+    """Reads a request with all its events.
+
+    Returns:
+        The request; its status if it runs or its events were dropped; None if it isn't in the file.
+    """
+    row = db.execute("SELECT * FROM requests WHERE id = ? AND owner IS ?", (request, owner)).fetchone()
+    if row is None:
+        return None
+    found = _unfinished(db, row) if row["request"] is not None and row["status"] != "running" else None
+    return found or str(row["status"])
+
+
+def find_sent(db: sqlite3.Connection, owner: str | None, request: str) -> Sent | None:
+    """Returns a request as its client sent it, or None if there is no such request."""
+    row = db.execute("SELECT * FROM requests WHERE id = ? AND owner IS ?", (request, owner)).fetchone()
+    return row and from_row(Sent, row, body=zlib.decompress(row["body"]), nodes=_nodes_of(db, row))
+
+
+def _nodes_of(db: sqlite3.Connection, row: sqlite3.Row) -> list[int]:
+    """Returns the ids of the nodes that a request writes, by the index of the alternative."""
+    # Forks and copies name the request, too. They came later, so the first nodes in its own story are those.
+    nodes = db.execute(
+        "SELECT nodes.id FROM nodes JOIN stories ON stories.number = nodes.story "
+        "WHERE nodes.request = ? AND stories.id = ? ORDER BY nodes.id "
+        "LIMIT (SELECT count(*) FROM alternatives WHERE request = ?)",
+        (row["id"], row["story"], row["number"]),
+    )
+    return [node for (node,) in nodes]
+
+
+def end_of(each: Unfinished) -> list[Event]:
+    """Makes the events that end a request that can't resume."""
+    progress = RequestProgress(each.submitted.request)
+    progress.add(each.events)
+    return progress.end("abort", "shutdown")

@@ -12,31 +12,200 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from srb.engine.events import Event
 from srb.errors import HistoryError, NotFoundError, SettingsError
-from srb.history.database import check_place, connect, explained, prepare
-from srb.history.nodes import remove_orphans
+from srb.history.database import check_place, connect, explained, prepare, remove_orphans
+from srb.history.find import Unfinished, end_of, unfinished
 from srb.history.recorder import Recorder, Submitted
-from srb.history.unfinished import Unfinished, end_of, unfinished
 from srb.history.writer import Change, Writer
 
-# Makes the file smaller: it removes finished requests, the oldest first. Stories keep all of their texts.
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def read(
+    path: Path,
+    function: Callable[Concatenate[sqlite3.Connection, Arguments], Result],
+    *args: Arguments.args,
+    **kwargs: Arguments.kwargs,
+) -> Result:
+    """Calls a function with a connection that reads the file. Takes milliseconds: in an event loop, use a thread.
+
+    Args:
+        path: of the file.
+        function: gets the connection and the other arguments.
+        args: for the function.
+        kwargs: for the function.
+
+    Returns:
+        The result of the function.
+
+    Raises:
+        HistoryError: The file can't be read. What the function raises is raised, too.
+    """
+    with explained(path), closing(connect(path, is_reader=True)) as db:
+        db.execute("BEGIN")  # in one transaction, so that everything it reads is of the same moment
+        return function(db, *args, **kwargs)
+
+
+class History:
+    """The history of one server, until it is closed. Its methods may be called from any thread.
+
+    Args:
+        path: of the file.
+        keep_seconds: how long the events of a finished request stay, so that its readers can resume.
+
+    Attributes:
+        on_recovery: called in a thread when a problem is over, and everything pending is written.
+        interrupted: the requests that ran when the last server ended.
+
+    Raises:
+        SettingsError: The path is wrong, or another server uses it.
+        HistoryError: The file can't be used.
+    """
+
+    def __init__(self, path: Path, keep_seconds: float = 0) -> None:
+        self.path = path
+        self.on_recovery: Callable[[], object] = lambda: None
+        self._recorder = Recorder(keep_seconds)  # only the writer's thread uses it
+        check_place(path)
+        self._lock = _lock(path)
+        try:
+            prepare(path)
+            self.interrupted = self.read(unfinished)
+            with explained(path):
+                self.writer = Writer(path, self._recorder.lose_steps, lambda: self.on_recovery())
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._record(lambda recorder: [recorder.restore])
+
+    @property
+    def problem(self) -> HistoryError | None:
+        """The reason why nothing can be written now; None if it can."""
+        return self.writer.problem
+
+    @property
+    def n_pending(self) -> int:
+        """The number of changes that wait until the file can be written again."""
+        return self.writer.n_pending
+
+    def read(
+        self,
+        function: Callable[Concatenate[sqlite3.Connection, Arguments], Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        """Calls a function that reads the file; see the function `read`."""
+        return read(self.path, function, *args, **kwargs)
+
+    def write(
+        self,
+        function: Callable[Concatenate[sqlite3.Connection, Arguments], Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> "Future[Result]":
+        """Calls a function that writes, in the writer's thread and in one transaction.
+
+        The future has its result when the transaction is in the file.
+        """
+        return self.writer.submit(lambda db: function(db, *args, **kwargs))
+
+    def begin(self, submitted: Submitted) -> "Future[list[int]]":
+        """Adds a request that the engine will get. The future has the ids of its alternatives' nodes."""
+        nodes: list[int] = []
+        future: Future[list[int]] = Future()
+        future.set_running_or_notify_cancel()  # from now on it can't be cancelled, because the request will be written
+        self._record(
+            lambda recorder: recorder.begin(submitted, nodes),
+            lambda: future.set_result(nodes),
+            is_awaited=submitted.story is not None,
+        )
+        return future
+
+    def forget(self, request_id: str) -> None:
+        """Removes a request that the engine has refused."""
+        self._record(lambda recorder: recorder.forget(request_id))
+
+    def take(self, events: list[Event], done: Callable[[], object] = lambda: None) -> None:
+        """Writes the events of a step, and then calls `done`: readers may get them now."""
+        self._record(lambda recorder: recorder.take(events), done)
+
+    def resume(self, each: Unfinished) -> None:
+        """Resumes a request that is in the file. Pass its further events to `take`."""
+        self._record(lambda recorder: recorder.resume(each.submitted, each.number, each.events, each.losses))
+
+    def interrupt(self, each: Unfinished) -> None:
+        """Marks a request as interrupted, and writes its texts so far. A person may continue it."""
+        self.resume(each)
+        self._record(lambda recorder: recorder.interrupt(each.submitted.request.id, end_of(each)))
+
+    def end(self, each: Unfinished) -> None:
+        """Ends an interrupted request that won't be resumed."""
+        self.resume(dataclasses.replace(each, submitted=dataclasses.replace(each.submitted, detach=False)))
+        self.take(end_of(each))
+
+    def _record(
+        self,
+        changes: Callable[[Recorder], list[Change]],
+        done: Callable[[], object] = lambda: None,
+        *,
+        is_awaited: bool = False,
+    ) -> None:
+        self.writer.record(lambda: changes(self._recorder), done, is_awaited=is_awaited)
+
+    def close(self) -> None:
+        """Writes what is pending, and closes the file."""
+        self.writer.close()
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: Any) -> None:
+        self.close()
+
+
+def _lock(path: Path) -> int:
+    """Locks the file against other servers, which would resume this one's requests. Returns a file descriptor.
+
+    The lock is on a second file: SQLite's own locks on a file are lost if another descriptor of it is closed.
+    """
+    lock = path.with_name(path.name + "-lock")
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise HistoryError(
+            f"the history {path} can't be used: {lock} can't be made ({error.strerror}); make its folder writable for "
+            "this user, or name another file"
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise SettingsError(f"--history {path} is in use by another server; give this one a file of its own") from None
+    return descriptor
+
 
 _BATCH = 200
-"""How many requests are removed in one transaction. A server that writes meanwhile waits only some milliseconds."""
+"""The number of requests that one transaction removes. A server that writes meanwhile waits some milliseconds."""
 
 
 def size_of(db: sqlite3.Connection) -> int:
-    """How many bytes of the file are in use."""
-    pages, unused, size = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in _SIZES)
+    """Returns the size of the used part of the file, in bytes."""
+    names = ("page_count", "freelist_count", "page_size")
+    pages, unused, size = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
     return int((pages - unused) * size)
 
 
-_SIZES = ("page_count", "freelist_count", "page_size")
-
-
 def prune(db: sqlite3.Connection, *, before: int | None = None, to_bytes: int | None = None) -> int:
-    """Removes requests that ended before a time (seconds since 1970), then more until the file has so many bytes.
+    """Removes finished requests, the oldest first. Unfinished requests, and stories with their texts, stay.
 
-    Returns how many were removed. Unfinished requests and stories with their texts stay, so the file may stay larger.
+    Args:
+        db: a connection.
+        before: removes all that ended before this time, in seconds since 1970.
+        to_bytes: removes more until the file isn't larger than this, or only has what stays.
+
+    Returns:
+        The number of removed requests.
     """
     removed = 0
     if before is not None:
@@ -67,7 +236,7 @@ def _prune(db: sqlite3.Connection, before: int, to_bytes: int | None) -> int:
 
 
 def remove_request(db: sqlite3.Connection, owner: str | None, request: str) -> None:
-    """Removes a request that has ended. Raises `NotFoundError` if there is no such request, or it still runs."""
+    """Removes a request that has ended. Raises `NotFoundError` if there is none, or it still runs."""
     row = db.execute(
         "SELECT number FROM requests WHERE id = ? AND status != 'running' AND (owner IS NULL OR owner = ?)",
         (request, owner),
@@ -90,163 +259,9 @@ def _remove(db: sqlite3.Connection, numbers: list[int]) -> None:
 def _give_back(db: sqlite3.Connection) -> None:
     """Gives unused pages of the file back to the disk, a few milliseconds at a time."""
     merged = 2
-    while merged >= 2:  # by fewer changes FTS5 shows that nothing is left to merge
+    while merged >= 2:  # fewer changes mean that FTS5 has nothing left to merge
         before = db.total_changes
         db.execute("INSERT INTO search(search, rank) VALUES ('merge', 200)")
         merged = db.total_changes - before
     while db.execute("PRAGMA freelist_count").fetchone()[0]:
         db.execute("PRAGMA incremental_vacuum(500)").fetchall()
-
-
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
-
-
-def read(
-    path: Path,
-    function: Callable[Concatenate[sqlite3.Connection, Arguments], Result],
-    *args: Arguments.args,
-    **kwargs: Arguments.kwargs,
-) -> Result:
-    """Calls a function with a connection that reads the file, and returns its result.
-
-    This takes milliseconds: from an event loop, call it in a thread.
-    Raises `HistoryError` if the file can't be read, and what the function raises.
-    """
-    with explained(path), closing(connect(path, is_reader=True)) as db:
-        db.execute("BEGIN")  # in one transaction, so that everything it reads is of the same moment
-        return function(db, *args, **kwargs)
-
-
-class History:
-    """The history of one server, until it is closed. Its methods may be called from any thread.
-
-    keep_seconds: how long the events of a finished request are kept, so that its readers can go on.
-
-    Raises `SettingsError` if the path is wrong or another server uses it, and `HistoryError` if the file can't be used.
-    """
-
-    def __init__(self, path: Path, keep_seconds: float = 0) -> None:
-        self.path = path
-        self.on_recovery: Callable[[], object] = lambda: None
-        """Is called in a thread when everything is written that couldn't be for a while."""
-        self._recorder = Recorder(keep_seconds)  # only the writer's thread uses it
-        check_place(path)
-        self._lock = _lock(path)
-        try:
-            prepare(path)
-            self.interrupted = self.read(unfinished)
-            """The requests that ran when the last server ended. They are read before any new request is written."""
-            with explained(path):
-                self._writer = Writer(path, self._recorder.lose_steps, lambda: self.on_recovery())
-        except BaseException:
-            os.close(self._lock)
-            raise
-        self._record(lambda recorder: [recorder.restore])
-
-    @property
-    def problem(self) -> HistoryError | None:
-        """Why nothing can be written now; None if all is well."""
-        return self._writer.problem
-
-    @property
-    def n_owed(self) -> int:
-        """How many changes wait until the file can be written again."""
-        return self._writer.n_owed
-
-    def read(
-        self,
-        function: Callable[Concatenate[sqlite3.Connection, Arguments], Result],
-        *args: Arguments.args,
-        **kwargs: Arguments.kwargs,
-    ) -> Result:
-        """Calls a function that reads the file; see the function `read`."""
-        return read(self.path, function, *args, **kwargs)
-
-    def write(
-        self,
-        function: Callable[Concatenate[sqlite3.Connection, Arguments], Result],
-        *args: Arguments.args,
-        **kwargs: Arguments.kwargs,
-    ) -> "Future[Result]":
-        """Calls a function that writes, in the writer's thread and in one transaction.
-
-        The future has its result when the transaction is in the file.
-        """
-        return self._writer.submit(lambda db: function(db, *args, **kwargs))
-
-    def begin(self, submitted: Submitted) -> "Future[list[int]]":
-        """Adds a request that the engine is about to take. The future has the ids of its alternatives' nodes."""
-        nodes: list[int] = []
-        future: Future[list[int]] = Future()
-        future.set_running_or_notify_cancel()  # from now on it can't be cancelled, because the request will be written
-        self._record(
-            lambda recorder: recorder.begin(submitted, nodes),
-            lambda: future.set_result(nodes),
-            is_awaited=submitted.story is not None,
-        )
-        return future
-
-    def forget(self, request_id: str) -> None:
-        """Removes a request that the engine has refused."""
-        self._record(lambda recorder: recorder.forget(request_id))
-
-    def take(self, events: list[Event], done: Callable[[], object] = lambda: None) -> None:
-        """Writes the events of a step, and then calls `done`: now readers may get them."""
-        self._record(lambda recorder: recorder.take(events), done)
-
-    def resume(self, each: Unfinished) -> None:
-        """Goes on with a request that the file has already. Pass its further events to `take`."""
-        self._record(lambda recorder: recorder.resume(each.submitted, each.number, each.events, each.losses))
-
-    def interrupt(self, each: Unfinished) -> None:
-        """Marks a request as interrupted, and writes its texts so far. Somebody may continue it by hand."""
-        self.resume(each)
-        self._record(lambda recorder: recorder.interrupt(each.submitted.request.id, end_of(each)))
-
-    def end(self, each: Unfinished) -> None:
-        """Ends an interrupted request that nobody waits for any more."""
-        self.resume(dataclasses.replace(each, submitted=dataclasses.replace(each.submitted, detach=False)))
-        self.take(end_of(each))
-
-    def _record(
-        self,
-        changes: Callable[[Recorder], list[Change]],
-        done: Callable[[], object] = lambda: None,
-        *,
-        is_awaited: bool = False,
-    ) -> None:
-        self._writer.record(lambda: changes(self._recorder), done, is_awaited=is_awaited)
-
-    def close(self) -> None:
-        """Writes what waits, and closes the file."""
-        self._writer.close()
-        os.close(self._lock)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: Any) -> None:
-        self.close()
-
-
-def _lock(path: Path) -> int:
-    """Locks the file against other servers, which would go on with this one's requests. Returns a file descriptor.
-
-    The lock is on a second file beside it: SQLite's own locks on the file are lost if another descriptor of it is
-    closed.
-    """
-    lock = path.with_name(path.name + "-lock")
-    try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise HistoryError(
-            f"the history {path} can't be used: {lock} can't be made ({error.strerror}); make its folder writable for "
-            "this user, or name another file"
-        ) from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise SettingsError(f"--history {path} is in use by another server; give this one a file of its own") from None
-    return descriptor

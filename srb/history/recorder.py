@@ -1,7 +1,7 @@
-"""`Recorder` turns the engine's events into changes of the file: requests, their events, and their texts.
+"""`Recorder`: turns the engine's events into changes of the file: requests, their events, and their texts.
 
-A recorder belongs to the writer's thread. It keeps the texts of the running requests in memory. So each step writes
-only one row for each request, however long the texts are, and an alternative's own row gets its text when it ends.
+A recorder belongs to the writer's thread. It has the texts of the running requests in memory. So a step writes only one
+row for each request, however long the texts are, and an alternative's own row gets its text when it ends.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import sqlite3
 import time
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,11 +20,9 @@ from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEven
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import EngineDeadError
-from srb.history import nodes
-from srb.history.database import insert
+from srb.history.database import add_text, clean, insert
 from srb.history.events import pack, pack_request
-from srb.history.nodes import add_text, clean
-from srb.history.stories import count_change, find_number
+from srb.history.stories import count_change, find_number, insert_growing
 from srb.history.writer import Change
 
 MAX_SETTING_CHARS = 1_000
@@ -33,11 +31,17 @@ MAX_SETTING_CHARS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A request that the engine is about to take.
+    """A request that the engine will get.
 
-    owner: the hash of its key. detach: whether it lives on without readers. created: seconds since 1970.
-    path, body: the route that it came to, and the body that was sent. title: the end of its prompt.
-    story, node: the story that its alternatives belong to, and the node that they go on from.
+    Attributes:
+        owner: the hash of its API key.
+        detach: whether it continues without readers.
+        created: in seconds since 1970.
+        path: the route that it came to.
+        body: that of the HTTP request.
+        title: the end of its prompt.
+        story: the id of the story that its alternatives belong to.
+        node: the id of the node that they continue.
     """
 
     request: CompletionRequest
@@ -54,14 +58,19 @@ class Submitted:
 
 @dataclass(slots=True)
 class _Running:
-    """A running request. number, story, nodes: the numbers of the request, its story and its nodes in the file.
+    """A running request.
 
-    texts, tokens: what each alternative has so far.
-    losses: how many servers have begun it since its last token, and since its last end in order. They were lost, but
-        for the one that runs it now.
-    fingerprint: that of the last `StartEvent` that the file has; None: it has none.
-    is_suspended: the server's end has interrupted it.
-    has_gap: some of its steps are lost. So the file gets no further ones: a restart goes on before the gap.
+    Attributes:
+        number: its number in the file.
+        story: the number of its story in the file.
+        nodes: the ids of its nodes.
+        texts: the text of each alternative so far, in parts.
+        tokens: those of each alternative so far.
+        losses: the number of servers that have started it since its last token, or since a server ended in order. All
+            but the present one were lost.
+        fingerprint: that of the last `StartEvent` in the file; None if there is none.
+        is_suspended: whether the server's end has interrupted it.
+        has_gap: whether some of its steps are lost. The file gets no further ones: a restart resumes before the gap.
     """
 
     submitted: Submitted
@@ -81,7 +90,7 @@ class _Running:
         self.tokens = [array("I") for _ in range(count)]
 
     def take(self, event: StreamEvent) -> None:
-        """Adds the text and tokens of an event to its alternative, but not an echoed prompt."""
+        """Adds the text and tokens of an event to its alternative, except for an echoed prompt."""
         index = event.index
         self.tokens[index].extend(event.drawn)
         if self.tokens[index] or not self.submitted.request.echo:
@@ -91,17 +100,18 @@ class _Running:
 class Recorder:
     """Decides what is written of the running requests.
 
-    keep_seconds: how long the events of a finished request are kept, so that its readers can go on.
+    Args:
+        keep_seconds: how long the events of a finished request stay, so that its readers can resume.
     """
 
     def __init__(self, keep_seconds: float) -> None:
         self._keep_seconds = keep_seconds
         self._running: dict[str, _Running] = {}
-        self._finished: dict[int, float] = {}  # the time, by the request's number; the first ones finished first
+        self._finished: dict[int, float] = {}  # their times, by number, in this order
         self._last_number = 0
 
     def restore(self, db: sqlite3.Connection) -> None:
-        """Finds the requests that finished before this start and still have their events."""
+        """Finds the finished requests that still have their events, after a start."""
         (self._last_number,) = db.execute("SELECT coalesce(max(number), 0) FROM requests").fetchone()
         rows = db.execute(
             "SELECT number, finished FROM requests WHERE status = 'finished' AND request IS NOT NULL ORDER BY finished"
@@ -109,19 +119,19 @@ class Recorder:
         self._finished = {number: finished or 0 for number, finished in rows}
 
     def begin(self, submitted: Submitted, nodes: list[int]) -> list[Change]:
-        """Adds a request. nodes: a list that gets the ids of its alternatives' nodes when they are written."""
+        """Adds a request. nodes: gets the ids of its alternatives' nodes when they are written."""
         running = self._running[submitted.request.id] = _Running(submitted, nodes=nodes)
         return [partial(self._begin, running)]
 
     def _begin(self, running: _Running, db: sqlite3.Connection) -> None:
         if not running.number:  # else the transaction is tried again
-            # SQLite would use the number of a removed request again, and what still comes of that one has this number.
+            # SQLite would reuse the number of a removed request, which may still get events under this number.
             (last,) = db.execute("SELECT coalesce(max(number), 0) FROM requests").fetchone()
             running.number = self._last_number = max(last, self._last_number) + 1
         _begin(running, db)
 
     def resume(self, submitted: Submitted, number: int, events: list[Event], losses: int) -> list[Change]:
-        """Goes on with a request that the file has already. events: its events so far. losses: see `_Running`."""
+        """Resumes a request that is in the file. events: its events so far. losses: see `_Running`."""
         running = self._running[submitted.request.id] = _Running(submitted, number, losses=losses)
         for event in events:
             if isinstance(event, StreamEvent):
@@ -135,7 +145,7 @@ class Recorder:
         return [partial(_forget, running)] if (running := self._running.pop(request_id, None)) else []
 
     def take(self, events: list[Event]) -> list[Change]:
-        """The changes that the events of a step make."""
+        """Returns the changes that the events of a step make."""
         changes: list[Change] = []
         for request_id, batch in by_request(events).items():
             if running := self._running.get(request_id):
@@ -143,16 +153,16 @@ class Recorder:
         first = next(iter(self._finished), None)
         if first is not None and self._finished[first] < time.time() - self._keep_seconds:
             del self._finished[first]
-            changes.append(partial(_drop_events, first))
+            changes.append(partial(drop_events, first))
         return changes
 
     def lose_steps(self) -> None:
-        """Is called when changes are lost that the running requests have made."""
+        """Notes that changes of the running requests are lost."""
         for running in self._running.values():
             running.has_gap = True
 
     def interrupt(self, request_id: str, events: list[Event]) -> list[Change]:
-        """Writes the texts of a request as if these events had ended it. It still can be continued."""
+        """Writes the texts of a request as if these events had ended it. It can still be resumed."""
         running = self._running.pop(request_id)
         stops = [partial(_stop_at, running, event) for event in events if isinstance(event, StopEvent)]
         return [*stops, partial(_set_status, running, "interrupted")]
@@ -173,15 +183,15 @@ class Recorder:
             elif isinstance(event, DoneEvent):
                 yield partial(_finish, running, event.usage, self._finished)
                 if running.has_gap:
-                    yield lambda db: _drop_events(running.number, db)
+                    yield lambda db: drop_events(running.number, db)
                 del self._running[running.submitted.request.id]
 
 
 def _lasting(running: _Running, events: list[Event]) -> Iterator[Event]:
-    """The events, without those that end the request because the server stops, or its engine has failed.
+    """Drops the events that end a request because the server stops, or its engine has failed.
 
-    The request will go on after the next start. That it starts again is left out, too, but counts for its losses. Text
-    that was held back, and comes only because the server stops, is left out: what goes on says it.
+    The request resumes after the next start. Its further starts are dropped, too, but count as losses. Text that comes
+    only because the server stops is dropped: the request sends it again when it resumes.
     """
     cut = {event.index for event in events if isinstance(event, StopEvent) and _is_shut_down(event)}
     for event in events:
@@ -205,12 +215,12 @@ def _lasting(running: _Running, events: list[Event]) -> Iterator[Event]:
 
 
 def _is_shut_down(event: StopEvent) -> bool:
-    """A stop string with this text is no such end."""
+    """Tells whether the server's end has caused this stop. A stop string may have the same text."""
     return (event.finish_reason, event.stop_reason) == ("abort", "shutdown")
 
 
 def settings_of(params: SamplingParams) -> dict[str, Any]:
-    """The settings of an alternative that the file keeps: those that don't have their default values."""
+    """Returns the settings of an alternative for the file: those that aren't the defaults."""
     settings: dict[str, Any] = {}
     for each in dataclasses.fields(SamplingParams):
         value = getattr(params, each.name)
@@ -255,7 +265,7 @@ def _begin(running: _Running, db: sqlite3.Connection) -> None:
         running.story = find_number(db, submitted.owner, submitted.story)
         if running.story is not None:
             change = count_change(db, running.story)
-            running.nodes[:] = nodes.insert_growing(
+            running.nodes[:] = insert_growing(
                 db, running.story, submitted.node, request.id, change, params, settings, submitted.created
             )
 
@@ -270,7 +280,7 @@ def _set_losses(running: _Running, losses: int, db: sqlite3.Connection) -> None:
 
 
 def _add_step(running: _Running, events: str, db: sqlite3.Connection) -> None:
-    # The request may have been removed meanwhile, with its story.
+    # The request may have been removed with its story.
     db.execute(
         "INSERT INTO steps(request, events) SELECT number, ? FROM requests WHERE number = ?", (events, running.number)
     )
@@ -278,12 +288,13 @@ def _add_step(running: _Running, events: str, db: sqlite3.Connection) -> None:
 
 def _stop_at(running: _Running, stop: StopEvent, db: sqlite3.Connection) -> None:
     text, tokens = "".join(running.texts[stop.index]), running.tokens[stop.index]
-    _end_alternative(db, running.number, running.submitted.request.id, stop, text, tokens)
+    end_alternative(db, running.number, running.submitted.request.id, stop, text, tokens)
 
 
-def _end_alternative(
+def end_alternative(
     db: sqlite3.Connection, request_number: int, request: str, stop: StopEvent, text: str, tokens: Iterable[int]
 ) -> None:
+    """Writes the text of an alternative and of its node, when it ends."""
     place = (request_number, stop.index)
     if not db.execute("SELECT 1 FROM alternatives WHERE request = ? AND number = ?", place).fetchone():
         return
@@ -314,7 +325,8 @@ def _finish(running: _Running, usage: Usage, finished: dict[int, float], db: sql
     )
 
 
-def _drop_events(number: int, db: sqlite3.Connection) -> None:
+def drop_events(number: int, db: sqlite3.Connection) -> None:
+    """Removes the events of a request, and what it would need to resume."""
     db.execute("DELETE FROM steps WHERE request = ?", (number,))
     db.execute("UPDATE requests SET request = NULL WHERE number = ?", (number,))
 
@@ -329,23 +341,8 @@ def forget_events(db: sqlite3.Connection, owner: str | None, request: str) -> bo
         (request, owner),
     ).fetchone()
     if row:
-        _drop_events(row["number"], db)
+        drop_events(row["number"], db)
     return row is not None
-
-
-def interrupt_request(
-    db: sqlite3.Connection, number: int, request: str, said: Mapping[int, tuple[str, Sequence[int]]]
-) -> None:
-    """Marks a request as interrupted for good, without anything that it would need to go on.
-
-    said: the text and the tokens of its alternatives, by index; those that have said nothing may be left out.
-    """
-    rows = db.execute("SELECT number FROM alternatives WHERE request = ? AND finish_reason IS NULL", (number,))
-    for (index,) in rows.fetchall():
-        text, tokens = said.get(index, ("", ()))
-        _end_alternative(db, number, request, StopEvent(request, index, len(tokens), "abort", "shutdown"), text, tokens)
-    _drop_events(number, db)
-    db.execute("UPDATE requests SET status = 'interrupted' WHERE number = ?", (number,))
 
 
 def _set_status(running: _Running, status: str, db: sqlite3.Connection) -> None:

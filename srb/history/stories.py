@@ -1,10 +1,15 @@
-"""Stories are trees of nodes. All functions here first take a connection and the hash of the reader's key.
+"""Stories: trees of nodes, which are texts. Each node continues its parent.
 
-The changes of a story are numbered, so that a reader can ask for what is new since a change. A story that was made with
-an API key can only be seen with this key. One that was made without a key can be seen by everybody.
+Nodes are only added, so two devices can write at once, and no word is lost. A remark changes what people say about a
+node: whether it is kept or discarded, where it ends, notes. The node has the last one of each kind, and the file has
+all. The changes of a story are numbered, so that a reader can ask for what is new since a change.
+
+Most functions take a connection and the hash of the reader's API key. A story that was made with a key can only be seen
+with this key. A story that was made without a key can be seen by everybody.
 """
 
 import json
+import math
 import secrets
 import sqlite3
 import time
@@ -13,18 +18,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, NotFoundError
-from srb.history import nodes
-from srb.history.database import insert, made_of
-from srb.history.nodes import ANYBODY, NewNode, Node, Remark, remove_orphans
+from srb.history.database import ANYBODY, add_text, clean, from_row, insert, remove_orphans, unpack_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
     """A story without its nodes.
 
-    change: the number of its last change.
-    context: what stands beside the story; None if nothing does.
+    Attributes:
+        created: in seconds since 1970.
+        changed: the time of its last change, in seconds since 1970.
+        change: the number of its last change.
+        node_count: the number of its nodes.
+        context: a JSON object that belongs to the story; None if it has none.
     """
 
     id: str
@@ -36,6 +44,91 @@ class Story:
     context: dict[str, Any] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A text in a story.
+
+    Attributes:
+        parent: the id of the node that it continues. None: it is the beginning of the story.
+        text: only the first `ends_at` characters, if `ends_at` isn't None.
+        tokens: the ids of the text's tokens; None if they are unknown.
+        author: `model` or `person`. Only nodes of the model have the attributes from `request` to `suffix_logprob`.
+        request: the id of the request that has written it.
+        index: of the alternative.
+        settings: those that aren't the defaults.
+        length: in tokens.
+        finish_reason: None while the node grows.
+        suffix_logprob: of a bridge, the log-probability of the text that it leads up to.
+        kept: True if it is kept, False if it is discarded.
+        created: in seconds since 1970.
+        change: the number of the story's last change that touched this node.
+    """
+
+    id: int
+    parent: int | None
+    text: str
+    tokens: tuple[int, ...] | None
+    author: str
+    request: str | None
+    index: int | None
+    seed: int | None
+    settings: dict[str, Any] | None
+    label: str | None
+    length: int | None
+    finish_reason: str | None
+    stop_reason: str | None
+    suffix_logprob: float | None
+    kept: bool | None
+    notes: str | None
+    ends_at: int | None
+    created: int
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewNode:
+    """A node to add. In a whole tree, `id` and `parent` are the names that its sender gives to the nodes."""
+
+    text: str
+    parent: int | str | None = None
+    id: int | str | None = None
+    tokens: tuple[int, ...] | None = None
+    author: str = "person"
+    request: str | None = None
+    index: int | None = None
+    seed: int | None = None
+    settings: dict[str, Any] | None = None
+    label: str | None = None
+    length: int | None = None
+    finish_reason: str | None = None
+    stop_reason: str | None = None
+    suffix_logprob: float | None = None
+    kept: bool | None = None
+    notes: str | None = None
+    created: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A change of a `field` of a node: `kept`, `notes` or `ends_at`."""
+
+    change: int
+    field: str
+    value: bool | str | int | None
+    created: int
+
+
+_NODES = "SELECT nodes.*, texts.text AS words, texts.tokens FROM nodes LEFT JOIN texts ON texts.id = nodes.text"
+
+_PATH = f"""
+    WITH RECURSIVE above(id, parent, depth) AS (
+        SELECT id, parent, 0 FROM nodes WHERE story = :story AND id = :node
+        UNION ALL
+        SELECT nodes.id, nodes.parent, depth + 1 FROM above
+        JOIN nodes ON nodes.story = :story AND nodes.id = above.parent AND nodes.id < above.id  -- no endless circle
+    )
+    {_NODES} JOIN above ON above.id = nodes.id WHERE nodes.story = :story ORDER BY above.depth DESC
+"""
 _COUNT = "(SELECT count(*) FROM nodes WHERE story = stories.number) AS node_count"
 _SUMMARY = f"number, id, title, created, changed, change, {_COUNT}"
 _OWN = f"FROM stories WHERE (owner IS NULL OR owner = :owner OR :owner = '{ANYBODY}')"
@@ -45,9 +138,17 @@ _STORY = f"SELECT {_SUMMARY}, context {_OWN} AND id = :id"
 def make_story(
     db: sqlite3.Connection, owner: str | None, title: str, tree: Sequence[NewNode] = (), context: str | None = None
 ) -> Story:
-    """Makes a story, empty or with the nodes of another one. Raises `InvalidRequestError` if these are no tree.
+    """Makes a story.
 
-    context: a JSON object.
+    Args:
+        db: a connection.
+        owner: the hash of the key that may see it.
+        title: of the story.
+        tree: its nodes; those of another story, for example.
+        context: a JSON object.
+
+    Raises:
+        InvalidRequestError: The nodes aren't a tree.
     """
     story, now = f"story-{secrets.token_hex(12)}", int(time.time())
     values = {"id": story, "owner": owner, "title": title, "created": now, "changed": now, "change": 0}
@@ -55,42 +156,39 @@ def make_story(
     ids: dict[int | str, int] = {}
     for node in _parents_first(tree):
         parent = None if node.parent is None else ids[node.parent]
-        added = nodes.insert_node(db, number, node, parent, count_change(db, number))
+        added = _insert_node(db, number, node, parent)
         if node.id is not None:
             ids[node.id] = added
     return get_story(db, owner, story)
 
 
 def _parents_first(tree: Sequence[NewNode]) -> list[NewNode]:
-    """The nodes, ordered so that each comes behind its parent.
-
-    Raises `InvalidRequestError` if they are no tree.
-    """
+    """Sorts nodes so that each comes after its parent. Raises `InvalidRequestError` if they aren't a tree."""
     known = Counter(node.id for node in tree if node.id is not None)
     if twice := [each for each, number in known.items() if number > 1]:
-        raise InvalidRequestError(f"nodes: there are several with the id {twice[0]!r:.60}", param="nodes")
+        raise InvalidRequestError(f"nodes: several have the id {twice[0]!r:.60}", param="nodes")
     children: dict[int | str | None, list[NewNode]] = {}
     for node in tree:
         if node.parent is not None and node.parent not in known:
-            raise InvalidRequestError(f"nodes: one hangs on {node.parent!r:.60}, which isn't there", param="nodes")
+            raise InvalidRequestError(f"nodes: there is no parent {node.parent!r:.60}", param="nodes")
         children.setdefault(node.parent, []).append(node)
     ordered = list(children.get(None, ()))
     for node in ordered:  # the list grows during the loop
         if node.id is not None:
             ordered += children.get(node.id, ())
     if len(ordered) < len(tree):
-        raise InvalidRequestError("nodes: some of them come before themselves", param="nodes")
+        raise InvalidRequestError("nodes: some are their own ancestors", param="nodes")
     return ordered
 
 
 def list_stories(db: sqlite3.Connection, owner: str | None) -> list[Story]:
-    """The stories without their contexts, which may be large. The one that was changed last comes first."""
+    """Lists the stories, the last changed first, without their contexts, which may be large."""
     rows = db.execute(f"SELECT {_SUMMARY}, NULL AS context {_OWN} ORDER BY changed DESC, number DESC", {"owner": owner})
     return [_story(row) for row in rows]
 
 
 def get_story(db: sqlite3.Connection, owner: str | None, story: str) -> Story:
-    """The story with this id. Raises `NotFoundError`."""
+    """Returns the story with this id. Raises `NotFoundError`."""
     return _story(_find(db, owner, story))
 
 
@@ -102,17 +200,17 @@ def _find(db: sqlite3.Connection, owner: str | None, story: str) -> sqlite3.Row:
 
 
 def find_number(db: sqlite3.Connection, owner: str | None, story: str) -> int | None:
-    """The number of the story with this id, or None if there is no such story."""
+    """Returns the number of the story with this id, or None if there is no such story."""
     row = db.execute(_STORY, {"owner": owner, "id": story}).fetchone()
     return None if row is None else int(row["number"])
 
 
 def _story(row: sqlite3.Row) -> Story:
-    return made_of(Story, row, context=None if row["context"] is None else json.loads(row["context"]))
+    return from_row(Story, row, context=None if row["context"] is None else json.loads(row["context"]))
 
 
 def change_story(db: sqlite3.Connection, owner: str | None, story: str, values: Mapping[str, str | None]) -> Story:
-    """Gives a story another `title`, or another `context`, which is a JSON object. Raises `NotFoundError`."""
+    """Changes the `title` of a story, or its `context`, which is a JSON object. Raises `NotFoundError`."""
     number = _find(db, owner, story)["number"]
     if values:
         count_change(db, number)
@@ -135,7 +233,7 @@ def remove_story(db: sqlite3.Connection, owner: str | None, story: str) -> None:
 
 
 def count_change(db: sqlite3.Connection, story: int) -> int:
-    """Counts a change of the story with this number, and returns the number of the change."""
+    """Counts a change of the story with this number. Returns the number of the change."""
     row = db.execute(
         "UPDATE stories SET change = change + 1, changed = ? WHERE number = ? RETURNING change",
         (int(time.time()), story),
@@ -146,29 +244,43 @@ def count_change(db: sqlite3.Connection, story: int) -> int:
 def read_nodes(
     db: sqlite3.Connection, owner: str | None, story: str, since: int = 0, *, growing: bool = False
 ) -> tuple[Story, list[Node]]:
-    """A story, and its nodes that were touched by changes after the number `since`. Raises `NotFoundError`.
+    """Reads a story with its nodes.
 
-    The nodes are in the order of their ids, so each comes behind its parent.
+    Args:
+        db: a connection.
+        owner: the hash of the reader's key.
+        story: the id of the story.
+        since: only nodes that were touched by later changes than this number.
+        growing: whether nodes that still grow are included in any case.
 
-    growing: whether nodes that still grow are among them in any case.
+    Returns:
+        The story, and its nodes by id, so each comes after its parent.
+
+    Raises:
+        NotFoundError: There is no such story.
     """
     row = _find(db, owner, story)
-    return _story(row), nodes.nodes_since(db, row["number"], since, growing=growing)
+    which = "(change > ? OR author = 'model' AND finish_reason IS NULL)" if growing else "change > ?"
+    rows = db.execute(f"{_NODES} WHERE story = ? AND {which} ORDER BY nodes.id", (row["number"], since))
+    return _story(row), [_node(each) for each in rows]
 
 
 def read_node(db: sqlite3.Connection, owner: str | None, story: str, node: int) -> tuple[Node, list[Remark]]:
-    """A node and all remarks on it. Raises `NotFoundError`."""
+    """Reads a node and all remarks on it, the oldest first. Raises `NotFoundError`."""
     number = _find(db, owner, story)["number"]
-    return nodes.find_node(db, number, node), nodes.remarks_on(db, number, node)
+    found = _find_node(db, number, node)
+    rows = db.execute("SELECT * FROM remarks WHERE story = ? AND node = ? ORDER BY change", (number, node))
+    values = ((row, _bool(row["value"]) if row["field"] == "kept" else row["value"]) for row in rows)
+    return found, [from_row(Remark, row, value=value) for row, value in values]
 
 
 def add_node(db: sqlite3.Connection, owner: str | None, story: str, parent: int | None, node: NewNode) -> Node:
-    """Adds a node below its parent, or at the beginning. Raises `NotFoundError` if story or parent aren't there."""
+    """Adds a node after its parent, or at the beginning. Raises `NotFoundError` if there is no such story or parent."""
     number = _find(db, owner, story)["number"]
     if parent is not None:
-        nodes.find_node(db, number, parent, param="parent")
-    added = nodes.insert_node(db, number, node, parent, count_change(db, number))
-    return nodes.find_node(db, number, added)
+        _find_node(db, number, parent, param="parent")
+    added = _insert_node(db, number, node, parent)
+    return _find_node(db, number, added)
 
 
 def remark(
@@ -176,21 +288,138 @@ def remark(
 ) -> Node:
     """Sets whether a node is `kept`, where it `ends_at`, or its `notes`. Raises `NotFoundError`."""
     number = _find(db, owner, story)["number"]
-    nodes.find_node(db, number, node)
+    _find_node(db, number, node)
     if values:
-        change = count_change(db, number)
+        change, now = count_change(db, number), int(time.time())
         for field, value in values.items():
-            nodes.remark_on(db, number, node, change, field, value)
-    return nodes.find_node(db, number, node)
+            assert field in ("kept", "notes", "ends_at")
+            db.execute(
+                f"UPDATE nodes SET {field} = ?, change = ? WHERE story = ? AND id = ?", (value, change, number, node)
+            )
+            new = {"story": number, "change": change, "node": node, "field": field, "value": value, "created": now}
+            insert(db, "remarks", new)
+    return _find_node(db, number, node)
 
 
 def prompt_at(
     db: sqlite3.Connection, owner: str | None, story: str, node: int | None, is_needed: bool = True
 ) -> list[str | int]:
-    """The prompt that goes on from a node: see `nodes.prompt_of`. Raises `NotFoundError` and `InvalidRequestError`.
+    """Makes the prompt that continues a node: the token ids of each node of its path if they are known, or its text.
 
-    is_needed: if False, this only checks that the node is there.
+    Args:
+        db: a connection.
+        owner: the hash of the reader's key.
+        story: the id of the story.
+        node: the id of the node. None: the prompt is empty.
+        is_needed: if False, this only checks that the node is there.
+
+    Raises:
+        NotFoundError: There is no such story or node.
+        InvalidRequestError: A node of the path still grows.
     """
     number = _find(db, owner, story)["number"]
-    path = nodes.path_to(db, number, node)
-    return nodes.prompt_of(path) if is_needed else []
+    if node is None:
+        return []
+    _find_node(db, number, node)
+    path = [_node(row) for row in db.execute(_PATH, {"story": number, "node": node})] if is_needed else []
+    parts: list[str | int] = []
+    for each in path:
+        if each.author == "model" and each.finish_reason is None:
+            raise InvalidRequestError(
+                f"node {each.id} still grows; end it first (DELETE /v1/completions/{each.request}/choices/"
+                f"{each.index}), or send a prompt",
+                param="node",
+            )
+        if each.tokens:
+            parts += each.tokens
+        elif parts and isinstance(last := parts[-1], str):
+            parts[-1] = last + each.text
+        elif each.text:
+            parts.append(each.text)
+    return parts
+
+
+def insert_growing(
+    db: sqlite3.Connection,
+    story: int,
+    parent: int | None,
+    request: str,
+    change: int,
+    branches: Sequence[SamplingParams],
+    settings: Sequence[str],
+    created: int,
+) -> list[int]:
+    """Inserts a node for each alternative of a request. Their texts come later.
+
+    Args:
+        db: a connection.
+        story: the number of the story.
+        parent: the id of the node that they continue.
+        request: the id of the request.
+        change: the number of this change of the story.
+        branches: one for each alternative.
+        settings: the JSON of the settings of each alternative. Fewer are used again from the first.
+        created: in seconds since 1970.
+
+    Returns:
+        Their ids, by index.
+    """
+    (last,) = db.execute("SELECT coalesce(max(id), 0) FROM nodes WHERE story = ?", (story,)).fetchone()
+    when = (created, change)
+    ids = range(last + 1, last + 1 + len(branches))
+    db.executemany(
+        "INSERT INTO nodes(story, id, parent, author, request, number, seed, settings, label, created, change) "
+        "VALUES (?, ?, ?, 'model', ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (story, node, parent, request, index, each.seed, settings[index % len(settings)], clean(each.label), *when)
+            for index, (node, each) in enumerate(zip(ids, branches, strict=True))
+        ],
+    )
+    return list(ids)
+
+
+def _insert_node(db: sqlite3.Connection, story: int, node: NewNode, parent: int | None) -> int:
+    """Inserts a node with its whole text. Returns its id."""
+    (node_id,) = db.execute("SELECT coalesce(max(id), 0) + 1 FROM nodes WHERE story = ?", (story,)).fetchone()
+    values = {name: getattr(node, name) for name in NewNode.__slots__ if name not in ("tokens", "index")} | {
+        "story": story,
+        "id": node_id,
+        "parent": parent,
+        "number": node.index,
+        "settings": None if node.settings is None else json.dumps(node.settings),
+        "text": add_text(db, node.text, node.tokens),
+        "finish_reason": node.finish_reason
+        or ("abort" if node.author == "model" else None),  # without one, it would seem to grow
+        "created": int(time.time()) if node.created is None else node.created,
+        "change": count_change(db, story),
+    }
+    insert(db, "nodes", values)
+    return int(node_id)
+
+
+def _find_node(db: sqlite3.Connection, story: int, node: int, param: str = "node") -> Node:
+    """Returns the node with this id. Raises `NotFoundError`."""
+    row = db.execute(f"{_NODES} WHERE story = ? AND nodes.id = ?", (story, node)).fetchone()
+    if row is None:
+        raise NotFoundError(f"there is no node {node} in this story", param=param)
+    return _node(row)
+
+
+def _node(row: sqlite3.Row) -> Node:
+    tokens, by_itself = unpack_tokens(row["tokens"]), row["finish_reason"] == "stop"
+    settings = None if row["settings"] is None else json.loads(row["settings"])
+    if by_itself and row["stop_reason"] is not None:
+        tokens = None  # the last token may be half text and half stop string
+    elif (settings and settings.get("heal")) or row["ends_at"] is not None:
+        # A healed node's first token also has the end of the parent's text; a shortened node has tokens after its end.
+        tokens = None
+    elif by_itself and tokens and len(tokens) == row["length"]:
+        tokens = tokens[:-1]  # without the end token
+    text, kept = (row["words"] or "")[: row["ends_at"]], _bool(row["kept"])
+    score = None if row["suffix_logprob"] == -math.inf else row["suffix_logprob"]  # JSON has no such number
+    others = {"index": row["number"], "settings": settings, "suffix_logprob": score, "kept": kept}
+    return from_row(Node, row, text=text, tokens=tokens, **others)
+
+
+def _bool(value: int | None) -> bool | None:
+    return None if value is None else bool(value)

@@ -1,4 +1,4 @@
-"""`AsyncEngine`: an engine in a thread of its own, and the asyncio side of it.
+"""`AsyncEngine`: an engine in a thread of its own, for asyncio.
 
 The thread alone owns the engine. It loads the model, steps the engine while there is work, and hands the events to
 the event loop once per step.
@@ -12,7 +12,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,8 +21,6 @@ from srb.engine.engine import Abandoned, Engine
 from srb.engine.events import AbortReason, Event, by_request
 from srb.engine.kv_cache.slots import Slots
 from srb.engine.lora import Adapters
-from srb.engine.media import Media, PromptPart
-from srb.engine.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.offline import Answer
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import DEFAULT_MAX_TOKENS
@@ -36,6 +34,13 @@ from srb.serving.engine_client import EngineClient, Record, client_options, retr
 from srb.serving.logs import loggable
 from srb.serving.recovery import Recovery
 
+logger = logging.getLogger("srb")
+
+MAX_FAILURES = 3
+"""The number of failures in FAILURE_SECONDS after which the engine isn't restarted."""
+
+FAILURE_SECONDS = 600.0
+
 
 def load_backend(settings: Settings, progress: Progress) -> Backend:
     """Download the model if needed, and load it. Raises `ModelLoadError`."""
@@ -44,42 +49,14 @@ def load_backend(settings: Settings, progress: Progress) -> Backend:
     return LlamaBackend(fetch_model(settings), progress)
 
 
-def make_engine(
-    settings: Settings, backend: Backend, observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None
-) -> Engine:
-    """An engine with these settings. observe: see `AsyncEngine.from_settings`. Raises `ModelLoadError`."""
-    if settings.context_shift and not backend.can_shift:
-        raise ModelLoadError(
-            "--context-shift can't be had: the positions of this model's cells can't change, or not with "
-            f"--cache-type-k {settings.cache_type_k or 'f16'}; leave it out"
-        )
-    store = None
-    if settings.cache_disk:
-        store = DiskCache(settings.cache_disk, backend.identity, settings.cache_disk_size << 20)
-    return Engine(
-        backend,
-        default_max_tokens=DEFAULT_MAX_TOKENS if settings.max_tokens is None else settings.max_tokens,
-        cache_bytes=settings.cache_ram << 20,
-        store=store,
-        observe=observe,
-    )
-
-
-logger = logging.getLogger("srb")
-
-MAX_FAILURES = 3
-"""After this many failures in FAILURE_SECONDS the engine isn't restarted."""
-
-FAILURE_SECONDS = 600.0
-
-
 class AsyncEngine(EngineClient):
     """An engine in a thread of its own. Use it as a context manager, or call `start`, `ready` and `stop`.
 
-    load: makes the backend, in the thread.
-    make: makes the engine, in the thread.
-    sleep_after: seconds without work after which the engine sleeps (`Engine.sleep`); None: it never does.
-    others: see `EngineClient`. `record` is called in the thread, once for each step.
+    Args:
+        load: makes the backend, in the thread.
+        make: makes the engine, in the thread.
+        sleep_after: the idle time after which the engine sleeps (`Engine.sleep`), in seconds. None: it never does.
+        options: see `EngineClient`. `record` is called in the thread, once per step.
     """
 
     def __init__(
@@ -88,15 +65,15 @@ class AsyncEngine(EngineClient):
         *,
         make: Callable[[Backend], Engine] = Engine,
         sleep_after: float | None = None,
-        **others: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(**others)
+        super().__init__(**options)
         self._load = load
         self._make = make
         self._sleep_after = sleep_after
         self._engine: Engine | None = None
         self._recovery = Recovery(self._add, self._abort, self.put)
-        self._failed_at: list[float] = []  # when it has failed, in seconds of the monotonic clock
+        self._failed_at: list[float] = []  # in seconds of the monotonic clock
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._main, name="srb-engine", daemon=True)
@@ -109,15 +86,21 @@ class AsyncEngine(EngineClient):
         record: Record | None = None,
         load: Load | None = None,
     ) -> "AsyncEngine":
-        """An engine on llama.cpp. If the model can't be loaded, `ready` raises `ModelLoadError`.
+        """Makes an engine on llama.cpp. If the model can't be loaded, `ready` raises `ModelLoadError`.
 
-        observe: gets the engine's measurements, in its thread. record, load: see `AsyncEngine`.
+        Args:
+            settings: of the model and the engine.
+            observe: gets the engine's measurements, in its thread.
+            record: see `EngineClient`.
+            load: see `AsyncEngine`. None: downloads and loads the model of the settings.
+
+        Raises:
+            SettingsError: A setting has a wrong value.
         """
-
         check_settings(settings)
 
         def observe_asked(measure: Measure, seconds: float) -> None:
-            if not client.ahead.is_drawing:  # nobody waits for that
+            if not client.prefetcher.is_running:  # prefetches aren't measured
                 observe(measure, seconds)
 
         client = cls(
@@ -129,69 +112,14 @@ class AsyncEngine(EngineClient):
         )
         return client
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """See `EngineClient.tokenizer`."""
-        return self._ready_engine().tokenizer
-
-    @property
-    def fingerprint(self) -> str:
-        """See `EngineClient.fingerprint`."""
-        return self._engine.fingerprint if self._engine else ""
-
-    @property
-    def identity(self) -> str:
-        """See `EngineClient.identity`."""
-        return self._ready_engine().identity
-
-    @property
-    def chat_template(self) -> ChatTemplate | None:
-        """See `EngineClient.chat_template`."""
-        return self._ready_engine().chat_template
-
-    @property
-    def model_info(self) -> ModelInfo:
-        """See `EngineClient.model_info`."""
-        return self._ready_engine().model_info
-
-    @property
-    def embedder(self) -> Embedder | None:
-        """See `EngineClient.embedder`."""
-        return self._ready_engine().embedder
-
-    @property
-    def n_cells(self) -> int:
-        """See `EngineClient.n_cells`."""
-        return self._ready_engine().n_cells
-
-    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
-        """See `EngineClient.tokenize`."""
-        return self._ready_engine().tokenize(text, is_prompt=is_prompt, any_length=any_length)
-
-    @property
-    def media_kinds(self) -> Collection[str]:
-        """See `EngineClient.media_kinds`."""
-        reader = self._ready_engine().media
-        return reader.kinds if reader else ()
-
-    def tokenize_parts(self, parts: Sequence[PromptPart]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
-        """See `EngineClient.tokenize_parts`."""
-        return self._ready_engine().tokenize_parts(parts)
-
     def check(self, request: CompletionRequest) -> None:
-        """See `EngineClient.check`."""
         self._ready_engine().check(request)
 
     @property
     def adapters(self) -> Adapters:
-        """See `EngineClient.adapters`."""
         return self._ready_engine().adapters
 
     async def ask(self, slot: int, question: Callable[[Slots], Answer]) -> Answer:
-        """Calls a function with the slots in the engine's thread, and returns its result. See `Engine.ask`.
-
-        Raises what the function raises, and `UnavailableError`.
-        """
         answer = self._ready_engine().ask(slot, question)
         self._wake.set()
         return await asyncio.wrap_future(answer)
@@ -201,7 +129,7 @@ class AsyncEngine(EngineClient):
         assert self._engine is not None
         return self._engine
 
-    def _begin(self) -> None:
+    def _load_model(self) -> None:
         self._thread.start()
 
     async def _take(self, request: CompletionRequest) -> None:
@@ -216,7 +144,7 @@ class AsyncEngine(EngineClient):
             await asyncio.to_thread(self._engine.add_request, request)
         except RuntimeError:  # no thread can be started
             self._engine.add_request(request)
-        self._loop.call_soon(self._wake.set)  # with what `_on_taken` ends because it was aborted meanwhile
+        self._loop.call_soon(self._wake.set)  # after `_on_taken`, which may abort it
 
     def _abort(self, request_id: str, index: int | None, reason: AbortReason) -> None:
         assert self._engine is not None
@@ -235,7 +163,7 @@ class AsyncEngine(EngineClient):
     # Called in the event loop by the thread
 
     def _on_made(self, engine: Engine, stats: EngineStats) -> None:
-        self._engine, self._stats = engine, stats
+        self._engine, self._model, self._stats = engine, engine.model, stats
         self._on_loaded()
 
     def _on_progress(self, fraction: float) -> None:
@@ -245,15 +173,15 @@ class AsyncEngine(EngineClient):
         self._is_sleeping = True
 
     def _on_step(self, events: list[Event]) -> None:
-        """Tells what happened to one request in a step."""
+        """Delivers the events of one request in a step."""
         self._is_sleeping = False
         try:
-            retry(partial(self._tell, events))
+            retry(partial(self._deliver_events, events))
         except Exception:
             request_id = events[0].request_id
             logger.exception("a fault in srb: events of request %s are lost, so it ends", request_id)
-            self._roster.lose(request_id)
-        self._recovery.told(events)
+            self._registry.lose(request_id)
+        self._recovery.put(events)
 
     def _on_failure(self) -> None:
         if self._status == "ready":
@@ -261,40 +189,40 @@ class AsyncEngine(EngineClient):
         self._recovery.pause()
 
     def _on_restart(self, engine: Engine, error: Exception, abandoned: Abandoned) -> None:
-        self._engine = engine
+        self._engine, self._model = engine, engine.model
         self._n_restarts += 1
         if self._status == "restarting":
             self._status = "ready"
-        if drawing := self.ahead.interrupt():
-            self._recovery.drop(drawing)
+        if prefetch := self.prefetcher.interrupt():
+            self._recovery.drop(prefetch)
         self._recovery.resume(error, abandoned)
 
     def _on_death(self, error: EngineDeadError) -> None:
         self._status = "dead"
         self._failure = error
         if self._record:
-            self._roster.suspend()
+            self._registry.suspend()
         self.put(self._recovery.fail(error))
         self._in_order(self._failed.set)
 
     # The thread
 
     def _until_sleep(self, idle_from: float | None) -> float | None:
-        """How many seconds to wait for work before the engine sleeps; None: as long as it takes."""
+        """Returns the time to wait for work before the engine sleeps, in seconds. None: no limit."""
         if self._sleep_after is None or idle_from is None:
             return None
         return max(0.0, idle_from + self._sleep_after - time.monotonic())
 
     def _in_order(self, function: Callable[[], object]) -> None:
-        """Calls a function in the event loop, after all events before it were recorded and told."""
-        told = partial(self._call, function)
+        """Calls a function in the event loop, after all events before it were recorded and delivered."""
+        call = partial(self._call, function)
         if self._record:
-            self._record([], told)
+            self._record([], call)
         else:
-            told()
+            call()
 
     def _hand_over(self, events: list[Event]) -> None:
-        """Records the events of a step, and tells them in the event loop, those of each request by themselves."""
+        """Records the events of a step, and delivers those of each request in the event loop."""
         batches = [partial(self._on_step, batch) for batch in by_request(events).values()]
         self._put_on_record(events, partial(self._call, *batches))
 
@@ -327,14 +255,14 @@ class AsyncEngine(EngineClient):
         return not self._closing
 
     def _run(self, engine: Engine) -> None:
-        """Steps the engine while there is work, and until it is to end."""
+        """Steps the engine while there is work, until `stop`."""
         idle_from: float | None = time.monotonic()  # None: it sleeps
         while engine.has_work or not self._closing:
             if engine.has_work:
                 events = engine.step()
                 # Not with the events: these wait until they are recorded, and may come later.
                 self._stats = engine.stats()
-                if events:  # a step without any may have answered a question, as replicas are asked each second
+                if events:  # a step without events may have answered a question; replicas are asked each second
                     idle_from = time.monotonic()
                     self._hand_over(events)
             elif self._wake.wait(self._until_sleep(idle_from)):
@@ -346,10 +274,10 @@ class AsyncEngine(EngineClient):
                 idle_from = None
 
     def _restarted(self, engine: Engine, backend: Backend, error: Exception) -> Engine | None:
-        """The engine that replaces a failed one; None after too many failures, or if it can't be made."""
+        """Replaces a failed engine. Returns None after too many failures, or if it can't be made."""
         now = time.monotonic()
         self._failed_at = [at for at in self._failed_at if now - at < FAILURE_SECONDS] + [now]
-        reason = loggable(error) or type(error).__name__  # all requests may get it, so it has nothing of any of them
+        reason = loggable(error) or type(error).__name__  # all requests may get it, so it quotes none of them
         self._call(self._on_failure)
         if len(self._failed_at) < MAX_FAILURES:
             logger.error("the engine has failed and restarts; its requests resume", exc_info=error)
@@ -373,8 +301,38 @@ class AsyncEngine(EngineClient):
         return None
 
 
+def make_engine(
+    settings: Settings, backend: Backend, observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None
+) -> Engine:
+    """Makes an engine with these settings.
+
+    Args:
+        settings: of a server or a program.
+        backend: that of the engine.
+        observe: gets the engine's measurements, in its thread.
+
+    Raises:
+        ModelLoadError: The settings ask for something that the model can't do.
+    """
+    if settings.context_shift and not backend.can_shift:
+        raise ModelLoadError(
+            "--context-shift doesn't work here: the positions of this model's cells can't change, or not with "
+            f"--cache-type-k {settings.cache_type_k or 'f16'}; leave it out"
+        )
+    store = None
+    if settings.cache_disk:
+        store = DiskCache(settings.cache_disk, backend.identity, settings.cache_disk_size << 20)
+    return Engine(
+        backend,
+        default_max_tokens=DEFAULT_MAX_TOKENS if settings.max_tokens is None else settings.max_tokens,
+        cache_bytes=settings.cache_ram << 20,
+        store=store,
+        observe=observe,
+    )
+
+
 def _abandon(engine: Engine, error: SrbError) -> Abandoned:
-    """Abandons a failed engine and closes it. An exception in that is logged."""
+    """Abandons and closes a failed engine. Exceptions are logged."""
     abandoned = Abandoned()
     try:
         abandoned = engine.abandon(error)

@@ -1,11 +1,11 @@
-"""`EarlyLoading`: a model is loaded in a thread, while Python imports what will use it.
+"""`EarlyLoading`: loads a model in a thread while Python imports the server.
 
     with EarlyLoading(load) as early:    # the thread begins
-        from srb.server... import serve  # takes longer than to load a small model
-        serve(early)                     # whoever calls `early(progress)` gets the backend
+        from srb.server... import serve  # takes longer than loading a small model
+        serve(early)                     # `early(progress)` returns the backend
 
-So `early` stands for `load` itself: `AsyncEngine` takes either. If the block ends before anybody has asked for the
-backend, because of a wrong option, loading stops, and nothing is left.
+`early` replaces `load`: `AsyncEngine` takes either. If the block ends before `early` was called, because of a wrong
+option for example, loading stops, and the backend is closed.
 """
 
 import os
@@ -18,18 +18,17 @@ from typing import Self
 from srb.engine.backend import Backend
 
 Progress = Callable[[float], bool]
-"""Is called with the fraction that is loaded, from 0 to 1. When it returns False, loading should stop."""
+"""Gets the loaded fraction, 0 to 1. Returns False to stop loading."""
 
 Load = Callable[[Progress], Backend]
-"""Makes a backend. Raises what makes this impossible, as `ModelLoadError`."""
+"""Makes a backend. Raises `ModelLoadError`."""
 
 
 class EarlyLoading:
-    """Calls `load` in a thread of its own as soon as its block begins. The block belongs to the main thread.
+    """Calls `load` in a thread of its own when its block begins. The block belongs to the main thread.
 
-    SIGTERM ends the process at once with 0, and SIGINT with 130, until the block gives them another meaning. As
-    exceptions, they could come within an import, and leave a lock of Python's behind for which the thread would wait
-    for ever.
+    Until the block gives them other handlers, SIGTERM ends the process at once with 0, and SIGINT with 130. As
+    exceptions, they could come within an import and leave one of Python's locks taken, which the thread would wait for.
     """
 
     def __init__(self, load: Load) -> None:
@@ -40,7 +39,7 @@ class EarlyLoading:
         self._thread = threading.Thread(target=self._run, name="srb-loading", daemon=True)
 
     def __call__(self, progress: Progress) -> Backend:
-        """The backend, which the caller has to close. Waits for it, and raises what `load` raises."""
+        """Waits for the backend, which the caller has to close. Raises what `load` raises."""
         self._is_taken, self._progress = True, progress
         return self._made.result()
 
@@ -62,7 +61,7 @@ class EarlyLoading:
     def _run(self) -> None:
         try:
             self._made.set_result(self._load(lambda fraction: self._progress(fraction)))
-        except BaseException as error:  # whoever waits must hear of it
+        except BaseException as error:  # `__call__` raises it
             self._made.set_exception(error)
 
 

@@ -1,4 +1,4 @@
-"""`Health`: the state of an engine, or of several ones, as `/health` tells it."""
+"""`Health`: the state of an engine, or of several, as `/health` reports it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,13 @@ Status = Literal["loading", "ready", "restarting", "stopping", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaHealth:
-    """The state of one engine of several. node: its machine. running, waiting: how many requests, or parts of such."""
+    """The state of one engine of several.
+
+    Attributes:
+        node: the address of its machine.
+        running: the number of running requests, or parts of such.
+        waiting: the number of waiting requests, or parts of such.
+    """
 
     name: str
     node: str
@@ -24,11 +30,14 @@ class ReplicaHealth:
 class Health:
     """The state of the engine.
 
-    progress: the loaded fraction of the model, 0 to 1.
-    running, waiting: numbers of requests. stats: None before the model is loaded.
-    is_sleeping: whether the model was freed until the next request.
-    engine_restarts: how often the engine has failed and restarted.
-    replicas: the engines that do the work, if there are several; then `stats` is the sum of theirs.
+    Attributes:
+        progress: the loaded fraction of the model, 0 to 1.
+        running: the number of running requests.
+        waiting: the number of waiting requests.
+        stats: None before the model is loaded. With replicas, the sum of theirs.
+        replicas: the engines, if there are several.
+        is_sleeping: whether the model was freed until the next request.
+        engine_restarts: how often the engine has failed and restarted.
     """
 
     status: Status

@@ -1,4 +1,7 @@
-"""How the log's lines look. Tracebacks have no values, because messages of exceptions quote prompts, texts and keys."""
+"""The format of the log: lines in logfmt, and tracebacks without values.
+
+Messages of exceptions quote prompts, texts and keys, so the log has none of them.
+"""
 
 import json
 import logging
@@ -7,11 +10,9 @@ from types import TracebackType
 
 from srb.errors import SrbError
 
-# The log line of a request, in logfmt: `key=value` with spaces between. Programs can read it. It has no texts.
-
 
 def logfmt(**fields: object) -> str:
-    """The fields in their order, without those that are None. A value that isn't one plain word is a JSON string."""
+    """Formats fields as `key=value`, without those that are None. Values that aren't a plain word are JSON strings."""
     return " ".join(f"{key}={_value(value)}" for key, value in fields.items() if value is not None)
 
 
@@ -21,41 +22,41 @@ def _value(value: object) -> str:
     return text if plain else json.dumps(text)
 
 
-_Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+_ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 def loggable(error: BaseException) -> str | None:
-    """What the log may have of an error's message; None: nothing, because it may quote what somebody has sent."""
+    """Returns the message of an error for the log; None if it may quote a request."""
     if isinstance(error, SrbError):
         return error.message if error.status >= 500 and error.type != "invalid_request_error" else None
     return error.strerror if isinstance(error, OSError) else None
 
 
 class LogFormatter(logging.Formatter):
-    """Formats lines with their time and level, and tracebacks with the places and types of exceptions alone."""
+    """Formats lines with their time and level, and tracebacks with only the places and types of exceptions."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """A line, and the traceback that belongs to it."""
+        """Formats a line with its traceback."""
         message = record.getMessage()
-        if record.name == "asyncio":  # its further lines show the tasks, and what these have raised
+        if record.name == "asyncio":  # its further lines have the messages of exceptions
             message = message.partition("\n")[0]
         # Another handler may have left a traceback of its own in the record.
         changed = {"msg": message, "args": (), "exc_text": None}
         return super().format(logging.makeLogRecord(record.__dict__ | changed))
 
-    def formatException(self, ei: _Raised) -> str:  # noqa: N802  # it is logging's name
-        """A traceback."""
+    def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802  # it is logging's name
+        """Formats a traceback."""
         if ei[1] is None:
             return ""
         lines: list[str] = []
         seen: BaseException | None = ei[1]
         while seen is not None:
             stack = "".join(TracebackException.from_exception(seen, compact=True, max_group_width=0).stack.format())
-            said = loggable(seen)
-            name = f"{type(seen).__name__}: {said}" if said else type(seen).__name__
+            message = loggable(seen)
+            name = f"{type(seen).__name__}: {message}" if message else type(seen).__name__
             lines.insert(0, f"Traceback (most recent call last):\n{stack}{name}")
             seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
         return "\n\n".join(lines)

@@ -25,13 +25,16 @@ from srb.errors import EngineRestartError, SrbError
 class _Taken:
     """A request that was given to an engine.
 
-    told: its events so far. aborts: the aborts that were asked for; an engine that fails may have lost them.
-    in_engine: whether the present engine has it. is_back: set by the first event after its start, on this engine.
-    n_failures: how many engines failed while they worked on it.
+    Attributes:
+        progress: its events so far.
+        aborts: those of clients. An engine that fails may have lost them.
+        in_engine: whether the present engine has it.
+        is_back: set by the first event after its start on this engine.
+        n_failures: the number of engines that failed while they worked on it.
     """
 
     request: CompletionRequest
-    told: RequestProgress
+    progress: RequestProgress
     aborts: list[tuple[int | None, AbortReason]] = field(default_factory=list)
     in_engine: bool = False
     is_back: asyncio.Event = field(default_factory=asyncio.Event)
@@ -39,27 +42,28 @@ class _Taken:
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens must be computed before it resumes."""
-        return self.request.prompt_tokens + sum(self.told.lengths)
+        """The number of tokens to compute before it resumes."""
+        return self.request.prompt_tokens + sum(self.progress.lengths)
 
 
 class Recovery:
     """The requests of an engine, and of those that failed before it. It belongs to the event loop.
 
-    add: gives a request to the present engine. Raises `EngineRestartError` if that engine has failed.
-    abort: aborts a request, or one alternative of it, in the present engine.
-    put: delivers events that no engine has made.
+    Args:
+        add: gives a request to the present engine. Raises `EngineRestartError` if that engine has failed.
+        abort: aborts a request, or one alternative of it, in the present engine.
+        deliver: delivers events that no engine has made.
     """
 
     def __init__(
         self,
         add: Callable[[CompletionRequest], Awaitable[object]],
         abort: Callable[[str, int | None, AbortReason], object],
-        put: Callable[[list[Event]], object],
+        deliver: Callable[[list[Event]], object],
     ) -> None:
         self._add = add
         self._abort = abort
-        self._put = put
+        self._deliver = deliver
         self._taken: dict[str, _Taken] = {}
         self._pending: dict[str, _Taken] = {}  # in no engine now; resumed in this order
         self._resuming: _Taken | None = None  # given to the engine, without an event so far
@@ -76,21 +80,21 @@ class Recovery:
             while request.id in self._taken and not taken.in_engine:
                 await self._is_over.wait()
                 generation = self._generation
-                if rest := taken.told.remainder():  # else it ended while an engine was starting that then failed
+                if rest := taken.progress.remainder():  # else it ended while the engine took it and failed
                     await self._give(rest)
                 if self._failure:
-                    raise self._failure  # `fail` didn't know yet that the engine had it
+                    raise self._failure  # `fail` came before the engine had it
                 taken.in_engine = generation == self._generation
         except BaseException:
             self.drop(request.id)
             raise
 
-    def told(self, events: list[Event]) -> None:
+    def put(self, events: list[Event]) -> None:
         """Takes the engine's events of one request, after they were delivered."""
         taken = self._taken.get(events[0].request_id)
         if taken is None:
             return
-        taken.told.add(events)
+        taken.progress.add(events)
         if isinstance(events[-1], DoneEvent):
             del self._taken[taken.request.id]
             taken.is_back.set()
@@ -117,10 +121,10 @@ class Recovery:
             self._task.cancel()
         cause = self._cause(error, abandoned)
         self._resuming = None
-        there = [taken for taken in self._taken.values() if taken.in_engine or taken.request.id in self._pending]
-        there.sort(key=lambda taken: (not taken.told.has_begun, taken.n_tokens))
-        self._pending = {taken.request.id: taken for taken in there}
-        for taken in there:
+        lost = [taken for taken in self._taken.values() if taken.in_engine or taken.request.id in self._pending]
+        lost.sort(key=lambda taken: (not taken.progress.has_begun, taken.n_tokens))
+        self._pending = {taken.request.id: taken for taken in lost}
+        for taken in lost:
             taken.in_engine = False
             taken.is_back.clear()
             for index, why in taken.aborts:
@@ -131,9 +135,9 @@ class Recovery:
         self._task = asyncio.ensure_future(self._resume_pending())
 
     def _cause(self, error: Exception, abandoned: Abandoned) -> _Taken | None:
-        """The request that made the engine fail for the second time, if there is one."""
+        """Finds the request that made the engine fail for the second time, if there is one."""
         if isinstance(error, OSError | MemoryError):
-            return None  # a full disk, no memory, too few file descriptors
+            return None  # a full disk, no memory, too few file descriptors: no request is to blame
         if cause := self._taken.get(abandoned.cause or ""):
             cause.n_failures += 1
             return cause if cause.n_failures > 1 else None
@@ -143,27 +147,27 @@ class Recovery:
         return suspect
 
     def drop(self, request_id: str) -> None:
-        """Forgets a request, without an event."""
+        """Removes a request without an event."""
         self._taken.pop(request_id, None)
         self._pending.pop(request_id, None)
 
     def fail(self, error: SrbError) -> list[Event]:
-        """The last events of all requests: no engine follows. New requests no longer wait for one."""
+        """Ends all requests, because no engine follows. Returns their last events."""
         if self._task:
             self._task.cancel()
         self._failure = error
-        there = [taken for taken in self._taken.values() if taken.in_engine or taken.request.id in self._pending]
-        for taken in there:
+        lost = [taken for taken in self._taken.values() if taken.in_engine or taken.request.id in self._pending]
+        for taken in lost:
             self.drop(taken.request.id)
         self._is_over.set()
-        return [event for taken in there for event in taken.told.end("error", error=error)]
+        return [event for taken in lost for event in taken.progress.end("error", error=error)]
 
     async def _resume_pending(self) -> None:
         while self._pending:
             taken = next(iter(self._pending.values()))
             request_id = taken.request.id
             try:
-                rest = taken.told.remainder()
+                rest = taken.progress.remainder()
                 if rest is None:
                     self._end(taken, "abort")  # only its last event is missing
                     continue
@@ -171,7 +175,7 @@ class Recovery:
                 self._resuming, taken.in_engine = taken, True
                 await self._give(rest)
             except Exception as error:
-                reason = error if isinstance(error, SrbError) else SrbError(f"it can't go on: {type(error).__name__}")
+                reason = error if isinstance(error, SrbError) else SrbError(f"it can't resume: {type(error).__name__}")
                 self._end(taken, "error", error=reason)
                 continue
             for index, why in taken.aborts:  # those that came while it was being given
@@ -198,8 +202,8 @@ class Recovery:
         """Ends a request that no engine has, or one alternative of it."""
         if taken.request.id not in self._taken:
             return  # it has ended already
-        events = taken.told.end(finish_reason, stop_reason, error=error, index=index)
-        taken.told.add(events)
-        if not taken.told.living:
+        events = taken.progress.end(finish_reason, stop_reason, error=error, index=index)
+        taken.progress.add(events)
+        if not taken.progress.living:
             self.drop(taken.request.id)
-        self._put(events)
+        self._deliver(events)

@@ -1,9 +1,9 @@
-"""`RequestRegistry`: the journals of the requests that wait, that run, or that have finished and are kept for a while.
+"""`RequestRegistry`: the event logs of the requests that wait, run, or have finished a while ago.
 
-A native stream goes on for a while when its reader leaves; streams in other formats end at once. The clients of other
-formats don't know the address to come back to, and for most of them closing the connection is the only way to stop.
-`detach` makes any request live on. A request whose readers have gone is kept until the engine has ended it, so that it
-has its log line and its id isn't used twice. It no longer counts as waiting or running.
+A native stream continues for a while when its reader leaves (`linger`); streams in other formats end at once. The
+clients of other formats don't know the address to come back to, and most can only stop a request by closing the
+connection. With `detach`, any request continues. A request without readers stays here until the engine has ended it, so
+that it has its log line and its id isn't used twice. It no longer counts as waiting or running.
 """
 
 import asyncio
@@ -20,20 +20,21 @@ from srb.serving.event_log import EventLog, RequestStream, done_line
 logger = logging.getLogger("srb")
 
 MAX_GONE = 10_000
-"""How many ids are remembered of requests that are no longer kept, to tell their clients so."""
+"""The number of ids of dropped requests that are remembered, so that their clients get another error."""
 
 
 @dataclass(eq=False)
-class _Living:
+class _Active:
     """A request that waits or runs.
 
-    early_aborts: what to abort as soon as it is known that the engine has taken the request, because the engine ignores
-        ids that it doesn't know; None from then on.
-    given_up: nobody will read it any more, and the engine was told to end it.
-    suspended: it goes on after a restart, so its readers are not told that it ends now.
+    Attributes:
+        early_aborts: aborts for when the engine has taken the request, because it ignores ids that it doesn't know.
+            None from then on.
+        given_up: whether it is being aborted because it has no readers.
+        suspended: whether it resumes after a restart. Its readers don't get its end.
     """
 
-    journal: EventLog
+    event_log: EventLog
     linger: float
     readers: set[RequestStream] = field(default_factory=set)
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
@@ -44,10 +45,10 @@ class _Living:
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """A request that has finished. size: how many bytes its journal takes."""
+class _Finished:
+    """A request that has finished. size: the memory of its event log, in bytes."""
 
-    journal: EventLog
+    event_log: EventLog
     size: int
     timer: asyncio.TimerHandle
 
@@ -55,18 +56,21 @@ class _Kept:
 class RequestRegistry:
     """The requests of an engine. It belongs to the event loop: only this thread may use it.
 
-    end: tells the engine to abort a request, or one alternative of it.
-    ended: is called with the journal of each request that has ended. idle: when no request waits or runs any more.
-    queue_timeout: a request is ended if it hasn't started after so many seconds; 0: never.
-    request_timeout: a request is ended if it hasn't finished after so many seconds; 0: never.
-    keep_seconds, keep_bytes: how long finished requests are kept, and how much memory they may take together.
+    Args:
+        end: aborts a request in the engine, or one alternative of it.
+        ended: called with the event log of each request that has ended.
+        idle: called when no request waits or runs any more.
+        queue_timeout: the longest wait for the start of a request, in seconds. 0: no limit.
+        request_timeout: the longest time from the arrival of a request to its end, in seconds. 0: no limit.
+        keep_seconds: how long finished requests can be read.
+        keep_bytes: the memory for all finished requests.
     """
 
     def __init__(
         self,
         end: Callable[[str, int | None, AbortReason], object],
         *,
-        ended: Callable[[EventLog], object] = lambda _journal: None,
+        ended: Callable[[EventLog], object] = lambda _event_log: None,
         idle: Callable[[], object] = lambda: None,
         queue_timeout: float = 0,
         request_timeout: float = 0,
@@ -80,149 +84,157 @@ class RequestRegistry:
         self._request_timeout = request_timeout
         self._keep_seconds = keep_seconds
         self._keep_bytes = keep_bytes
-        self._living: dict[str, _Living] = {}
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()  # those that finished first come first
-        self._kept_bytes = 0
+        self._active: dict[str, _Active] = {}
+        self._finished: OrderedDict[str, _Finished] = OrderedDict()  # those that finished first come first
+        self._finished_bytes = 0
         self._gone: OrderedDict[str, str | None] = OrderedDict()  # their owners, by their ids
         self._empty = asyncio.Event()
         self._empty.set()
 
     @property
-    def journals(self) -> list[EventLog]:
-        """The journals of the requests that wait or run, in the order of arrival, without those that were given up."""
-        return [each.journal for each in self._living.values() if not each.given_up]
+    def event_logs(self) -> list[EventLog]:
+        """The event logs of the requests that wait or run, in order of arrival, without those that were given up."""
+        return [each.event_log for each in self._active.values() if not each.given_up]
 
     @property
     def is_empty(self) -> bool:
         """Whether no request waits or runs, not even one that was given up."""
-        return not self._living
+        return not self._active
 
     async def empty(self) -> None:
-        """Returns when no request waits or runs."""
+        """Waits until no request waits or runs."""
         await self._empty.wait()
 
-    def add(self, journal: EventLog, linger: float) -> RequestStream:
-        """Adds a request that the engine is about to take, and returns its first reader.
+    def add(self, event_log: EventLog, linger: float) -> RequestStream:
+        """Adds a request that the engine will get, and returns its first reader.
 
-        Raises `InvalidRequestError` if its id is in use.
+        Args:
+            event_log: that of the request.
+            linger: how long it continues without readers, in seconds.
+
+        Raises:
+            InvalidRequestError: Its id is in use.
         """
-        request_id = journal.request.id
-        if request_id in self._living or request_id in self._kept:
+        request_id = event_log.request.id
+        if request_id in self._active or request_id in self._finished:
             raise in_use(request_id)
-        self._living[request_id] = _Living(journal, linger)
+        self._active[request_id] = _Active(event_log, linger)
         self._empty.clear()
-        return self.read(journal)
+        return self.read(event_log)
 
     def taken(self, request_id: str) -> None:
-        """Says that the engine has taken a request. What was aborted in the meantime is aborted now."""
-        living = self._living.get(request_id)
-        if living is None:  # it has ended already
+        """Notes that the engine has taken a request, and aborts what was aborted before."""
+        active = self._active.get(request_id)
+        if active is None:  # it has ended already
             return
-        early, living.early_aborts = living.early_aborts or [], None
+        early, active.early_aborts = active.early_aborts or [], None
         for index, reason in early:
             self.abort(request_id, index, reason)
-        self._set_timers(living)
+        self._set_timers(active)
 
     def refused(self, request_id: str) -> None:
-        """Says that the engine has refused a request."""
-        self._remove(self._living[request_id])
+        """Removes a request that the engine has refused."""
+        self._remove(self._active[request_id])
 
-    def read(self, journal: EventLog, after: int = 0) -> RequestStream:
-        """One more reader, which begins behind the event with the id `after`.
+    def read(self, event_log: EventLog, after: int = 0) -> RequestStream:
+        """Adds a reader that has the events up to the id `after`.
 
-        Raises `InvalidRequestError` if there is no such event.
+        Raises:
+            InvalidRequestError: There is no such event.
         """
-        living = self._living.get(journal.request.id)
-        if living is None:
-            return RequestStream(journal, lambda _stream: None, after=after)
-        stream = RequestStream(journal, partial(self._left, living), after=after)
-        living.readers.add(stream)
-        if living.lingering:
-            living.lingering.cancel()
+        active = self._active.get(event_log.request.id)
+        if active is None:
+            return RequestStream(event_log, lambda _stream: None, after=after)
+        stream = RequestStream(event_log, partial(self._left, active), after=after)
+        active.readers.add(stream)
+        if active.lingering:
+            active.lingering.cancel()
         return stream
 
     def find(self, request_id: str, owner: str | None = None) -> EventLog:
-        """The journal of a request.
+        """Finds the event log of a request.
 
-        Raises `NotFoundError` if this owner has no such request, `GoneError` if it is no longer kept.
+        Raises:
+            NotFoundError: This owner has no such request.
+            GoneError: It has finished, and its events were dropped.
         """
-        found = self._living.get(request_id) or self._kept.get(request_id)
-        if found and found.journal.owner == owner:
-            return found.journal
+        found = self._active.get(request_id) or self._finished.get(request_id)
+        if found and found.event_log.owner == owner:
+            return found.event_log
         if request_id in self._gone and self._gone[request_id] == owner:
             raise GoneError(
-                f"request {request_id} has finished, and is no longer kept: --keep-finished says for how long that is "
-                "done, at most in 256 MiB of memory; send the request again"
+                f"request {request_id} has finished, and its events were dropped: --keep-finished says how long they "
+                "stay, in at most 256 MiB of memory; send the request again"
             )
         raise NotFoundError(f"there is no request {request_id:.100}", param="id")
 
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> bool:
         """Ends a request, or its alternative `index`. Returns False if it isn't waiting or running."""
-        living = self._living.get(request_id)
-        if living is None or (index is not None and index not in living.journal.living):
+        active = self._active.get(request_id)
+        if active is None or (index is not None and index not in active.event_log.unfinished):
             return False
-        living.journal.aborted |= index is None
-        if living.early_aborts is not None:
-            living.early_aborts.append((index, reason))
-        if living.early_aborts is None or living.journal.started:  # it may run before this thread knows of it
+        active.event_log.aborted |= index is None
+        if active.early_aborts is not None:
+            active.early_aborts.append((index, reason))
+        if active.early_aborts is None or active.event_log.started:  # it may run before `taken` is called
             self._end(request_id, index, reason)
         return True
 
     def shut_down(self, *, waiting: bool) -> None:
-        """Ends the requests that wait; if `waiting` is False, also those that run."""
-        for request_id, living in list(self._living.items()):
+        """Ends the requests that wait or, if `waiting` is False, all."""
+        for request_id, active in list(self._active.items()):
             if not waiting:
                 self.abort(request_id, reason="shutdown")
-            elif not living.journal.started:
-                living.journal.refusal = UnavailableError("the server is shutting down")
+            elif not active.event_log.started:
+                active.event_log.refusal = UnavailableError("the server is shutting down")
                 self.abort(request_id, reason="shutdown")
 
     def suspend(self) -> None:
-        """Ends the detached requests so that they can go on after a restart. Their readers see no last event."""
-        for request_id, living in list(self._living.items()):
-            if living.journal.detach and living.journal.lasts:
-                living.suspended = True
+        """Ends the detached requests so that they resume after a restart. Their readers get no last event."""
+        for request_id, active in list(self._active.items()):
+            if active.event_log.detach and active.event_log.lasts:
+                active.suspended = True
                 self.abort(request_id, reason="shutdown")
-                for reader in living.readers:
+                for reader in active.readers:
                     reader.cut_off()
 
     def put(self, events: list[Event]) -> None:
-        """Puts the events of a step into the journals, and wakes the readers."""
+        """Adds the events of a step to the event logs, and wakes the readers."""
         for request_id, batch in by_request(events).items():
-            living = self._living.get(request_id)
-            if living and living.suspended:
+            active = self._active.get(request_id)
+            if active and active.suspended:
                 if isinstance(batch[-1], DoneEvent):
-                    self._remove(living)
-            elif living:
-                if not living.journal.done:  # else this is called again, after a fault in what follows
-                    living.journal.put(batch)
-                for reader in living.readers:
+                    self._remove(active)
+            elif active:
+                if not active.event_log.done:  # else this is called again, after a fault in what follows
+                    active.event_log.put(batch)
+                for reader in active.readers:
                     reader.wake()
-                if living.journal.done:
-                    logger.info("%s", done_line(living.journal))
-                    self._ended(living.journal)
-                    self._remove(living)
-                    self._keep(living.journal)
+                if active.event_log.done:
+                    logger.info("%s", done_line(active.event_log))
+                    self._ended(active.event_log)
+                    self._remove(active)
+                    self._add_finished(active.event_log)
 
     def lose(self, request_id: str) -> None:
-        """Ends a request whose events can't be taken. Its readers see no last event."""
-        if living := self._living.get(request_id):
+        """Ends a request whose events can't be delivered. Its readers get no last event."""
+        if active := self._active.get(request_id):
             self.abort(request_id)
-            self._remove(living)
-            for reader in living.readers:
+            self._remove(active)
+            for reader in active.readers:
                 reader.cut_off()
 
     def forget(self, request_id: str) -> bool:
-        """Forgets a request that has finished. Returns False if it isn't kept."""
-        kept = self._kept.pop(request_id, None)
-        if kept is None:
+        """Drops a finished request. Returns False if there is none."""
+        finished = self._finished.pop(request_id, None)
+        if finished is None:
             return False
-        kept.timer.cancel()
-        self._kept_bytes -= kept.size
+        finished.timer.cancel()
+        self._finished_bytes -= finished.size
         return True
 
-    def _set_timers(self, living: _Living) -> None:
-        arrived = living.journal.arrived
+    def _set_timers(self, active: _Active) -> None:
+        arrived = active.event_log.arrived
         for seconds, option in (
             (self._queue_timeout, "--queue-timeout"),
             (self._request_timeout, "--request-timeout"),
@@ -233,48 +245,48 @@ class RequestRegistry:
                     f"the request has waited for {seconds:g} s, the limit that {option} sets; try again later"
                 )
                 at = arrived + seconds
-                timer = asyncio.get_running_loop().call_at(at, self._expire, living.journal, error, only_waiting)
-                living.timers.append(timer)
+                timer = asyncio.get_running_loop().call_at(at, self._expire, active.event_log, error, only_waiting)
+                active.timers.append(timer)
 
-    def _expire(self, journal: EventLog, error: UnavailableError, only_waiting: bool) -> None:
-        if not (journal.started and only_waiting):
-            journal.refusal = error
-            self.abort(journal.request.id, reason="timeout")
+    def _expire(self, event_log: EventLog, error: UnavailableError, only_waiting: bool) -> None:
+        if not (event_log.started and only_waiting):
+            event_log.refusal = error
+            self.abort(event_log.request.id, reason="timeout")
 
-    def _left(self, living: _Living, stream: RequestStream) -> None:
-        """Is called when a reader has left. After the last one, the request waits `linger` seconds for a new reader."""
-        living.readers.discard(stream)
-        if living.readers or living.journal.detach or living.journal.done:
+    def _left(self, active: _Active, stream: RequestStream) -> None:
+        """Removes a reader. After the last one, the request waits `linger` seconds for a new reader."""
+        active.readers.discard(stream)
+        if active.readers or active.event_log.detach or active.event_log.done:
             return
-        if living.linger:
-            living.lingering = asyncio.get_running_loop().call_later(living.linger, self._give_up, living)
+        if active.linger:
+            active.lingering = asyncio.get_running_loop().call_later(active.linger, self._give_up, active)
         else:
-            self._give_up(living)
+            self._give_up(active)
 
-    def _give_up(self, living: _Living) -> None:
-        living.given_up = True
-        self.abort(living.journal.request.id)
+    def _give_up(self, active: _Active) -> None:
+        active.given_up = True
+        self.abort(active.event_log.request.id)
 
-    def _remove(self, living: _Living) -> None:
-        del self._living[living.journal.request.id]
-        for timer in (*living.timers, living.lingering):
+    def _remove(self, active: _Active) -> None:
+        del self._active[active.event_log.request.id]
+        for timer in (*active.timers, active.lingering):
             if timer:
                 timer.cancel()
-        if not self._living:
+        if not self._active:
             self._empty.set()
             self._idle()
 
-    def _keep(self, journal: EventLog) -> None:
-        """Keeps the journal of a request that has finished. The requests that finished first make room for it."""
-        request_id, size = journal.request.id, journal.size
-        timer = asyncio.get_running_loop().call_later(self._keep_seconds, self._let_go, request_id)
-        self._kept[request_id] = _Kept(journal, size, timer)
-        self._kept_bytes += size
-        while self._kept_bytes > self._keep_bytes:
-            self._let_go(next(iter(self._kept)))
+    def _add_finished(self, event_log: EventLog) -> None:
+        """Adds a finished request, and drops those that finished first until there is memory for it."""
+        request_id, size = event_log.request.id, event_log.size
+        timer = asyncio.get_running_loop().call_later(self._keep_seconds, self._drop, request_id)
+        self._finished[request_id] = _Finished(event_log, size, timer)
+        self._finished_bytes += size
+        while self._finished_bytes > self._keep_bytes:
+            self._drop(next(iter(self._finished)))
 
-    def _let_go(self, request_id: str) -> None:
-        self._gone[request_id] = self._kept[request_id].journal.owner
+    def _drop(self, request_id: str) -> None:
+        self._gone[request_id] = self._finished[request_id].event_log.owner
         if len(self._gone) > MAX_GONE:
             self._gone.popitem(last=False)
         self.forget(request_id)

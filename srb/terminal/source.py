@@ -29,7 +29,7 @@ from srb.files.download import fetch_model, show_download, show_loading
 from srb.llama.model.model_file import find_model
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, read_keys
 from srb.serving.async_engine import AsyncEngine
-from srb.serving.score_tables import Tabulation
+from srb.serving.score_tables import TableRun
 from srb.wire.limits import Limits
 from srb.wire.native import reply as native
 from srb.wire.native.explore import explore_reply
@@ -131,11 +131,11 @@ class InProcess:
     @property
     def identity(self) -> str:
         """The model's name, and the engine's fingerprint of weights and settings."""
-        return f"{self.model}/{self._engine.identity}"
+        return f"{self.model}/{self._engine.model.identity}"
 
     @asynccontextmanager
     async def submit(self, body: Body) -> AsyncIterator[Events]:
-        template = self._engine.chat_template
+        template = self._engine.model.chat_template
         parsed = await asyncio.to_thread(
             parse, json.dumps(body).encode(), self._limits, self._engine.tokenize, template, chat="messages" in body
         )
@@ -161,14 +161,14 @@ class InProcess:
     @asynccontextmanager
     async def score(self, body: Body) -> AsyncIterator[Events]:
         parsed = await asyncio.to_thread(parse_score, json.dumps(body).encode(), self.model)
-        async with Tabulation(self._engine, parsed.table) as table:
-            await table.begin()
+        async with TableRun(self._engine, parsed.table) as table:
+            await table.start()
             fingerprint = self._engine.fingerprint
             answer = ScoreBuilder(parsed, table.id, model=self.model, created=int(time.time()), fingerprint=fingerprint)
             yield _scores(table, answer)
 
 
-async def _scores(table: Tabulation, answer: ScoreBuilder) -> Events:
+async def _scores(table: TableRun, answer: ScoreBuilder) -> Events:
     yield answer.start()
     async for rows in table.rows():
         for row in rows:

@@ -1,11 +1,12 @@
 """`RequestContext`: what a body parser may know of the server and the caller."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from srb.engine.events import AbortReason
-from srb.engine.model import ChatTemplate, Embedder, Tokenizer
+from srb.engine.model import Tokenize
+from srb.engine.model_facts import ModelFacts
 from srb.engine.request import CompletionRequest
 from srb.engine.stats import EngineStats
 from srb.errors import InvalidRequestError
@@ -26,24 +27,16 @@ State = TypeVar("State")
 
 
 class EngineInfo(Protocol):
-    """The part of `EngineClient` that wire formats read. Facts about the model raise `UnavailableError` until it's
-    loaded."""
+    """The part of `EngineClient` that wire formats read. `model` raises `UnavailableError` until it's loaded."""
 
     @property
     def health(self) -> Health: ...
     @property
-    def tokenizer(self) -> Tokenizer: ...
-    @property
-    def chat_template(self) -> ChatTemplate | None: ...
-    @property
-    def n_cells(self) -> int: ...
+    def model(self) -> ModelFacts: ...
     @property
     def fingerprint(self) -> str: ...
     @property
-    def embedder(self) -> Embedder | None: ...
-    @property
-    def media_kinds(self) -> Collection[str]: ...
-    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]: ...
+    def tokenize(self) -> Tokenize: ...
 
 
 def no_responses(response_id: str) -> list[Message]:
@@ -94,13 +87,13 @@ class RequestContext:
     @property
     def vocabulary(self) -> Vocabulary:
         """The vocabulary of the loaded model. Raises `UnavailableError` before the model is loaded."""
-        engine = self.engine
-        return Vocabulary(self.limits.model, engine.tokenizer, engine.chat_template, engine.n_cells)
+        model = self.engine.model
+        return Vocabulary(self.limits.model, model.tokenizer, model.chat_template, model.n_cells)
 
     @property
     def stats(self) -> EngineStats:
         """The statistics of the engine. Raises `UnavailableError` before the model is loaded."""
-        _ = self.engine.tokenizer
+        _ = self.engine.model
         stats = self.engine.health.stats
         assert stats is not None, "there are some as soon as the model is loaded"
         return stats

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
 from srb.engine.model import ChatTemplate, Tokenizer
+from srb.engine.model import Tokenize as Tokenize
 from srb.errors import InvalidRequestError
 from srb.wire.request.body_fields import not_a_bool
 from srb.wire.request.read import show
@@ -84,12 +85,6 @@ MAX_LOGIT_BIASES = 10_000
 
 MAX_BIASED_TEXTS = 10_000
 """The most entries of a request that are texts. Tokenizing 10,000 takes a third of a second."""
-
-
-class Tokenize(Protocol):
-    """`Engine.tokenize`."""
-
-    def __call__(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]: ...
 
 
 def join_tokens(parts: list[int | str], tokenize: Tokenize, *, is_prompt: bool) -> Iterator[int]:

@@ -68,7 +68,7 @@ class Context:
 
 
 @pytest.mark.parametrize(
-    ("there", "wanted"), [([0, 0], 1), ([32, 0], 1), ([32, 1], 2), ([40, 32], 3), ([300, 20], 10), ([], 2)]
+    ("loads", "wanted"), [([0, 0], 1), ([32, 0], 1), ([32, 1], 2), ([40, 32], 3), ([300, 20], 10), ([], 2)]
 )
-def test_there_are_as_many_replicas_as_there_is_room_needed_for(there: list[int], wanted: int) -> None:
-    assert replicas_wanted(Context(there=there, room=[32] * len(there)))[0] == wanted
+def test_there_are_as_many_replicas_as_there_is_room_needed_for(loads: list[int], wanted: int) -> None:
+    assert replicas_wanted(Context(load=loads, room=[32] * len(loads)))[0] == wanted

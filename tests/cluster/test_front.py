@@ -16,8 +16,7 @@ from fake_backend import FakeBackend, Gate, says
 from replicas_here import FakeVocabulary, ReplicasHere
 from waiting import Clock, until
 
-from srb.cluster import front, replica
-from srb.cluster import run as run_of_part
+from srb.cluster import front, parts, replica
 from srb.cluster.front import ClusterEngine
 from srb.cluster.placement import blocks_of, pack_blocks, unpack_blocks
 from srb.cluster.replicas import SILENCE_SECONDS, Report
@@ -37,7 +36,7 @@ from srb.serving.event_log import EventLog
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "BEAT_SECONDS", 0.02)
     monkeypatch.setattr(replica, "BEAT_SECONDS", 0.02)
-    monkeypatch.setattr(run_of_part, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(parts, "BEAT_SECONDS", 0.02)
 
 
 def slow(**options: Any) -> FakeBackend:
@@ -45,8 +44,8 @@ def slow(**options: Any) -> FakeBackend:
     return FakeBackend(on_decode=lambda: time.sleep(0.002), **options)
 
 
-class Held:
-    """Makes replicas that stand in a decode, behind a few tokens, until they are opened. Then they are `slow`."""
+class Gated:
+    """Makes replicas that stop in a decode, after a few tokens, until they are opened. Then they are `slow`."""
 
     def __init__(self, **options: Any) -> None:
         self._options = options
@@ -138,7 +137,7 @@ async def test_alternatives_outlive_their_replicas(seed: int) -> None:
             for k in range(1, 7)
         ]
         reading = [asyncio.create_task(collect(engine, each)) for each in requests]
-        for name in "ab":  # not so many that a request may be the cause
+        for name in "ab":  # too few to make a request the cause
             await asyncio.sleep(rng.random() * 0.1)
             await replicas.kill(name)
             await replicas.add(name.upper())
@@ -151,12 +150,12 @@ async def test_alternatives_outlive_their_replicas(seed: int) -> None:
 
 async def test_a_replica_that_hangs_is_left() -> None:
     clock = Clock()
-    async with cluster(held := Held()) as (engine, replicas):
+    async with cluster(gated := Gated()) as (engine, replicas):
         reading = asyncio.create_task(collect(engine, each := request(n=4, max_tokens=40, ignore_eos=True)))
         await until(lambda: bool(replicas.ran) and engine.health.running == 1)
         first = replicas.ran[0][0]
         replicas.cut.add(first)
-        held.open()
+        gated.open()
         await clock.until(reading.done)
         check_order(events := await reading, each)
         assert texts(events) == alone(each)
@@ -169,10 +168,10 @@ async def test_a_replica_that_hangs_is_left() -> None:
 
 async def test_with_no_replica_left_requests_wait_for_one() -> None:
     clock = Clock()
-    async with cluster(held := Held(), names="a") as (engine, replicas):
+    async with cluster(gated := Gated(), names="a") as (engine, replicas):
         reading = asyncio.create_task(collect(engine, each := request(max_tokens=50, ignore_eos=True)))
         await until(lambda: engine.health.running == 1)
-        held.open()
+        gated.open()
         await replicas.kill("a")
         late = asyncio.create_task(collect(engine, other := request("q")))
         await clock.forward(front.FORGET_SECONDS + 10, by=2)
@@ -326,7 +325,7 @@ async def test_an_alternative_and_a_request_are_ended() -> None:
         await asyncio.sleep(0.1)
         for gate in gates:
             gate.step(5)
-        await until(lambda: stream.journal.living == {0, 2})
+        await until(lambda: stream.event_log.unfinished == {0, 2})
         assert engine.abort(each.id)
         for gate in gates:
             gate.open()
@@ -347,12 +346,12 @@ async def test_a_request_that_waits_for_a_replica_can_be_ended() -> None:
 
 async def test_an_abort_is_not_forgotten_when_the_replica_is_lost() -> None:
     clock = Clock()
-    async with cluster(held := Held(), names="ab") as (engine, replicas):
+    async with cluster(gated := Gated(), names="ab") as (engine, replicas):
         stream = await engine.submit(each := request(n=2, max_tokens=40, ignore_eos=True))
         await until(lambda: engine.health.running == 1)
         replicas.cut.add(replicas.ran[0][0])
         engine.abort(each.id, 0)
-        held.open()
+        gated.open()
         reading = asyncio.create_task(stream.collect())
         await clock.until(reading.done)
         ends = stops(events := await reading)
@@ -360,16 +359,16 @@ async def test_an_abort_is_not_forgotten_when_the_replica_is_lost() -> None:
         assert texts(events)[1] == alone(each)[1]
 
 
-async def test_when_a_replica_shuts_down_what_nobody_has_ended_goes_on_elsewhere() -> None:
-    async with cluster(held := Held(), names="ab") as (engine, replicas):
+async def test_requests_of_a_replica_that_shuts_down_resume_elsewhere_unless_they_were_aborted() -> None:
+    async with cluster(gated := Gated(), names="ab") as (engine, replicas):
         stream = await engine.submit(each := request(n=2, max_tokens=40, ignore_eos=True))
         await until(lambda: engine.health.running == 1)
         engine.abort(each.id, 0)
         events: list[Event] = []
         while not any(isinstance(event, StopEvent) for event in events):
-            held.step(1)
+            gated.step(1)
             events += await anext(stream)
-        held.open()
+        gated.open()
         await replicas.there.pop(replicas.ran[0][0]).close()
         events += await stream.collect()
         ends = stops(events)
@@ -378,13 +377,13 @@ async def test_when_a_replica_shuts_down_what_nobody_has_ended_goes_on_elsewhere
         assert len(replicas.ran) == 2
 
 
-async def test_a_request_is_ended_also_where_its_replica_cannot_be_told() -> None:
-    async with cluster(held := Held(), names="ab") as (engine, replicas):
+async def test_a_request_ends_even_if_its_replica_cannot_be_reached() -> None:
+    async with cluster(gated := Gated(), names="ab") as (engine, replicas):
         stream = await engine.submit(each := request(n=2, max_tokens=240, ignore_eos=True))
         await until(lambda: engine.health.running == 1)
         replicas.cut.add(replicas.ran[0][0])
         engine.abort(each.id)
-        held.open()
+        gated.open()
         events = await stream.collect()
         check_order(events, each)
         assert {end.stop_reason for end in stops(events).values()} == {"cancelled"}
@@ -406,24 +405,24 @@ async def test_what_can_never_run_is_refused_before_it_is_sent() -> None:
             await engine.submit(request("p" * 300))
         with pytest.raises(InvalidRequestError, match="ids go from"):
             await engine.submit(CompletionRequest(((999,),), (SamplingParams(),)))
-        with pytest.raises(InvalidRequestError, match="logits_processor is a function, and can't be sent"):
+        with pytest.raises(InvalidRequestError, match="logits_processor is a function, which can't be sent"):
             await engine.submit(request(logits_processor=lambda tokens, logits: None))
         with pytest.raises(NotSupportedError):
             await engine.ask(0, lambda slots: slots)
         assert not replicas.ran
         assert not engine.requests
         assert engine.tokenize("ab") == (97, 98)
-        assert engine.n_cells == 256
-        assert engine.identity == "fake"
+        assert engine.model.n_cells == 256
+        assert engine.model.identity == "fake"
 
 
-async def test_prompts_that_were_being_scored_end_with_an_error_and_others_go_on() -> None:
-    async with cluster(held := Held(n_outputs=2), names="abc") as (engine, replicas):
+async def test_prompts_that_were_being_scored_end_with_an_error_and_others_resume() -> None:
+    async with cluster(gated := Gated(n_outputs=2), names="abc") as (engine, replicas):
         scored = CompletionRequest((tuple(b"p" * 100),), request(max_tokens=4).branches, echo=True, logprobs=0)
         reading = asyncio.create_task(collect(engine, scored))
         other = asyncio.create_task(collect(engine, each := request("q", max_tokens=60, ignore_eos=True)))
         await until(lambda: len(replicas.ran) == 2 and engine.health.running == 2)
-        held.open()
+        gated.open()
         await asyncio.gather(*(replicas.kill(name) for name, _ in list(replicas.ran)))
         events = await reading
         check_order(events, scored)
@@ -471,7 +470,7 @@ async def test_what_replicas_hold_is_added_up() -> None:
         assert (stats.layout, stats.n_preempted, stats.preemptions) == ("unified", 0, 0)
 
 
-async def test_what_is_read_was_recorded_before() -> None:
+async def test_events_are_recorded_before_they_are_read() -> None:
     recorded: list[Event] = []
 
     def record(events: list[Event], told: Callable[[], object]) -> None:
@@ -502,22 +501,22 @@ async def test_a_front_that_is_gone_leaves_nothing_running(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("detach", [False, True])
-async def test_a_front_that_comes_back_after_a_silence_goes_on(detach: bool) -> None:
+async def test_a_front_that_comes_back_after_a_silence_resumes(detach: bool) -> None:
     """Nobody has cancelled anything, so no reader is told so."""
     clock = Clock()
-    async with cluster(held := Held(), names="ab") as (engine, replicas):
+    async with cluster(gated := Gated(), names="ab") as (engine, replicas):
         each = request(n=2, max_tokens=40, ignore_eos=True)
-        async with await engine.submit(each, journal=EventLog(each, detach=detach)) as stream:
+        async with await engine.submit(each, event_log=EventLog(each, detach=detach)) as stream:
             replicas.is_silent = True
             await clock.until(lambda: len(replicas.ran) > 1, by=2)
             replicas.is_silent = False
-            held.open()
+            gated.open()
             events = await stream.collect()
         check_order(events, each)
         assert texts(events) == alone(each)
 
 
-async def test_a_request_goes_where_its_prompt_is_known() -> None:
+async def test_a_request_goes_to_a_replica_that_has_cached_its_prompt() -> None:
     each = partial(request, "p" * 200, max_tokens=1)
     async with cluster(lambda: FakeBackend(n_cells=1000), names="abcd") as (engine, replicas):
         await collect(engine, each())
@@ -547,13 +546,13 @@ async def test_what_replicas_report_decides(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_request_counts_where_it_runs_until_it_ends_there() -> None:
-    async with cluster(held := Held()) as (engine, replicas):
+    async with cluster(gated := Gated()) as (engine, replicas):
         reading = [asyncio.create_task(collect(engine, request(n=4, max_tokens=50))) for _ in range(3)]
         await until(lambda: len(replicas.ran) == 3)
         assert sorted(map(engine.placement.load, "ab")) == [4, 8]
         reading.pop().cancel()
         await until(lambda: sum(map(engine.placement.load, "ab")) == 8)
-        held.open()
+        gated.open()
         await asyncio.gather(*reading)
         await until(lambda: not any(map(engine.placement.load, "ab")))
 
@@ -584,7 +583,7 @@ async def test_a_call_that_was_meant_for_another_replica_is_refused() -> None:
     await replicas.close()
 
 
-async def test_what_a_replica_knows_is_told_by_who_shares_it() -> None:
+async def test_a_replica_reports_its_blocks_by_shared_within() -> None:
     def make(backend: Backend) -> Engine:
         return Engine(backend, cache_bytes=100_000)
 
@@ -595,8 +594,10 @@ async def test_what_a_replica_knows_is_told_by_who_shares_it() -> None:
     for name in ("ann", ""):
         each = dataclasses.replace(request("p" * 300, max_tokens=1), shared_within=name)
         assert [event async for event in engine.generate(each)]
-    known = {*blocks_of(tokens, within="ann"), *blocks_of(tokens)}
-    await until(lambda: {*unpack_blocks(there._blocks)} >= known)
+    cached = {*blocks_of(tokens, within="ann"), *blocks_of(tokens)}
+    async with asyncio.timeout(10):
+        while not {*unpack_blocks((await there.report("front")).blocks)} >= cached:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     await there.close()
 
 
@@ -612,13 +613,13 @@ async def test_shutdown_may_be_a_stop_string() -> None:
 async def test_a_request_comes_back_to_the_replica_that_still_has_it() -> None:
     """The only replica hangs for a while, so it gets the request again before it has ended it."""
     clock = Clock()
-    async with cluster(held := Held(), names="a") as (engine, replicas):
+    async with cluster(gated := Gated(), names="a") as (engine, replicas):
         reading = asyncio.create_task(collect(engine, each := request(n=2, max_tokens=100, ignore_eos=True)))
         await until(lambda: bool(replicas.ran) and engine.health.running == 1)
         replicas.cut.add("a")
         await clock.until(lambda: len(replicas.ran) > 1)
         replicas.cut.clear()
-        held.open()
+        gated.open()
         events = await reading
     check_order(events, each)
     assert texts(events) == alone(each)
@@ -632,11 +633,11 @@ async def test_a_replica_takes_a_request_again_when_it_has_ended_there() -> None
     first = there.run(each, front="front")
     assert await anext(first) == "a"
     assert [type(said) for said in [said async for said in there.run(each, front="front")]] == [UnavailableError]
-    journal = replicas.engines["a"].find(each.id, "front")
+    event_log = replicas.engines["a"].find(each.id, "front")
     await first.aclose()
     assert [type(said) for said in [said async for said in there.run(each, front="front")]] == [UnavailableError]
     gate.open()
-    await until(lambda: journal.done)
+    await until(lambda: event_log.done)
     said = [said async for said in there.run(each, front="front")]
     assert said[0] == "a"
     check_order([event for batch in said[1:] if isinstance(batch, list) for event in batch], each)

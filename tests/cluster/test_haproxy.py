@@ -50,7 +50,7 @@ pytestmark = [
 
 
 class Stub:
-    """A server that says its name, and can be held up, unwell or broken."""
+    """A server that says its name, and can be gated up, unwell or broken."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -71,7 +71,7 @@ class Stub:
         self.bodies.append(await request.read())
         if self.is_broken and request.transport:
             request.transport.abort()
-        if request.path == "/held":
+        if request.path == "/gated":
             self.running += 1
             try:
                 await self.go_on.wait()
@@ -233,7 +233,7 @@ async def test_a_famous_beginning_overflows_to_the_other_server(stubs: Pair, sta
         return sum(stub.running for stub in stubs) == len(tasks)
 
     for _ in range(8):
-        tasks.append(asyncio.create_task(proxy.ask(famous, "/held")))
+        tasks.append(asyncio.create_task(proxy.ask(famous, "/gated")))
         await until(have_all_begun)
     for stub in stubs:
         stub.go_on.set()
@@ -274,7 +274,7 @@ async def test_a_server_that_is_not_ready_gets_nothing(stubs: Pair, start: Start
 
 async def test_a_client_that_leaves_is_noticed_while_the_server_is_silent(stubs: Pair, start: Start) -> None:
     proxy = await start(*(stub.server.port for stub in stubs))
-    task = asyncio.create_task(proxy.ask({"prompt": "p"}, "/held"))
+    task = asyncio.create_task(proxy.ask({"prompt": "p"}, "/gated"))
     await until(lambda: sum(stub.running for stub in stubs) == 1)
     task.cancel()
     await until(lambda: sum(stub.running for stub in stubs) == 0)

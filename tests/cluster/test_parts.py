@@ -10,7 +10,7 @@ from fake_backend import FakeBackend
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srb.cluster.parts import Whole, split
+from srb.cluster.parts import SplitRequest, split
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StreamEvent
 from srb.engine.request import CompletionRequest
@@ -21,7 +21,7 @@ from srb.errors import BackendError
 
 def in_parts(each: CompletionRequest, room: int, n_replicas: int) -> list[Event]:
     """Runs each part on an engine of its own, a step at a time in turn."""
-    whole = Whole(each, split(each, room, n_replicas))
+    whole = SplitRequest(each, split(each, room, n_replicas))
     events: list[Event] = []
     engines = [(part, Engine(FakeBackend())) for part in whole.parts]
     for part, engine in engines:
@@ -88,7 +88,7 @@ def test_each_alternative_is_in_one_part(n_prompts: int, n: int, room: int, n_re
 
 
 @pytest.mark.parametrize("params", [{"diversity": 1}, {"avoid": ()}, {"avoid": ("x",)}, {}])
-def test_what_must_differ_stays_together(params: dict[str, Any]) -> None:
+def test_alternatives_that_must_differ_stay_in_one_part(params: dict[str, Any]) -> None:
     branches = (*request(n=7).branches, SamplingParams(**params))
     each = CompletionRequest(((1,),), branches, distinct=not params)
     assert len(split(each, 4, 2)) == 1
@@ -115,7 +115,7 @@ def test_a_bridge_is_parted_only_between_its_prompts() -> None:
 
 def test_a_part_that_fails_ends_its_own_alternatives() -> None:
     each = request(n=4, max_tokens=3, ignore_eos=True)
-    whole = Whole(each, split(each, 2, 2))
+    whole = SplitRequest(each, split(each, 2, 2))
     engine = Engine(FakeBackend())
     events = whole.take(whole.parts[0], run(engine, whole.parts[0].request))
     events += whole.end(whole.parts[1], "error", None, error := BackendError("it broke"))

@@ -92,7 +92,7 @@ def test_there_are_no_replicas() -> None:
     assert Placement().choose([prompt(1)]) is None
 
 
-def test_who_knows_most_of_a_prompt_gets_it() -> None:
+def test_the_replica_with_most_of_a_prompt_gets_it() -> None:
     those = placement(dict.fromkeys("abc", 0))
     those.report("a", 0, prompt(1, 2))
     those.report("b", 0, prompt(1, 2, 3))
@@ -100,7 +100,7 @@ def test_who_knows_most_of_a_prompt_gets_it() -> None:
     assert first(those, prompt(1, 2, 4)) in "ab"
 
 
-def test_who_knows_most_and_has_too_much_to_do_is_passed_over() -> None:
+def test_the_replica_with_most_of_a_prompt_is_skipped_if_its_load_is_too_high() -> None:
     those = placement(dict.fromkeys("abc", 0))
     those.report("a", 0, prompt(1, 2))
     those.report("b", 0, prompt(1, 2, 3))
@@ -126,7 +126,7 @@ def test_the_longest_prompt_of_a_request_decides() -> None:
         assert those.choose([prompt(1), prompt(2, 2)]) == long
 
 
-def test_a_running_prompt_is_known_where_it_went() -> None:
+def test_a_running_prompt_counts_as_cached_where_it_went() -> None:
     for name in "abc":
         those = placement(dict.fromkeys("abc", 100))
         those.begin("r", name, 1, [prompt(7, 7), prompt(8, 8)])
@@ -135,7 +135,7 @@ def test_a_running_prompt_is_known_where_it_went() -> None:
         assert first(those, prompt(7, 7)) == name
 
 
-def test_a_report_replaces_what_was_known() -> None:
+def test_a_report_replaces_the_earlier_one() -> None:
     those = placement(dict.fromkeys("abcd", 0))
     words = [word for word in range(20) if first(those, prompt(word)) != "a"]
     those.report("a", 0, [block for word in words for block in prompt(word)])
@@ -182,8 +182,8 @@ def test_a_load_that_is_reported_is_not_counted_twice() -> None:
     assert those.load("a") == 4
 
 
-def test_what_is_learned_without_reports_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("srb.cluster.placement._MOST_LEARNED", 10)
+def test_the_number_of_unreported_blocks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("srb.cluster.placement.MOST_UNREPORTED", 10)
     those = placement({"a": 0})
     those.report("a", 0, prompt(1, 1, 1))
     for word in range(100):

@@ -1,4 +1,4 @@
-"""Two replicas of a tiny model on a Ray of their own: what is said is what one engine says, whoever dies."""
+"""Two replicas of a tiny model on a Ray of their own: texts are those of one engine, whichever replica dies."""
 
 import json
 import os

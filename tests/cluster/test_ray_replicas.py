@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from srb.cluster.meeting import Place
+from srb.cluster.peers import Place
 from srb.errors import UnavailableError
 from srb.options.settings import Settings
 
@@ -77,17 +77,17 @@ async def test_the_servers_that_were_there_are_kept_while_nobody_can_say_who_is(
             raise found
         return found
 
-    meeting = SimpleNamespace(meet=SimpleNamespace(remote=remote))
+    peers = SimpleNamespace(announce=SimpleNamespace(remote=remote))
     found = []
     for _ in range(3):
-        replicas._meeting = meeting  # it looks for another one after a fault
+        replicas._peers = peers  # it looks for another one after a fault
         found.append(await replicas.fronts(["http://127.0.0.1:1"]))
     assert found == [["http://10.0.0.2:1"], ["http://10.0.0.2:1"], []]
     assert caplog.text.count("servers on other machines can't ask this one") == 1
 
 
 async def test_a_call_goes_to_the_replica_that_it_names(ray_replicas: Any) -> None:
-    router = importlib.import_module("srb.cluster.router").NamedRouter
+    router = importlib.import_module("srb.cluster.deploy").NamedRouter
     there = [SimpleNamespace(replica_id=SimpleNamespace(unique_id=name)) for name in "ab"]
 
     async def chosen(**given: Any) -> list[Any]:

@@ -53,7 +53,7 @@ def test_a_story_is_saved_with_what_was_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "cache_bytes"), [(TEXT, 0), (TEXT, 20), ("too short", 100_000)])
 def test_what_is_not_cached_can_not_be_saved(text: str, cache_bytes: int, tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match=f"of the text's {len(text)} tokens were kept.*--cache-ram"):
+    with pytest.raises(InvalidRequestError, match=f"of the text's {len(text)} tokens are cached.*--cache-ram"):
         make(cache_bytes=cache_bytes).save(tmp_path / "king", text)
     assert not list(tmp_path.iterdir())
 

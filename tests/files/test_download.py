@@ -106,7 +106,7 @@ def part_of(server: Elsewhere) -> Path:
     return models_folder() / hashlib.sha256(url.encode()).hexdigest()[:16] / "m.gguf.part"
 
 
-def test_a_file_is_fetched_once_and_its_progress_told(elsewhere: Elsewhere, tmp_path: Path) -> None:
+def test_a_file_is_downloaded_once_with_progress(elsewhere: Elsewhere, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     settings = Settings(model_url=f"{elsewhere.url}/a/m.gguf?x=1")
     fetched = fetch_model(settings, lambda _name: _Told(told))
@@ -141,10 +141,10 @@ def test_a_broken_connection_is_made_anew(elsewhere: Elsewhere) -> None:
     assert [range_ for _, range_, _ in elsewhere.asked] == [None, "bytes=1000-", "bytes=1005-"]
 
 
-def test_what_was_broken_off_goes_on_in_the_next_run(elsewhere: Elsewhere) -> None:
+def test_an_interrupted_download_resumes_in_the_next_run(elsewhere: Elsewhere) -> None:
     elsewhere.break_after = [1000, 0]
     with pytest.raises(
-        ModelLoadError, match=r"the connection broke off after 1000 of \d+ bytes; the same command goes on from there"
+        ModelLoadError, match=r"the connection broke off after 1000 of \d+ bytes; the same command resumes the download"
     ):
         fetch_url(f"{elsewhere.url}/m.gguf")
     assert part_of(elsewhere).read_bytes() == FILE[:1000]
@@ -161,7 +161,7 @@ def test_a_file_that_has_changed_is_fetched_from_its_beginning(elsewhere: Elsewh
 
 
 @pytest.mark.parametrize("what", ["ranges", "validator"])
-def test_servers_that_can_not_go_on(elsewhere: Elsewhere, what: str) -> None:
+def test_servers_that_cannot_resume_a_download(elsewhere: Elsewhere, what: str) -> None:
     if what == "ranges":
         elsewhere.knows_ranges = False
     else:
@@ -187,7 +187,7 @@ def test_what_cant_be_fetched_is_named(elsewhere: Elsewhere) -> None:
         with pytest.raises(SettingsError, match="--model-url takes the http:// or https:// URL of a file, got"):
             fetch_url(url)
     elsewhere.tells_length = False
-    with pytest.raises(ModelLoadError, match="the server doesn't tell the length of the file"):
+    with pytest.raises(ModelLoadError, match="the server doesn't send the length of the file"):
         fetch_url(f"{elsewhere.url}/m.gguf")
 
 

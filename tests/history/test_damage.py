@@ -15,12 +15,11 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import HistoryError, SrbError
 from srb.history import find, stories
-from srb.history import history as prune
 from srb.history.export import request_as_markdown, request_json, story_as_markdown, story_json
-from srb.history.history import History
-from srb.history.nodes import NewNode
+from srb.history.find import find_sent, read_events
+from srb.history.history import History, remove_request
 from srb.history.recorder import Submitted, forget_events
-from srb.history.unfinished import find_sent, read_journal
+from srb.history.stories import NewNode
 from srb.wire.reply import encode
 
 SECRET = "Nobody may read of the golden dragon in a log"
@@ -111,7 +110,7 @@ def test_a_damaged_schema_is_said(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("table", "column"), [("texts", "text"), ("stories", "title"), ("requests", "title")])
-def test_a_text_whose_type_is_wrong_is_said(path: Path, table: str, column: str) -> None:
+def test_a_text_of_a_wrong_type_is_reported(path: Path, table: str, column: str) -> None:
     story = write_history(path)
     spoil(path, f"UPDATE {table} SET {column} = CAST({column} AS BLOB)")
     with pytest.raises(HistoryError, match="is damaged: move it away"):
@@ -119,7 +118,7 @@ def test_a_text_whose_type_is_wrong_is_said(path: Path, table: str, column: str)
 
 
 def replace(path: Path, data: bytes, place: int, value: int) -> None:
-    """Makes the file be this data, with another byte at a place, and without what another try has left beside it."""
+    """Makes the file be this data, with another byte at a place, and removes the files of another try."""
     for each in path.parent.glob(f"{path.name}-*"):
         each.unlink()
     path.write_bytes(data[:place] + bytes([value]) + data[place + 1 :])
@@ -142,7 +141,7 @@ def use(path: Path, story: str) -> None:
             lambda: history.begin(submitted(9, story)).result(),
             lambda: history.take(events(9, "a dragon")),
             lambda: history.write(forget_events, None, "cmpl-0").result(),
-            lambda: history.write(prune.remove_request, None, "cmpl-0").result(),
+            lambda: history.write(remove_request, None, "cmpl-0").result(),
             lambda: history.write(stories.remove_story, None, story).result(),
         ]
         failed = None
@@ -166,7 +165,7 @@ def use_story(history: History, story: str) -> None:
 
 
 def use_request(history: History, request: str) -> None:
-    history.read(read_journal, None, request)
+    history.read(read_events, None, request)
     history.read(find_sent, None, request)
     found = history.read(find.get_request, None, request)
     encode(request_json(found))

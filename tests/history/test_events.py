@@ -32,6 +32,6 @@ def test_an_error_of_another_srb_is_an_error() -> None:
     assert event.error.body()["message"] == "no"
 
 
-def test_a_request_that_goes_on_shares_with_those_it_was_shared_with() -> None:
+def test_a_request_that_resumes_shares_with_the_same_requests() -> None:
     request = CompletionRequest(((1, 2),), (SamplingParams(seed=1),), shared_within="ann")
     assert unpack_request(pack_request(request)) == request

@@ -150,6 +150,6 @@ def test_quantized_keys_that_are_not_rotated_are_refused(load: Callable[..., Lla
 async def test_a_server_does_not_start_with_it_on_such_a_model(tmp_path: Path, arch: str, keys: str | None) -> None:
     model = write_tiny_model(tmp_path / "model.gguf", arch=arch)
     settings = Settings(model=model, ctx_size=256, context_shift=True, cache_type_k=keys)
-    with pytest.raises(ModelLoadError, match=r"--context-shift can't be had"):
+    with pytest.raises(ModelLoadError, match=r"--context-shift doesn't work here"):
         async with AsyncEngine.from_settings(settings):
             pass

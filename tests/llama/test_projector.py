@@ -227,8 +227,8 @@ def test_what_stands_for_an_image(load: Load, projector: Path) -> None:
     assert len(media.tokens) == N_CELLS
     again, _ = engine.tokenize_parts(["a", png(1), "b", png(1), "c"])
     assert again == (*tokens, *media.tokens, ord("c"))
-    assert engine.tokenizer.detokenize(tokens) == b"ab"
-    assert engine.tokenizer.special_piece(tokens[1]) == b""
+    assert engine.model.tokenizer.detokenize(tokens) == b"ab"
+    assert engine.model.tokenizer.special_piece(tokens[1]) == b""
 
 
 def test_penalties_and_dry_and_grammars_look_past_images(load: Load, projector: Path) -> None:

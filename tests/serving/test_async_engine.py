@@ -50,7 +50,7 @@ async def test_requests_at_once_wait_their_turn_and_are_counted() -> None:
         assert (engine.health.running, engine.health.waiting) == (0, 0)
 
 
-async def test_what_the_engine_holds_is_known_also_when_events_are_recorded_late() -> None:
+async def test_stats_are_up_to_date_even_if_events_are_recorded_late() -> None:
     """What the engine gives back after the last event is known before that event, and isn't overwritten by it."""
     recorded: list[Callable[[], object]] = []
     async with engine_on(FakeBackend(), record=lambda _events, told: recorded.append(told)) as engine:
@@ -115,16 +115,16 @@ async def test_abort_says_whether_there_was_anything_to_abort() -> None:
     assert [stops(events)[k].finish_reason for k in range(2)] == ["length", "abort"]
 
 
-async def test_an_abort_of_what_runs_reaches_the_engine_also_before_it_is_known_to_have_the_request() -> None:
+async def test_an_abort_reaches_the_engine_before_the_client_knows_that_it_has_the_request() -> None:
     ended: list[tuple[Any, ...]] = []
-    roster = RequestRegistry(lambda *abort: ended.append(abort))
-    roster.add(EventLog(each := request(n=2)), 0)
-    assert roster.abort(each.id, 0)
+    registry = RequestRegistry(lambda *abort: ended.append(abort))
+    registry.add(EventLog(each := request(n=2)), 0)
+    assert registry.abort(each.id, 0)
     assert ended == []  # the engine may not know it yet
-    roster.put([StartEvent(each.id, 2, 1, 0, 20, (0, 1), (None, None))])
-    assert roster.abort(each.id, 1)
+    registry.put([StartEvent(each.id, 2, 1, 0, 20, (0, 1), (None, None))])
+    assert registry.abort(each.id, 1)
     assert ended == [(each.id, 1, "cancelled")]
-    roster.taken(each.id)  # a request that was interrupted has started before the engine takes it
+    registry.taken(each.id)  # a request that was interrupted has started before the engine takes it
     assert ended[1:] == [(each.id, 0, "cancelled"), (each.id, 1, "cancelled")]
 
 
@@ -141,7 +141,7 @@ class SlowToAdd(FakeBackend):
         return super().compile(branches, special_tokens)
 
 
-async def test_what_is_aborted_while_the_engine_takes_it_never_runs() -> None:
+async def test_a_request_that_is_aborted_while_the_engine_takes_it_never_runs() -> None:
     async with engine_on(backend := SlowToAdd()) as engine:
         each = request(n=2, max_tokens=20, ignore_eos=True)
         task = asyncio.create_task(collect(engine, each))
@@ -322,9 +322,9 @@ async def test_a_request_that_waits_too_long_is_aborted_and_one_that_runs_is_not
     clock, gate = Clock(), Gate(backend := FakeBackend())
     async with engine_on(backend, queue_timeout=30) as engine:
         first = await engine.submit(request(n=6, max_tokens=4, ignore_eos=True))
-        await until(lambda: gate.holds and first.journal.started)
+        await until(lambda: gate.holds and first.event_log.started)
         second = await engine.submit(request(n=6))
-        await clock.until(lambda: second.journal.refusal is not None, by=10)
+        await clock.until(lambda: second.event_log.refusal is not None, by=10)
         gate.open()
         check_order(events := [event async for batch in second for event in batch], second.request, started=False)
         assert {(stop.finish_reason, stop.stop_reason) for stop in stops(events).values()} == {("abort", "timeout")}
@@ -338,7 +338,7 @@ async def test_collecting_a_request_that_never_started_tells_the_limit() -> None
         async with engine_on(backend, **{option: 30}) as engine, await engine.submit(request(n=6)) as first:
             await until(lambda: gate.holds)  # noqa: B023
             stream = await engine.submit(request(n=6))
-            await clock.until(lambda: stream.journal.refusal is not None, by=10)  # noqa: B023
+            await clock.until(lambda: stream.event_log.refusal is not None, by=10)  # noqa: B023
             gate.open()
             with pytest.raises(UnavailableError, match=f"waited for 30 s, .* --{option.replace('_', '-')} sets"):
                 await stream.collect()
@@ -350,7 +350,7 @@ async def test_a_request_that_runs_too_long_returns_what_it_has() -> None:
     gate.step(3)
     async with engine_on(backend, request_timeout=30) as engine:
         stream = await engine.submit(each := request(n=2, max_tokens=40_000, ignore_eos=True))
-        await until(lambda: gate.holds and bool(stream.journal.started))
+        await until(lambda: gate.holds and bool(stream.event_log.started))
         await clock.forward(31, by=10)
         gate.open()
         check_order(events := await stream.collect(), each)

@@ -12,7 +12,7 @@ from srb.errors import ModelLoadError, SettingsError
 from srb.serving.early_loading import EarlyLoading, Progress
 
 
-def test_it_loads_before_anybody_asks_and_tells_who_asks_how_far_it_is() -> None:
+def test_it_loads_before_it_is_called_and_reports_progress_after_that() -> None:
     begun, told = threading.Event(), list[float]()
     backend = FakeBackend()
 
@@ -57,7 +57,7 @@ def test_a_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch, numb
     assert signal.getsignal(number) == before
 
 
-def test_who_asks_gets_the_error() -> None:
+def test_the_caller_gets_the_error() -> None:
     def load(_progress: Progress) -> Backend:
         raise ModelLoadError("no such model")
 

@@ -30,7 +30,7 @@ class BugError(Exception):
 
 @asynccontextmanager
 async def engine_on(backend: FakeBackend, **options: Any) -> AsyncIterator[AsyncEngine]:
-    """An engine that leaves nothing behind."""
+    """An engine that frees everything."""
     async with AsyncEngine(lambda _progress: backend, **options) as engine:
         yield engine
     assert (backend.open_samplers, backend.open_compiled, backend.closed) == (0, 0, True)
@@ -62,7 +62,7 @@ def check_same(events: list[Event], expected: list[Event], each: CompletionReque
     assert stops(events) == stops(expected)
 
 
-async def test_texts_go_on_after_their_last_token(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_texts_resume_after_their_last_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_engine, "MAX_FAILURES", 6)
     each = request(n=8, max_tokens=30, ignore_eos=True)
     (expected,) = await undisturbed(each)
@@ -229,7 +229,7 @@ async def test_a_request_that_a_dying_engine_has_just_taken_is_refused(monkeypat
         assert engine.health.running == engine.health.waiting == 0
 
 
-async def test_what_is_asked_for_meanwhile_waits_and_what_is_aborted_ends() -> None:
+async def test_new_requests_wait_and_aborted_ones_end_during_a_restart() -> None:
     gate = Gate(backend := FakeBackend())
     running, gone, late = (request(n=2, max_tokens=12, ignore_eos=True) for _ in range(3))
     (expected,) = await undisturbed(late)
@@ -259,7 +259,7 @@ async def test_what_is_asked_for_meanwhile_waits_and_what_is_aborted_ends() -> N
         assert [ends[0][k].finish_reason for k in range(2)] == ["length", "abort"]
 
 
-async def test_it_stops_while_requests_are_on_their_way_back() -> None:
+async def test_it_stops_while_requests_resume() -> None:
     asked, gate = threading.Event(), threading.Event()
 
     def throw() -> None:

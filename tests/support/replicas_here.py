@@ -7,7 +7,7 @@ from functools import partial
 from fake_backend import ByteTokenizer, FakeBackend
 
 from srb.cluster.replica import Replica
-from srb.cluster.replicas import ReplicaLostError, Report, Said
+from srb.cluster.replicas import Message, ReplicaLostError, Report
 from srb.engine.backend import Backend
 from srb.engine.engine import Engine
 from srb.engine.events import AbortReason
@@ -89,13 +89,13 @@ class ReplicasHere:
         self.dead[name].set()
         await replica.close()
 
-    async def run(self, request: CompletionRequest, name: str) -> AsyncGenerator[Said]:
+    async def run(self, request: CompletionRequest, name: str) -> AsyncGenerator[Message]:
         if name not in self.there:
             raise ReplicaLostError(f"{name} isn't there")
         self.ran.append((name, request))
         stream = self.there[name].run(request, front="front", to=name)
         dead = asyncio.ensure_future(self.dead[name].wait())
-        said: asyncio.Future[Said | None] = asyncio.get_running_loop().create_future()
+        said: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
         try:
             while True:
                 said = asyncio.ensure_future(anext(stream, None))

@@ -9,8 +9,9 @@ import pytest
 
 from srb.cli import main
 from srb.history import stories
+from srb.history.database import add_text
 from srb.history.history import History
-from srb.history.nodes import NewNode, add_text
+from srb.history.stories import NewNode
 
 DAY = 86_400
 

@@ -17,7 +17,7 @@ from srb.server.http.bodies import BODY
 from srb.server.http.sse import Batches
 from srb.server.run.history import HISTORY
 from srb.serving.engine_client import EngineClient
-from srb.serving.event_log import EventLog, RequestStream, rollback_of
+from srb.serving.event_log import EventLog, RequestStream, memory_of
 from srb.wire.limits import Limits
 from srb.wire.native import reply as native
 from srb.wire.reply import Reply, StoredResponse, encode
@@ -81,10 +81,10 @@ async def submit(
     assert reply.completion is not None
     engine, history_service = request.app[ENGINE], request.app[HISTORY]
     completion = _shared(reply.completion, await shared_within(request))
-    with engine.ahead.paused():
-        completion, said, take_back = engine.ahead.give(completion, owner_of(request))
+    with engine.prefetcher.paused():
+        completion, prefetched, put_back = engine.prefetcher.take(completion, owner_of(request))
         # In a thread, because many settings take a while.
-        held = await asyncio.to_thread(rollback_of, (form.ignored, form.payload, completion.branches))
+        held = await asyncio.to_thread(memory_of, (form.ignored, form.payload, completion.branches))
         is_stored = history_service.is_on and completion.explore is None
         event_log = EventLog(
             completion,
@@ -93,7 +93,7 @@ async def submit(
             lasts=is_stored,
             exact=form.stored is not None,
             created=created,
-            held=held,
+            extra_bytes=held,
         )
         # Clients of other formats can't reconnect, and stop a request by closing the connection.
         linger = 0 if form.respond else request.app[LIMITS].linger
@@ -119,11 +119,11 @@ async def submit(
             request.app[RESPONSE_FORMATS][event_log] = form
             if reply.story is not None:
                 history_service.feeds.add_writer(completion.id, reply.story)
-            stream = await engine.submit(completion, journal=event_log, linger=linger, said=said)
+            stream = await engine.submit(completion, event_log=event_log, linger=linger, prefetched=prefetched)
         except BaseException:  # the request was refused, or its client has disconnected
             if event_log not in engine.requests:
                 history_service.forget(completion.id)
-                take_back()
+                put_back()
             raise
     async with stream:
         return await (respond_first or form.respond or respond_natively)(request, stream)
@@ -141,7 +141,7 @@ def _shared(completion: CompletionRequest, within: str) -> CompletionRequest:
 def _title(engine: EngineClient, completion: CompletionRequest) -> str:
     """The end of the last prompt, without control tokens."""
     tokens = completion.token_ids[-1][-TITLE_TOKENS:]
-    return b"".join(map(engine.tokenizer.piece, tokens)).decode(errors="ignore").strip()
+    return b"".join(map(engine.model.tokenizer.piece, tokens)).decode(errors="ignore").strip()
 
 
 def format_of(app: web.Application, event_log: EventLog) -> ResponseFormat:
@@ -151,7 +151,7 @@ def format_of(app: web.Application, event_log: EventLog) -> ResponseFormat:
 
 async def respond_natively(request: web.Request, stream: RequestStream) -> web.StreamResponse:
     """Answers with the native events of a request."""
-    event_log = stream.journal
+    event_log = stream.event_log
     form = format_of(request.app, event_log)
     model = form.model or request.app[LIMITS].model
 

@@ -69,7 +69,7 @@ FETCH: web.AppKey[Fetch | None] = web.AppKey("fetch")
 
 def body_limit(app: web.Application) -> int:
     """The largest body of a request that generates, in bytes. Raises `UnavailableError`."""
-    return _MAX_BODY_BYTES if app[ENGINE].media_kinds else MAX_BODY_BYTES
+    return _MAX_BODY_BYTES if app[ENGINE].model.media_kinds else MAX_BODY_BYTES
 
 
 def media_taker(app: web.Application) -> Take:
@@ -80,8 +80,8 @@ def media_taker(app: web.Application) -> Take:
     def take(parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
         fetched: dict[str, bytes] = {}
         if urls := tuple(dict.fromkeys(part.url for part in parts if isinstance(part, File) and part.url is not None)):
-            if not engine.media_kinds:
-                return engine.tokenize_parts(())  # raises the error
+            if not engine.model.media_kinds:
+                return engine.model.tokenize_parts(())  # raises the error
             if fetch is None:
                 raise InvalidRequestError(
                     "this server downloads no images and sounds; send a URL that begins with data:, or start it with "
@@ -89,7 +89,7 @@ def media_taker(app: web.Application) -> Take:
                     code="unsupported_media",
                 )
             fetched = dict(zip(urls, fetch(urls), strict=True))
-        return engine.tokenize_parts(
+        return engine.model.tokenize_parts(
             [part if isinstance(part, str) else part.data if part.url is None else fetched[part.url] for part in parts]
         )
 

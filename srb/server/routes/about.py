@@ -67,7 +67,7 @@ async def health(request: web.Request) -> web.Response:
         body |= {"history": history, "history_owed": request.app[HISTORY].n_pending_writes}
     try:
         request.app[ENGINE].check_ready()
-        body["n_ctx"] = request.app[ENGINE].n_cells
+        body["n_ctx"] = request.app[ENGINE].model.n_cells
         request.app[HISTORY].check_resumed()
     except UnavailableError as error:
         return error_response(request, error, body, status=500 if health.status == "dead" else error.status)

@@ -13,7 +13,7 @@ from srb.errors import GoneError, HistoryError, InvalidRequestError, NotFoundErr
 from srb.history import find, stories
 from srb.history.export import as_json, listed_json, request_json, story_as_markdown, story_json
 from srb.history.history import remove_request as remove_stored_request
-from srb.history.nodes import NewNode, Node
+from srb.history.stories import NewNode, Node
 from srb.server.access import owner_of
 from srb.server.http import sse
 from srb.server.http.bodies import MAX_BODY_BYTES, read_body

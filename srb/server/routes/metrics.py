@@ -122,9 +122,9 @@ class _EngineCollector(Collector):
         yield GaugeMetricFamily("llamacpp:requests_processing", "Requests that run", health.running)
         yield GaugeMetricFamily("llamacpp:requests_deferred", "Requests that wait", health.waiting)
         text = "Of the tokens generated, those of prefetched alternatives"
-        yield CounterMetricFamily("srb:ahead_tokens", text, self.engine.ahead.n_tokens)
+        yield CounterMetricFamily("srb:ahead_tokens", text, self.engine.prefetcher.n_tokens)
         text = "Prefetched alternatives that were requested later"
-        yield CounterMetricFamily("srb:ahead_taken", text, self.engine.ahead.n_given)
+        yield CounterMetricFamily("srb:ahead_taken", text, self.engine.prefetcher.n_taken)
         text = "Restarts of the engine after failures"
         yield CounterMetricFamily("srb_engine_restarts", text, health.engine_restarts)
         counts: dict[tuple[str, ...], float] = {(state,): n for state, n in self.connections.counts.items()}

@@ -14,8 +14,8 @@ import srb
 from srb.engine.events import Event
 from srb.engine.request import CompletionRequest
 from srb.errors import GoneError, InvalidRequestError, NotFoundError, SrbError
+from srb.history.find import find_sent
 from srb.history.stories import prompt_at
-from srb.history.unfinished import find_sent
 from srb.server.access import API_KEYS, owner_of
 from srb.server.http import sse
 from srb.server.http.bodies import read_body
@@ -215,7 +215,7 @@ async def _respond(reply: Reply, frame: Frame, request: web.Request, stream: Req
     assert reply.make is not None
     builder = await asyncio.to_thread(reply.make)
     headers = {"X-Request-Id": stream.request.id} | ignored_header(reply.ignored)
-    watching = reply.watch(stream.journal.owner, request.app[ENGINE].abort) if reply.watch else nullcontext(len)
+    watching = reply.watch(stream.event_log.owner, request.app[ENGINE].abort) if reply.watch else nullcontext(len)
     with watching as on_events:
 
         def to_json(events: list[Event]) -> Any:

@@ -9,8 +9,8 @@ from aiohttp import web
 from srb.engine.events import Event
 from srb.errors import GoneError, InvalidRequestError, NotFoundError, UnavailableError
 from srb.history.database import explained
+from srb.history.find import Unfinished, read_events
 from srb.history.recorder import forget_events
-from srb.history.unfinished import Unfinished, read_journal
 from srb.server.access import owner_of
 from srb.server.http import sse
 from srb.server.http.exchange import (
@@ -84,7 +84,7 @@ async def find_stored(request: web.Request, request_id: str) -> tuple[EventLog, 
         return request.app[ENGINE].find(request_id, owner), False
     except (NotFoundError, GoneError):
         # Raises an error if the history can't be read now, because it may have the request.
-        found = None if history_service.status is None else await read_file(request, read_journal, request_id)
+        found = None if history_service.status is None else await read_file(request, read_events, request_id)
         if found == "running":
             request.app[ENGINE].check_ready()
             raise UnavailableError(f"request {request_id} resumes when the model is loaded; try again soon") from None
@@ -164,7 +164,7 @@ async def requests(request: web.Request) -> web.Response:
             "age_seconds": round(now - event_log.arrived, 3),
             "prompts": len(event_log.request.prompts),
             "count": event_log.request.count,
-            "running": len(event_log.living) if event_log.started else 0,
+            "running": len(event_log.unfinished) if event_log.started else 0,
             "prompt_tokens": event_log.request.prompt_tokens,
         }
         if show_prompts:  # in a thread, because long prompts take a while

@@ -17,7 +17,7 @@ from srb.server.http import sse
 from srb.server.http.bodies import read_body
 from srb.server.http.exchange import ENGINE, LIMITS, ignored_header, json_response
 from srb.serving.engine_client import EngineClient
-from srb.serving.score_tables import Tabulation
+from srb.serving.score_tables import TableRun
 from srb.wire.embeddings import EmbeddingFormat, normalize, parse_embeddings
 from srb.wire.native.score import OBJECT_SCHEMA, STREAM_SCHEMA, ScoreBuilder, ScoreFields, parse_score
 from srb.wire.rerank import RerankFields, parse_rerank
@@ -46,7 +46,7 @@ class EmbeddingQueue:
         self.check(engine)
         self.count += 1
         try:
-            with engine.ahead.paused():
+            with engine.prefetcher.paused():
                 yield
         finally:
             self.count -= 1
@@ -67,14 +67,14 @@ async def close_embedding_queue(app: web.Application) -> None:
 async def embeddings(form: EmbeddingFormat, request: web.Request) -> web.Response:
     """Answers with the vectors of texts. If the client disconnects, its request ends after the current text."""
     engine, model = request.app[ENGINE], request.app[LIMITS].model
-    embedder = engine.embedder
+    embedder = engine.model.embedder
     if embedder is None or embedder.rank_template is not None:
         raise NotSupportedError("the server makes no embeddings; start it with --embeddings")
     queue = request.app[EMBEDDING_QUEUE]
     queue.check(engine)
     data = await read_body(request)
     with queue.entered(engine):
-        parsed = await queue.run(parse_embeddings, data, embedder, engine.tokenizer, model, form)
+        parsed = await queue.run(parse_embeddings, data, embedder, engine.model.tokenizer, model, form)
         vectors = [await queue.run(_embed, embedder, tokens, parsed.norm) for tokens in parsed.texts]
         return await queue.run(lambda: json_response(parsed.to_json(vectors, model), ignored_header(parsed.ignored)))
 
@@ -82,7 +82,7 @@ async def embeddings(form: EmbeddingFormat, request: web.Request) -> web.Respons
 async def rerank(request: web.Request) -> web.Response:
     """Rank documents by their relevance to a query, the best first, with --reranking."""
     engine, model = request.app[ENGINE], request.app[LIMITS].model
-    embedder = engine.embedder
+    embedder = engine.model.embedder
     if embedder is None or embedder.rank_template is None:
         raise NotSupportedError(
             "the server doesn't rerank; start it with --reranking and a model for it, such as Qwen3-Reranker"
@@ -91,7 +91,7 @@ async def rerank(request: web.Request) -> web.Response:
     queue.check(engine)
     data = await read_body(request)
     with queue.entered(engine):
-        parsed = await queue.run(parse_rerank, data, embedder, embedder.rank_template, engine.tokenizer, model)
+        parsed = await queue.run(parse_rerank, data, embedder, embedder.rank_template, engine.model.tokenizer, model)
         scores = [(await queue.run(embedder.embed, tokens))[0][0] for tokens in parsed.prompts]
         return await queue.run(lambda: json_response(parsed.to_json(scores, model), ignored_header(parsed.ignored)))
 
@@ -102,7 +102,7 @@ def _embed(embedder: Embedder, tokens: tuple[int, ...], p: int) -> list[list[flo
     return [normalize(vector, p) for vector in vectors] if embedder.pools else vectors
 
 
-TABLES: web.AppKey[dict[str, Tabulation]] = web.AppKey("tables")
+TABLES: web.AppKey[dict[str, TableRun]] = web.AppKey("tables")
 """The running tables, by id."""
 
 
@@ -113,9 +113,9 @@ async def score(request: web.Request) -> web.StreamResponse:
     engine.check_queue()
     parsed = await asyncio.to_thread(parse_score, await read_body(request), model)
     within = await shared_within(request)
-    async with Tabulation(engine, parsed.table, owner=owner_of(request), within=within) as tabulation:
+    async with TableRun(engine, parsed.table, owner=owner_of(request), within=within) as tabulation:
         builder = ScoreBuilder(parsed, tabulation.id, model=model, created=created, fingerprint=engine.fingerprint)
-        await tabulation.begin()  # an error gets its own status until something is sent
+        await tabulation.start()  # an error gets its own status until something is sent
         headers = {"X-Request-Id": tabulation.id} | ignored_header(parsed.ignored)
         request.app[TABLES][tabulation.id] = tabulation
         try:
@@ -128,7 +128,7 @@ async def score(request: web.Request) -> web.StreamResponse:
             del request.app[TABLES][tabulation.id]
 
 
-async def _events(tabulation: Tabulation, builder: ScoreBuilder) -> AsyncGenerator[Iterable[sse.Item], None]:
+async def _events(tabulation: TableRun, builder: ScoreBuilder) -> AsyncGenerator[Iterable[sse.Item], None]:
     yield [builder.start()]
     async for rows in tabulation.rows():
         yield map(builder.row, rows)

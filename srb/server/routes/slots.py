@@ -43,13 +43,13 @@ async def slots(request: web.Request) -> web.Response:
         _slot(event_log, index) if event_log.owner == owner_of(request) else {"is_processing": True}
         for event_log in engine.requests
         if event_log.started
-        for index in sorted(event_log.living)
+        for index in sorted(event_log.unfinished)
     ]
     busy += [slot for slot in await lists_of_peers(request) if slot["is_processing"]]
     if len(busy) >= stats.max_sequences and request.query.get("fail_on_no_slot"):
         raise UnavailableError(f"all {stats.max_sequences} slots are in use; try again soon")
     idle: list[dict[str, Any]] = [{"is_processing": False}] * (stats.max_sequences - len(busy))
-    common: dict[str, Any] = {"n_ctx": engine.n_cells, "speculative": False}
+    common: dict[str, Any] = {"n_ctx": engine.model.n_cells, "speculative": False}
     return web.json_response([common | slot | {"id": number} for number, slot in enumerate([*busy, *idle])])
 
 
@@ -91,7 +91,7 @@ async def _save(request: web.Request, folder: Path, slot: int, within: str) -> d
     own = folder / within  # the folder itself if `within` is empty
     try:
         own.mkdir(mode=0o700, exist_ok=True)
-        n_written = await asyncio.to_thread(write_slot, own / name, engine.identity, saved)
+        n_written = await asyncio.to_thread(write_slot, own / name, engine.model.identity, saved)
     except OSError as error:
         raise SrbError(
             f"{name} can't be written: {error.strerror or error}", param="filename", code="slot_not_saved"
@@ -106,7 +106,7 @@ async def _restore(request: web.Request, folder: Path, slot: int, within: str) -
     own = folder / within / name
     try:
         path = own if own.is_file() else folder / name
-        saved, n_read = await asyncio.to_thread(read_slot, path, engine.identity)
+        saved, n_read = await asyncio.to_thread(read_slot, path, engine.model.identity)
     except (OSError, ValueError) as error:
         problem = (isinstance(error, OSError) and error.strerror) or error
         raise InvalidRequestError(f"{name} can't be restored: {problem}", param="filename") from None

@@ -13,9 +13,9 @@ from srb.engine.events import DoneEvent, Event, StopEvent, StreamEvent
 from srb.engine.resume import resume
 from srb.errors import HistoryError, NotSupportedError, SrbError, UnavailableError
 from srb.history.database import UnusableError
+from srb.history.find import Unfinished, interrupt, interrupt_unreadable
 from srb.history.history import History
 from srb.history.recorder import Submitted
-from srb.history.unfinished import Unfinished, interrupt, interrupt_unreadable
 from srb.server.access import owner_of
 from srb.serving.engine_client import EngineClient, Record
 from srb.serving.event_log import Cursor, EventLog
@@ -76,7 +76,7 @@ class HistoryService:
     @property
     def n_pending_writes(self) -> int:
         """How many changes are pending until the history can be written again."""
-        return self._store.n_owed if isinstance(self._store, History) else 0
+        return self._store.n_pending if isinstance(self._store, History) else 0
 
     def check_resumed(self) -> None:
         """Raises `UnavailableError` if requests of an earlier server haven't resumed yet."""
@@ -200,7 +200,7 @@ class HistoryService:
             self.store.resume(each)
             if submitted.story is not None:
                 self.feeds.add_writer(request_id, submitted.story)
-            (await engine.submit(request, journal=event_log, is_new=False)).close()
+            (await engine.submit(request, event_log=event_log, is_new=False)).close()
         except UnavailableError as error:  # the engine stopped or failed; the file still has the request
             self.feeds.remove_writer(request_id)
             logger.warning("request %s resumes at the next start: %s", request_id, error.message)

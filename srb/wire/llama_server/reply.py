@@ -203,14 +203,14 @@ def completion(body: bytes, context: RequestContext) -> Reply:
 
 def infill(body: bytes, context: RequestContext) -> Reply:
     """Fill in the text between a prefix and a suffix, if the model can."""
-    engine = context.engine
-    return _reply(parse_infill(body, context.limits, engine.tokenize, engine.tokenizer, engine.n_cells), context)
+    model = context.engine.model
+    return _reply(parse_infill(body, context.limits, model.tokenize, model.tokenizer, model.n_cells), context)
 
 
 def _reply(parsed: LlamaParsed, context: RequestContext) -> Reply:
     # The builder is stored for a long time, and needs no images.
     stored = replace(parsed, completion=replace(parsed.completion, media=())) if parsed.completion.media else parsed
-    make = partial(Completion, stored, model=context.limits.model, detokenize=context.engine.tokenizer.detokenize)
+    make = partial(Completion, stored, model=context.limits.model, detokenize=context.engine.model.tokenizer.detokenize)
     return Reply(
         parsed.completion,
         parsed.ignored,
@@ -243,13 +243,13 @@ def props(_body: bytes, context: RequestContext) -> JsonAnswer:
     special, stats = vocabulary.tokenizer.special, context.stats
     return {
         "default_generation_settings": {
-            "n_ctx": engine.n_cells,
+            "n_ctx": engine.model.n_cells,
             "params": generation_settings(SamplingParams(max_tokens=-1, **limits.sampling), None),
         },
         "total_slots": stats.max_sequences,
         "model_alias": limits.model,
         "model_path": limits.model_path,
-        "modalities": {"vision": "image" in engine.media_kinds, "audio": "audio" in engine.media_kinds},
+        "modalities": {"vision": "image" in engine.model.media_kinds, "audio": "audio" in engine.model.media_kinds},
         "media_marker": MARKER,
         "endpoint_slots": limits.slots,
         "chat_template": vocabulary.template.source if vocabulary.template else "",

@@ -267,7 +267,7 @@ def tags(_body: bytes, context: RequestContext) -> JsonAnswer:
 
 def ps(_body: bytes, context: RequestContext) -> JsonAnswer:
     """List the loaded model, as in Ollama."""
-    return _models(context, expires_at=NEVER, context_length=context.engine.n_cells)
+    return _models(context, expires_at=NEVER, context_length=context.engine.model.n_cells)
 
 
 def version(_body: bytes, _context: RequestContext) -> JsonAnswer:
@@ -285,7 +285,7 @@ def show_model(body: bytes, context: RequestContext) -> JsonAnswer:
         "details": DETAILS,
         # Clients look for a name that ends with `.context_length`.
         "model_info": {"general.basename": vocabulary.model, "general.context_length": vocabulary.n_cells},
-        "capabilities": ["completion", *(["embedding"] if context.engine.embedder else [])],
+        "capabilities": ["completion", *(["embedding"] if context.engine.model.embedder else [])],
         **_times(context),
     }, fields.unread(vocabulary.model)
 

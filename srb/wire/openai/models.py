@@ -21,7 +21,7 @@ def one_model(_body: bytes, context: RequestContext) -> JsonAnswer:
 
 def model_card(_body: bytes, context: RequestContext) -> JsonAnswer:
     """Show the model with the size of its context, as in TabbyAPI."""
-    return _model(context) | {"parameters": {"max_seq_len": context.engine.n_cells}}, []
+    return _model(context) | {"parameters": {"max_seq_len": context.engine.model.n_cells}}, []
 
 
 def model_info(_body: bytes, context: RequestContext) -> JsonAnswer:
@@ -33,6 +33,6 @@ def model_info(_body: bytes, context: RequestContext) -> JsonAnswer:
 
 
 def _model(context: RequestContext) -> dict[str, Any]:
-    capabilities = ["completion", "multimodal"] if context.engine.media_kinds else ["completion"]
+    capabilities = ["completion", "multimodal"] if context.engine.model.media_kinds else ["completion"]
     known = {"id": context.limits.model, "object": "model", "created": int(context.created), "owned_by": "llamacpp"}
     return known | {"capabilities": capabilities}

@@ -28,8 +28,8 @@ def backend() -> FakeBackend:
 async def idle(client: Client, fake: FakeBackend) -> int:
     """Waits until all is drawn ahead; returns how many decodes that took, with all before."""
     assert client.app
-    ahead = client.app[ENGINE].ahead
-    await until(lambda: not ahead.is_drawing and fake.cells == 0)
+    ahead = client.app[ENGINE].prefetcher
+    await until(lambda: not ahead.is_running and fake.cells == 0)
     return fake.decodes
 
 
@@ -111,8 +111,8 @@ async def test_other_formats(connect: Connect, path: str, body: dict[str, Any], 
     assert text
     assert fake.decodes == n
     assert client.app
-    ahead = client.app[ENGINE].ahead
-    assert ahead.n_given == 1
+    ahead = client.app[ENGINE].prefetcher
+    assert ahead.n_taken == 1
 
 
 async def test_the_seed_that_is_shown_is_that_of_the_text(connect: Connect) -> None:
@@ -161,7 +161,7 @@ async def test_nothing_is_sampled_while_a_text_is_embedded(connect: Connect) -> 
     await asked(client, **NATIVE)
     await idle(client, fake)
     assert client.app
-    ahead = client.app[ENGINE].ahead
+    ahead = client.app[ENGINE].prefetcher
     assert ahead.n_tokens == 0
     may_end.set()
     assert (await embedding).status == 200

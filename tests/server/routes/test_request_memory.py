@@ -11,7 +11,7 @@ from server.formats.test_media_parts import FORMATS, Seeing
 
 from srb.engine.media import Media
 from srb.llama.model.chat_template import ChatTemplate
-from srb.serving.event_log import EventLog, rollback_of
+from srb.serving.event_log import EventLog, memory_of
 from srb.wire.context import RequestContext
 
 KEPT: dict[str, Any] = {"keep_seconds": 900, "keep_bytes": 1 << 20}
@@ -67,5 +67,5 @@ async def test_stored_memory_is_counted(connect: Connect, path: str, body: dict[
 
 def test_memory_counts_what_is_inside_and_nothing_twice() -> None:
     text = "ж" * 1_000
-    assert 2_000 < rollback_of(text) < rollback_of([{"a": (text, text)}, RequestContext]) < 3_000
-    assert rollback_of([text, text + "x"]) > 2 * rollback_of(text)
+    assert 2_000 < memory_of(text) < memory_of([{"a": (text, text)}, RequestContext]) < 3_000
+    assert memory_of([text, text + "x"]) > 2 * memory_of(text)

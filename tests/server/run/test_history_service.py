@@ -25,8 +25,8 @@ from srb.engine.sampling_params import SamplingParams
 from srb.errors import HistoryError, NotFoundError
 from srb.history import find, writer
 from srb.history.database import UnusableError
+from srb.history.find import unfinished
 from srb.history.history import History
-from srb.history.unfinished import unfinished
 from srb.llama.model.chat_template import ChatTemplate
 from srb.server.http.exchange import ENGINE, LIMITS
 from srb.server.run import history as history_module
@@ -618,7 +618,7 @@ async def test_another_model_doesnt_go_on_with_it(connect: Connect, tmp_path: Pa
 async def test_a_subscriber_is_notified_of_what_is_written_when_there_is_room(
     connect: Connect, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.01)
     client = await connect(FakeBackend(), history=history)
     story = await begin(client, {"text": "a"})
     headers = {"Accept": "text/event-stream"}
@@ -627,7 +627,7 @@ async def test_a_subscriber_is_notified_of_what_is_written_when_there_is_room(
         await asyncio.wrap_future(history.write(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone()))
         note = secrets.token_hex(50_000)
         await run(client, story=story, node=1, n=1, max_tokens=8, ignore_eos=True, note=note)
-        history._writer._db.execute("PRAGMA max_page_count = 1000000").fetchone()
+        history.writer._db.execute("PRAGMA max_page_count = 1000000").fetchone()
         async with asyncio.timeout(60):  # nothing else has to happen
             while (event := (await anext(read(answer)))[1])["event"] != "node" or not event["node"]["finish_reason"]:
                 pass
@@ -636,7 +636,7 @@ async def test_a_subscriber_is_notified_of_what_is_written_when_there_is_room(
 async def test_a_full_disk_keeps_nobody_from_reading(
     connect: Connect, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.01)
     client = await connect(FakeBackend(), history=history)
     (pages,) = await asyncio.wrap_future(history.write(lambda db: db.execute("PRAGMA page_count").fetchone()))
     await asyncio.wrap_future(history.write(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone()))
@@ -648,7 +648,7 @@ async def test_a_full_disk_keeps_nobody_from_reading(
     assert f"srb_history_owed {health['history_owed']}.0" in await (await client.get("/metrics")).text()
     refused = await client.post("/v1/stories", json={"title": "x" * 1_000})
     assert refused.status == 503
-    history._writer._db.execute("PRAGMA max_page_count = 1000000").fetchone()
+    history.writer._db.execute("PRAGMA max_page_count = 1000000").fetchone()
     await until(lambda: history.problem is None)
     health = await get(client, "/health")
     assert (health["history"], health["history_owed"]) == ("ok", 0)
@@ -816,7 +816,7 @@ async def test_a_reader_of_a_request_that_resumes_later_gets_a_503(
     stopping = asyncio.ensure_future(client.app[ENGINE].stop())
     gate.open()
     answer = await posting
-    assert (answer.status, "goes on with its next start" in await answer.text()) == (503, True)
+    assert (answer.status, "resumes with its next start" in await answer.text()) == (503, True)
     await stopping
 
 

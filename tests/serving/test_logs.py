@@ -41,7 +41,7 @@ def test_what_the_server_says_of_itself_is_in_a_traceback() -> None:
     assert formatted(Path("/no/such/file").read_text).endswith("FileNotFoundError: No such file or directory")
 
 
-async def test_a_task_whose_error_nobody_looks_at_is_logged_without_it(caplog: object) -> None:
+async def test_the_error_of_a_task_without_a_reader_is_logged_without_its_message(caplog: object) -> None:
     async def fail() -> None:
         raise ValueError("secret")
 

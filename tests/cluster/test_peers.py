@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from srb.cluster import meeting
-from srb.cluster.meeting import Meeting, Place, place_of, who_can_be_asked
+from srb.cluster import peers
+from srb.cluster.peers import Peers, Place, place_of, reachable
 
 
 @pytest.mark.parametrize(
@@ -32,17 +32,17 @@ def test_a_loopback_address_is_no_address_for_another_machine() -> None:
         Place("http://10.0.0.3:3", "10.0.0.3"),
     )
     same = Place("http://127.0.0.1:4", "10.0.0.1")
-    assert who_can_be_asked(here, [there, everywhere, same]) == ["http://10.0.0.3:3", "http://127.0.0.1:4"]
-    assert who_can_be_asked(everywhere, [here, there, Place(None, "10.0.0.3")]) == []
+    assert reachable(here, [there, everywhere, same]) == ["http://10.0.0.3:3", "http://127.0.0.1:4"]
+    assert reachable(everywhere, [here, there, Place(None, "10.0.0.3")]) == []
 
 
-def test_who_is_silent_is_no_longer_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(meeting, "time", SimpleNamespace(monotonic=lambda: now))
-    those, place = Meeting(), Place("http://10.0.0.1:1", "10.0.0.1")
-    assert those.meet("a", place) == []
-    assert those.meet("b", Place(None, "10.0.0.2")) == [place]
+    monkeypatch.setattr(peers, "time", SimpleNamespace(monotonic=lambda: now))
+    those, place = Peers(), Place("http://10.0.0.1:1", "10.0.0.1")
+    assert those.announce("a", place) == []
+    assert those.announce("b", Place(None, "10.0.0.2")) == [place]
     now += 4
-    assert those.meet("a", place) == [Place(None, "10.0.0.2")]
+    assert those.announce("a", place) == [Place(None, "10.0.0.2")]
     now += 2
-    assert those.meet("a", place) == []
+    assert those.announce("a", place) == []

@@ -17,10 +17,10 @@ from srb.engine.sampling_params import SamplingParams
 from srb.errors import HistoryError, InvalidRequestError, SettingsError
 from srb.history import database, find, stories, writer
 from srb.history.database import UnusableError, prepare
+from srb.history.find import read_events, unfinished
 from srb.history.history import History
-from srb.history.nodes import NewNode
 from srb.history.recorder import Submitted
-from srb.history.unfinished import read_journal, unfinished
+from srb.history.stories import NewNode
 from srb.history.writer import Change
 
 
@@ -133,11 +133,11 @@ def test_a_read_only_file_is_said(path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(HistoryError, match="can't be written: Permission denied; make it writable for this user"):
         History(path)
     monkeypatch.undo()
-    History(path).close()  # and the lock isn't left behind
+    History(path).close()  # and the lock is free again
 
 
 def limit_size(db: sqlite3.Connection, more: int) -> None:
-    """Lets the file have so many pages more, as a disk that is nearly full."""
+    """Limits the further pages of the file, like a disk that is nearly full."""
     (size,) = db.execute("PRAGMA page_count").fetchone()
     db.execute(f"PRAGMA max_page_count = {size + more}")
 
@@ -184,11 +184,11 @@ def test_what_the_engine_did_is_written_as_soon_as_it_can_be(history: History) -
             raise sqlite3.OperationalError("database or disk is full")
 
     told = threading.Event()
-    history._writer.record(lambda: [change], told.set)
-    assert told.wait(10)  # whoever waits for it goes on
+    history.writer.record(lambda: [change], told.set)
+    assert told.wait(10)  # its caller continues
     assert history.problem
     assert titles(history) == []
-    with pytest.raises(HistoryError):  # nobody is told that something is there that isn't
+    with pytest.raises(HistoryError):  # it doesn't say that missing data is there
         history.write(stories.make_story, None, "from a person").result()
     is_full = False
     history.write(stories.make_story, None, "from a person, again").result()
@@ -213,30 +213,30 @@ class FullDisk:
 
 
 def record(history: History, *changes: Change) -> None:
-    """Records changes as a step of the engine does. Returns when whoever waits for them goes on."""
+    """Records changes like a step of the engine. Waits until its caller continues."""
     told = threading.Event()
-    history._writer.record(lambda: changes, told.set)
+    history.writer.record(lambda: changes, told.set)
     assert told.wait(10)
 
 
-async def test_what_is_owed_is_written_by_itself_when_there_is_room(
+async def test_pending_changes_are_written_when_the_disk_has_room(
     history: History, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.01)
     record(history, change := FullDisk())
-    assert (history.n_owed, titles(history)) == (1, [])
+    assert (history.n_pending, titles(history)) == (1, [])
     assert "the disk is full" in str(history.problem)
     change.is_full = False
     await until(lambda: history.problem is None)
-    assert (history.n_owed, titles(history)) == (0, ["from the engine"])
+    assert (history.n_pending, titles(history)) == (0, ["from the engine"])
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
 
 
 async def test_a_write_that_was_refused_leaves_no_problem_when_there_is_room(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.01)
     with pytest.raises(HistoryError, match="the disk is full"):
         history.write(FullDisk()).result()
     await until(lambda: history.problem is None)
@@ -248,7 +248,7 @@ def test_the_engine_doesnt_wait_for_a_full_disk_at_each_step(history: History) -
     for _ in range(100):
         record(history, lambda _db: None)
     assert change.tries < 10
-    assert history.n_owed == 101
+    assert history.n_pending == 101
     change.is_full = False
 
 
@@ -265,9 +265,9 @@ def end(length: int) -> list[Event]:
     return [StopEvent("cmpl-1", 0, length, "length", None), DoneEvent("cmpl-1", 1, usage, timings)]
 
 
-async def test_what_is_tried_again_grows_nothing(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_that_is_tried_again_is_made_once(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request begins and ends in each transaction that fails."""
-    monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.001)
     history.begin(request_with()[0])
     history.take(end(0))
     record(history, change := FullDisk())
@@ -287,11 +287,11 @@ async def test_a_request_that_lost_steps_is_never_read_with_a_gap(
     for step in (start, one):
         history.take(step)
     history.write(lambda _db: None).result()
-    monkeypatch.setattr(writer, "MAX_OWED", 2)
-    monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(writer, "MAX_PENDING", 2)
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.001)
     record(history, change := FullDisk())
     history.take(others[0])
-    await until(lambda: history.n_owed == 2)
+    await until(lambda: history.n_pending == 2)
     record(history, lambda _db: None)
     await until(lambda: history.problem is None)
     change.is_full = False
@@ -300,7 +300,7 @@ async def test_a_request_that_lost_steps_is_never_read_with_a_gap(
         history.take(end(3))
     history.write(lambda _db: None).result()
     if ends:
-        assert history.read(read_journal, None, "cmpl-1") == "finished"
+        assert history.read(read_events, None, "cmpl-1") == "finished"
         (choice,) = history.read(find.get_request, None, "cmpl-1").alternatives
         assert choice.text == "one two three"
     else:  # after a crash it goes on where the gap begins
@@ -308,14 +308,14 @@ async def test_a_request_that_lost_steps_is_never_read_with_a_gap(
         assert left.events == start + one
 
 
-def test_a_job_that_fails_leaves_nothing_behind_and_its_neighbours_alone(history: History) -> None:
+def test_a_failed_job_leaves_no_trace_and_does_not_affect_others(history: History) -> None:
     blocked, free = threading.Event(), threading.Event()
 
     def block(_db: sqlite3.Connection) -> None:
         blocked.set()
         free.wait(10)
 
-    history._writer.record(lambda: [block], lambda: None)  # so that all wait together
+    history.writer.record(lambda: [block], lambda: None)  # so that all wait together
     assert blocked.wait(10)
     loop = [NewNode("a", id=1, parent=2), NewNode("b", id=2, parent=1)]
     good = history.write(stories.make_story, None, "good")
@@ -324,7 +324,7 @@ def test_a_job_that_fails_leaves_nothing_behind_and_its_neighbours_alone(history
     given_up.cancel()
     also_good = history.write(stories.make_story, None, "also good")
     free.set()
-    with pytest.raises(InvalidRequestError, match="come before themselves"):
+    with pytest.raises(InvalidRequestError, match="are their own ancestors"):
         bad.result()
     assert good.result().title, also_good.result().title
     assert titles(history) == ["also good", "good"]
@@ -363,6 +363,6 @@ def test_nobody_waits_for_a_history_that_is_closed(path: Path, caplog: pytest.Lo
     told = threading.Event()
     history.take([], told.set)
     assert told.is_set()
-    assert "it lacks the events that come now" in caplog.text
+    assert "further events are lost" in caplog.text
     with pytest.raises(HistoryError, match="is closed"):
         history.write(stories.make_story, None, "A tale").result()

@@ -1,4 +1,4 @@
-"""`srb.generate` and `srb.score`, what the library takes in the place of tokens and paths, and wrong types."""
+"""`srb.generate` and `srb.score`, what the library takes in place of tokens and paths, and wrong types."""
 
 import dataclasses
 import io
@@ -11,8 +11,7 @@ from fake_backend import FakeBackend, babble
 from rich.console import Console
 
 import srb
-from srb import AsyncEngine, CompletionRequest, Engine, Explore, SamplingParams, Settings, StreamEvent
-from srb import api as programs
+from srb import AsyncEngine, CompletionRequest, Engine, Explore, SamplingParams, Settings, StreamEvent, api
 from srb.errors import InvalidRequestError, SettingsError, SrbError
 
 Loaded = list[tuple[Settings, FakeBackend]]
@@ -27,11 +26,11 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loaded]:
         loaded.append((settings, FakeBackend(n_cells=4096, script=babble)))
         return loaded[-1][1]
 
-    programs._kept.close()
-    monkeypatch.setattr(programs, "LlamaBackend", load)
-    monkeypatch.setattr(programs, "sampling_of", lambda _settings: {})
+    api.loaded_model.close()
+    monkeypatch.setattr(api, "LlamaBackend", load)
+    monkeypatch.setattr(api, "sampling_of", lambda _settings: {})
     yield loaded
-    programs._kept.close()
+    api.loaded_model.close()
 
 
 def test_one_call_gives_the_texts_and_the_model_stays_loaded(loaded: Loaded) -> None:
@@ -56,7 +55,7 @@ def test_another_model_takes_the_place_of_the_one_before(loaded: Loaded) -> None
     assert [backend.closed for _, backend in loaded] == [True, True, False]
 
 
-def test_a_call_that_was_interrupted_leaves_no_work_behind(loaded: Loaded) -> None:
+def test_an_interrupted_call_leaves_no_work(loaded: Loaded) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
@@ -160,7 +159,7 @@ ONE: Any = SamplingParams().alternatives(1)
         (lambda: srb.generate("a", model=5), "--model takes a path, as a text or a pathlib.Path or None, got 5"),  # type: ignore[arg-type]
     ],
 )
-def test_a_wrong_type_is_told_with_what_to_pass(loaded: Loaded, call: Callable[[], object], message: str) -> None:
+def test_the_error_of_a_wrong_type_says_what_to_pass(loaded: Loaded, call: Callable[[], object], message: str) -> None:
     with pytest.raises(SrbError) as caught:
         call()
     assert isinstance(caught.value, (InvalidRequestError, SettingsError))

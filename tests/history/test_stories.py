@@ -8,9 +8,10 @@ import pytest
 
 from srb.errors import InvalidRequestError, NotFoundError
 from srb.history import find, stories
+from srb.history.database import ANYBODY
 from srb.history.export import story_as_markdown
 from srb.history.history import History
-from srb.history.nodes import ANYBODY, NewNode, Node
+from srb.history.stories import NewNode, Node
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_tokens_stand_for_the_text_alone(history: History, story: str) -> None:
     assert [node.tokens for node in (cut, ended, matched)] == [(1, 2, 3), (1, 2), None]
 
 
-def test_since_tells_what_is_new_and_what_has_changed(history: History, story: str) -> None:
+def test_since_returns_new_and_changed_nodes(history: History, story: str) -> None:
     first, second = add(history, story, None, "a"), add(history, story, None, "b")
     seen = second.change
     assert history.read(stories.read_nodes, None, story, seen)[1] == []
@@ -115,12 +116,12 @@ def test_a_tree_is_brought_from_elsewhere(history: History, story: str) -> None:
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ([NewNode("a", id=1), NewNode("b", id=1)], "several with the id 1"),
-        ([NewNode("a", parent="gone")], "hangs on 'gone', which isn't there"),
-        ([NewNode("a", id=1, parent=1)], "come before themselves"),
+        ([NewNode("a", id=1), NewNode("b", id=1)], "several have the id 1"),
+        ([NewNode("a", parent="gone")], "there is no parent 'gone'"),
+        ([NewNode("a", id=1, parent=1)], "are their own ancestors"),
     ],
 )
-def test_what_is_no_tree_is_refused(history: History, tree: list[NewNode], message: str) -> None:
+def test_nodes_that_are_no_tree_are_refused(history: History, tree: list[NewNode], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         history.write(stories.make_story, None, "Bad", tree).result()
     assert history.read(stories.list_stories, None) == []
@@ -161,7 +162,7 @@ def test_a_renamed_story(history: History, story: str) -> None:
     assert history.read(stories.get_story, None, story).change == 1
 
 
-def test_markdown_is_the_path_to_what_was_kept_last(history: History, story: str) -> None:
+def test_markdown_is_the_path_to_the_last_kept_node(history: History, story: str) -> None:
     a = add(history, story, None, "Once")
     b = add(history, story, a.id, " upon", author="model", finish_reason="length")
     add(history, story, a.id, " there", author="model", finish_reason="length")
@@ -190,7 +191,7 @@ def test_search(history: History, story: str) -> None:
     assert found("drag*", limit=1, before=place) == ["Two dragons, one cave"]
     for odd in ("NEAR(", "a OR", "text:x", "^x", "{x}", "x\0y", "-dragons", 'x"y'):
         assert found(odd) == (["Two dragons, one cave"] if odd == "-dragons" else [])
-    with pytest.raises(InvalidRequestError, match="words to look for"):
+    with pytest.raises(InvalidRequestError, match="takes the words to search for"):
         found('"" *')
 
 

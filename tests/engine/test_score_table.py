@@ -34,7 +34,7 @@ def table_rows(engine: Engine, table: Table) -> list[ScoredRow]:
     return list(engine.score_table(table))
 
 
-def test_each_row_is_scored_behind_its_context_and_each_context_is_evaluated_once() -> None:
+def test_each_row_is_scored_given_its_context_and_each_context_is_evaluated_once() -> None:
     engine = Engine(backend := FakeBackend())
     rows = table_rows(engine, Table.of(CONTEXTS, ENDS))
     assert [(row.context, row.continuation) for row in rows] == [(c, k) for c in range(3) for k in range(3)]
@@ -86,7 +86,7 @@ def test_lists_for_each_context_of_any_length(monkeypatch: pytest.MonkeyPatch) -
     assert sorted(row.rank for row in rows if row.context == 2) == [*range(1, 11)]
 
 
-def test_what_cant_be_scored_is_told_and_the_rest_is_scored() -> None:
+def test_rows_that_cant_be_scored_have_errors_and_the_rest_is_scored() -> None:
     engine = Engine(backend := FakeBackend(n_cells=40))
     rows = table_rows(engine, Table.of(["Once", "x" * 41, "y" * 35], ENDS_OF_ALL_KINDS))
     errors = {(row.context, row.continuation): row.error.message for row in rows if row.error}
@@ -113,7 +113,7 @@ def test_a_decode_that_fails_costs_the_rows_that_were_in_it() -> None:
     assert all("llama_decode failed" in row.error.message for row in rows if row.error)
 
 
-def test_who_leaves_ends_what_runs() -> None:
+def test_leaving_the_loop_ends_the_requests() -> None:
     engine = Engine(backend := FakeBackend())
     with closing(engine.score_table(Table.of(CONTEXTS * 20, ENDS))) as rows:
         next(rows)
@@ -148,7 +148,7 @@ def test_adapters_are_branches() -> None:
         (["a"], [(1.5,)], "continuations[0] takes whole numbers as token ids, got (1.5,)"),
     ],
 )  # fmt: skip
-def test_what_is_no_table(contexts: Any, continuations: Any, message: str) -> None:
+def test_wrong_tables(contexts: Any, continuations: Any, message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         Table.of(contexts, continuations)
     assert caught.value.message == message
@@ -157,7 +157,7 @@ def test_what_is_no_table(contexts: Any, continuations: Any, message: str) -> No
 WORDS = ["The", " capital", " is", " ", " Pa", " Paris", "ris", "app", "le", "apple", "s"]
 
 
-def longest_words(text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+def longest_words(text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
     """A tokenizer that takes the longest word each time; 99 begins a text."""
     tokens = [99] if is_prompt else []
     while text:
@@ -188,7 +188,7 @@ def test_pairs(context: Any, continuation: Any, tokens: Sequence[str]) -> None:
     assert [*map(shown, pair_tokens(context, continuation, longest_words))] == tokens
 
 
-def test_with_a_promise_the_numbers_are_the_same_beside_others_and_alone() -> None:
+def test_reproducible_scores_are_the_same_in_a_table_and_alone() -> None:
     """Where logits depend on how cells came: in which block, or alone."""
 
     def fake() -> FakeBackend:

@@ -1,4 +1,4 @@
-"""A request's events are kept as they were, and whoever is cut off goes on where it was."""
+"""Event logs return events as they were, and readers resume where they were disconnected."""
 
 import asyncio
 import dataclasses
@@ -77,8 +77,8 @@ REQUESTS = [
 ]
 
 
-def read(journal: EventLog, at: int = 0) -> list[tuple[int, Event]]:
-    return list(_read(Cursor(journal, at)))
+def read(event_log: EventLog, at: int = 0) -> list[tuple[int, Event]]:
+    return list(_read(Cursor(event_log, at)))
 
 
 def _read(cursor: Cursor) -> Iterator[tuple[int, Event]]:
@@ -91,36 +91,36 @@ def _read(cursor: Cursor) -> Iterator[tuple[int, Event]]:
 def test_every_cut_resumed_is_the_undisturbed_stream(asked: CompletionRequest, data: st.DataObject, seed: int) -> None:
     """Events come while several read, each at a pace of its own, and each is cut off now and then."""
     events = data.draw(events_of(asked))
-    rng, journal = random.Random(seed), EventLog(asked)
-    readers = [(Cursor(journal), list[tuple[int, Event]]()) for _ in range(3)]
+    rng, event_log = random.Random(seed), EventLog(asked)
+    readers = [(Cursor(event_log), list[tuple[int, Event]]()) for _ in range(3)]
     left = list(events)
-    while left or any(cursor.at < len(journal) for cursor, _ in readers):
+    while left or any(cursor.at < len(event_log) for cursor, _ in readers):
         n = rng.randint(1, 9)
-        journal.put(left[:n])
+        event_log.put(left[:n])
         del left[:n]
         number = rng.randrange(len(readers))
         cursor, got = readers[number]
         got += cursor.read()
         if rng.random() < 0.3:
             del got[rng.randint(0, len(got)) :]
-            readers[number] = (Cursor(journal, got[-1][0] if got else 0), got)
+            readers[number] = (Cursor(event_log, got[-1][0] if got else 0), got)
     for _, got in readers:
         assert got == list(enumerate(events, 1))
 
 
 @given(data=st.data())
-def test_who_is_late_gets_neighbours_merged_and_can_be_cut_off_anywhere(data: st.DataObject) -> None:
+def test_a_late_reader_gets_merged_events_and_can_resume_after_any(data: st.DataObject) -> None:
     runs = data.draw(st.lists(st.tuples(indexes, st.integers(1, 900)), min_size=3))
     events: list[Event] = [said(index, f"{index}{k} ", k) for index, length in runs for k in range(length)]
     events += [said(0, "x")] * (MERGE_ABOVE + 1)
-    journal = EventLog(asking(return_tokens=True))
-    journal.put([START, *events])
-    journal.put([DONE])
-    merged = read(journal)
-    assert merged[-1] == (len(journal), DONE)
-    assert len(merged) <= len(runs) + 3 + MERGE_ABOVE + len(journal) // MAX_READ
+    event_log = EventLog(asking(return_tokens=True))
+    event_log.put([START, *events])
+    event_log.put([DONE])
+    merged = read(event_log)
+    assert merged[-1] == (len(event_log), DONE)
+    assert len(merged) <= len(runs) + 3 + MERGE_ABOVE + len(event_log) // MAX_READ
     cut = data.draw(st.integers(0, len(merged)))
-    resumed = merged[:cut] + read(journal, merged[cut - 1][0] if cut else 0)
+    resumed = merged[:cut] + read(event_log, merged[cut - 1][0] if cut else 0)
     for got in (merged, resumed):
         assert [number for number, _ in got] == sorted({number for number, _ in got})
         for index in range(COUNT):
@@ -131,41 +131,46 @@ def test_who_is_late_gets_neighbours_merged_and_can_be_cut_off_anywhere(data: st
 
 
 def test_few_unread_events_stay_as_they_are_and_those_with_probabilities_always() -> None:
-    journal = EventLog(asking())
+    event_log = EventLog(asking())
     few: list[Event] = [said(0, "x")] * (MERGE_ABOVE - 1)
-    journal.put(few)
-    journal.put([DONE])
-    assert [event for _, event in read(journal)] == [*few, DONE]
-    journal = EventLog(asking(logprobs=0))
+    event_log.put(few)
+    event_log.put([DONE])
+    assert [event for _, event in read(event_log)] == [*few, DONE]
+    event_log = EventLog(asking(logprobs=0))
     many: list[Event] = [StreamEvent("r", 0, "a", (), token(0, -0.5))] * (2 * MERGE_ABOVE)
-    journal.put(many)
-    journal.put([DONE])
-    assert [event for _, event in read(journal)] == [*many, DONE]
+    event_log.put(many)
+    event_log.put([DONE])
+    assert [event for _, event in read(event_log)] == [*many, DONE]
 
 
-def test_only_events_that_there_are_can_be_gone_on_behind() -> None:
-    journal = EventLog(asking())
-    journal.put([START, said(0, "a")])
+def test_a_reader_can_only_resume_after_an_event_that_exists() -> None:
+    event_log = EventLog(asking())
+    event_log.put([START, said(0, "a")])
     for at in (-1, 3):
         with pytest.raises(InvalidRequestError, match=f"from 0 to 2, .* got {at}"):
-            Cursor(journal, at)
-    assert read(journal, 2) == []
+            Cursor(event_log, at)
+    assert read(event_log, 2) == []
 
 
 def test_what_follows_from_the_events() -> None:
-    journal = EventLog(asking())
-    assert (journal.started, journal.done, journal.living) == (False, False, {0, 1, 2})
-    journal.put([START, said(1, "é"), ErrorEvent("r", 1, error := BackendError("broken")), stopped(1)])
-    assert (journal.started, journal.error, journal.living, journal.stops) == (True, error, {0, 2}, [stopped(1)])
-    journal.put([said(0, "x"), said(0, "y"), stopped(0), stopped(2), DONE])
-    assert (journal.done, journal.end, journal.texts, len(journal)) == (True, DONE, ["xy", "é", ""], 9)
+    event_log = EventLog(asking())
+    assert (event_log.started, event_log.done, event_log.unfinished) == (False, False, {0, 1, 2})
+    event_log.put([START, said(1, "é"), ErrorEvent("r", 1, error := BackendError("broken")), stopped(1)])
+    assert (event_log.started, event_log.error, event_log.unfinished, event_log.stops) == (
+        True,
+        error,
+        {0, 2},
+        [stopped(1)],
+    )
+    event_log.put([said(0, "x"), said(0, "y"), stopped(0), stopped(2), DONE])
+    assert (event_log.done, event_log.end, event_log.texts, len(event_log)) == (True, DONE, ["xy", "é", ""], 9)
 
 
 def test_an_event_takes_a_few_bytes() -> None:
-    journal = EventLog(asking())
+    event_log = EventLog(asking())
     tracemalloc.start()
     for number in range(20_000):
-        journal.put([said(number % COUNT, " word")])
+        event_log.put([said(number % COUNT, " word")])
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert taken < 20_000 * (len(" word") + 8) * 1.25
@@ -176,35 +181,35 @@ def test_the_estimate_of_the_memory_is_about_right(top: int | None) -> None:
     asked = dataclasses.replace(request(n=COUNT), id="r", logprobs=top)
     likeliest = tuple(Token(k, f"token {k}".encode(), -float(k)) for k in range(top or 0))
     tracemalloc.start()
-    journal = EventLog(asked)
+    event_log = EventLog(asked)
     for number in range(1_000):
         each = None if top is None else Token(number, f"word {number}".encode(), -0.5, likeliest)
-        journal.put([StreamEvent("r", 0, f"word {number}", (), each)])
+        event_log.put([StreamEvent("r", 0, f"word {number}", (), each)])
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert 0.7 < journal.size / taken < 1.4
+    assert 0.7 < event_log.size / taken < 1.4
 
 
 async def test_a_reader_that_waits_is_woken_and_a_cancelled_wait_loses_nothing() -> None:
-    journal = EventLog(asking())
-    stream = RequestStream(journal, lambda _stream: None)
+    event_log = EventLog(asking())
+    stream = RequestStream(event_log, lambda _stream: None)
     waiting = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
     waiting.cancel()
-    journal.put([START])
+    event_log.put([START])
     stream.wake()
     assert await anext(stream) == [START]
     waiting = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
-    journal.put([DONE])
+    event_log.put([DONE])
     stream.wake()
     assert await waiting == [DONE]
     assert await stream.collect() == []
 
 
 async def test_collecting_tells_why_a_request_never_started() -> None:
-    journal = EventLog(asking())
-    journal.put([*map(stopped, range(COUNT)), DONE])
-    journal.refusal = UnavailableError("too late")
+    event_log = EventLog(asking())
+    event_log.put([*map(stopped, range(COUNT)), DONE])
+    event_log.refusal = UnavailableError("too late")
     with pytest.raises(UnavailableError, match="too late"):
-        await RequestStream(journal, lambda _stream: None).collect()
+        await RequestStream(event_log, lambda _stream: None).collect()

@@ -1,4 +1,4 @@
-"""Alternatives that are drawn ahead, while nobody waits, on the fake backend."""
+"""Alternatives that an idle engine prefetches, on the fake backend."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -33,17 +33,17 @@ def engine_on(backend: FakeBackend, **options: Any) -> AsyncEngine:
 
 async def collect(engine: AsyncEngine, each: CompletionRequest, owner: str | None = None) -> list[Event]:
     """The events of a request, as the server asks for them."""
-    each, said, _ = engine.ahead.give(each, owner)
-    async with await engine.submit(each, journal=EventLog(each, owner=owner), said=said) as stream:
+    each, said, _ = engine.prefetcher.take(each, owner)
+    async with await engine.submit(each, event_log=EventLog(each, owner=owner), prefetched=said) as stream:
         events = await stream.collect()
     check_order(events, each)
     return events
 
 
-async def drawn(engine: AsyncEngine, backend: FakeBackend) -> None:
-    """Returns when all is drawn ahead that is to be, and the engine is idle."""
-    ahead = engine.ahead
-    await until(lambda: not ahead.is_drawing and backend.cells == 0)
+async def prefetched(engine: AsyncEngine, backend: FakeBackend) -> None:
+    """Waits until everything is prefetched, and the engine is idle."""
+    ahead = engine.prefetcher
+    await until(lambda: not ahead.is_running and backend.cells == 0)
 
 
 def start_of(events: list[Event]) -> StartEvent:
@@ -73,15 +73,15 @@ def text(events: Sequence[Event]) -> str:
 async def test_the_next_swipes_are_there() -> None:
     async with engine_on(backend := FakeBackend(script=babble)) as engine:
         assert seed_of(await collect(engine, swipe())) == 0
-        await drawn(engine, backend)
+        await prefetched(engine, backend)
         n = backend.decodes
         for seed in (1, 2):
-            each, said, _ = engine.ahead.give(swipe(seed=99 + seed))
+            each, said, _ = engine.prefetcher.take(swipe(seed=99 + seed))
             assert isinstance(said[-1], DoneEvent)
             assert (seed_of([*said]), each.branches[0].seed) == (seed, seed)
             assert text(said) == text_of(seed)
         assert backend.decodes == n
-        assert engine.ahead.n_given == 2
+        assert engine.prefetcher.n_taken == 2
 
 
 async def test_a_program_gets_them_too() -> None:
@@ -89,11 +89,11 @@ async def test_a_program_gets_them_too() -> None:
         for seed in range(3):
             events = [event async for event in engine.generate(swipe())]
             assert (seed_of(events), text(events)) == (seed, text_of(seed))
-            await drawn(engine, backend)
-        assert engine.ahead.n_given == 2
+            await prefetched(engine, backend)
+        assert engine.prefetcher.n_taken == 2
 
 
-async def test_after_one_was_taken_the_next_are_drawn() -> None:
+async def test_after_one_was_taken_the_next_are_prefetched() -> None:
     async with engine_on(backend := FakeBackend(script=babble)) as engine:
         for seed in range(6):
             events = await collect(engine, swipe(seed=99))
@@ -101,21 +101,21 @@ async def test_after_one_was_taken_the_next_are_drawn() -> None:
                 first = seed_of(events)
                 assert first == 99
             assert text(events) == text_of(first + seed)
-            await drawn(engine, backend)
-        assert engine.ahead.n_given == 5
+            await prefetched(engine, backend)
+        assert engine.prefetcher.n_taken == 5
         assert engine.health.stats
         ahead = [len(tokens_of(alone(99 + k), 0)) for k in range(1, 8)]
-        assert engine.ahead.n_tokens == sum(ahead)
+        assert engine.prefetcher.n_tokens == sum(ahead)
 
 
-async def test_without_the_field_nothing_is_drawn() -> None:
+async def test_without_the_field_nothing_is_prefetched() -> None:
     async with engine_on(backend := FakeBackend(script=babble)) as engine:
         await collect(engine, swipe(ahead=0))
         await collect(engine, swipe(ahead=0, prompt="q"))
         n = backend.decodes
-        await drawn(engine, backend)
+        await prefetched(engine, backend)
         assert (await engine.ask(-1, lambda _slots: backend.decodes)) == n
-        assert engine.ahead.n_tokens == 0
+        assert engine.prefetcher.n_tokens == 0
 
 
 @pytest.mark.parametrize(
@@ -131,78 +131,78 @@ async def test_without_the_field_nothing_is_drawn() -> None:
     ],
     ids=["temperature", "prompt", "max_tokens", "seed", "logprobs", "within", "branches"],
 )
-async def test_who_asks_for_something_else_gets_none(other: CompletionRequest) -> None:
+async def test_another_request_gets_none(other: CompletionRequest) -> None:
     async with engine_on(backend := FakeBackend(script=babble)) as engine:
         await collect(engine, swipe())
-        await drawn(engine, backend)
-        assert engine.ahead.give(other)[:2] == (other, [])
-        assert engine.ahead.give(swipe(seed=1, any_seed=False))[1]
+        await prefetched(engine, backend)
+        assert engine.prefetcher.take(other)[:2] == (other, [])
+        assert engine.prefetcher.take(swipe(seed=1, any_seed=False))[1]
 
 
-async def test_nobody_gets_what_was_drawn_for_another_key() -> None:
+async def test_no_request_gets_alternatives_of_another_key() -> None:
     async with engine_on(backend := FakeBackend(script=babble)) as engine:
         await collect(engine, swipe(), "one")
-        await drawn(engine, backend)
-        assert not engine.ahead.give(swipe(), "other")[1]
-        assert not engine.ahead.give(swipe())[1]
-        assert engine.ahead.give(swipe(), "one")[1]
+        await prefetched(engine, backend)
+        assert not engine.prefetcher.take(swipe(), "other")[1]
+        assert not engine.prefetcher.take(swipe())[1]
+        assert engine.prefetcher.take(swipe(), "one")[1]
 
 
-async def test_several_alternatives_are_taken_and_the_rest_is_drawn() -> None:
+async def test_several_alternatives_are_taken_and_the_rest_is_sampled() -> None:
     async with engine_on(backend := FakeBackend(script=babble)) as engine:
         await collect(engine, swipe(2))
-        await drawn(engine, backend)
+        await prefetched(engine, backend)
         events = await collect(engine, swipe(5))
         assert [texts(events).get(k, "") for k in range(5)] == [text_of(2 + k) for k in range(5)]
-        await drawn(engine, backend)
+        await prefetched(engine, backend)
         assert text(await collect(engine, swipe())) == text_of(7)
 
 
-async def test_what_has_begun_goes_on_when_it_is_asked_for() -> None:
+async def test_an_unfinished_alternative_resumes_when_it_is_taken() -> None:
     gate = Gate(backend := FakeBackend(script=babble))
     async with engine_on(backend) as engine:
         task = asyncio.create_task(collect(engine, swipe(ignore_eos=True)))
         await until(lambda: gate.holds)
-        ahead = engine.ahead
+        ahead = engine.prefetcher
         while not ahead.n_tokens:
             gate.step()
             await until(lambda: gate.holds)
         await task
-        assert ahead.is_drawing
-        each, said, _ = engine.ahead.give(swipe(ignore_eos=True))
+        assert ahead.is_running
+        each, said, _ = engine.prefetcher.take(swipe(ignore_eos=True))
         assert len(text(said)) >= 1
         assert not isinstance(said[-1], DoneEvent)
-        stream = await engine.submit(each, journal=EventLog(each), said=said)
+        stream = await engine.submit(each, event_log=EventLog(each), prefetched=said)
         assert [*await anext(stream)] == [*said]  # while the engine still stands
         gate.open()
         events = [*said, *await stream.collect()]
         check_order(events, each)
         assert text(events) == text_of(1, ignore_eos=True)
         assert stops(events)[0].length == 12
-        await drawn(engine, backend)
+        await prefetched(engine, backend)
         assert text(await collect(engine, swipe(ignore_eos=True))) == text_of(2, ignore_eos=True)
 
 
-async def until_it_draws(engine: AsyncEngine, gate: Gate) -> Prefetcher:
-    """Lets the backend go on until something was drawn ahead."""
+async def until_it_runs(engine: AsyncEngine, gate: Gate) -> Prefetcher:
+    """Lets the backend continue until something was prefetched."""
     await until(lambda: gate.holds)
-    while not engine.ahead.n_tokens:
+    while not engine.prefetcher.n_tokens:
         gate.step()
         await until(lambda: gate.holds)
-    return engine.ahead
+    return engine.prefetcher
 
 
 async def test_a_request_that_comes_meanwhile_runs_with_the_next_step() -> None:
     gate = Gate(backend := FakeBackend(script=babble, n_cells=64))
     async with engine_on(backend) as engine:
         first = asyncio.create_task(collect(engine, swipe(ahead=3, ignore_eos=True)))
-        ahead = await until_it_draws(engine, gate)
+        ahead = await until_it_runs(engine, gate)
         await first
         assert engine.health.stats
         assert engine.health.stats.cells > 0
         n = backend.decodes
         other = await engine.submit(request("other", n=4, max_tokens=12))
-        assert not ahead.is_drawing
+        assert not ahead.is_running
         assert (engine.health.running, engine.health.waiting) == (0, 1)
         gate.step()
         await anext(other)
@@ -211,15 +211,15 @@ async def test_a_request_that_comes_meanwhile_runs_with_the_next_step() -> None:
         assert engine.health.running == 1
         gate.open()
         await other.collect()
-        await drawn(engine, backend)
+        await prefetched(engine, backend)
         assert text(await collect(engine, swipe(ahead=3, ignore_eos=True))) == text_of(1, ignore_eos=True)
 
 
-async def test_it_goes_on_behind_a_request_that_was_refused() -> None:
+async def test_it_resumes_after_a_refused_request() -> None:
     gate = Gate(backend := FakeBackend(script=babble))
     async with engine_on(backend) as engine:
         first = asyncio.create_task(collect(engine, swipe()))
-        ahead = await until_it_draws(engine, gate)
+        ahead = await until_it_runs(engine, gate)
         await first
         with pytest.raises(InvalidRequestError):
             await engine.submit(request(max_tokens=10_000))
@@ -230,17 +230,17 @@ async def test_it_goes_on_behind_a_request_that_was_refused() -> None:
         await until(lambda: ahead.n_tokens == sum(len(tokens_of(alone(k), 0)) for k in (1, 2)))
 
 
-async def test_while_it_is_paused_nothing_is_drawn() -> None:
+async def test_while_it_is_paused_nothing_is_prefetched() -> None:
     async with engine_on(backend := FakeBackend(script=babble)) as engine:
-        with engine.ahead.paused():
+        with engine.prefetcher.paused():
             await collect(engine, swipe())
-            with engine.ahead.paused():
+            with engine.prefetcher.paused():
                 await collect(engine, swipe(prompt="q"))
-            assert not engine.ahead.is_drawing
-        assert engine.ahead.is_drawing
-        await drawn(engine, backend)
-        assert engine.ahead.give(swipe())[1]
-        assert engine.ahead.give(swipe(prompt="q"))[1]
+            assert not engine.prefetcher.is_running
+        assert engine.prefetcher.is_running
+        await prefetched(engine, backend)
+        assert engine.prefetcher.take(swipe())[1]
+        assert engine.prefetcher.take(swipe(prompt="q"))[1]
 
 
 async def test_it_is_nowhere_to_be_seen() -> None:
@@ -253,12 +253,12 @@ async def test_it_is_nowhere_to_be_seen() -> None:
     gate = Gate(backend := FakeBackend(script=babble))
     async with engine_on(backend, record=record) as engine:
         first = asyncio.create_task(collect(engine, each := swipe(ignore_eos=True)))
-        await until_it_draws(engine, gate)
+        await until_it_runs(engine, gate)
         await first
         assert not engine.requests
         assert (engine.health.running, engine.health.waiting) == (0, 0)
         gate.open()
-        await drawn(engine, backend)
+        await prefetched(engine, backend)
         assert {event.request_id for event in recorded} == {each.id}
         again = swipe(ignore_eos=True)
         events = await collect(engine, again)
@@ -269,9 +269,9 @@ async def test_an_end_of_the_server_waits_for_nothing() -> None:
     gate = Gate(backend := FakeBackend(script=babble))
     async with engine_on(backend) as engine:
         first = asyncio.create_task(collect(engine, swipe(ignore_eos=True, max_tokens=100)))
-        ahead = engine.ahead
-        while not ahead.is_drawing:
-            await until(lambda: gate.holds or ahead.is_drawing)
+        ahead = engine.prefetcher
+        while not ahead.is_running:
+            await until(lambda: gate.holds or ahead.is_running)
             gate.step()
             await asyncio.sleep(0)
         await first
@@ -289,8 +289,8 @@ async def test_a_request_that_was_ended_early_has_no_next_one() -> None:
         engine.abort(each.id)
         gate.open()
         assert stops(await first)[0].finish_reason == "abort"
-        await drawn(engine, backend)
-        assert engine.ahead.give(swipe(ignore_eos=True))[1] == []
+        await prefetched(engine, backend)
+        assert engine.prefetcher.take(swipe(ignore_eos=True))[1] == []
 
 
 async def test_alternatives_that_were_ended_early_have_a_next_one() -> None:
@@ -303,49 +303,51 @@ async def test_alternatives_that_were_ended_early_have_a_next_one() -> None:
         engine.abort(each.id, 0)
         gate.open()
         assert stops(await first)[0].finish_reason == "abort"
-        await drawn(engine, backend)
-        assert text(engine.ahead.give(swipe(ignore_eos=True))[1]) == text_of(1, ignore_eos=True)
+        await prefetched(engine, backend)
+        assert text(engine.prefetcher.take(swipe(ignore_eos=True))[1]) == text_of(1, ignore_eos=True)
 
 
 async def test_other_scales_of_adapters_give_other_texts() -> None:
     backend = FakeBackend(script=babble, adapters=(Adapter("a", "a.gguf", "a"),))
     async with engine_on(backend) as engine:
         await collect(engine, swipe())
-        await drawn(engine, backend)
+        await prefetched(engine, backend)
         engine.adapters.set_scales((("a", 0.5),))
-        assert not engine.ahead.give(swipe())[1]
+        assert not engine.prefetcher.take(swipe())[1]
         engine.adapters.set_scales(())
         engine.adapters.set_scales((("a", 1.0),))
-        assert engine.ahead.give(swipe())[1]
+        assert engine.prefetcher.take(swipe())[1]
 
 
 async def test_the_oldest_make_room() -> None:
     async with engine_on(backend := FakeBackend(script=babble)) as engine:
         for k in range(MOST_REQUESTS + 1):
             await collect(engine, swipe(prompt=chr(97 + k), ahead=1, max_tokens=2))
-            await drawn(engine, backend)
-        given = [bool(engine.ahead.give(swipe(prompt=chr(97 + k), max_tokens=2))[1]) for k in range(MOST_REQUESTS + 1)]
+            await prefetched(engine, backend)
+        given = [
+            bool(engine.prefetcher.take(swipe(prompt=chr(97 + k), max_tokens=2))[1]) for k in range(MOST_REQUESTS + 1)
+        ]
         assert given == [False] + [True] * MOST_REQUESTS
 
 
-async def test_so_many_tokens_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_prefetched_tokens_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead_module, "MOST_TOKENS", 12)
     async with engine_on(backend := FakeBackend(script=babble)) as engine:
         for prompt, n in ("a", 5), ("b", 1), ("c", 1):
             await collect(engine, swipe(prompt=prompt, ahead=n, max_tokens=4, ignore_eos=True))
-            await drawn(engine, backend)
-        given = [engine.ahead.give(swipe(5, prompt=each, max_tokens=4, ignore_eos=True))[1] for each in "abc"]
+            await prefetched(engine, backend)
+        given = [engine.prefetcher.take(swipe(5, prompt=each, max_tokens=4, ignore_eos=True))[1] for each in "abc"]
         assert [len({event.index for event in said if isinstance(event, StopEvent)}) for said in given] == [0, 1, 1]
         await collect(engine, swipe(prompt="d", ahead=5, max_tokens=4, ignore_eos=True))
-        await drawn(engine, backend)
-        _, said, _ = engine.ahead.give(swipe(5, prompt="d", max_tokens=4, ignore_eos=True))
+        await prefetched(engine, backend)
+        _, said, _ = engine.prefetcher.take(swipe(5, prompt="d", max_tokens=4, ignore_eos=True))
         assert len({event.index for event in said if isinstance(event, StopEvent)}) == 3
 
 
-async def test_seeds_go_on_behind_the_last_one() -> None:
+async def test_seeds_wrap_after_the_last_one() -> None:
     async with engine_on(backend := FakeBackend(script=babble)) as engine:
         await collect(engine, swipe(2, seed=MAX_SEED - 1))
-        await drawn(engine, backend)
+        await prefetched(engine, backend)
         assert text(await collect(engine, swipe(seed=5))) == text_of(0)
 
 
@@ -367,18 +369,18 @@ async def test_seeds_go_on_behind_the_last_one() -> None:
     ],
     ids=lambda fields: " ".join(fields),
 )
-def test_what_cannot_be_drawn_ahead_is_refused(fields: dict[str, Any]) -> None:
+def test_requests_that_cannot_be_prefetched_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match="ahead"):
         replace(request(n=2), **{"ahead": 2} | fields)
 
 
 @pytest.mark.parametrize("ahead", [1, 3])
-async def test_who_asks_for_as_many_tokens_as_there_is_room_for_gets_them(ahead: int) -> None:
-    """What is drawn ahead shares the room, so its end isn't that of a text that has the room alone."""
+async def test_a_prefetched_text_may_fill_the_context(ahead: int) -> None:
+    """Prefetched alternatives share the cells, so they may end earlier than a text that has all cells."""
     params: dict[str, Any] = {"max_tokens": -1, "ignore_eos": True}
     async with engine_on(backend := FakeBackend(script=babble, n_cells=64)) as engine:
         await collect(engine, swipe(ahead=ahead, **params))
-        await drawn(engine, backend)
+        await prefetched(engine, backend)
         for seed in range(1, 1 + ahead):
             events = await collect(engine, swipe(ahead=0, **params))
             whole = run(Engine(FakeBackend(script=babble, n_cells=64)), request(seed=seed, **params))
@@ -386,4 +388,4 @@ async def test_who_asks_for_as_many_tokens_as_there_is_room_for_gets_them(ahead:
             assert replace(start_of(events), request_id="", cached_tokens=0) == replace(
                 start_of(whole), request_id="", cached_tokens=0
             )
-            await drawn(engine, backend)
+            await prefetched(engine, backend)

@@ -1,4 +1,4 @@
-"""Alternatives that are drawn ahead on replicas: they are in nobody's way, whichever server asks."""
+"""Alternatives that are prefetched on replicas: they delay no request, of any server."""
 
 import asyncio
 import threading
@@ -13,8 +13,7 @@ from fake_backend import FakeBackend, Gate, babble
 from replicas_here import FakeVocabulary, ReplicasHere
 from waiting import until
 
-from srb.cluster import front, replica
-from srb.cluster import run as run_of_part
+from srb.cluster import front, parts, replica
 from srb.cluster.front import ClusterEngine
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event
@@ -23,7 +22,7 @@ from srb.engine.request import CompletionRequest
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (front, replica, run_of_part):
+    for module in (front, replica, parts):
         monkeypatch.setattr(module, "BEAT_SECONDS", 0.02)
 
 
@@ -50,11 +49,11 @@ async def collect(engine: ClusterEngine, each: CompletionRequest) -> list[Event]
     return [event async for event in engine.generate(each)]
 
 
-def drawn(engine: ClusterEngine, n_tokens: int) -> Callable[[], bool]:
-    return lambda: engine.ahead.n_tokens == n_tokens and not engine.ahead.is_drawing
+def prefetched(engine: ClusterEngine, n_tokens: int) -> Callable[[], bool]:
+    return lambda: engine.prefetcher.n_tokens == n_tokens and not engine.prefetcher.is_running
 
 
-class Held:
+class Gated:
     """Makes replicas that stand before each decode until they may take another step."""
 
     def __init__(self, **options: Any) -> None:
@@ -67,9 +66,9 @@ class Held:
         self.gates.append(Gate(backend))
         return backend
 
-    async def until_it_draws(self, engine: ClusterEngine) -> None:
-        """Lets the replicas go on until something was drawn ahead, and one stands before the next decode."""
-        while not engine.ahead.n_tokens:
+    async def until_it_runs(self, engine: ClusterEngine) -> None:
+        """Lets the replicas continue until something was prefetched, and one stops before the next decode."""
+        while not engine.prefetcher.n_tokens:
             for gate in self.gates:
                 if gate.holds:
                     gate.step()
@@ -90,76 +89,76 @@ async def test_the_next_swipes_are_there() -> None:
 
     async with cluster(record=record) as (engine, replicas):
         await collect(engine, first := swipe())
-        await until(drawn(engine, 24))
+        await until(prefetched(engine, 24))
         assert {event.request_id for event in recorded} == {first.id}
-        assert [each.ahead for _, each in replicas.ran] == [0, 0]  # no replica draws for itself
+        assert [each.ahead for _, each in replicas.ran] == [0, 0]  # no replica prefetches by itself
         for seed in (1, 2):
-            each, said, _ = engine.ahead.give(swipe(seed=99))
+            each, said, _ = engine.prefetcher.take(swipe(seed=99))
             assert isinstance(said[-1], DoneEvent)
             check_order([*said], each)
             assert texts([*said]) == {0: text_of(seed)}
-        assert engine.ahead.n_given == 2
+        assert engine.prefetcher.n_taken == 2
 
 
 async def test_more_than_a_replica_has_room_for() -> None:
     async with cluster() as (engine, _replicas):
         await collect(engine, swipe(ahead=16))
-        await until(lambda: bool(engine.ahead.n_tokens) and not engine.ahead.is_drawing)
+        await until(lambda: bool(engine.prefetcher.n_tokens) and not engine.prefetcher.is_running)
         events = await collect(engine, each := swipe(16, ahead=0))
-        assert engine.ahead.n_given == 16
+        assert engine.prefetcher.n_taken == 16
     check_order(events, each)
     assert texts(events) == {k: text_of(1 + k) for k in range(16)}
 
 
 async def test_a_request_of_another_server_runs_with_the_next_step() -> None:
-    async with cluster(held := Held(), names="a") as (engine, replicas):
+    async with cluster(gated := Gated(), names="a") as (engine, replicas):
         first = asyncio.create_task(collect(engine, swipe(ahead=3)))
-        await held.until_it_draws(engine)
+        await gated.until_it_runs(engine)
         await first
-        (gate,) = held.gates
+        (gate,) = gated.gates
         report = await replicas.there["a"].report("front")
         assert (report.load, report.running, report.waiting) == (0, 0, 0)
         assert report.stats.cells > 0
         stream = replicas.there["a"].run(other := request("other", max_tokens=5), front="another")
         said = [await anext(stream)]
-        (backend,) = held.backends
+        (backend,) = gated.backends
         n = backend.decodes
         gate.step()
         await until(lambda: gate.holds)
         assert backend.decodes == n + 1
         said.append(await anext(stream))
         assert (await replicas.there["a"].report("front")).running == 1
-        await until(lambda: not engine.ahead.is_drawing)
-        engine.ahead.draw()  # as when a request has ended here
-        await until(lambda: not engine.ahead.is_drawing)  # but somebody waits there
+        await until(lambda: not engine.prefetcher.is_running)
+        engine.prefetcher.resume()  # as when a request has ended here
+        await until(lambda: not engine.prefetcher.is_running)  # but a request waits there
         gate.open()
         said += [each async for each in stream]
         events = [event for each in said if isinstance(each, list) for event in each]
         assert texts(events) == texts(run(Engine(FakeBackend(script=babble)), other))
-        await until(drawn(engine, 36))  # what it had was kept
+        await until(prefetched(engine, 36))  # its tokens stayed
         assert [texts(await collect(engine, swipe(ahead=0)))[0] for _ in range(3)] == [text_of(k) for k in (1, 2, 3)]
 
 
 async def test_it_changes_nothing_in_where_others_go() -> None:
-    async with cluster(held := Held()) as (engine, replicas):
+    async with cluster(gated := Gated()) as (engine, replicas):
         first = asyncio.create_task(collect(engine, swipe(prompt="p" * 200)))
-        await held.until_it_draws(engine)
+        await gated.until_it_runs(engine)
         await first
         assert {engine.placement.load(name) for name in "ab"} == {0}
-        held.open()
+        gated.open()
         await collect(engine, request("p" * 200, max_tokens=5))
         assert len({name for name, _ in replicas.ran}) == 1  # the one that knows the prompt
 
 
 async def test_it_outlives_its_replica() -> None:
-    async with cluster(held := Held()) as (engine, replicas):
+    async with cluster(gated := Gated()) as (engine, replicas):
         first = asyncio.create_task(collect(engine, swipe()))
-        await held.until_it_draws(engine)
+        await gated.until_it_runs(engine)
         await first
         name, _ = replicas.ran[-1]
-        held.open()
+        gated.open()
         await replicas.kill(name)
-        await until(drawn(engine, 24))
+        await until(prefetched(engine, 24))
         assert replicas.ran[-1][0] != name
         assert [texts(await collect(engine, swipe(ahead=0)))[0] for _ in range(2)] == [text_of(1), text_of(2)]
 
@@ -177,20 +176,20 @@ class SlowToEmbed:
         return [[1.0]]
 
 
-async def test_it_makes_way_for_what_is_embedded() -> None:
+async def test_it_ends_for_embeddings() -> None:
     embedder = SlowToEmbed()
-    async with cluster(held := Held(embedder=embedder), names="a") as (engine, replicas):
+    async with cluster(gated := Gated(embedder=embedder), names="a") as (engine, replicas):
         first = asyncio.create_task(collect(engine, swipe()))
-        await held.until_it_draws(engine)
+        await gated.until_it_runs(engine)
         await first
         embedding = asyncio.create_task(replicas.there["a"].embed((1,)))
         await asyncio.sleep(0)
-        n = held.backends[0].decodes
-        held.open()
-        await until(lambda: not engine.ahead.is_drawing)
-        engine.ahead.draw()
-        await until(lambda: not engine.ahead.is_drawing)
-        assert held.backends[0].decodes == n
+        n = gated.backends[0].decodes
+        gated.open()
+        await until(lambda: not engine.prefetcher.is_running)
+        engine.prefetcher.resume()
+        await until(lambda: not engine.prefetcher.is_running)
+        assert gated.backends[0].decodes == n
         embedder.may_end.set()
         await embedding
-        await until(drawn(engine, 24))
+        await until(prefetched(engine, 24))
