@@ -86,6 +86,7 @@ WIRE_SEES = (
     "srb.engine.model",
     "srb.engine.validation.patterns",
     "srb.engine.request",
+    "srb.engine.samplers",
     "srb.engine.sampling_params",
     "srb.engine.stats",
     "srb.errors",

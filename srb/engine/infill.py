@@ -1,7 +1,7 @@
-"""How a text is filled in between a prompt and a suffix: by the model, if it was trained for it, or by a bridge.
+"""Chooses how the text between a prompt and a suffix is written: by the model's infill tokens, or by a bridge.
 
 A model with tokens for infill reads the prefix and the suffix, and then writes the middle. For other models the request
-stays as it is: `srb.engine.decoding.bridge` draws candidates from the prompt, and scores the suffix after each of them.
+keeps its suffix: `srb.engine.decoding.bridge` samples candidates from the prompt, and scores the suffix after each.
 """
 
 from dataclasses import replace
@@ -12,9 +12,9 @@ from srb.engine.request import CompletionRequest
 
 
 def resolve(request: CompletionRequest, special: SpecialTokens, backend: Backend | None = None) -> CompletionRequest:
-    """The request as it runs on a model: without a suffix if the model reads it, or with a number of candidates.
+    """Return the request as it runs on a model: with its suffix in the prompts, or with a number of candidates.
 
-    backend: where it runs; None: that isn't known.
+    backend: where it runs; None: not known yet.
     """
     asks_for_bridge = request.n_candidates is not None or request.stop_at_suffix
     if request.suffix is not None and not asks_for_bridge:
@@ -27,20 +27,20 @@ def resolve(request: CompletionRequest, special: SpecialTokens, backend: Backend
 
 
 def n_rows_here(request: CompletionRequest, backend: Backend) -> int:
-    """`CompletionRequest.n_rows`, and one more to score a suffix on a model that forgets.
+    """Return `CompletionRequest.n_rows`, plus 1 for a suffix on a model with a sliding window or a recurrent state.
 
-    Such a model can't take tokens out of its cells again. So they are evaluated in a fork.
+    Such a model can't remove tokens from its cells, so it scores the suffix in a fork.
     """
     return request.n_rows + (request.suffix is not None and backend.window is not None)
 
 
 def most_rows(backend: Backend) -> int:
-    """How many rows the way of one prompt may have."""
+    """Return how many rows one prompt may have."""
     return min(backend.n_parallel, backend.n_seqs - 1)  # the prompt takes a seq_id, too
 
 
 def _placed(request: CompletionRequest, special: SpecialTokens) -> CompletionRequest:
-    """The request with its suffix in the prompts; the same request if the model has no tokens for infill."""
+    """Return the request with its suffix in the prompts, or unchanged if the model has no tokens for infill."""
     suffix = request.suffix_ids
     prompts = []
     for tokens in request.token_ids:

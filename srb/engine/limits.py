@@ -1,6 +1,6 @@
-"""Refuses texts and requests that the engine could never run. For this it needs only the vocabulary and the context.
+"""Refuses texts and requests that this model, with these options, could never run, as soon as they arrive.
 
-Text that can't fit is refused by its bytes (the context times the longest token) without tokenizing it.
+`check_supported` asks the backend; `RequestLimits` needs only the vocabulary and the size of the context.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,26 +13,24 @@ from srb.engine.model import Tokenizer
 from srb.engine.request import CompletionRequest
 from srb.errors import ContextSizeError, InvalidRequestError, context_of, larger_context
 
-# Refuses requests that this model, or these options, can't serve. This happens when the request comes.
-
 
 def check_supported(request: CompletionRequest, backend: Backend, default_max_tokens: int) -> None:
-    """Raises `InvalidRequestError` if the backend can't do what a request asks. May be called from any thread."""
+    """Raise `InvalidRequestError` if the backend can't do what a request asks. May be called from any thread."""
     n_rows, most = n_rows_here(request, backend), most_rows(backend)
     if n_rows > most:
         rows = "beams" if request.suffix is None else "candidates"
-        spare = ", with the one that scores the suffix," if n_rows > request.n_rows else ""
+        spare = ", and one more row to score the suffix," if n_rows > request.n_rows else ""
         raise InvalidRequestError(
-            f"{n_rows} {rows}{spare} are more than the {most} sequences that can run at once; "
-            f"ask for fewer {rows}, or start with a larger --parallel",
+            f"{request.n_rows} {rows}{spare} exceed the {most} sequences that can run at once; ask for fewer {rows}, "
+            "or start with a larger --parallel",
             param=rows,
         )
     _check_spare(request, backend)
     if request.guided and backend.n_parallel < 2:
         raise _not_here(
             "guidance_scale",
-            "guidance_scale takes two sequences for each alternative, and there is one; "
-            "leave it out, or start with a larger --parallel",
+            "guidance_scale needs two sequences for each alternative, and there is one; leave it out, or start with "
+            "a larger --parallel",
         )
     if not (backend.can_unify or backend.block_size):
         _check_unified(request)
@@ -42,21 +40,21 @@ def check_supported(request: CompletionRequest, backend: Backend, default_max_to
         memory = "a sliding window" if backend.window else "a recurrent state"
         raise _not_here(
             "explore",
-            f"explore needs a model that can go back to any token, and this one has {memory}; leave it out",
+            f"explore needs a model that can go back to any token, but this one has {memory}; leave it out",
         )
 
 
 def _check_spare(request: CompletionRequest, backend: Backend) -> None:
-    """Refuses a bridge that has room without the row that scores the suffix, and not with it."""
+    """Refuse a bridge that only fits without the row that scores the suffix."""
     n_rows = n_rows_here(request, backend)
-    begun = (1 + len(each.tokens) for each in request.resumed if each.finished is None)
-    wanted = max(request.branches[0].max_tokens or 0, *begun, 0)
-    cells = max(map(len, request.prompts)) + n_rows * (max(0, wanted - 1) + request.cells_behind)
+    resumed = (1 + len(each.tokens) for each in request.resumed if each.finished is None)
+    wanted = max(request.branches[0].max_tokens or 0, *resumed, 0)
+    cells = max(map(len, request.prompts)) + n_rows * (max(0, wanted - 1) + request.cells_after)
     if n_rows > request.n_rows and cells > backend.n_cells:
         raise InvalidRequestError(
             f"a bridge of {request.n_rows} candidates needs {cells} cells on this model, which scores the suffix in "
-            f"cells apart; the context has {backend.n_cells}; ask for fewer candidates or tokens, or start "
-            "with a larger --ctx-size",
+            f"cells of their own; the context has {backend.n_cells}; ask for fewer candidates or tokens, or start with "
+            "a larger --ctx-size",
             param="max_tokens",
             code="context_length_exceeded",
         )
@@ -66,13 +64,13 @@ def _check_shift(request: CompletionRequest, backend: Backend) -> None:
     reason, most = None, min(backend.n_parallel, backend.n_cells // LEAST_CELLS)
     if not backend.can_shift:
         reason = (
-            "the positions of this model's cells can't change, or not with --reproducible or such a --cache-type-k "
+            "the positions of this model's cells can't change, or not with --reproducible or this --cache-type-k "
             "(a server with --context-shift takes another one than srb tune chose, if it must); leave it out"
         )
     elif request.count > most:
         reason = f"{request.count} alternatives are more than the {most} that can run at once; ask for fewer"
     if reason:
-        message = f"context_shift can't be done here: {reason}, or start with a larger --ctx-size"
+        message = f"context_shift isn't possible here: {reason}, or start with a larger --ctx-size"
         raise _not_here("context_shift", message)
 
 
@@ -80,7 +78,7 @@ def _check_unified(request: CompletionRequest) -> None:
     asked = {"search": request.search == "beam", "suffix": request.suffix is not None, "explore": request.explore}
     for param, is_asked in asked.items():
         if is_asked:
-            raise _not_here(param, f"{param} takes a unified KV cache; start the server without --kv-layout streams")
+            raise _not_here(param, f"{param} needs a unified KV cache; start the server without --kv-layout streams")
 
 
 def _not_here(param: str, message: str) -> InvalidRequestError:
@@ -90,9 +88,11 @@ def _not_here(param: str, message: str) -> InvalidRequestError:
 class RequestLimits:
     """Refuses requests that could never run. May be used from any thread.
 
-    n_cells: the longest context of one request: the prompt with the tokens of one alternative, or with those of all
-        beams or candidates of a search. n_texts: among how many alternatives `--ctx-size` is divided, each of which has
-        so many cells (`Backend.block_size`); 1: it isn't.
+    Args:
+        n_cells: the most cells that a request may need: for its prompt, and the tokens of one alternative or of all
+            beams or candidates.
+        n_texts: how many alternatives `--ctx-size` is divided among, with `n_cells` each (`Backend.block_size`); 1: it
+            isn't divided.
     """
 
     def __init__(self, tokenizer: Tokenizer, n_cells: int, n_texts: int = 1) -> None:
@@ -101,11 +101,14 @@ class RequestLimits:
         self._n_texts = n_texts
 
     def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
-        """The tokens of a text; special tokens in it are parsed. A prompt gets BOS where the model wants it.
+        """Return the tokens of a text; special tokens in it are parsed. A prompt gets BOS if the model wants it.
 
-        any_length: whether the text may be too long for the context.
-        Raises `InvalidRequestError` for an empty text, for one that isn't valid Unicode, and for one that has so many
-        bytes that it can't fit the context.
+        Args:
+            any_length: whether the text may be longer than the context.
+
+        Raises:
+            InvalidRequestError: the text is empty, isn't valid Unicode, or has more bytes than any text that fits the
+                context.
         """
         if not isinstance(text, str):
             raise InvalidRequestError(f"tokenize takes a text, got {text!r:.60}", param="prompt")
@@ -120,17 +123,17 @@ class RequestLimits:
             ) from None
         n_cells = self._n_cells
         if not any_length and n_bytes > n_cells and (least := n_bytes // self._tokenizer.longest_piece) > n_cells:
-            # The text is refused by its bytes, because it takes seconds to tokenize megabytes.
+            # Tokenizing megabytes would take seconds.
             raise ContextSizeError(least, n_cells, exact=False, n_texts=self._n_texts)
         return self._tokenizer.tokenize(text, is_prompt=is_prompt)
 
     def tokenize_parts(
         self, parts: Sequence[PromptPart], reader: MediaReader | None
     ) -> tuple[tuple[int, ...], tuple[Media, ...]]:
-        """The tokens of a prompt that is made of texts and files, and the media that its placeholders stand for.
+        """Return the tokens of a prompt that has texts and files, and the media that its placeholders stand for.
 
-        Raises `InvalidRequestError` for a file that isn't understood, for a text that `tokenize` refuses, and for more
-        files than fit into the context.
+        Raises:
+            InvalidRequestError: a file can't be read, `tokenize` refuses a text, or the files don't fit the context.
         """
         if reader is None:
             raise no_media()
@@ -146,18 +149,18 @@ class RequestLimits:
                     tokens += each.tokens
                 else:
                     tokens.append(each)
-            if len(tokens) > self._n_cells:  # the files behind this one aren't read
+            if len(tokens) > self._n_cells:  # the next files aren't read
                 raise ContextSizeError(len(tokens), self._n_cells, exact=False, n_texts=self._n_texts)
         return tuple(tokens), tuple({each.tokens[0]: each for each in media}.values())
 
     def check(self, request: CompletionRequest) -> None:
-        """Raises `InvalidRequestError` if a request can never run. Grammars aren't checked here, but when compiled."""
+        """Raise `InvalidRequestError` if a request can never run. Grammars are checked when they are compiled."""
         for tokens in request.token_ids:
             if request.media:
                 placed(tokens, request.media)
                 if tokens[-1] < 0:
                     raise InvalidRequestError(
-                        "a prompt can't end with an image or a sound; add a text behind it", param="prompt"
+                        "a prompt can't end with an image or a sound; add a text after it", param="prompt"
                     )
                 tokens = words(tokens)
             self._check_tokens("prompt", tokens)
@@ -168,7 +171,7 @@ class RequestLimits:
             name = f"candidates[{number}]"
             self._check_tokens("candidates", candidate, name)
             if any(map(self._tokenizer.is_end, candidate[:-1])):
-                message = f"{name} goes on behind an end token; score what comes after it as one of its own"
+                message = f"{name} goes on after an end token; score what follows as a candidate of its own"
                 raise InvalidRequestError(message, param="candidates")
         for params in request.branches:
             self._check_tokens("logit_bias", [token for token, _ in params.logit_bias])
@@ -201,13 +204,13 @@ class RequestLimits:
             if request.n_rows:
                 n_texts = 1 if self._n_texts > 1 else request.n_rows
                 n_tokens = len(request.prompts[index // len(request.branches)])
-                n_tokens += n_texts * (len(resumed.tokens) + request.cells_behind) if request.suffix is not None else 0
+                n_tokens += n_texts * (len(resumed.tokens) + request.cells_after) if request.suffix is not None else 0
             if resumed.finished is None and n_tokens > self._n_cells:
                 raise ContextSizeError(n_tokens, self._n_cells, n_texts=self._n_texts)
         for params in request.branches:
             # The last token is never evaluated, so it takes no cell.
             is_divided = self._n_texts > 1
-            of_row = max(0, (params.max_tokens or 0) - 1) + request.cells_behind
+            of_row = max(0, (params.max_tokens or 0) - 1) + request.cells_after
             generated = of_row * (1 if is_divided else request.n_rows or 1)
             cells, what = longest + generated, f"{longest} cells for the prompt and {generated} for what is generated"
             if params.is_guided:

@@ -1,4 +1,4 @@
-"""What is known about a model, and what it does with texts alone. All of it may be used from any thread."""
+"""What is known about a model, and the protocols of what it does with texts: tokenizer, template, embedder, drafter."""
 
 from array import array
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -8,11 +8,12 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """The ids of the tokens that have a meaning of their own; None where the model has no such token.
+    """The ids of special tokens; None if the model has no such token.
 
-    bos, eos: the beginning and the end of a text.
-    fim_pre, fim_suf, fim_mid: stand before the prefix, the suffix and the middle in fill-in-the-middle.
-    fim_rep, fim_sep: stand before the name of a repository and of a file.
+    Attributes:
+        bos, eos: the beginning and the end of a text.
+        fim_pre, fim_suf, fim_mid: come before the prefix, the suffix and the middle in fill-in-the-middle.
+        fim_rep, fim_sep: come before the name of a repository and of a file.
     """
 
     bos: int | None = None
@@ -24,7 +25,7 @@ class SpecialTokens:
     fim_sep: int | None = None
 
     def gap(self, prefix: Iterable[int], suffix: Iterable[int]) -> tuple[int, ...] | None:
-        """The prompt after which a model fills the gap between two texts. None if it has no tokens for this.
+        """Return the prompt after which a model fills the gap between two texts. None: it has no tokens for this.
 
         The layout is that of Qwen2.5-Coder (Hui et al., arXiv 2409.12186): prefix, suffix, middle.
         """
@@ -37,10 +38,13 @@ class SpecialTokens:
 class ModelInfo:
     """What a model's file says about the model.
 
-    n_bytes: the size of the file, or of all of its files. n_params: how many weights the model has. n_trained: the
-    length of the longest text that it was trained for, in tokens. chat_template: the file's own, in Jinja.
-    special_tokens: the id and the text of each, by its name: bos, eos and so on. metadata: all keys of the file, with
-    numbers, texts and lists.
+    Attributes:
+        n_bytes: the size of the file, or of all of its files.
+        n_params: the number of weights.
+        n_trained: the longest text that the model was trained for, in tokens.
+        chat_template: the file's own, in Jinja.
+        special_tokens: the id and the text of each, by its name: bos, eos and so on.
+        metadata: all keys of the file, with numbers, texts and lists.
     """
 
     name: str
@@ -55,7 +59,7 @@ class ModelInfo:
 
 
 class Tokenizer(Protocol):
-    """Text to tokens and back. May be used from any thread."""
+    """Turns text into tokens and back. May be used from any thread."""
 
     @property
     def n_vocab(self) -> int:
@@ -66,28 +70,29 @@ class Tokenizer(Protocol):
         """The length in bytes of the longest text that one token stands for."""
 
     @property
-    def special(self) -> SpecialTokens: ...
+    def special(self) -> SpecialTokens:
+        """The ids of the special tokens."""
 
     def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
-        """The tokens of a text. A prompt gets BOS where the model wants it.
+        """Return the tokens of a text. A prompt gets BOS if the model wants it.
 
         parse_special: whether the names of special tokens in the text become these tokens.
         """
 
     def detokenize(self, tokens: Iterable[int]) -> bytes:
-        """The bytes that tokens stand for, with the names of special tokens. They aren't always valid UTF-8."""
+        """Return the bytes of tokens, with the names of special tokens. They aren't always valid UTF-8."""
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a generated token adds to the text, not always valid UTF-8. A control token adds none."""
+        """Return the bytes that a generated token adds to the text, maybe invalid UTF-8. A control token adds none."""
 
     def special_piece(self, token: int) -> bytes:
-        """The bytes that a token stands for in a prompt: for a control token its name, for an added BOS nothing."""
+        """Return the bytes of a token in a prompt: its name for a control token, nothing for an added BOS."""
 
     def beginning_with(self, text: bytes) -> Collection[int]:
-        """The tokens whose `piece` begins with these bytes, in the order of their ids."""
+        """Return the tokens whose `piece` begins with these bytes, in the order of their ids."""
 
     def is_end(self, token: int) -> bool:
-        """Whether the token ends the generation."""
+        """Return whether the token ends the generation."""
 
 
 class Tokenize(Protocol):
@@ -107,7 +112,7 @@ class Tokenize(Protocol):
 
 
 class ChatTemplate(Protocol):
-    """The way to write a conversation, most often the model's own. May be used from any thread."""
+    """Writes a conversation as a prompt, usually by the model's own template. May be used from any thread."""
 
     @property
     def source(self) -> str:
@@ -123,12 +128,15 @@ class ChatTemplate(Protocol):
         variables: dict[str, Any],
         tools: list[dict[str, Any]] | None = None,
     ) -> str:
-        """The prompt for the assistant's next message, without the BOS that tokenizing it adds.
+        """Return the prompt for the assistant's next message, without the BOS that tokenizing it adds.
 
-        messages: each with its `role` and `content`, and whatever else the template may use.
-        variables: other values for the template, by their names.
-        tools: what the model may call, in OpenAI's notation.
-        Raises `InvalidRequestError` if the template fails, or refuses the messages.
+        Args:
+            messages: each with its `role` and `content`, and anything else that the template may use.
+            variables: other values for the template, by their names.
+            tools: the functions that the model may call, in OpenAI's notation.
+
+        Raises:
+            InvalidRequestError: the template fails, or refuses the messages.
         """
 
 
@@ -137,54 +145,58 @@ class Embedder(Protocol):
 
     @property
     def max_tokens(self) -> int:
-        """How many tokens one text may have."""
+        """The most tokens of a text."""
 
     @property
     def pools(self) -> bool:
-        """Whether a text gets one vector, and not one for each of its tokens."""
+        """Whether a text gets one vector, rather than one for each of its tokens."""
 
     @property
     def rank_template(self) -> str | None:
-        """How a text to score is written, with {query} and {document} in it; None: the model makes embeddings.
+        """The format of a text to score, with {query} and {document} in it; None: the model makes embeddings.
 
-        With a template, a vector consists of scores, and its first number is the one to rank by.
+        With a template, vectors consist of scores, and their first number is the one to rank by.
         """
 
     def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
-        """The vectors of 1 to `max_tokens` tokens, not normalized. Raises `BackendError` and `UnavailableError`."""
+        """Return the vectors of 1 to `max_tokens` tokens, not normalized. Raises `BackendError`, `UnavailableError`."""
 
 
 class Drafter(Protocol):
-    """A small model that says how texts go on. It belongs to the thread of the backend.
+    """A draft model: proposes tokens for speculative decoding. It belongs to the thread of the backend.
 
-    It remembers some texts that it has read, and goes on with the one that begins like the next text for the longest.
-    So nobody tells it that a text was cancelled, or has gone back.
+    It caches some texts that it has evaluated, and continues from the one with the longest common prefix. So it needn't
+    know that a text was cancelled, or has gone back.
     """
 
     @property
     def n_texts(self) -> int:
-        """With how many texts it can go on at once."""
+        """The number of texts that it can continue at once."""
 
     @property
     def n_cells(self) -> int:
-        """How many tokens a text can have."""
+        """The most tokens of a text."""
 
     @property
     def reading(self) -> float:
-        """How long it takes to read a token, as a part of the time of a step with one row of the large model."""
+        """The time to evaluate a token, as a fraction of a step of the large model with one row."""
 
     def making(self, n_texts: int) -> float:
-        """How long it takes to guess a token of so many texts each, as a part of the time of a step with their rows."""
+        """Return the time to draft a token for each of `n_texts`, as a fraction of a step with their rows."""
 
     def known(self, owner: Hashable, text: "array[int]") -> int:
-        """How many first tokens of a text it has read for this owner."""
+        """Return how many of a text's first tokens are already evaluated for this owner."""
 
     def draft(self, owner: Hashable, texts: Sequence["array[int]"], n: int, least_likely: float) -> list[list[int]]:
-        """The up to `n` tokens that it thinks likeliest behind each of up to `n_texts` texts. Raises `BackendError`.
+        """Return up to `n` draft tokens for each of up to `n_texts` texts.
 
-        owner: only texts with the same owner may begin with what was read of each other.
-        n: 0: it only reads the texts.
-        least_likely: the probability that the tokens of a text must have together; it stops before they have less.
+        Args:
+            owner: only texts with the same owner share what is evaluated.
+            n: 0: only evaluate the texts.
+            least_likely: the lowest probability of a text's draft tokens together; drafting stops before it gets lower.
+
+        Raises:
+            BackendError: the model failed.
         """
 
 
@@ -193,11 +205,12 @@ Ranked = tuple[int, float]
 
 
 class Ranker(Protocol):
-    """Ranks the tokens that a search may go on with. It remembers nothing between calls."""
+    """Ranks the tokens that a search may continue with. It keeps no state between calls."""
 
     def rank(self, logits: Any, top: int, *, may_end: bool) -> list[Ranked]:
-        """The most probable tokens, the most probable first. Tokens without a probability are left out.
+        """Return the most probable tokens, the most probable first. Tokens without a probability are left out.
 
-        top: how many of the tokens must be ones that don't end the text, if there are so many.
-        may_end: whether tokens that end the text have a probability.
+        Args:
+            top: how many tokens must be ones that don't end the text, if there are that many.
+            may_end: whether tokens that end the text have a probability.
         """

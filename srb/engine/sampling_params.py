@@ -1,6 +1,6 @@
-"""`SamplingParams`: how one alternative is drawn, and when it ends. Each field has its meaning and its range here.
+"""`SamplingParams`: how one alternative is sampled, and when it ends.
 
-Values are checked here, once, for the library and for every wire format. So C code never gets a bad value.
+Values are checked here, once, for the library and for every wire format, so C code never gets a bad value.
 """
 
 import dataclasses
@@ -10,7 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from srb.engine.validation.fields import Text, check_ranges, check_text, check_types, described, documented
+from srb.engine.samplers import SAMPLERS
+from srb.engine.validation.fields import (
+    Text,
+    check_fields,
+    check_strings,
+    check_text,
+    described,
+    documented,
+    ranges,
+)
 from srb.engine.validation.patterns import is_pattern, patterns_of
 from srb.errors import InvalidRequestError
 
@@ -19,11 +28,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LogitsProcessor = Callable[["NDArray[np.int32]", "NDArray[np.float32]"], None]
-"""Changes a row of logits in place; see `SamplingParams.logits_processor`."""
+"""Changes a row of logits in place: the value of `SamplingParams.logits_processor`."""
 
 DEFAULT_MAX_TOKENS = 128
 DEFAULT_MOST_TOKENS = 1_024
-"""How long an answer in a chat may be that nobody gave a length: an answer ends by itself, but small models go on."""
+"""The `max_tokens` of a chat's answer that has none. Answers end by themselves, but those of small models may not."""
 
 MAX_SEED = 2**32 - 1
 MAX_STOP_STRINGS = 64
@@ -33,11 +42,11 @@ MAX_BANNED_STRINGS = 1_000
 MAX_BANNED_CHARS = 200
 MAX_BANNED_CHARS_IN_ALL = MAX_BANNED_STRINGS * MAX_BANNED_CHARS
 ANY_CASE = "(?i)"
-"""A banned string that begins with this is found in small and capital letters alike."""
+"""A banned string that begins with this is found whatever its case."""
 
 MAX_AVOIDED = 1_000
 AVOIDED_CHARS = 200
-"""Only so many first characters, or token ids, of a text to avoid count."""
+"""How many characters, or token ids, of a text to avoid count: its first ones."""
 
 MAX_LOGIT_BIAS = 100.0
 MAX_DRY_BREAKERS = 32
@@ -48,63 +57,14 @@ MAX_LARK_CHARS = 1_000_000
 
 _COUNT = 2**31 - 1
 
-RANGES: dict[str, tuple[float, float]] = {
-    "temperature": (0, 100),
-    "dynatemp_range": (0, 100),
-    "dynatemp_exponent": (0, 100),
-    "top_k": (-1, _COUNT),
-    "top_p": (0, 1),
-    "min_p": (0, 1),
-    "typical_p": (0, 1),
-    "top_n_sigma": (-1, 100),
-    "smoothing_factor": (0, 100),
-    "smoothing_curve": (1, 10),
-    "xtc_probability": (0, 1),
-    "xtc_threshold": (0, 1),
-    "repeat_penalty": (0.01, 100),
-    "repeat_last_n": (-1, _COUNT),
-    "presence_penalty": (-100, 100),
-    "frequency_penalty": (-100, 100),
-    "dry_multiplier": (0, 100),
-    "dry_base": (0, 100),
-    "dry_allowed_length": (0, _COUNT),
-    "dry_penalty_last_n": (-1, _COUNT),
-    "mirostat": (0, 2),
-    "mirostat_tau": (0, 100),
-    "mirostat_eta": (0, 1),
-    "adaptive_target": (-1, 1),
-    "adaptive_decay": (0, 0.99),
-    "min_keep": (0, _COUNT),
-    "diversity": (0, 10),
-    "guidance_scale": (0, 100),
-    "min_tokens": (0, _COUNT),
-    "max_tokens": (-1, _COUNT),
-    "seed": (-1, MAX_SEED),
-}
-"""The lowest and the highest value of each number in `SamplingParams`, both allowed."""
-
-SAMPLERS = (
-    "penalties",
-    "dry",
-    "top_n_sigma",
-    "top_k",
-    "typ_p",
-    "top_p",
-    "min_p",
-    "xtc",
-    "temperature",
-)
-"""The samplers that narrow or reshape the distribution: llama-server's, in its default order."""
-
 CONSTRAINTS = ("grammar", "json_schema", "regex")
-"""The fields that say what a text must match. Only one of them may be given."""
-
+"""The fields that say what a text must match. They exclude each other."""
 
 _LARK = "%llguidance"
 
 
 def in_lark(constraints: str) -> str:
-    """The value of `grammar` for these rules in Lark. llama.cpp tells Lark from GBNF by the same first line."""
+    """Return the value of `grammar` for a grammar in Lark. As in llama.cpp, its first line tells it from GBNF."""
     return f"{_LARK} {{}}\n{constraints}"
 
 
@@ -116,155 +76,181 @@ def is_lark(grammar: str | None) -> bool:
 @documented
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How one alternative is drawn, and when it ends. Names, defaults and meanings are llama-server's.
+    """How one alternative is sampled, and when it ends. Names, defaults and meanings are llama-server's.
 
-    What a field means stands behind its default; `help(SamplingParams)` shows it. `RANGES` has the limits of numbers.
-    Raises `InvalidRequestError` for a value out of range.
+    `help(SamplingParams)` shows what each field means. `RANGES` has the limits of the numbers.
+
+    Raises:
+        InvalidRequestError: a value has a wrong type or is out of range, or fields exclude each other.
     """
 
-    temperature: float = described(0.8, "0 always takes the likeliest token; higher is wilder.")
+    temperature: float = described(
+        0.8, "higher values flatten the distribution; 0 always takes the most probable token.", (0, 100)
+    )
     dynatemp_range: float = described(
-        0.0, "how much the temperature varies with the entropy of the distribution; 0: off."
+        0.0, "vary the temperature by this much, with the entropy of the distribution; 0: off.", (0, 100)
     )
     dynatemp_exponent: float = described(
-        1.0, "how the temperature follows the entropy: 1 in proportion to the entropy, 2 to its square."
+        1.0,
+        "how the temperature follows the entropy, with dynatemp_range: 1 in proportion, 2 with its square.",
+        (0, 100),
     )
-    top_k: int = described(40, "draw from the k likeliest tokens; 0 or -1: off.")
-    top_p: float = described(0.95, "draw from the smallest set of tokens whose probabilities add up to p; 1: off.")
-    min_p: float = described(0.05, "drop tokens that are less likely than min_p times the likeliest; 0: off.")
+    top_k: int = described(40, "keep only the k most probable tokens; 0 or -1: off.", (-1, _COUNT))
+    top_p: float = described(0.95, "keep the smallest set of tokens whose probabilities add up to p; 1: off.", (0, 1))
+    min_p: float = described(0.05, "drop tokens below min_p times the top token's probability; 0: off.", (0, 1))
     typical_p: float = described(
-        1.0, "keep the tokens closest to the expected surprise, until their probabilities add up to this; 1: off."
+        1.0,
+        "keep the tokens whose surprise is closest to the entropy, until their probabilities add up to this; 1: off.",
+        (0, 1),
     )
     top_n_sigma: float = described(
-        -1.0, "drop tokens whose logit is more than n standard deviations below the highest; 0 or less: off."
+        -1.0, "drop tokens whose logit is more than n standard deviations below the highest; 0 or less: off.", (-1, 100)
     )
     smoothing_factor: float = described(
         0.0,
-        "behind temperature, bring the likeliest tokens closer together and the others further away: the lower the "
-        "factor, the wilder; 0: off.",
+        "after temperature, pull the most probable tokens together and push the others away; a lower factor is "
+        "wilder; 0: off.",
+        (0, 100),
     )
     smoothing_curve: float = described(
-        1.0, "for smoothing_factor: above 1, unlikely tokens are moved further away, and likely ones less."
+        1.0,
+        "for smoothing_factor: above 1, improbable tokens are pushed further away, and probable ones less.",
+        (1, 10),
     )
     xtc_probability: float = described(
         0.0,
-        "how often XTC takes effect: with this probability, all tokens above xtc_threshold but the least likely "
-        "of them are dropped; 0: off.",
+        "the probability that XTC acts at a token: it then drops all tokens above xtc_threshold but the least "
+        "probable of them; 0: off.",
+        (0, 1),
     )
-    xtc_threshold: float = described(0.1, "XTC may drop tokens whose probability is above this; more than 0.5: off.")
+    xtc_threshold: float = described(
+        0.1, "XTC only drops tokens whose probability is above this; more than 0.5: off.", (0, 1)
+    )
     repeat_penalty: float = described(
-        1.0, "make the last repeat_last_n tokens less likely by this factor; the prompt's tokens count, too; 1: off."
+        1.0,
+        "divide the logits of the last repeat_last_n tokens by this; the prompt's tokens count, too; 1: off.",
+        (0.01, 100),
     )
-    repeat_last_n: int = described(64, "how many tokens back the penalties look; -1: the whole context.")
+    repeat_last_n: int = described(64, "how many tokens back the penalties look; -1: the whole context.", (-1, _COUNT))
     presence_penalty: float = described(
-        0.0, "subtract this from the logits of the last repeat_last_n tokens; the prompt's tokens count, too; 0: off."
+        0.0,
+        "subtract this from the logits of the last repeat_last_n tokens; the prompt's tokens count, too; 0: off.",
+        (-100, 100),
     )
     frequency_penalty: float = described(
-        0.0, "subtract this from a token's logit for each time that it is among the last repeat_last_n tokens; 0: off."
+        0.0,
+        "subtract this from a token's logit for each time it occurs in the last repeat_last_n tokens; 0: off.",
+        (-100, 100),
     )
     dry_multiplier: float = described(
-        0.0, "DRY makes it less likely that a repetition goes on, once it is longer than dry_allowed_length; 0: off."
+        0.0,
+        "DRY: lower the logits of tokens that would continue a repetition longer than dry_allowed_length; 0: off.",
+        (0, 100),
     )
-    dry_base: float = described(1.75, "DRY's penalty grows by this factor with each further token of the repetition.")
-    dry_allowed_length: int = described(2, "the longest repetition that has no penalty from DRY, in tokens.")
-    dry_penalty_last_n: int = described(64, "how many tokens back DRY looks; -1: the whole context.")
+    dry_base: float = described(
+        1.75, "DRY's penalty grows by this factor with each further token of the repetition.", (0, 100)
+    )
+    dry_allowed_length: int = described(2, "the longest repetition that DRY doesn't penalize, in tokens.", (0, _COUNT))
+    dry_penalty_last_n: int = described(64, "how many tokens back DRY looks; -1: the whole context.", (-1, _COUNT))
     dry_sequence_breakers: tuple[str, ...] = described(
-        ("\n", ":", '"', "*"), "texts at which a repetition ends, for DRY."
+        ("\n", ":", '"', "*"), "strings at which DRY lets a repetition end."
     )
     mirostat: int = described(
-        0,
-        "1 or 2 keeps the surprise near mirostat_tau, in place of all narrowing samplers; 0: off.",
+        0, "1 or 2 keeps the surprise near mirostat_tau, and replaces all samplers but temperature; 0: off.", (0, 2)
     )
-    mirostat_tau: float = described(5.0, "the surprise that mirostat aims at, in bits.")
-    mirostat_eta: float = described(0.1, "how fast mirostat learns.")
+    mirostat_tau: float = described(5.0, "the surprise that mirostat aims for, in bits.", (0, 100))
+    mirostat_eta: float = described(0.1, "mirostat's learning rate.", (0, 1))
     adaptive_target: float = described(
-        -1.0, "prefer tokens whose probability is near this, and adapt while the text grows; negative: off."
+        -1.0, "prefer tokens whose probability is near this, adapting as the text grows; negative: off.", (-1, 1)
     )
     adaptive_decay: float = described(
-        0.9, "how slowly adaptive_target adapts: low values follow the last tokens, high values are steadier."
+        0.9,
+        "how slowly adaptive_target adapts: low values follow the last tokens, high values are steadier.",
+        (0, 0.99),
     )
     logit_bias: tuple[tuple[int, float], ...] = described(
-        (), "pairs of a token id and what is added to its logit; -inf bans it."
+        (), "pairs of a token id and a number to add to its logit; -inf bans the token."
     )
-    samplers: tuple[str, ...] = described(SAMPLERS, "the narrowing samplers to use, in this order; all others are off.")
-    min_keep: int = described(0, "top_p, min_p, typical_p and xtc leave at least this many tokens.")
+    samplers: tuple[str, ...] = described(SAMPLERS, "the samplers to use, in this order; all others are off.")
+    min_keep: int = described(0, "top_p, min_p, typical_p and xtc keep at least this many tokens.", (0, _COUNT))
     grammar: str | None = described(
         None,
-        "a grammar in GBNF that the text must match, beginning with its rule `root`. If its first line is "
-        "`%llguidance {}`, it is in llguidance's dialect of Lark, and begins with its rule `start`.",
+        "a grammar in GBNF that the text must match, starting at its rule `root`. If its first line is "
+        "`%llguidance {}`, it is in llguidance's dialect of Lark, and starts at its rule `start`.",
     )
     json_schema: str | None = described(
-        None, "the JSON text of a JSON schema that the text must match; not together with a grammar."
+        None, "the JSON text of a JSON schema that the text must match; not with a grammar."
     )
     regex: str | None = described(
-        None, "a regular expression that the whole text must match, in Rust's syntax; not together with a grammar."
+        None, "a regular expression in Rust's syntax that the whole text must match; not with a grammar."
     )
-    seed: int = described(-1, "the seed of this alternative's random numbers; -1: drawn when the request is made.")
-    min_tokens: int = described(0, "draw no end-of-generation token before the alternative has this many tokens.")
+    seed: int = described(
+        -1, "the seed of this alternative's random numbers; -1: a random seed for each request.", (-1, MAX_SEED)
+    )
+    min_tokens: int = described(0, "sample no end-of-generation token before this many tokens.", (0, _COUNT))
     max_tokens: int | None = described(
         None,
-        "how many tokens may be generated. Left out: the engine's default, or less if the context is full before. "
-        "-1: until the context is full. 0: the prompt is evaluated, and nothing is generated.",
+        "how many tokens to generate at most. Left out: the engine's default, or less if the context is full before. "
+        "-1: until the context is full. 0: evaluate the prompt, and generate nothing.",
+        (-1, _COUNT),
     )
-    stop: tuple[str, ...] = described(
-        (), "strings that end the alternative; the string itself isn't shown in the text."
-    )
+    stop: tuple[str, ...] = described((), "strings that end the alternative; they aren't part of the text.")
     banned_strings: tuple[str, ...] = described(
         (),
-        "phrases that never come: when a phrase is complete, the alternative goes back to where the phrase began, "
-        "and draws another token there. With (?i) before it, a phrase is found with small and capital letters "
-        "alike. /.../ or /.../i is a regular expression, in which every repetition has a bound.",
+        "phrases that never appear: when one is complete, the alternative goes back to where it began and samples "
+        "another token there. (?i) before a phrase ignores case. /.../ or /.../i is a regular expression, in which "
+        "every repetition needs a bound.",
     )
     diversity: float = described(
         0.0,
-        "makes alternatives differ: subtract this from a token's logit for each other alternative of the prompt "
-        "that went on with this token after the same two tokens; 0: off.",
+        "make alternatives differ: subtract this from a token's logit for each other alternative of the prompt that "
+        "had this token after the same two tokens; 0: off.",
+        (0, 10),
     )
     avoid: tuple[str | tuple[int, ...], ...] | None = described(
         None,
-        "texts, or their token ids: the alternative doesn't begin with the first 8 words of one of them, nor with "
-        "those of another alternative of its prompt that has such a list. If it would, it goes back, and draws "
+        "texts, or their token ids. The alternative doesn't begin with the first 8 words of any of them, nor with "
+        "those of another alternative of its prompt that has such a list; if it would, it goes back and samples "
         "another token. The list may be empty. Left out: off.",
     )
     negative_prompt: Text | None = described(
         None,
-        "a prompt to keep away from, with guidance_scale: a text, or the ids of its tokens. Left out: the "
-        "prompt's last token alone.",
+        "a prompt to move away from, with guidance_scale: a text, or its token ids. Left out: the prompt's last token "
+        "alone.",
     )
     guidance_scale: float = described(
         1.0,
-        "how far to keep away from the negative prompt: the logits are the negative ones + this * (the prompt's "
-        "own - the negative ones). 1: off; 1.5 to 3 are usual.",
+        "classifier-free guidance (CFG): the logits are the negative prompt's + this * (the prompt's - the negative "
+        "prompt's). 1: off; 1.5 to 3 is usual.",
+        (0, 100),
     )
     lora: tuple[tuple[int | str, float], ...] | None = described(
         None,
-        "pairs of an adapter's number or name and its scale; adapters that aren't named aren't used. Left out: as "
-        "the server has set them.",
+        "pairs of an adapter's number or name and its scale; all other adapters are off. Left out: the server's "
+        "settings.",
     )
-    ignore_eos: bool = described(False, "never draw an end-of-generation token.")
+    ignore_eos: bool = described(False, "never sample an end-of-generation token.")
     logits_processor: LogitsProcessor | None = described(
         None,
-        "a Python function that is called before each token is drawn, in the engine's thread. It may change the "
-        "logits in place. It gets two arrays: the token ids of the prompt and of the text so far (int32, can't be "
-        "changed), and the logits of all tokens of the vocabulary (float32: the model's, after guidance_scale "
-        "and before logit_bias and everything else). -inf bans a token; at least one logit must be finite. It "
-        "returns None. An error that it raises ends only this alternative. Only in the library, and not with "
-        "replicas.",
+        "a Python function that is called before each token is sampled, in the engine's thread. It may change the "
+        "logits in place. It gets two arrays: the token ids of the prompt and of the text so far (int32, read-only), "
+        "and the logits of all tokens of the vocabulary (float32, after guidance_scale, before logit_bias and "
+        "everything else). -inf bans a token; at least one logit must be finite. It returns None. An error that it "
+        "raises ends only this alternative. In the library only, and not with replicas.",
     )
-    label: str | None = described(None, "a name for this alternative; it comes back in `start`.")
+    label: str | None = described(None, "a name for this alternative, which `start` returns.")
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_ranges(self, RANGES)
-        _check_strings("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_CHARS)
+        check_fields(self)
+        check_strings("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_CHARS)
         _check_banned(self.banned_strings)
+        check_strings("dry_sequence_breakers", self.dry_sequence_breakers, MAX_DRY_BREAKERS, MAX_DRY_BREAKER_CHARS)
         if self.avoid is not None:
             if len(self.avoid) > MAX_AVOIDED:
                 raise InvalidRequestError(
                     f"avoid takes at most {MAX_AVOIDED} texts, got {len(self.avoid)}", param="avoid"
                 )
             object.__setattr__(self, "avoid", tuple(each[:AVOIDED_CHARS] for each in self.avoid))
-        _check_strings("dry_sequence_breakers", self.dry_sequence_breakers, MAX_DRY_BREAKERS, MAX_DRY_BREAKER_CHARS)
         for name in self.samplers:
             if name not in SAMPLERS or self.samplers.count(name) > 1:
                 raise InvalidRequestError(
@@ -307,15 +293,19 @@ class SamplingParams:
         return any(getattr(self, name) is not None for name in CONSTRAINTS)
 
     def with_seed(self) -> "SamplingParams":
-        """The same parameters, with a drawn seed if the seed is -1."""
+        """Return the same parameters, with a random seed if the seed is -1."""
         return self if self.seed >= 0 else dataclasses.replace(self, seed=secrets.randbelow(MAX_SEED + 1))
 
     def alternatives(self, n: int) -> tuple["SamplingParams", ...]:
-        """n copies with the seeds seed, seed + 1, ... (mod 2^32). If the seed is -1, the first one is drawn."""
+        """Return n copies with the seeds seed, seed + 1, ... (mod 2^32). If the seed is -1, the first one is random."""
         if not isinstance(n, int) or isinstance(n, bool):
             raise InvalidRequestError(f"n takes a whole number, got {n!r:.60}", param="n")
         first = self.with_seed().seed
         return tuple(dataclasses.replace(self, seed=(first + k) % (MAX_SEED + 1)) for k in range(n))
+
+
+RANGES = ranges(SamplingParams)
+"""The lowest and the highest value of each number in `SamplingParams`, both allowed."""
 
 
 def _check_banned(strings: tuple[str, ...]) -> None:
@@ -323,15 +313,5 @@ def _check_banned(strings: tuple[str, ...]) -> None:
     phrases = tuple(
         text.removeprefix(ANY_CASE) if isinstance(text, str) else text for text in strings if text not in patterns
     )
-    _check_strings("banned_strings", phrases, MAX_BANNED_STRINGS, MAX_BANNED_CHARS)
+    check_strings("banned_strings", phrases, MAX_BANNED_STRINGS, MAX_BANNED_CHARS)
     patterns_of(patterns)
-
-
-def _check_strings(name: str, strings: tuple[str, ...], most: int, longest: int) -> None:
-    if len(strings) > most:
-        raise InvalidRequestError(f"{name} takes at most {most} strings, got {len(strings)}", param=name)
-    for text in strings:
-        if not isinstance(text, str):
-            raise InvalidRequestError(f"{name} takes texts, got {text!r:.60}", param=name)
-        if not 1 <= len(text) <= longest:
-            raise InvalidRequestError(f"{name} takes strings of 1 to {longest} characters, got {len(text)}", param=name)

@@ -1,9 +1,9 @@
 """Makes the OpenAPI description from the routes (`srb/wire/route.py`) and the models that validate their bodies."""
 
 import base64
-import dataclasses
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,14 +14,13 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 import srb
-from srb.engine.request import EXPLORE_RANGES, MAX_LOGPROBS, Explore
-from srb.engine.sampling_params import RANGES
+from srb.engine.request import Explore
+from srb.engine.validation.fields import defaults, ranges
 from srb.server.access import HEADER, OPEN
 from srb.wire.limits import Limits
 from srb.wire.native.explore import ExploreFields
-from srb.wire.request.body_fields import ALIASES
-from srb.wire.request.completion import BranchFields
-from srb.wire.request.fields import DEFAULTS, descriptions
+from srb.wire.request.fields import DEFAULTS, RANGES, BranchFields, descriptions
+from srb.wire.request.read import ALIASES
 from srb.wire.route import JSON, SRB_ERRORS, STRING, EmbeddingHandler, GenerateHandler, JsonHandler, Route, Schema
 
 STYLE = """
@@ -51,6 +50,7 @@ def render(description: dict[str, Any]) -> str:
 
 
 REF = "#/components/schemas/"
+ENDS = ("minimum", "maximum")
 
 ERRORS = {
     400: "malformed or out of range; the message gives the limit",
@@ -67,8 +67,6 @@ ERRORS = {
     501: "the model doesn't support it, or the server was started without it",
     503: "the model is loading or the server is stopping, with Retry-After; or the engine has failed, without",
 }
-
-_EXPLORE = dataclasses.asdict(Explore())
 
 PARAMETERS = {
     "id": "the request's id, from the header X-Request-Id or the start event; or the model's",
@@ -182,17 +180,15 @@ class _Described(GenerateJsonSchema):
         model = schema["cls"]
         result["description"] = (model.__doc__ or "").partition("\n")[0]
         texts = descriptions(model)
-        ranges, defaults = (EXPLORE_RANGES, _EXPLORE) if model is ExploreFields else (RANGES, DEFAULTS)
+        is_explore = model is ExploreFields
+        limits, usual = (ranges(Explore), defaults(Explore)) if is_explore else (RANGES, DEFAULTS)
         for name, known in result.get("properties", {}).items():
             aliases = [alias for alias, of in ALIASES.items() if of == name]
             also = f" Also: {', '.join(aliases)}." if aliases else ""
             known["description"] = texts.get(name, "") + also
             known.pop("title", None)
             known.pop("default", None)
-            if defaults.get(name) not in (None, []) and model is not BranchFields:  # a branch has the request's values
-                known["default"] = defaults[name]
-            if name in ranges:
-                known["minimum"], known["maximum"] = ranges[name]
-            if name in ("logprobs", "n_probs"):
-                known["minimum"], known["maximum"] = 0, MAX_LOGPROBS
+            if usual.get(name) not in (None, []) and model is not BranchFields:  # a branch has the request's values
+                known["default"] = usual[name]
+            known |= {end: value for end, value in zip(ENDS, limits.get(name, ()), strict=False) if value < math.inf}
         return result

@@ -31,7 +31,7 @@ from srb.engine.events import (
 from srb.engine.request import CompletionRequest, new_request_id
 from srb.engine.resume import resume
 from srb.engine.sampling_params import MAX_SEED
-from srb.engine.validation.exclusions import hinders_ahead
+from srb.engine.validation.exclusions import excludes
 from srb.serving.event_log import EventLog
 
 _PREFIX = "ahead-"
@@ -320,7 +320,7 @@ class Prefetcher:
         self._continuations = OrderedDict((key, each) for key, each in self._continuations.items() if each is not found)
 
     def _find(self, request: CompletionRequest, owner: str | None) -> _Continuation | None:
-        return None if hinders_ahead(request) else self._continuations.get(self._key(request, owner))
+        return None if excludes(request, "ahead") else self._continuations.get(self._key(request, owner))
 
     def _key(self, request: CompletionRequest, owner: str | None) -> _Key:
         """Returns what two requests have in common if the same alternatives follow them."""

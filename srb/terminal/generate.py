@@ -18,7 +18,7 @@ from srb.terminal.show import Alternative, Growing, JsonLines, PlainLines, View,
 from srb.terminal.source import Body, Source, open_source
 from srb.wire.limits import Limits
 from srb.wire.request.body import parse
-from srb.wire.request.body_fields import ALIASES
+from srb.wire.request.read import ALIASES
 
 SHARED = CLIENT_OPTIONS | {"n", "max_n", "max_tokens", "api_key", "api_key_file", "log_level"}
 """Options that have an effect with `--url`."""

@@ -10,20 +10,20 @@ from typing import Any
 
 from srb.errors import InvalidRequestError
 from srb.options.arguments import removal
-from srb.wire.request.body_fields import ALIASES
-from srb.wire.request.completion import BranchFields, CompletionFields
-from srb.wire.request.fields import DEFAULTS, SamplingFields, descriptions
+from srb.wire.request.fields import (
+    BEAM_FIELDS,
+    BRIDGE_FIELDS,
+    DEFAULTS,
+    MEANINGS,
+    BranchFields,
+    CompletionFields,
+    SamplingFields,
+    descriptions,
+)
+from srb.wire.request.read import ALIASES
 
 PREFIX = "field_"
 """Prefix of field names in the parsed arguments, which separates them from the options of `Settings`."""
-
-REQUEST_FIELDS = (
-    *("distinct", "heal", "search", "beams", "length_penalty", "early_stopping"),
-    *("suffix", "candidates", "stop_at_suffix"),
-    *("logprobs", "post_sampling_probs", "echo", "return_tokens", "return_progress"),
-    *("cache_prompt", "context_shift", "n_keep", "n_discard", "ahead"),
-)
-"""The fields of a whole request that are options. `n` and `max_tokens` are in `Settings`."""
 
 GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "the text": (
@@ -39,11 +39,11 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "beam search": (
         "the most probable texts, no sampling",
-        ("search", "beams", "length_penalty", "early_stopping"),
+        ("search", *BEAM_FIELDS),
     ),
     "filling in": (
         "texts that lead up to a given ending",
-        ("suffix", "candidates", "stop_at_suffix"),
+        ("suffix", *BRIDGE_FIELDS),
     ),
     "output details": (
         "included in the events of --json",
@@ -57,6 +57,13 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "sampling": ("the samplers, named as in llama-server", ()),
 }
 """The groups of `--help`: a description and the fields of each. The last group has all other fields."""
+
+REQUEST_FIELDS = tuple(
+    name
+    for name in CompletionFields.model_fields
+    if name in MEANINGS and name not in ("branches", *SamplingFields.model_fields)
+)
+"""The fields of a whole request that are options: those that `CompletionRequest` has, too."""
 
 _TEXTS = ("negative_prompt", "suffix")
 """Fields whose options take a text, although a body may have another type."""

@@ -14,7 +14,7 @@ from srb.serving.health import Health
 from srb.wire.limits import Limits
 from srb.wire.request.media import Take, not_here
 from srb.wire.request.messages import Message
-from srb.wire.request.stored_texts import PathTo, TextsOf, no_stories, nothing_kept
+from srb.wire.request.prompts import PathTo, TextsOf, no_stories, nothing_stored
 from srb.wire.tokens import Vocabulary
 
 JsonAnswer = tuple[Any, list[str]]
@@ -79,7 +79,7 @@ class RequestContext:
     states: dict[Callable[[], Any], Any] = field(default_factory=dict)
     call_in_loop: Callable[[tuple[Any, ...]], Any] = lambda _call: None
     path_to: PathTo = no_stories
-    texts_of: TextsOf = nothing_kept
+    texts_of: TextsOf = nothing_stored
     take: Take = not_here
     previous_messages: Callable[[str], list[Message]] = no_responses
     original: CompletionRequest | None = None

@@ -10,8 +10,7 @@ from pydantic import Field
 
 from srb.engine.model import Embedder, Tokenizer
 from srb.errors import InvalidRequestError
-from srb.wire.request.body_fields import BodyFields, Int
-from srb.wire.request.read import depth_refused, read_fields, show
+from srb.wire.request.read import BodyFields, Int, depth_refused, read_fields, show
 from srb.wire.tokens import is_token, tokens_of
 
 MAX_INPUTS = 2_048

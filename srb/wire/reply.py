@@ -21,11 +21,9 @@ from srb.engine.request import CompletionRequest, new_request_id
 from srb.errors import InvalidRequestError
 from srb.wire.context import Abort, RequestContext
 from srb.wire.request.body import Parsed, parse_fields
-from srb.wire.request.body_fields import BodyFields
-from srb.wire.request.completion import CompletionFields
-from srb.wire.request.fields import SamplingFields
+from srb.wire.request.fields import CompletionFields, SamplingFields
 from srb.wire.request.messages import Message
-from srb.wire.request.read import show, validate
+from srb.wire.request.read import BodyFields, show, validate
 from srb.wire.tools.calls import CallFormat, CallReader, Delta, call_id
 
 Watch = Callable[[str | None, Abort], AbstractContextManager[Callable[[list[Event]], object]]]

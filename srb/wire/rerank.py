@@ -9,8 +9,7 @@ from pydantic import Field
 from srb.engine.model import Embedder, Tokenizer
 from srb.errors import InvalidRequestError
 from srb.wire.embeddings import MAX_INPUTS, MAX_TOKENS
-from srb.wire.request.body_fields import BodyFields, Int
-from srb.wire.request.read import depth_refused, read_fields, show
+from srb.wire.request.read import BodyFields, Int, depth_refused, read_fields, show
 from srb.wire.tokens import tokens_of
 
 

@@ -5,18 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from srb.wire.request.body_fields import Float, Int
+from srb.wire.request.read import Float, Id, Text
 
 MAX_TITLE_CHARS = 1_000
-MAX_ID = 2**53
-
-
-def _check_unicode(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"not valid Unicode: half a surrogate pair at character {error.start}") from None
-    return text
 
 
 def _check_numbers(settings: dict[str, Any]) -> dict[str, Any]:
@@ -25,8 +16,6 @@ def _check_numbers(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 Object = Annotated[dict[str, Any], AfterValidator(_check_numbers)]
-Text = Annotated[str, AfterValidator(_check_unicode)]
-Id = Annotated[Int, Field(ge=0, le=MAX_ID)]
 Tokens = list[Annotated[int, Field(ge=0, lt=2**31)]]
 
 _CONTEXT = "an object of any fields, stored with the story unchanged. It replaces the previous one."

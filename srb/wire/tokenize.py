@@ -7,11 +7,10 @@ from pydantic import Field
 from srb.engine.model import Tokenizer
 from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.request.body import chat_prompt
-from srb.wire.request.body_fields import BodyFields, Int
-from srb.wire.request.completion import CompletionFields, ToolChoice
+from srb.wire.request.fields import CompletionFields, ToolChoice
 from srb.wire.request.media import MARKER
 from srb.wire.request.messages import Message, prompt_of
-from srb.wire.request.read import read_fields
+from srb.wire.request.read import BodyFields, Int, read_fields
 from srb.wire.route import INTEGER, OBJECT, STRING, JsonHandler, get, list_of, object_of, post
 from srb.wire.tokens import Parts, Vocabulary, tokens_of
 from srb.wire.tools.offered import ToolFields, tools_of

@@ -10,8 +10,7 @@ from pydantic import BeforeValidator
 from srb.engine.model import ChatTemplate, Tokenizer
 from srb.engine.model import Tokenize as Tokenize
 from srb.errors import InvalidRequestError
-from srb.wire.request.body_fields import not_a_bool
-from srb.wire.request.read import show
+from srb.wire.request.read import not_a_bool, show
 
 
 def _as_parts(value: Any) -> Any:

@@ -132,7 +132,7 @@ def test_a_request_that_is_cancelled_while_preempted_gives_its_memory_back() -> 
 )
 def test_what_takes_a_unified_cache_is_refused_where_there_is_none(param: str, fields: dict[str, Any]) -> None:
     engine = Engine(FakeBackend(can_unify=False))
-    with pytest.raises(InvalidRequestError, match="takes a unified KV cache; start the server without") as error:
+    with pytest.raises(InvalidRequestError, match="needs a unified KV cache; start the server without") as error:
         engine.add_request(dataclasses.replace(request(max_tokens=5), **fields))
     assert error.value.param == param
 

@@ -47,13 +47,13 @@ def test_alternatives_count_their_seeds_up_and_around() -> None:
     assert [params.seed for params in SamplingParams(seed=2**32 - 2).alternatives(4)] == [2**32 - 2, 2**32 - 1, 0, 1]
 
 
-def test_a_seed_is_drawn_where_none_is_given() -> None:
-    drawn = {SamplingParams().alternatives(1)[0].seed for _ in range(8)}
-    assert len(drawn) > 1
-    assert all(0 <= seed < 2**32 for seed in drawn)
+def test_a_missing_seed_becomes_a_random_one() -> None:
+    seeds = {SamplingParams().alternatives(1)[0].seed for _ in range(8)}
+    assert len(seeds) > 1
+    assert all(0 <= seed < 2**32 for seed in seeds)
 
 
-def test_a_request_draws_the_seeds_that_are_left_open() -> None:
+def test_a_request_chooses_random_seeds_for_its_branches() -> None:
     branches = CompletionRequest(((1,),), (SamplingParams(), SamplingParams(seed=5))).branches
     assert branches[0].seed >= 0
     assert branches[1].seed == 5

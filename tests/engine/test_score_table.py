@@ -91,7 +91,7 @@ def test_rows_that_cant_be_scored_have_errors_and_the_rest_is_scored() -> None:
     rows = table_rows(engine, Table.of(["Once", "x" * 41, "y" * 35], ENDS_OF_ALL_KINDS))
     errors = {(row.context, row.continuation): row.error.message for row in rows if row.error}
     assert set(errors) == {(0, 1), (1, 0), (1, 1), (1, 2), (2, 1), (2, 2)}
-    assert errors[0, 1].startswith("continuations[0][1] goes on behind an end token")
+    assert errors[0, 1].startswith("continuations[0][1] goes on after an end token")
     for (context, k), n_tokens in ((1, 0), 41), ((2, 2), 45):
         assert errors[context, k].startswith(
             f"continuations[{context}][{k}] and the text before it are too long together"

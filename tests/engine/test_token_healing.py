@@ -122,7 +122,7 @@ def test_what_began_alike_before_an_interruption_is_known_without_what_was_taken
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"search": "beam"}, "search"),
+        ({"search": "beam"}, "a beam search"),
         ({"echo": True, "logprobs": 0}, "echo with logprobs"),
         ({"branches": (SamplingParams(grammar="x"),)}, "grammar"),
         ({"branches": (SamplingParams(json_schema="{}"),)}, "json_schema"),

@@ -13,7 +13,8 @@ import pytest
 from aiohttp.test_utils import TestClient
 from tiny_model import N_VOCAB
 
-from srb.engine.sampling_params import RANGES, SAMPLERS
+from srb.engine.samplers import SAMPLERS
+from srb.engine.sampling_params import RANGES
 from srb.server.app import create_app
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits

@@ -16,7 +16,8 @@ from srb.engine.constraints.banned_strings import opening_of
 from srb.engine.engine import Engine
 from srb.engine.events import Event, StreamEvent
 from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SAMPLERS, SamplingParams
+from srb.engine.samplers import SAMPLERS
+from srb.engine.sampling_params import SamplingParams
 from srb.llama.backend import LlamaBackend
 
 pytestmark = pytest.mark.llama

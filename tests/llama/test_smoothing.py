@@ -12,7 +12,8 @@ from hypothesis.extra import numpy as arrays
 from tiny_model import N_VOCAB
 
 from srb.engine.engine import Engine
-from srb.engine.sampling_params import SAMPLERS, SamplingParams
+from srb.engine.samplers import SAMPLERS
+from srb.engine.sampling_params import SamplingParams
 from srb.llama.backend import LlamaBackend
 from srb.llama.sampling.candidates import Floats
 from srb.llama.sampling.own_samplers import smoothing

@@ -61,7 +61,7 @@ def test_scores_are_those_of_whole_texts_and_their_beginning_is_evaluated_once(
     [
         ((), r"candidates\[1\] must have at least one token"),
         ((5, 300), r"candidates\[1\] has the token id 300; the model's ids go from 0 to 257"),
-        ((256, 5), r"candidates\[1\] goes on behind an end token"),
+        ((256, 5), r"candidates\[1\] goes on after an end token"),
     ],
 )
 def test_what_cant_be_scored(load: Load, end: tuple[int, ...], message: str) -> None:

@@ -24,7 +24,7 @@ from srb.server.app import ROUTES, create_app
 from srb.server.routes import scoring
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
-from srb.wire.request.body_fields import ALIASES
+from srb.wire.request.read import ALIASES
 
 LIMITS = Limits("fake", n=4, max_n=8)
 MANY_FIELDS = 40

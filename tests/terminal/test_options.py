@@ -9,9 +9,8 @@ import pytest
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.validation.fields import meanings
 from srb.terminal.options import REQUEST_FIELDS, add_field_arguments, given_fields
-from srb.wire.request.body_fields import ALIASES
-from srb.wire.request.completion import CompletionFields
-from srb.wire.request.fields import SamplingFields, descriptions
+from srb.wire.request.fields import CompletionFields, SamplingFields, descriptions
+from srb.wire.request.read import ALIASES
 
 
 def read(*arguments: str) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class CandidateStrategy(DecodingStrategy[OwnRowT]):
 
     def set_max_tokens(self, seq: Sequence, requested: int, limit: int, n_cells: int) -> None:
         """Set `max_tokens` of a sequence, and `row_cells`."""
-        prompt, n_after = self._prompt, self._active.request.cells_behind
+        prompt, n_after = self._prompt, self._active.request.cells_after
         room = (n_cells - len(prompt.tokens)) // (1 if prompt.block_size else self.n_rows) - n_after
         seq.max_tokens = min(_DEFAULT_TOKENS if requested == -1 else requested, max(0, room + 1))
         self.row_cells = max(1, seq.max_tokens) + n_after - 1

@@ -1,40 +1,26 @@
-"""Checks whether the values of a dataclass have the types that its fields say, and are in their ranges."""
+"""Declares fields of dataclasses with their meaning, range and choices, and checks values against these.
+
+`help`, `--help`, `/openapi.json` and the page show what is declared here.
+"""
 
 import dataclasses
+import math
 import numbers
 import types
 import typing
-from dataclasses import field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from srb.errors import InvalidRequestError
 
-# Keeps what each field of a request means in one place, for `help`, for the wire formats and for the documentation.
-
 Kind = TypeVar("Kind")
-
-
-def described(default: Any, meaning: str) -> Any:
-    """A field of a dataclass with its default and its meaning."""
-    return field(default=default, metadata={"meaning": meaning})
-
-
-def meanings(kind: Any) -> dict[str, str]:
-    """The meaning of each field of a dataclass such as `SamplingParams`, by the field's name."""
-    return {each.name: each.metadata["meaning"] for each in dataclasses.fields(kind)}
-
-
-def documented(kind: type[Kind]) -> type[Kind]:
-    """Adds the meanings of the fields to the docstring of a dataclass, for `help`."""
-    texts = "\n".join(f"    - `{name}`: {text}" for name, text in meanings(kind).items())
-    kind.__doc__ = f"{kind.__doc__ or ''}\n{texts}\n"
-    return kind
-
 
 Text = str | tuple[int, ...]
 """A text, or the ids of its tokens."""
+
+Range = tuple[float, float]
+"""The lowest and the highest value of a number, both allowed. The highest may be `math.inf`."""
 
 NAMES: dict[type, str] = {
     bool: "True or False",
@@ -45,13 +31,67 @@ NAMES: dict[type, str] = {
     Path: "a path, as a text or a pathlib.Path",
     types.NoneType: "None",
 }
-"""The types that are checked, and how an error message calls each."""
+"""The types that are checked, and their names in error messages."""
+
+
+def described(default: Any, meaning: str, within: Range | None = None, choices: tuple[Any, ...] = ()) -> Any:
+    """Declare a field of a dataclass.
+
+    Args:
+        default: its default. Without one, pass `dataclasses.MISSING`.
+        meaning: what it does, in a sentence or more.
+        within: the range of a number.
+        choices: the only values that are allowed.
+    """
+    return dataclasses.field(default=default, metadata={"meaning": meaning, "range": within, "choices": choices})
+
+
+def meanings(kind: Any) -> dict[str, str]:
+    """Return the meaning of each field of a dataclass, by the field's name."""
+    return {each.name: each.metadata["meaning"] for each in dataclasses.fields(kind)}
+
+
+def ranges(kind: Any) -> dict[str, Range]:
+    """Return the range of each number in a dataclass, by the field's name."""
+    found = {each.name: each.metadata.get("range") for each in dataclasses.fields(kind)}
+    return {name: within for name, within in found.items() if within}
+
+
+def defaults(kind: Any) -> dict[str, Any]:
+    """Return the default of each field of a dataclass that has one, as JSON has it: lists in place of tuples."""
+    values = {each.name: each.default for each in dataclasses.fields(kind) if each.default is not dataclasses.MISSING}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def documented(kind: type[Kind]) -> type[Kind]:
+    """Add the meanings of the fields to the docstring of a dataclass, for `help`."""
+    texts = "\n".join(f"    - `{name}`: {text}" for name, text in meanings(kind).items())
+    kind.__doc__ = f"{kind.__doc__ or ''}\n{texts}\n"
+    return kind
+
+
+def check_fields(instance: Any) -> None:
+    """Raise `InvalidRequestError` for the first field whose type, range or choices its value doesn't fit."""
+    if wrong := wrong_field(instance):
+        raise InvalidRequestError(" ".join(wrong), param=wrong[0])
+    for name, (low, high), choices in _limits(instance.__class__):
+        value = getattr(instance, name)
+        if value is None or (choices and value in choices):
+            continue
+        if choices:
+            *others, last = (f'"{each}"' if isinstance(each, str) else str(each).lower() for each in choices)
+            problem = f"{', '.join(others)} or {last}"
+        elif not low <= value <= high:  # NaN is in no range
+            problem = f"at least {low}" if high == math.inf else f"from {low} to {high}"
+        else:
+            continue
+        raise InvalidRequestError(f"{name} must be {problem}, got {value!s:.60}", param=name)
 
 
 def wrong_field(instance: Any) -> tuple[str, str] | None:
-    """The first field whose value is of a wrong type, and what to pass instead; None where all are right.
+    """Return the first field whose value has a wrong type, and what to pass instead. None: all are right.
 
-    Only fields whose types are in NAMES are checked, and unions of such types. Numbers may be numpy's, too.
+    Only fields whose types are in `NAMES` are checked, and unions of such types. Numbers may also be numpy's.
     """
     for name, kinds in _kinds(instance.__class__):
         value = getattr(instance, name)
@@ -62,28 +102,25 @@ def wrong_field(instance: Any) -> tuple[str, str] | None:
     return None
 
 
-def check_types(asked: Any) -> None:
-    """Raises `InvalidRequestError` where a field's value is of a wrong type, and says what to pass."""
-    if wrong := wrong_field(asked):
-        raise InvalidRequestError(" ".join(wrong), param=wrong[0])
-
-
-def check_ranges(asked: Any, ranges: dict[str, tuple[float, float]]) -> None:
-    """Raises `InvalidRequestError` for a number outside of its range. Both ends of the range, and None, are allowed."""
-    for name, (low, high) in ranges.items():
-        value = getattr(asked, name)
-        if value is not None and not low <= value <= high:  # NaN is in no range
-            raise InvalidRequestError(f"{name} must be from {low} to {high}, got {value!s:.60}", param=name)
-
-
 def check_text(name: str, text: Any) -> None:
-    """Raises `InvalidRequestError` if `text` is neither a text nor the ids of its tokens, or is empty."""
+    """Raise `InvalidRequestError` if `text` is neither a text nor a tuple of token ids, or is empty."""
     if not isinstance(text, (str, tuple)):
         raise InvalidRequestError(f"{name} takes a text, or a tuple of token ids, got {text!r:.60}", param=name)
     if not text:
         raise InvalidRequestError(f"{name} must have at least one token", param=name)
     if isinstance(text, tuple) and {*map(type, text)} != {int} and not all(_fits(each, int) for each in text):
         raise InvalidRequestError(f"{name} takes whole numbers as token ids, got {text!r:.60}", param=name)
+
+
+def check_strings(name: str, strings: tuple[str, ...], most: int, longest: int) -> None:
+    """Raise `InvalidRequestError` for more than `most` strings, or for one without 1 to `longest` characters."""
+    if len(strings) > most:
+        raise InvalidRequestError(f"{name} takes at most {most} strings, got {len(strings)}", param=name)
+    for text in strings:
+        if not isinstance(text, str):
+            raise InvalidRequestError(f"{name} takes texts, got {text!r:.60}", param=name)
+        if not 1 <= len(text) <= longest:
+            raise InvalidRequestError(f"{name} takes strings of 1 to {longest} characters, got {len(text)}", param=name)
 
 
 def _fits(value: Any, kind: type) -> bool:
@@ -93,11 +130,27 @@ def _fits(value: Any, kind: type) -> bool:
     return isinstance(value, kind)
 
 
+class _Limit(NamedTuple):
+    name: str
+    within: Range
+    choices: tuple[Any, ...]
+
+
+@cache
+def _limits(of: Any) -> tuple[_Limit, ...]:
+    """Return the limits of the fields that have a range or choices."""
+    return tuple(
+        _Limit(each.name, each.metadata.get("range") or (0, math.inf), each.metadata.get("choices", ()))
+        for each in dataclasses.fields(of)
+        if each.metadata.get("range") or each.metadata.get("choices")
+    )
+
+
 @cache
 def _kinds(of: Any) -> tuple[tuple[str, tuple[type, ...]], ...]:
-    """The fields that are checked, each with the types that it takes."""
+    """Return the fields whose types are checked, each with the types that it takes."""
     found = []
-    for each in fields(of):
+    for each in dataclasses.fields(of):
         hint: Any = each.type
         is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
         hints = typing.get_args(hint) if is_union else (hint,)

@@ -13,15 +13,9 @@ from typing import Any, NamedTuple
 
 from srb.errors import InvalidRequestError
 
-# The syntax of patterns: `/delv(e|es|ing)\b/i`. A pure function from a text to an `Expression`. A pattern stands
-# between slashes, and an `i` behind the last one means small and capital letters alike. JavaScript's `g` and `u` say
-# what is so anyway; its other flags are refused. A pattern has the usual notation: `.`, `[a-z]`, `[^a-z]`, `\d \w
-# \s` and `\D \W \S`, `\b` and `\B`, `( )` and `(?: )`, `|`, `?`, `{3}` and `{1,20}`. What has no bound (`*`, `+`,
-# `{3,}`), and `^`, `$`, look-arounds and references, are refused.
-
 MAX_PATTERN_CHARS = 1_000
 MAX_WIDTH = 200
-"""The most characters that a match may have, since so many may have to be held back."""
+"""The most characters of a match, since all of them may have to be held back."""
 
 Test = Callable[[str], bool]
 Expression = tuple[Any, ...]
@@ -34,17 +28,23 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
 
 
 def is_word(char: str) -> bool:
-    """Whether words are made of such characters: letters, digits and _."""
+    """Return whether a character belongs to words: letters, digits and _."""
     return char.isalnum() or char == "_"
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text is written as a pattern, and not as a phrase."""
+    """Return whether a text is written as a pattern, rather than as a phrase."""
     return _PATTERN.fullmatch(text) is not None
 
 
 def parse_pattern(text: str) -> Expression:
-    """The expression of a pattern. Raises `InvalidRequestError`."""
+    r"""Return the expression of a pattern, such as `/delv(e|es|ing)\b/i`. Raises `InvalidRequestError`.
+
+    A pattern is between slashes; an `i` after the second one ignores case. JavaScript's `g` and `u` change nothing; its
+    other flags are refused. A pattern may have `.`, `[a-z]`, `[^a-z]`, `\d \w \s` and `\D \W \S`, `\b` and `\B`, `( )`
+    and `(?: )`, `|`, `?`, `{3}` and `{1,20}`. Refused are repetitions without a bound (`*`, `+`, `{3,}`), `^`, `$`,
+    look-arounds and references.
+    """
     return _Parser(text).parse()
 
 
@@ -65,15 +65,13 @@ class _Parser:
         if len(self._source) > MAX_PATTERN_CHARS:
             raise self._error(f"is longer than {MAX_PATTERN_CHARS} characters")
         if unknown := self._flags.strip("giu"):
-            raise self._error(
-                f"has the flag {unknown[0]}, which srb doesn't know; i means small and capital letters alike"
-            )
+            raise self._error(f"has the flag {unknown[0]}, which srb doesn't know; it knows i, which ignores case")
         expression = self._any()
         if self._at < len(self._source):
             raise self._error('has a ")" without a "("; write \\) for the character')
         least, most = width(expression)
         if least == 0:
-            raise self._error("matches the empty text, which is everywhere")
+            raise self._error("matches the empty text")
         if most > MAX_WIDTH:
             raise self._error(f"matches texts of up to {most} characters; the limit is {MAX_WIDTH}")
         return expression
@@ -122,7 +120,9 @@ class _Parser:
         if char == "\\":
             return self._escape()
         if char in "^$":
-            raise self._error(f'has a "{char}", which has no meaning in a text that goes on; write \\{char} or \\b')
+            raise self._error(
+                f'has a "{char}", which means nothing in a text that is still growing; write \\{char} or \\b'
+            )
         if char in "?*+":
             raise self._error(f'has nothing before "{char}"; write \\{char} for the character')
         return ("char", self._literal(char))
@@ -194,7 +194,7 @@ class _Parser:
     def _pop(self) -> str:
         char = self._next
         if char == "":
-            raise self._error('ends too early, within "[" or behind "\\"')
+            raise self._error('ends too early, within "[" or after "\\"')
         self._at += 1
         return char
 
@@ -204,7 +204,9 @@ class _Parser:
         return is_there
 
     def _unbounded(self, what: str) -> InvalidRequestError:
-        return self._error(f'has no bound at "{what}"; write {{1,20}}, say, because so much text is held back')
+        return self._error(
+            f'has no bound at "{what}"; write {{1,20}}, for example, because that much text is held back'
+        )
 
     def _error(self, what: str) -> InvalidRequestError:
         return InvalidRequestError(f"banned_strings: the pattern {self._text!r:.100} {what}", param="banned_strings")
@@ -215,7 +217,7 @@ def _not(test: Test) -> Test:
 
 
 def width(expression: Expression) -> tuple[int, int]:
-    """The fewest and the most characters of a text that matches an expression."""
+    """Return the fewest and the most characters of a text that matches an expression."""
     match expression:
         case ("char", _):
             return 1, 1
@@ -234,18 +236,20 @@ def width(expression: Expression) -> tuple[int, int]:
 
 
 MAX_NODES = 1_000
-"""The size of the automaton of one alternative's patterns. A character takes 3 µs for each node where it matters."""
+"""The most nodes of an automaton, which has all patterns of an alternative. A live node takes 3 µs per character."""
 
-_MOST_KEPT = 10_000
+_MAX_CACHED = 10_000
 
 _FOUND = 0
 
 
 class State(NamedTuple):
-    """Where a search is, at a place between two characters.
+    """The state of a search between two characters.
 
-    after_word: whether the last character is one of words. threads: by node, how many of the last characters the
-    longest text has that led there. found: the length of the longest text that is complete here; 0: none is.
+    Attributes:
+        after_word: whether the last character belongs to a word.
+        threads: by node, the length of the longest text that led there.
+        found: the length of the longest match that ends here; 0: none does.
     """
 
     after_word: bool
@@ -255,7 +259,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """One of: a test for a character, a test for the end of a word (`boundary`), or neither; and what comes next."""
+    """A test for a character, a test for the end of a word (`boundary`), or neither; and the next nodes."""
 
     next: tuple[int, ...]
     test: Test | None = None
@@ -263,9 +267,10 @@ class _Node:
 
 
 class Patterns:
-    """Finds any of several patterns, each written as `pattern_syntax` says.
+    """Finds any of several patterns.
 
-    Raises `InvalidRequestError` for a wrong one, for one without a bound, and if all together are too large.
+    Raises:
+        InvalidRequestError: `parse_pattern` refuses one, or all together are too large.
     """
 
     start = State(False, {}, 0)
@@ -273,19 +278,19 @@ class Patterns:
     def __init__(self, patterns: tuple[str, ...]) -> None:
         self._nodes = [_Node(())]
         self._firsts = tuple(self._add(parse_pattern(each), (_FOUND,)) for each in patterns)
-        # The states after a place where no thread is: most places of a text are such.
-        self._begun: dict[tuple[bool, str], State] = {}
+        # The states after a place without threads. Most places of a text have none.
+        self._first_states: dict[tuple[bool, str], State] = {}
 
     def advance(self, state: State, char: str) -> State:
-        """The state after `char`."""
+        """Return the state after `char`."""
         if not self._firsts:
             return state
-        if state.threads or len(self._begun) == _MOST_KEPT:
+        if state.threads or len(self._first_states) == _MAX_CACHED:
             return self._after(state, char)
         key = (state.after_word, char)
-        if key not in self._begun:
-            self._begun[key] = self._after(state, char)
-        return self._begun[key]
+        if key not in self._first_states:
+            self._first_states[key] = self._after(state, char)
+        return self._first_states[key]
 
     def _after(self, state: State, char: str) -> State:
         threads: dict[int, int] = {}
@@ -300,21 +305,21 @@ class Patterns:
         return State(is_word(char), threads, found)
 
     def depth(self, state: State) -> int:
-        """How many of the last characters may still become a match."""
+        """Return how many of the last characters may still become a match."""
         return max(state.threads.values(), default=0)
 
     def found_at_end(self, state: State) -> int:
-        """The length of the longest match that is complete if the text ends here; 0: there is none."""
+        """Return the length of the longest match if the text ends here; 0: there is none."""
         reached = self._reached(state, before_word=False)
         return max((length for node, length in reached if node == _FOUND), default=0)
 
     def _reached(self, state: State, *, before_word: bool) -> Iterator[tuple[int, int]]:
-        """The nodes that the threads, and those that begin here, reach before the next character."""
-        begun = dict.fromkeys(self._firsts, 0) | state.threads
-        return self._follow(begun, state.after_word != before_word)
+        """Yield the nodes that the threads, and those that begin here, reach before the next character."""
+        threads = dict.fromkeys(self._firsts, 0) | state.threads
+        return self._follow(threads, state.after_word != before_word)
 
     def _follow(self, threads: dict[int, int], at_boundary: bool | None) -> Iterator[tuple[int, int]]:
-        """The nodes that are reached without a further character. at_boundary: None if that isn't known yet."""
+        """Yield the nodes that are reached without a further character. at_boundary: None if it isn't known yet."""
         seen: set[int] = set()
         waiting = sorted(threads.items(), key=lambda thread: thread[1])
         while waiting:
@@ -329,7 +334,7 @@ class Patterns:
                 waiting += [(following, length) for following in node.next]
 
     def _add(self, expression: Expression, following: tuple[int, ...]) -> int:
-        """Adds the nodes of an expression, and returns the first of them. following: what comes behind it."""
+        """Add the nodes of an expression, and return the first of them. following: the nodes after it."""
         match expression:
             case ("char", test):
                 return self._node(_Node(following, test=test))
@@ -342,9 +347,9 @@ class Patterns:
             case ("any", parts):
                 return self._node(_Node(tuple(self._add(part, following) for part in parts)))
             case ("times", part, least, most):
-                behind = following
+                after = following
                 for _ in range(most - least):
-                    following = (self._node(_Node((self._add(part, following), *behind))),)
+                    following = (self._node(_Node((self._add(part, following), *after))),)
                 for _ in range(least):
                     following = (self._add(part, following),)
                 return self._node(_Node(following))
@@ -363,5 +368,5 @@ class Patterns:
 
 @lru_cache(64)
 def patterns_of(strings: tuple[str, ...]) -> Patterns:
-    """The patterns with these texts, which all alternatives of a request share. Raises what `Patterns` raises."""
+    """Return the automaton of these patterns, which alternatives with the same ones share. Raises as `Patterns`."""
     return Patterns(strings)

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from srb.engine.model import ModelInfo
-from srb.engine.sampling_params import SAMPLERS, SamplingParams
+from srb.engine.samplers import SAMPLERS
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, ModelLoadError
 from srb.llama.model.model_file import files_of, find_model
 from srb.llama.native import library as log

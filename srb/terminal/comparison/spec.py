@@ -18,7 +18,7 @@ from srb.terminal.generate import tokenize_nothing
 from srb.terminal.options import BRANCH_NAMES, check_names
 from srb.wire.limits import Limits
 from srb.wire.request.body import parse
-from srb.wire.request.body_fields import ALIASES
+from srb.wire.request.read import ALIASES
 
 MAX_ALTERNATIVES = 256
 """Limit of n times the number of seeds. Self-BLEU compares all pairs, which takes seconds at this limit."""

@@ -10,8 +10,7 @@ from srb.engine.events import ErrorEvent, Event, StopEvent
 from srb.errors import SrbError
 from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.reply import ItemChange, OutputItem, OutputItems, Reply, parse_one
-from srb.wire.request.completion import CompletionFields
-from srb.wire.request.fields import SamplingFields
+from srb.wire.request.fields import CompletionFields, SamplingFields
 from srb.wire.request.media import as_content
 from srb.wire.request.messages import Message, Text, as_text, system_message
 from srb.wire.request.read import depth_refused, read_fields, validate

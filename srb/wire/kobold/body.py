@@ -1,30 +1,26 @@
-"""Parses the bodies of KoboldAI's routes."""
+"""Turns the bodies of KoboldAI's routes into requests for the engine. Pure functions."""
 
 from typing import Any
 
 from pydantic import Field
 
 from srb.engine.request import CompletionRequest
+from srb.engine.samplers import KOBOLD_IDS, kobold_order
 from srb.engine.sampling_params import ANY_CASE
 from srb.engine.validation.patterns import is_pattern
 from srb.errors import InvalidRequestError
 from srb.wire.context import RequestContext
 from srb.wire.request import body
-from srb.wire.request.body import with_shift
-from srb.wire.request.body_fields import BodyFields, Int
-from srb.wire.request.completion import CompletionFields, count_alternatives, make_branches, takes_any_seed, with_ahead
-from srb.wire.request.read import depth_refused, read_fields, show
+from srb.wire.request.body import count_alternatives, make_branches, make_request
+from srb.wire.request.fields import CompletionFields
+from srb.wire.request.read import BodyFields, Int, depth_refused, read_fields, show
 from srb.wire.tokens import Vocabulary, is_text
 
 MAX_LENGTH = 896
 """KoboldCpp's `max_length` for bodies that send none, in tokens."""
 
 TOP_LOGPROBS = 5
-"""How many top tokens `"logprobs": true` shows, as in KoboldCpp."""
-
-_BEFORE, _AFTER = ("dry", "top_n_sigma"), ("xtc",)
-_SAMPLERS = {0: ("top_k",), 1: (), 2: ("top_p", "min_p"), 3: (), 4: ("typ_p",), 5: ("temperature",), 6: ("penalties",)}
-"""The samplers that each id in `sampler_order` stands for. 1 and 3 are top_a and tfs, which llama.cpp doesn't have."""
+"""The number of `top_logprobs` for `"logprobs": true`, as in KoboldCpp."""
 
 
 _WITHOUT_EFFECT = (
@@ -32,22 +28,23 @@ _WITHOUT_EFFECT = (
     *("echo", "best_of", "stream_options", "top_logprobs", "post_sampling_probs", "return_tokens", "return_progress"),
     "timings_per_token",
 )
+"""The fields that have no effect in this format, and are reported."""
 
 
 class KoboldFields(CompletionFields):
     """The body of `POST /api/v1/generate` and `POST /api/extra/generate/stream`."""
 
-    memory: str = Field("", description="a text before the prompt. It stays if the prompt is truncated.")
+    memory: str = Field("", description="a text before the prompt, which stays if the prompt is cut.")
     max_context_length: Int | None = Field(
         None,
-        description="the most tokens of prompt and text. A longer prompt is truncated at its beginning.",
+        description="the most tokens of prompt and text; a longer prompt is cut at its beginning.",
     )
     genkey: str = Field("", description="a name for the request, to look at it or to end it.")
     sampler_order: list[Int] | None = Field(
         None, description="ids: 0 top_k, 1 top_a, 2 top_p and min_p, 3 tfs, 4 typical_p, 5 temperature, 6 penalties."
     )
-    quiet: bool = Field(False, description="texts are never logged here.")
-    trim_stop: bool = Field(True, description="stop sequences are never a part of the text; false is ignored.")
+    quiet: bool = Field(False, description="ignored: texts are never logged here.")
+    trim_stop: bool = Field(True, description="a stop sequence is never part of the text; false is ignored.")
     bypass_eos: bool = Field(False, description="ignored.")
     render_special: bool = Field(False, description="ignored.")
     images: list[Any] = Field([], description="ignored.")
@@ -73,18 +70,21 @@ class IdsFields(BodyFields):
 
 
 def parse(data: bytes, context: RequestContext, *, stream: bool) -> tuple[KoboldFields, CompletionRequest, list[str]]:
-    """The fields of a body, their request, and the names of the fields without effect.
+    """Read a body.
 
-    A stream has one alternative, because its events have no index, and clients join all texts into one.
+    A stream has one alternative, because its events have no index, and their readers join all texts into one.
+
+    Returns:
+        The fields, the request that they make, and the names of those without effect.
 
     Raises:
-        InvalidRequestError: A field is wrong.
+        InvalidRequestError: the body can't be a request here.
     """
     limits, vocabulary = context.limits, context.vocabulary
     with depth_refused():
         fields = read_fields(data, KoboldFields)
-        ignored = body.ignored_fields(fields, limits) + _cut_to_one(fields, stream)
-        ignored += _without_effect(fields)
+        unused = _drop_unused(fields)
+        ignored = body.ignored_fields(fields, limits) + _cut_to_one(fields, stream) + unused
         _take_phrases(fields)
         n = count_alternatives(fields, 1, limits)
         if fields.max_tokens in (None, -1):
@@ -97,26 +97,17 @@ def parse(data: bytes, context: RequestContext, *, stream: bool) -> tuple[Kobold
         if n_cut:
             ignored.append(f"prompt (its first {n_cut} tokens)")
         logprobs = TOP_LOGPROBS if fields.logprobs is True else fields.logprobs or fields.n_probs
-        completion = CompletionRequest(
-            (prompt,),
-            branches,
-            distinct=bool(fields.distinct),
-            heal=bool(fields.heal),
-            **fields.search_settings,
-            logprobs=logprobs or None,
-            any_seed=takes_any_seed(fields),
-            cache_prompt=fields.cache_prompt is not False,
-        )
-    return fields, with_ahead(with_shift(completion, fields, limits), fields, limits), ignored
+        request = make_request(fields, (prompt,), branches, limits, context.engine.tokenize, logprobs=logprobs or None)
+    return fields, request, ignored
 
 
 def default_length(n_cells: int) -> int:
-    """The default of `max_length`, in a context of `n_cells`."""
+    """Return how many tokens to generate for a body that doesn't say, in a context of `n_cells`."""
     return min(MAX_LENGTH, max(1, n_cells // 2))
 
 
 def _cut_to_one(fields: KoboldFields, stream: bool) -> list[str]:
-    """Reduces a stream to its first alternative, and returns the names of the fields that asked for more."""
+    """Reduce a stream to its first alternative, and return the names of the fields that asked for more."""
     if not stream:
         return []
     ignored = []
@@ -129,17 +120,19 @@ def _cut_to_one(fields: KoboldFields, stream: bool) -> list[str]:
     return ignored
 
 
-def _without_effect(fields: KoboldFields) -> list[str]:
-    """The names of the body's fields that are known, but have no effect in this format."""
+def _drop_unused(fields: KoboldFields) -> list[str]:
+    """Drop the fields that are known but have no effect in this format, and return their names."""
     ignored = [name for name in _WITHOUT_EFFECT if getattr(fields, name)]
+    for name in ignored:
+        setattr(fields, name, None)
     ignored += [] if fields.trim_stop else ["trim_stop"]
     return ignored + (["sampler_order"] if fields.sampler_order and fields.samplers is not None else [])
 
 
 def _take_phrases(fields: KoboldFields) -> None:
-    """Moves the phrases in `banned_tokens` to `banned_strings`. Ids stay where they are.
+    """Move the phrases in `banned_tokens` to `banned_strings`, which ignore case. Ids stay where they are.
 
-    KoboldCpp takes phrases in both fields, and finds them without regard to case.
+    KoboldCpp takes phrases in both fields.
     """
     banned = fields.banned_tokens or []
     phrases = [*(fields.banned_strings or ()), *filter(is_text, banned)]
@@ -151,15 +144,15 @@ def _take_phrases(fields: KoboldFields) -> None:
 
 def _ordered(ids: list[int]) -> list[str]:
     for each in ids:
-        if each not in _SAMPLERS:
+        if each not in KOBOLD_IDS:
             raise InvalidRequestError(
-                f"sampler_order takes ids from 0 to {max(_SAMPLERS)}, got {show(each)}", param="sampler_order"
+                f"sampler_order takes ids from 0 to {KOBOLD_IDS[-1]}, got {show(each)}", param="sampler_order"
             )
-    return [*_BEFORE, *(name for each in ids for name in _SAMPLERS[each]), *_AFTER]
+    return list(kobold_order(ids))
 
 
 def _prompt(fields: KoboldFields, vocabulary: Vocabulary, max_length: int) -> tuple[tuple[int, ...], int]:
-    """The tokens of memory and prompt, and how many the prompt loses at its beginning so that both fit."""
+    """Return the tokens of memory and prompt, and how many the prompt loses at its beginning so that both fit."""
     prompt, limit = fields.prompt, fields.max_context_length
     if not isinstance(prompt, str):
         raise InvalidRequestError(f"prompt must be a string, got {show(prompt)}", param="prompt")
@@ -173,7 +166,7 @@ def _prompt(fields: KoboldFields, vocabulary: Vocabulary, max_length: int) -> tu
 
 
 def read_key(data: bytes) -> tuple[str, list[str]]:
-    """The `genkey` of a body, empty if it has none, and the names of the fields that have no effect.
+    """Return the `genkey` of a body, maybe empty, and the names of the fields without effect.
 
     Some clients send no body. Raises `InvalidRequestError`.
     """

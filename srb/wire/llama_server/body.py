@@ -1,40 +1,32 @@
-"""Parses the bodies of llama-server's routes."""
+"""Turns the bodies of llama-server's routes into requests for the engine. Pure functions."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pydantic import Field
 
 from srb.engine.media import Media
-from srb.engine.model import Tokenizer
+from srb.engine.model import SpecialTokens, Tokenizer
 from srb.engine.request import DEFAULT_CANDIDATES, SUFFIX_TOKENS, CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
 from srb.wire.request import body
-from srb.wire.request.body import tokenize_for, with_shift
-from srb.wire.request.body_fields import BodyFields, Int
-from srb.wire.request.completion import (
-    CompletionFields,
-    count_alternatives,
-    make_branches,
-    take_all_room,
-    takes_any_seed,
-    with_ahead,
-)
-from srb.wire.request.fields import BRIDGE_FIELDS
+from srb.wire.request.body import count_alternatives, make_branches, make_request, take_all_room, tokenize_for
+from srb.wire.request.fields import BRIDGE_FIELDS, CompletionFields
 from srb.wire.request.media import Take, not_here
-from srb.wire.request.prompts import infill, make_prompts
-from srb.wire.request.read import depth_refused, read_fields, show
+from srb.wire.request.prompts import make_prompts
+from srb.wire.request.read import BodyFields, Int, depth_refused, read_fields, show
 from srb.wire.tokens import Parts, Tokenize, check_text, tokens_of
 
 _INFILL_TOKENS = 256
-"""How many tokens to reserve for each alternative of an infill without `n_predict`."""
+"""The tokens to reserve for each alternative of an infill without `max_tokens`."""
 
 
 class LlamaFields(CompletionFields):
     """The body of `POST /completion`."""
 
     response_fields: list[str] | None = Field(
-        None, description="the fields to return; a slash names a field of an object: timings/prompt_n."
+        None, description="the only fields to return; a slash names a field of an object: timings/prompt_n."
     )
     t_max_predict_ms: Int | None = Field(
         None,
@@ -59,17 +51,13 @@ class InfillFields(LlamaFields):
 
 @dataclass(frozen=True)
 class LlamaParsed:
-    """A parsed body.
+    """The request that a body makes, and how to answer it.
 
     Attributes:
-        completion: The request.
-        ignored: The names of the body's fields that have no effect.
-        stream: Whether the response is streamed.
-        detach: Whether the request goes on without readers.
-        return_tokens: Whether results have their token ids.
-        timings_per_token: Whether chunks have `timings`.
-        t_max_predict_ms: After how many milliseconds an alternative ends at its next line break; 0: never.
-        response_fields: The fields of a result to return; empty: all. `a/b` is the field b of the object a.
+        ignored: the names of the body's fields that have no effect.
+        detach: whether the request goes on without readers.
+        t_max_predict_ms: milliseconds after which an alternative ends at its next new line; 0: never.
+        response_fields: the only fields of a result to return; `a/b` is the field b of the object a. Empty: all.
     """
 
     completion: CompletionRequest
@@ -83,26 +71,26 @@ class LlamaParsed:
 
 
 def parse_completion(data: bytes, limits: Limits, tokenize: Tokenize, take: Take = not_here) -> LlamaParsed:
-    """Reads the body of `POST /completion`. Raises `InvalidRequestError`."""
+    """Read the body of `POST /completion`. Raises `InvalidRequestError`."""
     with depth_refused():
         fields = read_fields(data, LlamaFields)
-        n = _count(fields, limits)
+        n = count_alternatives(fields, 1, limits)
         prompts, media = make_prompts(fields.prompt, limits, n, tokenize_for(fields, limits, tokenize), take)
         return _parsed(fields, prompts, n, limits, tokenize, media)
 
 
 def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tokenizer, n_cells: int) -> LlamaParsed:
-    """Reads the body of `POST /infill`, for a context of `n_cells`.
+    """Read the body of `POST /infill`, for a context of `n_cells`.
 
-    `input_extra` is truncated at its beginning if it doesn't fit, and `ignored` says so. Without fill-in-the-middle
-    tokens, candidates are sampled and scored.
+    If `input_extra` doesn't fit, it is cut at its beginning, and `ignored` says so. If the model has no
+    fill-in-the-middle tokens, the request is a bridge: candidates are sampled and scored.
 
     Raises:
-        InvalidRequestError: A field is wrong.
+        InvalidRequestError: the body can't be a request here.
     """
     with depth_refused():
         fields = read_fields(data, InfillFields)
-        n = _count(fields, limits)
+        n = count_alternatives(fields, 1, limits)
         if not isinstance(fields.prompt, str | None):
             raise InvalidRequestError(f"prompt must be a string, got {show(fields.prompt)}", param="prompt")
 
@@ -115,7 +103,7 @@ def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tok
         files = [(each.filename, each.text) for each in fields.input_extra or ()]
         body.take_candidates(fields)
         is_bridge = bool(fields.searches or {*BRIDGE_FIELDS} & fields.model_fields_set)
-        made = infill(prompt, suffix, files, tokenizer.special, plain, is_bridge=is_bridge)
+        made = _infill(prompt, suffix, files, tokenizer.special, plain, is_bridge=is_bridge)
         head = tokenizer.tokenize("")
         most = _INFILL_TOKENS if fields.max_tokens in (None, -1) else fields.max_tokens or 0
         n_texts = 1
@@ -134,8 +122,59 @@ def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tok
         return parsed
 
 
-def _count(fields: LlamaFields, limits: Limits) -> int:
-    return count_alternatives(fields, 1, limits)
+@dataclass(frozen=True)
+class _Infill:
+    """The token ids of a fill-in-the-middle prompt.
+
+    Attributes:
+        extra: other texts that may help.
+        gap: the prefix, the suffix, and the token after which the model fills the gap.
+        suffix: the suffix that candidates are scored by, if the model has no such tokens; the gap is then only the
+            prefix.
+    """
+
+    extra: tuple[int, ...]
+    gap: tuple[int, ...]
+    suffix: tuple[int, ...] = ()
+
+
+def _infill(
+    prefix: tuple[int, ...],
+    suffix: tuple[int, ...],
+    files: Iterable[tuple[str, str]],
+    special: SpecialTokens,
+    tokens_of: Callable[[str], tuple[int, ...]],
+    *,
+    is_bridge: bool,
+) -> _Infill:
+    """Return the tokens of a fill-in-the-middle prompt.
+
+    The layout is that of Qwen2.5-Coder (Hui et al., arXiv 2409.12186): files of the repository, prefix, suffix, middle.
+
+    Args:
+        files: names and texts of other files.
+        tokens_of: tokenizes a text, without parsing special tokens.
+        is_bridge: whether candidates are wanted, even if the model has fill-in-the-middle tokens.
+    """
+    made = None if is_bridge else special.gap(prefix, suffix)
+    if made is None:
+        texts = (each for _, text in files for each in (tokens_of(text), tokens_of("\n\n")))
+        return _Infill(tuple(token for tokens in texts for token in tokens), prefix, suffix)
+    extra: list[int] = []
+    if special.fim_rep is not None:
+        extra += [special.fim_rep, *tokens_of("repository\n")]
+    for name, text in files:
+        extra += _file_head(name, special, tokens_of) + list(tokens_of(text))
+    if special.fim_sep is not None:
+        extra += _file_head("file", special, tokens_of)
+    return _Infill(tuple(extra), made)
+
+
+def _file_head(name: str, special: SpecialTokens, tokens_of: Callable[[str], tuple[int, ...]]) -> list[int]:
+    """Return the tokens before the text of a file."""
+    if special.fim_sep is None:
+        return list(tokens_of("\n\n"))
+    return [special.fim_sep, *tokens_of(f"{name}\n")]
 
 
 def _parsed(
@@ -163,25 +202,20 @@ def _parsed(
     limit = fields.t_max_predict_ms or 0
     if limit < -1:
         raise InvalidRequestError(f"t_max_predict_ms must be at least -1, got {limit!s:.60}", param="t_max_predict_ms")
-    completion = CompletionRequest(
+    completion = make_request(
+        fields,
         prompts,
         make_branches(fields, n, limits, tokenize),
+        limits,
+        tokenize,
         media=media,
-        distinct=bool(fields.distinct),
-        heal=bool(fields.heal),
-        suffix=fields.suffix_ids(tokenize),
-        **fields.search_settings,
         logprobs=n_probs or None,
-        post_sampling_probs=bool(fields.post_sampling_probs),
-        echo=bool(fields.echo),
         return_tokens=stream or bool(fields.return_tokens),
         return_progress=stream and bool(fields.return_progress),
-        any_seed=takes_any_seed(fields),
-        cache_prompt=fields.cache_prompt is not False,
         slot=body.take_slot(fields, limits),
     )
     return LlamaParsed(
-        with_ahead(with_shift(completion, fields, limits), fields, limits),
+        completion,
         [*body.ignored_fields(fields, limits), *(name for name, sent in without_effect.items() if sent)],
         stream,
         detach=bool(fields.detach),

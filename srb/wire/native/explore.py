@@ -15,10 +15,9 @@ from srb.wire.context import RequestContext
 from srb.wire.limits import Limits
 from srb.wire.native import reply as native
 from srb.wire.reply import Reply
-from srb.wire.request.body_fields import BodyFields, Float, Int
-from srb.wire.request.completion import Prompt
+from srb.wire.request.fields import Prompt
 from srb.wire.request.prompts import make_prompts
-from srb.wire.request.read import depth_refused, read_fields
+from srb.wire.request.read import BodyFields, Float, Int, depth_refused, read_fields
 from srb.wire.tokens import Tokenize
 
 _MEANINGS = meanings(Explore)

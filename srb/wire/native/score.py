@@ -14,10 +14,9 @@ from srb.engine.validation.fields import Text
 from srb.errors import InvalidRequestError, SrbError
 from srb.wire.native.reply import token_json, usage_json
 from srb.wire.reply import LEAST_LOGPROB
-from srb.wire.request.body_fields import BodyFields, Int
-from srb.wire.request.completion import Stream, check_stream
-from srb.wire.request.fields import AdapterScale, SamplingFields
-from srb.wire.request.read import depth_refused, kind_of, read_fields
+from srb.wire.request.body import check_stream
+from srb.wire.request.fields import AdapterScale, SamplingFields, Stream
+from srb.wire.request.read import BodyFields, Int, depth_refused, kind_of, read_fields
 from srb.wire.route import BOOLEAN, INTEGER, NUMBER, OBJECT, STRING, fields_of, list_of, object_of
 from srb.wire.tokens import is_token
 

@@ -10,9 +10,8 @@ from pydantic import Field, RootModel
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
-from srb.wire.request.body_fields import BodyFields
 from srb.wire.request.fields import AdapterScale
-from srb.wire.request.read import depth_refused, read_fields, show
+from srb.wire.request.read import BodyFields, depth_refused, read_fields, show
 from srb.wire.tokens import check_text
 
 _NOT_IN_NAMES = '/\\:*?"<>|\uff0e\u2215\u2216\ufffd\ufeff'

@@ -14,11 +14,10 @@ from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.embeddings import EmbeddingFormat, EmbeddingRequest, Vectors
 from srb.wire.openai.chat import content_of
 from srb.wire.reply import Outcome, OutputItem, OutputItems, Reply, parse_one
-from srb.wire.request.body_fields import BodyFields, Int
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.media import with_images
 from srb.wire.request.messages import Message
-from srb.wire.request.read import depth_refused, read_fields, show
+from srb.wire.request.read import BodyFields, Int, depth_refused, read_fields, show
 from srb.wire.tools.offered import ToolFields
 
 VERSION = "0.13.0"

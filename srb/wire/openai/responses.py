@@ -11,11 +11,9 @@ from srb.errors import InvalidRequestError, SrbError
 from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.openai.chat import content_of
 from srb.wire.reply import ItemChange, OutputItem, OutputItems, Reply, parse_one
-from srb.wire.request.body_fields import Int
-from srb.wire.request.completion import CompletionFields, Parallel, ToolChoice
-from srb.wire.request.fields import SamplingFields
+from srb.wire.request.fields import CompletionFields, Parallel, SamplingFields, ToolChoice
 from srb.wire.request.messages import Content, Message, Text, system_message
-from srb.wire.request.read import depth_refused, read_fields, show, validate
+from srb.wire.request.read import Int, depth_refused, read_fields, show, validate
 from srb.wire.tokenize import count_prompt
 from srb.wire.tools.calls import CallFormat
 from srb.wire.tools.offered import FunctionFields

@@ -9,7 +9,7 @@ from srb.wire.openai.chat import parse_chat
 from srb.wire.openai.completions import parse_completion
 from srb.wire.openai.responses import ResponseFields, parse_response
 from srb.wire.reply import SSE_TYPED
-from srb.wire.request.completion import CompletionFields
+from srb.wire.request.fields import CompletionFields
 from srb.wire.route import (
     EVENT_STREAM,
     EVENTS,

@@ -1,66 +1,37 @@
 """Turns the body of `POST /v1/completions` and `POST /v1/chat/completions` into a request for the engine.
 
-Pure functions.
+Pure functions. The bodies of other vendors use parts of them, above all `make_request`.
 """
 
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
+from srb.engine.media import Media
 from srb.engine.model import ChatTemplate
-from srb.engine.request import CompletionRequest, new_request_id
-from srb.engine.sampling_params import DEFAULT_MOST_TOKENS
-from srb.engine.validation.exclusions import SEARCHES, hinders_shift
+from srb.engine.request import SEARCHES, CompletionRequest, new_request_id
+from srb.engine.sampling_params import DEFAULT_MOST_TOKENS, SamplingParams
+from srb.engine.validation.exclusions import excludes
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
-from srb.wire.request.completion import (
-    CompletionFields,
-    check_stream,
-    count_alternatives,
-    make_branches,
-    take_all_room,
-    takes_any_seed,
-    with_ahead,
-)
-from srb.wire.request.fields import BEAM_FIELDS, BRIDGE_FIELDS
+from srb.wire.request.fields import BEAM_FIELDS, BRIDGE_FIELDS, BranchFields, CompletionFields, joined
 from srb.wire.request.media import Take, not_here
 from srb.wire.request.messages import prompt_of
-from srb.wire.request.prompts import make_prompts, sent_prompt
-from srb.wire.request.read import depth_refused, read_fields
-from srb.wire.request.stored_texts import PathTo, TextsOf, no_stories, nothing_kept, take_path, take_texts
-from srb.wire.tokens import Tokenize
+from srb.wire.request.prompts import (
+    PathTo,
+    TextsOf,
+    make_prompts,
+    no_stories,
+    nothing_stored,
+    sent_prompt,
+    take_path,
+    take_texts,
+)
+from srb.wire.request.read import depth_refused, read_fields, show
+from srb.wire.tokens import MAX_BIASED_TEXTS, Tokenize
 from srb.wire.tools.calls import CallFormat, call_format
 from srb.wire.tools.offered import Tools, tools_of
-
-# Decides whether the context of a request is shifted, by its body or else by the server's settings. Pure functions.
-
-
-def _is_wanted(fields: CompletionFields, limits: Limits) -> bool:
-    return limits.context_shift if fields.context_shift is None else fields.context_shift
-
-
-def tokenize_for(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> Tokenize:
-    """The `Tokenize` for a prompt. If the context is shifted, the prompt may be longer than the context."""
-    return partial(tokenize, any_length=True) if _is_wanted(fields, limits) else tokenize
-
-
-def with_shift(request: CompletionRequest, fields: CompletionFields, limits: Limits) -> CompletionRequest:
-    """The request with the fields of context shift.
-
-    A shift that only the server's settings ask for is left out if it can't be done for this request. Raises
-    `InvalidRequestError`, also if the body asks for a shift that can't be done.
-    """
-    if not _is_wanted(fields, limits) or (fields.context_shift is None and hinders_shift(request)):
-        return request
-    n_keep = limits.n_keep if fields.n_keep is None else fields.n_keep
-    return dataclasses.replace(request, context_shift=True, n_keep=n_keep, n_discard=fields.n_discard or 0)
-
-
-def ignored_of_shift(fields: CompletionFields, limits: Limits) -> list[str]:
-    """The names of the fields that have no effect because the context isn't shifted."""
-    return [] if _is_wanted(fields, limits) else sorted({"n_keep", "n_discard"} & fields.model_fields_set)
-
 
 Format = Literal["events", "chunks", "object"]
 """The format of an answer: native events, OpenAI's chunks, or OpenAI's object."""
@@ -70,12 +41,13 @@ Format = Literal["events", "chunks", "object"]
 class Parsed:
     """The request that a body makes, and how to answer it.
 
-    ignored: the names of the body's fields that have no effect.
-    n: how many alternatives of each prompt to return; `best_of` runs more.
-    logprobs, usage, times: whether to show them, in OpenAI's formats.
-    tools, calls: the functions that may be called, and how the model writes calls; None without tools.
-    detach: whether the request goes on without readers.
-    story, node: the story that the alternatives belong to, and the node there that they continue.
+    Attributes:
+        ignored: the names of the body's fields that have no effect.
+        n: how many alternatives of each prompt to return; `best_of` runs more.
+        logprobs, usage, times: whether to show them, in OpenAI's formats.
+        detach: whether the request goes on without readers.
+        tools, calls: the functions that may be called, and how the model writes calls; None without tools.
+        story, node: the story that the alternatives belong to, and the node that they continue.
     """
 
     completion: CompletionRequest
@@ -105,12 +77,18 @@ def parse(
     *,
     chat: bool = False,
     path_to: PathTo = no_stories,
-    texts_of: TextsOf = nothing_kept,
+    texts_of: TextsOf = nothing_stored,
     take: Take = not_here,
 ) -> Parsed:
-    """Reads a body. chat: whether it came to /v1/chat/completions.
+    """Read a body.
 
-    Raises `InvalidRequestError`, and what `path_to` and `texts_of` raise.
+    Args:
+        chat: whether it came to /v1/chat/completions.
+        path_to, texts_of: resolve what the body names: a node of a story, and the texts of other requests.
+        take: makes tokens of a prompt with images and sounds.
+
+    Raises:
+        InvalidRequestError: the body can't be a request here. `path_to` and `texts_of` may raise other errors.
     """
     with depth_refused():
         fields = read_fields(body, CompletionFields)
@@ -128,7 +106,7 @@ def parse_fields(
     chat: bool,
     take: Take = not_here,
 ) -> Parsed:
-    """Makes a request of the fields of such a body. Raises `InvalidRequestError`."""
+    """Make a request of the fields of a body. Raises `InvalidRequestError`."""
     _refuse_unsupported(fields)
     take_candidates(fields)
     form = _format(fields, chat or limits.openai)
@@ -136,11 +114,8 @@ def parse_fields(
     is_open = fields.messages is not None and take_all_room(fields, limits)
     branches = make_branches(fields, max(n, _best_of(fields, n, form, limits)), limits, tokenize)
     tools = _tools(fields)
-    if tools and fields.searches:
-        raise InvalidRequestError("tools and a beam search exclude each other; leave one out", param="tools")
-    of_any_length = tokenize_for(fields, limits, tokenize)
     sent = sent_prompt(fields, template, chat, tools)
-    prompts, media = make_prompts(sent, limits, len(branches), of_any_length, take)
+    prompts, media = make_prompts(sent, limits, len(branches), tokenize_for(fields, limits, tokenize), take)
     if media and fields.story is not None:
         raise InvalidRequestError("a story's texts have no images and sounds; leave story out", param="story")
     calls = call_format(template) if tools and template else None
@@ -148,84 +123,163 @@ def parse_fields(
         branches = tuple(tools.constrain(each, calls) for each in branches)
     if fields.messages is not None and template and template.stop:
         branches = tuple(dataclasses.replace(each, stop=(*each.stop, *template.stop)) for each in branches)
-    ignored = ignored_fields(fields, limits)
-    if fields.messages is None and fields.chat_template_kwargs is not None:
-        ignored.append("chat_template_kwargs")
-    if not fields.tools:
-        ignored += sorted({"tool_choice", "parallel_tool_calls"} & fields.model_fields_set)
-    if tools:
-        ignored += tools.unenforced
     logprobs = _logprobs(fields)
-    if fields.post_sampling_probs and logprobs is None:
-        ignored.append("post_sampling_probs")
-    if form == "events" and fields.best_of is not None:
-        ignored.append("best_of")
-    if form != "events":
-        shown = ("return_tokens",) if form == "chunks" else ("return_tokens", "return_progress")
-        ignored += [name for name in shown if getattr(fields, name)]
     times = bool(fields.timings_per_token) and chat and form == "chunks"
-    if fields.timings_per_token and not times:
-        ignored.append("timings_per_token")
-    completion = CompletionRequest(
+    completion = make_request(
+        fields,
         prompts,
         branches,
+        limits,
+        tokenize,
         media=media,
-        distinct=bool(fields.distinct),
-        heal=bool(fields.heal),
-        suffix=fields.suffix_ids(tokenize),
-        **fields.search_settings,
         most_tokens=DEFAULT_MOST_TOKENS if is_open else None,
         logprobs=0 if logprobs is None and len(branches) > n else logprobs,  # needed to find the best
-        post_sampling_probs=bool(fields.post_sampling_probs),
-        echo=bool(fields.echo),
         return_tokens=times or (bool(fields.return_tokens) and form == "events"),
         return_progress=bool(fields.return_progress) and form != "object",
-        any_seed=takes_any_seed(fields),
-        cache_prompt=fields.cache_prompt is not False,
         special_tokens=bool(calls and calls.is_native),
         slot=take_slot(fields, limits),
         id=f"chat{new_request_id()}" if chat else new_request_id(),
     )
-    usage = form == "object" or bool((fields.stream_options or {}).get("include_usage"))
     return Parsed(
-        with_ahead(with_shift(completion, fields, limits), fields, limits),
-        ignored,
+        completion,
+        [*ignored_fields(fields, limits), *_ignored_here(fields, form, tools, logprobs, times)],
         form,
         n,
         logprobs is not None,
-        usage,
-        bool(fields.detach),
-        times,
-        tools,
-        calls,
-        fields.story,
-        fields.node,
+        usage=form == "object" or bool((fields.stream_options or {}).get("include_usage")),
+        detach=bool(fields.detach),
+        times=times,
+        tools=tools,
+        calls=calls,
+        story=fields.story,
+        node=fields.node,
     )
 
 
 def chat_prompt(fields: CompletionFields, template: ChatTemplate | None) -> str:
-    """The text of a chat's prompt, as it would be evaluated. Raises `InvalidRequestError`."""
+    """Return the text of a chat's prompt, as it would be evaluated. Raises `InvalidRequestError`."""
     _refuse_unsupported(fields)
     if fields.messages is None:
         raise InvalidRequestError("messages is missing", param="messages")
     return prompt_of(fields.messages, fields.chat_template_kwargs or {}, template, _tools(fields))
 
 
-def _tools(fields: CompletionFields) -> Tools | None:
-    """The tools that the answer may call. Raises `InvalidRequestError` if there are any and it isn't a chat."""
-    tools = tools_of(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
-    problem = None
-    if tools and fields.messages is None:
-        problem = "tools go with messages; a prompt has none"
-    if tools and fields.echo:
-        problem = "tools and echo exclude each other; /apply-template shows the prompt of a chat"
-    if problem:
-        raise InvalidRequestError(problem, param="tools")
-    return tools
+_READ_APART = frozenset(
+    {"branches", "suffix", "search", *BEAM_FIELDS, *BRIDGE_FIELDS, "logprobs", "context_shift", "n_keep", "n_discard"}
+    | {"ahead"}
+)
+_PASSED = {field.name for field in dataclasses.fields(CompletionRequest)} & {*CompletionFields.model_fields}
+_PASSED -= _READ_APART
+"""The fields of a body that `CompletionRequest` takes as they are."""
+
+
+def make_request(
+    fields: CompletionFields,
+    prompts: tuple[tuple[int, ...], ...],
+    branches: tuple[SamplingParams, ...],
+    limits: Limits,
+    tokenize: Tokenize,
+    *,
+    media: tuple[Media, ...] = (),
+    **others: Any,
+) -> CompletionRequest:
+    """Make a request of a body's fields.
+
+    Args:
+        others: the fields of `CompletionRequest` that depend on the format.
+
+    Raises:
+        InvalidRequestError: the engine refuses the request, or what the body asks for isn't possible here.
+    """
+    sent = {name: getattr(fields, name) for name in _PASSED}
+    given = {name: value for name, value in sent.items() if value is not None} | fields.search_settings
+    given["suffix"] = joined("suffix", fields.suffix or [], tokenize, is_prompt=False)
+    given["any_seed"] = all(each.seed in (None, -1) for each in (fields, *(fields.branches or ())))
+    request = CompletionRequest(prompts, branches, media=media, **given | others)
+    return _with_ahead(_with_shift(request, fields, limits), fields, limits)
+
+
+def _shifts(fields: CompletionFields, limits: Limits) -> bool:
+    return limits.context_shift if fields.context_shift is None else fields.context_shift
+
+
+def tokenize_for(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> Tokenize:
+    """Return the `Tokenize` for a prompt. With context shift, the prompt may be longer than the context."""
+    return partial(tokenize, any_length=True) if _shifts(fields, limits) else tokenize
+
+
+def _with_shift(request: CompletionRequest, fields: CompletionFields, limits: Limits) -> CompletionRequest:
+    """Return the request with context shift, if the body asks for it, or the server does and it is possible."""
+    if not _shifts(fields, limits) or (fields.context_shift is None and excludes(request, "context_shift")):
+        return request
+    n_keep = limits.n_keep if fields.n_keep is None else fields.n_keep
+    return dataclasses.replace(request, context_shift=True, n_keep=n_keep, n_discard=fields.n_discard or 0)
+
+
+def _with_ahead(request: CompletionRequest, fields: CompletionFields, limits: Limits) -> CompletionRequest:
+    """Return the request with prefetching, if the body asks for it, or the server does and it is possible."""
+    ahead = limits.ahead if fields.ahead is None else fields.ahead
+    if not ahead or (fields.ahead is None and excludes(request, "ahead")):
+        return request
+    if not 0 <= ahead <= limits.max_n:
+        raise InvalidRequestError(f"ahead must be from 0 to {limits.max_n} (--max-n), got {ahead!s:.60}", param="ahead")
+    return dataclasses.replace(request, ahead=ahead)
+
+
+def count_alternatives(fields: CompletionFields, default: int, limits: Limits) -> int:
+    """Return the number of alternatives of each prompt; default: of a body without n. Raises `InvalidRequestError`."""
+    if fields.branches is not None and fields.n is not None and fields.n != len(fields.branches):
+        raise InvalidRequestError(
+            f"n is {fields.n!s:.60}, but branches has {len(fields.branches)}; leave n out or make them agree",
+            param="n",
+        )
+    n, name, param = default if fields.n is None else fields.n, "n", "n"
+    if fields.branches is not None:
+        n, name, param = len(fields.branches), "the number of branches", "branches"
+    if not 1 <= n <= limits.max_n:
+        raise InvalidRequestError(f"{name} must be from 1 to {limits.max_n}, got {n!s:.60}", param=param)
+    return n
+
+
+def make_branches(fields: CompletionFields, n: int, limits: Limits, tokenize: Tokenize) -> tuple[SamplingParams, ...]:
+    """Return the parameters of each of n alternatives. Raises `InvalidRequestError`."""
+    texts = sum(each.biased_texts for each in (fields, *(fields.branches or ())))
+    if texts > MAX_BIASED_TEXTS:
+        raise InvalidRequestError(
+            f"logit_bias and banned_tokens of all branches have {texts} texts; the limit is {MAX_BIASED_TEXTS}; send "
+            "token ids instead, from /tokenize",
+            param="logit_bias",
+        )
+    common = SamplingParams(**{**limits.sampling, **fields.given(tokenize)}).alternatives(n)
+    if fields.branches is None:
+        return common
+    both = zip(common, fields.branches, strict=True)
+    return tuple(_override(params, branch, k, tokenize) for k, (params, branch) in enumerate(both))
+
+
+def _override(params: SamplingParams, branch: BranchFields, k: int, tokenize: Tokenize) -> SamplingParams:
+    try:
+        return dataclasses.replace(params, **branch.given(tokenize))
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"branches[{k}]: {error.message}", param=f"branches[{k}].{error.param}") from None
+
+
+def take_all_room(fields: CompletionFields, limits: Limits) -> bool:
+    """Let answers go on until the context is full, as in llama-server, if nothing limits their length.
+
+    A search keeps the usual `max_tokens`, because it reserves cells for all tokens of each beam from the start.
+
+    Returns:
+        Whether no alternative asks for it: a chat then has at most `DEFAULT_MOST_TOKENS`.
+    """
+    if fields.max_tokens is not None or limits.max_tokens is not None or fields.searches:
+        return False
+    fields.max_tokens = -1
+    return all(branch.max_tokens != -1 for branch in fields.branches or ())
 
 
 def take_slot(fields: CompletionFields, limits: Limits) -> int:
-    """The slot of a request's first alternative: 0 if the body names none, or if slots can't be saved here."""
+    """Return the slot of a request's first alternative: 0 if the body names none, or if slots can't be saved here."""
     slot = -1 if fields.id_slot is None or not limits.saved_slots else fields.id_slot
     if not -1 <= slot < limits.saved_slots and limits.saved_slots:
         raise InvalidRequestError(
@@ -235,52 +289,87 @@ def take_slot(fields: CompletionFields, limits: Limits) -> int:
     return max(0, slot)
 
 
+def take_candidates(fields: CompletionFields) -> None:
+    """Take `best_of` as the number of candidates, if there is a suffix."""
+    if fields.suffix and fields.best_of is not None and fields.candidates is None:
+        fields.candidates, fields.best_of = fields.best_of, None
+        fields.model_fields_set.discard("best_of")
+
+
 def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
-    """The names of the fields that were sent and have no effect in any format."""
+    """Return the names of the fields that were sent and have no effect in any format."""
     mirostat = limits.sampling.get("mirostat") if fields.mirostat is None else fields.mirostat
-    ignored = fields.ignored(mirostat, fields.search) + ignored_of_shift(fields, limits)
+    ignored = fields.ignored(mirostat, fields.search)
+    if not _shifts(fields, limits):
+        ignored += sorted({"n_keep", "n_discard"} & fields.model_fields_set)
     ignored += sorted(({*BEAM_FIELDS, *BRIDGE_FIELDS} - {*fields.search_fields}) & fields.model_fields_set)
-    if fields.search not in (None, *SEARCHES):
-        ignored.append("search")
-    if fields.id_slot is not None and not limits.saved_slots:
-        ignored.append("id_slot")
-    if fields.model not in (None, limits.model):
-        ignored.append("model")
     own = [each.guidance_scale for each in fields.branches or ()] or [None]
     scales = [fields.guidance_scale if scale is None else scale for scale in own]
-    if fields.negative_prompt and all(scale in (None, 1) for scale in scales):
-        ignored.append("negative_prompt")
+    ignored += _names(
+        search=fields.search not in (None, *SEARCHES),
+        id_slot=fields.id_slot is not None and not limits.saved_slots,
+        model=fields.model not in (None, limits.model),
+        negative_prompt=bool(fields.negative_prompt) and all(scale in (None, 1) for scale in scales),
+    )
     for k, branch in enumerate(fields.branches or ()):
         its = mirostat if branch.mirostat is None else branch.mirostat
         ignored += [f"branches[{k}].{name}" for name in branch.ignored(its, fields.search)]
     return ignored
 
 
-def take_candidates(fields: CompletionFields) -> None:
-    """With a suffix, `best_of` says how many candidates there are."""
-    if fields.suffix and fields.best_of is not None and fields.candidates is None:
-        fields.candidates, fields.best_of = fields.best_of, None
-        fields.model_fields_set.discard("best_of")
+def _ignored_here(
+    fields: CompletionFields, form: Format, tools: Tools | None, logprobs: int | None, times: bool
+) -> list[str]:
+    """Return the names of the fields that were sent and have no effect in this format of the answer."""
+    ignored = _names(chat_template_kwargs=fields.messages is None and fields.chat_template_kwargs is not None)
+    if not fields.tools:
+        ignored += sorted({"tool_choice", "parallel_tool_calls"} & fields.model_fields_set)
+    if tools:
+        ignored += tools.unenforced
+    return ignored + _names(
+        post_sampling_probs=bool(fields.post_sampling_probs) and logprobs is None,
+        best_of=fields.best_of is not None and form == "events",
+        return_tokens=bool(fields.return_tokens) and form != "events",
+        return_progress=bool(fields.return_progress) and form == "object",
+        timings_per_token=bool(fields.timings_per_token) and not times,
+    )
+
+
+def _names(**are_ignored: bool) -> list[str]:
+    return [name for name, is_ignored in are_ignored.items() if is_ignored]
+
+
+def _tools(fields: CompletionFields) -> Tools | None:
+    """Return the tools that the answer may call. Raises `InvalidRequestError` if they don't go with other fields."""
+    tools = tools_of(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
+    problem = None
+    if tools and fields.messages is None:
+        problem = "tools go with messages; a prompt has none"
+    if tools and fields.echo:
+        problem = "tools and echo exclude each other; /apply-template shows the prompt of a chat"
+    if tools and fields.searches:
+        problem = "tools and a beam search exclude each other; leave one out"
+    if problem:
+        raise InvalidRequestError(problem, param="tools")
+    return tools
 
 
 def _refuse_unsupported(fields: CompletionFields) -> None:
-    """Refuses fields that can't be ignored, because the answer would not be the one that was asked for."""
+    """Refuse fields that can't be ignored, because the answer would be another one."""
     if fields.functions:
         raise InvalidRequestError(
-            "functions are not supported: they have become tools; send these",
-            param="functions",
-            code="unsupported_parameter",
+            "functions are not supported; send tools instead", param="functions", code="unsupported_parameter"
         )
     if fields.suffix and fields.messages is not None:
         raise InvalidRequestError(
-            "suffix is not supported in chats: it goes with a prompt; leave it out",
+            "suffix is not supported in chats; send a prompt, or leave suffix out",
             param="suffix",
             code="unsupported_parameter",
         )
 
 
 def _logprobs(fields: CompletionFields) -> int | None:
-    """How many of the likeliest tokens to report beside each one, or None for no report at all."""
+    """Return how many of the most probable tokens to report with each token. None: no report at all."""
     if fields.logprobs is True:
         return fields.top_logprobs or 0
     if fields.top_logprobs:
@@ -288,6 +377,12 @@ def _logprobs(fields: CompletionFields) -> int | None:
     if fields.logprobs is None or fields.logprobs is False:
         return fields.n_probs or None  # 0 turns it off, as in llama-server
     return fields.logprobs
+
+
+def check_stream(stream: bool | str | None) -> None:
+    """Raise `InvalidRequestError` for a text that isn't "events"."""
+    if isinstance(stream, str) and stream != "events":
+        raise InvalidRequestError(f'stream must be true, false or "events", got {show(stream)}', param="stream")
 
 
 def _format(fields: CompletionFields, openai: bool) -> Format:
@@ -300,7 +395,7 @@ def _format(fields: CompletionFields, openai: bool) -> Format:
 
 
 def _best_of(fields: CompletionFields, n: int, form: Format, limits: Limits) -> int:
-    """How many alternatives to choose n from."""
+    """Return how many alternatives to choose n from."""
     best_of = n if fields.best_of is None else fields.best_of
     message = None
     if best_of < n and form != "events":
@@ -311,7 +406,7 @@ def _best_of(fields: CompletionFields, n: int, form: Format, limits: Limits) -> 
             'best are known; send "stream": false, or leave best_of out'
         )
     elif best_of > n and fields.branches is not None:
-        message = "best_of and branches exclude each other"
+        message = "best_of and branches exclude each other; leave one out"
     elif best_of > n and fields.searches:
         message = "best_of goes with neither a beam search nor a suffix; leave it out"
     elif best_of > limits.max_n:

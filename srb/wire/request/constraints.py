@@ -11,7 +11,7 @@ KINDS = ("json", "json_object", "regex", "choice", "grammar")
 
 
 def as_schema(value: Any) -> Any:
-    """A JSON schema as an object; `value` may also be its text. Raises `ValueError`."""
+    """Return a JSON schema as an object; `value` may also be its text. Raises `ValueError`."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError as error:
@@ -19,7 +19,7 @@ def as_schema(value: Any) -> Any:
 
 
 def of_response_format(form: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `SamplingParams` that OpenAI's `response_format` stands for. Raises `InvalidRequestError`."""
+    """Return OpenAI's `response_format` as fields of `SamplingParams`. Raises `InvalidRequestError`."""
     kind = form.get("type")
     if kind == "json_object":
         return _json(form.get("schema") or form.get("value") or {"type": "object"})
@@ -36,7 +36,7 @@ def of_response_format(form: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_structured_outputs(asked: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `SamplingParams` that vLLM's `structured_outputs` stands for. Raises `InvalidRequestError`."""
+    """Return vLLM's `structured_outputs` as fields of `SamplingParams`. Raises `InvalidRequestError`."""
     kinds = [name for name in KINDS if asked.get(name) not in (None, False)]
     if len(kinds) != 1:
         raise _wrong(f"must have one of {', '.join(KINDS)}; got {', '.join(kinds) or 'none of them'}")

@@ -1,49 +1,50 @@
-"""The sampler fields of a body: their names, types and notations. `SamplingParams` checks their ranges."""
+"""The fields of completion bodies: their names, types and notations. The engine checks ranges and exclusions."""
 
 import dataclasses
 import json
+from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
 
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import CONSTRAINTS, SAMPLERS, SamplingParams, in_lark
-from srb.engine.validation.fields import meanings
+from srb.engine.request import EARLY_STOPPING, SEARCHES, CompletionRequest
+from srb.engine.samplers import REPLACED_BY_BEAMS, REPLACED_BY_MIROSTAT, sampler_named
+from srb.engine.sampling_params import CONSTRAINTS, SamplingParams, in_lark
+from srb.engine.validation.exclusions import BEAM_SEARCH, BODY_NAMES, BRIDGE, REQUIREMENTS
+from srb.engine.validation.fields import defaults, meanings, ranges
 from srb.errors import InvalidRequestError
-from srb.wire.request.body_fields import BodyFields, Breakers, Float, Int, Phrases, Strings, TokenIdReport, as_list
 from srb.wire.request.constraints import KINDS, as_schema, of_response_format, of_structured_outputs
-from srb.wire.stories import Text
+from srb.wire.request.messages import Message
+from srb.wire.request.read import BodyFields, Breakers, Float, Id, Int, Phrases, Strings, Text, TokenIds, as_list
 from srb.wire.tokens import Tokenize, biases_of, is_text, join_tokens
+from srb.wire.tools.offered import ToolFields
 
-REPLACED_BY_MIROSTAT = {
-    *("dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "min_keep"),
-    *("xtc_probability", "xtc_threshold", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
-    *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
-    *("adaptive_target", "adaptive_decay", "samplers"),
-    *("smoothing_factor", "smoothing_curve"),
-}
-"""The fields that have no effect with mirostat, which replaces all samplers except temperature and biases."""
+BEAM_FIELDS = REQUIREMENTS[BEAM_SEARCH]
+"""The fields that only have an effect in a beam search."""
 
-REPLACED_BY_BEAMS = REPLACED_BY_MIROSTAT | {"temperature", "mirostat", "mirostat_tau", "mirostat_eta", "seed"}
-"""The fields that have no effect in a beam search, which chooses by the model's own probabilities, after biases."""
+BRIDGE_FIELDS = tuple(BODY_NAMES.get(name, name) for name in REQUIREMENTS[BRIDGE])
+"""The fields that only have an effect with a suffix."""
 
-BEAM_FIELDS = ("beams", "length_penalty", "early_stopping")
-"""The fields that have an effect in a beam search only."""
 
-BRIDGE_FIELDS = ("candidates", "stop_at_suffix")
-"""The fields that have an effect with a suffix only."""
+def _in_bodies(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what is declared for fields of `CompletionRequest`, by their names in bodies."""
+    return found | {BODY_NAMES[name]: found[name] for name in BODY_NAMES.keys() & found.keys()}
 
-SAMPLER_ALIASES = {"typical_p": "typ_p", "temp": "temperature"}
 
-DEFAULTS = {
-    each.name: list(each.default) if isinstance(each.default, tuple) else each.default
-    for each in dataclasses.fields(SamplingParams)
-}
+MEANINGS = meanings(SamplingParams) | _in_bodies(meanings(CompletionRequest))
+RANGES = ranges(SamplingParams) | _in_bodies(ranges(CompletionRequest))
+RANGES["n_probs"] = RANGES["logprobs"]
+DEFAULTS = defaults(SamplingParams)
 """The defaults of the fields of `SamplingParams`, as JSON has them."""
 
 
+def descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """Return the description of each field of a body: the model's own, or else the engine's for this name."""
+    return {name: field.description or MEANINGS.get(name, "") for name, field in model.model_fields.items()}
+
+
 class KeptTexts(BaseModel):
-    """The texts of a request that is kept: of one alternative, or of all."""
+    """The texts of a stored request: of one alternative, or of all."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -58,11 +59,11 @@ Avoid = Annotated[
 
 
 class AdapterScale(BaseModel):
-    """An adapter, by its number or its name, and how much of it is wanted."""
+    """An adapter, by its number or its name, and its scale."""
 
     id: Int | str | None = Field(None, description="its number, counted from 0, or its name.")
-    name: str | None = Field(None, description="its name, in place of `id`.")
-    scale: Float = Field(1.0, description="0: the adapter has no effect; 1: the effect that it was trained for.")
+    name: str | None = Field(None, description="its name, instead of `id`.")
+    scale: Float = Field(1.0, description="how much it changes: 0 nothing, 1 as it was trained.")
 
     @property
     def asked(self) -> tuple[int | str, float]:
@@ -73,14 +74,8 @@ class AdapterScale(BaseModel):
         return name, self.scale
 
 
-def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """The description of each field of a body: that of the model, or else of the engine's field of the same name."""
-    engine = meanings(SamplingParams) | meanings(CompletionRequest)
-    return {name: field.description or engine.get(name, "") for name, field in model.model_fields.items()}
-
-
 class SamplingFields(BodyFields):
-    """The fields that may differ between alternatives. If `SamplingParams` has the same name, it means the same."""
+    """The fields that may differ between alternatives. They mean what `SamplingParams` says, if it has them."""
 
     temperature: Float | None = None
     dynatemp_range: Float | None = None
@@ -104,7 +99,8 @@ class SamplingFields(BodyFields):
     dry_penalty_last_n: Int | None = None
     dry_sequence_breakers: Breakers | None = Field(
         None,
-        description="texts at which a repetition ends: a list, a list as JSON text, or one with commas between.",
+        description="strings at which DRY lets a repetition end: a list, a list as JSON text, or a comma-separated "
+        "text.",
     )
     mirostat: Int | None = None
     mirostat_tau: Float | None = None
@@ -120,19 +116,19 @@ class SamplingFields(BodyFields):
     diversity: Float | None = None
     avoid: Avoid | None = Field(
         None,
-        description=f"{meanings(SamplingParams)['avoid']} At /v1/completions an entry may be "
-        '{"request": "cmpl-..."}, which stands for all texts of this request, or with an `index` for one of them.',
+        description=f'{MEANINGS["avoid"]} At /v1/completions an entry may be {{"request": "cmpl-..."}}, for all texts '
+        "of this request, or have an `index`, too, for one of them.",
     )
     negative_prompt: str | list[int | str] | None = Field(
         None,
-        description="a prompt to keep away from, with guidance_scale: a text, or a list of token ids and texts. "
-        "Left out: the prompt's last token alone.",
+        description="a prompt to move away from, with guidance_scale: a text, or a list of token ids and texts. Left "
+        "out: the prompt's last token alone.",
     )
     guidance_scale: Float | None = None
     lora: list[AdapterScale] | None = Field(
         None,
-        description='the adapters to use, such as [{"id": 0, "scale": 0.5}]; others are not '
-        "used. Left out: as the server has set them.",
+        description='the adapters to use, such as [{"id": 0, "scale": 0.5}]; all others are off. Left out: the '
+        "server's settings.",
     )
     ignore_eos: bool | None = None
     grammar: str | None = None
@@ -140,16 +136,14 @@ class SamplingFields(BodyFields):
     samplers: Strings | None = None
     logit_bias: dict[str, Any] | list[Any] | None = Field(
         None,
-        description="numbers that are added to the logits of tokens, from -100 to 100; false bans the token: "
+        description="numbers to add to the logits of tokens, from -100 to 100; false bans the token: "
         '{"15043": 1.0, " the": false} or [[15043, 1.0], [" the", false]]. A text stands for each of its tokens.',
     )
-    banned_tokens: TokenIdReport | None = Field(
-        None,
-        description="a list of ids and texts, or ids with commas between; the same as a logit_bias of false.",
+    banned_tokens: TokenIds | None = Field(
+        None, description="a list of ids and texts, or comma-separated ids; the same as a logit_bias of false."
     )
     json_schema: Annotated[Any, BeforeValidator(as_schema)] = Field(
-        None,
-        description="a JSON schema that the text must match, or the text of one.",
+        None, description="a JSON schema that the text must match, or the text of one."
     )
     response_format: dict[str, Any] | None = Field(
         None,
@@ -157,58 +151,46 @@ class SamplingFields(BodyFields):
     )
     lark: str | None = Field(None, description="a grammar in llguidance's dialect of Lark that the text must match.")
     structured_outputs: dict[str, Any] | None = Field(
-        None,
-        description=f"what the text must match, in vLLM's notation: one of {', '.join(KINDS)}.",
+        None, description=f"what the text must match, in vLLM's notation: one of {', '.join(KINDS)}."
     )
 
     def ignored(self, mirostat: int | None, search: str | None = None) -> list[str]:
-        """The names of the fields and of the samplers that were sent and have no effect.
+        """Return the names of the fields and samplers that were sent and have no effect.
 
-        mirostat, search: those of the alternative, since both replace other fields.
+        Args:
+            mirostat: the alternative's, which may come from the request or the server.
+            search: the request's.
         """
-        known = {*SAMPLERS, *SAMPLER_ALIASES}
-        unknown = [*self._unknown, *(f"samplers.{name}" for name in self.samplers or () if name not in known)]
+        unknown = [*self._unknown, *(f"samplers.{name}" for name in self.samplers or () if not sampler_named(name))]
         unknown += [f"structured_outputs.{name}" for name in self.structured_outputs or () if name not in KINDS]
-        replaced = REPLACED_BY_MIROSTAT if mirostat else set()
+        replaced = REPLACED_BY_MIROSTAT if mirostat else frozenset[str]()
         if search == "beam":
             replaced = REPLACED_BY_BEAMS
         return [*unknown, *sorted(replaced & self.model_fields_set)]
 
     @property
     def biased_texts(self) -> int:
-        """How many texts `logit_bias` and `banned_tokens` have. `given` tokenizes each of them."""
+        """The number of texts in `logit_bias` and `banned_tokens`. `given` tokenizes each of them."""
         pairs = self.logit_bias or ()
         keys = pairs if isinstance(pairs, dict) else (pair[0] for pair in pairs if isinstance(pair, list) and pair)
         return sum(is_text(key) for key in (*keys, *(self.banned_tokens or ())))
 
     def given(self, tokenize: Tokenize) -> dict[str, Any]:
-        """The fields that were sent, as `SamplingParams` takes them. Raises `InvalidRequestError`."""
+        """Return the fields that were sent, as `SamplingParams` takes them. Raises `InvalidRequestError`."""
         names = {field.name for field in dataclasses.fields(SamplingParams)} & set(type(self).model_fields)
-        given: dict[str, Any] = {
-            name: getattr(self, name) for name in self.model_fields_set & names if name != "json_schema"
-        }
-        for name in ("stop", "dry_sequence_breakers", "banned_strings"):
-            if name in given:
-                given[name] = tuple(given[name])
-        if "avoid" in given:
-            given["avoid"] = tuple(map(_avoided, given["avoid"]))
+        given = {name: getattr(self, name) for name in self.model_fields_set & names if name != "json_schema"}
+        for name in _CONVERT.keys() & given.keys():
+            given[name] = _CONVERT[name](given[name])
         if "negative_prompt" in given:
-            given["negative_prompt"] = _negative(given["negative_prompt"], tokenize)
-        if "lora" in given:
-            given["lora"] = tuple(each.asked for each in given["lora"])
-        if "samplers" in given:
-            ordered = (SAMPLER_ALIASES.get(name, name) for name in given["samplers"])
-            given["samplers"] = tuple(dict.fromkeys(name for name in ordered if name in SAMPLERS))
+            given["negative_prompt"] = joined("negative_prompt", given["negative_prompt"], tokenize, is_prompt=True)
         if "logit_bias" in given or self.banned_tokens:
             given["logit_bias"] = biases_of(self.logit_bias or {}, self.banned_tokens or [], tokenize)
-        given |= self._constraint(given)
-        return given
+        return given | self._constraint(given)
 
     def _constraint(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The constraint that the text must match.
+        """Return the constraint that the text must match, with None for all other constraints.
 
-        It sets the fields of all other constraints to None. So the constraint of a branch replaces that of the request,
-        also if it is of another kind.
+        So the constraint of a branch replaces that of the request, even if it is of another kind.
         """
         found: dict[str, Any] = {name: given[name] or None for name in ("grammar", "regex") if name in given}
         if self.lark is not None:
@@ -224,18 +206,170 @@ class SamplingFields(BodyFields):
         return dict.fromkeys(CONSTRAINTS) | found if found else {}
 
 
-def _avoided(each: str | list[int] | KeptTexts) -> str | tuple[int, ...]:
-    if isinstance(each, KeptTexts):
+def _avoided(entries: list[str | list[int] | KeptTexts]) -> tuple[str | tuple[int, ...], ...]:
+    if any(isinstance(each, KeptTexts) for each in entries):
         raise InvalidRequestError(
-            "avoid takes the id of a request at /v1/completions and in chats alone; send its texts", param="avoid"
+            "avoid takes the id of a request only at /v1/completions and in chats; send its texts", param="avoid"
         )
-    return each if isinstance(each, str) else tuple(each)
+    return tuple(each if isinstance(each, str) else tuple(each) for each in entries if not isinstance(each, KeptTexts))
 
 
-def _negative(prompt: str | list[int | str], tokenize: Tokenize) -> tuple[int, ...] | None:
-    """The tokens of a negative prompt. None for an empty one, which some clients send when they don't use it."""
-    parts: list[int | str] = [prompt] if isinstance(prompt, str) else prompt
+_CONVERT: dict[str, Callable[[Any], Any]] = {
+    "stop": tuple,
+    "dry_sequence_breakers": tuple,
+    "banned_strings": tuple,
+    "avoid": _avoided,
+    "lora": lambda adapters: tuple(each.asked for each in adapters),
+    "samplers": lambda names: tuple(dict.fromkeys(filter(None, map(sampler_named, names)))),
+}
+"""How values of fields become those of `SamplingParams`, where they differ."""
+
+
+def joined(name: str, parts: str | list[int | str], tokenize: Tokenize, *, is_prompt: bool) -> tuple[int, ...] | None:
+    """Return the tokens of a text, or of ids and texts, in the field `name`. None if they are empty.
+
+    Some clients send an empty text if they don't use the field. Raises `InvalidRequestError`.
+    """
+    listed: list[int | str] = [parts] if isinstance(parts, str) else parts
     try:
-        return tuple(join_tokens([part for part in parts if part != ""], tokenize, is_prompt=True)) or None
+        return tuple(join_tokens([part for part in listed if part != ""], tokenize, is_prompt=is_prompt)) or None
     except InvalidRequestError as error:  # its message calls the text a prompt
-        raise InvalidRequestError(f"negative_prompt: {error.message}", param="negative_prompt") from None
+        raise InvalidRequestError(f"{name}: {error.message}", param=name) from None
+
+
+class BranchFields(SamplingFields):
+    """One object of `branches`. Fields that it leaves out are those of the request."""
+
+    label: str | None = None
+
+
+_TEXT_OR_IDS = [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]
+Prompt = Annotated[Any, WithJsonSchema({"anyOf": [*_TEXT_OR_IDS, {"type": "array", "items": {"anyOf": _TEXT_OR_IDS}}]})]
+Stream = Annotated[bool | str, WithJsonSchema({"enum": ["events", True, False]})]
+ToolChoice = Annotated[Any, WithJsonSchema({"anyOf": [{"enum": ["auto", "none", "required"]}, {"type": "object"}]})]
+Parallel = Annotated[Any, WithJsonSchema({"type": "boolean"})]
+Search = Annotated[str, WithJsonSchema({"enum": list(SEARCHES)})]
+EarlyStopping = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value).lower() if isinstance(value, bool) else value),
+    WithJsonSchema({"enum": list(EARLY_STOPPING)}),
+]
+
+
+class CompletionFields(SamplingFields):
+    """The body of `POST /v1/completions` and `POST /v1/chat/completions`."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["prompt"]}, {"required": ["messages"]}]})
+
+    prompt: Prompt = Field(None, description="a text, a list of token ids, or a list of either.")
+    messages: list[Message] | None = Field(
+        None, description="a conversation instead of the prompt; the model's chat template makes a prompt of it."
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="variables for the chat template.")
+    tools: list[ToolFields] | None = Field(None, description="functions that the model may call, in a chat.")
+    tool_choice: ToolChoice = Field(
+        None, description='"auto", "none", "required", or the only function that must be called.'
+    )
+    parallel_tool_calls: Parallel = Field(
+        None, description="whether an answer may have several calls. Left out: if the model's template can write them."
+    )
+    functions: list[Any] | None = Field(None, description="refused, unless it is empty: send tools instead.")
+    suffix: str | list[int | str] | None = Field(
+        None,
+        description="the text after the alternatives, or token ids; not for chats. A model with tokens for infill "
+        "reads it. With other models, candidates are sampled from the prompt alone, and those that make it most "
+        "probable are returned; `infill` in `start` tells which. Most suffixes should begin with a space.",
+    )
+    n: Int | None = Field(
+        None, description="the number of alternatives of each prompt. Left out: `--n`, or 1 in OpenAI's format."
+    )
+    branches: list[BranchFields] | None = Field(
+        None, description="an object for each alternative, with the fields that differ for it; `n` may be left out."
+    )
+    seed: Int | None = Field(
+        None,
+        description="alternative k has the seed (seed + k) mod 2^32, and random numbers of its own; -1: a random seed.",
+    )
+    distinct: bool | None = None
+    heal: bool | None = None
+    search: Search | None = None
+    beams: Int | None = None
+    length_penalty: Float | None = None
+    early_stopping: EarlyStopping | None = None
+    candidates: Int | None = None
+    stop_at_suffix: bool | None = None
+    logprobs: Int | StrictBool | None = None
+    top_logprobs: Int | None = Field(
+        None, description="for chats, where logprobs is true or false: how many of the most probable tokens to report."
+    )
+    n_probs: Int | None = Field(None, description="the same as logprobs, but 0 means off.")
+    post_sampling_probs: bool | None = None
+    echo: bool | None = None
+    return_tokens: bool | None = None
+    return_progress: bool | None = None
+    timings_per_token: bool | None = Field(
+        None,
+        description="in the streams of chats and of llama-server's routes: send `timings` with each piece of text.",
+    )
+    cache_prompt: bool | None = None
+    ahead: Int | None = Field(None, description=f"{MEANINGS['ahead']} Left out: the server's `--ahead`, 0.")
+    context_shift: bool | None = Field(
+        None,
+        description=f"{MEANINGS['context_shift']} Left out: the server's `--context-shift`, where it is possible.",
+    )
+    n_keep: Int | None = Field(None, description=f"{MEANINGS['n_keep']} Left out: the server's `--keep`, 0.")
+    n_discard: Int | None = None
+    id_slot: Int | None = Field(
+        None,
+        description="with `--slot-save-path`: the slot of the first alternative, for POST /slots/{id_slot}; the other "
+        "alternatives have the next slots. Left out, or -1: 0.",
+    )
+    best_of: Int | None = Field(
+        None,
+        description="run this many alternatives, and return the n with the highest mean log-probability; only with "
+        '"stream": false. With a suffix, the same as `candidates`.',
+    )
+    stream_options: dict[str, Any] | None = Field(
+        None, description='{"include_usage": true} adds a last chunk with the usage.'
+    )
+    story: Text | None = Field(
+        None, description="with `--history`: the id of a story. The alternatives become its nodes as they grow."
+    )
+    node: Id | None = Field(
+        None,
+        description="the node of the story that the alternatives continue. Left out: they begin the story. Without a "
+        "prompt, the prompt is the text of the path to this node.",
+    )
+    detach: bool | None = Field(
+        None,
+        description="the request goes on when its connection is closed; GET /v1/completions/{id}/events reads its "
+        "events again. Otherwise closing the connection cancels the request.",
+    )
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
+    stream: Stream | None = Field(
+        None,
+        description="\"events\" for native events, true for OpenAI's chunks, false for OpenAI's object. Left out: "
+        "native events, or OpenAI's object with a `model`, at /openai/v1, and with `--default-format openai`.",
+    )
+
+    @property
+    def searches(self) -> bool:
+        """Whether a beam search or a bridge finds the texts, in place of alternatives that go on alone."""
+        return self.search == "beam" or bool(self.suffix)
+
+    @property
+    def search_fields(self) -> tuple[str, ...]:
+        """The names of the fields of a beam search and of a bridge that have an effect."""
+        return (BEAM_FIELDS if self.search == "beam" else ()) + (BRIDGE_FIELDS if self.suffix else ())
+
+    @property
+    def search_settings(self) -> dict[str, Any]:
+        """The fields of a beam search and of a bridge, as `CompletionRequest` takes them."""
+        names = {BODY_NAMES.get(name, name): name for names in REQUIREMENTS.values() for name in names}
+        sent = {names[name]: getattr(self, name) for name in self.search_fields}
+        given = {name: value for name, value in sent.items() if value is not None}
+        if self.search == "beam":
+            given["search"] = "beam"
+        if (stopping := given.get("early_stopping")) in ("true", "false"):
+            given["early_stopping"] = stopping == "true"
+        return given

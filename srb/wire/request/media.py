@@ -1,4 +1,4 @@
-"""Reads images and sounds in bodies: files among the texts of a message, or beside a prompt."""
+"""Reads images and sounds in bodies: files among the texts of a message, or sent with a prompt."""
 
 import base64
 import binascii
@@ -12,7 +12,7 @@ from srb.engine.media import Media
 from srb.errors import InvalidRequestError
 
 MARKER = "<__media__>"
-"""Stands for a file in a `prompt_string`, as in llama-server."""
+"""The place of a file in a `prompt_string`, as in llama-server."""
 
 TEXTS = ("text", "input_text", "output_text")
 """The types of the parts that are texts, in OpenAI's chats and responses, and in Anthropic's messages."""
@@ -32,7 +32,7 @@ Part = str | File
 
 
 class Mixed:
-    """A content that has texts and files, in order."""
+    """The content of a message or prompt that has texts and files, in order."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = tuple(parts)
@@ -43,7 +43,7 @@ class Mixed:
         return [part for part in self.parts if isinstance(part, File)]
 
     def as_text(self, marker: str) -> str:
-        """The texts, with a marker in the place of each file.
+        """Return the texts, with a marker in the place of each file.
 
         As in llama-server, there is a line break between two texts, but none between a text and a file.
         """
@@ -61,14 +61,14 @@ Take = Callable[[Sequence[Part]], tuple[tuple[int, ...], tuple[Media, ...]]]
 
 
 def not_here(_parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
-    """The `Take` for places where no images are accepted. Always raises `InvalidRequestError`."""
+    """The `Take` for routes that accept no images. Always raises `InvalidRequestError`."""
     raise InvalidRequestError(
-        "images and sounds are taken in chats and at /completion, and not here", code="unsupported_media"
+        "images and sounds are accepted in chats and at /completion, but not here", code="unsupported_media"
     )
 
 
 def as_content(content: Any) -> Any:
-    """The text of a content that may come in parts, or a `Mixed` if there are files. Raises `ValueError`."""
+    """Return the text of a content that may come in parts, or a `Mixed` if there are files. Raises `ValueError`."""
     if not isinstance(content, list):
         return content
     parts = [_part(k, part) for k, part in enumerate(content)]
@@ -95,7 +95,7 @@ def _part(k: int, part: Any) -> Part:
         case {"type": "input_audio", "input_audio": {"data": str(data)} | {"url": str(data)}}:
             return _from_url(f"part {k}", data) if ":" in data[:5] else File(_decoded(f"part {k}", data))
         case {"type": "image_url" | "input_image" | "image" | "input_audio" as kind}:
-            raise ValueError(f"part {k} should have what a part of the type {kind} has: see /docs")
+            raise ValueError(f"part {k} lacks what a part of the type {kind} needs: see /docs")
     raise ValueError(
         f"part {k} is of the type {part.get('type')!r:.40}; this server takes text, image_url and input_audio"
     )
@@ -117,12 +117,12 @@ def _decoded(where: str, data: str) -> bytes:
 
 
 def split(text: str, marker: str, files: Sequence[File]) -> Mixed:
-    """The text with a file in the place of each marker. Raises `InvalidRequestError` if their numbers differ."""
+    """Return the text with a file in the place of each marker. Raises `InvalidRequestError` if the numbers differ."""
     texts = text.split(marker)
     if len(texts) != len(files) + 1:
         raise InvalidRequestError(
-            f"the prompt has {len(texts) - 1} places for images and sounds, and there are {len(files)} of these; "
-            f"write {marker} once for each",
+            f"the prompt has {len(texts) - 1} places for images and sounds, but there are {len(files)} files; write "
+            f"{marker} once for each",
             param="prompt",
         )
     parts: list[Part] = [texts[0]]
@@ -132,7 +132,7 @@ def split(text: str, marker: str, files: Sequence[File]) -> Mixed:
 
 
 def with_data(prompt: dict[str, Any]) -> Mixed | str:
-    """Reads llama-server's `{"prompt_string": ..., "multimodal_data": [...]}`.
+    """Read llama-server's `{"prompt_string": ..., "multimodal_data": [...]}`.
 
     The text has a `MARKER` for each file, and the files are in base64. Raises `InvalidRequestError`.
     """
@@ -153,12 +153,12 @@ def with_data(prompt: dict[str, Any]) -> Mixed | str:
 
 
 def new_marker() -> str:
-    """A random marker. So nobody can write it into a message."""
+    """Return a random marker, which nobody can write into a message."""
     return f"<__media_{secrets.token_hex(16)}__>"
 
 
 def with_images(content: Any, images: Any, name: str) -> Any:
-    """A content with Ollama's `images`, which are in base64, before it. Raises `InvalidRequestError`."""
+    """Return a content with Ollama's `images`, in base64, before it. Raises `InvalidRequestError`."""
     if not images:
         return content
     if not (isinstance(images, list) and all(isinstance(each, str) for each in images)):

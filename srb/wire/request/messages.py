@@ -1,4 +1,4 @@
-"""Reads conversations, and makes prompts of them: bodies with `messages` in place of a prompt."""
+"""Reads conversations, and makes prompts of them: bodies with `messages` instead of a prompt."""
 
 import json
 from collections.abc import Callable
@@ -15,24 +15,15 @@ from srb.wire.tools.offered import Tools, without_tools
 
 
 def as_text(content: Any) -> Any:
-    """The text of a content that may come in parts. As in llama-server, each part begins a new line."""
-    if not isinstance(content, list):
-        return content
-    texts = []
-    for k, part in enumerate(content):
-        if not isinstance(part, dict):
-            raise ValueError(f"part {k} should be an object")
-        if part.get("type") not in TEXTS:
+    """Return the text of a content that may come in parts. As in llama-server, each part begins a new line."""
+    for k, part in enumerate(content if isinstance(content, list) else ()):
+        if isinstance(part, dict) and part.get("type") not in TEXTS:
             raise ValueError(f"part {k} is of the type {part.get('type')!r:.40}; this server takes only text")
-        if not isinstance(part.get("text"), str):
-            raise ValueError(f"part {k} should have a text")
-        texts.append(part["text"])
-    return "\n".join(texts)
+    return as_content(content)
 
 
 Text = Annotated[str, BeforeValidator(as_text, json_schema_input_type=str | list[dict[str, Any]])]
 """A text, or the parts of one."""
-
 
 Content = Annotated[str | Mixed, BeforeValidator(as_content, json_schema_input_type=str | list[dict[str, Any]])]
 """A text, or parts that may be texts, images and sounds."""
@@ -55,7 +46,7 @@ class CallFields(BaseModel):
 
 
 class Message(BaseModel):
-    """One message. Other fields that a client puts into it are given to the template unchanged."""
+    """A message. The template gets any other fields of it unchanged."""
 
     model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
 
@@ -73,14 +64,14 @@ class Message(BaseModel):
 
 
 def system_message(text: str | None) -> list[Message]:
-    """A list with the system message of this text. Empty without a text."""
+    """Return a list with a system message, or an empty one without a text."""
     return [Message(role="system", content=text, tool_calls=None)] if text else []
 
 
 def mixed_prompt_of(
     messages: list[Message], variables: dict[str, Any], template: ChatTemplate | None, tools: Tools | None
 ) -> str | Mixed:
-    """Does what `prompt_of` does, for messages that may have files."""
+    """Return what `prompt_of` does, for messages that may have files."""
     files = [file for message in messages if isinstance(message.content, Mixed) for file in message.content.files]
     if not files:
         return prompt_of(messages, variables, template, tools)
@@ -96,12 +87,15 @@ def prompt_of(
     *,
     marker: str | None = None,
 ) -> str:
-    """The prompt that a template makes of a conversation and its tools. Raises `InvalidRequestError`.
+    """Return the prompt that a template makes of a conversation and its tools.
 
-    If the last message is the assistant's, the prompt ends with its text, so that the model continues this message, as
-    in llama-server.
+    As in llama-server, if the last message is the assistant's, the model continues it: the prompt ends with its text.
 
-    marker: stands for each image or sound. None: the messages may have none.
+    Args:
+        marker: takes the place of each image or sound. None: the messages may have none.
+
+    Raises:
+        InvalidRequestError: there is no template, or the messages aren't a conversation that it can render.
     """
     if not messages:
         raise InvalidRequestError("messages must not be empty", param="messages")
@@ -122,8 +116,8 @@ def prompt_of(
     last = conversation[-1]
     if [message["role"] for message in conversation[-2:]] == ["assistant"] * 2:
         raise InvalidRequestError(
-            "messages must not end with two messages of the assistant: the last one is continued; join them, or put a "
-            "user's between them",
+            "messages must not end with two messages of the assistant, since the last one is continued; join them, or "
+            "put a user's message between them",
             param="messages",
         )
     continued = ""
@@ -146,7 +140,7 @@ def _convert_arguments(conversation: list[dict[str, Any]], convert: Callable[[An
 
 
 def _read(arguments: Any) -> Any:
-    """The arguments of a call as an object. If their JSON is incomplete, they stay a text."""
+    """Return the arguments of a call as an object, or as they are if their JSON is incomplete."""
     if isinstance(arguments, str):
         with suppress(ValueError):
             return json.loads(arguments or "{}")

@@ -1,78 +1,25 @@
-"""Turns the prompts of a body into tokens. A prompt is a text, token ids, both, or the messages of a chat."""
+"""Turns the prompts of a body into tokens, and resolves the stored texts that a body names.
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+A prompt is a text, token ids, both, the messages of a chat, or the path to a node of a story.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from srb.engine.media import Media
-from srb.engine.model import ChatTemplate, SpecialTokens
-from srb.errors import InvalidRequestError
+from srb.engine.model import ChatTemplate
+from srb.errors import InvalidRequestError, NotSupportedError
 from srb.wire.limits import Limits
-from srb.wire.request.completion import CompletionFields
+from srb.wire.request.fields import CompletionFields, KeptTexts
 from srb.wire.request.media import Mixed, Take, not_here, with_data
 from srb.wire.request.messages import mixed_prompt_of
 from srb.wire.request.read import kind_of
 from srb.wire.tokens import Tokenize, is_token, join_tokens
 from srb.wire.tools.offered import Tools
 
-# Makes fill-in-the-middle prompts of the texts before and after a gap, for models that have special tokens for this.
-# The layout is that of Qwen2.5-Coder (Hui et al., arXiv 2409.12186): files of the repository, prefix, suffix,
-# middle.
-
-REPOSITORY = "repository"
-FILE = "file"
-
-
-@dataclass(frozen=True)
-class Infill:
-    """The token ids of a prompt.
-
-    extra: other texts that may help. gap: the prefix, the suffix, and the token after which the model fills the gap.
-    suffix: the suffix that candidates are scored by, if the model has no such tokens; then the gap is the prefix alone.
-    """
-
-    extra: tuple[int, ...]
-    gap: tuple[int, ...]
-    suffix: tuple[int, ...] = ()
-
-
-def infill(
-    prefix: tuple[int, ...],
-    suffix: tuple[int, ...],
-    files: Iterable[tuple[str, str]],
-    special: SpecialTokens,
-    tokens_of: Callable[[str], tuple[int, ...]],
-    *,
-    is_bridge: bool,
-) -> Infill:
-    """The tokens of a fill-in-the-middle prompt.
-
-    files: names and texts of other files. tokens_of: makes tokens of a text; names of special tokens in it are text.
-    is_bridge: whether candidates are wanted, also if the model has fill-in-the-middle tokens.
-    """
-    made = None if is_bridge else special.gap(prefix, suffix)
-    if made is None:
-        texts = (each for _, text in files for each in (tokens_of(text), tokens_of("\n\n")))
-        return Infill(tuple(token for tokens in texts for token in tokens), prefix, suffix)
-    extra: list[int] = []
-    if special.fim_rep is not None:
-        extra += [special.fim_rep, *tokens_of(f"{REPOSITORY}\n")]
-    for name, text in files:
-        extra += _file_head(name, special, tokens_of) + list(tokens_of(text))
-    if special.fim_sep is not None:
-        extra += _file_head(FILE, special, tokens_of)
-    return Infill(tuple(extra), made)
-
-
-def _file_head(name: str, special: SpecialTokens, tokens_of: Callable[[str], tuple[int, ...]]) -> list[int]:
-    """The tokens between a file and the one before it."""
-    if special.fim_sep is None:
-        return list(tokens_of("\n\n"))
-    return [special.fim_sep, *tokens_of(f"{name}\n")]
-
 
 def sent_prompt(fields: CompletionFields, template: ChatTemplate | None, chat: bool, tools: Tools | None) -> Any:
-    """The prompt as it was sent, or the text that the model's template makes of the messages.
+    """Return the prompt as it was sent, or what the model's template makes of the messages.
 
     Raises `InvalidRequestError`.
     """
@@ -88,7 +35,7 @@ def sent_prompt(fields: CompletionFields, template: ChatTemplate | None, chat: b
 def make_prompts(
     prompt: Any, limits: Limits, n: int, tokenize: Tokenize, take: Take = not_here
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[Media, ...]]:
-    """The token ids of each prompt, and the media in them. Raises `InvalidRequestError`.
+    """Return the token ids of each prompt, and the media in them. Raises `InvalidRequestError`.
 
     A list with a token id in it is one prompt: [1, 2, "text"]. Any other list is a list of prompts: ["one", "two"].
     """
@@ -127,3 +74,77 @@ def _prompt_tokens(name: str, prompt: Any, tokenize: Tokenize, take: Take) -> tu
         f"prompts; {place} is {what}",
         param="prompt",
     )
+
+
+TextsOf = Callable[[tuple[str, ...]], Mapping[str, list[str]]]
+"""Returns the texts of the alternatives of each request, by id. Raises `InvalidRequestError` if one isn't stored."""
+
+MAX_REQUESTS = 100
+"""The most requests that a body may name. Finding each takes time, since it may be in a file."""
+
+
+def nothing_stored(request_ids: tuple[str, ...]) -> Mapping[str, list[str]]:
+    """The `TextsOf` for places that store no requests. Always raises `InvalidRequestError`."""
+    raise InvalidRequestError(f"avoid: there is no request {request_ids[0]:.100} here; send its texts", param="avoid")
+
+
+def take_texts(fields: CompletionFields, texts_of: TextsOf) -> None:
+    """Replace each entry of `avoid` that names a request by the texts of this request.
+
+    Raises:
+        InvalidRequestError: a request isn't stored, has no such alternative, or there are too many.
+    """
+    lists = [each for each in (fields, *(fields.branches or ())) if each.avoid]
+    entries = [entry for each in lists for entry in each.avoid or () if isinstance(entry, KeptTexts)]
+    named = tuple(dict.fromkeys(entry.request for entry in entries))
+    if len(named) > MAX_REQUESTS:
+        raise InvalidRequestError(
+            f"avoid names {len(named)} requests; the limit is {MAX_REQUESTS}; send their texts", param="avoid"
+        )
+    if not named:
+        return
+    texts = texts_of(named)
+    for each in lists:
+        avoid: list[str | list[int] | KeptTexts] = []
+        for entry in each.avoid or ():
+            avoid += _texts(entry, texts[entry.request]) if isinstance(entry, KeptTexts) else [entry]
+        each.avoid = avoid
+
+
+def _texts(entry: KeptTexts, texts: list[str]) -> list[str]:
+    if entry.index is None:
+        return texts
+    if not 0 <= entry.index < len(texts):
+        raise InvalidRequestError(
+            f"avoid: request {entry.request:.100} has the alternatives 0 to {len(texts) - 1}, not {entry.index!s:.60}",
+            param="avoid",
+        )
+    return [texts[entry.index]]
+
+
+PathTo = Callable[[str, int | None, bool], list[int | str]]
+"""Returns the prompt that continues a node of a story. The last argument: false to check the node only."""
+
+
+def no_stories(_story: str, _node: int | None, _is_needed: bool) -> list[int | str]:
+    """The `PathTo` for servers without stories. Always raises `NotSupportedError`."""
+    raise NotSupportedError("this server keeps no stories; start it with --history FILE", param="story")
+
+
+def take_path(fields: CompletionFields, chat: bool, path_to: PathTo) -> None:
+    """Set the prompt of a body that continues a node of a story, if it has none of its own.
+
+    Raises `InvalidRequestError`, and what `path_to` raises.
+    """
+    if fields.story is None:
+        if fields.node is not None:
+            raise InvalidRequestError("node goes with story, which is missing", param="node")
+        return
+    if fields.echo:
+        raise InvalidRequestError("echo and story exclude each other: a node has only what is new", param="echo")
+    is_needed = fields.prompt is None and not chat
+    path = path_to(fields.story, fields.node, is_needed)
+    if is_needed:
+        if not path:
+            raise InvalidRequestError("there is no text before this place: name a node, or send a prompt", param="node")
+        fields.prompt = path

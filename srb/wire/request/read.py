@@ -1,18 +1,180 @@
-"""Reads a body's bytes into its fields. An error names the field, its value, and what the value should be."""
+"""Reads a body's bytes into its fields: the base of all bodies, other servers' names, and their notations of values.
+
+An error names the field, its value, and what the value should be.
+"""
 
 import json
+import math
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Annotated, Any, NoReturn, TypeVar
 
-from pydantic import BaseModel, RootModel, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    RootModel,
+    ValidationError,
+    model_validator,
+)
 
 from srb.errors import InvalidRequestError
+
+MAX_ID = 2**53
+"""The largest id of a node. JavaScript has no larger whole numbers."""
+
+ALIASES = {
+    "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
+    "n_cmpl": "n",
+    "max_length": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "stop_sequence": "stop",
+    "stop_sequences": "stop",
+    "stopping_strings": "stop",
+    "sampler_seed": "seed",
+    "repetition_penalty": "repeat_penalty",
+    "rep_pen": "repeat_penalty",
+    "rep_pen_range": "repeat_last_n",
+    "mirostat_mode": "mirostat",
+    "ban_eos_token": "ignore_eos",
+    "use_default_badwordsids": "ignore_eos",
+    "nsigma": "top_n_sigma",
+    "typ_p": "typical_p",
+    "typical": "typical_p",
+    "grammar_string": "grammar",
+    "guided_grammar": "grammar",
+    "guided_json": "json_schema",
+    "guided_regex": "regex",
+    "custom_token_bans": "banned_tokens",
+    "cfg_scale": "guidance_scale",
+}
+"""Other servers' names of fields. If a body has both names, the alias is ignored and reported."""
+
+
+def not_a_bool(value: Any) -> Any:
+    """Return the value. Raises `ValueError` if it is true or false, which Python takes for numbers."""
+    if isinstance(value, bool):
+        raise ValueError("Input should be a number, not true or false")
+    return value
+
+
+def as_list(value: Any) -> Any:
+    """Return a list with the text if the value is a text, else the value."""
+    return [value] if isinstance(value, str) else value
+
+
+def _as_breakers(value: Any) -> Any:
+    """Read `dry_sequence_breakers`. Frontends send a list, a list as JSON text, or comma-separated texts."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value) if value.lstrip().startswith("[") else value.split(",")
+    except ValueError:
+        return [value]
+
+
+def _as_phrases(value: Any) -> Any:
+    """Read `banned_strings`. Frontends send a list, a list as JSON text, or a phrase on each line, maybe in quotes."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        with suppress(ValueError):
+            return json.loads(value)
+    return [_unquoted(line) for line in value.splitlines() if line.strip()]
+
+
+def _unquoted(line: str) -> Any:
+    if line.strip().startswith('"'):
+        with suppress(ValueError):
+            return json.loads(line)
+    return line
+
+
+def _as_ids(value: Any) -> Any:
+    """Read `banned_tokens`. text-generation-webui sends comma-separated ids."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _read_dynatemp(fields: dict[str, Any]) -> None:
+    """Turn text-generation-webui's lowest and highest temperature into their mean and the range around it.
+
+    Fields without effect stay, so that they are reported: an empty range, or one in addition to `dynatemp_range`.
+    """
+    low, high = fields.get("dynatemp_low"), fields.get("dynatemp_high")
+    if low is None or high is None or "dynatemp_range" in fields or fields.get("dynamic_temperature") is False:
+        return
+    try:
+        low, high = float(low), float(high)
+    except (ValueError, TypeError, OverflowError):
+        return
+    if not -math.inf < low < high < math.inf:
+        return
+    if fields.get("temperature") not in (None, (low + high) / 2):
+        fields["temperature (dynatemp_low and dynatemp_high tell it)"] = fields["temperature"]
+    fields |= {"temperature": (low + high) / 2, "dynatemp_range": (high - low) / 2}
+    for name in ("dynatemp_low", "dynatemp_high", "dynamic_temperature"):
+        fields.pop(name, None)
+
+
+def _check_unicode(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"not valid Text: half a surrogate pair at character {error.start}") from None
+    return text
+
+
+Int = Annotated[int, BeforeValidator(not_a_bool)]
+Float = Annotated[float, BeforeValidator(not_a_bool), Field(allow_inf_nan=False)]
+Strings = Annotated[list[str], BeforeValidator(as_list, json_schema_input_type=str | list[str])]
+TokenIds = Annotated[list[Any], BeforeValidator(_as_ids, json_schema_input_type=str | list[Any])]
+Phrases = Annotated[list[str], BeforeValidator(_as_phrases, json_schema_input_type=str | list[str])]
+Breakers = Annotated[list[str], BeforeValidator(_as_breakers, json_schema_input_type=str | list[str])]
+Text = Annotated[str, AfterValidator(_check_unicode)]
+Id = Annotated[Int, Field(ge=0, le=MAX_ID)]
+
+
+class BodyFields(BaseModel):
+    """The fields of any body. They may be absent or null, and numbers may be strings.
+
+    Unknown fields are kept, so that they can be reported.
+    """
+
+    model_config = ConfigDict(extra="allow", defer_build=True)  # most bodies of a vendor are never sent
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clean(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        fields = {name: value for name, value in data.items() if value is not None}
+        for alias, name in ALIASES.items():
+            if alias in fields and name not in fields:
+                fields[name] = fields.pop(alias)
+        _read_dynatemp(fields)
+        return fields
+
+    @property
+    def _unknown(self) -> list[str]:
+        return list(self.model_extra or ())
+
+    def unread(self, model: str | None = None) -> list[str]:
+        """Return the names of the unknown fields, for a body whose known fields all have an effect.
+
+        model: the server's; another one in the body is reported, too.
+        """
+        is_other = model is not None and getattr(self, "model", None) not in (None, model)
+        return [*self._unknown, *(["model"] if is_other else [])]
 
 
 @contextmanager
 def depth_refused() -> Iterator[None]:
-    """A context manager for reading a body. Raises `InvalidRequestError` if the body is nested too deeply."""
+    """Raise `InvalidRequestError` if the body that is read within this context is nested too deeply."""
     try:
         yield
     except RecursionError:  # reading a body, or quoting it in an error, recurses as deeply as the body is nested
@@ -23,9 +185,10 @@ Fields = TypeVar("Fields", bound=BaseModel)
 
 
 def read_fields(body: bytes, kind: type[Fields]) -> Fields:
-    """The fields of a body. Raises `InvalidRequestError` if it isn't a JSON object with fields of these types.
+    """Return the fields of a body: a JSON object, or a list if `kind` is a `RootModel`.
 
-    If `kind` is a `RootModel`, the body has to be a list.
+    Raises:
+        InvalidRequestError: the body isn't JSON, or its fields have other types.
     """
     return validate(_read_json(body), kind)
 
@@ -43,7 +206,7 @@ def _read_json(body: bytes) -> Any:
 
 
 def validate(data: Any, kind: type[Fields]) -> Fields:
-    """The fields of a body that json has read. Raises `InvalidRequestError`."""
+    """Return the fields of a body that is already read as JSON. Raises `InvalidRequestError`."""
     wanted, name = (list, "list") if issubclass(kind, RootModel) else (dict, "object")
     if not isinstance(data, wanted):
         raise InvalidRequestError(f"the body must be a JSON {name}, got {kind_of(data)}")
@@ -68,7 +231,7 @@ def validate(data: Any, kind: type[Fields]) -> Fields:
 
 
 def _inside(value: Any, part: str | int) -> Any:
-    """The value at this place of an object or a list. None if there is none."""
+    """Return the value at this place of an object or a list, or None."""
     try:
         return value[part]
     except (LookupError, TypeError):
@@ -76,12 +239,12 @@ def _inside(value: Any, part: str | int) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """The JSON type of a value, in words. Errors name it in place of a prompt, because errors are logged."""
+    """Return the JSON type of a value, in words. Errors name it in place of a prompt, because errors are logged."""
     names = {list: "a list", str: "a string", dict: "an object", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
 
 
 def show(value: Any) -> str:
-    """A value as error messages quote it, in up to 60 characters."""
+    """Return a value as error messages quote it, in up to 60 characters."""
     text = repr(value) if not isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

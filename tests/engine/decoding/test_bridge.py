@@ -313,7 +313,7 @@ def test_fewer_candidates_if_fewer_can_run() -> None:
     for window, n_parallel, expected in ((None, 40, 8), (None, 3, 3), (0, 4, 3), (None, 1, 1)):
         backend = FakeBackend(window=window, n_parallel=n_parallel)
         assert resolve(asking(1), backend.tokenizer.special, backend).n_candidates == expected
-    with pytest.raises(InvalidRequestError, match="4 candidates, with the one that scores the suffix, are more than"):
+    with pytest.raises(InvalidRequestError, match="3 candidates, and one more row to score the suffix, exceed the 3"):
         Engine(FakeBackend(window=0, n_parallel=3)).add_request(asking(3))
 
 

@@ -256,7 +256,7 @@ def test_what_it_does_not_go_with(what: str) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("n_keep", -2), ("n_discard", -1)])
 def test_values_that_mean_nothing(name: str, value: int) -> None:
-    with pytest.raises(InvalidRequestError, match=f"{name} must be .* or more, got {value}"):
+    with pytest.raises(InvalidRequestError, match=f"{name} must be at least .*, got {value}"):
         dataclasses.replace(shifting(), **{name: value})  # type: ignore[arg-type]
 
 

@@ -298,7 +298,7 @@ def test_what_is_refused() -> None:
         with pytest.raises(InvalidRequestError, match=f"{next(iter(fields))} must be from"):
             exploring(**fields)
     params = SamplingParams().alternatives(2)
-    with pytest.raises(InvalidRequestError, match="explore takes one prompt"):
+    with pytest.raises(InvalidRequestError, match="explore and several branches exclude each other"):
         CompletionRequest(((1,),), params, explore=Explore())
     for other in (SamplingParams(), SamplingParams(max_tokens=1), SamplingParams(max_tokens=4, guidance_scale=2.0)):
         with pytest.raises(InvalidRequestError, match="a max_tokens of 4 and nothing else"):

@@ -259,7 +259,7 @@ def test_candidates_go_on_after_a_fault_and_after_an_interruption() -> None:
         ({"candidates": ((1,), (1, 2, 3))}, "the branch of a candidate of 3 tokens has a max_tokens of at least 3"),
         ({"branches": (SamplingParams(max_tokens=1, top_k=3),) * 2}, "and nothing else"),
         ({"distinct": True}, "candidates and distinct exclude each other"),
-        ({"search": "beam"}, "candidates and search exclude each other"),
+        ({"search": "beam"}, "candidates and a beam search exclude each other"),
     ],
 )
 def test_what_does_not_go_with_candidates(given: dict[str, Any], message: str) -> None:

@@ -1,17 +1,24 @@
 """Request bodies as `SamplingParams`, in every notation that clients use."""
 
+import dataclasses
 import json
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SAMPLERS, SamplingParams, in_lark
+from srb.engine.samplers import KOBOLD_IDS, SAMPLERS, TABLE, sampler_named
+from srb.engine.sampling_params import SamplingParams, in_lark
+from srb.engine.validation.exclusions import BODY_NAMES
 from srb.errors import InvalidRequestError
+from srb.wire.kobold.body import KoboldFields
 from srb.wire.limits import Limits
 from srb.wire.llama_server import body as llama_body
 from srb.wire.request.body import parse
+from srb.wire.request.fields import BranchFields, CompletionFields
 
 LIMITS = Limits("fake", n=1, max_n=8)
 
@@ -110,8 +117,8 @@ def test_lists_of_strings_and_of_ids_by_text_generation_webuis_names() -> None:
 
 def test_a_lowest_and_a_highest_temperature() -> None:
     def both(**fields: Any) -> tuple[float, float]:
-        drawn = parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS, tokenize).completion.branches[0]
-        return drawn.temperature, drawn.dynatemp_range
+        branch = parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS, tokenize).completion.branches[0]
+        return branch.temperature, branch.dynatemp_range
 
     given: dict[str, Any] = {"dynatemp_low": 0.5, "dynatemp_high": "1.5"}
     assert both(**given) == (1, 0.5)
@@ -143,7 +150,7 @@ def test_healing_is_asked_for_and_not_with_what_it_does_not_go_with() -> None:
     for fields, message in (
         ({"json_schema": {}}, "heal and json_schema exclude each other"),
         ({"regex": "a"}, "heal and regex exclude each other"),
-        ({"search": "beam"}, "heal and search exclude"),
+        ({"search": "beam"}, "heal and a beam search exclude"),
     ):
         with pytest.raises(InvalidRequestError, match=message) as caught:
             request(heal=True, **fields)
@@ -255,8 +262,8 @@ def test_a_branchs_grammar_or_schema_takes_the_place_of_either() -> None:
         ({"json_schema": True}, (None, "true")),
     ):
         body = json.dumps({"prompt": "p", "branches": branches} | common).encode()
-        drawn = parse(body, LIMITS, tokenize).completion.branches
-        assert [(each.grammar, each.json_schema) for each in drawn] == [
+        made = parse(body, LIMITS, tokenize).completion.branches
+        assert [(each.grammar, each.json_schema) for each in made] == [
             expected,
             (None, "{}"),
             ("g", None),
@@ -295,8 +302,8 @@ def test_a_branchs_own_takes_the_place_of_what_all_texts_must_match() -> None:
         {"structured_outputs": {"json_object": True}},
     ]
     body = json.dumps({"prompt": "p", "branches": branches, "grammar": in_lark("start: /b/")}).encode()
-    drawn = parse(body, LIMITS, tokenize).completion.branches
-    assert [(each.grammar, each.regex, each.json_schema) for each in drawn] == [
+    made = parse(body, LIMITS, tokenize).completion.branches
+    assert [(each.grammar, each.regex, each.json_schema) for each in made] == [
         (in_lark("start: /b/"), None, None),
         (None, "a", None),
         (None, None, None),
@@ -414,3 +421,27 @@ def test_branches_have_their_own_negative_prompts() -> None:
     completion = parse(json.dumps(body).encode(), LIMITS, tokenize).completion
     assert completion.guided == (0, 1)
     assert [each.negative_prompt for each in completion.branches] == [None, (0, 121), None]
+
+
+def test_bodies_have_every_field_of_the_engine() -> None:
+    params = {each.name for each in dataclasses.fields(SamplingParams)}
+    assert params - {*BranchFields.model_fields} == {"logits_processor"}, "the library's own"
+    named = {BODY_NAMES.get(each.name, each.name) for each in dataclasses.fields(CompletionRequest)}
+    made = {"prompts", "most_tokens", "special_tokens", "shared_within", "slot", "explore", "media", "any_seed", "id"}
+    assert named - {*CompletionFields.model_fields} == made | {"resumed"}
+
+
+def test_the_documentation_has_every_field() -> None:
+    pages = "".join(page.read_text() for page in (Path(__file__).parents[3] / "docs" / "http").glob("*.md"))
+    assert [name for name in CompletionFields.model_fields if f"`{name}`" not in pages] == []
+
+
+def test_the_order_of_samplers_in_koboldcpps_numbers_is_described() -> None:
+    text = KoboldFields.model_fields["sampler_order"].description or ""
+    described = {
+        int(number): [sampler_named(name) for name in names.split(" and ")]
+        for number, names in re.findall(r"(\d) ([a-z_ ]+)", text)
+    }
+    assert list(described) == [*KOBOLD_IDS]
+    for number, names in described.items():
+        assert [name for name in names if name] in ([], [each.name for each in TABLE if each.kobold == number])

@@ -43,7 +43,7 @@ def longest(expression: str, text: str, any_case: bool) -> dict[int, int]:
     flags = re.IGNORECASE if any_case else 0
     found: dict[int, int] = {}
     for end in range(len(text) + 1):
-        # What stands behind the match counts for \b, so it is looked at, and not cut off.
+        # The text after the match counts for \b, so it is looked at, not cut off.
         whole = re.compile(f"(?:{expression})(?=(?s:.{{{len(text) - end}}})\\Z)", flags)
         for start in range(end):
             if (match := whole.match(text, start)) and match.end() == end:
