@@ -78,7 +78,7 @@ class Texts:
             except NoTokenError:
                 return max(1, length)
             self.next = max(self.next, spent)
-            ids, logits = self._candidates.left
+            ids, logits = self._candidates.remaining
             allowed = [int(token) for token in ids[logits > -np.inf] if not self._is_end(int(token))]
             if not allowed:
                 text, length = self._whole.copy(), 0

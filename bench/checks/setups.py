@@ -24,7 +24,7 @@ from srb.engine.backend import Costs
 from srb.llama.model.model_file import find_model
 from srb.llama.model.weights import FILE, convert
 from srb.llama.tune.probe import Attention, Shape, Timings, Weights
-from srb.llama.tune.tuned import Tuned, read_tuned
+from srb.llama.tune.result import Tuned, read_tuned
 
 JOBS = (512, 8, 64), (4096, 8, 64), (512, 1, 64)
 SHAPE = Shape(256, 2048, (1, 8, 32))
@@ -116,13 +116,13 @@ def main() -> None:
     print("\n| | s | weights | cache | flash attention | behind the best | times |\n|---|---|---|---|---|---|---|")
     for beside, tuned, took in results:
         own = ways(tuned.weights, tuned.cache_type, tuned.flash_attn)
-        usual = tuned.paces.usual if tuned.paces else tuned.flash_attn
+        usual = tuned.cost_model.preferred if tuned.cost_model else tuned.flash_attn
         pair = tuned.weights, Attention(tuned.cache_type, usual)
         behind = f"{mean(times[each] for each in own) / best - 1:.1%}" if set(own) <= set(times) else "not measured"
         factor = "not used"
-        if tuned.paces and not tuned.busy and pair in times:
-            kept = tuned.paces.off if usual == "off" else tuned.paces.on
-            factor = f"{farthest(kept, times[pair].pace(kept.apart)):.2f}"
+        if tuned.cost_model and not tuned.busy and pair in times:
+            kept = tuned.cost_model.off if usual == "off" else tuned.cost_model.on
+            factor = f"{farthest(kept, times[pair].costs(kept.apart)):.2f}"
         who = "beside a loop" if beside else "alone"
         print(
             f"| {who} | {took:.0f} | {tuned.weights} | {tuned.cache_type} | {tuned.flash_attn} | {behind} | {factor} |"

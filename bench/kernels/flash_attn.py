@@ -11,7 +11,7 @@ import time
 
 from srb import LlamaBackend, Settings
 from srb.engine.backend import Batch
-from srb.llama.native.attention import MEASURED
+from srb.llama.native.cost_model import DEFAULT_COST_MODEL
 
 REPEATS = 5
 SIZES = [(prompt, n, own) for prompt in (100, 600, 2000, 5000) for n in (1, 4, 8, 32) for own in (32, 128)]
@@ -59,8 +59,8 @@ def main() -> None:
         for each in both:
             each.end(n)
         work, length = [(prompt, n, 2 * own)], 2 * own
-        saved = MEASURED.on.seconds(work) - MEASURED.off.seconds(work)
-        rule = round(1000 * (saved / length + prompt * MEASURED.off.prompt_token / length))
+        saved = DEFAULT_COST_MODEL.on.seconds(work) - DEFAULT_COST_MODEL.off.seconds(work)
+        rule = round(1000 * (saved / length + prompt * DEFAULT_COST_MODEL.off.prompt_token / length))
         print(prompt, n, own, *(f"{each:.1f}" for each in (on, off, on - off)), rule, sep="\t", flush=True)
 
 

@@ -24,11 +24,12 @@ import llama_cpp
 
 from srb import Settings
 from srb.engine.kv_cache.allocator import Layout
+from srb.llama.model.loader import load_model
 from srb.llama.model.model_file import find_model
 from srb.llama.native.context import new_context
-from srb.llama.native.params import engine_params, load_model, physical_cores, start
+from srb.llama.native.params import engine_params, physical_cores, start
 from srb.llama.native.state import in_streams
-from srb.llama.tune.tuned import choose
+from srb.llama.tune.result import choose
 
 SHAPES = ((1, 1), (1, 8), (1, 32), (2, 8), (4, 4), (8, 1), (16, 1))
 """The number of prompts, and of the alternatives of each."""
@@ -207,7 +208,7 @@ def main() -> None:
     settings = Settings(log_level="error")
     start(settings)
     weights = large_model(arguments.large) if arguments.large else choose(find_model(None), Settings()).weights
-    model = load_model(weights, settings, lambda _fraction: True)
+    model = load_model(weights, settings)
     shapes = [shape for shape in SHAPES if shape[0] * shape[1] <= arguments.most]
     print(f"{weights.name}, {physical_cores()} threads, prompts of {arguments.tokens} tokens.")
     print("Seconds for all prompts; milliseconds of a step.\n")

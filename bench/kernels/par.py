@@ -41,9 +41,10 @@ from srb import CompletionRequest, LlamaBackend, SamplingParams, Settings
 from srb.engine.events import StreamEvent
 from srb.engine.kv_cache.allocator import Layout
 from srb.llama.model.fit import PROMPT_OUTPUTS, n_seqs
+from srb.llama.model.loader import load_model
 from srb.llama.model.model_file import find_model
-from srb.llama.native.params import engine_params, load_model, physical_cores, start
-from srb.llama.tune.tuned import choose
+from srb.llama.native.params import engine_params, physical_cores, start
+from srb.llama.tune.result import choose
 from srb.serving.async_engine import make_engine
 
 STEPS = 63  # behind the first token, which comes from the prompt's logits
@@ -75,7 +76,7 @@ class Decode:
     def __init__(self, settings: Settings) -> None:
         assert settings.model
         start(settings)
-        self._model = load_model(settings.model, settings, lambda _fraction: True)
+        self._model = load_model(settings.model, settings)
         layout = Layout(True, CELLS, n_seqs(settings), settings.flash_attn)
         params = engine_params(self._model, settings, layout, n_outputs=settings.parallel + PROMPT_OUTPUTS)
         self._bare = Bare(self._model, params)
@@ -201,8 +202,8 @@ async def main() -> None:
     parser.add_argument("--cache-type", help="left out: as tuned")
     options = parser.parse_args()
     choice = choose(find_model(None), Settings())
-    paces = choice.paces or choice.machine
-    usual = "off" if "off" in (paces and paces.usual, choice.settings.flash_attn) else "on"
+    costs = choice.cost_model or choice.machine_costs
+    usual = "off" if "off" in (costs and costs.preferred, choice.settings.flash_attn) else "on"
     flash_attn, cache_type = str(options.flash_attn or usual), str(options.cache_type or choice.settings.cache_type_k)
     settings = Settings(
         model=choice.weights,

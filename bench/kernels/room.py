@@ -18,7 +18,7 @@ from srb.llama.model import fit
 from srb.llama.model.fit import fitted
 from srb.llama.model.metadata import read_tensors
 from srb.llama.native.params import start
-from srb.llama.tune.tuned import Choice
+from srb.llama.tune.result import Choice
 from srb.options.settings import Settings
 
 FREE = 0.95

@@ -18,9 +18,10 @@ from bare import Bare
 
 from srb import Settings
 from srb.engine.kv_cache.allocator import Layout
+from srb.llama.model.loader import load_model
 from srb.llama.model.model_file import find_model
-from srb.llama.native.params import engine_params, load_model, physical_cores, start
-from srb.llama.tune.tuned import choose
+from srb.llama.native.params import engine_params, physical_cores, start
+from srb.llama.tune.result import choose
 
 JOBS = (
     (400, 1, 64),
@@ -80,7 +81,7 @@ def main() -> None:
     weights = choose(find_model(None), Settings()).weights
     settings = Settings(log_level="error")
     start(settings)
-    model = load_model(weights, settings, lambda _fraction: True)
+    model = load_model(weights, settings)
     ways = {name: DecodingStrategy(model, *how) for name, how in WAYS.items()}
     for way in ways.values():
         way.job(16, 8, 2)

@@ -24,7 +24,7 @@ from peers import Peer, Server, running
 
 from srb.llama.model.model_file import find_model
 from srb.llama.native.params import physical_cores
-from srb.llama.tune.tuned import choose
+from srb.llama.tune.result import choose
 from srb.options.settings import Settings
 
 TEXT = "the old keeper said nobody had seen that ship for many years but he still lit a lamp each night"

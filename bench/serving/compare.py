@@ -34,7 +34,7 @@ from peers import Answer, Peer, Server, running
 
 from srb.llama.model.model_file import find_model
 from srb.llama.native.params import physical_cores
-from srb.llama.tune.tuned import choose
+from srb.llama.tune.result import choose
 from srb.options.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -238,8 +238,8 @@ async def ceiling(n: int, model: Path, threads: int, binaries: Path) -> Numbers:
 def peers_of(model: Path) -> list[Peer]:
     """srb, llama-server on the model's file as it is, and llama-server with what `srb tune` has chosen."""
     choice = choose(model, Settings())
-    paces = choice.paces or choice.machine
-    flash_attn = paces.usual if paces else choice.settings.flash_attn
+    paces = choice.cost_model or choice.machine_costs
+    flash_attn = paces.preferred if paces else choice.settings.flash_attn
     cache = ("-ctk", str(choice.settings.cache_type_k), "-ctv", str(choice.settings.cache_type_v))
     tuned = Peer(TUNED, False, ("-np", "64", "-kvu", "-fa", flash_attn, *cache, "-m", str(choice.weights)))
     # A card is slower without flash attention, and llama-server may end there in scenario F.

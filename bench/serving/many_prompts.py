@@ -26,7 +26,7 @@ from peers import Answer, Peer, Server, running
 
 from srb.llama.model.model_file import find_model
 from srb.llama.native.params import physical_cores
-from srb.llama.tune.tuned import choose
+from srb.llama.tune.result import choose
 from srb.options.settings import Settings
 
 CELLS = 8192

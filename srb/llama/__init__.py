@@ -3,6 +3,7 @@
 Every return code and NULL from C is checked right after the call and becomes a named error. Arguments that would end
 the process, by an assert or a C++ exception, are refused before the call.
 
-`backend.py` is all that the engine sees; begin with it. `native/` has the contexts, `files/` the model files, `text/`
-the tokenizer, `sampling/` the samplers, `media/` images and sounds, and `tune/` what `srb tune` does.
+The engine sees only `backend.py`; read it first. `contexts.py` and `layouts.py` choose how the KV cache is laid out,
+`native/` has the contexts, `model/` model files, tokenizer and chat template, `sampling/` the samplers, `grammar/`
+grammars and JSON schemas, `multimodal/` images and sounds, and `tune/` is `srb tune`.
 """

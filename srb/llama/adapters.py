@@ -1,4 +1,9 @@
-"""LoRA adapters: files beside the model. They are loaded with it, and set on a context before decodes that use them."""
+"""LoRA adapters and control vectors, which are loaded with a model and set on its contexts.
+
+Control vectors are directions that are added to the outputs of a model's layers, for every token. Their files are those
+of llama.cpp's cvector-generator and of repeng: a GGUF with a vector `direction.N` for each layer N from 1 on. Source:
+Zou et al. 2023, "Representation Engineering".
+"""
 
 import ctypes
 import hashlib
@@ -17,15 +22,19 @@ from srb.llama.model.model_file import fingerprint
 from srb.llama.native import library as log
 from srb.llama.sampling.candidates import Floats
 
-# Control vectors: directions that are added to the outputs of a model's layers, for every token that it evaluates.
-# The files are those that llama.cpp's cvector-generator and repeng write: a GGUF with a vector `direction.N` for
-# each layer N from 1 on; layer 0 has none. Source: Zou et al. 2023, "Representation Engineering".
+Pointers = dict[str, Any]
+"""llama.cpp's LoRA adapters, by their identities."""
 
 
 def load_control_vectors(model: Any, option: str | None) -> Floats | None:
-    """The sum of the vectors of `--control-vector` times their scales, of shape (layers - 1, embedding).
+    """Load the vectors of `--control-vector`.
 
-    None if the option names no file. Raises `SettingsError` and `ModelLoadError`.
+    Returns:
+        The sum of the vectors times their scales, of shape (layers - 1, embedding); None if the option names no file.
+
+    Raises:
+        SettingsError: a file doesn't exist.
+        ModelLoadError: a file isn't a control vector for this model.
     """
     files = scaled_files("--control-vector", option)
     if not files:
@@ -37,7 +46,7 @@ def load_control_vectors(model: Any, option: str | None) -> Floats | None:
             if layer >= n_layers:
                 raise ModelLoadError(
                     f"--control-vector {path} can't be used: it has a direction for layer {layer}, "
-                    f"and the model has layers 1 to {n_layers - 1} for one; it is for another model"
+                    f"and this model takes directions for layers 1 to {n_layers - 1}; it is for another model"
                 )
             total[layer - 1] += np.float32(scale) * direction
     return total
@@ -61,27 +70,24 @@ def _directions(path: Path, size: int) -> dict[int, Floats]:
     return found
 
 
-def identity_of(vectors: Floats) -> str:
-    """A name for these vectors. Equal vectors have equal names, whatever files they come from."""
+def vectors_identity(vectors: Floats) -> str:
+    """Return a hash of these vectors."""
     return hashlib.sha256(vectors.tobytes()).hexdigest()[:16]
 
 
 def set_control_vectors(context: Any, vectors: Floats) -> None:
-    """Makes a context add these vectors in every decode. llama.cpp copies them. Raises `ModelLoadError`."""
+    """Make a context add these vectors in every decode. llama.cpp copies them. Raises `ModelLoadError`."""
     n_layers, size = vectors.shape
     pointer = vectors.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
     if llama_cpp.llama_set_adapter_cvec(context, pointer, vectors.size, size, 1, n_layers):
-        raise ModelLoadError("llama.cpp can't set the vectors of --control-vector: there is no memory for them")
-
-
-Pointers = dict[str, Any]
-"""llama.cpp's adapters, by their identities."""
+        raise ModelLoadError("llama.cpp has no memory for the vectors of --control-vector")
 
 
 def scaled_files(option: str, value: str | None) -> list[tuple[Path, float]]:
-    """The files that an option names as `FILE[:SCALE],...`, with their scales. Without SCALE it is 1.
+    """Return the files that an option names as `FILE[:SCALE],...`, with their scales. The default scale is 1.
 
-    Raises `SettingsError`.
+    Raises:
+        SettingsError: a file doesn't exist.
     """
     found = []
     for each in value.split(",") if value else ():
@@ -91,34 +97,32 @@ def scaled_files(option: str, value: str | None) -> list[tuple[Path, float]]:
         except ValueError:  # the colon is a part of the file's name
             path, number = Path(each), 1.0
         if not path.is_file():
-            raise SettingsError(f"{option}: there is no file {path}; it takes FILE or FILE:SCALE, with commas between")
+            raise SettingsError(f"{option}: there is no file {path}; it takes FILE or FILE:SCALE, separated by commas")
         found.append((path, number))
     return found
 
 
 def load_adapters(model: Any, option: str | None) -> tuple[tuple[Adapter, ...], Pointers]:
-    """The adapters of `--lora`, which live as long as the model. Raises `SettingsError` and `ModelLoadError`."""
+    """Load the adapters of `--lora`, which are freed with the model. Raises `SettingsError` and `ModelLoadError`."""
     adapters: list[Adapter] = []
     pointers: Pointers = {}
     for path, scale in scaled_files("--lora", option):
         identity = fingerprint(path)[:16]
         if identity not in pointers:
-            with log.collected() as complaints:
+            with log.collected() as messages:
                 pointer = llama_cpp.llama_adapter_lora_init(model, os.fsencode(path))
             if not pointer:
-                raise ModelLoadError(f"--lora {path} can't be loaded: {complaints.reason}")
-            complaints.log()
+                raise ModelLoadError(f"--lora {path} can't be loaded: {messages.reason}")
+            messages.log()
             if llama_cpp.llama_adapter_get_alora_n_invocation_tokens(pointer):
-                raise ModelLoadError(
-                    f"--lora {path} can't be used: it is for what comes only behind some tokens (aLoRA)"
-                )
+                raise ModelLoadError(f"--lora {path} can't be used: it applies only after certain tokens (aLoRA)")
             pointers[identity] = pointer
         adapters.append(Adapter(path.stem, str(path), identity, scale))
     return tuple(adapters), pointers
 
 
 def set_adapters(context: Any, pointers: Pointers, lora: Lora) -> None:
-    """Makes the context evaluate its next batches with these adapters and no others."""
+    """Make a context decode its next batches with these adapters and no others."""
     n = len(lora)
     chosen = (llama_cpp.llama_adapter_lora_p_ctypes * n)(*(pointers[identity] for identity, _ in lora))
     scales = (ctypes.c_float * n)(*(scale for _, scale in lora))

@@ -1,6 +1,6 @@
-"""Makes embeddings, or scores of texts, in a context of its own on the weights of the model that generates.
+"""Computes embeddings and reranking scores, in a context of its own on the weights of the model that generates.
 
-It goes past the engine, with a lock. The server has one thread for it, which takes none away from completions.
+The server calls it directly, not through the engine, in a thread that takes none away from completions.
 """
 
 import threading
@@ -15,7 +15,7 @@ from srb.llama.model.model_file import files_of
 from srb.llama.native import library as log
 from srb.llama.native.context import new_context
 from srb.llama.native.params import context_params
-from srb.llama.native.threads import Waiting
+from srb.llama.native.threads import ThreadWaiting
 from srb.options.settings import Settings
 
 _POOLING = {
@@ -28,14 +28,19 @@ _POOLING = {
 
 
 class LlamaEmbedder:
-    """A context that makes embeddings of up to `settings.ubatch_size` tokens, one text at a time. Thread-safe.
+    """A context that embeds texts of up to `settings.ubatch_size` tokens, one at a time. Thread-safe.
 
-    n_threads: how many threads compute. waiting: watches what they do.
-    With `settings.reranking` it makes scores. Raises `ModelLoadError` if there is no memory for the context, or if the
-    model can't rank. Call `close` before the model is freed.
+    With `settings.reranking` it computes scores. Call `close` before the model is freed.
+
+    Args:
+        n_threads: how many threads compute.
+        waiting: watches the decodes.
+
+    Raises:
+        ModelLoadError: there is no memory for the context, or the model can't rank.
     """
 
-    def __init__(self, path: Path, model: Any, settings: Settings, n_threads: int, waiting: Waiting) -> None:
+    def __init__(self, path: Path, model: Any, settings: Settings, n_threads: int, waiting: ThreadWaiting) -> None:
         self.max_tokens = settings.ubatch_size
         params = context_params(settings)
         params.n_ctx = params.n_batch = params.n_ubatch = params.n_outputs_max = self.max_tokens
@@ -56,20 +61,24 @@ class LlamaEmbedder:
         self._closed = False
 
     def close(self) -> None:
-        """Frees the context, after the call that is using it has returned."""
+        """Free the context, after the call that is using it has returned."""
         with self._lock:
             self._closed = True
             llama_cpp.llama_free(self._context)
 
     def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
-        """The vectors of 1 to `max_tokens` tokens, not normalized: one vector, or one for each token without pooling.
+        """Compute the embedding of 1 to `max_tokens` tokens.
 
-        With `settings.reranking` the one vector has the model's scores. The first score is the one to rank by.
+        Returns:
+            One vector, not normalized, or one per token without pooling. With `settings.reranking`, the vector has the
+            model's scores, and texts are ranked by the first.
 
-        Raises `BackendError`, and `UnavailableError` after `close`.
+        Raises:
+            BackendError: there are too many tokens, or llama.cpp fails.
+            UnavailableError: `close` was called.
         """
         if not 0 < len(tokens) <= self.max_tokens:
-            raise BackendError(f"an embedding is of 1 to {self.max_tokens} tokens, not {len(tokens)}")
+            raise BackendError(f"an embedding takes 1 to {self.max_tokens} tokens, not {len(tokens)}")
         with self._lock:
             if self._closed:
                 raise UnavailableError("the model is no longer loaded")
@@ -86,11 +95,11 @@ class LlamaEmbedder:
             for i, token in enumerate(tokens):
                 batch.token[i], batch.pos[i], batch.logits[i] = token, i, True
                 batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
-            with log.collected() as complaints, self._waiting.watched():
+            with log.collected() as messages, self._waiting.watched():
                 code: int = llama_cpp.llama_decode(self._context, batch)
             if code:
-                raise BackendError(f"llama_decode failed with code {code}: {complaints.reason}")
-            complaints.log()
+                raise BackendError(f"llama_decode failed with code {code}: {messages.reason}")
+            messages.log()
         finally:
             llama_cpp.llama_batch_free(batch)
 
@@ -102,11 +111,11 @@ class LlamaEmbedder:
 
 
 def _rank_template(path: Path, model: Any) -> str:
-    # Without a classification head llama.cpp silently takes a number of the embedding for the score.
+    # Without a classification head, llama.cpp silently returns a number of the embedding as the score.
     if not any(tensor.name == "cls.output.weight" for file in files_of(path) for tensor in read_tensors(file)):
         raise ModelLoadError(
             f"--reranking: the model {path} doesn't rank, as it has no classification head (cls.output.weight); "
-            "use one that was made for it, such as Qwen3-Reranker, or leave the option out"
+            "use a reranker, such as Qwen3-Reranker, or leave the option out"
         )
     template = llama_cpp.llama_model_chat_template(model, b"rerank")
     if not template:

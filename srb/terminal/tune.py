@@ -11,9 +11,9 @@ from srb.errors import SettingsError, SrbError
 from srb.files.download import error_console, fetch_model, show_download
 from srb.llama.model.model_file import find_model
 from srb.llama.model.weights import converted_path
-from srb.llama.tune.findings import MAX_DIVERGENCE, Candidate, shown
+from srb.llama.tune.comparison import MAX_DIVERGENCE, Candidate, shown
+from srb.llama.tune.result import processor, read_tuned, save_result, stored_files
 from srb.llama.tune.search import Search
-from srb.llama.tune.tuned import keep, kept_files, processor, read_tuned
 from srb.options.settings import CLIENT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
 
 _FIXED = frozenset({"weights", "tune", "flash_attn", "cache_type_k", "cache_type_v"})
@@ -50,11 +50,11 @@ def tune(settings: Settings, arguments: argparse.Namespace) -> int:
     settings = fetch_model(settings, show_download)
     path = find_model(settings.model)
     if arguments.forget:
-        for file in kept_files(path):
+        for file in stored_files(path):
             print(f"removed {file} ({file.stat().st_size >> 20:,} MiB)")
             file.unlink()
         return 0
-    if arguments.once and (known := read_tuned(path, settings)) and not known.is_guess:
+    if arguments.once and (known := read_tuned(path, settings)) and not known.is_uncertain:
         return 0
     stopped = False
     with _progress() as progress:
@@ -85,33 +85,33 @@ def _progress() -> Progress:
 
 def _print_table(search: Search) -> None:
     """Print a table of the candidates."""
-    if not search.found.jobs:
+    if not search.comparison.jobs:
         return
-    (short, n, length), (long, *_), _ = search.found.jobs
+    (short, n, length), (long, *_), _ = search.comparison.jobs
     table = Table(
         *("weights", "cache", "flash\nattention"),
         *(f"{short:,} tokens,\n{n} x {length}", f"{long:,} tokens,\n{n} x {length}"),
         *(f"{short:,} tokens,\n1 x {length}", "memory,\nMiB", "KL", ""),
         title=f"{search.path.name} on {processor()}: seconds, memory and accuracy",
     )
-    for each in search.found.candidates:
+    for each in search.comparison.candidates:
         table.add_row(each.weights, each.attention.cache_type, shown(each.attention), *_numbers(search, each))
     Console(width=None if sys.stdout.isatty() else 150).print(table)
 
 
 def _numbers(search: Search, candidate: Candidate) -> list[str]:
-    seconds = [f"{each:.2f}" for each in search.found.seconds(candidate)] or ["", "", ""]
+    seconds = [f"{each:.2f}" for each in search.comparison.seconds(candidate)] or ["", "", ""]
     memory = f"{candidate.memory >> 20:,}" if candidate.memory else ""
     kl = "" if candidate.kl is None else f"{candidate.kl:.4f}"
-    return [*seconds, memory, kl, "chosen" if candidate is search.found.chosen else candidate.note]
+    return [*seconds, memory, kl, "chosen" if candidate is search.comparison.chosen else candidate.note]
 
 
 def _save(search: Search, settings: Settings, stopped: bool) -> None:
     """Save the result, and print it."""
-    result = search.found.result
-    if result and stopped and search.found.chosen is search.found.candidates[0]:
+    result = search.comparison.result
+    if result and stopped and search.comparison.chosen is search.comparison.candidates[0]:
         result = None
-    saved = keep(result, search.made, search.path, settings)
+    saved = save_result(result, search.made, search.path, settings)
     if result is None:
         print("Stopped before anything better than the original file was found; nothing is saved.")
         return
@@ -119,7 +119,7 @@ def _save(search: Search, settings: Settings, stopped: bool) -> None:
         print(f"{_why_provisional(search)} The earlier result stays; `srb tune --forget` deletes it.")
         return
     wanted = converted_path(search.path, result.weights)
-    if result.is_guess and not stopped:
+    if result.is_uncertain and not stopped:
         print(f"This result is provisional: {_why_provisional(search)}")
     print(f"{'Stopped early. ' if stopped else ''}Chosen: {result.describe()}.")
     print(f"Saved in {saved}{f' and {wanted}' if search.made and wanted in search.made else ''}.")
@@ -135,9 +135,9 @@ def _save(search: Search, settings: Settings, stopped: bool) -> None:
 
 def _why_provisional(search: Search) -> str:
     """Return why the result may be wrong, and what helps."""
-    if search.found.busy:
+    if search.comparison.busy:
         return (
-            f"Other programs use {search.found.busy:.1f} CPUs, so fewer threads were used, thread counts weren't "
+            f"Other programs use {search.comparison.busy:.1f} CPUs, so fewer threads were used, thread counts weren't "
             "compared, and the times aren't used to plan batches. Run the same command on an idle machine."
         )
-    return f"{search.found.doubt} Try a larger --budget, or again later."
+    return f"{search.comparison.doubt} Try a larger --budget, or again later."

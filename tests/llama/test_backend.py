@@ -4,6 +4,7 @@ import dataclasses
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import pytest
@@ -21,7 +22,6 @@ from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, ModelLoadError, UnavailableError
 from srb.llama.backend import LlamaBackend
 from srb.llama.model.tokenizer import LlamaTokenizer
-from srb.llama.native.context import Context
 from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
@@ -294,21 +294,19 @@ def test_without_memory_for_another_context_the_one_there_was_is_made_again(
     engine = Engine(backend := load(ctx_size=8192), cache_bytes=1_000_000)
     each = request("p" * 100, 4, max_tokens=9)
     before = texts(run(engine, each))
-    make, made = backend._make_context, []
+    make, made = llama_cpp.llama_init_from_model, []
 
-    def fail_for_the_other_kind() -> Context:
-        made.append(backend.layout.flash_attn)
-        if made[-1] == "off":
-            raise ModelLoadError("llama.cpp can't make a context: no memory")
-        return make()
+    def fail_for_the_other_kind(model: Any, params: Any) -> Any:
+        made.append(params.flash_attn_type)
+        return None if made[-1] == llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED else make(model, params)
 
-    monkeypatch.setattr(backend, "_make_context", fail_for_the_other_kind)
+    monkeypatch.setattr(llama_cpp, "llama_init_from_model", fail_for_the_other_kind)
     long = layout.Load(10**6, 0, 0, 8, 0, 10**3)
     backend.prepare(backend.choose([long], 0))
-    assert made == ["off", "auto"]
+    assert made == [llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED, llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO]
     assert texts(run(engine, dataclasses.replace(each, id="again"))) == before
     backend.prepare(backend.choose([long], 0))  # is not tried again
-    assert made == ["off", "auto"]
+    assert made == [llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED, llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO]
 
 
 @pytest.mark.parametrize("arch", ["gemma3", "mamba", "jamba"])

@@ -56,8 +56,8 @@ def test_it_is_as_a_bias_of_the_layers_output(load: Load, tmp_path: Path) -> Non
     assert with_vectors.identity != plain.identity
     assert with_vectors.identity != load(model=model, flash_attn="off", control_vector=str(first)).identity
     # A request may have another context be made, with flash attention or without.
-    with_vectors._context.close()
-    with_vectors._context = with_vectors._make_context()
+    with_vectors.reset()
+    with_vectors.prepare(with_vectors.layout)
     assert said(with_vectors) == said(merged)
 
 

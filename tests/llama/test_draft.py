@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from driver import request, run, texts
+from fixed_costs import fix_costs
 from tiny_model import write_tiny_model
 
 from srb.engine.backend import Batch, Costs
@@ -34,7 +35,7 @@ def quick(load: Load, tiny_model: Path) -> Callable[..., LlamaBackend]:
         backend = load(model_draft=draft, **options)
         drafter = drafter_of(backend)
         drafter._making, drafter.reading = (0.05, 0.05), 0.01
-        backend._estimated = CARD
+        fix_costs(backend, CARD)
         return backend
 
     return make
@@ -80,8 +81,8 @@ def test_texts_that_come_go_back_and_part_are_continued_as_if_alone(quick: Load,
         for text, tokens in zip(chosen, drafted, strict=True):
             assert tokens == fresh(alone, text, n)
             known = [*known[-6:], text + pack(tokens[: rng.randint(0, n)])]
-    lengths = [drafter._context.length(place.seq_id) for place in drafter._places]
-    assert lengths == [len(place.tokens) for place in drafter._places]
+    lengths = [drafter._context.length(seq.seq_id) for seq in drafter._sequences]
+    assert lengths == [len(seq.tokens) for seq in drafter._sequences]
 
 
 def fresh(drafter: LlamaDrafter, text: "array[int]", n: int) -> list[int]:
@@ -105,8 +106,8 @@ def test_it_stops_where_its_tokens_are_less_likely_than_wanted(quick: Load) -> N
         for tokens, whole, p in zip(drafted, all_tokens, likely, strict=True):
             assert tokens == whole[: len(tokens)]
             assert (len(tokens) == 3) is (p >= least)
-    lengths = [drafter._context.length(place.seq_id) for place in drafter._places]
-    assert lengths == [len(place.tokens) for place in drafter._places]
+    lengths = [drafter._context.length(seq.seq_id) for seq in drafter._sequences]
+    assert lengths == [len(seq.tokens) for seq in drafter._sequences]
 
 
 def test_what_it_knows_is_only_known_to_the_same_owner(quick: Load) -> None:
@@ -122,7 +123,7 @@ def test_where_there_is_no_room_it_says_so_and_has_room_again(quick: Load) -> No
     long = [pack([k] * 100) for k in range(4)]
     with pytest.raises(BackendError, match="llama_decode failed"):
         drafter.draft("", long, 1, 0.0)
-    assert [drafter._context.length(place.seq_id) for place in drafter._places] == [0] * 4
+    assert [drafter._context.length(seq.seq_id) for seq in drafter._sequences] == [0] * 4
     for text in long:  # each alone, and those before make room
         assert len(drafter.draft("", [text], 3, 0.0)[0]) == 3
 
@@ -156,7 +157,7 @@ def test_another_vocabulary_is_refused(load: Load, tiny_model: Path, tmp_path: P
     with pytest.raises(ModelLoadError) as caught:
         load(model=model, model_draft=draft)
     assert caught.value.message == (
-        f"--model-draft {draft} can't guess for {model}, because its vocabulary is another one: token 258 is 'u258' "
+        f"--model-draft {draft} can't be used with {model}, because it has another vocabulary: token 258 is 'u258' "
         "there, and not 't258'; use a smaller model of the same family, or leave the option out"
     )
 
@@ -188,7 +189,7 @@ def test_where_nothing_is_guessed_it_is_not_loaded(
 ) -> None:
     backend = load(model_draft=tmp_path / "there is none.gguf", **options)
     assert backend.drafter is None
-    assert "--model-draft has no effect, because nothing is guessed with --" in caplog.text
+    assert "--model-draft has no effect, because --" in caplog.text
 
 
 def test_what_is_measured_is_a_part_of_a_step(load: Load, tmp_path: Path) -> None:

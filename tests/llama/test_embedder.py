@@ -13,7 +13,7 @@ from tiny_model import write_tiny_model
 from srb.errors import BackendError, ModelLoadError, UnavailableError
 from srb.llama.backend import LlamaBackend
 from srb.llama.native.params import physical_cores
-from srb.llama.native.threads import Waiting
+from srb.llama.native.threads import ThreadWaiting
 
 pytestmark = pytest.mark.llama
 
@@ -36,13 +36,13 @@ def test_its_threads_are_those_of_the_engine_and_sleep_beside_other_programs(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside a busy program four threads that spun on two cores took minutes."""
-    watched: list[Waiting] = []
+    watched: list[ThreadWaiting] = []
 
-    def watch(waiting: Waiting) -> nullcontext[None]:
+    def watch(waiting: ThreadWaiting) -> nullcontext[None]:
         watched.append(waiting)
         return nullcontext()
 
-    monkeypatch.setattr(Waiting, "watched", watch)
+    monkeypatch.setattr(ThreadWaiting, "watched", watch)
     init = llama_cpp.llama_init_from_model
     threads: list[int] = []
 

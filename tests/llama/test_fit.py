@@ -94,7 +94,7 @@ def test_weights_that_are_too_large(model: Path, free: Callable[[int], None]) ->
 
 def test_what_fits_by_far_isnt_tried(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit, "available_memory", lambda: 1 << 50)
-    monkeypatch.setattr(fit, "_Trial", None)
+    monkeypatch.setattr(fit, "_DryRun", None)
     LlamaBackend(settings(model)).close()
 
 

@@ -14,9 +14,9 @@ from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.kv_cache.allocator import Load
 from srb.engine.kv_cache.slots import Slots
-from srb.llama import backend as backend_module
+from srb.llama import contexts
 from srb.llama.backend import LlamaBackend
-from srb.llama.native import attention as rule
+from srb.llama.native import cost_model as cost_module
 from srb.llama.native.state import relaid, retyped
 from srb.options.settings import Settings
 
@@ -35,8 +35,12 @@ def backend(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LlamaB
 @pytest.fixture
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Changing costs nothing, and prompts take as long without it."""
-    off = dataclasses.replace(rule.MEASURED.off, prompt_token=0)
-    monkeypatch.setattr(backend_module, "MEASURED", dataclasses.replace(rule.MEASURED, off=off, change=0))
+    off = dataclasses.replace(cost_module.DEFAULT_COST_MODEL.off, prompt_token=0)
+    monkeypatch.setattr(
+        contexts,
+        "DEFAULT_COST_MODEL",
+        dataclasses.replace(cost_module.DEFAULT_COST_MODEL, off=off, switch_seconds=0),
+    )
 
 
 def kept_states(backend: LlamaBackend) -> list[bytearray]:
@@ -95,16 +99,18 @@ def test_what_was_retained_with_it_continues_without_and_the_other_way_round(bac
 
 def test_each_kind_has_its_own_type_of_keys_and_values(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was retained fits both. It takes 0.1 s."""
-    on = dataclasses.replace(rule.MEASURED.on, cache_type="f16")
-    off = dataclasses.replace(rule.MEASURED.off, cache_type="bf16", prompt_token=0)
-    monkeypatch.setattr(backend_module, "MEASURED", rule.Paces(on, off, change=0, usual="off"))
+    on = dataclasses.replace(cost_module.DEFAULT_COST_MODEL.on, cache_type="f16")
+    off = dataclasses.replace(cost_module.DEFAULT_COST_MODEL.off, cache_type="bf16", prompt_token=0)
+    monkeypatch.setattr(
+        contexts, "DEFAULT_COST_MODEL", cost_module.CostModel(on, off, switch_seconds=0, preferred="off")
+    )
     with LlamaBackend(Settings(model=tiny_model, ctx_size=1024, parallel=8)) as backend:
         assert "keys bf16, values bf16 or keys f16, values f16" in backend.identity
         engine = Engine(backend, cache_bytes=10_000_000)
-        seen = [backend._context._types]
+        seen = [backend._contexts.current._types]
         for n in (2, 8, 2, 8):
             run(engine, request(STORY, n, max_tokens=8, ignore_eos=True))
-            seen.append(backend._context._types)
+            seen.append(backend._contexts.current._types)
         f16, bf16 = (1, 1), (30, 30)
         assert seen == [bf16, f16, bf16, f16, bf16]
         assert engine.stats().prompt_tokens_evaluated == 200
@@ -140,8 +146,8 @@ def test_a_state_means_the_same_in_the_other_kind(
 
 def test_the_rule_takes_what_is_measured_to_be_faster() -> None:
 
-    def faster(work: rule.Work) -> bool:
-        return rule.MEASURED.best(work) == "off"
+    def faster(work: cost_module.Work) -> bool:
+        return cost_module.DEFAULT_COST_MODEL.best(work) == "off"
 
     assert faster([(2000, 32, 64)])
     assert faster([(2000, 8, 256)])

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from alone import NO_GUESSES, PROPOSERS
 from driver import run, stops, texts
+from fixed_costs import fix_costs
 from llguidance import LLMatcher
 
 from srb.engine.backend import Costs
@@ -40,7 +41,7 @@ def backend(load: Callable[..., LlamaBackend]) -> LlamaBackend:
 
 
 def answer(backend: LlamaBackend, costs: Costs, n: int = 1, **options: Any) -> tuple[list[Event], Engine]:
-    backend._estimated = costs
+    fix_costs(backend, costs)
     engine = Engine(backend)
     params: dict[str, Any] = {"seed": 1, "max_tokens": 200, "temperature": 2.0, "json_schema": SCHEMA}
     of_request = {name: options.pop(name) for name in ("logprobs", "post_sampling_probs") if name in options}

@@ -105,7 +105,7 @@ class Judge:
         """The tokens that are left."""
         self._candidates.fill(self._zeros)
         narrow(self._candidates)
-        ids, logits = self._candidates.left
+        ids, logits = self._candidates.remaining
         return [int(token) for token in ids[logits > -np.inf]]
 
     def _kind(self, tokens: list[int]) -> str:

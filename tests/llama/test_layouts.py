@@ -18,7 +18,7 @@ from srb.engine.kv_cache.allocator import Layout, Load
 from srb.errors import ModelLoadError, SettingsError
 from srb.llama.backend import LlamaBackend
 from srb.llama.layouts import FEWEST_STREAMS, Layouts
-from srb.llama.native.attention import MEASURED, Pace, Paces
+from srb.llama.native.cost_model import DEFAULT_COST_MODEL, AttentionCosts, CostModel
 from srb.llama.native.state import first_position
 from srb.options.settings import Settings
 
@@ -276,7 +276,7 @@ def test_any_traffic_in_any_layout_is_that_of_each_alone(load: Loading, tmp_path
             seq_id = rng.choice(sorted(texts))
             del texts[seq_id]
             backend.remove(seq_id)
-        elif event == "move" and backend._context.can_shift:
+        elif event == "move" and backend.can_shift:
             move(backend, rng.choice(others))
         if len(batch):
             assert backend.decode(batch, None)
@@ -292,19 +292,24 @@ def test_any_traffic_in_any_layout_is_that_of_each_alone(load: Loading, tmp_path
 # The choice
 
 
-OFF = Pace(
+OFF = AttentionCosts(
     step=0.01, row=0.0004, prompt_token=0.0005, row_cell=0.61e-6, prompt_cell=0.6e-6, walks_all=True, lone_step=0.008,
     lone_row_cell=1e-6, stream_row_cell=2.9e-6, stream_prompt_cell=0.6e-6,
 )  # fmt: skip
-ON = Pace(
+ON = AttentionCosts(
     step=0.01, row=0.0004, prompt_token=0.0005, row_cell=2.7e-6, prompt_cell=0.6e-6, lone_step=0.008, lone_row_cell=2e-6
 )
-PACES = Paces(ON, OFF, change=0.26, usual="off")
+COSTS = CostModel(ON, OFF, switch_seconds=0.26, preferred="off")
 
 
 def layouts(**options: Any) -> Layouts:
     sizes: dict[str, Any] = {"n_cells": 8192, "n_seqs": 67, "n_parallel": 32, "cell_bytes": 23_040}
-    costs: dict[str, Any] = {"max_cells": 32_768, "rule": PACES, "paces": PACES, "kinds": ("off",)}
+    costs: dict[str, Any] = {
+        "max_cells": 32_768,
+        "attention_costs": COSTS,
+        "layout_costs": COSTS,
+        "flash_attn": ("off",),
+    }
     return Layouts(**(sizes | costs | options))
 
 
@@ -387,12 +392,12 @@ def test_what_needs_a_unified_cache_gets_it() -> None:
 
 
 def test_a_layout_without_memory_is_not_chosen_again() -> None:
-    rule = layouts()
+    chooser = layouts()
     loads = [load_of(600, 1)] * 16
-    assert not rule.choose(loads, UNIFIED, 0, is_open=True).is_unified
-    rule.refuse(MANY)
-    assert rule.max_cells == 8192
-    assert rule.choose(loads, UNIFIED, 0, is_open=True) == Layout(False, 768, 10, "off")
+    assert not chooser.choose(loads, UNIFIED, 0, is_open=True).is_unified
+    chooser.refuse(MANY)
+    assert chooser.max_cells == 8192
+    assert chooser.choose(loads, UNIFIED, 0, is_open=True) == Layout(False, 768, 10, "off")
 
 
 def test_layouts_follow_requests_that_come_one_by_one() -> None:
@@ -406,7 +411,7 @@ def test_layouts_follow_requests_that_come_one_by_one() -> None:
 
 
 def test_the_kind_of_attention_changes_in_an_empty_cache_only() -> None:
-    kinds: dict[str, Any] = {"kinds": ("auto", "off"), "rule": MEASURED, "paces": PACES}
+    kinds: dict[str, Any] = {"flash_attn": ("auto", "off"), "attention_costs": DEFAULT_COST_MODEL}
     unified = Layout(True, 8192, 67, "auto")
     assert chosen([load_of(2000, 32, 64)], unified, **kinds) == UNIFIED
     assert chosen([load_of(2000, 32, 64)], unified, 100, **kinds) == unified
@@ -436,12 +441,12 @@ LOADS = st.lists(
 
 @given(st.lists(LOADS, min_size=1, max_size=4), st.sampled_from([8192, 10_000, 32_768, 100_000]), st.booleans())
 def test_any_work_has_room_in_its_layout(works: list[list[Load]], max_cells: int, is_forced: bool) -> None:
-    rule = layouts(max_cells=max_cells, unified=not is_forced, kinds=("auto", "off"))
+    chooser = layouts(max_cells=max_cells, unified=not is_forced, flash_attn=("auto", "off"))
     present = Layout(False, 256, 32, "off") if is_forced else UNIFIED
     for loads in works:
         n_held = sum(load.n_computed for load in loads)
-        present = rule.choose(loads, present, n_held, is_open=True)
-        again = rule.choose(loads, present, n_held, is_open=True)
+        present = chooser.choose(loads, present, n_held, is_open=True)
+        again = chooser.choose(loads, present, n_held, is_open=True)
         n_seqs = 1 if present.is_unified else present.n_seqs
         assert present.n_cells * n_seqs <= max_cells or (is_forced and n_seqs == FEWEST_STREAMS)
         if present.is_unified:

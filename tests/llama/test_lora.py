@@ -93,6 +93,6 @@ def test_contexts_that_are_made_anew_have_them(load: Load, adapters: str) -> Non
     backend = load(lora=adapters)
     engine = Engine(backend)
     said = texts(run(engine, asked(((0, 1.0),))))
-    backend._context.close()
-    backend._context = backend._make_context()
+    backend.reset()
+    backend.prepare(backend.layout)
     assert texts(run(engine, asked(((0, 1.0),)))) == said

@@ -16,7 +16,7 @@ from srb.engine.backend import Batch
 from srb.errors import ModelLoadError, SettingsError
 from srb.llama.backend import LlamaBackend
 from srb.llama.native.params import context_params, is_on_gpu, model_params
-from srb.llama.tune.tuned import tuned_path
+from srb.llama.tune.result import tuned_path
 from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama

@@ -64,7 +64,7 @@ def evaluated_by_mtmd(backend: LlamaBackend, *parts: PromptPart) -> list[tuple[i
     params = llama_cpp.llama_context_default_params()
     params.n_ctx, params.n_batch, params.n_ubatch = 512, 512, 512
     params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    context = new_context(backend._model, params, "a context")
+    context = new_context(backend._model.pointer, params, "a context")
     marker = mtmd.mtmd_default_marker()
     text = b"".join(part.encode() if isinstance(part, str) else marker for part in parts)
     files = [part for part in parts if isinstance(part, bytes)]

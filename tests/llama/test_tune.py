@@ -13,20 +13,20 @@ from srb.cli import main
 from srb.engine.backend import Batch
 from srb.llama.backend import LlamaBackend
 from srb.llama.model import weights
-from srb.llama.native.attention import Pace
+from srb.llama.native.cost_model import AttentionCosts
 from srb.llama.native.state import raised
 from srb.llama.sampling.candidates import Floats
 from srb.llama.tune import findings, probe, search
 from srb.llama.tune import probe as others
 from srb.llama.tune import tuned as formats
-from srb.llama.tune.findings import USUAL
+from srb.llama.tune.comparison import DEFAULT_ATTENTION
 from srb.llama.tune.probe import Attention, Shape, Timings, Weights
-from srb.llama.tune.tuned import choose, kept_files, read_tuned
+from srb.llama.tune.result import choose, read_tuned, stored_files
 from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
 
-SHAPE = Shape(piece=512, depth=4096, rows=(1, 8, 32))
+SHAPE = Shape(chunk=512, depth=4096, rows=(1, 8, 32))
 
 
 @pytest.fixture(autouse=True)
@@ -92,20 +92,20 @@ def test_all_of_it_on_a_real_model(
     assert all(name in said for name in ("q8_0", "bf16", "f16", "0.0000", "chosen"))
     tuned = read_tuned(tiny_model, Settings())
     assert tuned is not None
-    assert tuned.paces is not None
+    assert tuned.cost_model is not None
     # How a time is divided between tokens and cells depends on what else the machine does; that there is one doesn't.
-    assert tuned.paces.on.row + tuned.paces.on.row_cell > 0
-    assert tuned.paces.off.prompt_token + tuned.paces.off.prompt_cell > 0
-    costs = tuned.paces.on.stream_row_cell, tuned.paces.off.stream_row_cell
+    assert tuned.cost_model.on.row + tuned.cost_model.on.row_cell > 0
+    assert tuned.cost_model.off.prompt_token + tuned.cost_model.off.prompt_cell > 0
+    costs = tuned.cost_model.on.stream_row_cell, tuned.cost_model.off.stream_row_cell
     assert all(0 <= each < 0.001 for each in costs)
-    assert tuned.paces.making >= 0
+    assert tuned.cost_model.seconds_per_mib >= 0
     choice = choose(tiny_model, Settings())
-    assert choice.paces == tuned.paces
+    assert choice.cost_model == tuned.cost_model
     with LlamaBackend(Settings(model=tiny_model, ctx_size=1024)) as backend:
-        assert backend._settings.cache_type_k == tuned.cache_type
-    assert len([each for each in kept_files(tiny_model) if each.suffix == ".gguf"]) == (tuned.weights != "file")
+        assert f"keys {tuned.cache_type}" in backend.identity
+    assert len([each for each in stored_files(tiny_model) if each.suffix == ".gguf"]) == (tuned.weights != "file")
     assert tune(tiny_model, "--forget") == 0
-    assert kept_files(tiny_model) == []
+    assert stored_files(tiny_model) == []
     assert "removed " in capsys.readouterr().out
 
 
@@ -125,11 +125,11 @@ def test_the_fastest_is_chosen(
     assert tune(tiny_model) == 0
     tuned = read_tuned(tiny_model, Settings())
     assert tuned is not None
-    assert tuned.paces is not None
-    assert (tuned.weights, tuned.cache_type, tuned.paces.usual) == (weights_, cache_type, usual)
+    assert tuned.cost_model is not None
+    assert (tuned.weights, tuned.cache_type, tuned.cost_model.preferred) == (weights_, cache_type, usual)
     assert tuned.flash_attn == "auto"
-    assert tuned.paces.on.cache_type == "f16"
-    assert tuned.paces.off.cache_type == (cache_type if usual == "off" else "f16")
+    assert tuned.cost_model.on.cache_type == "f16"
+    assert tuned.cost_model.off.cache_type == (cache_type if usual == "off" else "f16")
 
 
 def test_threads_are_compared_on_an_idle_machine_only(
@@ -158,14 +158,14 @@ def test_what_was_measured_beside_others_is_a_guess(
     assert tune(tiny_model, "--once") == 0
     assert "This result is provisional: Other programs use 1.0 CPUs" in " ".join(capsys.readouterr().out.split())
     choice = choose(tiny_model, Settings())
-    assert choice.paces is None
-    assert choice.machine is not None
-    assert choice.machine.usual == "off"  # which kind is faster is known all the same
+    assert choice.cost_model is None
+    assert choice.machine_costs is not None
+    assert choice.machine_costs.preferred == "off"  # which kind is faster is known all the same
     monkeypatch.setattr(others, "busy_elsewhere", lambda: 0.0)
     assert tune(tiny_model, "--once") == 0
     assert "provisional" not in capsys.readouterr().out
     alone = choose(tiny_model, Settings())
-    assert alone.paces is not None
+    assert alone.cost_model is not None
     monkeypatch.setattr(others, "busy_elsewhere", time.monotonic)
     assert tune(tiny_model) == 0
     assert "The earlier result stays" in " ".join(capsys.readouterr().out.split())
@@ -200,7 +200,7 @@ def test_tries_are_repeated_until_they_agree(
     said = " ".join(capsys.readouterr().out.split())
     tuned = read_tuned(tiny_model, Settings())
     assert tuned is not None
-    assert tuned.is_guess is not is_sure
+    assert tuned.is_uncertain is not is_sure
     assert ("but tries differed by" in said) is not is_sure
     if is_sure:
         assert tuned.weights == "q8_0"
@@ -232,7 +232,7 @@ def test_the_machine_may_become_busy(tiny_model: Path, slow: dict[str, float], m
     assert len(lengths) == 2
     tuned = read_tuned(tiny_model, Settings())
     assert tuned is not None
-    assert tuned.is_guess
+    assert tuned.is_uncertain
 
 
 def test_what_diverges_is_refused(
@@ -256,7 +256,7 @@ def test_a_large_model_is_not_converted(
     assert tune(tiny_model) == 0
     assert choose(tiny_model, Settings()).weights == tiny_model
     assert "not converted: the model has 0 MiB, more than half" in capsys.readouterr().out
-    assert [each.suffix for each in kept_files(tiny_model)] == [".toml"]
+    assert [each.suffix for each in stored_files(tiny_model)] == [".toml"]
 
 
 @pytest.mark.parametrize("calls", [0, 1, 3, 12])
@@ -282,7 +282,7 @@ def test_it_can_be_stopped_at_any_time(
     said = capsys.readouterr().out
     if calls < 12:
         assert "nothing is saved" in said
-        assert kept_files(tiny_model) == []
+        assert stored_files(tiny_model) == []
     else:
         assert "Stopped early. Chosen: " in said
         tuned = read_tuned(tiny_model, Settings())
@@ -292,7 +292,7 @@ def test_it_can_be_stopped_at_any_time(
 
 def test_a_time_that_is_up(tiny_model: Path, slow: dict[str, float], capsys: pytest.CaptureFixture[str]) -> None:
     assert tune(tiny_model, "--budget", "0.001") == 0
-    assert "not tried, as the time was up" in capsys.readouterr().out
+    assert "not tried, because the time was up" in capsys.readouterr().out
     assert main(["tune", "--model", str(tiny_model), "--budget", "0"]) == 2
 
 
@@ -313,8 +313,8 @@ def test_attention_is_known_where_converting_takes_all_the_time(
     assert tune(tiny_model) == 0
     tuned = read_tuned(tiny_model, Settings())
     assert tuned is not None
-    assert tuned.paces is not None
-    assert (tuned.weights, tuned.paces.usual) == (first, "off")
+    assert tuned.cost_model is not None
+    assert (tuned.weights, tuned.cost_model.preferred) == (first, "off")
 
 
 def test_a_short_look_does_not_replace_a_long_one(
@@ -341,15 +341,15 @@ def test_what_a_job_takes() -> None:
     deep = Timings(SHAPE, False, 0.5, 1.0, {}, {1: 0.02, 8: 0.076, 32: 0.28})
     timings.merge(deep)
     # A token takes half a second for 512 of them, and as much again after 4,096.
-    pace = timings.pace(apart=64)
-    assert isinstance(pace, Pace)
+    costs = timings.costs(separate_from=64)
+    assert isinstance(costs, AttentionCosts)
     cell = 0.5 / 512 / 4096
-    assert pace.prompt_cell == pytest.approx(cell)
-    assert pace.prompt_token == pytest.approx(0.5 / 512 - 256 * cell)
-    assert pace.row_cell == pytest.approx(0.144 / 32 / 3584)
-    assert 8 * pace.row + pace.step == pytest.approx(0.04 - 8 * pace.row_cell * 512)
-    assert pace.lone_step + 512 * pace.lone_row_cell == pytest.approx(0.01)
-    decoding = pace.seconds([(512, 1, 64)]) - pace.seconds([(512, 1, 0)])
+    assert costs.prompt_cell == pytest.approx(cell)
+    assert costs.prompt_token == pytest.approx(0.5 / 512 - 256 * cell)
+    assert costs.row_cell == pytest.approx(0.144 / 32 / 3584)
+    assert 8 * costs.row + costs.step == pytest.approx(0.04 - 8 * costs.row_cell * 512)
+    assert costs.lone_step + 512 * costs.lone_row_cell == pytest.approx(0.01)
+    decoding = costs.seconds([(512, 1, 64)]) - costs.seconds([(512, 1, 0)])
     assert decoding == pytest.approx(64 * (0.01 + 32 * 0.01 / 3584))
     assert timings.job(512, 8, 64) == pytest.approx(0.5 + 64 * (0.04 + 8 * 32 * 0.036 / 8 / 3584))
     other = Timings(SHAPE, False, 0.25, 1e9, {1: 0.005, 8: 0.02, 32: 0.1}, {}).at_depth_of(timings)
@@ -367,7 +367,7 @@ def test_a_raised_state_continues_further_on(tiny_model: Path) -> None:
         longer = raised(state, 50)
         assert longer is not None
         assert backend.restore(longer, 0, 50, 100)
-        assert backend._context.length(0) == 100
+        assert backend.length(0) == 100
         assert raised(state[:20], 50) is None
         assert raised(bytearray(len(state)), 50) is None
 
@@ -375,7 +375,7 @@ def test_a_raised_state_continues_further_on(tiny_model: Path) -> None:
 def test_streams_are_measured(tiny_model: Path) -> None:
     with Weights(tiny_model, Settings(parallel=4)) as loaded:
         tokens = loaded.tokenize("a text " * 20)
-        for attention in (USUAL, Attention("bf16", "off")):
+        for attention in (DEFAULT_ATTENTION, Attention("bf16", "off")):
             row_cell, prompt_cell = loaded.in_streams(attention, tokens, Shape(64, 2048, (1, 4)))
             assert 0 <= row_cell < 1e-4
             assert 0 <= prompt_cell < 1e-4
@@ -386,6 +386,6 @@ def test_other_kinds_of_memory(tmp_path: Path, arch: str) -> None:
     path = write_tiny_model(tmp_path / "model.gguf", arch=arch)
     with Weights(path, Settings(parallel=4)) as loaded:
         tokens = loaded.tokenize("a text " * 20)
-        timings = loaded.measure(USUAL, tokens, Shape(32, 256, (1, 4)), deep=True)
+        timings = loaded.measure(DEFAULT_ATTENTION, tokens, Shape(32, 256, (1, 4)), deep=True)
         assert timings.deep[4] > 0
-        assert probe.divergence(*[loaded.log_probabilities(USUAL, tokens)] * 2) == 0
+        assert probe.divergence(*[loaded.log_probabilities(DEFAULT_ATTENTION, tokens)] * 2) == 0

@@ -10,7 +10,7 @@ import pytest
 from waiting import until
 
 from srb.llama.backend import LlamaBackend
-from srb.llama.native.threads import Crowd, Waiting, delayed_seconds
+from srb.llama.native.threads import IdleTeam, ThreadWaiting, cpu_wait_seconds
 
 tells_delays = pytest.mark.skipif(
     not Path("/proc/self/schedstat").exists(), reason="this kernel doesn't tell who waits for a CPU"
@@ -24,10 +24,10 @@ class Machine:
         self.now, self.delayed = 0.0, 7.0
         self.sleeps = False
         self.error: Exception | None = None
-        crowd = Crowd(None)
-        monkeypatch.setattr(crowd, "gather", lambda: setattr(self, "sleeps", True))
-        monkeypatch.setattr(crowd, "leave", lambda: setattr(self, "sleeps", False))
-        self.waiting = Waiting(crowd, lambda: self.now, self._all_delayed)
+        team = IdleTeam(None)
+        monkeypatch.setattr(team, "start", lambda: setattr(self, "sleeps", True))
+        monkeypatch.setattr(team, "stop", lambda: setattr(self, "sleeps", False))
+        self.waiting = ThreadWaiting(team, lambda: self.now, self._all_delayed)
 
     def _all_delayed(self) -> float:
         if self.error:
@@ -99,13 +99,13 @@ def test_a_decode_that_fails_is_watched_as_well(machine: Machine) -> None:
 
 @tells_delays
 def test_more_threads_than_cpus_are_delayed() -> None:
-    before = delayed_seconds()
+    before = cpu_wait_seconds()
     assert before < 3_600
     delayed: list[float] = []
 
     def work() -> None:
         pbkdf2_hmac("sha256", b"", b"", 100_000)  # without the interpreter's lock
-        delayed.append(delayed_seconds() - before)
+        delayed.append(cpu_wait_seconds() - before)
 
     threads = [threading.Thread(target=work) for _ in range(4 * (os.cpu_count() or 1))]
     for thread in threads:
@@ -120,23 +120,23 @@ def os_threads() -> int:
 
 
 @tells_delays
-async def test_a_crowd_is_more_threads_than_cpus_and_goes(
+async def test_a_team_is_more_threads_than_cpus_and_goes(
     load: Callable[..., LlamaBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crowd = Crowd.of_libgomp()
-    assert crowd, "the tests run with the OpenMP that build.sh compiles with, and leave its waiting alone"
+    team = IdleTeam.of_libgomp()
+    assert team, "the tests run with the OpenMP that build.sh compiles with, and leave its waiting alone"
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")  # so that the backend has none of its own
     load()
     before = os_threads()
     for _ in range(3):
-        crowd.gather()
-        crowd.gather()
+        team.start()
+        team.start()
         await until(lambda: os_threads() > before + (os.cpu_count() or 1))
-        crowd.leave()
-        crowd.leave()
+        team.stop()
+        team.stop()
         await until(lambda: os_threads() <= before)
 
 
 def test_who_says_how_threads_wait_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    assert Crowd.of_libgomp() is None
+    assert IdleTeam.of_libgomp() is None

@@ -19,9 +19,9 @@ from srb.llama.backend import LlamaBackend
 from srb.llama.model import weights
 from srb.llama.model.metadata import read_tensors
 from srb.llama.model.weights import convert, converted_bytes, converted_path, mixed, reason_not_to_convert
-from srb.llama.native.attention import MEASURED
+from srb.llama.native.cost_model import DEFAULT_COST_MODEL
 from srb.llama.tune import tuned as tuned_module
-from srb.llama.tune.tuned import Tuned, choose, kept_files, read_tuned, tuned_path, write_tuned
+from srb.llama.tune.result import Tuned, choose, read_tuned, stored_files, tuned_path, write_tuned
 from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
@@ -105,10 +105,10 @@ def as_bf16(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 WITH_TYPES = dataclasses.replace(
-    MEASURED,
-    on=dataclasses.replace(MEASURED.on, cache_type="f16"),
-    off=dataclasses.replace(MEASURED.off, cache_type="bf16"),
-    usual="off",
+    DEFAULT_COST_MODEL,
+    on=dataclasses.replace(DEFAULT_COST_MODEL.on, cache_type="f16"),
+    off=dataclasses.replace(DEFAULT_COST_MODEL.off, cache_type="bf16"),
+    preferred="off",
 )
 
 
@@ -125,7 +125,7 @@ def tuned(tiny_model: Path, as_bf16: Path) -> Tuned:
         threads=1,
         threads_batch=2,
         times_as_fast=2.1,
-        paces=WITH_TYPES,
+        cost_model=WITH_TYPES,
     )
     write_tuned(tiny_model, Settings(), result)
     return result
@@ -137,21 +137,21 @@ def test_what_was_tuned_is_used_and_said(tiny_model: Path, tuned: Tuned, caplog:
     choice = choose(tiny_model, Settings())
     assert choice.weights == converted_path(tiny_model, "bf16")
     assert (choice.settings.cache_type_k, choice.settings.threads, choice.settings.threads_batch) == ("bf16", 1, 2)
-    assert choice.paces == WITH_TYPES
+    assert choice.cost_model == WITH_TYPES
     assert "weights as bf16" in caplog.text
     assert "2.1 times as fast" in caplog.text
 
 
 def test_what_is_given_by_hand_wins(tiny_model: Path, tuned: Tuned) -> None:
     choice = choose(tiny_model, Settings(weights="file", threads=2))
-    assert (choice.weights, choice.paces) == (tiny_model, None)
+    assert (choice.weights, choice.cost_model) == (tiny_model, None)
     assert (choice.settings.cache_type_v, choice.settings.threads, choice.settings.threads_batch) == ("bf16", 2, 2)
     choice = choose(tiny_model, Settings(flash_attn="on"))
     assert choice.weights == converted_path(tiny_model, "bf16")
-    assert (choice.settings.cache_type_k, choice.settings.flash_attn, choice.paces) == ("f16", "on", None)
-    assert choice.machine == WITH_TYPES.of_any_cache()
+    assert (choice.settings.cache_type_k, choice.settings.flash_attn, choice.cost_model) == ("f16", "on", None)
+    assert choice.machine_costs == WITH_TYPES.with_any_cache_type()
     choice = choose(tiny_model, Settings(tune=False))
-    assert (choice.weights, choice.settings.cache_type_k, choice.paces) == (tiny_model, "f16", None)
+    assert (choice.weights, choice.settings.cache_type_k, choice.cost_model) == (tiny_model, "f16", None)
 
 
 def test_a_server_with_context_shift_has_keys_whose_positions_can_change(
@@ -162,7 +162,7 @@ def test_a_server_with_context_shift_has_keys_whose_positions_can_change(
     assert "the cache is f16" not in caplog.text
     assert load(context_shift=True).can_shift
     assert "the cache is f16" in caplog.text
-    assert choose(tiny_model, Settings(context_shift=True)).paces == WITH_TYPES.of_any_cache()
+    assert choose(tiny_model, Settings(context_shift=True)).cost_model == WITH_TYPES.with_any_cache_type()
     given = Settings(cache_type_k="bf16", context_shift=True)
     assert choose(tiny_model, given).settings.cache_type_k == "bf16"
 
@@ -171,12 +171,12 @@ def test_a_model_that_was_not_tuned_has_the_machine_s_way_of_attention(
     tmp_path: Path, tiny_model: Path, tuned: Tuned, load: Callable[..., LlamaBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = write_tiny_model(tmp_path / "other.gguf", seed=1)
-    assert choose(other, Settings()).machine is None
-    off_is_better = dataclasses.replace(MEASURED, usual="off")
-    write_tuned(tiny_model, Settings(), dataclasses.replace(tuned, paces=off_is_better))
+    assert choose(other, Settings()).machine_costs is None
+    off_is_better = dataclasses.replace(DEFAULT_COST_MODEL, preferred="off")
+    write_tuned(tiny_model, Settings(), dataclasses.replace(tuned, cost_model=off_is_better))
     monkeypatch.setattr(tuned_module, "find_model", lambda _path: tiny_model)
-    assert choose(other, Settings()).machine == off_is_better
-    assert choose(other, Settings(tune=False)).machine is None
+    assert choose(other, Settings()).machine_costs == off_is_better
+    assert choose(other, Settings(tune=False)).machine_costs is None
     assert "flash attention auto" in load(model=other).identity
     assert load(model=other).layout.flash_attn == "off"
     assert load(model=other, tune=False).layout.flash_attn == "auto"
@@ -187,10 +187,10 @@ def test_another_model_or_machine_has_another_result(
 ) -> None:
     other = write_tiny_model(tmp_path / tiny_model.name, seed=1)
     assert read_tuned(other, Settings()) is None
-    monkeypatch.setattr("srb.llama.tune.tuned.physical_cores", lambda: 77)
+    monkeypatch.setattr("srb.llama.tune.result.physical_cores", lambda: 77)
     assert read_tuned(tiny_model, Settings()) is None
-    assert len(kept_files(tiny_model)) == 2
-    assert kept_files(other) == []
+    assert len(stored_files(tiny_model)) == 2
+    assert stored_files(other) == []
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_damaged_cache_is_said_and_the_file_is_served(
         case _:
             shutil.rmtree(empty_cache)
     with LlamaBackend(dataclasses.replace(Settings(), model=tiny_model, ctx_size=256)) as backend:
-        assert backend._settings.cache_type_k == "f16"
+        assert "/keys f16, values f16/" in backend.identity
     if said is None:
         assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
     else:

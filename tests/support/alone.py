@@ -18,6 +18,7 @@ from typing import Any
 
 import llama_cpp
 from driver import check_order, run, stops
+from fixed_costs import fix_costs
 from tiny_lora import write_tiny_lora
 from tiny_model import WINDOW, write_tiny_model
 from traffic import Abort, Ask, Program, Run, Step, banned, matched, refused, tokens, words
@@ -109,7 +110,7 @@ class Model:
         self.bits = bits
         self.tolerance = 0.0 if bits else TOLERANCE
         self._backend = self.load(Program(ops=(), ctx_size=32 * unit, parallel=2, batch_size=512))
-        self._backend._estimated = NO_GUESSES
+        fix_costs(self._backend, NO_GUESSES)
         self._engine = Engine(self._backend)
         self._known: dict[tuple[object, ...], Answer] = {}
         n_vocab = self._backend.tokenizer.n_vocab
@@ -169,7 +170,7 @@ class Model:
         """
         backend = self.load(program)
         if program.guesses:
-            backend._estimated = PROPOSERS
+            fix_costs(backend, PROPOSERS)
         try:
             trial = _Trial(self, program, backend)
             trial.run(program)

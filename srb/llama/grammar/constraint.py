@@ -1,6 +1,6 @@
-"""Constraints: grammars, JSON schemas and regular expressions that a text must match.
+"""Grammars, JSON schemas and regular expressions that a text must match, with llguidance.
 
-A constraint is made once for a request, and copied for each alternative.
+A `GrammarMatcher` is compiled once for a request, and copied for each alternative.
 """
 
 import ctypes
@@ -24,24 +24,24 @@ from srb.llama.sampling.candidates import Candidates
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits
 
-# llguidance is imported with the first constraint: a start needs none, and the import takes 15 ms.
+# llguidance is imported with the first grammar, because the import takes 15 ms.
 
-_NO_TEXT = "NoExtension"  # llguidance's message if no text can match begins so
-_TOO_MUCH = re.compile("too (?:many|big|large|complex)|lexer precomputation", re.IGNORECASE)  # it has met a limit
-_SPECIAL = b"\xff"  # with this in front of its bytes, llguidance takes a token for one that is no text
-_OPTIONS = '\n%llguidance {"no_forcing": true}'  # otherwise it tokenizes the text that must come, however long that is
+_NO_TEXT = "NoExtension"  # the beginning of llguidance's message if no text can match
+_TOO_MUCH = re.compile("too (?:many|big|large|complex)|lexer precomputation", re.IGNORECASE)  # messages about a limit
+_SPECIAL = b"\xff"  # the prefix of tokens that aren't text, for llguidance
+_OPTIONS = '\n%llguidance {"no_forcing": true}'  # otherwise it tokenizes forced text of any length
 
-_FEW = 16  # tokens in more octets of the mask than these aren't all beginnings of one another
+_MAX_OCTETS = 16  # tokens in more octets of the mask than this aren't all prefixes of each other
 
 MAX_SCHEMA_CHARS = 100_000
 
 
 def _limits() -> "LLParserLimits":
-    """Limits with which a compilation takes some milliseconds.
+    """Return limits with which most compilations take some milliseconds.
 
-    A grammar that was written to take long takes some seconds of a worker thread, and up to some tenths of a second for
-    a token (docs/http/grammars.md). The items of a place are compared with each other, and a grammar of n symbols may
-    have n of them at one place, so its size bounds that time.
+    A malicious grammar takes some seconds of a worker thread, and up to some tenths of a second per token
+    (docs/http/grammars.md). llguidance compares all items at a position with each other, and a grammar of n symbols may
+    have n of them, so the grammar's size bounds that time.
     """
     from llguidance import LLParserLimits
 
@@ -54,13 +54,18 @@ def _limits() -> "LLParserLimits":
     )
 
 
-# llguidance recurses into whatever a rule or a schema refers to. It takes up to 500 bytes of stack per character,
+# llguidance recurses into the references of rules and schemas, with up to 500 bytes of stack per character. This was
 # measured with chains of rules and of `$ref`, and with nested schemas.
 _STACK_BYTES_PER_CHAR = 1024
 
 
 class GrammarMatcher:
-    """What a text must match, and how far the text has come: a grammar in llguidance's Lark. It may have schemas."""
+    """Matches a text, token by token, with a grammar in llguidance's Lark, which may contain JSON schemas.
+
+    Args:
+        ends: the tokens that end the generation.
+        piece: returns the bytes that a token adds to the text.
+    """
 
     def __init__(
         self,
@@ -72,18 +77,19 @@ class GrammarMatcher:
         self._matcher = matcher
         self._ends = ends
         self._n_vocab = n_vocab
-        self._piece = piece  # the bytes that a token adds to the text
+        self._piece = piece
 
     def allows(self, token: int) -> bool:
-        """Whether the text may continue with this token."""
-        if self._matcher.is_stopped():  # the text is complete, or the grammar has turned out to be too complex
+        """Return whether the text may continue with this token."""
+        if self._matcher.is_stopped():  # the text is complete, or the grammar is too complex
             return token in self._ends and not self._matcher.is_error()
         return bool(self._matcher.validate_tokens([token]))
 
     def narrow(self, candidates: Candidates) -> None:
-        """Bans all tokens that the text may not continue with. Call it right after the candidates were filled.
+        """Ban all tokens that the text may not continue with. Call it right after the candidates were filled.
 
-        Raises `NoTokenError` if finding them takes too long.
+        Raises:
+            NoTokenError: finding them takes too long.
         """
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if self._matcher.is_error() and not (reason := self._matcher.get_error()).startswith(_NO_TEXT):
@@ -92,12 +98,12 @@ class GrammarMatcher:
                 "parts can match the same text",
                 param="grammar",
             )
-        candidates.keep(np.unpackbits(bits, count=self._n_vocab, bitorder="little").astype(bool))
+        candidates.ban(np.unpackbits(bits, count=self._n_vocab, bitorder="little") == 0)
 
     def forced(self, most: int) -> list[int]:
-        """The longest tokens of the text that must come next, up to `most`. The text may be written with others, too.
+        """Return the longest tokens of the text that must come next, up to `most`. Shorter tokens are allowed, too.
 
-        llguidance could tell the whole text, but how long that takes has no bound, and it can break the grammar.
+        llguidance can compute the whole text, but its time has no bound, and it can break the grammar.
         """
         matcher, found = self._matcher, list[int]()
         while len(found) < most and not matcher.is_stopped() and (token := self._only(matcher)) is not None:
@@ -108,12 +114,12 @@ class GrammarMatcher:
         return found
 
     def _only(self, matcher: "LLMatcher") -> int | None:
-        """The longest token that the text may continue with, if all others are its beginning."""
+        """Return the longest token that the text may continue with, if all others are prefixes of it."""
         octets = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-        places = np.flatnonzero(octets)
-        if len(places) > _FEW:
+        filled = np.flatnonzero(octets)
+        if len(filled) > _MAX_OCTETS:
             return None
-        tokens = [8 * place + bit for place in places.tolist() for bit in range(8) if octets[place] >> bit & 1]
+        tokens = [8 * octet + bit for octet in filled.tolist() for bit in range(8) if octets[octet] >> bit & 1]
         pieces = {token: self._piece(token) for token in tokens}
         longest = max(tokens, key=lambda each: len(pieces[each]), default=None)
         if longest is None or not all(each and pieces[longest].startswith(each) for each in pieces.values()):
@@ -121,38 +127,42 @@ class GrammarMatcher:
         return longest
 
     def accept(self, token: int) -> None:
-        """Takes the next token of the text. The constraint must allow this token."""
+        """Append the next token of the text, which must be allowed."""
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token)
 
     def copy(self) -> "GrammarMatcher":
-        """The same constraint, at the same place of the text."""
+        """Return a copy at the same position of the text."""
         return GrammarMatcher(self._matcher.deep_copy(), self._ends, self._n_vocab, self._piece)
 
 
 class LarkCompiler:
     """Compiles grammars in Lark for one vocabulary, with llguidance. Thread-safe.
 
-    llguidance's copy of the vocabulary is made for the first grammar, which takes 0.1 s for 49,000 tokens. `_limits`
-    bounds the time and memory that a grammar takes. Schemas that these limits wouldn't stop in time are refused.
+    The first grammar takes 0.1 s more, for llguidance's copy of a vocabulary of 49,000 tokens. `_limits` bounds the
+    time and memory of a grammar. Schemas that these limits wouldn't stop in time are refused.
     """
 
     def __init__(self, tokenizer: LlamaTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._made: dict[bool, Any] = {}
+        self._tokenizers: dict[bool, Any] = {}  # by whether control tokens are text
         self._lock = threading.Lock()
 
     def compile(self, vocab: int, grammar: str, param: str, *, special_tokens: bool = False) -> GrammarMatcher:
-        """The constraint of a grammar in Lark, at the beginning of the text.
+        """Compile a grammar in Lark.
 
-        special_tokens: whether a control token counts as the text of its name. If not, the grammar never allows one.
-        Raises `InvalidRequestError`, which names `param`, if the grammar can't be used.
+        Args:
+            param: the request field that the grammar comes from, for errors.
+            special_tokens: whether a control token counts as the text of its name. If not, it is never allowed.
+
+        Raises:
+            InvalidRequestError: the grammar can't be used.
         """
         error = _problem_of_schemas(grammar)
         if not error:
             with self._lock:
-                if special_tokens not in self._made:
-                    self._made[special_tokens] = self._make(vocab, special_tokens)
+                if special_tokens not in self._tokenizers:
+                    self._tokenizers[special_tokens] = self._make_tokenizer(vocab, special_tokens)
             try:
                 matcher = with_stack(
                     partial(self._matcher, grammar, special_tokens), _STACK_BYTES_PER_CHAR * len(grammar)
@@ -166,25 +176,25 @@ class LarkCompiler:
         return GrammarMatcher(matcher, self._tokenizer.ends, self._tokenizer.n_vocab, self._tokenizer.piece)
 
     def compile_grammar(self, vocab: int, grammar: str, *, special_tokens: bool = False) -> GrammarMatcher:
-        """The constraint that the text matches a grammar, in Lark or in GBNF. Raises `InvalidRequestError`."""
+        """Compile a grammar, in Lark or in GBNF. Raises `InvalidRequestError`."""
         lark = grammar if is_lark(grammar) else gbnf.as_lark(grammar, self._tokenizer)
         return self.compile(vocab, lark, "grammar", special_tokens=special_tokens)
 
     def compile_regex(self, vocab: int, regex: str) -> GrammarMatcher:
-        """The constraint that the text matches a regular expression. Raises `InvalidRequestError`."""
+        """Compile a regular expression. Raises `InvalidRequestError`."""
         if (len(regex) - len(regex.rstrip("\\"))) % 2:  # the backslash would escape the slash that ends the expression
             raise InvalidRequestError(
-                "regex ends with a backslash that has nothing to escape; write two of them for one", param="regex"
+                "regex ends with a backslash that escapes nothing; write \\\\ for a backslash", param="regex"
             )
         from llguidance import regex_to_lark
 
         return self.compile(vocab, f"start: /{regex_to_lark(regex, '')}/", "regex")
 
     def compile_schema(self, vocab: int, text: str) -> GrammarMatcher:
-        """The constraint that the text is JSON that matches a schema. Raises `InvalidRequestError`.
+        """Compile a JSON schema. Raises `InvalidRequestError`.
 
-        Where the schema doesn't say whether an object may have other properties than those it names, the constraint
-        allows no others. Whether the choices of a `oneOf` exclude each other is judged before this change.
+        If the schema doesn't say whether an object may have other properties than those it names, none are allowed.
+        Whether the choices of a `oneOf` exclude each other is checked before that change.
         """
         schema = json_schema.corrected(_read_schema(text))
         whole = self.compile(vocab, f"start: {json_schema.as_lark(schema)}", "json_schema")
@@ -199,12 +209,12 @@ class LarkCompiler:
     def _matcher(self, grammar: str, special_tokens: bool) -> "LLMatcher":
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self._made[special_tokens], grammar + _OPTIONS, log_level=0, limits=_limits())
+        matcher = LLMatcher(self._tokenizers[special_tokens], grammar + _OPTIONS, log_level=0, limits=_limits())
         if not matcher.is_error():
             matcher.compute_bitmask()  # here, not in the engine: it may be slow, and fails if no text can match
         return matcher
 
-    def _make(self, vocab: int, special_tokens: bool) -> Any:
+    def _make_tokenizer(self, vocab: int, special_tokens: bool) -> Any:
         from llguidance import LLTokenizer
 
         ends = self._tokenizer.ends
@@ -222,14 +232,16 @@ class LarkCompiler:
 
 
 def _brief(error: str) -> str:
-    """The part of llguidance's message that says what is wrong. The rest is advice for those who can set limits."""
+    """Return what is wrong from llguidance's message. The rest of it is advice about limits."""
     return re.split(r"\n| \(limit|; (?:try|consider|either)", re.sub("^[Pp]arser [Ee]rror: ", "", error))[0][:300]
 
 
 def _unusable(error: str, param: str, *, is_made: bool) -> InvalidRequestError:
-    """The error for a request whose constraint llguidance refuses.
+    """Return the error for a grammar that llguidance refuses.
 
-    error: llguidance's message. is_made: whether the grammar was made here, so that the caller doesn't know it.
+    Args:
+        error: llguidance's message.
+        is_made: whether the grammar was translated from another format, so the message's positions mean nothing.
     """
     reason = _brief(error)
     if reason.startswith(_NO_TEXT):
@@ -242,10 +254,10 @@ def _unusable(error: str, param: str, *, is_made: bool) -> InvalidRequestError:
             "counts",
             param=param,
         )
-    if is_made:  # the message names a place in it
+    if is_made:  # the message names a position in it
         reason = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", reason)
         return InvalidRequestError(
-            f"{param} can't be enforced: {reason:.300}; leave that out, or say it otherwise", param=param
+            f"{param} can't be enforced: {reason:.300}; leave that out, or write it differently", param=param
         )
     return InvalidRequestError(f"{param} can't be used: {reason:.300}", param=param)
 
@@ -260,21 +272,21 @@ def _read_schema(text: str) -> Any:
     except RecursionError:
         raise InvalidRequestError("json_schema is nested too deeply", param="json_schema") from None
     except ValueError as error:
-        raise InvalidRequestError(f"json_schema is no JSON: {error}", param="json_schema") from None
+        raise InvalidRequestError(f"json_schema isn't JSON: {error}", param="json_schema") from None
     if not isinstance(schema, dict | bool):
         raise InvalidRequestError(f"json_schema must be an object, got {text[:60]}", param="json_schema")
     return schema
 
 
 def _problem_of_schemas(grammar: str) -> str | None:
-    """Why a schema in a grammar can't be enforced, with the place of the first such schema. None if all can."""
+    """Return why a schema in a grammar can't be enforced, with its position; None if all can."""
     for found in re.finditer(r"%json\b\s*", grammar):
         try:
             schema, _ = json.JSONDecoder().raw_decode(grammar, found.end())
             problem = json_schema.problem(schema)
         except RecursionError:
             problem = "it is nested too deeply"
-        except ValueError:  # it is no JSON, and llguidance's message about that is better
+        except ValueError:  # it isn't JSON, and llguidance's message about that is better
             continue
         if problem:
             line = grammar.count("\n", 0, found.start()) + 1

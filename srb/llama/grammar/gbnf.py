@@ -1,11 +1,10 @@
 """Translates llama.cpp's GBNF into llguidance's Lark. Pure functions.
 
-llguidance splits a text into lexemes, each as long as possible, and GBNF knows no lexemes. So the translation means the
-same only where this makes no difference, and it has two forms for this. A grammar without recursion becomes one
-regular expression, which is one lexeme. In any other, each character is a lexeme.
+llguidance splits a text into lexemes, each as long as possible; GBNF has no lexemes. So a grammar without recursion
+becomes one regular expression, which is one lexeme. In any other grammar, each character is a lexeme.
 
-llama.cpp's own sampler has no limits: some grammars of 50 characters hold the engine's thread for minutes. llguidance
-has limits. In the tests llama.cpp judges what a translation allows.
+llama.cpp's own sampler has no limits: some grammars of 50 characters block the engine's thread for minutes. The tests
+compare what a translation allows with llama.cpp's sampler.
 """
 
 import re
@@ -16,10 +15,7 @@ from srb.errors import InvalidRequestError
 from srb.llama.model.tokenizer import LlamaTokenizer
 
 Node: TypeAlias = "str | list[list[Node]]"
-"""The name of a rule, a part that is Lark already, or a group: its alternatives, of nodes that follow each other.
-
-What is Lark already is never a name in GBNF.
-"""
+"""The name of a rule, a part in Lark (which is never a name in GBNF), or a group: alternatives of consecutive nodes."""
 
 _MAX_REPEATS = 100_000
 _NAME = re.compile(r"[a-zA-Z0-9-]+")
@@ -34,7 +30,7 @@ _NOTHING = r"[^\x{0}-\x{10FFFF}]"
 
 
 def as_lark(grammar: str, tokenizer: LlamaTokenizer) -> str:
-    """The grammar in Lark. Raises `InvalidRequestError`."""
+    """Translate a grammar to Lark. Raises `InvalidRequestError`."""
     try:
         return _Reader(grammar, tokenizer).lark()
     except RecursionError:
@@ -42,10 +38,7 @@ def as_lark(grammar: str, tokenizer: LlamaTokenizer) -> str:
 
 
 class _Reader:
-    """Reads a grammar with llama.cpp's rules of GBNF: what it refuses is refused here.
-
-    Left recursion is allowed. Counts aren't rounded up to infinity as there.
-    """
+    """Parses GBNF, and refuses what llama.cpp refuses, except left recursion. Large counts are exact."""
 
     def __init__(self, grammar: str, tokenizer: LlamaTokenizer) -> None:
         self._text = grammar
@@ -61,7 +54,7 @@ class _Reader:
             raise _wrong("it does not contain a 'root' symbol, the rule that it begins with")
 
     def lark(self) -> str:
-        """The rules that `root` needs, in Lark."""
+        """Return the rules that `root` needs, in Lark."""
         rules = {name: _without_tail_recursion(name, parts) for name, parts in self._rules.items()}
         needed: dict[str, set[str]] = {}
         todo = ["root"]
@@ -110,7 +103,7 @@ class _Reader:
         self._skip(_SPACES)
 
     def _alternatives(self, space: re.Pattern[str]) -> list[list[Node]]:
-        """Reads up to the end of a rule or of a group. space: what may stand between two parts of it."""
+        """Parse up to the end of a rule or of a group. space: what may separate its parts."""
         found = [self._sequence(space)]
         while self._next() == "|":
             self._at += 1
@@ -128,7 +121,7 @@ class _Reader:
             else:
                 found.append(self._part(first))
             self._skip(space)
-        # A group of one alternative needs no parentheses, and none that is empty needs a place.
+        # A group of one alternative needs no parentheses, and an empty one disappears.
         return [part for node in found for part in (node[0] if isinstance(node, list) and len(node) == 1 else [node])]
 
     def _part(self, first: str) -> Node:
@@ -161,7 +154,7 @@ class _Reader:
             ranges.append((low, high))
         self._at += 1
         if not ranges:
-            raise _wrong(f"a class of no characters stands {self._place}; leave it out")
+            raise _wrong(f"a class has no characters {self._place}; leave it out")
         return self._lexeme(_class(ranges, is_negative=is_negative))
 
     def _char(self) -> int:
@@ -181,7 +174,7 @@ class _Reader:
         return f"<[^{','.join(map(str, sorted({*tokens, *self._tokenizer.ends})))}]>"
 
     def _lexeme(self, text: str) -> str:
-        """The name of a lexeme in Lark."""
+        """Return the name of a lexeme in Lark."""
         return self._lexemes.setdefault(text, f"C_{len(self._lexemes)}")
 
     def _repeated(self, node: Node) -> Node:
@@ -193,12 +186,12 @@ class _Reader:
             least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[self._next()]
             self._at += 1
         if max(least, most or 0) > _MAX_REPEATS:
-            raise _wrong(f"a count may be at most {_MAX_REPEATS}; a larger one stands {place}")
+            raise _wrong(f"a count may be at most {_MAX_REPEATS}, and is larger {place}")
         if most is not None and most < least:
             raise _wrong(f"something is repeated at least {least} and at most {most} times {place}")
         if most == 0:
             return _EMPTY
-        if isinstance(node, list) and [] in node:  # to repeat nothing is the same as not to repeat
+        if isinstance(node, list) and [] in node:  # repeating nothing is the same as not repeating
             least, node = 0, [each for each in node if each]
         if (least, most) == (0, 1):
             return [*(node if isinstance(node, list) else [[node]]), []]
@@ -215,12 +208,12 @@ def _wrong(problem: str) -> InvalidRequestError:
 
 
 def _class(ranges: list[tuple[int, int]], *, is_negative: bool = False) -> str:
-    """The regular expression of a character in one of these ranges, or in none of them."""
+    """Return the regular expression of a character in one of these ranges, or in none of them."""
     ranges = sorted(each for each in ranges if each[0] <= each[1])
     if is_negative:
         lows = [0, *(high + 1 for _, high in ranges)]
         highs = [*(low - 1 for low, _ in ranges), 0x10FFFF]
-        # A range may end before the one before it does.
+        # A range may end before the previous one does.
         lows = [max(lows[: k + 1]) for k in range(len(lows))]
         ranges = list(zip(lows, highs, strict=True))
     parts = [(max(low, least), min(high, most)) for low, high in ranges for least, most in _CHARS]
@@ -237,10 +230,7 @@ def _leaves(node: Node) -> Iterator[str]:
 
 
 def _without_tail_recursion(name: str, parts: list[list[Node]]) -> list[list[Node]]:
-    """The same rule as a loop, if it ends with itself.
-
-    llguidance would need as many steps for each character as the rule has called itself.
-    """
+    """Rewrite a rule that ends with itself as a loop. llguidance would need a step per character and recursion."""
     flat = list(_flat(name, parts))
     again: list[list[Node]] = [each[:-1] for each in flat if each[-1:] == [name]]
     ends = [each for each in flat if each[-1:] != [name]]
@@ -248,7 +238,7 @@ def _without_tail_recursion(name: str, parts: list[list[Node]]) -> list[list[Nod
 
 
 def _flat(name: str, parts: list[list[Node]]) -> Iterator[list[Node]]:
-    """The alternatives, those of the groups at their ends included, if these end with this rule."""
+    """Yield the alternatives, including those of groups at their ends, if these end with this rule."""
     for each in parts:
         last = list(_flat(name, each[-1])) if each and isinstance(each[-1], list) else []
         if any(inner[-1:] == [name] for inner in last):
@@ -258,7 +248,7 @@ def _flat(name: str, parts: list[list[Node]]) -> Iterator[list[Node]]:
 
 
 def _is_recursive(needed: dict[str, set[str]]) -> bool:
-    """Whether a rule needs itself. needed: what each rule needs."""
+    """Return whether a rule needs itself. needed: the rules that each rule needs."""
     left = {name: set(each) for name, each in needed.items()}
     while ready := [name for name, each in left.items() if not each & left.keys()]:
         for name in ready:

@@ -1,9 +1,8 @@
-"""Prepares JSON schemas so that llguidance can enforce them, and finds what it can't enforce. Pure functions.
+"""Prepares JSON schemas for llguidance, and finds what it can't enforce. Pure functions.
 
-What llguidance accepts is only trusted as far as it was tested (docs/http/grammars.md). This module gives it better
-patterns for some formats, and refuses what it gets wrong or takes long for, in every grammar that has schemas in it. A
-schema is first compiled as it came, which decides if it can be enforced, and then with its objects closed. It compiles
-in a thread with a stack as deep as the text is long.
+llguidance accepts more than it enforces (docs/http/grammars.md). This module gives it better patterns for some formats,
+and refuses what it gets wrong or takes long for. A schema is first compiled as it came, which decides whether it can be
+enforced, and then with its objects closed.
 """
 
 import json
@@ -14,13 +13,13 @@ from decimal import Decimal
 from typing import Any, cast
 
 MAX_MULTIPLE = 10_000
-"""The largest number that `multipleOf` may be, without its point and the zeros at its end. This one takes 0.2 s."""
+"""The largest `multipleOf`, without its decimal point and trailing zeros. It takes 0.2 s."""
 
 _OPTIONS = {
-    "whitespace_flexible": False,  # if it were True, a small model might write spaces without end
+    "whitespace_flexible": False,  # otherwise a small model might write spaces forever
     "item_separator": ", ",
     "key_separator": ": ",
-    # \u isn't allowed: a model could write a name in `properties` in another way, such as "\u0061" for "a".
+    # \u isn't allowed, because a model could write "\u0061" for the property "a".
     "json_allowed_escapes": 'nrbtf\\"',
 }
 
@@ -57,12 +56,12 @@ UNENFORCED = {
 
 _OF_NAMES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 _VALUES = ("const", "enum", "default", "examples", "example")
-# A schema with one of these keywords isn't closed: it says itself which other properties there may be, or closing one
-# of its parts would contradict another part.
-_SAYS = {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "$ref"}
+# A schema with one of these keywords isn't closed: it says which other properties are allowed, or closing one of its
+# parts would contradict another part.
+_OPEN = {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "$ref"}
 
-# The control characters that have no short escape in JSON; and the ways to write one of them in a regular expression,
-# but not as an end of a range.
+# Control characters without a short escape in JSON, and how a regular expression may write them, except as an end of a
+# range.
 _CONTROL = re.compile(r"[\0-\x07\v\x0e-\x1f\x7f]")
 _CONTROL_ESCAPE = re.compile(
     r"[\0-\x07\v\x0e-\x1f\x7f]|(?<!\\)(?:\\\\)*(?<!-)\\(?:x(?:0[0-7bBeEfF]|1[0-9a-fA-F]|7[fF])|u00(?:0[0-7bBeEfF]|1[0-9a-fA-F]|7[fF])|[0av]|c[A-Za-z])(?!-)"
@@ -70,14 +69,14 @@ _CONTROL_ESCAPE = re.compile(
 
 
 def as_lark(schema: Any, **options: bool) -> str:
-    """A schema as a part of a Lark grammar. options: options of llguidance, such as `lenient`."""
+    """Return a schema as a part of a Lark grammar. options: those of llguidance, such as `lenient`."""
     if isinstance(schema, dict):
         schema = schema | {"x-guidance": _OPTIONS | options}
     return f"%json {json.dumps(schema)}"
 
 
 def corrected(schema: Any) -> Any:
-    """The schema with better patterns for some formats: llguidance's date allows a 29th of February in each year."""
+    """Give some formats better patterns: llguidance's date allows the 29th of February in any year."""
 
     def correct(each: dict[str, Any]) -> dict[str, Any]:
         result = dict(each)
@@ -100,9 +99,9 @@ def _javascript(pattern: str) -> str:
 
 
 def closed(schema: Any) -> Any:
-    """The schema with its objects closed: they have only the properties that they name, unless it says more about them.
+    """Close the objects of a schema: only named properties are allowed, unless the schema says otherwise.
 
-    A schema with `properties` becomes one of an object, even if it doesn't say that it is.
+    A schema with `properties` becomes an object's, even without a `type`.
     """
 
     def close(each: dict[str, Any]) -> dict[str, Any]:
@@ -111,14 +110,14 @@ def closed(schema: Any) -> Any:
             isinstance(properties, dict) and isinstance(required, list) and all(name in properties for name in required)
         )
         return (
-            {"type": "object"} | each | {"additionalProperties": False} if named and not _SAYS & each.keys() else each
+            {"type": "object"} | each | {"additionalProperties": False} if named and not _OPEN & each.keys() else each
         )
 
     return _mapped(schema, close, (*_VALUES, "allOf"))
 
 
 def unenforced(schema: Any) -> list[str]:
-    """The keywords and formats in a schema that a lenient llguidance doesn't enforce, or not always."""
+    """Return the keywords and formats in a schema that a lenient llguidance doesn't always enforce."""
     found: dict[str, None] = {}
     for each in _schemas(schema):
         found |= dict.fromkeys(name for name in each if name in UNENFORCED or name == "oneOf")
@@ -132,12 +131,12 @@ def unenforced(schema: Any) -> list[str]:
 
 
 def problem(schema: Any) -> str | None:
-    """The first thing in this schema that llguidance accepts but gets wrong, or takes very long for; None: no such."""
+    """Return the first part of a schema that llguidance gets wrong or takes very long for; None if there is none."""
     for each in _schemas(schema):
         multiple = each.get("multipleOf")
         if isinstance(multiple, int | float) and _digits(multiple) > MAX_MULTIPLE:
             return (
-                f"multipleOf is {multiple!s:.60}; without its point and the zeros at its end it must be at most "
+                f"multipleOf is {multiple!s:.60}; without its decimal point and trailing zeros it must be at most "
                 f"{MAX_MULTIPLE}"
             )
         least, required = each.get("minProperties", 0), each.get("required", [])
@@ -154,7 +153,7 @@ def problem(schema: Any) -> str | None:
 
 
 def _digits(number: float) -> int:
-    """The digits of a number as a whole number, without its point and the zeros at its end; 0 if it isn't finite."""
+    """Return the digits of a number, without its decimal point and trailing zeros; 0 if it isn't finite."""
     if not math.isfinite(number):
         return 0
     value = Decimal(str(number)).normalize()
@@ -167,7 +166,7 @@ def _names(value: Any) -> list[Any]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All strings in a JSON value, the names in its objects included."""
+    """Yield all strings in a JSON value, including names in its objects."""
     if isinstance(value, str):
         yield value
     for each in (
@@ -177,7 +176,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """A schema and all schemas in it."""
+    """Yield a schema and all schemas in it."""
     if isinstance(schema, list):
         for each in schema:
             yield from _schemas(each)
@@ -190,18 +189,18 @@ def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
                 yield from _schemas(value)
 
 
-def _mapped(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]], keep: tuple[str, ...] = _VALUES) -> Any:
-    """The schema with each schema in it changed. The values of the keywords in `keep` are left as they are."""
+def _mapped(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]], skip: tuple[str, ...] = _VALUES) -> Any:
+    """Change a schema and all schemas in it. Values of the keywords in `skip` stay as they are."""
     if isinstance(schema, list):
-        return [_mapped(each, change, keep) for each in schema]
+        return [_mapped(each, change, skip) for each in schema]
     if not isinstance(schema, dict):
         return schema
     result = {}
     for name, value in schema.items():
-        if name in keep:
+        if name in skip:
             result[name] = value
         elif name in _OF_NAMES and isinstance(value, dict):
-            result[name] = {key: _mapped(each, change, keep) for key, each in value.items()}
+            result[name] = {key: _mapped(each, change, skip) for key, each in value.items()}
         else:
-            result[name] = _mapped(value, change, keep)
+            result[name] = _mapped(value, change, skip)
     return change(result)

@@ -1,7 +1,4 @@
-"""The chat template, which turns a conversation into a prompt. A sandboxed Jinja runs it.
-
-It is the model's own, or the one that the options name.
-"""
+"""The chat template, which turns a conversation into a prompt, in a sandboxed Jinja."""
 
 import json
 import logging
@@ -19,10 +16,11 @@ from srb.options.settings import Settings
 
 logger = logging.getLogger("srb.llama")
 
-# The chat templates that `--chat-template` knows by name, in Jinja, and the plain one for models that have none. If
-# llama-server has the same format, the name is the same. No template writes BOS, since tokenizing a prompt adds it.
-
 PLAIN = "plain"
+"""The template of models that have none."""
+
+NONE = "none"
+"""With this `--chat-template` the server refuses chats."""
 
 STOPS = {PLAIN: ("\nUser:",)}
 """Strings that end the assistant's message, where a format has no token for that."""
@@ -56,11 +54,10 @@ message.content | trim + '<|eot_id|>' }}{% endfor %}
 {% for message in messages %}{{ '<|' + message.role + '|>\\n' + message.content + eos_token + '\\n' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}""",
 }
+"""The templates that `--chat-template` knows by name, with llama-server's names. None writes BOS, which is added to
+prompts."""
 
-NONE = "none"
-"""With this name in `--chat-template` the server refuses chats."""
-
-_OURS = {
+_RESERVED = {
     *("messages", "add_generation_prompt", "bos_token", "eos_token", "raise_exception", "strftime_now"),
     *("tools", "tool_choice", "functions", "function_call", "self"),
 }
@@ -69,9 +66,11 @@ _OURS = {
 class ChatTemplate:
     """A chat template. Thread-safe. Implements `srb.engine.model.ChatTemplate`.
 
-    source: its text, in Jinja. bos, eos: the texts of these tokens, which templates write.
-    adds_bos: whether tokenizing a prompt adds BOS. A BOS that the template writes is then removed, or there were two.
-    stop: strings that end the assistant's message.
+    Args:
+        source: its text, in Jinja.
+        bos, eos: the texts of these tokens, which templates write.
+        adds_bos: whether tokenizing a prompt adds BOS. Then a BOS that the template writes is removed.
+        stop: strings that end the assistant's message.
     """
 
     def __init__(
@@ -89,10 +88,14 @@ class ChatTemplate:
         variables: dict[str, Any],
         tools: list[dict[str, Any]] | None = None,
     ) -> str:
-        """The prompt for the next message of the assistant. See `srb.engine.model.ChatTemplate`."""
-        if ours := _OURS & variables.keys():
+        """Return the prompt for the assistant's next message.
+
+        Raises:
+            InvalidRequestError: the template refuses the messages, or `variables` has a reserved name.
+        """
+        if reserved := _RESERVED & variables.keys():
             raise InvalidRequestError(
-                f"chat_template_kwargs can't set {', '.join(sorted(ours))}", param="chat_template_kwargs"
+                f"chat_template_kwargs can't set {', '.join(sorted(reserved))}", param="chat_template_kwargs"
             )
         given = _usual_variables() | variables
         try:
@@ -116,7 +119,7 @@ class ChatTemplate:
         return prompt.removeprefix(self._bos) if self._adds_bos else prompt
 
     def check(self) -> None:
-        """Raises `SettingsError` if the template isn't valid Jinja."""
+        """Check that the template is valid Jinja. Raises `SettingsError`."""
         try:
             _ = self._template
         except Exception as error:
@@ -152,16 +155,19 @@ def _raise(message: str) -> None:
 
 
 def _usual_variables() -> dict[str, Any]:
-    """The variables that llama-server also gives to templates. Without them some don't think, or lack the date."""
+    """Return the variables that llama-server sets, too. Without them some models don't think, or lack the date."""
     now = datetime.now()
     return {"enable_thinking": True, "date_string": f"{now:%d %b %Y}", "datetime": f"{now:%b %d %Y}"}
 
 
 def chat_template_of(model: Any, settings: Settings) -> ChatTemplate | None:
-    """The template that the settings name, else that of the loaded model, or a plain one if the model has none.
+    """Return the template of the settings, else that of the model, else a plain one.
 
-    None if the settings refuse chats. Raises `SettingsError` if the settings name an unknown template, or one that is
-    not valid Jinja.
+    Returns:
+        None if the settings refuse chats.
+
+    Raises:
+        SettingsError: the settings name an unknown template, or one that isn't valid Jinja.
     """
     import llama_cpp
 
@@ -172,7 +178,7 @@ def chat_template_of(model: Any, settings: Settings) -> ChatTemplate | None:
     if not source:
         logger.info(
             "the model has no chat template; chats are written as User: and Assistant:, unless --chat-template names "
-            "another way (%s)",
+            "another format (%s)",
             ", ".join(TEMPLATES),
         )
         source = PLAIN
@@ -194,7 +200,7 @@ def chat_template_of(model: Any, settings: Settings) -> ChatTemplate | None:
 
 
 def _given(settings: Settings) -> str | None:
-    """The name or the text of the template in the settings. None if they have none. Raises `SettingsError`."""
+    """Return the name or the text of the template in the settings; None without one. Raises `SettingsError`."""
     text, file, option = settings.chat_template, settings.chat_template_file, "--chat-template"
     if file is not None:
         option = f"--chat-template-file {file}"

@@ -1,4 +1,4 @@
-"""Reads how a model's file wants its tokens drawn: the keys `general.sampling.*` of llama.cpp."""
+"""Reads tensors and metadata of GGUF files without loading the model, and the sampling defaults in them."""
 
 import ctypes
 import logging
@@ -23,17 +23,21 @@ from srb.llama.native.library import function
 from srb.llama.sampling.candidates import Floats
 from srb.options.settings import Settings
 
-# Reads the list of tensors and the metadata of a GGUF file, without loading the model.
+logger = logging.getLogger("srb")
 
 _F32 = 0  # ggml_type
+
+_SAMPLING = "general.sampling."
+_OTHER_NAMES = {"temp": "temperature", "penalty_last_n": "repeat_last_n", "penalty_repeat": "repeat_penalty"}
+_KEYS = (
+    *("top_k", "top_p", "min_p", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta"),
+    *_OTHER_NAMES,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of a model file.
-
-    type, type_number: ggml's name of its type, in small letters, and its number. shape: of at least one dimension.
-    """
+    """A tensor of a model file, of at least one dimension. type: ggml's name of its type, in small letters."""
 
     name: str
     type: str
@@ -43,30 +47,35 @@ class Tensor:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether conversions change this tensor. Tensors of one dimension stay as they are."""
+        """Whether conversions change this tensor. They leave tensors of one dimension as they are."""
         return len(self.shape) > 1
 
 
 def read_tensors(path: Path) -> list[Tensor]:
-    """The tensors of a GGUF file. Raises `ModelLoadError`."""
+    """Return the tensors of a GGUF file. Raises `ModelLoadError`."""
     with _opened(path) as gguf:
         return [_tensor(gguf, i) for i in range(_gguf_n_tensors(gguf))]
 
 
-def read_metadata(path: Path, beginning: str = "") -> dict[str, Any]:
-    """The keys of a GGUF file that begin so, and their values: numbers, bools, texts, and lists of these.
+def read_metadata(path: Path, prefix: str = "") -> dict[str, Any]:
+    """Return the keys of a GGUF file with this prefix, and their values: numbers, bools, texts, and lists of these.
 
-    Raises `ModelLoadError`.
+    Raises:
+        ModelLoadError: the file can't be read.
     """
     with _opened(path) as gguf:
         keys = (_gguf_key(gguf, i).decode(errors="replace") for i in range(_gguf_n_kv(gguf)))
-        return {key: _value(gguf, i) for i, key in enumerate(keys) if key.startswith(beginning)}
+        return {key: _value(gguf, i) for i, key in enumerate(keys) if key.startswith(prefix)}
 
 
 def read_vectors(path: Path, called: str) -> dict[str, Floats | None]:
-    """The tensors of a GGUF file that isn't a model. A tensor that isn't one dimension of f32 is None.
+    """Return the tensors of a GGUF file that isn't a model. Tensors other than f32 vectors are None.
 
-    called: what an error calls the file. Raises `ModelLoadError`.
+    Args:
+        called: the name of the file in error messages.
+
+    Raises:
+        ModelLoadError: the file can't be read.
     """
     found: dict[str, Floats | None] = {}
     with _opened(path, called) as gguf:
@@ -80,10 +89,10 @@ def read_vectors(path: Path, called: str) -> dict[str, Floats | None]:
 
 @contextmanager
 def _opened(path: Path, called: str = "the model") -> Iterator[int]:
-    with log.collected() as complaints:
+    with log.collected() as messages:
         gguf = _gguf_init(os.fsencode(path), _InitParams(True, None))
     if not gguf:
-        raise ModelLoadError(f"{called} {path} can't be read: {complaints.reason}")
+        raise ModelLoadError(f"{called} {path} can't be read: {messages.reason}")
     try:
         yield gguf
     finally:
@@ -146,9 +155,6 @@ def _tensor(gguf: int, i: int) -> Tensor:
     )
 
 
-# Reads what a model file says of its model, such as its name and its special tokens.
-
-
 def read_model_info(path: Path) -> ModelInfo:
     """What a model's file says of it. Takes some tenths of a second for a large vocabulary.
 
@@ -175,45 +181,35 @@ def read_model_info(path: Path) -> ModelInfo:
     )
 
 
-logger = logging.getLogger("srb")
-
-_BEGINNING = "general.sampling."
-_OTHER_NAMES = {"temp": "temperature", "penalty_last_n": "repeat_last_n", "penalty_repeat": "repeat_penalty"}
-_KEYS = (
-    *("top_k", "top_p", "min_p", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta"),
-    *_OTHER_NAMES,
-)
-
-
 def sampling_of(settings: Settings) -> dict[str, Any]:
-    """The defaults of `SamplingParams` that the model's file names.
+    """Return the defaults of `SamplingParams` in the model's file: llama.cpp's keys `general.sampling.*`.
 
-    The log says which they are, and which are left out because their values can't be. Raises `ModelLoadError`.
+    The log lists them, and those that are ignored because their values are invalid. Raises `ModelLoadError`.
     """
     found: dict[str, Any] = {}
-    for key, value in read_metadata(files_of(find_model(settings.model))[0], _BEGINNING).items():
-        name = key.removeprefix(_BEGINNING)
+    for key, value in read_metadata(files_of(find_model(settings.model))[0], _SAMPLING).items():
+        name = key.removeprefix(_SAMPLING)
         try:
             given = _as_field(name, value)
             SamplingParams(**given)
         except InvalidRequestError as error:
-            logger.warning("the model's file has %s = %r, which is left out: %s", key, value, error.message)
+            logger.warning("the model's file has %s = %r, which is ignored: %s", key, value, error.message)
         else:
             found |= given
     if found:
-        told = ", ".join(f"{name} {value}" for name, value in found.items())
-        logger.info("by the model's file: %s", told)
+        listed = ", ".join(f"{name} {value}" for name, value in found.items())
+        logger.info("sampling defaults of the model's file: %s", listed)
     return found
 
 
 def _as_field(name: str, value: Any) -> dict[str, Any]:
-    """A key of the file, without its beginning, as a field of `SamplingParams`. Raises `InvalidRequestError`."""
+    """Return a key of the file, without its prefix, as a field of `SamplingParams`. Raises `InvalidRequestError`."""
     if name in _KEYS:
-        # The file has floats of 32 bits, and people mean the short number: 0.6 and not 0.6000000238418579.
+        # The file has floats of 32 bits; 0.6 is meant, not 0.6000000238418579.
         return {_OTHER_NAMES.get(name, name): float(f"{value:.7g}") if isinstance(value, float) else value}
     if name == "sequence":
         names = tuple(_OTHER_NAMES.get(each, each) for each in str(value).split(";"))
         if unknown := [each for each in names if each not in SAMPLERS]:
             raise InvalidRequestError(f"there is no sampler {unknown[0]!r}", param="samplers")
         return {"samplers": names}
-    raise InvalidRequestError("srb knows no such key", param=name)
+    raise InvalidRequestError("srb doesn't know this key", param=name)

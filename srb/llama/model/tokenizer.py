@@ -1,7 +1,4 @@
-"""Turns texts into tokens and back, with llama.cpp's tokenizer.
-
-Long texts are tokenized in a thread with a stack to match: some vocabularies are split by a recursive `std::regex`.
-"""
+"""Turns texts into tokens and back, with llama.cpp's tokenizer."""
 
 import ctypes
 import threading
@@ -32,11 +29,11 @@ class LlamaTokenizer:
     def __init__(self, vocab: int) -> None:
         self._vocab = vocab
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(vocab)
-        # The pieces that were asked for. Reading all of them takes longer than loading a small model.
-        self._known: dict[int, _Piece] = {}
-        # By the text that was asked for, which is that of a token. So all lists together can't have more ids than there
-        # are pairs of a token and another token that it begins with.
-        self._beginnings: dict[bytes, Places] = {}
+        # The pieces that were used so far. Reading all of them takes longer than loading a small model.
+        self._pieces: dict[int, _Piece] = {}
+        # By their prefix, which is the text of a token. So all lists have at most as many ids as there are pairs of a
+        # token and another token that it begins with.
+        self._by_prefix: dict[bytes, Places] = {}
         self._unnamed_bos = llama_cpp.llama_vocab_bos(vocab) if llama_cpp.llama_vocab_get_add_bos(vocab) else None
         self.suppressed = _suppressed(vocab)
         self.special = _special(vocab)
@@ -45,14 +42,14 @@ class LlamaTokenizer:
         self._changed = threading.Condition()  # guards `_users` and `_closed`
 
     def close(self) -> None:
-        """Waits until no thread uses the vocabulary, and refuses new uses: it will be freed after this call."""
+        """Wait until no thread uses the vocabulary, and refuse new uses: it is freed after this call."""
         with self._changed:
             self._closed = True
             self._changed.wait_for(lambda: not self._users)
 
     @cached_property
     def longest_piece(self) -> int:
-        """The length, in bytes, of the longest text that a token stands for."""
+        """The length of the longest token, in bytes."""
         return max(1, *(len(piece.text) for piece in self._all))
 
     @cached_property
@@ -62,26 +59,26 @@ class LlamaTokenizer:
             return frozenset(token for token in range(self.n_vocab) if llama_cpp.llama_vocab_is_eog(vocab, token))
 
     def is_end(self, token: int) -> bool:
-        """Whether the token ends the generation."""
+        """Return whether the token ends the generation."""
         return self._piece(token).is_end
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a generated token adds to the text. Control tokens add none."""
+        """Return the bytes that a generated token adds to the text. Control tokens add none."""
         piece = self._piece(token)
         return b"" if piece.is_control else piece.text
 
     def special_piece(self, token: int) -> bytes:
-        """The bytes that a token stands for in a prompt: control tokens have names, an added BOS has none."""
+        """Return the text of a token in a prompt: the name of a control token, but nothing for a BOS that is added."""
         return b"" if token == self._unnamed_bos else self._piece(token).text
 
     def beginning_with(self, text: bytes) -> Places:
-        """The tokens whose `piece` begins with these bytes, in the order of their ids."""
-        found = self._beginnings.get(text)
-        if found is None:  # of Gemma's tokens 137,542 begin with a space
+        """Return the tokens whose `piece` begins with these bytes, in ascending order."""
+        found = self._by_prefix.get(text)
+        if found is None:  # 137,542 of Gemma's tokens begin with a space
             pieces, ids = self._sorted
             first = bisect_left(pieces, text)
-            behind = bisect_left(pieces, True, first, key=lambda piece: not piece.startswith(text))
-            found = self._beginnings[text] = np.sort(ids[first:behind])
+            end = bisect_left(pieces, True, first, key=lambda piece: not piece.startswith(text))
+            found = self._by_prefix[text] = np.sort(ids[first:end])
         return found
 
     @cached_property
@@ -93,51 +90,45 @@ class LlamaTokenizer:
 
     @cached_property
     def texts(self) -> bytes:
-        """The bytes of all tokens, also the names of special ones, with a zero byte behind each."""
+        """The bytes of all tokens, including the names of special ones, with a zero byte after each."""
         return b"".join(piece.text + b"\0" for piece in self._all)
 
     @property
     def _all(self) -> list["_Piece"]:
         """The pieces of all tokens, in the order of their ids."""
         with self.in_use() as vocab:
-            return [self._known.get(token) or _read_piece(vocab, token) for token in range(self.n_vocab)]
+            return [self._pieces.get(token) or _read_piece(vocab, token) for token in range(self.n_vocab)]
 
     def detokenize(self, tokens: Iterable[int]) -> bytes:
-        """The bytes that tokens stand for. Special tokens stand for their names."""
+        """Return the bytes of tokens. Special tokens are written by their names."""
         return b"".join(self._piece(token).text for token in tokens)
 
     def _piece(self, token: int) -> "_Piece":
-        piece = self._known.get(token)
+        piece = self._pieces.get(token)
         if piece is None and token < 0:
             return _MEDIA
         if piece is None:
             with self.in_use() as vocab:
-                piece = self._known[token] = _read_piece(vocab, token)
+                piece = self._pieces[token] = _read_piece(vocab, token)
         return piece
 
     def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
-        """The tokens of a text. Raises `InvalidRequestError` if there is no memory to tokenize so long a text."""
+        """Return the tokens of a text. Raises `InvalidRequestError` if there is no memory for a text this long."""
         with self.in_use():
+            tokenize = partial(self._tokenize, text, is_prompt, parse_special)
             if len(text) <= _OWN_STACK_CHARS:
-                return self._tokenize(text, is_prompt, parse_special)
-            return self._tokenize_long(text, is_prompt, parse_special)
-
-    def _tokenize_long(self, text: str, is_prompt: bool, parse_special: bool) -> tuple[int, ...]:
-        try:
-            return with_stack(
-                partial(self._tokenize, text, is_prompt, parse_special), _STACK_BYTES_PER_CHAR * len(text)
-            )
-        except MemoryError as error:
-            raise InvalidRequestError(
-                f"prompt has {len(text)} characters; there is no memory to tokenize so many ({error})", param="prompt"
-            ) from None
+                return tokenize()
+            try:
+                return with_stack(tokenize, _STACK_BYTES_PER_CHAR * len(text))
+            except MemoryError as error:
+                raise InvalidRequestError(
+                    f"prompt has {len(text)} characters; there is no memory to tokenize that many ({error})",
+                    param="prompt",
+                ) from None
 
     @contextmanager
     def in_use(self) -> Iterator[int]:
-        """A context manager that gives the vocabulary, and keeps it from being freed in the block.
-
-        Raises `UnavailableError` if `close` was called.
-        """
+        """Yield the vocabulary, which isn't freed during the block. Raises `UnavailableError` after `close`."""
         with self._changed:
             if self._closed:
                 raise UnavailableError("the model is no longer loaded")
@@ -163,7 +154,7 @@ class LlamaTokenizer:
 
 
 class _Piece(NamedTuple):
-    """A token's text and kind. text: its bytes, or its name if it is a control token."""
+    """A token's bytes, or its name if it is a control token."""
 
     text: bytes
     is_control: bool
@@ -186,7 +177,7 @@ def _read_piece(vocab: int, token: int) -> _Piece:
 
 
 def _suppressed(vocab: int) -> list[int]:
-    """The tokens that must never be drawn, as the model's file says."""
+    """Return the tokens that must never be sampled, according to the model's file."""
     n = ctypes.c_int32()
     tokens = llama_cpp.llama_vocab_get_suppress_tokens(vocab, ctypes.byref(n))
     return [tokens[i] for i in range(n.value)]

@@ -1,7 +1,7 @@
-"""Converts the weights of a model file to another format, once, and keeps them in the user's cache.
+"""Converts the weights of a model file to another format, once, and stores them in the user's cache folder.
 
-llama.cpp evaluates many rows at once several times faster in a format that its kernels for this processor are made for.
-The conversion runs in a process of its own, because an assertion in C ends the process, and so that it can be stopped.
+llama.cpp decodes batches several times faster if its kernels for this processor are made for the format. The conversion
+runs in a process of its own, because an assertion in C ends the process, and so that it can be stopped.
 """
 
 import ctypes
@@ -24,15 +24,13 @@ from srb.llama.model.metadata import Tensor, read_tensors
 from srb.llama.model.model_file import fingerprint
 from srb.llama.native import library as log
 
-# How much memory this process may still take.
-
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_memory() -> int:
-    """How many bytes of memory are free for this process, as far as the system tells.
+    """Return how many bytes of memory are free for this process, as far as the system reports it.
 
-    It is the least of what the machine, the container and `ulimit -v` leave. Memory that caches files counts as free.
+    This is the least of what the machine, the container and `ulimit -v` leave. The file cache counts as free.
     """
     return min(_of_machine(), _of_container(), _of_process())
 
@@ -92,25 +90,22 @@ Progress = Callable[[float], object]
 
 
 def mixed(kind: str, target: str) -> str:
-    """The name of a format in which only the tensors of type `kind` are converted, to `target`.
-
-    Example: `q4_1-as-q8_0`. All other tensors stay as in the file.
-    """
+    """Return the name of a format in which only tensors of type `kind` are converted: for example `q4_1-as-q8_0`."""
     return f"{kind}-as-{target}"
 
 
 def identity(path: Path) -> str:
-    """A name for the contents of a model file: files with equal contents have equal names."""
+    """Return a short hash of a model file."""
     return fingerprint(path)[:12]
 
 
 def converted_path(path: Path, weights: str) -> Path:
-    """Where the file of these weights is, or would be."""
+    """Return where the file of these weights is, or would be."""
     return cache_folder() / "tuned" / f"{path.stem}-{identity(path)}-{weights}.gguf"
 
 
 def converted_bytes(tensors: list[Tensor], weights: str) -> int:
-    """About how many bytes the file of these weights has."""
+    """Estimate the size of the file of these weights, in bytes."""
     kind, target = _parse(weights)
     per_weight = _FORMATS[target].bytes_per_weight
     return sum(
@@ -120,18 +115,18 @@ def converted_bytes(tensors: list[Tensor], weights: str) -> int:
 
 
 def reason_not_to_convert(path: Path, weights: str) -> str | None:
-    """Why these weights can't be made here, such as too little memory; None if they can.
+    """Return why these weights can't be made here, such as too little memory; None if they can.
 
     Raises `ModelLoadError` and `OSError`.
     """
     size, memory = path.stat().st_size, available_memory()
     if re.search(r"-\d{5}-of-\d{5}$", path.stem):
-        return "the model is in several files"
+        return "the model is split into several files"
     if size > memory // 2:
-        return f"the model has {_mib(size)}, more than half of the {_mib(memory)} of memory that are free"
+        return f"the model has {_mib(size)}, more than half of the free memory of {_mib(memory)}"
     needed = converted_bytes(read_tensors(path), weights)
     if needed > memory // 2:
-        return f"it would take {_mib(needed)}, more than half of the {_mib(memory)} of memory that are free"
+        return f"it would take {_mib(needed)}, more than half of the free memory of {_mib(memory)}"
     folder = next(each for each in converted_path(path, weights).parents if each.is_dir())
     disk = shutil.disk_usage(folder).free
     if needed + _MARGIN_BYTES > disk:
@@ -140,10 +135,13 @@ def reason_not_to_convert(path: Path, weights: str) -> str | None:
 
 
 def convert(path: Path, weights: str, progress: Progress = lambda _fraction: None) -> Path:
-    """The file of the model's weights in another format. It is made if it isn't there yet.
+    """Return the file of the model's weights in another format. It is made unless it exists.
 
-    weights: one of `FORMATS`, or a `mixed` one. The file gets its name only when it is complete. Raises
-    `ModelLoadError`.
+    Args:
+        weights: one of `FORMATS`, or a `mixed` format.
+
+    Raises:
+        ModelLoadError: the weights can't be converted. No partial file is left.
     """
     target = converted_path(path, weights)
     if target.exists():
@@ -164,8 +162,8 @@ def convert(path: Path, weights: str, progress: Progress = lambda _fraction: Non
     return target
 
 
-def _run(path: Path, part: Path, weights: str, what: str, tell: Callable[[], object]) -> None:
-    """Converts in a process of its own. After a failure, no part of the file is left."""
+def _run(path: Path, part: Path, weights: str, what: str, report: Callable[[], object]) -> None:
+    """Convert in a process of its own. After a failure, no partial file is left."""
     command = [sys.executable, "-m", "srb.llama.model.weights", str(path), str(part), weights]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -175,7 +173,7 @@ def _run(path: Path, part: Path, weights: str, what: str, tell: Callable[[], obj
                 process.wait(0.1)
             except subprocess.TimeoutExpired:
                 if part.exists():
-                    tell()
+                    report()
         if process.returncode:
             said = process.stderr.read().strip().splitlines() or [f"it ended with {process.returncode}"]
             raise ModelLoadError(f"{what}: {said[-1]}")
@@ -189,7 +187,7 @@ def _run(path: Path, part: Path, weights: str, what: str, tell: Callable[[], obj
 
 
 def _main(source: str, target: str, weights: str) -> int:
-    """Converts the weights. This runs in the other process."""
+    """Convert the weights. This runs in the other process."""
     log.redirect()
     kind, name = _parse(weights)
     params = llama_cpp.llama_model_quantize_default_params()
@@ -199,12 +197,12 @@ def _main(source: str, target: str, weights: str) -> int:
     if kind is not None:
         params.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0  # llama.cpp reads `tt_overrides` only for quantized types
         params.tt_overrides = overrides = _overrides(read_tensors(Path(source)), kind, name)
-    with log.collected() as complaints:
+    with log.collected() as messages:
         code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(target), ctypes.byref(params))
     if kind is not None:
         del overrides
     if code:
-        print(complaints.reason, file=sys.stderr)
+        print(messages.reason, file=sys.stderr)
         return 1
     with open(target, "rb+") as file:
         os.fsync(file)  # otherwise a power cut may leave a file of zeros under the final name
@@ -212,7 +210,7 @@ def _main(source: str, target: str, weights: str) -> int:
 
 
 def _overrides(tensors: list[Tensor], kind: str, target: str) -> Any:
-    """llama.cpp's table of the type that each tensor gets, with an empty row at the end."""
+    """Return llama.cpp's table of the type that each tensor gets, with an empty row at the end."""
     rows = [
         (f"^{re.escape(each.name)}$".encode(), _FORMATS[target].tensor_type if each.type == kind else each.type_number)
         for each in tensors
@@ -223,10 +221,10 @@ def _overrides(tensors: list[Tensor], kind: str, target: str) -> Any:
 
 
 def _parse(weights: str) -> tuple[str | None, str]:
-    """The only type that is converted, or None for all, and the type that it becomes. Raises `ModelLoadError`."""
+    """Return the type that is converted, or None for all, and its target. Raises `ModelLoadError`."""
     kind, _, target = weights.rpartition("-as-")
     if target not in FORMATS:
-        raise ModelLoadError(f"srb knows no weights {weights!r}; it knows {', '.join(FORMATS)}")
+        raise ModelLoadError(f"unknown weights {weights!r}; srb knows {', '.join(FORMATS)}")
     return kind or None, target
 
 

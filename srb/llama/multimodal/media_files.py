@@ -1,7 +1,8 @@
-"""Makes sound files safe for mtmd's reader.
+"""Reads image files with Pillow, and makes sound files safe for mtmd's reader. Pure functions.
 
-That reader believes the length in a file's header, and ends the process if it can't allocate so much memory. So this
-module checks the header first: a WAV gets a new one, a FLAC's must be plausible, and an MP3 has none.
+Pillow knows the size of an image before decoding it. mtmd's reader of sounds trusts the length in a file's header, and
+ends the process if it can't allocate that much memory. So a WAV gets a new header, a FLAC's header must be plausible,
+and an MP3 has none.
 """
 
 import io
@@ -11,17 +12,15 @@ import warnings
 from srb.errors import InvalidRequestError, ModelLoadError
 from srb.options.arguments import pip_install
 
-# Reads image files, with Pillow, which knows the size of an image before it is decoded.
-
 MAX_PIXELS = 7680 * 4320
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 _LEAST_READS, _BYTES_PER_READ = 10_000, 100  # Pillow reads each part of a file in Python, and parts may be empty
-_MAX_PROFILES = 10  # Pillow decompresses each one, which takes a thousand times as long as any other chunk
-_LONGEST = 200  # one side may be so many times as long as the other; some projectors would shrink that to nothing
+_MAX_PROFILES = 10  # Pillow decompresses each, which takes a thousand times as long as any other chunk
+_LONGEST = 200  # the largest ratio of the sides; some projectors would shrink a longer image to nothing
 
 
 def check_pillow() -> None:
-    """Raises `ModelLoadError` if Pillow isn't installed."""
+    """Check that Pillow is installed. Raises `ModelLoadError`."""
     try:
         import PIL.Image  # noqa: F401
     except ImportError:
@@ -30,16 +29,19 @@ def check_pillow() -> None:
 
 
 def read_image(file: bytes) -> tuple[int, int, bytes]:
-    """The width, the height, and the pixels of an image, three bytes (RGB) for each, line by line from its upper left.
+    """Read the first image of a file, turned upright as its EXIF data says.
 
-    If the file has several images, the first one is read. It is turned upright if the file says how (EXIF). Raises
-    `InvalidRequestError`.
+    Returns:
+        Width, height, and pixels of three bytes (RGB), line by line from the upper left.
+
+    Raises:
+        InvalidRequestError: the image can't be read, or is too large.
     """
     from PIL import Image, ImageOps
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of large or odd images; too large ones are refused here
+            warnings.simplefilter("ignore")  # about large or odd images; those that are too large are refused below
             if file.count(b"iCCP") > _MAX_PROFILES:
                 raise _too_many("colour profiles", _MAX_PROFILES)
             image = Image.open(_File(file), formats=_FORMATS)
@@ -50,21 +52,20 @@ def read_image(file: bytes) -> tuple[int, int, bytes]:
     except Exception as error:  # for damaged files, Pillow's decoders may raise any exception
         known = ", ".join(_FORMATS)
         raise InvalidRequestError(
-            f"an image can't be read: {_reason(error)}; it must be a file of one of these kinds: {known}",
+            f"an image can't be read: {_reason(error)}; it must be one of {known}",
             code="invalid_media",
         ) from None
     return upright.width, upright.height, upright.tobytes()
 
 
 class _File(io.BytesIO):
-    """A file that can be read only so many times. One that consists of small or empty parts needs more."""
+    """A file with a limited number of reads. Files of tiny or empty parts need more."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
         self._most = self._left = _LEAST_READS + len(data) // _BYTES_PER_READ
 
     def read(self, size: int | None = -1) -> bytes:
-        """Raises `InvalidRequestError` if the file was read too often."""
         self._left -= 1
         if self._left < 0:
             raise _too_many("parts", self._most)
@@ -73,7 +74,7 @@ class _File(io.BytesIO):
 
 def _too_many(things: str, most: int) -> InvalidRequestError:
     return InvalidRequestError(
-        f"an image can't be read: its file has more than {most} {things}; save it anew, as a JPEG or a PNG without "
+        f"an image can't be read: its file has more than {most} {things}; save it again as a JPEG or a PNG without "
         "metadata",
         code="invalid_media",
     )
@@ -81,38 +82,38 @@ def _too_many(things: str, most: int) -> InvalidRequestError:
 
 def _reason(error: Exception) -> str:
     text = str(error) or type(error).__name__
-    return "the file is of another kind" if "cannot identify" in text else text
+    return "the format is unknown" if "cannot identify" in text else text
 
 
 def _check_size(width: int, height: int) -> None:
     if width * height > MAX_PIXELS:
         raise InvalidRequestError(
-            f"an image has {width} x {height} pixels; the limit is {MAX_PIXELS} in all; make it smaller",
+            f"an image has {width} x {height} pixels; the limit is {MAX_PIXELS} in total; make it smaller",
             code="invalid_media",
         )
     if max(width, height) > _LONGEST * min(width, height):
         raise InvalidRequestError(
-            f"an image has {width} x {height} pixels; one side may be {_LONGEST} times as long as the other at most",
+            f"an image has {width} x {height} pixels; one side may be at most {_LONGEST} times as long as the other",
             code="invalid_media",
         )
 
 
 MAX_SECONDS = 1200
 _MAX_MP3_BYTES = 8 << 20  # at the lowest bit rate a byte becomes 16 samples
-_MAX_PARTS = 1_000  # a file may have some ten ID3 tags, or chunks before its samples, but not millions of empty ones
+_MAX_PARTS = 1_000  # ID3 tags, or chunks before the samples; without a limit there may be millions of empty ones
 _RATES = range(4_000, 384_001)
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _BITS = {_PCM: (8, 16, 24, 32), _FLOAT: (32, 64)}
 
 
 def is_sound(file: bytes) -> bool:
-    """Whether a file begins as a WAV, a FLAC or an MP3 does."""
+    """Return whether a file begins as a WAV, a FLAC or an MP3 does."""
     is_wav = file[:4] == b"RIFF" and file[8:12] == b"WAVE"
     return is_wav or file[:4] == b"fLaC" or file[:3] == b"ID3" or _is_mp3(file)
 
 
 def safe_sound(file: bytes) -> bytes:
-    """The same sound, as a file that is safe for the reader. Raises `InvalidRequestError`."""
+    """Return the sound as a file that is safe for mtmd's reader. Raises `InvalidRequestError`."""
     file = file[_end_of_tags(file) :]
     if file[:4] == b"RIFF":
         return _wav(file)
@@ -121,7 +122,7 @@ def safe_sound(file: bytes) -> bytes:
     if not _is_mp3(file):
         raise _refused("it is neither a WAV, nor a FLAC, nor an MP3")
     if len(file) > _MAX_MP3_BYTES:
-        raise _refused(f"an MP3 may have {_MAX_MP3_BYTES} bytes")
+        raise _refused(f"an MP3 may have at most {_MAX_MP3_BYTES} bytes")
     return file
 
 
@@ -130,7 +131,7 @@ def _is_mp3(file: bytes) -> bool:
 
 
 def _end_of_tags(file: bytes) -> int:
-    """Where the sound begins, behind the ID3 tags."""
+    """Return where the sound begins, after the ID3 tags."""
     at = 0
     for _ in range(_MAX_PARTS):
         if file[at : at + 3] != b"ID3":
@@ -145,7 +146,7 @@ def _end_of_tags(file: bytes) -> int:
 
 
 def _wav(file: bytes) -> bytes:
-    """A WAV with the same samples after a header that is made here."""
+    """Return a WAV with the same samples and a new header."""
     at, form = 12, None
     for _ in range(_MAX_PARTS):
         if at + 8 > len(file):
@@ -159,7 +160,7 @@ def _wav(file: bytes) -> bytes:
         elif name == b"data" and form:
             kind, channels, rate, _, _, bits = form
             if bits not in _BITS.get(kind, ()) or not 1 <= channels <= 8:
-                raise _refused("a WAV must have samples of 8 to 64 bits, not compressed, in 1 to 8 channels")
+                raise _refused("a WAV must have uncompressed samples of 8 to 64 bits, in 1 to 8 channels")
             frame = channels * bits // 8
             _check_length(len(body) // frame, rate)
             body = body[: len(body) // frame * frame]
@@ -172,7 +173,7 @@ def _wav(file: bytes) -> bytes:
 
 def _flac(file: bytes) -> bytes:
     if len(file) < 42 or file[4] & 0x7F:
-        raise _refused("the FLAC doesn't begin with what it has")
+        raise _refused("the FLAC doesn't begin with its stream info")
     bits = int.from_bytes(file[18:26])
     rate, n_frames = bits >> 44, bits & ((1 << 36) - 1)
     _check_length(n_frames, rate)
@@ -181,9 +182,9 @@ def _flac(file: bytes) -> bytes:
 
 def _check_length(n_frames: int, rate: int) -> None:
     if rate not in _RATES:
-        raise _refused(f"its sample rate is {rate}; it may be from {_RATES[0]} to {_RATES[-1]}")
+        raise _refused(f"its sample rate is {rate}; it must be from {_RATES[0]} to {_RATES[-1]}")
     if n_frames > MAX_SECONDS * rate:
-        raise _refused(f"it lasts {n_frames / rate:.0f} seconds, and may last {MAX_SECONDS}")
+        raise _refused(f"it lasts {n_frames / rate:.0f} seconds; the limit is {MAX_SECONDS}")
 
 
 def _refused(reason: str) -> InvalidRequestError:

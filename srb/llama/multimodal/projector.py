@@ -1,8 +1,8 @@
 """Images and sounds in prompts, through llama.cpp's mtmd. No other module uses mtmd.
 
-A projector, a file of its own beside the model (`--mmproj`), encodes an image as vectors that the model evaluates in
-place of tokens. Pillow reads the image files, because mtmd's own reader doesn't bound the memory that it allocates, and
-tries to read files of unknown formats as videos. mtmd reads the sound files; `sound_file` checks their headers before.
+A projector (`--mmproj`, a file of its own) encodes an image as vectors that the model decodes in place of tokens.
+Pillow reads image files, because mtmd's own reader doesn't limit its memory, and tries to read unknown formats as
+videos. mtmd reads sound files, after `media_files` has checked their headers.
 """
 
 import ctypes
@@ -25,22 +25,21 @@ from srb.llama.model.tokenizer import LlamaTokenizer
 from srb.llama.multimodal.media_files import check_pillow, is_sound, read_image, safe_sound
 from srb.llama.native import library as log
 from srb.llama.native.params import is_on_gpu
-from srb.llama.native.threads import Waiting
+from srb.llama.native.threads import ThreadWaiting
 from srb.options.settings import Settings
 
 Vectors = NDArray[np.float32]
 """The vectors that an image is encoded as, of shape (cells, n_embd)."""
 
 _CACHE_BYTES = 64 << 20
-"""So many bytes of vectors are kept, so that an image that comes again after another text isn't encoded again."""
+"""The bytes of vectors that are cached, for images that come again after another text."""
 
-
-_LEAST_SOUND = 4 * 800
-"""Bytes of samples that a sound must have: a twentieth of a second. Some projectors fail with less."""
+_MIN_SOUND_BYTES = 4 * 800
+"""A twentieth of a second. Some projectors fail with less."""
 
 
 class Chunk:
-    """A piece of media as mtmd has it, ready to be encoded: pixels or a spectrum, as the projector wants them."""
+    """A chunk of media in mtmd, ready to be encoded: pixels or a spectrum, as the projector needs them."""
 
     def __init__(self, mtmd: Any, pointer: int) -> None:
         self.pointer = pointer
@@ -50,15 +49,22 @@ class Chunk:
 
 
 class LlamaMedia:
-    """A projector. Implements `srb.engine.media.MediaReader`. In the engine's thread `decode` evaluates what it
-    has read.
+    """A projector. Implements `srb.engine.media.MediaReader`. `decode` belongs to the engine's thread.
 
-    has_positions: whether the model doesn't give an image one position for each cell (M-RoPE).
-    path: the projector's file. waiting: watches what its threads do.
-    n_ubatch: how many cells are computed at once. n_batch: how many are decoded at once.
-    n_tokens: the fewest and the most cells of an image, for projectors whose images differ in size; -1: the
-        projector's own limit.
-    Raises `ModelLoadError`.
+    Args:
+        path: the projector's file.
+        waiting: watches what its threads do.
+        n_batch, n_ubatch: the most cells of a decode, and of one pass.
+        n_tokens: the fewest and the most cells of an image, for projectors with images of different sizes. -1: the
+            projector's own limit.
+
+    Attributes:
+        kinds: "image", "audio".
+        has_positions: whether images don't have one position per cell (M-RoPE).
+        n_encoded: how many chunks were encoded.
+
+    Raises:
+        ModelLoadError: the projector can't be used with this model.
     """
 
     def __init__(
@@ -68,7 +74,7 @@ class LlamaMedia:
         tokenizer: LlamaTokenizer,
         *,
         n_threads: int,
-        waiting: Waiting,
+        waiting: ThreadWaiting,
         n_batch: int,
         n_ubatch: int,
         use_gpu: bool,
@@ -81,17 +87,17 @@ class LlamaMedia:
         params.print_timings = False
         params.n_threads = n_threads
         params.image_min_tokens, params.image_max_tokens = n_tokens
-        # llama.cpp ends the process if the file lacks tensors. Then this line of the log is the last, and tells why.
+        # llama.cpp ends the process if the file lacks tensors. This line is then the last of the log.
         log.logger.info("loading the projector %s", path)
-        with log.collected() as complaints:
+        with log.collected() as messages:
             self._context = mtmd.mtmd_init_from_file(os.fsencode(path), model, params)
         if not self._context:
-            hint = "name the projector that was made for this model, often called mmproj-....gguf"
+            hint = "give the projector that was made for this model, often called mmproj-....gguf"
             if n_tokens != (-1, -1):
                 hint += ", or leave out --image-min-tokens and --image-max-tokens"
-            reason = _reason(complaints).partition(" hint:")[0]
+            reason = _reason(messages).partition(" hint:")[0]
             raise ModelLoadError(f"--mmproj {path} can't be used: {reason}; {hint}")
-        complaints.log()
+        messages.log()
         self.kinds = tuple(
             kind
             for kind, has in (("image", mtmd.mtmd_support_vision), ("audio", mtmd.mtmd_support_audio))
@@ -109,14 +115,14 @@ class LlamaMedia:
         self._vectors: dict[str, Future[Vectors]] = {}  # by the media's names, the least recently used first
 
     def close(self) -> None:
-        """Frees the projector. Media that it has read stay valid objects, but must not be evaluated any more."""
+        """Free the projector. Media that it has read must not be decoded any more."""
         self._encoder.shutdown(cancel_futures=True)
         context, self._context = self._context, None
         if context:
             self._mtmd.mtmd_free(context)
 
     def read(self, file: bytes) -> list[int | Media]:
-        """The parts of a prompt that a file becomes: media, and the tokens around it. Raises `InvalidRequestError`."""
+        """Return the parts of a prompt for a file: media, and the tokens around it. Raises `InvalidRequestError`."""
         mtmd, digest = self._mtmd, hashlib.sha256(file).hexdigest()
         kind, what = ("audio", "sounds") if is_sound(file) else ("image", "images")
         if kind not in self.kinds:
@@ -129,12 +135,10 @@ class LlamaMedia:
             marker = mtmd.mtmd_default_marker()
             text = mtmd.mtmd_input_text(marker, len(marker), False, True)
             bitmaps = (ctypes.c_void_p * 1)(bitmap)
-            with log.collected() as complaints:
+            with log.collected() as messages:
                 code = mtmd.mtmd_tokenize(self._context, chunks, ctypes.byref(text), bitmaps, 1)
             if code:
-                raise InvalidRequestError(
-                    f"one of the {what} can't be used: {_reason(complaints)}", code="invalid_media"
-                )
+                raise InvalidRequestError(f"one of the {what} can't be used: {_reason(messages)}", code="invalid_media")
             parts: list[int | Media] = []
             for k in range(mtmd.mtmd_input_chunks_size(chunks)):
                 chunk = mtmd.mtmd_input_chunks_get(chunks, k)
@@ -153,13 +157,13 @@ class LlamaMedia:
     def _sound(self, file: bytes) -> int:
         mtmd, data = self._mtmd, safe_sound(file)
         option = mtmd.mtmd_helper_init_opt_default()
-        with log.collected() as complaints:
+        with log.collected() as messages:
             made = mtmd.mtmd_helper_bitmap_init_from_buf_wrapper(
                 self._context, _bytes_of(data), len(data), False, option
             )
         if not made.bitmap:
-            raise InvalidRequestError(f"a sound can't be read: {_reason(complaints)}", code="invalid_media")
-        if mtmd.mtmd_bitmap_get_n_bytes(made.bitmap) < _LEAST_SOUND:
+            raise InvalidRequestError(f"a sound can't be read: {_reason(messages)}", code="invalid_media")
+        if mtmd.mtmd_bitmap_get_n_bytes(made.bitmap) < _MIN_SOUND_BYTES:
             mtmd.mtmd_bitmap_free(made.bitmap)
             raise InvalidRequestError("a sound is too short to be heard", code="invalid_media")
         return int(made.bitmap)
@@ -168,14 +172,14 @@ class LlamaMedia:
         chunk = Chunk(self._mtmd, pointer)
         if chunk.n_cells > self._n_ubatch and self._mtmd.mtmd_decode_use_non_causal(self._context, pointer):
             raise InvalidRequestError(
-                f"an image takes {chunk.n_cells} cells, which this model computes all at once; "
+                f"an image takes {chunk.n_cells} cells, which this model computes in one pass; "
                 f"start with --ubatch-size {chunk.n_cells} or more",
                 code="invalid_media",
             )
         return Media.of(name, chunk.n_cells, chunk)
 
     def decode(self, context: Any, media: Media, position: int, seq_id: int) -> int:
-        """Evaluates media in a `llama_context`, and returns the code of llama_decode. Raises `BackendError`."""
+        """Decode media in a `llama_context`, and return the code of llama_decode. Raises `BackendError`."""
         try:
             vectors = self._encoded(media).result()
         except BackendError:
@@ -198,7 +202,7 @@ class LlamaMedia:
         return code
 
     def is_ready(self, media: Media) -> bool:
-        """Whether media is encoded. If not, a thread begins to encode it now. See `MediaReader.is_ready`."""
+        """Return whether media is encoded. If not, a thread starts to encode it now."""
         return self._encoded(media).done()
 
     def _encoded(self, media: Media) -> "Future[Vectors]":
@@ -214,11 +218,11 @@ class LlamaMedia:
         return vectors
 
     def _encode(self, chunk: Chunk) -> Vectors:
-        with log.collected() as complaints, self._waiting.watched():
+        with log.collected() as messages, self._waiting.watched():
             code = self._mtmd.mtmd_encode_chunk(self._context, chunk.pointer)
         if code:
-            raise BackendError(f"an image can't be encoded: {_reason(complaints)}")
-        complaints.log()
+            raise BackendError(f"an image can't be encoded: {_reason(messages)}")
+        messages.log()
         vectors = self._mtmd.mtmd_get_output_embd(self._context)
         self.n_encoded += 1
         return np.ctypeslib.as_array(vectors, (chunk.n_cells, self._n_embd)).copy()
@@ -229,24 +233,24 @@ def _bytes_of(data: bytes) -> Any:
 
 
 def _library() -> Any:
-    """llama_cpp's binding of mtmd. Raises `ModelLoadError` if llama-cpp-python was compiled without mtmd."""
+    """Return llama_cpp's binding of mtmd. Raises `ModelLoadError` if llama-cpp-python was compiled without mtmd."""
     try:
         from llama_cpp import mtmd_cpp
     except (ImportError, OSError, RuntimeError):
         raise ModelLoadError(
             "--mmproj needs a llama-cpp-python that was compiled with mtmd, and this one wasn't; in a checkout, "
-            "./build.sh serve --mmproj compiles it anew; elsewhere install it with CMAKE_ARGS=-DLLAVA_BUILD=ON"
+            "./build.sh serve --mmproj compiles it again; elsewhere install it with CMAKE_ARGS=-DLLAVA_BUILD=ON"
         ) from None
     return mtmd_cpp
 
 
-def _reason(complaints: log.Complaints) -> str:
-    """The reason that mtmd gives for a failure, on one line."""
-    return " ".join(complaints.reason.removeprefix("error: ").split())
+def _reason(messages: log.LogMessages) -> str:
+    """Return the reason that mtmd gives for a failure, on one line."""
+    return " ".join(messages.reason.removeprefix("error: ").split())
 
 
 def check_media(settings: Settings) -> None:
-    """Raises `ModelLoadError` if `--mmproj` can't be used here. Call it before loading a model, which may take long."""
+    """Check, before a model is loaded, that `--mmproj` can be used here. Raises `ModelLoadError`."""
     if settings.mmproj is not None:
         check_pillow()
         _library()
@@ -254,12 +258,9 @@ def check_media(settings: Settings) -> None:
 
 
 def load_media(
-    model: Any, tokenizer: LlamaTokenizer, settings: Settings, n_threads: int, waiting: Waiting
+    model: Any, tokenizer: LlamaTokenizer, settings: Settings, n_threads: int, waiting: ThreadWaiting
 ) -> LlamaMedia | None:
-    """The projector of `--mmproj`, with `n_threads` threads. None without `--mmproj`. Raises `ModelLoadError`.
-
-    waiting: watches what the threads do. Call `check_media` before.
-    """
+    """Load the projector of `--mmproj`, if there is one. Raises `ModelLoadError`. Call `check_media` before."""
     if settings.mmproj is None:
         return None
     return LlamaMedia(

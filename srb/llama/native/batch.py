@@ -1,4 +1,8 @@
-"""The arrays behind a `llama_batch`."""
+"""Turns a `Batch` into a `llama_batch`.
+
+Other modules count tokens. Models with M-RoPE don't give an image one position per cell: an image of 6 by 4 cells has a
+width and a height, and the token after it is 6 positions after the image's beginning, not 24. `Positions` translates.
+"""
 
 import ctypes
 import struct
@@ -9,19 +13,15 @@ import llama_cpp
 from srb.engine.backend import Batch, State
 from srb.errors import BackendError
 
-# The positions of tokens, for models that don't give an image one position for each cell (M-RoPE). With M-RoPE, an
-# image of 6 by 4 cells has a width and a height. The token after it is 6 positions after the image's beginning, not
-# 24. All other modules count tokens; `Context` translates these numbers into positions with this module.
-
 _IMAGE = struct.Struct("<III")
 _COUNT = struct.Struct("<I")
 
 Image = tuple[int, int, int]
-"""An image: how many tokens of its sequence come before it, how many cells it has, and how many positions."""
+"""An image: the tokens of its sequence before it, its cells, and its positions."""
 
 
 class Positions:
-    """The images that each sequence holds, in their order in the sequence."""
+    """The M-RoPE images in each sequence, in order. Translates numbers of tokens into positions."""
 
     def __init__(self) -> None:
         self._images: dict[int, list[Image]] = {}
@@ -30,16 +30,16 @@ class Positions:
         return bool(self._images)
 
     def of(self, seq_id: int, n_tokens: int) -> int:
-        """The position of the token that comes after the first `n_tokens` of a sequence."""
+        """Return the position of the token after the first `n_tokens` of a sequence."""
         images = self._images.get(seq_id, ())
         return n_tokens - sum(cells - places for start, cells, places in images if start + cells <= n_tokens)
 
     def tokens_in(self, seq_id: int, n_positions: int) -> int:
-        """How many tokens a sequence holds that takes so many positions: the inverse of `of`.
+        """Return how many tokens a sequence of `n_positions` holds: the inverse of `of`.
 
         A sequence that ends within an image holds all of it; see `is_length`.
         """
-        fewer = 0  # how many positions fewer than tokens there are so far
+        fewer = 0  # tokens so far, minus positions
         for start, cells, places in self._images.get(seq_id, ()):
             if n_positions <= start - fewer:
                 break
@@ -49,9 +49,9 @@ class Positions:
         return n_positions + fewer
 
     def is_length(self, seq_id: int, n_tokens: int, length: int) -> bool:
-        """Whether a sequence of so many tokens takes `length` positions in llama.cpp's memory.
+        """Return whether a sequence of `n_tokens` takes `length` positions in llama.cpp's memory.
 
-        If the sequence ends with an image, the memory doesn't tell how many positions the image has. Then every length
+        If the sequence ends with an image, the memory doesn't say how many positions the image has. Then any length
         that ends within the image counts.
         """
         for start, cells, _ in self._images.get(seq_id, ()):
@@ -60,34 +60,35 @@ class Positions:
         return length == self.of(seq_id, n_tokens)
 
     def add(self, seq_id: int, image: Image) -> None:
-        """Adds an image at the end of a sequence."""
+        """Append an image to a sequence."""
         self._images.setdefault(seq_id, []).append(image)
 
     def fork(self, source: int, target: int, n_tokens: int) -> None:
-        """Gives a sequence the images among the first `n_tokens` of another."""
+        """Give `target` the images among the first `n_tokens` of `source`."""
         if images := self._within(source, 0, n_tokens):
             self._images[target] = images
 
     def truncate(self, seq_id: int, n_tokens: int) -> None:
-        """Forgets the images after the first `n_tokens` of a sequence."""
+        """Forget the images after the first `n_tokens` of a sequence."""
         images = self._within(seq_id, 0, n_tokens)
         self.remove(seq_id)
         if images:
             self._images[seq_id] = images
 
     def remove(self, seq_id: int) -> None:
-        """Forgets all images of a sequence."""
+        """Forget all images of a sequence."""
         self._images.pop(seq_id, None)
 
     def packed(self, seq_id: int, start: int, end: int) -> bytes:
-        """The images among these tokens, as bytes that are put after the saved state of their cells."""
+        """Return the images among these tokens as bytes, to be appended to the saved state of their cells."""
         images = self._within(seq_id, start, end)
         return b"".join(_IMAGE.pack(*image) for image in images) + _COUNT.pack(len(images))
 
     def take(self, state: State, seq_id: int, end: int) -> memoryview:
-        """Adds the images of a saved state to a sequence, and returns the state without them.
+        """Give a sequence the images of a saved state that end within its first `end` tokens.
 
-        Only the images that end within the first `end` tokens are added.
+        Returns:
+            The state without the images.
         """
         data = memoryview(state)
         (count,) = _COUNT.unpack(data[-_COUNT.size :])
@@ -102,7 +103,7 @@ class Positions:
 
 
 class Rows:
-    """The arrays behind a `llama_batch` of up to `size` rows, `outputs` of which may have logits."""
+    """The arrays of a `llama_batch` of up to `size` rows, of which `outputs` may have logits."""
 
     def __init__(self, size: int, outputs: int) -> None:
         self._size = size
@@ -117,20 +118,16 @@ class Rows:
         self._seq_id_pointers = (pointer * size)(*[ctypes.cast(base + i * item, pointer) for i in range(size)])
 
     def fill(self, batch: Batch, positions: Positions) -> llama_cpp.llama_batch:
-        """The rows of a batch as a `llama_batch`, valid until the next call.
-
-        positions: translates the places of tokens into positions, if sequences have images with M-RoPE.
-        """
+        """Return a batch as a `llama_batch`, which is valid until the next call. Raises `BackendError`."""
         n = len(batch)
         if not 0 < n <= self._size:
             raise BackendError(f"a batch has 1 to {self._size} rows, not {n}")
         if (outputs := sum(batch.logits)) > self._outputs:
             raise BackendError(f"a batch has up to {self._outputs} rows with logits, not {outputs}")
         self._tokens[:n] = batch.tokens
-        places = batch.positions
-        if positions:
-            places = [positions.of(*row) for row in zip(batch.seq_ids, batch.positions, strict=True)]
-        self._positions[:n] = places
+        has_images = bool(positions)
+        rows = zip(batch.seq_ids, batch.positions, strict=True)
+        self._positions[:n] = [positions.of(*row) for row in rows] if has_images else batch.positions
         self._seq_ids[:n] = batch.seq_ids
         self._logits[:n] = batch.logits
         return llama_cpp.llama_batch(

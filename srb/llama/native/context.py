@@ -1,4 +1,4 @@
-"""One llama.cpp context: its KV cache, and the calls that evaluate tokens in it."""
+"""A llama.cpp context: its KV cache, and the calls that decode in it."""
 
 import ctypes
 import dataclasses
@@ -29,34 +29,34 @@ _ROTATED = 64  # llama.cpp rotates quantized keys of heads whose size is a multi
 
 
 def window_of(model: Any) -> int | None:
-    """How many last tokens of a sequence the model's memory holds; see `Backend.window`."""
+    """Return how many last tokens of a sequence the model's memory holds; see `Backend.window`."""
     if llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model):
         return 0
     return int(llama_cpp.llama_model_n_swa(model)) or None
 
 
 def new_context(model: Any, params: Any, name: str) -> Any:
-    """A `llama_context`. Raises `ModelLoadError` if llama.cpp can't make it."""
+    """Make a `llama_context`. Raises `ModelLoadError` if llama.cpp can't."""
     return _new_context(model, params, name)[0]
 
 
 def _new_context(model: Any, params: Any, name: str) -> tuple[Any, list[str]]:
-    """The same, and what llama.cpp said."""
-    with log.collected() as complaints:
+    """Make a `llama_context`. Returns it with the lines of llama.cpp's log."""
+    with log.collected() as messages:
         context = llama_cpp.llama_init_from_model(model, params)
     if not context:
-        raise ModelLoadError(f"llama.cpp can't make {name}: {complaints.reason}")
-    complaints.log()
-    return context, complaints.told
+        raise ModelLoadError(f"llama.cpp can't make {name}: {messages.reason}")
+    messages.log()
+    return context, messages.lines
 
 
-def cells_bytes(told: list[str]) -> int:
-    """The bytes of all cells of a context, from what llama.cpp said when it made the context."""
-    return int(sum(float(found[1]) for line in told if (found := _CELLS.search(line))) * 2**20)
+def cells_bytes(lines: list[str]) -> int:
+    """Return the bytes of all cells of a context, from llama.cpp's log of making it."""
+    return int(sum(float(found[1]) for line in lines if (found := _CELLS.search(line))) * 2**20)
 
 
 def shiftable(settings: Settings) -> Settings:
-    """The settings with a cache whose positions can change: f16 in place of bf16, whose keys ggml can't rotate."""
+    """Return the settings with a cache that can be shifted: not bf16, because ggml can't rotate bf16 keys."""
     if settings.cache_type_k != "bf16":
         return settings
     # Flash attention on a GPU wants keys and values of one type.
@@ -64,8 +64,8 @@ def shiftable(settings: Settings) -> Settings:
     return dataclasses.replace(settings, cache_type_k="f16", cache_type_v=values)
 
 
-def _is_stuck(model: Any, keys: str | None) -> bool:
-    """Whether these are quantized keys that llama.cpp doesn't rotate. A shift would end the process."""
+def _cannot_rotate(model: Any, keys: str | None) -> bool:
+    """Return whether llama.cpp can't rotate these quantized keys. A shift would then end the process."""
     if keys in (None, "f32", "f16", "bf16"):
         return False
     value, architecture = ctypes.create_string_buffer(100), ctypes.create_string_buffer(100)
@@ -78,16 +78,22 @@ def _is_stuck(model: Any, keys: str | None) -> bool:
 
 
 class Context:
-    """Sequences in cells. `srb.engine.backend.Backend` says what the methods do.
+    """Sequences in a unified KV cache. `srb.engine.backend.Backend` documents the methods.
 
-    can_shift: see `Backend.can_shift`.
+    Args:
+        layout: the cells and sequences, and the kind of attention: on, off or auto.
+        n_outputs: the most rows with logits in a batch.
+        adapters: the LoRA adapters that a batch may name.
+        control_vectors: are added in every decode.
+        media: evaluates batches that are images or sounds.
 
-    layout: the cells and sequences, and the kind of attention: on, off or auto.
-    n_outputs: how many rows with logits a batch can have.
-    adapters: those that a batch may name. control_vectors: they change every evaluation.
-    media: evaluates the batches that are images or sounds.
-    n_cells: how many cells one sequence can have. cell_bytes: how many bytes of memory each cell takes.
-    Raises `ModelLoadError` if llama.cpp can't make the context, for example for want of memory.
+    Attributes:
+        n_cells: the most cells of one sequence.
+        cell_bytes: the bytes of memory per cell.
+        can_shift: see `Backend.can_shift`.
+
+    Raises:
+        ModelLoadError: llama.cpp can't make the context, for example for want of memory.
     """
 
     def __init__(
@@ -102,31 +108,27 @@ class Context:
         media: LlamaMedia | None = None,
     ) -> None:
         params = engine_params(model, settings, layout, n_outputs=n_outputs)
-        self._context, told = _new_context(model, params, f"a context of {params.n_ctx} cells")
-        self.cell_bytes = max(1, cells_bytes(told) // params.n_ctx)
+        self._context, lines = _new_context(model, params, f"a context of {params.n_ctx} cells")
+        self.cell_bytes = max(1, cells_bytes(lines) // params.n_ctx)
         if control_vectors is not None:
             set_control_vectors(self._context, control_vectors)
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._window = window_of(model)
         self.n_cells: int = llama_cpp.llama_n_ctx(self._context) // (1 if layout.is_unified else params.n_seq_max)
         self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
-        self._scratch = layout.n_seqs  # a seq_id of the context's own, to save states from and restore them to
+        self._scratch = layout.n_seqs  # a seq_id for saving and restoring states
         self._n_seq_ids: int = params.n_seq_max
         self._rows = Rows(params.n_batch, n_outputs)
-        self._views: dict[
-            int, Floats
-        ] = {}  # numpy's views of rows of logits, by address: making a view takes longer than using it
+        self._views: dict[int, Floats] = {}  # numpy's views of rows of logits, by address; they are slow to make
         self._adapters = adapters or {}
         self._media = media
         self._positions = Positions()
         self._types = int(params.type_k), int(params.type_v)
-        self._has_positions = media is not None and media.has_positions  # of images, which don't have one per cell
-        is_plain = self._window is None and not self._has_positions
-        self._is_plain = is_plain and bool(
-            llama_cpp.llama_memory_can_shift(self._memory)
-        )  # `state.py` reads its states
-        is_stuck = shiftable(settings) != settings or _is_stuck(model, settings.cache_type_k)
-        self.can_shift = self._is_plain and not is_stuck
+        self._has_positions = media is not None and media.has_positions  # of images, with M-RoPE
+        is_plain = self._window is None and not self._has_positions  # `state.py` can read its states
+        self._is_plain = is_plain and bool(llama_cpp.llama_memory_can_shift(self._memory))
+        cannot_rotate = shiftable(settings) != settings or _cannot_rotate(model, settings.cache_type_k)
+        self.can_shift = self._is_plain and not cannot_rotate
         self._lora: Lora = ()  # the adapters of the last batch
         self._interrupted: Callable[[], bool] | None = None
         self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
@@ -138,13 +140,12 @@ class Context:
         return self._context is None
 
     def close(self) -> None:
-        """Frees the context. May be called again."""
+        """Free the context. May be called again."""
         context, self._context = self._context, None
         if context:
             llama_cpp.llama_free(context)
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
-        """Evaluates the rows. On a GPU `interrupted` is asked only between ubatches."""
         # llama.cpp calls back into Python for every node of the graph, so the callback is set only if it's wanted.
         self._interrupted = interrupted
         callback = self._abort_callback if interrupted else llama_cpp.ggml_abort_callback()
@@ -152,25 +153,25 @@ class Context:
         if batch.setting != self._lora:
             set_adapters(self._context, self._adapters, batch.setting)
             self._lora = batch.setting
-        with log.collected() as complaints:
+        with log.collected() as messages:
             if batch.placeholder:
                 code = self._decode_media(batch, batch.placeholder)
             else:
                 code = llama_cpp.llama_decode(self._context, self._rows.fill(batch, self._positions))
-        # llama_decode returns while a GPU still computes. Waiting here counts its time as part of the decode, and makes
-        # sure that the GPU no longer uses this memory after an interruption.
+        # llama_decode returns while a GPU still computes. Synchronizing counts its time as part of the decode, and after
+        # an interruption it makes sure that the GPU no longer uses this memory.
         llama_cpp.llama_synchronize(self._context)
         if code == 2:
             return False
         if code:
-            reason = complaints.reason
+            reason = messages.reason
             named = tuple(int(seq_id) for seq_id in re.findall(r"tokens of sequence (\d+)", reason))
             raise BackendError(f"llama_decode failed with code {code}: {reason}", seq_ids=named)
-        complaints.log()
+        messages.log()
         return True
 
     def _decode_media(self, batch: Batch, media: Media) -> int:
-        assert self._media, "who has read them can evaluate them"
+        assert self._media, "a projector has read them"
         start, seq_id = batch.positions[0], batch.seq_ids[0]
         code = self._media.decode(self._context, media, self._positions.of(seq_id, start), seq_id)
         if not code and self._has_positions:
@@ -181,7 +182,6 @@ class Context:
         return self._interrupted is not None and self._interrupted()
 
     def logits(self, row: int) -> Floats:
-        """The logits of this row of the last batch, of shape (n_vocab,), valid until the next decode."""
         logits = llama_cpp.llama_get_logits_ith(self._context, row)
         if not logits:
             raise BackendError(f"llama.cpp has no logits for row {row}")
@@ -191,19 +191,16 @@ class Context:
         return self._views[address]
 
     def length(self, seq_id: int) -> int:
-        """How many tokens a sequence holds."""
         return self._positions.tokens_in(seq_id, self._end(seq_id))
 
     def held(self) -> list[int]:
-        """The seq_ids that hold a cell, as llama.cpp counts them."""
         return [seq_id for seq_id in range(self._n_seq_ids) if self._end(seq_id) > 0]
 
     def _end(self, seq_id: int) -> int:
-        """How many positions a sequence takes, from 0 to its last one."""
+        """Return the position after the last one of a sequence."""
         return int(llama_cpp.llama_memory_seq_pos_max(self._memory, seq_id)) + 1
 
     def continuable_from(self, seq_id: int) -> int:
-        """After how many of its tokens at least a sequence can be continued."""
         if self._window is None:
             return 0
         if self._window == 0:
@@ -213,26 +210,23 @@ class Context:
         return first + self._window - 1 if first > 0 else 0
 
     def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
-        """Takes positions out of sequences, and lowers the later ones. Shared cells are changed only once."""
         if not self.can_shift:  # llama.cpp would end the process
             raise RuntimeError("positions of this model can't change")
         for seq_id in seq_ids:
             llama_cpp.llama_memory_seq_rm(self._memory, seq_id, start, end)
         n = end - start
-        if end < shared:
+        if end < shared:  # shared cells must be changed only once
             llama_cpp.llama_memory_seq_add(self._memory, seq_ids[0], end, shared, -n)
         for seq_id in seq_ids:
             llama_cpp.llama_memory_seq_add(self._memory, seq_id, max(end, shared), -1, -n)
 
     def fork(self, source: int, target: int, n_tokens: int) -> None:
-        """Makes `target` share the first `n_tokens` cells of `source`."""
         if n_tokens < self.continuable_from(source):  # llama.cpp would silently go on with a state of other tokens
             raise RuntimeError(f"sequence {source} can't be forked after {n_tokens} tokens")
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, self._positions.of(source, n_tokens))
         self._positions.fork(source, target, n_tokens)
 
     def truncate(self, seq_id: int, n_tokens: int) -> bool:
-        """Leaves the sequence its first `n_tokens`. False if it can't be continued after these."""
         end = self._positions.of(seq_id, n_tokens)
         if self._end(seq_id) > end and not llama_cpp.llama_memory_seq_rm(self._memory, seq_id, end, -1):
             return False
@@ -241,13 +235,11 @@ class Context:
         return is_whole and n_tokens >= self.continuable_from(seq_id)
 
     def remove(self, seq_id: int) -> None:
-        """Empties the sequence."""
         if not llama_cpp.llama_memory_seq_rm(self._memory, seq_id, -1, -1):
             raise BackendError(f"llama.cpp can't remove sequence {seq_id}")
         self._positions.remove(seq_id)
 
     def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
-        """The state of a sequence's cells from `start` to `end`. None if it is larger than `max_bytes`."""
         places = self._positions.of(seq_id, start), self._positions.of(seq_id, end)
         llama_cpp.llama_memory_seq_cp(self._memory, seq_id, self._scratch, *places)
         try:
@@ -260,24 +252,21 @@ class Context:
             self.remove(self._scratch)
 
     def _written(self, seq_id: int, size: int) -> bytearray | None:
-        """The state of all of a sequence's cells, which has so many bytes."""
+        """Return the state of all of a sequence's cells, which takes `size` bytes."""
         state = bytearray(size)
         written = llama_cpp.llama_state_seq_get_data(self._context, _bytes_of(state), len(state), seq_id)
         return state if written == len(state) else None
 
     def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
-        """Adds a state that `save` returned to a sequence.
-
-        The state may come from a context with the other setting of flash attention, or with other types of the cache.
-        """
+        # The state may come from a context with the other setting of flash attention, or with other cache types.
         first = self._positions.of(seq_id, start)
         if self._has_positions:
             state = self._positions.take(state, seq_id, end)
         if self._is_plain:
-            if first_position(state) < start:  # it comes from a stream, and there may be no room for all of it
+            if first_position(state) < start:  # from a stream; there may be no room for all of it
                 state = without_beginning(state, start)
             state = retyped(state, *self._types)
-        with log.collected() as complaints:
+        with log.collected() as messages:
             restored = self._read(state, self._scratch) or (
                 (other := relaid(state)) is not None and self._read(other, self._scratch)
             )
@@ -287,7 +276,7 @@ class Context:
             if start and self._window and end - start > self._window:
                 self._replace_window(seq_id)
         else:
-            complaints.log()
+            messages.log()
             self._positions.truncate(seq_id, start)
         self.remove(self._scratch)
         return restored
@@ -297,10 +286,10 @@ class Context:
         return bool(read == len(state))
 
     def _replace_window(self, seq_id: int) -> None:
-        """Leaves a sequence only the window that the scratch sequence has.
+        """Replace the window of a sequence with that of the scratch sequence.
 
-        The sequence also has the window of the piece that was restored before. There is a gap between the two windows,
-        and `continuable_from` wouldn't notice it.
+        The sequence also has the window of the state that was restored before. `continuable_from` wouldn't notice the
+        gap between the two windows.
         """
         partial = llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         state = bytearray(llama_cpp.llama_state_seq_get_size_ext(self._context, self._scratch, partial))

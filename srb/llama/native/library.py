@@ -1,4 +1,4 @@
-"""Passes llama.cpp's log on to Python's logging, or collects what it says during one call."""
+"""Calls into llama.cpp's libraries: its log, functions of ggml, devices, and threads with large stacks."""
 
 import ctypes
 import logging
@@ -12,52 +12,86 @@ from typing import Any, TypeVar
 import llama_cpp
 from llama_cpp import _ggml
 
-# Runs calls that recurse in C as deeply as their input is long, in threads with large stacks.
-
 Result = TypeVar("Result")
 
-_STACK_BYTES = 16 << 20
+logger = logging.getLogger("srb.llama")
+
+# The ggml_log_level values. llama.cpp's "info" is for its own developers, so it becomes debug here.
+_LEVELS = {2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
+
+_EXPECTED = (
+    "using full-size SWA cache",  # srb asks for it, unless --no-swa-full is given: a warning would alarm people
+    "possible training context overflow",  # srb itself warns of a large --ctx-size
+)
 
 
-def with_stack(call: Callable[[], Result], more: int) -> Result:
-    """Makes the call in a thread with a stack of 16 MiB and `more` bytes. Only the used part of a stack takes memory.
+class LogMessages:
+    """What llama.cpp logged during one call, oldest first.
 
-    Raises what the call raises, and `MemoryError` if such a thread can't be started.
+    Attributes:
+        lines: all lines.
+        warnings: the levels and texts of warnings and errors.
     """
-    results: list[Result] = []
-    errors: list[BaseException] = []
 
-    def run() -> None:
-        try:
-            results.append(call())
-        except BaseException as error:
-            errors.append(error)
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.warnings: list[tuple[int, str]] = []
 
-    stack = _STACK_BYTES + more
-    with _stack_size_lock:
-        previous = threading.stack_size(stack + -stack % mmap.PAGESIZE)
-        thread = threading.Thread(target=run, name="srb-deep")
-        try:
-            thread.start()
-        except RuntimeError as error:
-            raise MemoryError(f"there is no memory for a stack of {stack} bytes ({error})") from None
-        finally:
-            threading.stack_size(previous)
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    def log(self) -> None:
+        """Write the warnings and errors to the log."""
+        for severity, line in self.warnings:
+            logger.log(severity, "%s", line)
+
+    @property
+    def reason(self) -> str:
+        """The first error, without the name of the function that logged it."""
+        errors = [line for severity, line in self.warnings if severity == logging.ERROR]
+        return errors[0].split(": ", 1)[-1] if errors else "llama.cpp gave no reason"
 
 
-# threading.stack_size() is one setting for the whole process.
-_stack_size_lock = threading.Lock()
+# llama.cpp has one log callback per process, and logs in the thread that called it.
+class _Thread(threading.local):
+    collecting: LogMessages | None = None
 
 
-# Functions of ggml that llama_cpp doesn't bind, and the devices that ggml computes on.
+_thread = _Thread()
+
+
+def _log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
+    line = text.decode(errors="replace").strip()
+    severity = logging.DEBUG if any(each in line for each in _EXPECTED) else _LEVELS.get(level, logging.DEBUG)
+    if not line.strip("."):  # a progress bar
+        return
+    messages = _thread.collecting
+    if messages:
+        messages.lines.append(line)
+    if messages and severity >= logging.WARNING:
+        messages.warnings.append((severity, line))
+    else:
+        logger.log(severity, "%s", line)
+
+
+callback = llama_cpp.llama_log_callback(_log)
+"""The function that llama.cpp calls with each line of its log."""
+
+
+def redirect() -> None:
+    """Send llama.cpp's log to the logger `srb.llama`."""
+    llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
+
+
+@contextmanager
+def collected() -> Iterator[LogMessages]:
+    """Collect this thread's warnings and errors instead of logging them. The caller decides what they mean."""
+    _thread.collecting = messages = LogMessages()
+    try:
+        yield messages
+    finally:
+        _thread.collecting = None
 
 
 def function(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of ggml, with the ctypes of its result and its arguments."""
+    """Return a function of ggml that llama_cpp doesn't bind, with the ctypes of its result and arguments."""
     found = getattr(_ggml.libggml, name)
     found.restype, found.argtypes = result, arguments
     return found
@@ -82,7 +116,7 @@ _CPU, _GPU, _IGPU = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device that ggml can compute on. address: of its `ggml_backend_dev`."""
+    """A device that ggml can compute on. address: that of its `ggml_backend_dev`."""
 
     address: int
     name: str
@@ -90,7 +124,7 @@ class Device:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether the device is the processor itself. It is always there, so options don't choose it."""
+        """Whether the device is the processor, which is always used, so no option names it."""
         return self.kind == _CPU
 
     @property
@@ -105,91 +139,51 @@ class Device:
         return _buffer_name(address).decode(), address
 
     def free(self) -> int:
-        """How many bytes of the device's memory are free now; 0 if it doesn't tell."""
+        """Return how many bytes of the device's memory are free now; 0 if unknown."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         _memory(self.address, ctypes.byref(free), ctypes.byref(total))
         return free.value
 
 
 def devices() -> list[Device]:
-    """All devices that llama.cpp has found, of the kinds that it was built for."""
+    """Return all devices that llama.cpp has found."""
     found = [_get(number) for number in range(_count())]
     return [Device(each, _name(each).decode(), _kind(each)) for each in found]
 
 
-logger = logging.getLogger("srb.llama")
+_STACK_BYTES = 16 << 20
 
-# The ggml_log_level values. llama.cpp's "info" is for its own developers, so it becomes debug here.
-_LEVELS = {2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
-
-_EXPECTED = (
-    "using full-size SWA cache",  # srb asks for it, unless --no-swa-full is given: a warning would alarm people
-    "possible training context overflow",  # srb itself warns of a large --ctx-size
-)
+_stack_size_lock = threading.Lock()  # threading.stack_size() is a setting of the whole process
 
 
-class Complaints:
-    """The warnings and errors that llama.cpp logged during one call, oldest first.
+def with_stack(call: Callable[[], Result], more: int) -> Result:
+    """Make a call in a thread with a stack of 16 MiB and `more` bytes. Only the used part of a stack takes memory.
 
-    told: all lines, also those of lower levels.
+    For calls that recurse in C as deeply as their input is long.
+
+    Raises:
+        MemoryError: such a thread can't be started. Other exceptions are those of the call.
     """
+    results: list[Result] = []
+    errors: list[BaseException] = []
 
-    def __init__(self) -> None:
-        self._lines: list[tuple[int, str]] = []
-        self.told: list[str] = []
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            errors.append(error)
 
-    def add(self, severity: int, line: str) -> None:
-        """Adds a line."""
-        self._lines.append((severity, line))
-
-    def log(self) -> None:
-        """Writes the collected lines to the log after all."""
-        for severity, line in self._lines:
-            logger.log(severity, "%s", line)
-
-    @property
-    def reason(self) -> str:
-        """What went wrong: the first error, without the name of the function that logged it."""
-        errors = [line for severity, line in self._lines if severity == logging.ERROR]
-        return errors[0].split(": ", 1)[-1] if errors else "llama.cpp gave no reason"
-
-
-# llama.cpp has one log callback per process, so the collection can't belong to an object. It can belong to a thread,
-# because llama.cpp logs in the thread that called it.
-class _Thread(threading.local):
-    collecting: Complaints | None = None
-
-
-_thread = _Thread()
-
-
-def _log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
-    line = text.decode(errors="replace").strip()
-    severity = logging.DEBUG if any(each in line for each in _EXPECTED) else _LEVELS.get(level, logging.DEBUG)
-    if not line.strip("."):  # a progress bar
-        return
-    if _thread.collecting is not None:
-        _thread.collecting.told.append(line)
-    if _thread.collecting is not None and severity >= logging.WARNING:
-        _thread.collecting.add(severity, line)
-    else:
-        logger.log(severity, "%s", line)
-
-
-callback = llama_cpp.llama_log_callback(_log)
-"""The function that llama.cpp calls with each line of its log."""
-
-
-def redirect() -> None:
-    """Sends llama.cpp's log to the logger `srb.llama`."""
-    llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
-
-
-@contextmanager
-def collected() -> Iterator[Complaints]:
-    """Collects this thread's warnings and errors instead of logging them. The caller decides what they mean."""
-    _thread.collecting = complaints = Complaints()
-    try:
-        yield complaints
-    finally:
-        _thread.collecting = None
+    stack = _STACK_BYTES + more
+    with _stack_size_lock:
+        previous = threading.stack_size(stack + -stack % mmap.PAGESIZE)
+        thread = threading.Thread(target=run, name="srb-deep")
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise MemoryError(f"there is no memory for a stack of {stack} bytes ({error})") from None
+        finally:
+            threading.stack_size(previous)
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]

@@ -1,13 +1,13 @@
 """Turns the settings into llama.cpp's parameters for models and contexts. The options have llama-server's names.
 
-`settings.EVALUATION` names those options that change what a text becomes: they are a part of `Backend.identity`.
-Together with `settings.PLACEMENT` they are what `srb tune` keeps its results by.
+Options in `settings.EVALUATION` change what a text becomes, so they are a part of `Backend.identity`. Together with
+`settings.PLACEMENT` they are the key under which `srb tune` stores its results.
 """
 
 import ctypes
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,10 @@ _FLASH_ATTN = {
     "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
 }
 _CELLS_STEP = 256  # llama.cpp rounds a context up to this
+_ROPE_OPTIONS = (
+    *("rope_freq_base", "rope_freq_scale"),
+    *("yarn_orig_ctx", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow", "yarn_beta_fast"),
+)
 _NUMA = {"distribute": 1, "isolate": 2, "numactl": 3}
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # llama.cpp's own pattern
 _KEY_BYTES = 127
@@ -38,15 +42,16 @@ _parents: set[int] = set()
 
 
 def start(settings: Settings) -> None:
-    """Starts llama.cpp in this process.
+    """Start llama.cpp in this process.
 
-    Raises `ModelLoadError` if this process was forked from one that has used llama.cpp.
+    Raises:
+        ModelLoadError: this process was forked from one that has used llama.cpp.
     """
     _parents.add(os.getpid())
     if len(_parents) > 1:
         raise ModelLoadError(
-            "this process was forked from one that has used llama.cpp, whose threads don't live on here, so it would "
-            "wait for ever: start it in another way, as with multiprocessing.get_context('spawn')"
+            "this process was forked from one that has used llama.cpp, whose threads don't exist here, so it would "
+            "wait forever; start it in another way, as with multiprocessing.get_context('spawn')"
         )
     log.redirect()
     llama_cpp.llama_backend_init()
@@ -55,34 +60,36 @@ def start(settings: Settings) -> None:
 
 
 def is_on_gpu(settings: Settings) -> bool:
-    """Whether layers are put on a GPU."""
+    """Return whether layers are put on a GPU."""
     return settings.n_gpu_layers != 0 and settings.device != "none" and bool(llama_cpp.llama_supports_gpu_offload())
 
 
-class _Placed(ctypes.Structure):
+class _BufferOverride(ctypes.Structure):
     """`llama_model_tensor_buft_override`."""
 
     _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
 
 
 def model_params(settings: Settings) -> Any:
-    """The `llama_model_params` that the settings stand for. Raises `SettingsError`, which names the option."""
-    if (useless := settings.given(_GPU_OPTIONS)) and not llama_cpp.llama_supports_gpu_offload():
-        names = ", ".join("--" + name.replace("_", "-") for name in useless)
+    """Return the `llama_model_params` of the settings. Raises `SettingsError`, which names the option."""
+    if (ignored := settings.given(_GPU_OPTIONS)) and not llama_cpp.llama_supports_gpu_offload():
+        names = ", ".join("--" + name.replace("_", "-") for name in ignored)
         log.logger.warning("llama.cpp has no GPU here, so this has no effect: %s", names)
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = settings.n_gpu_layers
     params.split_mode = _SPLIT_MODES[settings.split_mode]
     params.main_gpu = settings.main_gpu
     params.load_mode = _load_mode(settings)
-    params.kept = kept = []  # the structure points to these objects; Python would free them without this list
+    params.objects = objects = []  # the structure points to these; without this list Python would free them
     if settings.device is not None:
-        kept.append(chosen := _devices(settings.device))
+        objects.append(chosen := _devices(settings.device))
         params.devices = ctypes.addressof(chosen)
     if settings.tensor_split is not None:
         params.tensor_split = _shares(settings.tensor_split)
-    if rows := list(placed(settings)):
-        kept.append(table := (_Placed * (len(rows) + 1))(*(_Placed(*each) for each in rows), _Placed(None, None)))
+    if rows := list(tensor_placements(settings)):
+        objects.append(
+            table := (_BufferOverride * (len(rows) + 1))(*(_BufferOverride(*each) for each in rows), _BufferOverride())
+        )
         params.tensor_buft_overrides = ctypes.addressof(table)
     if settings.override_kv is not None:
         overrides = [_override(each) for each in _split(settings.override_kv)]
@@ -90,22 +97,19 @@ def model_params(settings: Settings) -> Any:
     return params
 
 
-def overridden(settings: Settings) -> list[str]:
-    """The keys of `--override-kv`."""
+def overridden_keys(settings: Settings) -> list[str]:
+    """Return the keys of `--override-kv`."""
     return [each.partition("=")[0] for each in _split(settings.override_kv or "")]
 
 
 def context_params(settings: Settings) -> Any:
-    """A `llama_context_params` with the settings that all contexts have in common."""
+    """Return a `llama_context_params` with the settings that all contexts have in common."""
     params = llama_cpp.llama_context_default_params()
     if settings.rope_scaling:
         params.rope_scaling_type = _ROPE_SCALING[settings.rope_scaling]
     if settings.rope_scale:
         params.rope_freq_scale = 1 / settings.rope_scale
-    for name in ("rope_freq_base", "rope_freq_scale", "yarn_orig_ctx", "yarn_ext_factor", "yarn_attn_factor"):
-        if (value := getattr(settings, name)) is not None:
-            setattr(params, name, value)
-    for name in ("yarn_beta_slow", "yarn_beta_fast"):
+    for name in _ROPE_OPTIONS:
         if (value := getattr(settings, name)) is not None:
             setattr(params, name, value)
     params.offload_kqv = settings.kv_offload
@@ -115,14 +119,14 @@ def context_params(settings: Settings) -> Any:
 
 
 def engine_params(model: Any, settings: Settings, layout: Layout, *, n_outputs: int) -> Any:
-    """The `llama_context_params` of a `Context`."""
+    """Return the `llama_context_params` of a `Context`."""
     params = context_params(settings)
     has_scratch = layout.is_unified or settings.reproducible
     params.n_seq_max = layout.n_seqs + has_scratch  # `Context` and `ReproducibleStreams` need one of their own
-    params.n_ctx = rounded(layout.n_cells) * (1 if layout.is_unified else params.n_seq_max)
+    params.n_ctx = round_up(layout.n_cells) * (1 if layout.is_unified else params.n_seq_max)
     params.n_batch = settings.batch_size + settings.parallel
-    # With a window, llama.cpp 0.3.36 looks for the cells of all ubatches of a decode first. For a later one it may drop
-    # cells that are behind the window then, but that an earlier one still needs (`prepare` doesn't bring them back).
+    # With a window, llama.cpp 0.3.36 first looks for the cells of all ubatches of a decode. For a later ubatch it may
+    # drop cells that have left the window, but that an earlier ubatch still needs.
     has_window = llama_cpp.llama_model_n_swa(model) > 0
     params.n_ubatch = params.n_batch if has_window else settings.ubatch_size
     # llama.cpp's default is an output for each token of a batch. With fewer outputs than sequences it ends the process.
@@ -136,8 +140,8 @@ def engine_params(model: Any, settings: Settings, layout: Layout, *, n_outputs: 
     return params
 
 
-def rounded(n_cells: int) -> int:
-    """The number of cells, rounded up to a multiple of 256, as llama.cpp does."""
+def round_up(n_cells: int) -> int:
+    """Round a number of cells up to a multiple of 256, as llama.cpp does."""
     return n_cells + -n_cells % _CELLS_STEP
 
 
@@ -148,12 +152,12 @@ def _load_mode(settings: Settings) -> int:
 
 
 def device_names(text: str) -> list[str]:
-    """The names of the devices that `--device` names."""
+    """Return the names of the devices in `--device`."""
     return [] if text == "none" else _split(text)
 
 
 def _devices(text: str) -> Any:
-    """The table of the devices that an option names, with NULL at its end. Raises `SettingsError`."""
+    """Return the table of the devices that an option names, with NULL at its end. Raises `SettingsError`."""
     there = {each.name: each.address for each in devices() if not each.is_cpu}
     names = device_names(text)
     for name in names:
@@ -176,10 +180,11 @@ def _shares(text: str) -> Any:
     return (ctypes.c_float * most)(*shares)
 
 
-def placed(settings: Settings) -> Iterator[tuple[bytes, int]]:
-    """Patterns of tensors' names, and the buffer type for each. The first pattern that matches a name wins.
+def tensor_placements(settings: Settings) -> Iterator[tuple[bytes, int]]:
+    """Yield patterns of tensor names with the buffer type for each. The first pattern that matches a name counts.
 
-    Raises `SettingsError`.
+    Raises:
+        SettingsError: `--override-tensor` can't be read.
     """
     buffers = dict(each.buffer_type for each in devices())
     for each in _split(settings.override_tensor or ""):
@@ -227,59 +232,15 @@ def _split(text: str) -> list[str]:
 
 
 def _ggml_type(name: str | None) -> int:
-    """The number of a ggml type; without a name that of f16. llama_cpp 0.3.36 lacks that of BF16; 30 is from ggml.h."""
+    """Return the number of a ggml type; f16 without a name. llama_cpp 0.3.36 lacks BF16; its 30 is from ggml.h."""
     name = name or "f16"
     return 30 if name == "bf16" else int(getattr(llama_cpp, f"GGML_TYPE_{name.upper()}"))
 
 
 def physical_cores() -> int:
-    """The number of physical cores that this process may use. Two threads on one core only slow each other down."""
+    """Return how many physical cores this process may use. Two threads on one core only slow each other down."""
     try:
         topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
         return len({Path(topology.format(cpu)).read_text() for cpu in os.sched_getaffinity(0)})
     except (AttributeError, OSError):
         return os.cpu_count() or 1
-
-
-# Loads a model from its file, and refuses models that srb can't run.
-
-Progress = Callable[[float], bool]
-"""Called with the fraction of the model that is loaded, from 0 to 1. If it returns False, the loading ends."""
-
-
-def load_model(path: Path, settings: Settings, progress: Progress, *, vocab_only: bool = False) -> Any:
-    """A `llama_model` that srb can run. vocab_only: only its vocabulary. Raises `ModelLoadError`."""
-    params = model_params(settings)
-    params.vocab_only = vocab_only
-    params.progress_callback = on_progress = llama_cpp.llama_progress_callback(
-        lambda fraction, _data: progress(fraction)
-    )
-    with log.collected() as complaints:
-        model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
-    del on_progress
-    if not model:
-        raise ModelLoadError(f"the model {path} can't be loaded: {complaints.reason}")
-    problem = None if vocab_only else _unheeded(settings, complaints)
-    complaints.log()
-    if problem:
-        pass
-    elif llama_cpp.llama_model_has_encoder(model) or not llama_cpp.llama_model_has_decoder(model):
-        problem = "it isn't a decoder-only model, and srb runs no others"
-    elif llama_cpp.llama_vocab_type(llama_cpp.llama_model_get_vocab(model)) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:
-        problem = "it has no vocabulary"
-    if problem:
-        llama_cpp.llama_model_free(model)
-        raise ModelLoadError(f"the model {path} can't be used: {problem}")
-    return model
-
-
-def _unheeded(settings: Settings, complaints: log.Complaints) -> str | None:
-    """Why an entry of `--override-kv` has no effect on this model. None if all have."""
-    for key in overridden(settings):
-        if not any("Using metadata override" in line and f"'{key}'" in line for line in complaints.told):
-            wrong = [line for line in complaints.told if "Bad metadata override" in line and f"'{key}'" in line]
-            expected = wrong[0].partition("expected ")[2] if wrong else ""
-            return f"--override-kv {key}: " + (
-                f"it is {expected}" if expected else "llama.cpp doesn't ask for this key"
-            )
-    return None

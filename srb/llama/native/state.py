@@ -1,9 +1,9 @@
-"""Converts the saved state of a sequence for a context of another kind.
+"""Converts the saved state of a sequence for a context of another kind. Pure functions.
 
-With flash attention the values are stored cell by cell, without it channel by channel. Where bf16 is faster, keys and
-values are bf16 unless the context is shifted. A state fits only contexts of its own kind. This module reads the format
-that `llama_context::state_seq_get_data` and `llama_kv_cache::state_write` write in the llama.cpp of llama-cpp-python
-0.3.36, for one sequence of a model whose layers all attend to everything.
+A state fits only contexts of its own kind. With flash attention, values are stored cell by cell, without it channel by
+channel. Keys and values may be bf16 or f16. Streams count cells per stream. This module reads the format that
+`llama_context::state_seq_get_data` and `llama_kv_cache::state_write` write in the llama.cpp of llama-cpp-python 0.3.36,
+for one sequence of a model without sliding windows.
 """
 
 import struct
@@ -19,18 +19,25 @@ _ITEM_BYTES = {0: 4, _F16: 2, _BF16: 2}  # of f32, f16 and bf16, by their ggml_t
 
 
 def relaid(state: State) -> bytearray | None:
-    """The same state with its values in the other layout. None if its format isn't the expected one."""
+    """Convert a state for a context with the other setting of flash attention; None if its format is unknown."""
     try:
-        return _relaid(memoryview(state))
+        n_cells, layout_at, tensors = _tensors(memoryview(state))
+        (by_channel,) = struct.unpack_from("<I", state, layout_at)
+        values = tensors[len(tensors) // 2 :]
+        result = bytearray(state[: values[0][0]])
+        struct.pack_into("<I", result, layout_at, 1 - by_channel)
+        convert: Callable[[State, int, int, int], bytes] = _to_cells if by_channel else _to_channels
+        for at, _, end in values:
+            result += convert(state, at, end, n_cells)
     except (struct.error, KeyError, ValueError, IndexError):
         return None
+    return result
 
 
 def retyped(state: State, keys: int, values: int) -> State:
-    """The same state, whose keys and values that are f16 or bf16 have these ggml types if they are one of both, too.
+    """Convert keys and values between f16 and bf16, to these ggml types.
 
-    It is returned as it is if that is so already, if its format isn't the expected one, or if it has a number that is
-    too large for f16.
+    The state is returned unchanged if its format is unknown, or if a number is too large for f16.
     """
     try:
         _, _, tensors = _tensors(memoryview(state))
@@ -55,14 +62,13 @@ def _to_f16(data: State) -> bytes:
 
 def _to_bf16(data: State) -> bytes:
     bits = np.frombuffer(data, "<f2").astype("<f4").view("<u4")
-    return bytes(((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2"))  # rounded to the nearest, as ggml does
+    return bytes(((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2"))  # round to nearest, as ggml does
 
 
 def in_one_stream(state: bytearray) -> bytearray:
-    """The same state of one sequence as a unified cache writes it, from a context with streams.
+    """Convert a state from a context with streams for a unified one, in place. Unknown formats stay as they are.
 
-    llama.cpp writes how many cells each stream has, and only one has any. The state is changed in place. It stays as it
-    is if its format isn't the expected one.
+    llama.cpp writes the number of cells of each stream, of which only one has any.
     """
     magic, seq_id, n_streams = struct.unpack_from("<IiI", state)
     counts = range(12, min(12 + 4 * n_streams, len(state)), 4)
@@ -75,7 +81,7 @@ def in_one_stream(state: bytearray) -> bytearray:
 
 
 def in_streams(state: State, n_streams: int) -> State:
-    """The same state for a context with so many streams. It stays as it is if its format isn't the expected one."""
+    """Convert a state from a unified context for one with streams. Unknown formats stay as they are."""
     if len(state) < 16 or struct.unpack_from("<IiI", state)[::2] != (_MAGIC, 1):
         return state
     result = bytearray(len(state) + 4 * (n_streams - 1))  # with no cells in the later streams
@@ -85,7 +91,7 @@ def in_streams(state: State, n_streams: int) -> State:
 
 
 def first_position(state: State) -> int:
-    """The lowest position of a state's cells; 0 if its format isn't the expected one."""
+    """Return the lowest position of a state's cells; 0 if its format is unknown."""
     try:
         magic, _, n_streams, n_cells = struct.unpack_from("<IiII", state)
         if (magic, n_streams) == (_MAGIC, 1) and n_cells:
@@ -96,7 +102,7 @@ def first_position(state: State) -> int:
 
 
 def without_beginning(state: State, start: int) -> State:
-    """The state of the cells from position `start` on. It stays as it is if its format isn't the expected one."""
+    """Remove the cells before position `start` from a state. Unknown formats stay as they are."""
     try:
         n_cells, layout_at, tensors = _tensors(memoryview(state))
         (by_channel,) = struct.unpack_from("<I", state, layout_at)
@@ -118,9 +124,9 @@ def without_beginning(state: State, start: int) -> State:
 
 
 def raised(state: bytearray, n_positions: int) -> bytearray | None:
-    """The same state with all positions higher by `n_positions`. None if its format isn't the expected one.
+    """Raise all positions of a state by `n_positions`; None if its format is unknown.
 
-    The keys stay those of the old positions, so the result is no state of any text. It is only for measuring times.
+    The keys stay those of the old positions, so this is only for measuring times.
     """
     if len(state) < 16 or struct.unpack_from("<IiI", state)[::2] != (_MAGIC, 1):
         return None
@@ -136,12 +142,12 @@ def raised(state: bytearray, n_positions: int) -> bytearray | None:
 
 
 def _tensors(state: memoryview) -> tuple[int, int, list[tuple[int, int, int]]]:
-    """The number of cells, where the layout is named, and where each tensor, its numbers, and these end: keys first."""
+    """Find the number of cells, the layout's offset, and each tensor's offset, begin of data, and end: keys first."""
     magic, _, n_streams, n_cells = struct.unpack_from("<IiII", state)
     layout_at = 16 + 12 * n_cells  # each cell has 3 numbers: its position, how many seq_ids follow (1), and this seq_id
     by_channel, n_layers = struct.unpack_from("<II", state, layout_at)
     if (magic, n_streams) != (_MAGIC, 1) or by_channel not in (0, 1):
-        raise ValueError("it is no state of one sequence")
+        raise ValueError("it isn't the state of one sequence")
     at, tensors = layout_at + 8, []
     for k in range(2 * n_layers):
         if k >= n_layers and by_channel:
@@ -157,28 +163,16 @@ def _tensors(state: memoryview) -> tuple[int, int, list[tuple[int, int, int]]]:
     return n_cells, layout_at, tensors
 
 
-def _relaid(state: memoryview) -> bytearray:
-    n_cells, layout_at, tensors = _tensors(state)
-    (by_channel,) = struct.unpack_from("<I", state, layout_at)
-    values = tensors[len(tensors) // 2 :]
-    result = bytearray(state[: values[0][0]])
-    struct.pack_into("<I", result, layout_at, 1 - by_channel)
-    convert: Callable[[memoryview, int, int, int], bytes] = _to_cells if by_channel else _to_channels
-    for at, _, end in values:
-        result += convert(state, at, end, n_cells)
-    return result
-
-
-def _to_channels(state: memoryview, at: int, end: int, n_cells: int) -> bytes:
-    """A layer's values channel by channel."""
+def _to_channels(state: State, at: int, end: int, n_cells: int) -> bytes:
+    """Return a layer's values channel by channel."""
     kind, _ = struct.unpack_from("<iQ", state, at)
     item_bytes = _ITEM_BYTES[kind]
     values = np.frombuffer(state[at + 12 : end], f"u{item_bytes}").reshape(n_cells, -1)
     return struct.pack("<iII", kind, item_bytes, values.shape[1]) + values.T.tobytes()
 
 
-def _to_cells(state: memoryview, at: int, end: int, n_cells: int) -> bytes:
-    """A layer's values cell by cell."""
+def _to_cells(state: State, at: int, end: int, n_cells: int) -> bytes:
+    """Return a layer's values cell by cell."""
     kind, item_bytes, n_channels = struct.unpack_from("<iII", state, at)
     values = np.frombuffer(state[at + 12 : end], f"u{_ITEM_BYTES[kind]}").reshape(n_channels, n_cells)
     return struct.pack("<iQ", kind, n_channels * item_bytes) + values.T.tobytes()

@@ -1,14 +1,14 @@
-"""`Streams`: a context in which each sequence has cells of its own.
+"""Contexts in which each sequence has cells of its own.
 
 Attention then sees only the cells of one sequence, so many prompts are faster than in a unified cache. A fork copies
-cells, and each sequence has as many cells as any other. llama.cpp computes rows together only if their seq_ids follow
-each other. So rows are sorted, and small gaps between them are filled.
+cells, and all sequences have the same number of cells. llama.cpp computes rows in one pass only if their seq_ids are
+consecutive. So rows are sorted, and small gaps between them are padded.
 
-`ReproducibleStreams` is for `--reproducible`. In a unified cache the place of a sequence's cells, and the number of
-rows in a batch, change the last bits of its logits: attention is computed over the cells of all. In streams they don't.
-But kernels may also change with the number of rows: ggml multiplies one row in another way than several. So that
-context tries at its start which numbers of rows give the same bits, and a row that would be alone gets another one with
-it.
+`ReproducibleStreams` is for `--reproducible` (docs/running/reproducible.md). In a unified cache, attention is computed
+over the cells of all sequences. So the place of a sequence's cells, and the number of rows in a batch, change the last
+bits of its logits. In streams they don't. But kernels may also depend on the number of rows: ggml multiplies a single
+row in another way than several. So this context first tries which numbers of rows give the same bits, and adds a
+padding row to a row that would be alone.
 """
 
 from collections.abc import Callable
@@ -26,25 +26,23 @@ from srb.llama.native.state import first_position, in_one_stream, in_streams, re
 from srb.llama.sampling.candidates import Floats
 from srb.options.settings import Settings
 
-_GAP = 4
-"""Up to so many rows that nobody needs are computed in order not to read all weights once more."""
+BLOCK = 64
+"""The size of a prompt's blocks with `--reproducible`, in tokens. Kernels that group rows treat all of these alike."""
+
+_GAP = 4  # padding rows are computed for gaps up to this size, which is faster than to read all weights once more
 
 
 class Streams(Context):
-    """Sequences with cells of their own (`Context` says what the methods do).
-
-    Models that forget, and positions of images, need a unified cache.
-    """
+    """Sequences with cells of their own. Not for models with a window or a recurrent state, nor for M-RoPE images."""
 
     def __init__(self, model: Any, settings: Settings, layout: Layout, **kwargs: Any) -> None:
         super().__init__(model, settings, layout, **kwargs)
         # By its target, each fork that llama.cpp carries out with the next decode; None if its source is gone.
         self._sources: dict[int, int | None] = {}
         self._copied: set[int] = set()  # the sources of these forks
-        self._places: dict[int, int] = {}  # the numbers of rows, as llama.cpp has them in the last decode
+        self._places: dict[int, int] = {}  # the rows of the last batch, as llama.cpp numbers them
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
-        """Evaluates rows and pieces of prompts, in the order of their seq_ids."""
         self._begin_decode()
         ids = batch.seq_ids
         if batch.placeholder or ids[0] == ids[-1] == min(ids) == max(ids):
@@ -63,7 +61,7 @@ class Streams(Context):
         *,
         pads_have_logits: bool,
     ) -> bool:
-        """Evaluates these rows of a batch in this order, with rows for the seq_ids in `pads`, at these positions."""
+        """Decode these rows of a batch in this order, with padding rows at the positions in `pads`, by seq_id."""
         padded = Batch(batch.setting)
         waiting = sorted(pads, reverse=True)
         for row in [*rows, None]:
@@ -86,11 +84,10 @@ class Streams(Context):
         self._places.clear()
 
     def logits(self, row: int) -> Floats:
-        """The logits of this row of the last batch, of shape (n_vocab,), valid until the next decode."""
         return super().logits(self._places.get(row, row))
 
     def _gaps(self, wanted: set[int]) -> set[int]:
-        """The seq_ids in small gaps between these, as far as their cells aren't full."""
+        """Return the seq_ids in small gaps between these, if the cells of a gap aren't full."""
         found = set[int]()
         for before, after in pairwise(sorted(wanted)):
             between = range(before + 1, after)
@@ -99,12 +96,11 @@ class Streams(Context):
         return found
 
     def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
-        """Takes positions out of sequences, and lowers the later ones. Sequences share no cells, whatever `shared`."""
-        for seq_id in seq_ids:
+        for seq_id in seq_ids:  # they share no cells
             super().discard([seq_id], start, end, 0)
 
     def fork(self, source: int, target: int, n_tokens: int) -> None:
-        """Copies the first `n_tokens` cells of `source`. llama.cpp copies all cells of a sequence, or none."""
+        # llama.cpp copies all cells of a sequence, or none.
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
         self._positions.fork(source, target, n_tokens)
         self._sources[target] = source
@@ -112,17 +108,17 @@ class Streams(Context):
         self.truncate(target, n_tokens)
 
     def remove(self, seq_id: int) -> None:
-        """Empties the sequence. Another one may get the seq_id, before what was forked off this one is copied."""
         super().remove(seq_id)
+        # The seq_id may be used again before llama.cpp has copied the forks of this sequence.
         self._sources |= {target: None for target, source in self._sources.items() if source == seq_id}
 
     def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
-        """The state of all of a sequence's cells. None if it is larger than `max_bytes`, or can't be had.
+        """Return the state of all of a sequence's cells; None if it is larger than `max_bytes`, or can't be had.
 
-        If the sequence is a fork that isn't copied yet, and whose source is gone, this decodes a row.
+        If the sequence is a fork that isn't copied yet, and its source is gone, this decodes a row.
         """
         at: int | None = seq_id
-        while at in self._sources:  # what isn't copied yet is where it comes from
+        while at in self._sources:  # its cells are still those of its source
             at = self._sources[at]
         if at != seq_id and (at is None or end > self.length(at)) and self._copy_now():
             at = seq_id
@@ -141,7 +137,7 @@ class Streams(Context):
         return super()._read(in_streams(state, self._n_seq_ids) if self._is_plain else state, seq_id)
 
     def _copy_now(self) -> bool:
-        """Makes llama.cpp carry out the forks, by decoding a row that nobody needs. False if no stream has room."""
+        """Make llama.cpp copy the forks, by decoding a padding row. Returns False if no stream has room."""
         ends = ((seq_id, self._end(seq_id)) for seq_id in range(self._n_seq_ids))
         free = next(((seq_id, end) for seq_id, end in ends if end < self.n_cells), None)
         if free is None:
@@ -154,10 +150,13 @@ class Streams(Context):
         return True
 
     def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
-        """Replaces the cells of a sequence by the first `end` of a state that `save` returned.
+        """Replace the cells of a sequence with the first `end` of a saved state.
 
-        Returns False if that isn't possible. The sequence is then as it was if the state begins after position 0, and
-        empty if llama.cpp refuses the state. If a fork from the sequence or to it isn't copied yet, this decodes a row.
+        If a fork from the sequence or to it isn't copied yet, this decodes a row.
+
+        Returns:
+            False if that isn't possible. The sequence then stays as it was if the state begins after position 0, and is
+            empty if llama.cpp refuses the state.
         """
         if (seq_id in self._sources or seq_id in self._copied) and not self._copy_now():
             return False  # llama.cpp would copy afterwards: what is restored now, or over it
@@ -165,28 +164,30 @@ class Streams(Context):
             if first_position(state) > 0:
                 return False
             state = retyped(state, *self._types)
-        with log.collected() as complaints:
+        with log.collected() as messages:
             restored = self._read(state, seq_id) or ((other := relaid(state)) is not None and self._read(other, seq_id))
         if restored and self.truncate(seq_id, end):
             return True
-        complaints.log()
+        messages.log()
         self.remove(seq_id)
         return False
 
 
 class ReproducibleStreams(Streams):
-    """Streams in which no sequence changes another one's logits. A recurrent state can't be had.
+    """Streams in which no sequence changes another one's logits. Not for recurrent models.
 
-    Each sequence has cells for all of its tokens, also where the model has a sliding window, so nothing is forgotten.
-    Raises `ModelLoadError` if the logits of a row depend on the number of rows in its batch.
+    Each sequence has cells for all of its tokens, even if the model has a sliding window.
+
+    Raises:
+        ModelLoadError: the logits of a row depend on the number of rows in its batch.
     """
 
     def __init__(self, model: Any, settings: Settings, layout: Layout, **kwargs: Any) -> None:
         super().__init__(model, settings, layout, **kwargs)
-        self.n_cells = layout.n_cells  # a row that nobody needs may be behind the last
+        self.n_cells = layout.n_cells  # a padding row may come after the last
         self.can_shift = self._is_plain = False
         self._window, self._saved = None, self._window  # of a longer sequence llama.cpp saves only the window
-        self._least = 1  # how many rows must be computed together
+        self._least = 1  # the fewest rows of a batch
         self._is_always_alone = settings.parallel == 1  # each row is, so nothing has to be computed with it
         try:
             self._least = 2 if self._changes_with_rows() else 1
@@ -195,7 +196,7 @@ class ReproducibleStreams(Streams):
             raise
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
-        """Evaluates the rows. Each is alone in its sequence, or all rows are of one sequence."""
+        # Each row is alone in its sequence, or all rows are of one sequence.
         if batch.placeholder or (len(batch) > 1 and batch.seq_ids[0] == batch.seq_ids[1]):
             if self._least > 1 and batch.logits[-1]:  # the last layer computes only the rows that want logits
                 batch.logits[-2] = True
@@ -207,7 +208,7 @@ class ReproducibleStreams(Streams):
         return self._decode_in_order(batch, rows, ends, interrupted, pads_have_logits=True)
 
     def _filled(self, wanted: set[int]) -> set[int]:
-        """These seq_ids and those in small gaps between them, so that none of them is alone."""
+        """Return these seq_ids and those in small gaps between them, so that none of them is alone."""
         filled = {*wanted}
         for before, after in pairwise(sorted(wanted)):
             if after - before <= _GAP + 1:
@@ -218,7 +219,7 @@ class ReproducibleStreams(Streams):
         return filled
 
     def _changes_with_rows(self) -> bool:
-        """Whether a row alone has other logits than one among others. Raises `ModelLoadError` if all differ."""
+        """Return whether a lone row has other logits than a row among others. Raises `ModelLoadError` if all differ."""
         n_seqs = self._scratch + 1
         block = Batch()
         block.add(tuple(n % self._n_vocab for n in range(1, 65)), 0, 0, outputs=1)

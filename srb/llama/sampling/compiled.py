@@ -1,6 +1,6 @@
-"""The parts of a request's samplers that take long to make. They are made once and copied for each alternative.
+"""The parts of a request's samplers that take long to make.
 
-The thread that adds a request makes them (`Backend.compile`). So a bad grammar is a 400, and the engine never waits.
+The thread that adds a request makes them (`Backend.compile`), so a bad grammar is a 400, and the engine never waits.
 """
 
 import ctypes
@@ -19,11 +19,13 @@ from srb.llama.sampling.own_samplers import as_read, check_breakers
 
 
 class CompiledSampling:
-    """The parts of a request's samplers that take long to make: grammars and DRY's sequence breakers.
+    """The parts of a request's samplers that take long to make: grammars, and DRY's sequence breakers.
 
-    They are made once and copied for each alternative. So are the samplers that have seen the request's prompt. The
-    object may be made in any thread; afterwards only the backend's thread may use it. Raises `InvalidRequestError` for
-    a grammar that doesn't parse, a JSON schema that can't be enforced, or breakers that would take too long.
+    They are made once and copied for each alternative, as are samplers that have seen the request's prompt. The object
+    may be made in any thread; afterwards only the backend's thread may use it.
+
+    Raises:
+        InvalidRequestError: a grammar doesn't parse, a JSON schema can't be enforced, or breakers would take too long.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class CompiledSampling:
         self._n_cells = n_cells
         self._constraints: dict[Any, GrammarMatcher] = {}
         self._dry: dict[Any, Any] = {}
-        self._fed: dict[tuple[Any, int], tuple[tuple[int, ...], Any]] = {}
+        self._with_prompt: dict[tuple[Any, int], tuple[tuple[int, ...], Any]] = {}
         with tokenizer.in_use() as vocab, ExitStack() as stack:
             for params in branches:
                 key = _constraint_key(params)
@@ -52,50 +54,50 @@ class CompiledSampling:
             self._exit = stack.pop_all()
 
     def constraint(self, params: SamplingParams) -> GrammarMatcher | None:
-        """A copy of the constraint that the text must match, at its beginning. None if there is no constraint."""
+        """Return a copy of the constraint that the text must match, at its beginning; None if there is none."""
         made = self._constraints.get(_constraint_key(params))
         return made and made.copy()
 
     def dry(self, params: SamplingParams, prompt: tuple[int, ...]) -> Any:
-        """A copy of the DRY sampler that has seen the prompt, or None if DRY is off."""
+        """Return a copy of the DRY sampler that has seen the prompt; None if DRY is off."""
         key = _dry_key(params)
         if key is None:
             return None
         last_n = _last_n(params.dry_penalty_last_n, self._n_cells)
-        return self._copy_of_fed(key, prompt, last_n, partial(llama_cpp.llama_sampler_clone, self._dry[key]))
+        return self._copy_with_prompt(key, prompt, last_n, partial(llama_cpp.llama_sampler_clone, self._dry[key]))
 
     def penalties(self, params: SamplingParams, n_vocab: int, prompt: tuple[int, ...]) -> Any:
-        """A sampler for the penalties that has seen the prompt, or None if all penalties are off."""
+        """Return a penalties sampler that has seen the prompt; None if all penalties are off."""
         penalties = (params.repeat_penalty, params.frequency_penalty, params.presence_penalty)
         last_n = _last_n(params.repeat_last_n, self._n_cells)
         if last_n == 0 or penalties == (1, 0, 0):
             return None
         make = partial(llama_cpp.llama_sampler_init_penalties, n_vocab, last_n, *penalties)
-        return self._copy_of_fed((*penalties, last_n), prompt, last_n, make)
+        return self._copy_with_prompt((*penalties, last_n), prompt, last_n, make)
 
-    def _copy_of_fed(self, key: Any, prompt: tuple[int, ...], last_n: int, make: Callable[[], Any]) -> Any:
-        """A copy of a sampler that has seen the last tokens of a prompt. One sampler sees them for all alternatives."""
-        _, fed = self._fed.get((key, id(prompt)), (None, None))
-        if fed is None:
-            fed = checked(make())
-            self._exit.callback(llama_cpp.llama_sampler_free, fed)
-            self._fed[key, id(prompt)] = prompt, fed  # keeping the prompt makes sure that no other object gets its id
+    def _copy_with_prompt(self, key: Any, prompt: tuple[int, ...], last_n: int, make: Callable[[], Any]) -> Any:
+        """Return a copy of a sampler that has seen the last tokens of a prompt."""
+        _, sampler = self._with_prompt.get((key, id(prompt)), (None, None))
+        if sampler is None:
+            sampler = checked(make())
+            self._exit.callback(llama_cpp.llama_sampler_free, sampler)
+            self._with_prompt[key, id(prompt)] = prompt, sampler  # with the prompt, so that no other object gets its id
             for token in prompt[-last_n:]:
-                llama_cpp.llama_sampler_accept(fed, token)
-        return checked(llama_cpp.llama_sampler_clone(fed))
+                llama_cpp.llama_sampler_accept(sampler, token)
+        return checked(llama_cpp.llama_sampler_clone(sampler))
 
     def close(self) -> None:
-        """Frees what was made. Copies that were given out stay valid."""
+        """Free the samplers. Copies stay valid."""
         self._exit.close()
 
 
 def _last_n(last_n: int, n_cells: int) -> int:
-    """A number of last tokens, at most the size of the context, which -1 stands for. No text is longer."""
+    """Return a number of last tokens, at most the size of the context, which -1 stands for."""
     return n_cells if last_n == -1 else min(last_n, n_cells)
 
 
 def _dry_key(params: SamplingParams) -> Any:
-    """The values that two branches must have in common to share a DRY sampler. None if DRY is off."""
+    """Return the values that branches with the same DRY sampler have in common; None if DRY is off."""
     if "dry" not in params.samplers or params.mirostat or params.dry_multiplier == 0 or params.dry_penalty_last_n == 0:
         return None
     return (
@@ -123,7 +125,7 @@ def _dry(vocab: int, n_cells: int, params: SamplingParams) -> Any:
 
 
 def _constraint_key(params: SamplingParams) -> Any:
-    """The values that two branches must have in common to share a constraint. None if there is no constraint."""
+    """Return the values that branches with the same constraint have in common; None if there is no constraint."""
     key = params.grammar or None, params.json_schema, params.regex
     return None if key == (None, None, None) else key
 
@@ -137,7 +139,7 @@ def _constraint(vocab: int, lark: LarkCompiler, params: SamplingParams, special_
 
 
 def checked(sampler: Any) -> Any:
-    """Returns the sampler. Raises `BackendError` if llama.cpp couldn't make it."""
+    """Return the sampler. Raises `BackendError` if llama.cpp couldn't make it."""
     # A NULL pointer of ctypes is not None, but it is false.
     if not sampler:
         raise BackendError("llama.cpp has no memory for a sampler")

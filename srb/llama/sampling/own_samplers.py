@@ -1,7 +1,4 @@
-"""Calls a caller's own function (`logits_processor`) on the logits of a sequence.
-
-Whatever it raises becomes a `BackendError`, which ends this alternative alone.
-"""
+"""Samplers that llama.cpp doesn't have: smoothing, a caller's `logits_processor`, and the limits of DRY's breakers."""
 
 import math
 from collections.abc import Iterable
@@ -16,14 +13,19 @@ from srb.engine.sampling_params import LogitsProcessor
 from srb.errors import InvalidRequestError, LogitsProcessorError
 from srb.llama.sampling.candidates import Floats, rows_of
 
-# Smoothing ("quadratic sampling"), which brings the likeliest tokens closer together and the others further away.
+MAX_TOKENS = 20_000
+"""How many notes the breakers of one alternative may take. Copying them takes about 1 ms then, and tokenizing 0.8 s."""
+MAX_BREAKERS = 128
+"""How many breakers the different DRY settings of a request may have in total. Each takes 5 ms with 50,000 tokens."""
+
+_MAX_BYTES = 40  # llama.cpp cuts longer breakers off
 
 
 def smoothing(factor: float, curve: float, logits: Floats) -> Floats:
-    """Moves each logit by a cubic of its distance to the highest one, as KoboldCpp and text-generation-webui do.
+    """Apply smoothing ("quadratic sampling") to logits, as KoboldCpp and text-generation-webui do.
 
-    With d = logit - highest, the logit becomes highest - factor * ((3 - curve) / 2 * d^2 - (curve - 1) / 2 * d^3). With
-    a curve of 1 the cubic part is gone.
+    Probable tokens come closer together, and the others move away. With d = logit - highest, a logit becomes
+    highest - factor * ((3 - curve) / 2 * d^2 - (curve - 1) / 2 * d^3). A curve of 1 has no cubic part.
     """
     highest = logits.max()
     if highest == -np.inf:
@@ -33,12 +35,12 @@ def smoothing(factor: float, curve: float, logits: Floats) -> Floats:
     return np.where(logits > -np.inf, moved, -np.inf).astype(np.float32)
 
 
-def interface_of(factor: float, curve: float) -> Any:
+def smoothing_interface(factor: float, curve: float) -> Any:
     """Make the interface of a llama.cpp sampler that smooths, for `llama_sampler_init` without a context.
 
-    llama.cpp keeps a pointer to the interface, so whoever has the sampler must hold the interface, too.
+    llama.cpp has a pointer to the interface, so it must live as long as the sampler.
     """
-    # The sampler has no state, so llama.cpp needs no other function of it.
+    # The sampler has no state, so llama.cpp needs no other function.
     return llama_cpp.llama_sampler_i(apply=llama_cpp.llama_sampler_i_apply(partial(_apply, factor, curve)))
 
 
@@ -48,37 +50,33 @@ def _apply(factor: float, curve: float, _: Any, array: Any) -> None:
     array.contents.sorted = False
 
 
-# DRY's sequence breakers, and a bound of what they cost. llama.cpp looks for each breaker in the texts of all
-# tokens. It notes the tokens that have the breaker in them, and those that end where it begins; for each of these it
-# tokenizes the rest of the breaker. All this is done in a worker thread. But the sampler of each alternative has a
-# copy of the notes, which is made in the engine's thread.
-
-MAX_TOKENS = 20_000
-"""How many notes the breakers of one alternative may make. A copy takes about 1 ms then, and tokenizing 0.8 s."""
-MAX_IN_ALL = 128
-"""How many breakers the different DRY settings of a request may have together. Each takes 5 ms with 50,000 tokens."""
-
-_MAX_BYTES = 40  # llama.cpp cuts longer ones off
-
-
 def as_read(breakers: Iterable[str]) -> dict[bytes, str]:
-    """The breakers as llama.cpp reads them, each once, and the texts that they are made of."""
+    """Return the breakers as llama.cpp reads them, without duplicates, and their texts."""
     read = {text.encode(errors="replace").partition(b"\0")[0][:_MAX_BYTES]: text for text in breakers}
     read.pop(b"", None)
     return read
 
 
 def check_breakers(texts: bytes, lists: Iterable[tuple[str, ...]]) -> None:
-    """Raises `InvalidRequestError` if breakers would take too long.
+    """Refuse DRY's sequence breakers if they would take too long.
 
-    texts: those of all tokens, with a zero byte behind each. lists: the breakers of each different DRY setting.
+    llama.cpp looks for each breaker in the texts of all tokens. It notes the tokens that contain the breaker, and those
+    that end where it begins, and for each of the latter it tokenizes the rest of the breaker. This happens in a worker
+    thread, but each alternative's sampler copies the notes in the engine's thread.
+
+    Args:
+        texts: those of all tokens, with a zero byte after each.
+        lists: the breakers of each different DRY setting.
+
+    Raises:
+        InvalidRequestError: there are too many breakers, or they are in too many tokens.
     """
     settings = [as_read(each) for each in lists]
-    n_in_all = sum(map(len, settings))
-    if n_in_all > MAX_IN_ALL:
+    n_breakers = sum(map(len, settings))
+    if n_breakers > MAX_BREAKERS:
         raise InvalidRequestError(
-            f"dry_sequence_breakers: the different DRY settings of branches have {n_in_all} breakers together; the "
-            f"limit is {MAX_IN_ALL}; give more branches the same DRY settings, or fewer breakers",
+            f"dry_sequence_breakers: the different DRY settings of branches have {n_breakers} breakers in total; the "
+            f"limit is {MAX_BREAKERS}; give more branches the same DRY settings, or fewer breakers",
             param="dry_sequence_breakers",
         )
     counts: dict[bytes, int] = {}
@@ -92,12 +90,12 @@ def check_breakers(texts: bytes, lists: Iterable[tuple[str, ...]]) -> None:
         starts = (breaker[:n] for n in range(1, len(breaker)))
         return sum(count(start + b"\0") for start in takewhile(count, starts))
 
-    n_ends_in_all = 0
+    n_all_ends = 0
     for breakers in settings:
         n_ends = {breaker: ends(breaker) for breaker in breakers}
         n_notes = {breaker: count(breaker) + n_ends[breaker] for breaker in breakers}
-        n_ends_in_all += sum(n_ends.values())
-        if (n := max(sum(n_notes.values()), n_ends_in_all)) > MAX_TOKENS:
+        n_all_ends += sum(n_ends.values())
+        if (n := max(sum(n_notes.values()), n_all_ends)) > MAX_TOKENS:
             worst = max(n_notes, key=n_notes.__getitem__)
             raise InvalidRequestError(
                 f"dry_sequence_breakers are in {n} texts of the model's tokens, or begin at their ends; the limit is "
@@ -106,29 +104,33 @@ def check_breakers(texts: bytes, lists: Iterable[tuple[str, ...]]) -> None:
             )
 
 
-class Processor:
-    """Calls a request's `logits_processor` with the tokens of one sequence, which are held in one growing array."""
+class ProcessorCall:
+    """Calls a request's `logits_processor` with the tokens of one sequence.
+
+    An exception becomes a `LogitsProcessorError`, which ends this alternative only.
+    """
 
     def __init__(self, function: LogitsProcessor, prompt: tuple[int, ...]) -> None:
         self._function = function
-        self._tokens = np.array(prompt, np.int32)
+        self._tokens = np.array(prompt, np.int32)  # grows by doubling
         self._n_tokens = len(prompt)
 
     def accept(self, token: int) -> None:
-        """Takes the sequence's next token."""
+        """Append the sequence's next token."""
         if self._n_tokens == len(self._tokens):
             self._tokens = np.concatenate((self._tokens, np.empty_like(self._tokens)))
         self._tokens[self._n_tokens] = token
         self._n_tokens += 1
 
     def go_back(self, n_tokens: int) -> None:
-        """Takes back the last tokens."""
+        """Remove the last tokens."""
         self._n_tokens -= n_tokens
 
     def process(self, logits: Floats) -> Floats:
-        """The row of logits that the function returns for this one. `logits` itself isn't changed.
+        """Return the logits as changed by the function; `logits` itself stays the same.
 
-        Raises `LogitsProcessorError` if the function raises, or leaves logits that can't be used.
+        Raises:
+            LogitsProcessorError: the function raises, or leaves logits that can't be used.
         """
         tokens = self._tokens[: self._n_tokens]
         tokens.flags.writeable = False
@@ -144,7 +146,7 @@ class Processor:
             )
         if not math.isfinite(largest := float(row.max())):  # NaN is the largest of all
             raise LogitsProcessorError(
-                "logits_processor must leave a finite logit, and beside such only -inf, for a ban; "
-                f"the largest one is {largest}"
+                "logits_processor must leave at least one finite logit, and otherwise only -inf, for a ban; "
+                f"the largest logit is {largest}"
             )
         return row

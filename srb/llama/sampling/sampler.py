@@ -1,4 +1,4 @@
-"""Draws tokens with llama.cpp's samplers, in a chain of the same order as llama-server's."""
+"""Samples tokens with llama.cpp's samplers, in a chain with llama-server's order."""
 
 import ctypes
 from collections import deque
@@ -15,15 +15,17 @@ from srb.engine.sampling_params import SamplingParams
 from srb.errors import NoTokenError
 from srb.llama.grammar.constraint import GrammarMatcher
 from srb.llama.model.tokenizer import LlamaTokenizer
-from srb.llama.sampling.candidates import Candidates, Floats, Places, alone, largest_of, logprobs, narrowing_top_k
+from srb.llama.sampling.candidates import Candidates, Floats, Places, largest_of, logprobs, narrowing_top_k, only
 from srb.llama.sampling.compiled import CompiledSampling, checked
-from srb.llama.sampling.own_samplers import Processor, interface_of
+from srb.llama.sampling.own_samplers import ProcessorCall, smoothing_interface
 
-# Ranks the tokens that a beam of a search may continue with, by their probabilities.
+_SMALLEST_TEMPERATURE = 1e-30  # logits divided by less may overflow a float
+_MIROSTAT_M = 100  # candidates for its estimate of Zipf's exponent; llama-server's value
+_BAN = float("-inf")
 
 
 class LlamaRanker:
-    """Ranks tokens by the model's probabilities, after adding biases. Implements `srb.engine.backend.Ranker`."""
+    """Ranks tokens by the model's probabilities, after adding biases. Implements `srb.engine.model.Ranker`."""
 
     def __init__(self, tokenizer: LlamaTokenizer, params: SamplingParams) -> None:
         self._ends = np.fromiter(tokenizer.ends, np.intp)
@@ -34,7 +36,7 @@ class LlamaRanker:
         self._biases = np.fromiter(biases.values(), np.float32)
 
     def rank(self, logits: Floats, top: int, *, may_end: bool) -> list[Ranked]:
-        """The likeliest tokens. See `Ranker.rank`."""
+        """Return the most probable tokens with their log-probabilities. See `Ranker.rank`."""
         scores = logits.copy()
         scores[self._biased] += self._biases
         if not may_end:
@@ -49,29 +51,24 @@ class LlamaRanker:
         return list(zip(best.tolist(), logprobs[best].tolist(), strict=True))
 
 
-_SMALLEST_TEMPERATURE = 1e-30  # logits divided by less may overflow a float
-_MIROSTAT_M = 100  # candidates for its estimate of Zipf's exponent; llama-server's value
-_BAN = float("-inf")
-
-
-class _Before(NamedTuple):
-    """What a sampler was before a draw. drawn: how many tokens it had drawn."""
+class _Snapshot(NamedTuple):
+    """The state of a sampler before a token. n_sampled: how many tokens it had sampled."""
 
     chain: Any
     constraint: GrammarMatcher | None
-    drawn: int
+    n_sampled: int
 
 
 class LlamaSampler:
-    """The sampler chain of one sequence, with a random stream of its own.
+    """The sampler chain of one sequence, with a random stream of its own. Implements `srb.engine.backend.Sampler`.
 
-    The tokens of the prompt count for penalties, as in llama-server. A grammar is asked as llama-server asks it: the
-    chain draws, and the grammar checks this one token. Only if the grammar refuses it, the grammar narrows all tokens,
-    and the chain draws again.
+    The tokens of the prompt count for penalties, as in llama-server. A grammar is applied as in llama-server: the chain
+    samples, and the grammar checks this one token. Only if the grammar refuses the token, it masks all tokens, and the
+    chain samples again.
 
     llama.cpp's samplers walk the whole vocabulary until one of them narrows it, and the penalties look up each token.
-    But most logits stay as they are. Only tokens that were seen, or that have a bias, can get other logits. So if
-    `top_k` narrows, the chain gets only these tokens and the `top_k` likeliest of the rest. The result is the same.
+    But only tokens that were seen, or that have a bias, can get other logits. So if `top_k` narrows, the chain gets
+    only these tokens and the `top_k` most probable others. The result is the same.
     """
 
     def __init__(
@@ -87,21 +84,19 @@ class LlamaSampler:
         self._candidates = candidates
         self._n_vocab = tokenizer.n_vocab
         self._seed = params.seed
-        # Whether the last sampler of the chain uses one random number for each token, and has no other state.
-        self._draws_plainly = not params.mirostat and params.adaptive_target < 0
-        self._drawn = 0
-        self._forced: list[int] = []  # what is left of the tokens that were forced when that was last asked
-        self._first: Places | None = None  # the tokens that may be drawn first; None: all
-        if healed:
-            self._first = tokenizer.beginning_with(healed)
+        # Whether the last sampler of the chain uses one random number per token, and has no other state.
+        self._uses_one_random_number = not params.mirostat and params.adaptive_target < 0
+        self._n_sampled = 0
+        self._forced: list[int] = []  # the rest of the last result of `forced`
+        self._first = tokenizer.beginning_with(healed) if healed else None  # the tokens that may come first; None: all
         self._top_k = narrowing_top_k(params, self._n_vocab)
         self._changed: Places = np.empty(0, np.intp)  # the tokens that the chain may give other logits
         self._changed_set: set[int] = set()
         self._penalizes = False  # whether a sampler of the chain changes the logits of tokens that it has seen
         self._min_tokens = 0 if params.ignore_eos else params.min_tokens
-        self._held: deque[_Before] = deque()  # what it was before each of the last draws, if they may be taken back
-        self._smoothing: Any = None  # the interface of the sampler written in Python, to which llama.cpp has a pointer
-        self._processor = Processor(params.logits_processor, prompt) if params.logits_processor else None
+        self._snapshots: deque[_Snapshot] = deque()  # before each of the last tokens, if they may be taken back
+        self._smoothing: Any = None  # an interface to which llama.cpp has a pointer
+        self._processor = ProcessorCall(params.logits_processor, prompt) if params.logits_processor else None
         with ExitStack() as stack:
             chain_params = llama_cpp.llama_sampler_chain_default_params()
             chain_params.no_perf = True
@@ -112,18 +107,18 @@ class LlamaSampler:
             if self._penalizes:
                 self._may_change(set(prompt))
             for token in begun:
-                self._draw_again(token)
+                self._replay(token)
             stack.pop_all()
 
-    def _draw_again(self, token: int) -> None:
-        """Takes a token that was drawn before the sequence was interrupted.
+    def _replay(self, token: int) -> None:
+        """Accept a token that was sampled before the sequence was interrupted.
 
-        The chain draws from this token alone, which uses up one random number, so the next ones are the same as without
-        the interruption, but for xtc's own, and for a grammar that made the chain draw twice. Mirostat and
-        adaptive_target begin anew, because they would learn from such a draw.
+        The chain samples from this token only, which uses up one random number. So the next random numbers are the same
+        as without the interruption, except those of xtc, and unless a grammar made the chain sample twice. Mirostat and
+        adaptive_target start anew, because they would learn from such a token.
         """
-        if self._draws_plainly:
-            llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(alone(token)))
+        if self._uses_one_random_number:
+            llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(only(token)))
         if self._constraint:
             self._require(token, self._constraint)
         self._accept(token)
@@ -157,8 +152,8 @@ class LlamaSampler:
             self._add(llama_cpp.llama_sampler_init_dist(_fixed_seed(params.seed)))
 
     def _narrowing(self, name: str, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...]) -> Any:
-        """The sampler with this name, or None if its parameters turn it off."""
-        keep = params.min_keep
+        """Return the sampler with this name; None if its parameters turn it off."""
+        min_keep = params.min_keep
         match name:
             case "penalties":
                 return compiled.penalties(params, self._n_vocab, prompt)
@@ -169,14 +164,14 @@ class LlamaSampler:
             case "top_k" if params.top_k > 0:
                 return llama_cpp.llama_sampler_init_top_k(params.top_k)
             case "typ_p" if params.typical_p < 1:
-                return llama_cpp.llama_sampler_init_typical(params.typical_p, keep)
+                return llama_cpp.llama_sampler_init_typical(params.typical_p, min_keep)
             case "top_p" if params.top_p < 1:
-                return llama_cpp.llama_sampler_init_top_p(params.top_p, keep)
+                return llama_cpp.llama_sampler_init_top_p(params.top_p, min_keep)
             case "min_p" if params.min_p > 0:
-                return llama_cpp.llama_sampler_init_min_p(params.min_p, keep)
+                return llama_cpp.llama_sampler_init_min_p(params.min_p, min_keep)
             case "xtc" if params.xtc_probability > 0:
                 seed = _fixed_seed(params.seed)
-                return llama_cpp.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, keep, seed)
+                return llama_cpp.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, min_keep, seed)
             case "temperature":
                 temperature = llama_cpp.llama_sampler_init_temp_ext(
                     _temperature(params), params.dynatemp_range, params.dynatemp_exponent
@@ -184,7 +179,7 @@ class LlamaSampler:
                 if not params.smoothing_factor:
                     return temperature
                 self._add(temperature)
-                self._smoothing = interface_of(params.smoothing_factor, params.smoothing_curve)
+                self._smoothing = smoothing_interface(params.smoothing_factor, params.smoothing_curve)
                 return llama_cpp.llama_sampler_init(self._smoothing, None)
         return None
 
@@ -196,7 +191,7 @@ class LlamaSampler:
 
     def _bias(self, biases: dict[int, float]) -> Any:
         self._may_change(biases)
-        # Each alternative makes this in the engine's thread, maybe for all tokens, so no loop in Python makes it.
+        # Each alternative makes this in the engine's thread, maybe for all tokens, so there is no loop in Python.
         rows = np.empty(len(biases), [("token", np.int32), ("bias", np.float32)])
         rows["token"], rows["bias"] = list(biases), list(biases.values())
         array = rows.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_logit_bias))
@@ -211,9 +206,11 @@ class LlamaSampler:
         llama_cpp.llama_sampler_chain_add(self._chain, checked(sampler))
 
     def sample(self, logits: Floats, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
-        """Draws a token from these logits. See `Sampler.sample`.
+        """Sample a token from these logits. See `Sampler.sample`.
 
-        Raises `NoTokenError` if the grammar leaves no token, and `LogitsProcessorError`.
+        Raises:
+            NoTokenError: the grammar leaves no token.
+            LogitsProcessorError: the request's `logits_processor` fails.
         """
         if self._processor:
             logits = self._processor.process(logits)
@@ -231,9 +228,9 @@ class LlamaSampler:
         return token
 
     def _choose(self, logits: Floats, excluded: Collection[int], n_banned: int = 0) -> int:
-        # The chain's next random number is the one that chose the banned token before. With this number the chain would
-        # always choose a neighbour of that token in the distribution, so another random stream draws.
-        if excluded or (n_banned and self._draws_plainly):
+        # The chain's next random number is the one that chose the banned token. With this number the chain would always
+        # choose a neighbour of that token in the distribution, so another random stream is used.
+        if excluded or (n_banned and self._uses_one_random_number):
             return self._sample_other(logits, excluded, n_banned)
         return self._sample(logits)
 
@@ -246,42 +243,43 @@ class LlamaSampler:
         llama_cpp.llama_sampler_accept(self._chain, token)
         if self._penalizes:
             self._may_change((token,))
-        self._drawn += 1
-        if self._drawn == self._min_tokens:
+        self._n_sampled += 1
+        if self._n_sampled == self._min_tokens:
             llama_cpp.llama_sampler_free(llama_cpp.llama_sampler_chain_remove(self._chain, 0))
 
     def forced(self, most: int) -> list[int]:
-        """The usual tokens of the text that the grammar leaves no choice for. See `Sampler.forced`."""
+        """Return the usual tokens of the text that the grammar requires next. See `Sampler.forced`."""
         if self._constraint and not self._forced:
             self._forced = self._constraint.forced(most)
         return self._forced
 
     def hold(self, n_tokens: int) -> None:
-        """See `Sampler.hold`. A copy of the chain takes 4 µs, and 20 to 50 with XTC or DRY."""
+        """Take a snapshot before a token, so that up to `n_tokens` more can be taken back."""
+        # This takes 4 µs, and 20 to 50 with XTC or DRY.
         chain = checked(llama_cpp.llama_sampler_clone(self._chain))
-        self._held.append(_Before(chain, self._constraint and self._constraint.copy(), self._drawn))
-        while len(self._held) > n_tokens + 1:
-            llama_cpp.llama_sampler_free(self._held.popleft().chain)
+        self._snapshots.append(_Snapshot(chain, self._constraint and self._constraint.copy(), self._n_sampled))
+        while len(self._snapshots) > n_tokens + 1:
+            llama_cpp.llama_sampler_free(self._snapshots.popleft().chain)
 
     def go_back(self, n_tokens: int) -> None:
-        """See `Sampler.go_back`. Random numbers, penalties and what samplers have learnt are as they were.
+        """Take back the last tokens, with the states of all samplers.
 
-        llama.cpp's copy of adaptive_p has what was learnt, and begins its random numbers anew.
+        Only the random numbers of adaptive_p start anew, because llama.cpp doesn't copy them.
         """
-        before = _Before(self._chain, self._constraint, self._drawn)
+        before = _Snapshot(self._chain, self._constraint, self._n_sampled)
         for _ in range(n_tokens):
             llama_cpp.llama_sampler_free(before.chain)
-            before = self._held.pop()
-        self._chain, self._constraint, self._drawn = before
+            before = self._snapshots.pop()
+        self._chain, self._constraint, self._n_sampled = before
         self._forced = []
         if self._processor:
             self._processor.go_back(n_tokens)
 
     def logprobs(self, token: int, top: int) -> Logprobs:
-        """The log-probabilities of a token and of the likeliest ones, among the candidates of the last draw."""
-        ids, logits = self._candidates.left
-        logprob, places = logprobs(logits, int(np.flatnonzero(ids == token)[0]), top)
-        return logprob, [(int(ids[place]), p) for place, p in places if p > _BAN]
+        """Return log-probabilities of a token and of the most probable ones, among the candidates of the last token."""
+        ids, logits = self._candidates.remaining
+        logprob, largest = logprobs(logits, int(np.flatnonzero(ids == token)[0]), top)
+        return logprob, [(int(ids[index]), p) for index, p in largest if p > _BAN]
 
     def _sample(self, logits: Floats) -> int:
         token = self._apply(logits)
@@ -291,42 +289,42 @@ class LlamaSampler:
         return token
 
     def _sample_other(self, logits: Floats, excluded: Collection[int], n_banned: int) -> int:
-        """Draws from the tokens that the chain leaves, except the excluded ones, with a random stream for this draw.
+        """Sample from the tokens that the chain leaves, except the excluded ones, with a random stream for this token.
 
-        n_banned: how many tokens were banned at this place, one after another. Each number has another random stream.
+        Sequences that exclude each other's tokens sample without replacement: each takes the largest of the
+        Gumbel-perturbed logits. This is Gumbel-top-k, one step at a time (Kool, van Hoof and Welling, ICML 2019).
 
-        Sequences that exclude each other's tokens one after another draw without replacement, in the proportions of
-        the distribution. Each draw takes the largest of the Gumbel-perturbed logits. This is Gumbel-top-k, one step at
-        a time (Kool, van Hoof and Welling, ICML 2019).
+        Args:
+            n_banned: how many tokens were banned at this position so far. Each number has its own random stream.
         """
         self._fill_candidates(logits, self._constraint)
         array = ctypes.byref(self._candidates.array)
-        for i in range(llama_cpp.llama_sampler_chain_n(self._chain) - 1):  # without the last one, which selects
+        for i in range(llama_cpp.llama_sampler_chain_n(self._chain) - 1):  # without the last sampler, which selects
             llama_cpp.llama_sampler_apply(llama_cpp.llama_sampler_chain_get(self._chain, i), array)
-        ids, left = self._candidates.left
-        if n_banned and not np.isfinite(left).any():
+        ids, remaining = self._candidates.remaining
+        if n_banned and not np.isfinite(remaining).any():
             raise NoTokenError("there is no other token to go on with", param="banned_strings")
         is_excluded = np.isin(ids, list(excluded))
-        if not np.isneginf(left[~is_excluded]).all():
-            left[is_excluded] = _BAN
-        noise = np.random.default_rng((self._seed, self._drawn, n_banned)).gumbel(size=len(left))
-        token = int(ids[np.argmax(left + noise)])
+        if not np.isneginf(remaining[~is_excluded]).all():
+            remaining[is_excluded] = _BAN
+        noise = np.random.default_rng((self._seed, self._n_sampled, n_banned)).gumbel(size=len(remaining))
+        token = int(ids[np.argmax(remaining + noise)])
         if self._constraint:
             self._require(token, self._constraint)
-        if self._draws_plainly:  # each token uses up one random number of the chain, this one too
+        if self._uses_one_random_number:  # use up one random number of the chain for this token
             last = llama_cpp.llama_sampler_chain_get(self._chain, llama_cpp.llama_sampler_chain_n(self._chain) - 1)
-            llama_cpp.llama_sampler_apply(last, ctypes.byref(alone(token)))
+            llama_cpp.llama_sampler_apply(last, ctypes.byref(only(token)))
         return token
 
     def _apply(self, logits: Floats, constraint: GrammarMatcher | None = None) -> int:
-        """The token that the chain chooses from these logits, or only from those that the constraint allows."""
+        """Return the token that the chain selects from these logits, or from those that the constraint allows."""
         self._fill_candidates(logits, constraint)
         llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(self._candidates.array))
         return self._candidates.selected
 
     def _fill_candidates(self, logits: Floats, constraint: GrammarMatcher | None) -> None:
-        """Sets the candidates of the next draw: the allowed tokens, or only those that can be its result."""
-        if self._first is not None and self._drawn == 0:
+        """Set the candidates of the next token: the allowed tokens, or only those that can be selected."""
+        if self._first is not None and self._n_sampled == 0:
             self._candidates.fill(logits, self._first)
         elif constraint:
             self._candidates.fill(logits)
@@ -337,16 +335,13 @@ class LlamaSampler:
             self._candidates.fill(logits)
 
     def _require(self, token: int, constraint: GrammarMatcher) -> None:
-        """Raises `NoTokenError` if the constraint refuses the token.
-
-        Then no token is allowed. To accept this one would end the process.
-        """
+        """Raise `NoTokenError` if the constraint refuses the token: then no token is allowed."""
         if not constraint.allows(token):
             raise NoTokenError("the grammar and the other settings leave no token to go on with", param="grammar")
 
     def close(self) -> None:
-        """Frees the chain, and those that it holds."""
-        for chain in (self._chain, *(each.chain for each in self._held)):
+        """Free the chain and its snapshots."""
+        for chain in (self._chain, *(each.chain for each in self._snapshots)):
             llama_cpp.llama_sampler_free(chain)
 
 
@@ -355,8 +350,5 @@ def _temperature(params: SamplingParams) -> float:
 
 
 def _fixed_seed(seed: int) -> int:
-    """The seed for llama.cpp.
-
-    There the largest seed means "draw a seed". It is replaced by another seed, far from those of its siblings.
-    """
+    """Return the seed for llama.cpp, where the largest seed means a random one. That is replaced by a distant seed."""
     return seed ^ 0x8000_0000 if seed == llama_cpp.LLAMA_DEFAULT_SEED else seed
