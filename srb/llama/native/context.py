@@ -158,8 +158,8 @@ class Context:
                 code = self._decode_media(batch, batch.placeholder)
             else:
                 code = llama_cpp.llama_decode(self._context, self._rows.fill(batch, self._positions))
-        # llama_decode returns while a GPU still computes. Synchronizing counts its time as part of the decode, and after
-        # an interruption it makes sure that the GPU no longer uses this memory.
+        # llama_decode returns while a GPU still computes. Synchronizing counts its time as part of the decode, and
+        # makes sure that the GPU no longer uses this memory if it was interrupted.
         llama_cpp.llama_synchronize(self._context)
         if code == 2:
             return False

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from driver import request, run, texts
-from llama.test_samplers import assert_agrees, kept, softmax
+from llama.sampling.test_samplers import assert_agrees, kept, softmax
 from tiny_model import N_VOCAB, write_tiny_model
 
 from srb.engine.backend import Batch

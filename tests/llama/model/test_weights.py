@@ -20,7 +20,7 @@ from srb.llama.model import weights
 from srb.llama.model.metadata import read_tensors
 from srb.llama.model.weights import convert, converted_bytes, converted_path, mixed, reason_not_to_convert
 from srb.llama.native.cost_model import DEFAULT_COST_MODEL
-from srb.llama.tune import tuned as tuned_module
+from srb.llama.tune import result as result_module
 from srb.llama.tune.result import Tuned, choose, read_tuned, stored_files, tuned_path, write_tuned
 from srb.options.settings import Settings
 
@@ -174,7 +174,7 @@ def test_a_model_that_was_not_tuned_has_the_machine_s_way_of_attention(
     assert choose(other, Settings()).machine_costs is None
     off_is_better = dataclasses.replace(DEFAULT_COST_MODEL, preferred="off")
     write_tuned(tiny_model, Settings(), dataclasses.replace(tuned, cost_model=off_is_better))
-    monkeypatch.setattr(tuned_module, "find_model", lambda _path: tiny_model)
+    monkeypatch.setattr(result_module, "find_model", lambda _path: tiny_model)
     assert choose(other, Settings()).machine_costs == off_is_better
     assert choose(other, Settings(tune=False)).machine_costs is None
     assert "flash attention auto" in load(model=other).identity

@@ -16,9 +16,7 @@ from srb.llama.model import weights
 from srb.llama.native.cost_model import AttentionCosts
 from srb.llama.native.state import raised
 from srb.llama.sampling.candidates import Floats
-from srb.llama.tune import findings, probe, search
-from srb.llama.tune import probe as others
-from srb.llama.tune import tuned as formats
+from srb.llama.tune import comparison, probe, result, search
 from srb.llama.tune.comparison import DEFAULT_ATTENTION
 from srb.llama.tune.probe import Attention, Shape, Timings, Weights
 from srb.llama.tune.result import choose, read_tuned, stored_files
@@ -68,9 +66,9 @@ def slow(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, converted: Path) -> 
     monkeypatch.setattr(search, "convert", convert)
     monkeypatch.setattr(Weights, "measure", measure)
     monkeypatch.setattr(search, "divergence", lambda _reference, _other: 0.001)
-    monkeypatch.setattr(others, "busy_elsewhere", lambda: 0.0)
+    monkeypatch.setattr(probe, "busy_elsewhere", lambda: 0.0)
     monkeypatch.setattr(search, "_LOOK_SECONDS", 0.0)
-    for module in (search, formats):
+    for module in (search, result):
         monkeypatch.setattr(module, "computes_bf16", lambda: False)
     return factors
 
@@ -83,9 +81,9 @@ def test_all_of_it_on_a_real_model(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Other tests run beside this one, and may slow a try down so much that its way of attention is given up.
-    monkeypatch.setattr(others, "busy_elsewhere", lambda: 0.0)
+    monkeypatch.setattr(probe, "busy_elsewhere", lambda: 0.0)
     for name in ("HOPELESS", "_HOPELESS_AT_ONCE"):
-        monkeypatch.setattr(findings, name, math.inf)
+        monkeypatch.setattr(comparison, name, math.inf)
     assert tune(tiny_model) == 0
     said = capsys.readouterr().out
     assert "Chosen: " in said
@@ -141,7 +139,7 @@ def test_threads_are_compared_on_an_idle_machine_only(
     tuned = read_tuned(tiny_model, Settings())
     assert tuned is not None
     assert (tuned.threads, tuned.threads_batch) == (2, 2)
-    monkeypatch.setattr(others, "busy_elsewhere", time.monotonic)  # one processor
+    monkeypatch.setattr(probe, "busy_elsewhere", time.monotonic)  # one processor
     assert tune(tiny_model, "--forget") == 0
     assert tune(tiny_model) == 0
     tuned = read_tuned(tiny_model, Settings())
@@ -154,19 +152,19 @@ def test_what_was_measured_beside_others_is_a_guess(
     tiny_model: Path, slow: dict[str, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slow |= {"auto": 2.0}
-    monkeypatch.setattr(others, "busy_elsewhere", time.monotonic)
+    monkeypatch.setattr(probe, "busy_elsewhere", time.monotonic)
     assert tune(tiny_model, "--once") == 0
     assert "This result is provisional: Other programs use 1.0 CPUs" in " ".join(capsys.readouterr().out.split())
     choice = choose(tiny_model, Settings())
     assert choice.cost_model is None
     assert choice.machine_costs is not None
     assert choice.machine_costs.preferred == "off"  # which kind is faster is known all the same
-    monkeypatch.setattr(others, "busy_elsewhere", lambda: 0.0)
+    monkeypatch.setattr(probe, "busy_elsewhere", lambda: 0.0)
     assert tune(tiny_model, "--once") == 0
     assert "provisional" not in capsys.readouterr().out
     alone = choose(tiny_model, Settings())
     assert alone.cost_model is not None
-    monkeypatch.setattr(others, "busy_elsewhere", time.monotonic)
+    monkeypatch.setattr(probe, "busy_elsewhere", time.monotonic)
     assert tune(tiny_model) == 0
     assert "The earlier result stays" in " ".join(capsys.readouterr().out.split())
     assert choose(tiny_model, Settings()) == alone
@@ -216,7 +214,7 @@ def test_the_machine_may_become_busy(tiny_model: Path, slow: dict[str, float], m
     def become_busy(self: Weights, *args: object, **options: object) -> Timings:
         n_measured[0] += 1
         if n_measured[0] == 8:
-            monkeypatch.setattr(others, "busy_elsewhere", time.monotonic)
+            monkeypatch.setattr(probe, "busy_elsewhere", time.monotonic)
         timings = measure(self, *args, **options)
         timings.first *= 20 if n_measured[0] > 8 else 1  # so fewer tokens are judged
         return timings
@@ -306,7 +304,7 @@ def test_attention_is_known_where_converting_takes_all_the_time(
     def take_all_the_time(*_arguments: object) -> None:
         spent[0] = 1.1
 
-    for module in (search, formats):
+    for module in (search, result):
         monkeypatch.setattr(module, "computes_bf16", lambda: computes_bf16)
     monkeypatch.setattr(search, "reason_not_to_convert", take_all_the_time)
     monkeypatch.setattr(search.Search, "_spent", property(lambda _self: spent[0]))

@@ -67,7 +67,7 @@ SCHEMAS: list[dict[str, Any]] = [
     {"type": "object", "additionalProperties": {"type": "boolean"}, "maxProperties": 1},
     *(
         tool["function"]["parameters"]
-        for path in sorted((Path(__file__).parents[1] / "server/formats/clients").glob("*.json"))
+        for path in sorted((Path(__file__).parents[2] / "server/formats/clients").glob("*.json"))
         for tool in json.loads(path.read_text())["body"].get("tools", ())
     ),
 ]
