@@ -1,7 +1,7 @@
 """Measures decoding while other programs use the cores, too: `python bench/kernels/busy.py [MODEL.gguf]`.
 
 Each printed line is a process of its own that runs 8 alternatives beside 0 to 2 busy loops. Its threads wait for each
-other spinning or sleeping, or as srb chooses. The program prints tokens a second, and milliseconds of a step.
+other spinning or sleeping, or as srb chooses. The program prints tokens per second, and milliseconds per step.
 """
 
 import itertools
@@ -14,12 +14,12 @@ from pathlib import Path
 
 PROMPT = "The quick brown fox jumps over the lazy dog. " * 10
 STEPS = 60
-WAYS: dict[str, dict[str, str]] = {
+WAITING: dict[str, dict[str, str]] = {
     "spinning": {"GOMP_SPINCOUNT": "300000"},
     "sleeping": {"GOMP_SPINCOUNT": "0"},
     "as srb chooses": {},
 }
-"""The ways in which threads wait. The first is libgomp's default."""
+"""How threads wait. The first is libgomp's default."""
 
 
 def measure(model: Path | None, busy_loops: int) -> str:
@@ -57,7 +57,7 @@ def main() -> None:
         return
     print("| busy loops | threads wait | tokens/s | step, ms | longest |\n|---|---|---|---|---|")
     for busy_loops in (0, 1, 2):
-        for name, variables in WAYS.items():
+        for name, variables in WAITING.items():
             command = [sys.executable, __file__, "--one", str(busy_loops), *sys.argv[1:]]
             found = subprocess.run(command, env=os.environ | variables, stdout=subprocess.PIPE, check=True, text=True)
             print(f"| {busy_loops} | {name} | {found.stdout.strip()} |", flush=True)

@@ -181,16 +181,16 @@ async def measured(
     """Starts everything, and measures each once, by n and name."""
     assert settings.model
     async with AsyncExitStack() as stack:
-        ways: dict[str, Measure] = {}
+        measures: dict[str, Measure] = {}
         for name, kind in (("decode", Decode), ("engine", OfEngine)):
             pool = stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"), _make, (kind, settings)))
-            ways[name] = in_process(pool)
+            measures[name] = in_process(pool)
         for peer in peers:
             started = running(peer, settings.model, CELLS, physical_cores(), binaries)
-            ways[peer.name] = of_server(await stack.enter_async_context(started))
-        for measure in ways.values():
+            measures[peer.name] = of_server(await stack.enter_async_context(started))
+        for measure in measures.values():
             await measure(1, 0)
-        return {(n, name): await measure(n, 100 * n + seed) for n in ns for name, measure in ways.items()}
+        return {(n, name): await measure(n, 100 * n + seed) for n in ns for name, measure in measures.items()}
 
 
 async def main() -> None:

@@ -3,7 +3,7 @@
 usage: python bench/kernels/shapes.py [--rounds 2]
 
 The weights are those that `srb tune` has chosen. Each job is a prompt, and n alternatives that continue it, in loops of
-`llama_decode` without srb's code. The ways are measured in turn, and the program prints the least seconds of a job.
+`llama_decode` without srb's code. Variants are measured in turn, and the program prints the least seconds of a job.
 
 f16 on, f16 off, bf16 on, bf16 off: the type of keys and values, and whether there is flash attention. All alternatives
 are in one decode and share the prompt's cells, as in srb. groups: the same as bf16 off, but 8 alternatives in a decode.
@@ -35,11 +35,11 @@ JOBS = (
     (1200, 8, 64),
     (1200, 32, 64),
 )
-"""Each has the tokens of the prompt, the number of alternatives, and the tokens of each of these."""
+"""Each has the tokens of the prompt, the number of alternatives, and the tokens of each alternative."""
 
 SEQS = 34  # an even number, as srb asks for
 
-WAYS = {
+VARIANTS = {
     "f16 on": ("f16", "on", False, SEQS),
     "f16 off": ("f16", "off", False, SEQS),
     "bf16 on": ("bf16", "on", False, SEQS),
@@ -48,14 +48,14 @@ WAYS = {
     "streams f16": ("f16", "off", True, SEQS),
     "streams bf16": ("bf16", "off", True, SEQS),
 }
-"""For each way: the type of the cache, flash attention, whether there are streams, and the most rows of a decode."""
+"""Each has the cache type, flash attention, whether there are streams, and the most rows of a decode."""
 
 
-class DecodingStrategy:
+class Variant:
     """A context, and decodes in it."""
 
-    def __init__(self, model: Any, cache_type: str, flash_attn: str, has_streams: bool, most_rows: int) -> None:
-        self._most_rows = most_rows
+    def __init__(self, model: Any, cache_type: str, flash_attn: str, has_streams: bool, max_rows: int) -> None:
+        self._max_rows = max_rows
         threads = physical_cores()
         settings = Settings(cache_type_k=cache_type, cache_type_v=cache_type, threads=threads, parallel=SEQS)
         longest = max(tokens + length for tokens, _, length in JOBS)
@@ -69,8 +69,8 @@ class DecodingStrategy:
         begin = time.perf_counter()
         self._bare.begin(n_tokens, n)
         for position in range(n_tokens, n_tokens + length):
-            for first in range(0, n, self._most_rows):
-                self._bare.decode(range(position, position + 1), range(first, min(first + self._most_rows, n)))
+            for first in range(0, n, self._max_rows):
+                self._bare.decode(range(position, position + 1), range(first, min(first + self._max_rows, n)))
         return time.perf_counter() - begin
 
 
@@ -82,17 +82,17 @@ def main() -> None:
     settings = Settings(log_level="error")
     start(settings)
     model = load_model(weights, settings)
-    ways = {name: DecodingStrategy(model, *how) for name, how in WAYS.items()}
-    for way in ways.values():
-        way.job(16, 8, 2)
+    variants = {name: Variant(model, *how) for name, how in VARIANTS.items()}
+    for variant in variants.values():
+        variant.job(16, 8, 2)
     print(f"{weights.name}, {physical_cores()} threads\n")
-    print("| prompt | n | tokens each |", " | ".join(ways), "|")
-    print("|---" * (3 + len(ways)), "|", sep="")
+    print("| prompt | n | tokens each |", " | ".join(variants), "|")
+    print("|---" * (3 + len(variants)), "|", sep="")
     for job in JOBS:
-        least = dict.fromkeys(ways, float("inf"))
+        least = dict.fromkeys(variants, float("inf"))
         for _ in range(rounds):
-            for name, way in ways.items():
-                least[name] = min(least[name], way.job(*job))
+            for name, variant in variants.items():
+                least[name] = min(least[name], variant.job(*job))
         print("|", " | ".join((*map(str, job), *(f"{each:.2f}" for each in least.values()))), "|", flush=True)
 
 

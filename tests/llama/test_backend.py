@@ -47,12 +47,12 @@ def test_what_ran_before_changes_nothing(load: Load, flash_attn: str) -> None:
 
 
 def test_a_forked_sequence_continues_as_if_it_had_evaluated_the_prompt_itself(load: Load) -> None:
-    together = texts(run(Engine(load(flash_attn="on")), request("p" * 100, 4, seed=3, max_tokens=20, ignore_eos=True)))
+    batched = texts(run(Engine(load(flash_attn="on")), request("p" * 100, 4, seed=3, max_tokens=20, ignore_eos=True)))
     for k in range(4):
         alone = texts(
             run(Engine(load(flash_attn="on")), request("p" * 100, 1, seed=3 + k, max_tokens=20, ignore_eos=True))
         )
-        assert alone[0] == together[k]
+        assert alone[0] == batched[k]
 
 
 def test_a_prompt_longer_than_a_batch_costs_its_tokens_once(load: Load) -> None:

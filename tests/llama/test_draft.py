@@ -24,7 +24,7 @@ pytestmark = pytest.mark.llama
 Load = Callable[..., LlamaBackend]
 
 CARD = Costs(step=1.0, row=0.01, prompt_token=0.01, row_cell=0.0, prompt_cell=0.0)
-"""Rows cost nearly nothing beside a step, as on a graphics card."""
+"""Rows cost nearly nothing compared with a step, as on a graphics card."""
 
 
 @pytest.fixture
@@ -47,10 +47,10 @@ def drafter_of(backend: LlamaBackend) -> LlamaDrafter:
 
 
 @pytest.mark.parametrize("n", [1, 4])
-def test_the_model_itself_guesses_what_it_says(quick: Load, load: Load, tmp_path: Path, n: int) -> None:
-    sure = write_tiny_model(tmp_path / "sure.gguf", scale=1.5)  # of what it says next
+def test_the_model_as_its_own_draft_model(quick: Load, load: Load, tmp_path: Path, n: int) -> None:
+    confident = write_tiny_model(tmp_path / "confident.gguf", scale=1.5)  # of what it says next
     each = request("The night", n=n, temperature=0.0, max_tokens=60, ignore_eos=True)  # no end is likeliest there
-    engine, plain = Engine(quick(sure, model=sure)), Engine(load(model=sure, draft_max=0))
+    engine, plain = Engine(quick(confident, model=confident)), Engine(load(model=confident, draft_max=0))
     assert texts(run(engine, each)) == texts(run(plain, each))
     assert engine.stats().n_accepted == engine.stats().n_drafted > 50 * n
     assert engine.stats().steps < 10
@@ -184,7 +184,7 @@ def test_models_that_forget_have_no_draft_and_are_none(load: Load, tmp_path: Pat
 
 
 @pytest.mark.parametrize("options", [{"reproducible": True, "ctx_size": 4096, "ubatch_size": 64}, {"draft_max": 0}])
-def test_where_nothing_is_guessed_it_is_not_loaded(
+def test_without_speculative_decoding_it_is_not_loaded(
     load: Load, tmp_path: Path, caplog: pytest.LogCaptureFixture, options: dict[str, object]
 ) -> None:
     backend = load(model_draft=tmp_path / "there is none.gguf", **options)

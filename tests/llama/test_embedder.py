@@ -32,7 +32,7 @@ def test_a_text_has_a_vector_that_depends_on_it_alone(load: Load) -> None:
     assert len(embedder.embed(tuple(b"x" * 32))) == 1
 
 
-def test_its_threads_are_those_of_the_engine_and_sleep_beside_other_programs(
+def test_its_threads_are_those_of_the_engine_and_their_waiting_is_watched(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside a busy program four threads that spun on two cores took minutes."""

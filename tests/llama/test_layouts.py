@@ -31,14 +31,14 @@ F32 = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attn": "off"}
 STREAMS = Layout(False, 256, 8, "off")
 
 
-def read(backend: LlamaBackend, prompts: Iterable[tuple[int, ...]], piece: int = 16) -> list[int]:
-    """Evaluates prompts at the same time, piece by piece. Returns the likeliest token after each."""
+def read(backend: LlamaBackend, prompts: Iterable[tuple[int, ...]], chunk: int = 16) -> list[int]:
+    """Evaluates prompts at the same time, chunk by chunk. Returns the likeliest token after each."""
     prompts, found = list(prompts), dict[int, int]()
-    for start in range(0, max(map(len, prompts)), piece):
+    for start in range(0, max(map(len, prompts)), chunk):
         batch, lasts = Batch(), {}
         for seq_id, prompt in enumerate(prompts):
-            if part := prompt[start : start + piece]:
-                is_last = start + piece >= len(prompt)
+            if part := prompt[start : start + chunk]:
+                is_last = start + chunk >= len(prompt)
                 row = batch.add(part, start, seq_id, outputs=int(is_last))
                 if is_last:
                     lasts[seq_id] = row
@@ -93,7 +93,7 @@ def test_prompts_and_texts_in_streams_are_those_of_each_alone(f32: LlamaBackend)
             f32.remove(seq_id)
 
 
-def test_rows_and_pieces_of_prompts_in_one_batch(f32: LlamaBackend) -> None:
+def test_rows_and_prefill_chunks_in_one_batch(f32: LlamaBackend) -> None:
     f32.prepare(STREAMS)
     alone = {0: read(f32, PROMPTS[:1])}
     go_on(f32, alone, 8)
@@ -165,7 +165,7 @@ def test_texts_go_on_in_streams_and_back(
     assert said[0] == said[1]
 
 
-def test_a_piece_is_restored_in_a_unified_cache_only(f32: LlamaBackend) -> None:
+def test_a_suffix_state_is_restored_in_a_unified_cache_only(f32: LlamaBackend) -> None:
     unified = f32.layout
     read(f32, PROMPTS[:1])
     first, rest = f32.save(0, 0, 20, 1 << 20), f32.save(0, 20, 40, 1 << 20)
@@ -492,11 +492,11 @@ def test_a_layout_that_is_given_stays(load: Loading) -> None:
 
 def test_costs_are_those_of_the_layout(load: Loading) -> None:
     backend = load(**F32)
-    apart = backend.costs.apart
+    separate_from = backend.costs.apart
     backend.prepare(STREAMS)
     assert (backend.costs.walks_all, backend.costs.apart) == (False, 1)
     backend.prepare(Layout(True, 1024, 19, "off"))
-    assert backend.costs.apart == apart
+    assert backend.costs.apart == separate_from
     assert OFF.in_streams().row_cell == 2.9e-6
     assert np.isclose(ON.in_streams().row_cell, ON.row_cell)
 

@@ -42,20 +42,20 @@ def logprobs(backend: LlamaBackend, *settings: Asked | None) -> list[list[tuple[
 
 
 def test_each_is_as_the_model_with_its_adapter_merged(load: Load, tmp_path: Path, adapters: str) -> None:
-    together = logprobs(
+    batched = logprobs(
         load(lora=adapters, flash_attn="off"), (), ((0, 1.0),), (("b", 1.0),), ((0, 0.5), (1, 2.0)), ((1, -1.0),)
     )
     merged = [{}, {0: 1.0}, {1: 1.0}, {0: 0.5, 1: 2.0}, {1: -1.0}]
-    for k, (said, scales) in enumerate(zip(together, merged, strict=True)):
+    for k, (said, scales) in enumerate(zip(batched, merged, strict=True)):
         alone = load(model=write_merged(tmp_path / f"{k}.gguf", scales), flash_attn="off")
         (expected,) = logprobs(alone, None)
         assert len(said) == N
         assert [token for token, _ in said] == [token for token, _ in expected]
         assert [value for _, value in said] == pytest.approx([value for _, value in expected], abs=2e-3)
-    assert len({tuple(said) for said in together}) == len(merged)
+    assert len({tuple(said) for said in batched}) == len(merged)
 
 
-def test_a_scale_behind_the_file_holds_until_another_is_set(load: Load, tmp_path: Path, adapters: str) -> None:
+def test_a_scale_after_the_file_applies_until_another_is_set(load: Load, tmp_path: Path, adapters: str) -> None:
     a, b = adapters.split(",")
     engine = Engine(backend := load(lora=f"{a}:0.5,{b}:0"))
     assert [(each.name, each.scale) for each in backend.adapters] == [("a", 0.5), ("b", 0.0)]

@@ -37,7 +37,7 @@ _MASKED_CELL_OF_PROMPT = 0.45  # the same for a prompt token
 _MEASURED_ROW_CELL = 0.77
 _MEASURED_PROMPT_CELL = 0.43
 
-# What one thread of a server processor with AVX2 or better does per second (bench/kernels/pieces.py).
+# What one thread of a server processor with AVX2 or better does per second (bench/kernels/prefill_chunks.py).
 _ROW_WEIGHTS = 1.3e10  # weights multiplied with a row
 _PROMPT_WEIGHTS = 2e10
 _ROW_CELLS = 1e10  # multiplications with numbers that cells hold

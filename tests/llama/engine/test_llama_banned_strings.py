@@ -89,7 +89,7 @@ class Noting:
 
 
 @pytest.mark.parametrize("kind", ["greedy", "sampled", "penalties", "greedy grammar"])
-def test_all_is_drawn_as_if_only_what_stays_had_been_drawn(
+def test_sampling_is_as_if_only_the_final_tokens_had_been_sampled(
     load: Callable[..., LlamaBackend], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = load(ctx_size=2048, parallel=N)
@@ -108,10 +108,10 @@ def test_all_is_drawn_as_if_only_what_stays_had_been_drawn(
     compiled = backend.compile(request.branches)
     n_redrawn = 0
     for index, params in enumerate(request.branches):
-        drawn = tuple(tokens_of(events, index))
-        for k, token in enumerate(drawn):
-            logits, taken = notes[params.seed][drawn[:k]]
-            fresh = sampler(params, compiled, PROMPT, drawn[:k])
+        sampled = tuple(tokens_of(events, index))
+        for k, token in enumerate(sampled):
+            logits, taken = notes[params.seed][sampled[:k]]
+            fresh = sampler(params, compiled, PROMPT, sampled[:k])
             assert fresh.sample(logits, (), taken) == token
             fresh.close()
             n_redrawn += bool(taken)
@@ -119,7 +119,7 @@ def test_all_is_drawn_as_if_only_what_stays_had_been_drawn(
     assert n_redrawn > N
 
 
-def test_what_is_drawn_in_place_of_a_token_has_the_proportions_of_the_rest(load: Callable[..., LlamaBackend]) -> None:
+def test_a_replacement_token_has_the_proportions_of_the_rest(load: Callable[..., LlamaBackend]) -> None:
     backend = load()
     batch = Batch()
     row = batch.add(PROMPT, 0, 0, outputs=1)
@@ -128,26 +128,26 @@ def test_what_is_drawn_in_place_of_a_token_has_the_proportions_of_the_rest(load:
     params: dict[str, Any] = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0}
     compiled = backend.compile((SamplingParams(**params),))
     first = int(np.argmax(logits))
-    drawn: Counter[int] = Counter()
+    sampled: Counter[int] = Counter()
     for seed in range(8_000):
         sampler = backend.sampler(SamplingParams(seed=seed, **params), compiled, PROMPT, ())
         if sampler.sample(logits) == first:  # as it is where something is taken back
             again = backend.sampler(SamplingParams(seed=seed, **params), compiled, PROMPT, ())
-            drawn[again.sample(logits, (), {first: -np.inf})] += 1
+            sampled[again.sample(logits, (), {first: -np.inf})] += 1
             again.close()
         sampler.close()
     compiled.close()
     rest = np.exp(logits.astype(float) / 2)
     rest[first] = 0
     rest /= rest.sum()
-    n = sum(drawn.values())
+    n = sum(sampled.values())
     assert n > 300
     for token in np.argsort(-rest)[:5]:
-        assert abs(drawn[int(token)] / n - rest[token]) < 4 * np.sqrt(rest[token] / n)
+        assert abs(sampled[int(token)] / n - rest[token]) < 4 * np.sqrt(rest[token] / n)
 
 
 @pytest.mark.parametrize("samplers", [SAMPLERS, ()])
-def test_random_numbers_go_on_behind_what_was_drawn_another_time(
+def test_random_numbers_continue_after_tokens_that_were_sampled_again(
     load: Callable[..., LlamaBackend], samplers: tuple[str, ...]
 ) -> None:
     backend = load()
@@ -156,10 +156,10 @@ def test_random_numbers_go_on_behind_what_was_drawn_another_time(
     compiled = backend.compile((params,))
     for excluded, banned in (({1, 2}, set[int]()), (set[int](), {1, 2}), ({3}, {1, 2})):
         sampler = backend.sampler(params, compiled, PROMPT, ())
-        drawn = [sampler.sample(flat), sampler.sample(flat, excluded, dict.fromkeys(banned, -np.inf))]
-        drawn += [sampler.sample(flat) for _ in range(6)]
-        other = backend.sampler(params, compiled, PROMPT, tuple(drawn[:3]))
-        assert [other.sample(flat) for _ in range(5)] == drawn[3:]
+        sampled = [sampler.sample(flat), sampler.sample(flat, excluded, dict.fromkeys(banned, -np.inf))]
+        sampled += [sampler.sample(flat) for _ in range(6)]
+        other = backend.sampler(params, compiled, PROMPT, tuple(sampled[:3]))
+        assert [other.sample(flat) for _ in range(5)] == sampled[3:]
         sampler.close()
         other.close()
     compiled.close()

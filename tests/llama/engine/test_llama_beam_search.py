@@ -34,7 +34,7 @@ def search(n: int, **given: Any) -> CompletionRequest:
     return dataclasses.replace(asked, search="beam", **fields)
 
 
-def drawn(events: list[Event]) -> dict[int, tuple[int, ...]]:
+def texts_of(events: list[Event]) -> dict[int, tuple[int, ...]]:
     found: dict[int, tuple[int, ...]] = {}
     for event in events:
         if isinstance(event, StreamEvent):
@@ -88,7 +88,7 @@ def test_wide_beams_find_the_best_of_all_texts(
     engine = Engine(backend)
     events = run(engine, asked)
     check_order(events, asked)
-    assert [drawn(events)[k] for k in range(n)] == [text for text, _ in ranked]
+    assert [texts_of(events)[k] for k in range(n)] == [text for text, _ in ranked]
     ends = stops(events)
     assert [ends[k].logprob for k in range(n)] == pytest.approx([logprob for _, logprob in ranked], abs=1e-3)
     assert backend.held() == []
@@ -103,19 +103,19 @@ def test_long_texts_of_models_that_forget(arch: str, load: Load, tmp_path: Path)
     engine = Engine(backend, cache_bytes=10_000_000)
     asked = search(3, beams=6, max_tokens=80, ignore_eos=True, logit_bias=(), stop=(), return_tokens=True, logprobs=0)
     events = run(engine, asked)
-    told: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    reported: dict[int, list[float]] = {0: [], 1: [], 2: []}
     for event in events:
         if isinstance(event, StreamEvent):
             assert event.token
             assert event.token.logprob is not None
-            told[event.index].append(event.token.logprob)
-    for index, tokens in drawn(events).items():
+            reported[event.index].append(event.token.logprob)
+    for index, tokens in texts_of(events).items():
         assert len(tokens) == 80
         scored = dataclasses.replace(
             request("p", max_tokens=0), prompts=((*asked.prompts[0], *tokens),), echo=True, logprobs=0
         )
         again = [each.token.logprob for each in run(engine, scored) if isinstance(each, StreamEvent) and each.token]
-        assert told[index] == pytest.approx(again[-80:], abs=0.05)
-        assert stops(events)[index].mean_logprob == pytest.approx(sum(told[index]) / 80)
-    assert drawn(run(engine, dataclasses.replace(asked, id="again"))) == drawn(events)  # from the retained prompt
+        assert reported[index] == pytest.approx(again[-80:], abs=0.05)
+        assert stops(events)[index].mean_logprob == pytest.approx(sum(reported[index]) / 80)
+    assert texts_of(run(engine, dataclasses.replace(asked, id="again"))) == texts_of(events)  # from the retained prompt
     assert backend.held() == []

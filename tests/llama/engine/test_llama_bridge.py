@@ -22,8 +22,8 @@ SENTENCES = r"(([a-z]{2,4} ){1,3}[a-z]{2,4}\. )*"
 ASCII = tuple((byte, -math.inf) for byte in range(128, 256))  # a text that ends within a character isn't shown whole
 N = 3
 
-WAYS: dict[str, dict[str, Any]] = {
-    "all are told": {"n_candidates": N},
+CASES: dict[str, dict[str, Any]] = {
+    "all are found": {"n_candidates": N},
     "the best of more": {"n_candidates": 5},
     "stops at the suffix": {"n_candidates": 5, "stop_at_suffix": True},
 }
@@ -38,19 +38,19 @@ def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield backend
 
 
-def asked(seed: int, way: dict[str, Any], **params: Any) -> CompletionRequest:
+def asked(seed: int, case: dict[str, Any], **params: Any) -> CompletionRequest:
     sampled = request(PROMPT, N, seed=seed, ignore_eos=True, logit_bias=ASCII, **{"max_tokens": 40} | params)
-    return dataclasses.replace(sampled, suffix=SUFFIX, **way)
+    return dataclasses.replace(sampled, suffix=SUFFIX, **case)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("params", [{}, {"regex": SENTENCES}, {"max_tokens": 0}], ids=["", "sentences", "no middle"])
-def test_the_suffix_is_as_likely_as_a_table_says(backend: LlamaBackend, way: str, params: dict[str, Any]) -> None:
+def test_the_suffix_is_as_likely_as_a_table_says(backend: LlamaBackend, case: str, params: dict[str, Any]) -> None:
     engine = Engine(backend, cache_bytes=10_000_000)
     for seed in range(2):
-        each = asked(seed, WAYS[way], **params)
-        beside = request(PROMPT[:40], 2, seed=seed, max_tokens=60, ignore_eos=True)
-        both = run(engine, beside, each)
+        each = asked(seed, CASES[case], **params)
+        other = request(PROMPT[:40], 2, seed=seed, max_tokens=60, ignore_eos=True)
+        both = run(engine, other, each)
         events = [event for event in both if event.request_id == each.id]
         check_order(events, each)
         ends, suffix = stops(events), engine.tokenize(SUFFIX, is_prompt=False)
@@ -68,8 +68,8 @@ def test_some_end_where_the_suffix_follows_best(backend: LlamaBackend) -> None:
     engine = Engine(backend)
     reasons: list[str | None] = []
     for seed in range(4):
-        events = run(engine, asked(seed, WAYS["stops at the suffix"], regex=SENTENCES, max_tokens=120))
+        events = run(engine, asked(seed, CASES["stops at the suffix"], regex=SENTENCES, max_tokens=120))
         reasons += [stop.stop_reason for stop in stops(events).values()]
-        told = [texts(events)[index] for index, stop in stops(events).items() if stop.stop_reason == "suffix"]
-        assert all(text.rstrip().endswith(".") for text in told)
+        found = [texts(events)[index] for index, stop in stops(events).items() if stop.stop_reason == "suffix"]
+        assert all(text.rstrip().endswith(".") for text in found)
     assert "suffix" in reasons

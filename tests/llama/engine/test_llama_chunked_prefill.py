@@ -28,7 +28,7 @@ def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield backend
 
 
-def beside(backend: LlamaBackend, *requests: CompletionRequest) -> tuple[Engine, list[Event]]:
+def run_with_story(backend: LlamaBackend, *requests: CompletionRequest) -> tuple[Engine, list[Event]]:
     """Runs requests beside four sequences."""
     engine = Engine(backend)
     engine.add_request(request("story", 4, max_tokens=700, ignore_eos=True))
@@ -41,7 +41,7 @@ def beside(backend: LlamaBackend, *requests: CompletionRequest) -> tuple[Engine,
 
 def test_what_is_said_after_it_is_the_same(backend: LlamaBackend) -> None:
     each = CompletionRequest((LONG,), request(n=2, max_tokens=20).branches, id="long")
-    _, events = beside(backend, each)
+    _, events = run_with_story(backend, each)
     alone = run(Engine(backend), each)
     assert texts([event for event in events if event.request_id == "long"]) == texts(alone)
 
@@ -53,7 +53,7 @@ def test_others_fork_off_it_in_the_middle(backend: LlamaBackend) -> None:
         for k, (n_tokens, tail) in enumerate(ends)
     ]
     first = CompletionRequest((LONG,), request(max_tokens=5).branches, id="first")
-    engine, events = beside(backend, first, *requests)
+    engine, events = run_with_story(backend, first, *requests)
     assert engine.stats().prompt_tokens_evaluated == 5 + 700 + 3 + 7 + 4
     for each in requests:
         said = texts([event for event in events if event.request_id == each.id])
@@ -63,7 +63,7 @@ def test_others_fork_off_it_in_the_middle(backend: LlamaBackend) -> None:
 def test_it_leaves_nothing_when_it_is_aborted_or_the_decode_fails(
     backend: LlamaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LlamaBackend, "costs", IN_STEP)  # so the long prompt joins in small pieces
+    monkeypatch.setattr(LlamaBackend, "costs", IN_STEP)  # so the long prompt joins in small chunks
     engine = Engine(backend)
     engine.add_request(request("story", 4, max_tokens=300, ignore_eos=True))
     engine.add_request(CompletionRequest((LONG,), request(max_tokens=5).branches, id="aborted"))

@@ -28,7 +28,7 @@ N, N_KEEP, N_TOKENS = 3, 5, 250
 
 
 class Noting:
-    """A sampler whose logits are remembered, with what was drawn from them."""
+    """A sampler whose logits are remembered, with what was sampled from them."""
 
     def __init__(self, sampler: Any, notes: list[tuple[Any, int]]) -> None:
         self._sampler, self._notes = sampler, notes

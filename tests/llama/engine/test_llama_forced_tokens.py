@@ -1,4 +1,4 @@
-"""What a grammar leaves no choice for is guessed, and each text is the one that its seed gives without guesses."""
+"""Tokens that a grammar requires are draft tokens, and texts are the same as without them."""
 
 import json
 from collections.abc import Callable
@@ -68,7 +68,7 @@ def answer(backend: LlamaBackend, costs: Costs, n: int = 1, **options: Any) -> t
     ],
     ids=lambda options: "-".join(options) or "plain",
 )
-def test_a_text_is_that_without_guesses(backend: LlamaBackend, options: dict[str, Any]) -> None:
+def test_a_text_is_the_same_without_draft_tokens(backend: LlamaBackend, options: dict[str, Any]) -> None:
     (events, engine), (expected, plain) = (answer(backend, costs, **options) for costs in (PROPOSERS, NO_GUESSES))
     assert texts(events) == texts(expected)
     assert stops(events) == stops(expected)
@@ -78,7 +78,7 @@ def test_a_text_is_that_without_guesses(backend: LlamaBackend, options: dict[str
 
 
 @pytest.mark.parametrize("post_sampling_probs", [False, True])
-def test_probabilities_are_those_without_guesses(backend: LlamaBackend, post_sampling_probs: bool) -> None:
+def test_probabilities_are_the_same_without_draft_tokens(backend: LlamaBackend, post_sampling_probs: bool) -> None:
     options: dict[str, Any] = {"logprobs": 3, "post_sampling_probs": post_sampling_probs}
     said = [_tokens(answer(backend, costs, **options)[0]) for costs in (PROPOSERS, NO_GUESSES)]
     assert len(said[0]) == len(said[1]) > 50

@@ -40,18 +40,18 @@ def test_greedy_tokens_are_those_of_the_combined_logits(
 ) -> None:
     """As two sequences that are evaluated by hand have them."""
     backend = load(model=write_tiny_model(tmp_path / "model.gguf", arch=arch))
-    drawn: list[int] = []
+    sampled: list[int] = []
     for _ in range(8):
         rows = []
         for seq_id, prompt in enumerate((tuple(PROMPT), NEGATIVE)):
             batch = Batch()
-            row = batch.add((*prompt, *drawn), 0, seq_id, outputs=1)
+            row = batch.add((*prompt, *sampled), 0, seq_id, outputs=1)
             assert backend.decode(batch, None)
             rows.append(backend.logits(row).copy())
             backend.remove(seq_id)
         guided = rows[1] + np.float32(scale) * (rows[0] - rows[1])
         guided[list(backend.tokenizer.ends)] = -np.inf
-        drawn.append(int(guided.argmax()))
+        sampled.append(int(guided.argmax()))
     each = asked(2, temperature=0, guidance_scale=scale, max_tokens=8)
     events = run(engine := Engine(backend), dataclasses.replace(each, return_tokens=True))
     for index in range(2):
@@ -61,7 +61,7 @@ def test_greedy_tokens_are_those_of_the_combined_logits(
             if isinstance(event, StreamEvent) and event.index == index
             for token in event.tokens
         ]
-        assert tokens[:4] == drawn[:4]  # later ones may differ by the last bit of a logit
+        assert tokens[:4] == sampled[:4]  # later ones may differ by the last bit of a logit
     assert backend.held() == []
     assert engine.stats().cells == 0
 

@@ -43,7 +43,7 @@ def test_the_likeliest_are_those_of_a_full_sort(logits: Any, top: int, random: A
 
 
 @pytest.mark.parametrize("n_changed", [0, 1, 12, 13, 40])
-def test_the_likeliest_beside_changed_ones_are_all_there_once(n_changed: int) -> None:
+def test_the_most_probable_and_the_changed_tokens_come_once(n_changed: int) -> None:
     rng = np.random.default_rng(n_changed)
     for _ in range(20):
         logits = rng.normal(0, 3, 3_001).astype(np.float32)
@@ -76,11 +76,11 @@ def test_a_banned_token_has_no_probability() -> None:
 def forward(backend: LlamaBackend, tokens: tuple[int, ...], prompt: int) -> list[float]:
     """The log-probability of each token but the first, in a plain pass over the prompt and one over the rest.
 
-    llama.cpp computes pieces of 64 tokens and more in another way than smaller ones, so the two stay apart.
+    llama.cpp computes chunks of 64 tokens and more with other kernels than smaller ones, so the two are kept separate.
     """
     expected: list[float] = []
-    pieces = -(-prompt // 120)
-    cuts = [prompt * i // pieces for i in range(pieces + 1)] + [len(tokens)]
+    n_chunks = -(-prompt // 120)
+    cuts = [prompt * i // n_chunks for i in range(n_chunks + 1)] + [len(tokens)]
     for start, end in itertools.pairwise(cuts):
         batch = Batch()
         batch.add(tokens[start:end], start, 0, outputs=end - start)

@@ -61,14 +61,14 @@ def logprobs_of(events: list[Event]) -> list[list[float]]:
 def test_scored_texts_share_what_they_begin_with_and_have_their_own_log_probabilities(backend: LlamaBackend) -> None:
     engine, ends = Engine(backend, cache_bytes=10_000_000), ["one", "two, and more", "x", "one more"]
     texts = [STORY[start:] + end for start in (0, 1) for end in ends]
-    apart = dataclasses.replace(request(texts, max_tokens=1), echo=True, logprobs=1, cache_prompt=False)
-    expected = logprobs_of(run(engine, apart))
-    together = dataclasses.replace(apart, cache_prompt=True, id="together")
-    events = run(engine, together)
+    uncached = dataclasses.replace(request(texts, max_tokens=1), echo=True, logprobs=1, cache_prompt=False)
+    expected = logprobs_of(run(engine, uncached))
+    cached = dataclasses.replace(uncached, cache_prompt=True, id="cached")
+    events = run(engine, cached)
     for said, right in zip(logprobs_of(events), expected, strict=True):
         assert said == pytest.approx(right, abs=1e-4)
-    assert evaluated(engine, dataclasses.replace(together, id="again")) == 0
-    assert logprobs_of(run(engine, dataclasses.replace(together, id="and again"))) == logprobs_of(events)
+    assert evaluated(engine, dataclasses.replace(cached, id="again")) == 0
+    assert logprobs_of(run(engine, dataclasses.replace(cached, id="and again"))) == logprobs_of(events)
     for score, right in zip(engine.score(STORY, ends), expected, strict=False):
         assert score.logprobs == pytest.approx(right[len(STORY) : -1], abs=1e-4)
     assert backend.held() == []
@@ -120,7 +120,7 @@ def test_a_conversation_evaluates_the_new_tokens_of_each_turn(backend: LlamaBack
         each = CompletionRequest((tuple(text),), request(max_tokens=20, ignore_eos=True).branches, return_tokens=True)
         before = engine.stats().prompt_tokens_evaluated
         answer = [token for event in run(engine, each) if isinstance(event, StreamEvent) for token in event.tokens]
-        # The last token of an answer isn't evaluated when it is drawn.
+        # The last token of an answer isn't evaluated when it is sampled.
         assert engine.stats().prompt_tokens_evaluated - before == (1 + 7 if turn else len(text))
         text += [*answer, *b"and on "]
     assert backend.held() == []

@@ -93,19 +93,19 @@ BRIDGES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", BRIDGES, ids=lambda options: " ".join(options) or "plain")
-def test_a_bridge_has_the_same_bits_beside_others_as_alone(backend: LlamaBackend, options: dict[str, Any]) -> None:
+def test_a_bridge_has_the_same_bits_among_others_as_alone(backend: LlamaBackend, options: dict[str, Any]) -> None:
     params = {name: options[name] for name in ("regex", "max_tokens") if name in options}
     fields = {name: options[name] for name in options if name not in params}
     asked = replace(ask(STORY[:150], 3, seed=5, **params), suffix=" And then he read.", n_candidates=5)
-    check_beside_others(backend, replace(asked, **fields), runs=2)
+    check_among_others(backend, replace(asked, **fields), runs=2)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_a_request_gets_the_same_bits_beside_others_as_alone(backend: LlamaBackend, options: dict[str, Any]) -> None:
-    check_beside_others(backend, ask(STORY, 3, seed=5, **options))
+def test_a_request_gets_the_same_bits_among_others_as_alone(backend: LlamaBackend, options: dict[str, Any]) -> None:
+    check_among_others(backend, ask(STORY, 3, seed=5, **options))
 
 
-def check_beside_others(backend: LlamaBackend, mine: CompletionRequest, runs: int = 6) -> None:
+def check_among_others(backend: LlamaBackend, mine: CompletionRequest, runs: int = 6) -> None:
     expected = alone(backend, mine)
     engine = Engine(backend, cache_bytes=50_000_000)
     for seed in range(runs):
@@ -143,9 +143,9 @@ def test_adapters_and_images_keep_the_bits(load: Callable[..., LlamaBackend], tm
         engine.add_request(each)
         events += [event for _ in range(3) for event in engine.step()]
     events += run(engine)
-    told = [bits(events, each) for each in sent]
-    assert len({*map(str, told)}) == len(sent)
-    assert told == [alone(backend, each) for each in sent]
+    found = [bits(events, each) for each in sent]
+    assert len({*map(str, found)}) == len(sent)
+    assert found == [alone(backend, each) for each in sent]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -165,7 +165,7 @@ def test_what_was_interrupted_goes_on_with_the_same_bits(backend: LlamaBackend, 
     assert bits(events, each) == expected
 
 
-def test_a_server_for_one_alternative_computes_nothing_beside_it(tiny_model: Path) -> None:
+def test_a_server_for_one_alternative_computes_no_padding(tiny_model: Path) -> None:
     """And its answer is the same after a prompt that was scored, whose last token had others beside it."""
     with LlamaBackend(settings(tiny_model, parallel=1, ctx_size=512)) as backend:
         each = ask(STORY[:128], 1, seed=5)

@@ -27,7 +27,7 @@ N = 8
 LETTERS = tuple((token, -math.inf) for token in range(N_VOCAB) if token not in set(b"abcdefghijklmnopqrstuvwxyz "))
 TOLERANCE = 2e-3  # of logits; the number of rows in a batch moves them by up to 5e-4
 WILD: dict[str, Any] = {"temperature": 0.7, "max_tokens": 50, "logit_bias": LETTERS}
-WAYS: dict[str, dict[str, Any]] = {
+SAMPLINGS: dict[str, dict[str, Any]] = {
     "plain": WILD,
     "guided": WILD | {"guidance_scale": 1.5, "negative_prompt": tuple(b"There was a model that knew" * 2)},
 }
@@ -78,11 +78,11 @@ class Noting:
         return token
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_it_says_what_is_drawn_where_all_is_evaluated_anew_for_each_token(
-    backend: LlamaBackend, way: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_texts_are_those_of_recomputing_everything_for_each_token(
+    backend: LlamaBackend, sampling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    banned = loved(20, ask(backend, **WAYS[way])[1])
+    banned = loved(20, ask(backend, **SAMPLINGS[sampling])[1])
     notes: dict[int, dict[tuple[int, ...], Any]] = {}
     sampler = backend.sampler
 
@@ -93,7 +93,7 @@ def test_it_says_what_is_drawn_where_all_is_evaluated_anew_for_each_token(
 
     with monkeypatch.context() as patch:
         patch.setattr(backend, "sampler", noting)
-        request, events = ask(backend, 2, **WAYS[way], banned_strings=banned)
+        request, events = ask(backend, 2, **SAMPLINGS[sampling], banned_strings=banned)
     compiled = backend.compile(request.branches)
     for index, params in enumerate(request.branches):
 

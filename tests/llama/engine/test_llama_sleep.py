@@ -64,13 +64,13 @@ def test_an_adapter_that_has_changed(load: Load, tmp_path: Path) -> None:
     said = engine.generate_texts(PROMPT, 1, SamplingParams(temperature=0))
     engine.step()
     engine.sleep()
-    kept = adapter.rename(tmp_path / "kept.gguf")
-    for change in (lambda: None, lambda: adapter.write_bytes(kept.read_bytes() + b"more")):
+    original = adapter.rename(tmp_path / "kept.gguf")
+    for change in (lambda: None, lambda: adapter.write_bytes(original.read_bytes() + b"more")):
         change()
         for _ in range(2):
             with pytest.raises(UnavailableError, match=r"adapter\.gguf|has changed while the model was asleep"):
                 engine.generate_texts(PROMPT, 1)
-    kept.replace(adapter)
+    original.replace(adapter)
     assert engine.generate_texts(PROMPT, 1, SamplingParams(temperature=0)) == said
 
 

@@ -27,7 +27,7 @@ SHRINK_SECONDS = 60
 ONE = ({"max_tokens": 1},)
 
 FOUND: dict[str, Program] = {
-    "a prompt with a window beside rows for which llama.cpp drops old cells of it": Program(
+    "a prompt with a window, and rows for which llama.cpp drops old cells of it": Program(
         ops=(
             Ask(name=0, prompts=((Run(seed=492253, length=1),),), branches=({"max_tokens": 2},)),
             Ask(
@@ -88,7 +88,7 @@ FOUND: dict[str, Program] = {
         ),
         cache_bytes=10**8,
     ),
-    "a fork in the hole between two pieces that were restored, which ended all in the batch": Program(
+    "a fork in the hole between two states that were restored, which ended all in the batch": Program(
         ops=(
             Ask(name=0, prompts=((Run(seed=1, length=100),),), branches=({"max_tokens": 2},)),
             Step(times=50),
@@ -141,7 +141,7 @@ def test_random_traffic(model: Callable[[str], Model], kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BITS_KINDS)
 def test_with_reproducible_all_bits_are_the_same(tmp_path: Path, kind: str) -> None:
-    """Whatever the traffic, and however tokens are drawn. Takes 5 s."""
+    """Whatever the traffic, and however tokens are sampled. Takes 5 s."""
     model = Model(tiny_model(kind, tmp_path, BITS_WINDOW), bits=True)
     try:
         look(model, range(5))
@@ -155,7 +155,7 @@ def test_what_was_found_before(model: Callable[[str], Model], name: str, kind: s
     model(kind).check(FOUND[name])
 
 
-def test_a_scored_prompt_says_the_same_beside_others(tmp_path: Path) -> None:
+def test_a_scored_prompt_has_the_same_scores_among_others(tmp_path: Path) -> None:
     """With flash attention small pieces are computed in another way than pieces of 64 tokens and more."""
     settings = Settings(model=tiny_model("full", tmp_path), ctx_size=1024, parallel=4, threads=1, flash_attn="on")
     backend = LlamaBackend(dataclasses.replace(settings, cache_type_k="f32", cache_type_v="f32"))
@@ -165,9 +165,9 @@ def test_a_scored_prompt_says_the_same_beside_others(tmp_path: Path) -> None:
     engine = Engine(backend)
     engine.add_request(request("neighbours", 3, max_tokens=200, ignore_eos=True))
     events = [event for event in run(engine, scored) if event.request_id == scored.id]
-    beside = answers(events, scored)[0]
+    among_others = answers(events, scored)[0]
     backend.close()
-    pairs = zip(beside.tokens[1:], alone.tokens[1:], strict=True)  # nothing foretells the first
+    pairs = zip(among_others.tokens[1:], alone.tokens[1:], strict=True)  # nothing foretells the first
     off = [abs((one.logprob or 0.0) - (other.logprob or 0.0)) for one, other in pairs]
     assert len(off) == 229
     assert max(off) < 3e-3

@@ -173,7 +173,7 @@ def test_an_interrupted_text_goes_on_within_its_regex(load: Load) -> None:
     assert [text for text in said.values() if not re.fullmatch("(ab|c){20}-", text)] == []
 
 
-def test_banned_strings_beside_a_regex(load: Load) -> None:
+def test_banned_strings_with_a_regex(load: Load) -> None:
     events = run(Engine(load()), request("p", 8, regex="[abc]{12}", banned_strings=("aa", "bab"), temperature=2))
     said = texts(events).values()
     assert any(stop.rewinds for stop in stops(events).values())

@@ -87,7 +87,7 @@ def test_properties_that_are_not_named_come_where_the_schema_asks_for_them_alone
     assert writer.can_write({"properties": {"a": {}}, "additionalProperties": True}, '{"a": 1, "b": 2}')
 
 
-def test_a_choice_is_told_apart_before_its_objects_are_closed(writer: Writer) -> None:
+def test_a_choice_is_recognized_before_its_objects_are_closed(writer: Writer) -> None:
     """Closed, the first one would exclude what the second one needs; but {"a": 1} is both as they are."""
     first = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     second = {"type": "object", "properties": {"b": {"type": "integer"}}}

@@ -80,7 +80,7 @@ def test_a_model_without_a_template_gets_a_plain_one_unless_the_settings_say_oth
             return backend.chat_template
 
     plain = template()
-    assert "--chat-template names another way (plain, chatml" in caplog.text
+    assert "--chat-template names another format (plain, chatml" in caplog.text
     assert (plain.source, plain.stop) == (TEMPLATES["plain"], ("\nUser:",))
     caplog.clear()
     assert template(chat_template="chatml").source == TEMPLATES["chatml"]

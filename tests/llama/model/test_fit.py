@@ -44,7 +44,7 @@ def settings(model: Path) -> Settings:
     return Settings(model=model, ctx_size=4096, parallel=2, batch_size=64, ubatch_size=32, cache_ram=0)
 
 
-def test_a_model_that_doesnt_fit_is_told_with_numbers(model: Path, free: Callable[[int], None]) -> None:
+def test_the_error_for_a_model_that_doesnt_fit_has_numbers(model: Path, free: Callable[[int], None]) -> None:
     free(60 * MIB)
     with LlamaBackend(settings(model)) as backend:
         assert backend.n_cells == 4096

@@ -31,11 +31,11 @@ def test_a_folder_is_no_model(tmp_path: Path) -> None:
         find_model(tmp_path)
 
 
-@pytest.mark.parametrize("kept", [4, 8, 20, 24, 100, 1_000, 5_000, 0.2, 0.5, 0.9, 0.999])
-def test_a_file_that_is_cut_short(tmp_path: Path, tiny_model: Path, kept: float) -> None:
+@pytest.mark.parametrize("size", [4, 8, 20, 24, 100, 1_000, 5_000, 0.2, 0.5, 0.9, 0.999])
+def test_a_file_that_is_cut_short(tmp_path: Path, tiny_model: Path, size: float) -> None:
     data = tiny_model.read_bytes()
     path = tmp_path / "short.gguf"
-    path.write_bytes(data[: int(kept if kept > 1 else kept * len(data))])
+    path.write_bytes(data[: int(size if size > 1 else size * len(data))])
     with pytest.raises(ModelLoadError, match=r"can't be loaded: .+") as caught:
         LlamaBackend(Settings(model=path))
     assert "\n" not in caught.value.message

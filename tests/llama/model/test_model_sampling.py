@@ -65,7 +65,7 @@ def test_the_file_says_what_a_request_leaves_open(
     assert schemas["CompletionFields"]["properties"]["temperature"]["default"] == 0.6
 
 
-def test_values_that_cannot_be_are_left_out_and_told(
+def test_invalid_values_are_ignored_with_a_warning(
     plain: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = {"temp": -1.0, "top_p": 0.9, "top_k": 0.5, "sequence": "top_k;nonsense", "wild": 3}

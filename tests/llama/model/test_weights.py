@@ -167,7 +167,7 @@ def test_a_server_with_context_shift_has_keys_whose_positions_can_change(
     assert choose(tiny_model, given).settings.cache_type_k == "bf16"
 
 
-def test_a_model_that_was_not_tuned_has_the_machine_s_way_of_attention(
+def test_a_model_that_was_not_tuned_uses_the_machines_attention(
     tmp_path: Path, tiny_model: Path, tuned: Tuned, load: Callable[..., LlamaBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = write_tiny_model(tmp_path / "other.gguf", seed=1)

@@ -1,4 +1,4 @@
-"""What image files may have beside pixels: Pillow reads each part of a file in Python, one after the other."""
+"""What image files may have besides pixels: Pillow reads each part of a file in Python, one after the other."""
 
 import io
 import struct
@@ -66,5 +66,5 @@ def test_parts_as_small_as_programs_write_them_are_read() -> None:
 
 
 def test_some_profiles_and_texts_are_read() -> None:
-    beside = (PROFILE + chunk(b"tEXt", b"a\0b" * 1_000)) * 3
-    assert read_image(PNG[:PIXELS] + beside + PNG[PIXELS:]) == read_image(PNG)
+    metadata = (PROFILE + chunk(b"tEXt", b"a\0b" * 1_000)) * 3
+    assert read_image(PNG[:PIXELS] + metadata + PNG[PIXELS:]) == read_image(PNG)

@@ -171,7 +171,7 @@ def test_how_many_cells_such_an_image_has(load: Load, tmp_path: Path) -> None:
     assert sizes == [25, 49, 4]
 
 
-def test_alternatives_behind_such_an_image_go_back_and_on(wide: LlamaBackend) -> None:
+def test_alternatives_after_such_an_image_roll_back(wide: LlamaBackend) -> None:
     """Forks, cuts and saved answers are by tokens, where the memory counts in positions."""
     engine = Engine(wide, cache_bytes=10_000_000)
     parts: list[PromptPart] = [BEFORE, png(1, 48, 24), AFTER]
@@ -288,7 +288,7 @@ def test_files_that_are_no_sounds(load: Load, tmp_path: Path, projector: Path) -
         Engine(load(mmproj=projector)).tokenize_parts([wav(1), "?"])
 
 
-def test_wrong_projectors_are_told_on_one_line(load: Load, tmp_path: Path, tiny_model: Path) -> None:
+def test_errors_about_wrong_projectors_are_one_line(load: Load, tmp_path: Path, tiny_model: Path) -> None:
     other = write_tiny_projector(tmp_path / "other.gguf", n_embd=32)
     (tmp_path / "text").write_text("hello")
     for path, reason in (

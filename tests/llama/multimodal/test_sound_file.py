@@ -20,10 +20,16 @@ def with_header(
 ) -> bytes:
     data = bytes(samples)
     head = struct.pack("<HHIIHH", kind, channels, rate, 1 << 31, 0, bits)
-    told = len(data) if size is None else size
+    claimed = len(data) if size is None else size
     junk = b"LIST\x03\0\0\0abc\0"
     return (
-        b"RIFF\xff\xff\xff\xffWAVE" + junk + b"fmt " + struct.pack("<I", 16) + head + b"data" + struct.pack("<I", told)
+        b"RIFF\xff\xff\xff\xffWAVE"
+        + junk
+        + b"fmt "
+        + struct.pack("<I", 16)
+        + head
+        + b"data"
+        + struct.pack("<I", claimed)
     ) + data
 
 

@@ -1,4 +1,4 @@
-"""Flash attention is turned off for the work that is faster without, and what was retained fits both ways."""
+"""Flash attention is turned off for the work that is faster without, and cached states fit both."""
 
 import dataclasses
 import struct
@@ -43,7 +43,7 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def kept_states(backend: LlamaBackend) -> list[bytearray]:
+def cached_states(backend: LlamaBackend) -> list[bytearray]:
     """What an engine has kept of a prompt and of its two texts."""
     run(engine := Engine(backend, cache_bytes=10_000_000), request(STORY, 2, max_tokens=20, ignore_eos=True))
     answers = [engine.ask(slot, partial(Slots.save, slot=slot)) for slot in range(2)]
@@ -51,8 +51,8 @@ def kept_states(backend: LlamaBackend) -> list[bytearray]:
     return [bytearray(each) for each in {bytes(piece.state) for one in answers for piece in one.result().entries}]
 
 
-def test_a_state_is_laid_out_the_other_way_and_back(backend: LlamaBackend) -> None:
-    states = kept_states(backend)
+def test_a_state_is_converted_to_the_other_layout_and_back(backend: LlamaBackend) -> None:
+    states = cached_states(backend)
     assert len(states) == 3
     for state in states:
         other = relaid(state)
@@ -66,7 +66,7 @@ def test_a_state_is_laid_out_the_other_way_and_back(backend: LlamaBackend) -> No
 
 def test_a_state_is_converted_to_other_types_and_back(backend: LlamaBackend) -> None:
     f16, bf16 = 1, 30
-    for state in kept_states(backend):  # its keys are f16
+    for state in cached_states(backend):  # its keys are f16
         other = retyped(state, bf16, f16)
         assert other != state
         assert retyped(other, bf16, f16) is other
@@ -84,7 +84,7 @@ def test_a_number_that_the_other_type_does_not_have_leaves_a_state_as_it_is() ->
 
 
 @pytest.mark.usefixtures("cheap")
-def test_what_was_retained_with_it_continues_without_and_the_other_way_round(backend: LlamaBackend) -> None:
+def test_cached_states_continue_with_and_without_it(backend: LlamaBackend) -> None:
     engine = Engine(backend, cache_bytes=10_000_000)
     many = dataclasses.replace(request(STORY, 8, max_tokens=8, seed=5, ignore_eos=True), id="many")
     few = dataclasses.replace(request(STORY + "and", 2, max_tokens=8, seed=5, ignore_eos=True), id="few")
@@ -144,7 +144,7 @@ def test_a_state_means_the_same_in_the_other_kind(
     assert logits[0] == pytest.approx(logits[1], abs=tolerance)
 
 
-def test_the_rule_takes_what_is_measured_to_be_faster() -> None:
+def test_the_faster_attention_is_chosen() -> None:
 
     def faster(work: cost_module.Work) -> bool:
         return cost_module.DEFAULT_COST_MODEL.best(work) == "off"
@@ -154,7 +154,7 @@ def test_the_rule_takes_what_is_measured_to_be_faster() -> None:
     assert not faster([(600, 32, 64)])  # hardly any difference
     assert not faster([(20, 8, 256)])  # the tokens are their own
     assert not faster([(2000, 32, 1000)])
-    assert not faster([(2000, 1, 1000)])  # one row has a fast way of its own
+    assert not faster([(2000, 1, 1000)])  # one row has a fast kernel of its own
     assert not faster([(2000, 8, 2)])  # too little
     assert not faster([(2000, 4, 64)] * 3)  # nothing shared
 

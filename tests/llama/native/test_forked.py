@@ -26,7 +26,7 @@ os._exit(0)
 """
 
 
-def test_it_is_told_how_to_be_started(tiny_model: Path) -> None:
+def test_the_error_says_how_to_start_a_process(tiny_model: Path) -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM, str(tiny_model)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -36,7 +36,7 @@ def logits(backend: LlamaBackend) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("options", "beside"),
+    ("options", "base"),
     [
         ({"rope_freq_base": 500.0}, {}),
         ({"rope_freq_scale": 0.5}, {}),
@@ -51,12 +51,12 @@ def logits(backend: LlamaBackend) -> Any:
     ],
 )
 def test_what_changes_the_evaluation_is_part_of_what_a_state_must_fit(
-    load: Load, tiny_model: Path, options: dict[str, Any], beside: dict[str, Any]
+    load: Load, tiny_model: Path, options: dict[str, Any], base: dict[str, Any]
 ) -> None:
-    plain, other = load(**beside), load(**beside | options)
+    plain, other = load(**base), load(**base | options)
     assert not np.allclose(logits(plain), logits(other))
     assert plain.identity != other.identity
-    settings = Settings(model=tiny_model, **beside)
+    settings = Settings(model=tiny_model, **base)
     assert tuned_path(tiny_model, settings) != tuned_path(tiny_model, dataclasses.replace(settings, **options))
 
 
@@ -92,7 +92,7 @@ def test_all_types_of_metadata(load: Load, tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({}, "load_mode = mmap"),
         ({"mmap": False}, "load_mode = none"),
@@ -102,11 +102,11 @@ def test_all_types_of_metadata(load: Load, tiny_model: Path) -> None:
     ],
 )
 def test_where_the_weights_are(
-    load: Load, caplog: pytest.LogCaptureFixture, options: dict[str, Any], told: str
+    load: Load, caplog: pytest.LogCaptureFixture, options: dict[str, Any], expected: str
 ) -> None:
     caplog.set_level(logging.DEBUG, "srb.llama")
     load(**options)
-    assert any(told in line for line in caplog.messages if "load_mode" in line or "overridden" in line)
+    assert any(expected in line for line in caplog.messages if "load_mode" in line or "overridden" in line)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_places_that_there_arent(load: Load, options: dict[str, Any], error: typ
         load(**options)
 
 
-def test_experts_are_kept_off_the_gpu() -> None:
+def test_experts_stay_off_the_gpu() -> None:
     def patterns(**options: Any) -> list[bytes]:
         params = model_params(Settings(**options))
         address, found = params.tensor_buft_overrides, []
@@ -173,8 +173,8 @@ def test_a_smaller_window(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> N
 
 
 def test_several_nodes(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
-    monkeypatch.setattr(llama_cpp, "llama_numa_init", told.append)
+    calls: list[int] = []
+    monkeypatch.setattr(llama_cpp, "llama_numa_init", calls.append)
     load()
     load(numa="isolate")
-    assert told == [2]
+    assert calls == [2]

@@ -27,7 +27,7 @@ def written(positions: Positions, seq_id: int, parts: list[Part]) -> list[int]:
 
 
 @given(PARTS, st.data())
-def test_they_are_the_same_after_forks_cuts_and_a_way_over_a_state(parts: list[Part], data: st.DataObject) -> None:
+def test_they_are_the_same_after_forks_cuts_and_a_saved_state(parts: list[Part], data: st.DataObject) -> None:
     positions = Positions()
     places = written(positions, 0, parts)
     ends = [n for n, place in enumerate(places) if place >= 0]

@@ -60,7 +60,7 @@ def test_undisturbed_threads_spin(machine: Machine) -> None:
     assert not machine.sleeps
 
 
-def test_they_sleep_beside_another_program_and_spin_again_when_it_has_gone(machine: Machine) -> None:
+def test_they_sleep_while_another_program_runs_and_spin_again_after_it(machine: Machine) -> None:
     machine.decode(0.05, 20)
     machine.decode(0.3, delayed=0.7)
     assert machine.sleeps

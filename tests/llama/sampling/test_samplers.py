@@ -83,7 +83,7 @@ def softmax(logits: Floats) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
-def kept(logits: Floats, keep: Any) -> Floats:
+def masked(logits: Floats, keep: Any) -> Floats:
     """The logits with all but some tokens ruled out."""
     result = np.full_like(logits, -np.inf)
     result[keep] = logits[keep]
@@ -93,7 +93,7 @@ def kept(logits: Floats, keep: Any) -> Floats:
 def top_p(logits: Floats, p: float) -> Floats:
     order = np.argsort(-logits)
     n = int(np.searchsorted(np.cumsum(softmax(logits)[order]), p)) + 1
-    return kept(logits, order[:n])
+    return masked(logits, order[:n])
 
 
 def typical(logits: Floats, p: float) -> Floats:
@@ -101,7 +101,7 @@ def typical(logits: Floats, p: float) -> Floats:
     surprise = -np.log(probabilities)
     order = np.argsort(np.abs(surprise - (probabilities * surprise).sum()))
     n = int(np.searchsorted(np.cumsum(probabilities[order]), p, side="right")) + 1
-    return kept(logits, order[:n])
+    return masked(logits, order[:n])
 
 
 def penalized(logits: Floats, last: tuple[int, ...], repeat: float, frequency: float, presence: float) -> Floats:
@@ -112,12 +112,12 @@ def penalized(logits: Floats, last: tuple[int, ...], repeat: float, frequency: f
     return result
 
 
-def assert_agrees(drawn: Counter[int], expected: Floats) -> None:
+def assert_agrees(sampled: Counter[int], expected: Floats) -> None:
     """A chi-square test; rare tokens are put together. Fails once in a million for a true match."""
-    n = sum(drawn.values())
-    assert all(expected[token] > 0 for token in drawn), "a token was drawn that the reference rules out"
+    n = sum(sampled.values())
+    assert all(expected[token] > 0 for token in sampled), "a token was sampled that the reference rules out"
     counts, wanted = np.zeros(len(expected)), expected * n
-    for token, count in drawn.items():
+    for token, count in sampled.items():
         counts[token] = count
     rare = wanted < 10
     observed = [*counts[~rare], counts[rare].sum()]
@@ -142,7 +142,7 @@ def test_temperature(row: Row, temperature: float) -> None:
 
 @pytest.mark.parametrize("k", [1, 5, 40])
 def test_top_k(row: Row, k: int) -> None:
-    assert_agrees(row.draw(**ONLY | {"top_k": k}), softmax(kept(row.logits, np.argsort(-row.logits)[:k])))
+    assert_agrees(row.draw(**ONLY | {"top_k": k}), softmax(masked(row.logits, np.argsort(-row.logits)[:k])))
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -153,7 +153,9 @@ def test_top_p(row: Row, p: float) -> None:
 @pytest.mark.parametrize("p", [0.02, 0.3])
 def test_min_p(row: Row, p: float) -> None:
     probabilities = softmax(row.logits)
-    assert_agrees(row.draw(**ONLY | {"min_p": p}), softmax(kept(row.logits, probabilities >= p * probabilities.max())))
+    assert_agrees(
+        row.draw(**ONLY | {"min_p": p}), softmax(masked(row.logits, probabilities >= p * probabilities.max()))
+    )
 
 
 @pytest.mark.parametrize("p", [0.3, 0.8])
@@ -164,7 +166,7 @@ def test_typical_p(row: Row, p: float) -> None:
 @pytest.mark.parametrize("n", [0.5, 1.5])
 def test_top_n_sigma(row: Row, n: float) -> None:
     keep = row.logits >= row.logits.max() - n * row.logits.std()
-    assert_agrees(row.draw(**ONLY | {"top_n_sigma": n}), softmax(kept(row.logits, keep)))
+    assert_agrees(row.draw(**ONLY | {"top_n_sigma": n}), softmax(masked(row.logits, keep)))
 
 
 def test_xtc(row: Row) -> None:
@@ -172,9 +174,9 @@ def test_xtc(row: Row) -> None:
     probabilities = softmax(row.logits)
     above = [token for token in np.argsort(-row.logits) if probabilities[token] >= threshold]
     assert len(above) > 2
-    without = softmax(kept(row.logits, [t for t in range(N_VOCAB) if t not in above[:-1]]))
-    drawn = row.draw_first(**ONLY | {"xtc_probability": probability, "xtc_threshold": threshold})
-    assert_agrees(drawn, probability * without + (1 - probability) * probabilities)
+    without = softmax(masked(row.logits, [t for t in range(N_VOCAB) if t not in above[:-1]]))
+    sampled = row.draw_first(**ONLY | {"xtc_probability": probability, "xtc_threshold": threshold})
+    assert_agrees(sampled, probability * without + (1 - probability) * probabilities)
 
 
 @pytest.mark.parametrize(("repeat", "frequency", "presence"), [(1.5, 0, 0), (1, 0.4, 0), (1, 0, 0.9), (1.2, 0.3, 0.5)])
@@ -186,22 +188,22 @@ def test_penalties_count_the_prompts_tokens(
     seen = tuple(likeliest[k] for k in (0, 1, 2, 2, 3, 3, 4, 5, 5))  # penalties of rare tokens wouldn't be noticed
     last = seen if last_n == -1 else seen[-last_n:]
     names = {"repeat_penalty": repeat, "frequency_penalty": frequency, "presence_penalty": presence}
-    drawn = row.draw_first(seen, **ONLY | names, repeat_last_n=last_n)
-    assert_agrees(drawn, softmax(penalized(row.logits, last, repeat, frequency, presence)))
+    sampled = row.draw_first(seen, **ONLY | names, repeat_last_n=last_n)
+    assert_agrees(sampled, softmax(penalized(row.logits, last, repeat, frequency, presence)))
 
 
 def test_logit_bias(row: Row) -> None:
     likeliest = [int(token) for token in np.argsort(-row.logits)[:3]]
     biased = row.logits.copy()
     biased[likeliest[0]], biased[likeliest[1]] = -np.inf, biased[likeliest[1]] - 2
-    drawn = row.draw(**ONLY, logit_bias=((likeliest[0], -math.inf), (likeliest[1], -2.0)))
-    assert_agrees(drawn, softmax(biased))
+    sampled = row.draw(**ONLY, logit_bias=((likeliest[0], -math.inf), (likeliest[1], -2.0)))
+    assert_agrees(sampled, softmax(biased))
 
 
 def test_the_default_chain_and_another_order(row: Row) -> None:
-    narrowed = top_p(kept(row.logits, np.argsort(-row.logits)[:40]), 0.95)
+    narrowed = top_p(masked(row.logits, np.argsort(-row.logits)[:40]), 0.95)
     probabilities = softmax(narrowed)
-    narrowed = kept(narrowed, probabilities >= 0.05 * probabilities.max())
+    narrowed = masked(narrowed, probabilities >= 0.05 * probabilities.max())
     assert_agrees(row.draw(), softmax(narrowed / 0.8))
     hot_first = softmax(top_p(row.logits / 3, 0.6))
     assert_agrees(row.draw(temperature=3, top_p=0.6, samplers=("temperature", "top_p")), hot_first)
@@ -214,19 +216,19 @@ def test_min_keep(row: Row) -> None:
 def test_samplers_that_adapt_draw_from_all_tokens_and_differ_from_plain_ones(row: Row) -> None:
     plain = row.draw(2_000, **ONLY)
     for params in ({"mirostat": 1}, {"mirostat": 2}, {"adaptive_target": 0.05}):
-        drawn = row.draw(2_000, **ONLY | params)
-        assert drawn != plain
-        assert len(drawn) > 3
+        sampled = row.draw(2_000, **ONLY | params)
+        assert sampled != plain
+        assert len(sampled) > 3
 
 
 def test_distinct_draws_without_replacement_in_proportion(row: Row) -> None:
     params: dict[str, Any] = {"top_k": 6, "top_p": 1, "min_p": 0, "temperature": 1.5}
-    p = softmax(kept(row.logits, np.argsort(-row.logits)[:6]) / 1.5)
+    p = softmax(masked(row.logits, np.argsort(-row.logits)[:6]) / 1.5)
     second = np.array(
         [sum(p[i] * p[j] / (1 - p[i]) for i in range(N_VOCAB) if i != j and p[i]) for j in range(N_VOCAB)]
     )
     compiled = row.backend.compile((SamplingParams(**params),))
-    drawn: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+    sampled: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
     for seed in range(0, 2 * FRESH_DRAWS, 2):
         taken: set[int] = set()
         for k in range(2):
@@ -234,11 +236,11 @@ def test_distinct_draws_without_replacement_in_proportion(row: Row) -> None:
             token = sampler.sample(row.row, taken)
             sampler.close()
             taken.add(token)
-            drawn[k][token] += 1
+            sampled[k][token] += 1
         assert len(taken) == 2
     compiled.close()
-    assert_agrees(drawn[0], p)
-    assert_agrees(drawn[1], second)
+    assert_agrees(sampled[0], p)
+    assert_agrees(sampled[1], second)
 
 
 @pytest.mark.parametrize(("top_k", "n"), [(8, 8), (5, 5), (1, 1), (0, 8)])
@@ -353,7 +355,7 @@ def test_the_samplers_of_all_alternatives_see_the_prompt_once(
         {"smoothing_factor": 0.2},
     ],
 )
-def test_a_sampler_goes_on_with_tokens_that_were_drawn_before(row: Row, params: dict[str, Any]) -> None:
+def test_a_sampler_continues_after_tokens_that_were_sampled_before(row: Row, params: dict[str, Any]) -> None:
     branches = SamplingParams(**{"seed": 7, "temperature": 2, "top_p": 1, "min_p": 0} | params).alternatives(1)
     compiled = row.backend.compile(branches)
     whole = row.backend.sampler(branches[0], compiled, PROMPT, ())
@@ -410,16 +412,16 @@ def test_a_chain_with_top_k_draws_from_few_tokens_what_it_draws_from_all(
     backend = load(model=write_tiny_model(tmp_path / "model.gguf", n_vocab=4096))
     rng = np.random.default_rng(0)
     rows = [(3 * rng.normal(size=4096)).astype(np.float32) for _ in range(60)]
-    drawn = []
+    sampled = []
     for _ in range(2):
         each = SamplingParams(seed=1, **({"top_k": 12} | params))
         compiled = backend.compile((each,))
         one = backend.sampler(each, compiled, PROMPT, ())
-        drawn.append([(token := one.sample(row), one.logprobs(token, 3)) for row in rows])
+        sampled.append([(token := one.sample(row), one.logprobs(token, 3)) for row in rows])
         one.close()
         compiled.close()
         monkeypatch.setattr("srb.llama.sampling.sampler.narrowing_top_k", lambda *_: 0)
-    assert drawn[0] == drawn[1]
+    assert sampled[0] == sampled[1]
 
 
 @pytest.mark.parametrize(

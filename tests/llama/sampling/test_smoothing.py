@@ -57,8 +57,8 @@ def test_the_chain_draws_what_is_left_as_often_as_it_should(
     sampler = backend.sampler(each, compiled, (), ())
     logits = (2 * np.random.default_rng(0).normal(size=N_VOCAB)).astype(np.float32)
     weights = np.exp(smoothing(factor, curve, logits).astype(np.float64))
-    drawn = np.bincount([sampler.sample(logits) for _ in range(3000)], minlength=N_VOCAB) / 3000
-    assert np.abs(drawn - weights / weights.sum()).sum() / 2 < 0.08
+    sampled = np.bincount([sampler.sample(logits) for _ in range(3000)], minlength=N_VOCAB) / 3000
+    assert np.abs(sampled - weights / weights.sum()).sum() / 2 < 0.08
     sampler.close()
     compiled.close()
 

@@ -80,7 +80,7 @@ def tune(model: Path, *options: str) -> int:
 def test_all_of_it_on_a_real_model(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Other tests run beside this one, and may slow a try down so much that its way of attention is given up.
+    # Other tests run meanwhile, and may slow a try down so much that its attention is given up.
     monkeypatch.setattr(probe, "busy_elsewhere", lambda: 0.0)
     for name in ("HOPELESS", "_HOPELESS_AT_ONCE"):
         monkeypatch.setattr(comparison, name, math.inf)
@@ -148,7 +148,7 @@ def test_threads_are_compared_on_an_idle_machine_only(
     assert "thread counts weren't compared" in " ".join(capsys.readouterr().out.split())
 
 
-def test_what_was_measured_beside_others_is_a_guess(
+def test_a_result_measured_next_to_other_programs_is_uncertain(
     tiny_model: Path, slow: dict[str, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slow |= {"auto": 2.0}
@@ -170,14 +170,16 @@ def test_what_was_measured_beside_others_is_a_guess(
     assert choose(tiny_model, Settings()) == alone
 
 
-@pytest.mark.parametrize(("noise", "is_sure"), [(lambda k: 2.0 if k == 1 else 1.0, True), (lambda k: 1.2**-k, False)])
+@pytest.mark.parametrize(
+    ("noise", "is_certain"), [(lambda k: 2.0 if k == 1 else 1.0, True), (lambda k: 1.2**-k, False)]
+)
 def test_tries_are_repeated_until_they_agree(
     tiny_model: Path,
     slow: dict[str, float],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     noise: Callable[[int], float],
-    is_sure: bool,
+    is_certain: bool,
 ) -> None:
     """If only the first try of each candidate is too long, the rest show it. If no two agree, the choice is a guess."""
     slow |= {"file": 1.04, "16": 1.1, "auto": 1.02}
@@ -198,12 +200,12 @@ def test_tries_are_repeated_until_they_agree(
     said = " ".join(capsys.readouterr().out.split())
     tuned = read_tuned(tiny_model, Settings())
     assert tuned is not None
-    assert tuned.is_uncertain is not is_sure
-    assert ("but tries differed by" in said) is not is_sure
-    if is_sure:
+    assert tuned.is_uncertain is not is_certain
+    assert ("but tries differed by" in said) is not is_certain
+    if is_certain:
         assert tuned.weights == "q8_0"
     assert tune(tiny_model, "--once") == 0
-    assert ("Chosen" in capsys.readouterr().out) is not is_sure
+    assert ("Chosen" in capsys.readouterr().out) is not is_certain
 
 
 def test_the_machine_may_become_busy(tiny_model: Path, slow: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,13 @@
-"""What guessed tokens save: the time of three texts with guesses and without.
+"""Measures what speculative decoding saves: the time of three texts with draft tokens and without.
 
-usage: python bench/overhead/guesses.py [MODEL [N [DRAFT]]]
+usage: python bench/overhead/draft_tokens.py [MODEL [N [DRAFT]]]
 
 MODEL and DRAFT are files of models; - is the default model, and `wide` a wider one, which is made (serving/models.py).
-With a DRAFT, which guesses too, each text is written in a third way.
+With a DRAFT model, each text is also written with it.
 
-`json` is an object with 12 names, `rewriting` a passage with another name in it, and `story` a text with nothing to
-guess. Each is written five times in all ways, in turn, and the quickest of the five counts, because other programs can
-only make a time longer.
+`json` is an object with 12 names, `rewriting` a passage with another name in it, and `story` a text without
+repetitions. Each is written five times with all proposers, in turn, and the fastest of the five counts, because other
+programs can only make a time longer.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from srb.engine.events import DoneEvent, StreamEvent
 from srb.llama.model.model_file import find_model
 
 REPEATS = 5
-GUESSED = 16
+MAX_DRAFT_TOKENS = 16
 
 NAMES = "first_name last_name email_address street_address city_name country_code preferred_language date_of_birth"
 NUMBERS = "number_of_children account_balance"
@@ -59,7 +59,7 @@ TASKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Prints a line for each task and way."""
+    """Print a line for each task and proposer."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?", type=_file, default="-")
     parser.add_argument("n", nargs="?", type=int, default=1)
@@ -67,17 +67,19 @@ def main() -> None:
     given = parser.parse_args()
     with LlamaBackend(Settings(model=given.model, model_draft=given.draft)) as backend:
         engine, drafter = Engine(backend), backend.drafter
-        ways = {"without": (0, None), "guesses": (GUESSED, None)} | ({"draft": (GUESSED, drafter)} if drafter else {})
+        proposers = {"without": (0, None), "n-gram": (MAX_DRAFT_TOKENS, None)} | (
+            {"draft": (MAX_DRAFT_TOKENS, drafter)} if drafter else {}
+        )
         for name, (prompt, options) in TASKS.items():
             branches = SamplingParams(seed=1, **options).alternatives(given.n)
             request = CompletionRequest((engine.tokenize(prompt),), branches, cache_prompt=False)
-            runs: dict[str, list[tuple[list[float], DoneEvent]]] = {way: [] for way in ways}
+            runs: dict[str, list[tuple[list[float], DoneEvent]]] = {proposer: [] for proposer in proposers}
             for _ in range(REPEATS):
-                for way, found in runs.items():
-                    backend.draft_max, backend.drafter = ways[way]
+                for proposer, found in runs.items():
+                    backend.draft_max, backend.drafter = proposers[proposer]
                     found.append(_run(engine, request))
-            for way, found in runs.items():
-                print(name.ljust(10), way.ljust(8), _line(found), flush=True)
+            for proposer, found in runs.items():
+                print(name.ljust(10), proposer.ljust(8), _line(found), flush=True)
 
 
 def _file(name: str) -> Path:
@@ -85,16 +87,16 @@ def _file(name: str) -> Path:
 
 
 def _run(engine: Engine, request: CompletionRequest) -> tuple[list[float], DoneEvent]:
-    """The seconds of each step after the one with the first text, and the last event."""
+    """Return the seconds of each step after the one with the first text, and the last event."""
     engine.add_request(request)
     seconds: list[float] = []
-    has_begun = False
+    has_started = False
     while True:
         start = time.perf_counter()
         events = engine.step()
-        if has_begun:
+        if has_started:
             seconds.append(time.perf_counter() - start)
-        has_begun |= any(isinstance(event, StreamEvent) for event in events)
+        has_started |= any(isinstance(event, StreamEvent) for event in events)
         if events and isinstance(events[-1], DoneEvent):
             return seconds, events[-1]
 
@@ -102,8 +104,8 @@ def _run(engine: Engine, request: CompletionRequest) -> tuple[list[float], DoneE
 def _line(found: list[tuple[list[float], DoneEvent]]) -> str:
     steps, done = min(found, key=lambda run: sum(run[0]))
     n_tokens, timings = done.usage.completion_tokens, done.timings
-    guessed = f", {timings.n_accepted} of {timings.n_drafted} guesses right" if timings.n_drafted else ""
-    return f"{n_tokens} tokens in {len(steps)} steps, {n_tokens / sum(steps):.1f} a second{guessed}"
+    accepted = f", {timings.n_accepted} of {timings.n_drafted} draft tokens accepted" if timings.n_drafted else ""
+    return f"{n_tokens} tokens in {len(steps)} steps, {n_tokens / sum(steps):.1f} a second{accepted}"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Measures what it costs to keep finished answers, beside evaluating them again, and how long the next request waits.
+"""Measures what it costs to cache finished answers, compared with computing them again, and how long the next request
+waits.
 
-usage: python bench/overhead/keeping.py [MODEL.gguf]
+usage: python bench/overhead/saving.py [MODEL.gguf]
 
 8 alternatives of 400 tokens end together, and another request is there at once. On a graphics card the cells of such
 answers are copied one by one; docs/figures/older.md tells what srb does about it.
@@ -17,17 +18,17 @@ PROMPT = "The old lighthouse keeper said that nobody had seen the ship. " * 40
 
 
 class TimedBackend(LlamaBackend):
-    """A backend that knows how long it took to save states behind the prompt, and of how many tokens these were."""
+    """A backend that measures how long it takes to save states of answers, and of how many tokens."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self.seconds, self.n_tokens = 0.0, 0
 
     def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         state = super().save(seq_id, start, end, max_bytes)
         if start:  # an answer; the prompt begins at 0
-            self.seconds += time.perf_counter() - began
+            self.seconds += time.perf_counter() - start_time
             self.n_tokens += end - start
         return state
 
@@ -43,17 +44,17 @@ def main() -> None:
         while engine.stats().tokens_generated < before.tokens_generated + N * LENGTH:
             engine.step()
         after = engine.stats()
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         engine.add_request(CompletionRequest((engine.tokenize("Once upon a time,"),), (SamplingParams(max_tokens=1),)))
         while not any(isinstance(event, StreamEvent) for event in engine.step()):
             pass
-        waited = time.perf_counter() - began
-        evaluating = (after.prompt_seconds - before.prompt_seconds) / (
+        waited = time.perf_counter() - start_time
+        computing = (after.prompt_seconds - before.prompt_seconds) / (
             after.prompt_tokens_evaluated - before.prompt_tokens_evaluated
         )
-        keeping = backend.seconds / max(1, backend.n_tokens)
-        print(f"a token of a prompt is evaluated in {1000 * evaluating:.4f} ms")
-        print(f"a token of an answer is kept in {1000 * keeping:.4f} ms; {backend.n_tokens} of {N * LENGTH} were kept")
+        saving = backend.seconds / max(1, backend.n_tokens)
+        print(f"a token of a prompt is computed in {1000 * computing:.4f} ms")
+        print(f"a token of an answer is saved in {1000 * saving:.4f} ms; {backend.n_tokens} of {N * LENGTH} were saved")
         print(f"the next request's first text came after {waited:.3f} s")
 
 

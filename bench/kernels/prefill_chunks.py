@@ -1,8 +1,8 @@
-"""Compares a piece of a prompt and running sequences in one decode with two decodes: `srb.engine.batch` builds on this.
+"""Compares a prefill chunk and running sequences in one decode with two decodes. `srb.engine.batch` relies on this.
 
-usage: python bench/kernels/pieces.py
+usage: python bench/kernels/prefill_chunks.py
 
-Each two sequences continue a prompt of 300 tokens. The piece follows 300 tokens of a prompt of its own. Both ways are
+Each two sequences continue a prompt of 300 tokens. The chunk follows 300 tokens of a prompt of its own. Both are
 measured in turn. The program prints medians in milliseconds.
 """
 
@@ -28,10 +28,10 @@ CASES = (
     (32, 32),
     (32, 128),
 )
-"""Pairs of a number of sequences and the number of tokens in the piece."""
+"""Numbers of sequences, and of tokens in the chunk."""
 
 REPETITIONS = 9
-PIECE = 120  # its seq_id
+CHUNK = 120  # its seq_id
 
 
 def random_tokens(n: int) -> tuple[int, ...]:
@@ -39,7 +39,7 @@ def random_tokens(n: int) -> tuple[int, ...]:
 
 
 def decode(backend: LlamaBackend, *parts: tuple[tuple[int, ...], int, int, int]) -> float:
-    """The milliseconds of one decode. A part has tokens, their first position, a seq_id, and how many have logits."""
+    """Return the milliseconds of a decode. A part: tokens, their first position, a seq_id, how many have logits."""
     batch = Batch()
     for tokens, position, seq_id, outputs in parts:
         batch.add(tokens, position, seq_id, outputs=outputs)
@@ -48,16 +48,16 @@ def decode(backend: LlamaBackend, *parts: tuple[tuple[int, ...], int, int, int])
     return (time.perf_counter() - start) * 1000
 
 
-def measure(backend: LlamaBackend, n_rows: int, n_piece: int) -> tuple[float, float, float]:
-    """The median times of both together, of the sequences alone, and of the piece alone."""
+def measure(backend: LlamaBackend, n_rows: int, n_chunk: int) -> tuple[float, float, float]:
+    """Return the median times of both in one decode, of the sequences alone, and of the chunk alone."""
     for prompt in range(n_rows // 2):
         source = 64 + prompt
         decode(backend, (random_tokens(BEFORE), 0, source, 1))
         for seq_id in (2 * prompt, 2 * prompt + 1):
             backend.fork(source, seq_id, BEFORE)
-    decode(backend, (random_tokens(BEFORE), 0, PIECE, 0))
+    decode(backend, (random_tokens(BEFORE), 0, CHUNK, 0))
     rows = [((1000,), BEFORE, seq_id, 1) for seq_id in range(n_rows)]
-    piece = (random_tokens(n_piece), BEFORE, PIECE, 0)
+    chunk = (random_tokens(n_chunk), BEFORE, CHUNK, 0)
 
     def timed(*parts: tuple[tuple[int, ...], int, int, int]) -> float:
         result = decode(backend, *parts)
@@ -65,26 +65,24 @@ def measure(backend: LlamaBackend, n_rows: int, n_piece: int) -> tuple[float, fl
             backend.truncate(seq_id, position)
         return result
 
-    times = [(timed(*rows, piece), timed(*rows), timed(piece)) for _ in range(REPETITIONS)]
+    times = [(timed(*rows, chunk), timed(*rows), timed(chunk)) for _ in range(REPETITIONS)]
     for seq_id in range(backend.layout.n_seqs):
         backend.remove(seq_id)
-    together, alone, apart = (statistics.median(column) for column in zip(*times, strict=True))
-    return together, alone, apart
+    mixed, rows_alone, chunk_alone = (statistics.median(column) for column in zip(*times, strict=True))
+    return mixed, rows_alone, chunk_alone
 
 
 def main() -> None:
     with LlamaBackend(Settings(parallel=64, flash_attn="on")) as backend:
         print(
-            "| sequences | piece | in one decode | in two | a token of the piece, in one | in two |\n"
+            "| sequences | chunk | in one decode | in two | a token of the chunk, in one | in two |\n"
             + "|---" * 6
             + "|"
         )
-        for n_rows, n_piece in CASES:
-            together, rows, piece = measure(backend, n_rows, n_piece)
-            joined = (together - rows) / n_piece
-            print(
-                f"| {n_rows} | {n_piece} | {together:.0f} | {rows + piece:.0f} | {joined:.1f} | {piece / n_piece:.1f} |"
-            )
+        for n_rows, n_chunk in CASES:
+            mixed, rows, chunk = measure(backend, n_rows, n_chunk)
+            joined = (mixed - rows) / n_chunk
+            print(f"| {n_rows} | {n_chunk} | {mixed:.0f} | {rows + chunk:.0f} | {joined:.1f} | {chunk / n_chunk:.1f} |")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What it costs to take banned phrases back: a text of 2,000 tokens with up to 50 rewinds, and one without.
+"""Measures what banned strings cost: a text of 2,000 tokens with up to 50 rewinds, and one without.
 
-usage: python bench/overhead/rewinds.py [MODEL.gguf [REPEATS [KIND...]]]    (- is the default model)
+usage: python bench/overhead/banned_strings.py [MODEL.gguf [REPEATS [KIND...]]]    (- is the default model)
 
 Both texts are written REPEATS times (3), in turn, always with the same tokens in each step. So the least time of each
 step is taken, which other programs disturb the least. The program prints, for each kind of sampling, the time of both

@@ -1,9 +1,9 @@
-"""Prints for how long a text the models in README's table have room, as srb itself calculates it from their shapes.
+"""Prints the longest text for the models in README's table, as srb itself calculates it from their shapes.
 
-    .venv/bin/python bench/kernels/room.py      # needs the extra bench
+    .venv/bin/python bench/kernels/context_length.py      # needs the extra bench
 
-The model files are hollow: they have the names, types and shapes of tensors, and no data, because nothing reads the
-data. Everything counts as if it were in the memory of the card, also what llama.cpp keeps in the machine's memory.
+The model files have the names, types and shapes of tensors, but no data, because nothing reads the data. Everything
+counts as if it were in the card's memory, including what llama.cpp has in the machine's memory.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ SHAPES = (
 
 
 def write_hollow(path: Path, shape: Shape) -> None:
-    """Writes a file with everything of a model but the numbers in its tensors."""
+    """Write the file of a model without the numbers in its tensors."""
     is_gemma = shape.arch == "gemma3"
     writer = gguf.GGUFWriter(path, shape.arch)
     writer.add_context_length(shape.context)
@@ -110,8 +110,8 @@ def write_hollow(path: Path, shape: Shape) -> None:
         file.truncate(path.stat().st_size + n_bytes + (1 << 20))  # one MiB more, for the alignment of the tensors
 
 
-def room(shape: Shape, folder: Path) -> int:
-    """The tokens that `--ctx-size auto` has room for before the alternatives."""
+def context_length(shape: Shape, folder: Path) -> int:
+    """Return the tokens of `--ctx-size auto` without those of the alternatives."""
     path = folder / "hollow.gguf"
     write_hollow(path, shape)
     # A real file is larger, because some of its tensors have larger types. The difference takes memory, too.
@@ -124,9 +124,9 @@ def room(shape: Shape, folder: Path) -> int:
 
 if __name__ == "__main__":
     start(Settings())
-    print("memory   model                               a token   room for the text")
+    print("memory   model                               a token   longest text")
     for shape in SHAPES:
         with tempfile.TemporaryDirectory() as folder:
-            tokens = room(shape, Path(folder))
+            tokens = context_length(shape, Path(folder))
         cell = 2 * 2 * shape.layers * shape.heads_kv * shape.head
         print(f"{shape.card:3} GB   {shape.name:34} {cell >> 10:4} KiB   {tokens:,} tokens, {tokens / WORD:,.0f} words")
