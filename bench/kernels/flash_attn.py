@@ -1,9 +1,9 @@
-"""Measures when flash attention is faster on a CPU, to check the rule of `--flash-attn auto`.
+"""Measures when flash attention is faster on a CPU, to check the cost model of `--flash-attn auto`.
 
 usage: python bench/kernels/flash_attn.py
 
 The program prints the milliseconds of a step for n alternatives of a prompt, by how many tokens each has generated,
-with flash attention on and off in turn. Beside them it prints what turning it off saves according to the rule.
+with flash attention on and off in turn. It also prints what turning it off saves according to the cost model.
 """
 
 import statistics
@@ -60,8 +60,8 @@ def main() -> None:
             each.end(n)
         work, length = [(prompt, n, 2 * own)], 2 * own
         saved = DEFAULT_COST_MODEL.on.seconds(work) - DEFAULT_COST_MODEL.off.seconds(work)
-        rule = round(1000 * (saved / length + prompt * DEFAULT_COST_MODEL.off.prompt_token / length))
-        print(prompt, n, own, *(f"{each:.1f}" for each in (on, off, on - off)), rule, sep="\t", flush=True)
+        predicted = round(1000 * (saved / length + prompt * DEFAULT_COST_MODEL.off.prompt_token / length))
+        print(prompt, n, own, *(f"{each:.1f}" for each in (on, off, on - off)), predicted, sep="\t", flush=True)
 
 
 if __name__ == "__main__":

@@ -297,23 +297,25 @@ def _check_supported(settings: Settings, window: int | None, media: LlamaMedia |
         elif has_positions:
             reason = "the images of this model have positions of their own (M-RoPE)"
         if reason:
-            raise ModelLoadError(f"--reproducible can't be had: {reason}; leave it out")
+            raise ModelLoadError(f"--reproducible can't be used: {reason}; leave it out")
         return
     if has_positions and window is not None:
         raise ModelLoadError(
-            f"--mmproj {settings.mmproj} can't be used: this model forgets what it has read, and its images "
-            "have positions of their own (M-RoPE); srb can't do both"
+            f"--mmproj {settings.mmproj} can't be used: this model has a sliding window or a recurrent state, and its "
+            "images have positions of their own (M-RoPE); srb doesn't support both"
         )
     if settings.kv_layout == "streams" and (window is not None or has_positions):
-        reason = "its images have positions of their own (M-RoPE)" if has_positions else "it forgets what it has read"
+        reason = "it has a sliding window or a recurrent state"
+        if has_positions:
+            reason = "its images have positions of their own (M-RoPE)"
         raise ModelLoadError(
             f"--kv-layout streams can't be used with this model: {reason}, which takes a unified cache; "
             "leave the option out"
         )
     if draft_settings(settings) and window is not None:
         raise ModelLoadError(
-            f"--model-draft {settings.model_draft} can't be used: this model forgets what it has read (a sliding "
-            "window, a recurrent state), so it can't take back a rejected draft token; leave the option out"
+            f"--model-draft {settings.model_draft} can't be used: this model has a sliding window or a "
+            "recurrent state, so it can't take back rejected draft tokens; leave the option out"
         )
 
 

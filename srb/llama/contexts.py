@@ -1,4 +1,4 @@
-"""The context of a backend, which is made anew when another layout of the KV cache suits the work."""
+"""The context of a backend, which is replaced when another layout of the KV cache suits the work."""
 
 import dataclasses
 from collections.abc import Sequence

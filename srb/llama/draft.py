@@ -155,8 +155,8 @@ class LlamaDrafter:
             stack.callback(llama_cpp.llama_model_free, model)
             if window_of(model) is not None:
                 raise ModelLoadError(
-                    f"--model-draft {path} can't be used: it forgets what it has read (a sliding window, a recurrent "
-                    "state), so it can't take back rejected draft tokens; use another model, or leave the option out"
+                    f"--model-draft {path} can't be used: it has a sliding window or a recurrent state, so it can't "
+                    "take back rejected draft tokens; use another model, or leave the option out"
                 )
             n_texts, flash_attn = self.n_texts, self._settings.flash_attn
             self.n_cells = min(self._max_cells, int(llama_cpp.llama_model_n_ctx_train(model)))

@@ -9,10 +9,12 @@ from typing import Any
 
 import llama_cpp
 
+from srb.engine.backend import Batch
 from srb.errors import BackendError, ModelLoadError, UnavailableError
 from srb.llama.model.metadata import read_tensors
 from srb.llama.model.model_file import files_of
 from srb.llama.native import library as log
+from srb.llama.native.batch import Positions, Rows
 from srb.llama.native.context import new_context
 from srb.llama.native.params import context_params
 from srb.llama.native.threads import ThreadWaiting
@@ -56,6 +58,7 @@ class LlamaEmbedder:
             self._size = llama_cpp.llama_model_n_cls_out(model)
         self._context = new_context(model, params, f"a context for embeddings for {path}")
         self.pools = llama_cpp.llama_pooling_type(self._context) != llama_cpp.LLAMA_POOLING_TYPE_NONE
+        self._rows = Rows(self.max_tokens, self.max_tokens)
         self._waiting = waiting
         self._lock = threading.Lock()
         self._closed = False
@@ -89,19 +92,13 @@ class LlamaEmbedder:
             return [self._read(llama_cpp.llama_get_embeddings_ith(self._context, i)) for i in range(len(tokens))]
 
     def _decode(self, tokens: tuple[int, ...]) -> None:
-        batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
-        try:
-            batch.n_tokens = len(tokens)
-            for i, token in enumerate(tokens):
-                batch.token[i], batch.pos[i], batch.logits[i] = token, i, True
-                batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
-            with log.collected() as messages, self._waiting.watched():
-                code: int = llama_cpp.llama_decode(self._context, batch)
-            if code:
-                raise BackendError(f"llama_decode failed with code {code}: {messages.reason}")
-            messages.log()
-        finally:
-            llama_cpp.llama_batch_free(batch)
+        batch = Batch()
+        batch.add(tokens, 0, 0, outputs=len(tokens))
+        with log.collected() as messages, self._waiting.watched():
+            code: int = llama_cpp.llama_decode(self._context, self._rows.fill(batch, Positions()))
+        if code:
+            raise BackendError(f"llama_decode failed with code {code}: {messages.reason}")
+        messages.log()
 
     def _read(self, vector: Any) -> list[float]:
         if not vector:
@@ -121,6 +118,6 @@ def _rank_template(path: Path, model: Any) -> str:
     if not template:
         raise ModelLoadError(
             f"--reranking: the model {path} doesn't say how to write a query and a document "
-            "(tokenizer.chat_template.rerank); convert it anew with llama.cpp's convert_hf_to_gguf.py"
+            "(tokenizer.chat_template.rerank); convert it again with llama.cpp's convert_hf_to_gguf.py"
         )
     return str(template.decode())

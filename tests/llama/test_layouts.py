@@ -473,7 +473,9 @@ def test_a_model_that_forgets_stays_unified(load: Loading, tmp_path: Path, arch:
     backend = load(model=model)
     assert backend.choose([load_of(600, 1)] * 16, 0).is_unified
     assert backend.choose([load_of(600, 1)] * 16, 500) == backend.layout
-    with pytest.raises(ModelLoadError, match="--kv-layout streams can't be used with this model: it forgets"):
+    with pytest.raises(
+        ModelLoadError, match="--kv-layout streams can't be used with this model: it has a sliding window"
+    ):
         load(model=model, kv_layout="streams")
 
 

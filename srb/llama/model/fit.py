@@ -330,8 +330,10 @@ class _DryRun:
                 options.append(f"--n-gpu-layers {most} or less")
             elif self._fits(cells, 0, spare=False):
                 options.append("--n-gpu-layers 0")
-        advice = f"{' or '.join(options)} fits" if options else "use a smaller model, or one with fewer bits per weight"
-        return f"the model {self._path} doesn't fit: {'; '.join(parts)}. {advice}; --fit off loads it anyway"
+        advice = (
+            f". {' or '.join(options)} fits" if options else "; use a smaller model, or one with fewer bits per weight"
+        )
+        return f"the model {self._path} doesn't fit: {'; '.join(parts)}{advice}; --fit off loads it anyway"
 
 
 def _most(fits: Callable[[int], bool], limit: int) -> int:

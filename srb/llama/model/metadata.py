@@ -156,7 +156,7 @@ def _tensor(gguf: int, i: int) -> Tensor:
 
 
 def read_model_info(path: Path) -> ModelInfo:
-    """What a model's file says of it. Takes some tenths of a second for a large vocabulary.
+    """Return what a model's file says about the model. Takes some tenths of a second for a large vocabulary.
 
     Raises `ModelLoadError` and `OSError`.
     """

@@ -242,7 +242,7 @@ class ReproducibleStreams(Streams):
         self.remove(0)
         if len(set().union(*found[1:])) > 1:
             raise ModelLoadError(
-                "--reproducible can't be had: with these weights, the last bits of a row's logits change with the "
+                "--reproducible can't be used: with these weights, the last bits of a row's logits change with the "
                 "number of rows in its batch; try other --weights, such as q8_0 or bf16"
             )
         return found[0] != found[-1]

@@ -228,7 +228,7 @@ def test_what_would_not_be_exact_is_refused(
 
 @pytest.mark.parametrize("arch", ["mamba", "jamba"])
 def test_a_model_with_a_recurrent_state_is_refused(arch: str, tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match="--reproducible can't be had: this model has a recurrent state"):
+    with pytest.raises(ModelLoadError, match="--reproducible can't be used: this model has a recurrent state"):
         LlamaBackend(settings(write_tiny_model(tmp_path / "forgets.gguf", arch=arch)))
 
 

@@ -62,7 +62,7 @@ def test_only_the_tensors_of_one_type(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("memory", "disk", "said"),
-    [(1000, 1 << 40, "more than half of the 0 MiB of memory"), (1 << 40, 1000, "0 MiB of the disk are free")],
+    [(1000, 1 << 40, "more than half of the free memory of 0 MiB"), (1 << 40, 1000, "0 MiB of the disk are free")],
 )
 def test_without_room_nothing_is_converted(
     tiny_model: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch, memory: int, disk: int, said: str
@@ -196,10 +196,10 @@ def test_another_model_or_machine_has_another_result(
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ("gone", r"bf16\.gguf is gone; going on with the file as it is"),
-        ("half", r"bf16\.gguf isn't whole; going on with the file as it is"),
-        ("zeros", r"can't be loaded.*going on with the file as it is"),
-        ("version", r"version 99, and this srb reads version 3\); going on"),
+        ("gone", r"bf16\.gguf is gone; the file is used as it is"),
+        ("half", r"bf16\.gguf is incomplete; the file is used as it is"),
+        ("zeros", r"can't be loaded.*the file's own weights are used"),
+        ("version", r"version 99, and this srb reads version 3\); the file is used"),
         ("toml", "can't be used"),
         ("fields", "can't be used"),
         ("all", None),

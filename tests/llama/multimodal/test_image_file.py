@@ -49,7 +49,7 @@ FILES = {
 
 @pytest.mark.parametrize("file", FILES.values(), ids=FILES)  # a name made of the file would have megabytes
 def test_files_of_countless_parts_are_refused(file: bytes) -> None:
-    with pytest.raises(InvalidRequestError, match=r"more than \d+ (parts|colour profiles); save it anew"):
+    with pytest.raises(InvalidRequestError, match=r"more than \d+ (parts|colour profiles); save it again"):
         read_image(file)
 
 

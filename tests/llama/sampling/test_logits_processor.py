@@ -128,9 +128,9 @@ def sets(value: float, places: Any = slice(None)) -> LogitsProcessor:
         (raises, "^logits_processor raised ValueError: no such token$"),
         (returns, "return None, got ndarray$"),
         (writes_tokens, "raised ValueError: .*read-only"),
-        (sets(math.nan, 7), "a finite logit, .* the largest one is nan$"),
-        (sets(math.inf, 7), "the largest one is inf$"),
-        (sets(-math.inf), "the largest one is -inf$"),
+        (sets(math.nan, 7), "a finite logit, .* the largest logit is nan$"),
+        (sets(math.inf, 7), "the largest logit is inf$"),
+        (sets(-math.inf), "the largest logit is -inf$"),
     ],
 )
 def test_its_errors_end_that_alternative_alone(
