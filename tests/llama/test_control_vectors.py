@@ -67,7 +67,7 @@ def test_it_is_as_a_bias_of_the_layers_output(load: Load, tmp_path: Path) -> Non
         ({"direction.1": direction(1, 32)}, "direction.1 isn't 64 numbers of type f32"),
         ({"direction.1": direction(1).astype(np.float16)}, "direction.1 isn't 64 numbers of type f32"),
         ({"direction.1": np.ones((2, SIZE), np.float32)}, "direction.1 isn't 64 numbers of type f32"),
-        ({"direction.2": direction(1)}, "direction for layer 2, and the model has layers 1 to 1 for one"),
+        ({"direction.2": direction(1)}, "direction for layer 2, and this model takes directions for layers 1 to 1"),
         ({"direction.0": direction(1)}, "has a tensor 'direction.0'"),
         ({"blk.0.attn_q.weight": direction(1)}, "isn't a control vector"),
     ],

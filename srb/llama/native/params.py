@@ -7,7 +7,7 @@ Options in `settings.EVALUATION` change what a text becomes, so they are a part 
 import ctypes
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,13 @@ _ROPE_OPTIONS = (
 _NUMA = {"distribute": 1, "isolate": 2, "numactl": 3}
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # llama.cpp's own pattern
 _KEY_BYTES = 127
+_OVERRIDES: dict[str, tuple[int, str, Callable[[str], Any]]] = {
+    "int": (0, "val_i64", int),
+    "float": (1, "val_f64", float),
+    "bool": (2, "val_bool", {"true": True, "false": False}.__getitem__),
+    "str": (3, "val_str", str.encode),
+}
+"""For each type of `--override-kv`: llama.cpp's number, its field, and the conversion of a value."""
 _GPU_OPTIONS = frozenset(PLACEMENT) - {"mmap", "mlock", "numa", "override_tensor"}
 
 
@@ -207,17 +214,9 @@ def _override(text: str) -> Any:
     result: Any = llama_cpp.llama_model_kv_override()
     try:
         result.key = key.encode()
-        if kind == "int":
-            result.tag, result.value.val_i64 = 0, int(value)
-        elif kind == "float":
-            result.tag, result.value.val_f64 = 1, float(value)
-        elif kind == "bool" and value in ("true", "false"):
-            result.tag, result.value.val_bool = 2, value == "true"
-        elif kind == "str":
-            result.tag, result.value.val_str = 3, value.encode()
-        else:
-            raise ValueError
-    except ValueError:
+        result.tag, field, convert = _OVERRIDES[kind]
+        setattr(result.value, field, convert(value))
+    except (KeyError, ValueError):
         colon = ""
     if not (key and colon) or max(len(key.encode()), len(value.encode())) > _KEY_BYTES:
         raise SettingsError(

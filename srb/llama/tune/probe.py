@@ -4,8 +4,8 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -403,19 +403,15 @@ def divergence(reference: Floats, other: Floats) -> float:
     return float((np.exp(reference) * (reference - other)).sum(axis=1).mean())
 
 
-@dataclass(slots=True)
-class Others:
-    """The CPU use of other programs. busy: how many processors they used; set when the block of `watch_others` ends."""
+class OtherPrograms:
+    """Measures how many processors other programs use from now on."""
 
-    busy: float = 0.0
+    def __init__(self) -> None:
+        self._used, self._start = busy_elsewhere(), time.monotonic()
 
-
-@contextmanager
-def watch_others() -> Iterator[Others]:
-    """Measure how many processors other programs use during the block."""
-    result, before, start = Others(), busy_elsewhere(), time.monotonic()
-    yield result
-    result.busy = max(0.0, (busy_elsewhere() - before) / (time.monotonic() - start))
+    def busy(self) -> float:
+        """Return how many processors they have used on average."""
+        return max(0.0, (busy_elsewhere() - self._used) / (time.monotonic() - self._start))
 
 
 def busy_elsewhere() -> float:

@@ -31,7 +31,7 @@ from srb.llama.tune.comparison import (
     Candidate,
     Comparison,
 )
-from srb.llama.tune.probe import Shape, Timings, Weights, divergence, watch_others
+from srb.llama.tune.probe import OtherPrograms, Shape, Timings, Weights, divergence
 from srb.llama.tune.result import computes_bf16, formats
 from srb.options.settings import Settings
 
@@ -83,10 +83,10 @@ class Search:
         Raises `ModelLoadError` and `BackendError` if the file as it is can't be measured.
         """
         self._say("checking how busy the machine is")
-        with watch_others() as others:
-            time.sleep(_LOOK_SECONDS)
+        others = OtherPrograms()
+        time.sleep(_LOOK_SECONDS)
         try:
-            self._search(others.busy)
+            self._search(others.busy())
         except _DisturbedError as error:
             self.comparison.candidates.clear()
             self._reference = None  # the second search may judge by fewer tokens
@@ -299,13 +299,14 @@ class Search:
         return weights.n_bytes + weights.cache_bytes(self._n_cells(weights))
 
     def _measure(self, candidate: Candidate, *, deep: bool = False) -> None:
-        with watch_others() as others:
-            weights = self._loaded[candidate.weights]
-            candidate.add(weights.measure(candidate.attention, self._tokens, self._shape, deep=deep))
-        is_disturbed = not self.comparison.busy and others.busy / 2 > BUSY  # and it was idle when the search began
+        others = OtherPrograms()
+        weights = self._loaded[candidate.weights]
+        candidate.add(weights.measure(candidate.attention, self._tokens, self._shape, deep=deep))
+        busy = others.busy()
+        is_disturbed = not self.comparison.busy and busy / 2 > BUSY  # and it was idle when the search began
         self._disturbed = self._disturbed + 1 if is_disturbed else 0
         if self._disturbed == _DISTURBED:
-            raise _DisturbedError(others.busy)
+            raise _DisturbedError(busy)
 
     @property
     def _spent(self) -> float:

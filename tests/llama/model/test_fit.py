@@ -15,7 +15,7 @@ from tiny_model import write_tiny_model
 from srb.engine.engine import Engine
 from srb.errors import InvalidRequestError, ModelLoadError
 from srb.llama.backend import LlamaBackend
-from srb.llama.model import fit
+from srb.llama.model import fit, loader
 from srb.llama.model import weights as free_memory
 from srb.llama.native import library as ggml
 from srb.options.settings import Settings
@@ -92,8 +92,8 @@ def test_weights_that_are_too_large(model: Path, free: Callable[[int], None]) ->
         LlamaBackend(settings(model))
 
 
-def test_what_fits_by_far_isnt_tried(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "available_memory", lambda: 1 << 50)
+def test_what_fits_by_far_isnt_tried(model: Path, free: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    free(1 << 50)
     monkeypatch.setattr(fit, "_DryRun", None)
     LlamaBackend(settings(model)).close()
 
@@ -184,21 +184,31 @@ class Card:
         return self._free
 
 
+@pytest.fixture
+def add_cards(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Adds GPUs to the devices of this machine."""
+    devices = ggml.devices()
+
+    def add(*cards: Card) -> None:
+        monkeypatch.setattr(fit, "devices", lambda: [*devices, *cards])
+        monkeypatch.setattr(fit, "is_on_gpu", lambda _settings: True)
+
+    return add
+
+
 @pytest.mark.parametrize(("mib", "layers"), [(1 << 20, -1), (3 << 10, 9), (1024 + 30, range(4, 7)), (1024, 0)])
 def test_layers_that_fit_onto_a_card(
-    model: Path, monkeypatch: pytest.MonkeyPatch, mib: int, layers: int | range
+    model: Path, monkeypatch: pytest.MonkeyPatch, add_cards: Callable[..., None], mib: int, layers: int | range
 ) -> None:
-    real = ggml.devices()
-    monkeypatch.setattr(fit, "devices", lambda: [*real, Card(mib * MIB)])
-    monkeypatch.setattr(fit, "is_on_gpu", lambda _settings: True)
+    add_cards(Card(mib * MIB))
     seen: list[Settings] = []
-    load_model = LlamaBackend.__init__.__globals__["load_model"]
+    load_model = loader.load_model
 
-    def load(path: Path, settings: Settings, *others: object) -> object:
+    def load(path: Path, settings: Settings, *others: Any) -> object:
         seen.append(settings)
         return load_model(path, dataclasses.replace(settings, n_gpu_layers=0), *others)
 
-    monkeypatch.setitem(LlamaBackend.__init__.__globals__, "load_model", load)
+    monkeypatch.setattr(loader, "load_model", load)
     LlamaBackend(settings(model)).close()
     assert seen[0].n_gpu_layers in (layers if isinstance(layers, range) else [layers])
     everything = dataclasses.replace(settings(model), n_gpu_layers=-2)
@@ -209,21 +219,18 @@ def test_layers_that_fit_onto_a_card(
     ).close()
 
 
-def test_all_named_cards_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_named_cards_count(add_cards: Callable[..., None]) -> None:
     cards = [Card(MIB), Card(MIB), Card(MIB)]
     for k, card in enumerate(cards):
         card.name = f"CUDA{k}"
-    monkeypatch.setattr(fit, "devices", lambda: cards)
-    monkeypatch.setattr(fit, "is_on_gpu", lambda _settings: True)
+    add_cards(*cards)
     for device, named in (("CUDA0, CUDA1", cards[:2]), ("CUDA2", cards[2:]), (None, cards)):
         found: list[Any] = fit._gpus(Settings(device=device))
         assert found == named
 
 
-def test_a_card_that_is_too_small(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = ggml.devices()
-    monkeypatch.setattr(fit, "devices", lambda: [*real, Card(30 * MIB)])
-    monkeypatch.setattr(fit, "is_on_gpu", lambda _settings: True)
+def test_a_card_that_is_too_small(model: Path, add_cards: Callable[..., None]) -> None:
+    add_cards(Card(30 * MIB))
     with pytest.raises(
         ModelLoadError,
         match=r"of the GPU's memory, and 30 MiB are free\. --ctx-size \d+ or less or --n-gpu-layers [456] or less fits",
@@ -231,22 +238,16 @@ def test_a_card_that_is_too_small(model: Path, monkeypatch: pytest.MonkeyPatch) 
         LlamaBackend(dataclasses.replace(settings(model), n_gpu_layers=-2))
 
 
-def test_a_projector_takes_its_place_on_the_card(model: Path, monkeypatch: pytest.MonkeyPatch, projector: Path) -> None:
-    real = ggml.devices()
-    monkeypatch.setattr(fit, "devices", lambda: [*real, Card(60 * MIB)])
-    monkeypatch.setattr(fit, "is_on_gpu", lambda _settings: True)
+def test_a_projector_takes_its_place_on_the_card(model: Path, add_cards: Callable[..., None], projector: Path) -> None:
+    add_cards(Card(60 * MIB))
     asked = dataclasses.replace(settings(model), n_gpu_layers=-2)
     LlamaBackend(asked).close()
     with pytest.raises(ModelLoadError, match=r"its projector 20 MiB, 4,096 cells .* of the GPU's memory"):
         LlamaBackend(dataclasses.replace(asked, mmproj=projector))
 
 
-def test_a_card_has_a_copy_of_weights_that_are_input_and_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = ggml.devices()
-    monkeypatch.setattr(fit, "devices", lambda: [*real, Card(MIB)])
-    monkeypatch.setattr(fit, "is_on_gpu", lambda _settings: True)
+def test_a_card_has_a_copy_of_weights_that_are_input_and_output(tmp_path: Path, add_cards: Callable[..., None]) -> None:
+    add_cards(Card(MIB))
     said = []
     for is_tied in (False, True):
         path = write_tiny_model(tmp_path / "some.gguf", n_vocab=20_000, is_tied=is_tied)
