@@ -1,4 +1,4 @@
-"""Prints the longest text for the models in README's table, as srb itself calculates it from their shapes.
+"""Prints the longest text for the models in docs/running/models.md, as srb itself calculates it from their shapes.
 
     .venv/bin/python bench/kernels/context_length.py      # needs the extra bench
 

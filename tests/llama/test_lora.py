@@ -70,7 +70,7 @@ def test_a_scale_after_the_file_applies_until_another_is_set(load: Load, tmp_pat
     [
         ({"arch": "gemma3"}, "model arch and LoRA arch mismatch"),
         ({"size": 32}, "incorrect shape"),
-        ({"aloud": True}, "only behind some tokens"),
+        ({"aloud": True}, "only after certain tokens"),
     ],
 )
 def test_an_adapter_of_another_model_is_refused(

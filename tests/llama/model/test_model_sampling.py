@@ -71,9 +71,9 @@ def test_invalid_values_are_ignored_with_a_warning(
     keys = {"temp": -1.0, "top_p": 0.9, "top_k": 0.5, "sequence": "top_k;nonsense", "wild": 3}
     with caplog.at_level(logging.INFO, "srb"):
         assert sampling_of(Settings(model=with_keys(plain, tmp_path / "model.gguf", keys))) == {"top_p": 0.9}
-    left_out = [record.message for record in caplog.records if "left out:" in record.message]
-    assert len(left_out) == 4
-    assert "general.sampling.temp = -1.0" in left_out[0]
+    ignored = [record.message for record in caplog.records if "ignored:" in record.message]
+    assert len(ignored) == 4
+    assert "general.sampling.temp = -1.0" in ignored[0]
 
 
 def test_a_file_without_such_keys_changes_nothing(plain: Path, caplog: pytest.LogCaptureFixture) -> None:

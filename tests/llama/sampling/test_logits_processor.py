@@ -128,7 +128,7 @@ def sets(value: float, places: Any = slice(None)) -> LogitsProcessor:
         (raises, "^logits_processor raised ValueError: no such token$"),
         (returns, "return None, got ndarray$"),
         (writes_tokens, "raised ValueError: .*read-only"),
-        (sets(math.nan, 7), "a finite logit, .* the largest logit is nan$"),
+        (sets(math.nan, 7), "one finite logit, .* the largest logit is nan$"),
         (sets(math.inf, 7), "the largest logit is inf$"),
         (sets(-math.inf), "the largest logit is -inf$"),
     ],
