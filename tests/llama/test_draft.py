@@ -81,8 +81,14 @@ def test_texts_that_come_go_back_and_part_are_continued_as_if_alone(quick: Load,
         for text, tokens in zip(chosen, drafted, strict=True):
             assert tokens == fresh(alone, text, n)
             known = [*known[-6:], text + pack(tokens[: rng.randint(0, n)])]
+    lengths_of(drafter)
+
+
+def lengths_of(drafter: LlamaDrafter) -> list[int]:
+    """How many tokens its sequences have, as llama.cpp counts them. Its own count must be the same."""
     lengths = [drafter._context.length(seq.seq_id) for seq in drafter._sequences]
     assert lengths == [len(seq.tokens) for seq in drafter._sequences]
+    return lengths
 
 
 def fresh(drafter: LlamaDrafter, text: "array[int]", n: int) -> list[int]:
@@ -106,8 +112,7 @@ def test_it_stops_where_its_tokens_are_less_likely_than_wanted(quick: Load) -> N
         for tokens, whole, p in zip(drafted, all_tokens, likely, strict=True):
             assert tokens == whole[: len(tokens)]
             assert (len(tokens) == 3) is (p >= least)
-    lengths = [drafter._context.length(seq.seq_id) for seq in drafter._sequences]
-    assert lengths == [len(seq.tokens) for seq in drafter._sequences]
+    lengths_of(drafter)
 
 
 def test_what_it_knows_is_only_known_to_the_same_owner(quick: Load) -> None:
@@ -123,7 +128,7 @@ def test_where_there_is_no_room_it_says_so_and_has_room_again(quick: Load) -> No
     long = [pack([k] * 100) for k in range(4)]
     with pytest.raises(BackendError, match="llama_decode failed"):
         drafter.draft("", long, 1, 0.0)
-    assert [drafter._context.length(seq.seq_id) for seq in drafter._sequences] == [0] * 4
+    assert lengths_of(drafter) == [0] * 4
     for text in long:  # each alone, and those before make room
         assert len(drafter.draft("", [text], 3, 0.0)[0]) == 3
 

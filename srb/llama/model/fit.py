@@ -168,11 +168,11 @@ def _is_plain(path: Path, settings: Settings, draft: Path | None) -> bool:
         return False
     paths = [path, draft] if draft else [path]
     size = sum(file.stat().st_size for each in paths for file in files_of(each)) + _projector_bytes(settings)
-    free = [available_memory(), *(gpu.free() - _MARGIN for gpu in _gpus(settings))]
+    free = [available_memory(), *(gpu.free() - _MARGIN for gpu in gpus(settings))]
     return _LARGE_MODEL * size + len(paths) * settings.ctx_size * _LARGE_CELL < min(free)
 
 
-def _gpus(settings: Settings) -> list[Device]:
+def gpus(settings: Settings) -> list[Device]:
     """Return the GPUs that may hold layers."""
     if not is_on_gpu(settings):
         return []
@@ -200,7 +200,7 @@ class _DryRun:
         with log.collected():
             self.model: Any = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
         self._draft = draft if draft and draft.model else None
-        self._gpus = _gpus(settings)
+        self._gpus = gpus(settings)
         self._placed = [(re.compile(pattern.decode()), buffer) for pattern, buffer in tensor_placements(settings)]
         self._measured: dict[int, tuple[int, ...]] = {}
         self._copied: list[Tensor] = []

@@ -59,6 +59,7 @@ class LlamaMedia:
             projector's own limit.
 
     Attributes:
+        pointer: the `mtmd_context`.
         kinds: "image", "audio".
         has_positions: whether images don't have one position per cell (M-RoPE).
         n_encoded: how many chunks were encoded.
@@ -90,8 +91,8 @@ class LlamaMedia:
         # llama.cpp ends the process if the file lacks tensors. This line is then the last of the log.
         log.logger.info("loading the projector %s", path)
         with log.collected() as messages:
-            self._context = mtmd.mtmd_init_from_file(os.fsencode(path), model, params)
-        if not self._context:
+            self.pointer = mtmd.mtmd_init_from_file(os.fsencode(path), model, params)
+        if not self.pointer:
             hint = "give the projector that was made for this model, often called mmproj-....gguf"
             if n_tokens != (-1, -1):
                 hint += ", or leave out --image-min-tokens and --image-max-tokens"
@@ -101,9 +102,9 @@ class LlamaMedia:
         self.kinds = tuple(
             kind
             for kind, has in (("image", mtmd.mtmd_support_vision), ("audio", mtmd.mtmd_support_audio))
-            if has(self._context)
+            if has(self.pointer)
         )
-        self.has_positions: bool = mtmd.mtmd_decode_use_mrope(self._context)
+        self.has_positions: bool = mtmd.mtmd_decode_use_mrope(self.pointer)
         self.identity = fingerprint(path)[:16]
         self.n_encoded = 0
         self._tokenizer = tokenizer
@@ -117,7 +118,7 @@ class LlamaMedia:
     def close(self) -> None:
         """Free the projector. Media that it has read must not be decoded any more."""
         self._encoder.shutdown(cancel_futures=True)
-        context, self._context = self._context, None
+        context, self.pointer = self.pointer, None
         if context:
             self._mtmd.mtmd_free(context)
 
@@ -136,7 +137,7 @@ class LlamaMedia:
             text = mtmd.mtmd_input_text(marker, len(marker), False, True)
             bitmaps = (ctypes.c_void_p * 1)(bitmap)
             with log.collected() as messages:
-                code = mtmd.mtmd_tokenize(self._context, chunks, ctypes.byref(text), bitmaps, 1)
+                code = mtmd.mtmd_tokenize(self.pointer, chunks, ctypes.byref(text), bitmaps, 1)
             if code:
                 raise InvalidRequestError(f"one of the {what} can't be used: {_reason(messages)}", code="invalid_media")
             parts: list[int | Media] = []
@@ -159,7 +160,7 @@ class LlamaMedia:
         option = mtmd.mtmd_helper_init_opt_default()
         with log.collected() as messages:
             made = mtmd.mtmd_helper_bitmap_init_from_buf_wrapper(
-                self._context, _bytes_of(data), len(data), False, option
+                self.pointer, _bytes_of(data), len(data), False, option
             )
         if not made.bitmap:
             raise InvalidRequestError(f"a sound can't be read: {_reason(messages)}", code="invalid_media")
@@ -170,7 +171,7 @@ class LlamaMedia:
 
     def _media(self, name: str, pointer: int) -> Media:
         chunk = Chunk(self._mtmd, pointer)
-        if chunk.n_cells > self._n_ubatch and self._mtmd.mtmd_decode_use_non_causal(self._context, pointer):
+        if chunk.n_cells > self._n_ubatch and self._mtmd.mtmd_decode_use_non_causal(self.pointer, pointer):
             raise InvalidRequestError(
                 f"an image takes {chunk.n_cells} cells, which this model computes in one pass; "
                 f"start with --ubatch-size {chunk.n_cells} or more",
@@ -188,7 +189,7 @@ class LlamaMedia:
         after = ctypes.c_int32()
         callback = self._mtmd.mtmd_helper_post_decode_callback()
         code: int = self._mtmd.mtmd_helper_decode_image_chunk(
-            self._context,
+            self.pointer,
             context,
             media.content.pointer,
             vectors.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
@@ -219,11 +220,11 @@ class LlamaMedia:
 
     def _encode(self, chunk: Chunk) -> Vectors:
         with log.collected() as messages, self._waiting.watched():
-            code = self._mtmd.mtmd_encode_chunk(self._context, chunk.pointer)
+            code = self._mtmd.mtmd_encode_chunk(self.pointer, chunk.pointer)
         if code:
             raise BackendError(f"an image can't be encoded: {_reason(messages)}")
         messages.log()
-        vectors = self._mtmd.mtmd_get_output_embd(self._context)
+        vectors = self._mtmd.mtmd_get_output_embd(self.pointer)
         self.n_encoded += 1
         return np.ctypeslib.as_array(vectors, (chunk.n_cells, self._n_embd)).copy()
 

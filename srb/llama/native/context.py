@@ -88,6 +88,7 @@ class Context:
         media: evaluates batches that are images or sounds.
 
     Attributes:
+        pointer: the `llama_context`; None once it is closed.
         n_cells: the most cells of one sequence.
         cell_bytes: the bytes of memory per cell.
         can_shift: see `Backend.can_shift`.
@@ -108,13 +109,13 @@ class Context:
         media: LlamaMedia | None = None,
     ) -> None:
         params = engine_params(model, settings, layout, n_outputs=n_outputs)
-        self._context, lines = _new_context(model, params, f"a context of {params.n_ctx} cells")
+        self.pointer, lines = _new_context(model, params, f"a context of {params.n_ctx} cells")
         self.cell_bytes = max(1, cells_bytes(lines) // params.n_ctx)
         if control_vectors is not None:
-            set_control_vectors(self._context, control_vectors)
-        self._memory = llama_cpp.llama_get_memory(self._context)
+            set_control_vectors(self.pointer, control_vectors)
+        self._memory = llama_cpp.llama_get_memory(self.pointer)
         self._window = window_of(model)
-        self.n_cells: int = llama_cpp.llama_n_ctx(self._context) // (1 if layout.is_unified else params.n_seq_max)
+        self.n_cells: int = llama_cpp.llama_n_ctx(self.pointer) // (1 if layout.is_unified else params.n_seq_max)
         self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
         self._scratch = layout.n_seqs  # a seq_id for saving and restoring states
         self._n_seq_ids: int = params.n_seq_max
@@ -132,16 +133,16 @@ class Context:
         self._lora: Lora = ()  # the adapters of the last batch
         self._interrupted: Callable[[], bool] | None = None
         self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
-        llama_cpp.llama_set_abort_callback(self._context, llama_cpp.ggml_abort_callback(), None)
+        llama_cpp.llama_set_abort_callback(self.pointer, llama_cpp.ggml_abort_callback(), None)
 
     @property
     def is_closed(self) -> bool:
         """Whether the context was freed. No other method may be called then, except `close`."""
-        return self._context is None
+        return self.pointer is None
 
     def close(self) -> None:
         """Free the context. May be called again."""
-        context, self._context = self._context, None
+        context, self.pointer = self.pointer, None
         if context:
             llama_cpp.llama_free(context)
 
@@ -149,18 +150,18 @@ class Context:
         # llama.cpp calls back into Python for every node of the graph, so the callback is set only if it's wanted.
         self._interrupted = interrupted
         callback = self._abort_callback if interrupted else llama_cpp.ggml_abort_callback()
-        llama_cpp.llama_set_abort_callback(self._context, callback, None)
+        llama_cpp.llama_set_abort_callback(self.pointer, callback, None)
         if batch.setting != self._lora:
-            set_adapters(self._context, self._adapters, batch.setting)
+            set_adapters(self.pointer, self._adapters, batch.setting)
             self._lora = batch.setting
         with log.collected() as messages:
             if batch.placeholder:
                 code = self._decode_media(batch, batch.placeholder)
             else:
-                code = llama_cpp.llama_decode(self._context, self._rows.fill(batch, self._positions))
+                code = llama_cpp.llama_decode(self.pointer, self._rows.fill(batch, self._positions))
         # llama_decode returns while a GPU still computes. Synchronizing counts its time as part of the decode, and
         # makes sure that the GPU no longer uses this memory if it was interrupted.
-        llama_cpp.llama_synchronize(self._context)
+        llama_cpp.llama_synchronize(self.pointer)
         if code == 2:
             return False
         if code:
@@ -173,7 +174,7 @@ class Context:
     def _decode_media(self, batch: Batch, media: Media) -> int:
         assert self._media, "a projector has read them"
         start, seq_id = batch.positions[0], batch.seq_ids[0]
-        code = self._media.decode(self._context, media, self._positions.of(seq_id, start), seq_id)
+        code = self._media.decode(self.pointer, media, self._positions.of(seq_id, start), seq_id)
         if not code and self._has_positions:
             self._positions.add(seq_id, (start, len(media.tokens), media.content.n_positions))
         return code
@@ -182,7 +183,7 @@ class Context:
         return self._interrupted is not None and self._interrupted()
 
     def logits(self, row: int) -> Floats:
-        logits = llama_cpp.llama_get_logits_ith(self._context, row)
+        logits = llama_cpp.llama_get_logits_ith(self.pointer, row)
         if not logits:
             raise BackendError(f"llama.cpp has no logits for row {row}")
         address = ctypes.addressof(logits.contents)
@@ -243,7 +244,7 @@ class Context:
         places = self._positions.of(seq_id, start), self._positions.of(seq_id, end)
         llama_cpp.llama_memory_seq_cp(self._memory, seq_id, self._scratch, *places)
         try:
-            size = llama_cpp.llama_state_seq_get_size(self._context, self._scratch)
+            size = llama_cpp.llama_state_seq_get_size(self.pointer, self._scratch)
             if size > max_bytes:
                 return None
             state = self._written(self._scratch, size)
@@ -254,7 +255,7 @@ class Context:
     def _written(self, seq_id: int, size: int) -> bytearray | None:
         """Return the state of all of a sequence's cells, which takes `size` bytes."""
         state = bytearray(size)
-        written = llama_cpp.llama_state_seq_get_data(self._context, _bytes_of(state), len(state), seq_id)
+        written = llama_cpp.llama_state_seq_get_data(self.pointer, _bytes_of(state), len(state), seq_id)
         return state if written == len(state) else None
 
     def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
@@ -282,7 +283,7 @@ class Context:
         return restored
 
     def _read(self, state: State, seq_id: int) -> bool:
-        read = llama_cpp.llama_state_seq_set_data(self._context, _bytes_of(state), len(state), seq_id)
+        read = llama_cpp.llama_state_seq_set_data(self.pointer, _bytes_of(state), len(state), seq_id)
         return bool(read == len(state))
 
     def _replace_window(self, seq_id: int) -> None:
@@ -292,10 +293,10 @@ class Context:
         gap between the two windows.
         """
         partial = llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-        state = bytearray(llama_cpp.llama_state_seq_get_size_ext(self._context, self._scratch, partial))
+        state = bytearray(llama_cpp.llama_state_seq_get_size_ext(self.pointer, self._scratch, partial))
         pointer = _bytes_of(state)
-        llama_cpp.llama_state_seq_get_data_ext(self._context, pointer, len(state), self._scratch, partial)
-        if llama_cpp.llama_state_seq_set_data_ext(self._context, pointer, len(state), seq_id, partial) != len(state):
+        llama_cpp.llama_state_seq_get_data_ext(self.pointer, pointer, len(state), self._scratch, partial)
+        if llama_cpp.llama_state_seq_set_data_ext(self.pointer, pointer, len(state), seq_id, partial) != len(state):
             self.remove(seq_id)
 
 

@@ -124,7 +124,7 @@ class Streams(Context):
             at = seq_id
         if at is None or not end <= self.length(at) <= self._longest:
             return None
-        size = llama_cpp.llama_state_seq_get_size(self._context, at)
+        size = llama_cpp.llama_state_seq_get_size(self.pointer, at)
         state = None if size > max_bytes else self._written(at, size)
         return in_one_stream(state) if state and self._is_plain else state
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import llama_cpp
 import pytest
 from driver import request
 from tiny_model import write_tiny_model
@@ -94,8 +95,15 @@ def test_weights_that_are_too_large(model: Path, free: Callable[[int], None]) ->
 
 def test_what_fits_by_far_isnt_tried(model: Path, free: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
     free(1 << 50)
-    monkeypatch.setattr(fit, "_DryRun", None)
+    load, loaded = llama_cpp.llama_model_load_from_file, []
+
+    def note(path: bytes, params: Any) -> Any:
+        loaded.append(path)
+        return load(path, params)
+
+    monkeypatch.setattr(llama_cpp, "llama_model_load_from_file", note)
     LlamaBackend(settings(model)).close()
+    assert len(loaded) == 1
 
 
 @pytest.mark.parametrize(
@@ -225,7 +233,7 @@ def test_all_named_cards_count(add_cards: Callable[..., None]) -> None:
         card.name = f"CUDA{k}"
     add_cards(*cards)
     for device, named in (("CUDA0, CUDA1", cards[:2]), ("CUDA2", cards[2:]), (None, cards)):
-        found: list[Any] = fit._gpus(Settings(device=device))
+        found: list[Any] = fit.gpus(Settings(device=device))
         assert found == named
 
 

@@ -72,15 +72,15 @@ def evaluated_by_mtmd(backend: LlamaBackend, *parts: PromptPart) -> list[tuple[i
     bitmaps = (ctypes.c_void_p * len(files))(
         *(
             mtmd.mtmd_helper_bitmap_init_from_buf(
-                media._context, (ctypes.c_uint8 * len(file)).from_buffer_copy(file), len(file), False, option
+                media.pointer, (ctypes.c_uint8 * len(file)).from_buffer_copy(file), len(file), False, option
             )
             for file in files
         )
     )
     chunks, after = mtmd.mtmd_input_chunks_init(), ctypes.c_int32()
     asked = mtmd.mtmd_input_text(text, len(text), True, True)
-    assert mtmd.mtmd_tokenize(media._context, chunks, ctypes.byref(asked), bitmaps, len(files)) == 0
-    assert mtmd.mtmd_helper_eval_chunks(media._context, context, chunks, 0, 0, 512, True, ctypes.byref(after)) == 0
+    assert mtmd.mtmd_tokenize(media.pointer, chunks, ctypes.byref(asked), bitmaps, len(files)) == 0
+    assert mtmd.mtmd_helper_eval_chunks(media.pointer, context, chunks, 0, 0, 512, True, ctypes.byref(after)) == 0
     found: list[tuple[int, float]] = []
     position = after.value
     for _ in range(N):

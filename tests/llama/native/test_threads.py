@@ -17,17 +17,33 @@ tells_delays = pytest.mark.skipif(
 )
 
 
+class FakeTeam(IdleTeam):
+    """A team without threads."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.runs = False
+
+    def start(self) -> None:
+        self.runs = True
+
+    def stop(self) -> None:
+        self.runs = False
+
+
 class Machine:
     """Decodes that take a while, in which some of the threads have to wait for a CPU."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.now, self.delayed = 0.0, 7.0
-        self.sleeps = False
         self.error: Exception | None = None
-        team = IdleTeam(None)
-        monkeypatch.setattr(team, "start", lambda: setattr(self, "sleeps", True))
-        monkeypatch.setattr(team, "stop", lambda: setattr(self, "sleeps", False))
-        self.waiting = ThreadWaiting(team, lambda: self.now, self._all_delayed)
+        self.team = FakeTeam()
+        self.waiting = ThreadWaiting(self.team, lambda: self.now, self._all_delayed)
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether waiting threads sleep."""
+        return self.team.runs
 
     def _all_delayed(self) -> float:
         if self.error:
@@ -43,8 +59,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(monkeypatch)
+def machine() -> Machine:
+    return Machine()
 
 
 def test_threads_sleep_until_it_is_known_that_nobody_wants_their_cores(machine: Machine) -> None:
