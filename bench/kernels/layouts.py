@@ -2,12 +2,11 @@
 
     .venv/bin/python bench/kernels/layouts.py [--words 600] [--rounds 2] [--large FILE]
 
-Some prompts are evaluated one after the other, each is forked into n alternatives, and these take 16 steps, in loops
-of `llama_decode` without the rest of srb. In the unified layout all sequences share one pool of cells, and a fork is
-free; in
-the layout of streams each sequence has cells of its own, and a fork copies them.
+Some prompts are decoded one after the other, each is forked into n alternatives, and these take 16 steps, in loops of
+`llama_decode` without the rest of srb. In the unified layout all sequences share one pool of cells, and a fork is free.
+In streams each sequence has cells of its own, and a fork copies them.
 
-apart: the prompts are evaluated in a small context of their own, and their states are moved into a unified one.
+apart: the prompts are decoded in a small context of their own, and their states are moved into a unified one.
 The second table moves sequences that run from a unified context into one of streams. --large writes a random model of
 about 1B parameters to FILE (2.3 GB), or uses what is there.
 """
@@ -135,7 +134,7 @@ def measured(model: Any, layout: str, groups: int, n: int, n_tokens: int) -> tup
     return seconds, step
 
 
-def measured_apart(model: Any, groups: int, n: int, n_tokens: int) -> tuple[float, float]:
+def measured_moved(model: Any, groups: int, n: int, n_tokens: int) -> tuple[float, float]:
     """The same, with the prompts evaluated in a context of their own."""
     layout = "unified, off, bf16"
     small = Pool(model, layout, 2, n_tokens + 1, n_tokens + 256)
@@ -218,7 +217,7 @@ def main() -> None:
         least: dict[str, tuple[float, float]] = {}
         for _ in range(arguments.rounds):
             times = {layout: measured(model, layout, groups, n, arguments.tokens) for layout in LAYOUTS}
-            times["apart"] = measured_apart(model, groups, n, arguments.tokens)
+            times["apart"] = measured_moved(model, groups, n, arguments.tokens)
             for name, (seconds, step) in times.items():
                 so_far = least.get(name, (seconds, step))
                 least[name] = min(so_far[0], seconds), min(so_far[1], step)

@@ -38,9 +38,9 @@ def texts(count: int) -> str:
 def finished(each: Submitted, length: int) -> list[Event]:
     """All events of a request, whose alternatives have so many tokens each, in one step."""
     request_id, count = each.request.id, each.request.count
-    drawn = tuple(range(length))
+    sampled = tuple(range(length))
     events: list[Event] = [StartEvent(request_id, count, 10, 0, length, (1,) * count, (None,) * count)]
-    events += [StreamEvent(request_id, index, texts(length), drawn=drawn) for index in range(count)]
+    events += [StreamEvent(request_id, index, texts(length), drawn=sampled) for index in range(count)]
     events += [StopEvent(request_id, index, length, "length", None) for index in range(count)]
     return [*events, DoneEvent(request_id, count, Usage(10, count * length, 0), Timings(0.0, 10, 1.0, length, 1.0))]
 

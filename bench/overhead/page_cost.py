@@ -2,7 +2,7 @@
 
 usage: PYTHONPATH=.:tests:tests/support python bench/overhead/page_cost.py [STEPS_PER_SECOND]
 
-The tokens come from a small server of this program, at a fixed pace of 20 steps a second. So a slow model or a busy
+The tokens come from a small server of this program, at a fixed rate of 20 steps per second. So a slow model or a busy
 machine doesn't make the page look cheap. It prints the share of one core, and how long the page took to show all.
 """
 
@@ -61,13 +61,13 @@ async def completions(request: web.Request) -> web.StreamResponse:
     if body.get("max_tokens") == 0:
         await send(event="stream", index=0, text=body["prompt"], tokens=[1])
     else:
-        began = time.perf_counter()
+        start = time.perf_counter()
         for k in range(STEPS):
-            await asyncio.sleep(max(0.0, began + k / request.app[PACE] - time.perf_counter()))
+            await asyncio.sleep(max(0.0, start + k / request.app[STEPS_PER_SECOND] - time.perf_counter()))
             await response.write(step(k, logprobs="logprobs" in body))
         for index in range(N):
             await send(event="stop", index=index, finish_reason="length", stop_reason=None)
-    usage, timings = {"completion_tokens": N * STEPS}, {"predicted_ms": 1000 * STEPS / request.app[PACE]}
+    usage, timings = {"completion_tokens": N * STEPS}, {"predicted_ms": 1000 * STEPS / request.app[STEPS_PER_SECOND]}
     await send(event="done", usage=usage, timings=timings)
     return response
 
@@ -80,7 +80,7 @@ async def health(request: web.Request) -> web.Response:
     return web.json_response({"model": "stand-in"})
 
 
-PACE = web.AppKey("pace", float)
+STEPS_PER_SECOND = web.AppKey("steps_per_second", float)
 
 
 def children(pid: int) -> list[int]:
@@ -102,7 +102,7 @@ def browser_seconds() -> float:
 
 async def main() -> None:
     app = web.Application()
-    app[PACE] = float(sys.argv[1]) if len(sys.argv) > 1 else 20.0
+    app[STEPS_PER_SECOND] = float(sys.argv[1]) if len(sys.argv) > 1 else 20.0
     app.router.add_post("/v1/completions", completions)
     app.router.add_get("/openapi.json", describe)
     app.router.add_get("/health", health)
@@ -125,9 +125,9 @@ async def main() -> None:
             await reader.locator("#story").fill("The old lighthouse keeper")
             await reader.locator("#generate").click()
             await expect(reader.locator(".card")).to_have_count(N)
-            began, before = time.perf_counter(), browser_seconds()
+            start, before = time.perf_counter(), browser_seconds()
             await expect(reader.locator(".running")).to_have_count(0, timeout=600_000)
-            took, used = time.perf_counter() - began, browser_seconds() - before
+            took, used = time.perf_counter() - start, browser_seconds() - before
             name = "on" if probabilities else "off"
             print(f"probabilities {name}: {used:.1f} s in {took:.1f} s, {used / took:.0%} of a core", flush=True)
             await reader.close()

@@ -2,10 +2,10 @@
 
 usage: python bench/overhead/same_rows.py [MODEL.gguf]
 
-In each step, an alternative has a row for its newest token. Alternatives of one prompt that have drawn the same tokens
-so far evaluate the same row: each draws from the same logits, with its own seed. The program prints for each kind of
-request the rows that there are, and how many of them the alternatives could share. `beside guesses` counts the same
-without tokens that were guessed right, because these were evaluated together with the token before them.
+In each step, an alternative has a row for its newest token. Alternatives of one prompt with the same tokens so far
+compute the same row: each samples from the same logits, with its own seed. For each kind of request, the program prints
+the number of rows, and how many of them the alternatives could share. `without draft tokens` leaves out accepted draft
+tokens, because these were decoded in the same batch as the token before them.
 
 `compare` has the prompts, settings and seeds of examples/compare.toml, all alternatives of a prompt in one request.
 """
@@ -27,7 +27,7 @@ SCHEMA = """{"type": "object", "properties": {"name": {"type": "string", "maxLen
 PEOPLE = tuple(f"A {who} as a JSON object:\n" for who in ("customer of a shop", "sailor", "girl in a story", "teacher"))
 
 Said = list[tuple[int, bool]]
-"""The tokens of an alternative, each with whether it was guessed right."""
+"""The tokens of an alternative, each with whether it was an accepted draft token."""
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
             rows, shared, left, left_shared = counts
             print(
                 f"{name:18}{rows:6} rows, {shared / rows:4.0%} shared; "
-                f"beside guesses {left:6} rows, {left_shared / left:4.0%} shared",
+                f"without draft tokens {left:6} rows, {left_shared / left:4.0%} shared",
                 flush=True,
             )
 
@@ -76,16 +76,16 @@ def _run(engine: Engine, request: CompletionRequest) -> list[Said]:
 
 
 def _count(alternatives: list[Said]) -> list[int]:
-    """The rows of all alternatives, and how many of them another one has, too; then both without what was guessed."""
+    """Return the rows of all alternatives, and how many are shared; then both without accepted draft tokens."""
     rows = left = 0
     distinct: set[tuple[int, ...]] = set()
     left_distinct: set[tuple[int, ...]] = set()
     for said in alternatives:
         tokens = tuple(token for token, _ in said)
-        for k, (_, is_guessed) in enumerate(said[:-1]):  # the last token is never evaluated
+        for k, (_, was_drafted) in enumerate(said[:-1]):  # the last token is never decoded
             rows += 1
             distinct.add(tokens[: k + 1])
-            if not is_guessed:
+            if not was_drafted:
                 left += 1
                 left_distinct.add(tokens[: k + 1])
     return [rows, rows - len(distinct), left, left - len(left_distinct)]

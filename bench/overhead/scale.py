@@ -1,12 +1,12 @@
-"""Measures the bookkeeping of a step, with few and many requests that wait and that are retained.
+"""Measures the bookkeeping of a step, with few and many waiting and cached requests.
 
 usage: python bench/overhead/scale.py [--quick]
 
 The engine runs on a backend that does nothing, so only Python is timed: admission, the search for what prompts have in
 common, forks, rows, draws, text, events. Prompts have 2,000, 20,000 and 100,000 tokens, with and without 500 waiting
-and 1,000 retained requests. The program prints milliseconds of processor time: of a step of 255 alternatives; of a step
+and 1,000 cached requests. The program prints milliseconds of processor time: of a step of 255 alternatives; of a step
 in which a request takes the place of one that has ended; and of a whole request that is admitted, forked to 8 and to
-255 alternatives, and retained.
+255 alternatives, and cached.
 """
 
 import argparse
@@ -229,10 +229,10 @@ def timed_step(engine: Engine) -> float:
     return (time.process_time() - began) * 1000
 
 
-def measure(length: int, waiting: int, retained: int) -> tuple[float, ...]:
+def measure(length: int, waiting: int, cached: int) -> tuple[float, ...]:
     """Milliseconds of the median step, of the median step with a change, and of whole requests with n = 8 and 255."""
     engine = Engine(Idle(), cache_bytes=1 << 40)
-    for each in requests(length, retained, seed=1):
+    for each in requests(length, cached, seed=1):
         engine.add_request(each)
         finish(engine)
     whole = []
@@ -263,12 +263,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="only prompts of 2,000 tokens")
     arguments = parser.parse_args()
-    print("| prompt | waiting | retained | a step | a step with a change | a request of 8 | a request of 255 |")
+    print("| prompt | waiting | cached | a step | a step with a change | a request of 8 | a request of 255 |")
     print("|---|---|---|---|---|---|---|")
     for length in (2_000,) if arguments.quick else (2_000, 20_000, 100_000):
-        for waiting, retained in ((0, 0), (500, 0), (0, 1_000), (500, 1_000)):
-            columns = " | ".join(f"{each:.1f}" for each in measure(length, waiting, retained))
-            print(f"| {length} | {waiting} | {retained} | {columns} |", flush=True)
+        for waiting, cached in ((0, 0), (500, 0), (0, 1_000), (500, 1_000)):
+            columns = " | ".join(f"{each:.1f}" for each in measure(length, waiting, cached))
+            print(f"| {length} | {waiting} | {cached} | {columns} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 usage: python bench/overhead/scoring.py [MODEL.gguf]
 
-Each way but `again` begins with an engine that knows nothing. `together` is one request with `echo`, `logprobs` and
-`max_tokens` 1, as lm-eval sends it; `again` is the same request once more; `one by one` has a request for each text.
-`apart` is `together` with `cache_prompt` false, where nothing is shared. `score` calls `Engine.score` for each context.
+All but `again` start with a new engine. `one request` has `echo`, `logprobs` and `max_tokens` 1, as lm-eval sends it;
+`again` is the same request once more; `one by one` has a request for each text. `uncached` is `one request` with
+`cache_prompt` false, where nothing is shared. `score` calls `Engine.score` for each context.
 """
 
 import sys
@@ -41,14 +41,14 @@ def main() -> None:
         print(f"{len(texts)} texts of {sum(map(len, texts))} tokens, {len(set(contexts))} contexts of")
         print(f"{sum(map(len, contexts))} tokens, continuations of {CONTEXTS * sum(map(len, ends))}")
         engine = _Measured(backend, cache_bytes=1 << 30)
-        for name in ("together", "again"):
+        for name in ("one request", "again"):
             engine.measure(name, lambda: engine.echo(texts))
         engine = _Measured(backend, cache_bytes=1 << 30)
         engine.measure("one by one", lambda: [engine.echo([text]) for text in texts])
         engine = _Measured(backend, cache_bytes=1 << 30)
         engine.measure("score", lambda: [engine.score(context, ends) for context in contexts])
         engine = _Measured(backend, cache_bytes=1 << 30)
-        engine.measure("apart", lambda: engine.echo(texts, cache_prompt=False))
+        engine.measure("uncached", lambda: engine.echo(texts, cache_prompt=False))
 
 
 class _Measured(Engine):
