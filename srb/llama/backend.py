@@ -66,6 +66,7 @@ class LlamaBackend:
             choice, self._model = _load(self.path, settings, progress)
             settings = choice.settings
             stack.callback(self._model.free)
+            self._model.load_adapters()
             self.adapters = self._model.adapters
             vocabulary = model = self._model.pointer
             if settings.sleep_idle_seconds > 0:  # any thread may tokenize, also while the model is asleep

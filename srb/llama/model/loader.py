@@ -7,11 +7,13 @@ from typing import Any
 
 import llama_cpp
 
+from srb.engine.lora import Adapter
 from srb.errors import ModelLoadError
-from srb.llama.adapters import load_adapters, load_control_vectors
+from srb.llama.adapters import Pointers, load_adapters, load_control_vectors
 from srb.llama.model.model_file import fingerprint
 from srb.llama.native import library as log
 from srb.llama.native.params import model_params, overridden_keys
+from srb.llama.sampling.candidates import Floats
 from srb.options.settings import Settings
 
 Progress = Callable[[float], bool]
@@ -72,20 +74,21 @@ class LoadedModel:
         control_vectors: of shape (layers - 1, embedding); None without `--control-vector`.
 
     Raises:
-        ModelLoadError: the model or one of the other files can't be used.
-        SettingsError: an option names a file that doesn't exist.
+        ModelLoadError: the model can't be loaded.
     """
 
     def __init__(self, path: Path, settings: Settings, progress: Progress) -> None:
         self.path, self._settings = path, settings
+        self.fingerprint = fingerprint(path)
         self.pointer = load_model(path, settings, progress)
-        try:
-            self.fingerprint = fingerprint(path)
-            self.adapters, self.adapter_pointers = load_adapters(self.pointer, settings.lora)
-            self.control_vectors = load_control_vectors(self.pointer, settings.control_vector)
-        except BaseException:
-            self.free()
-            raise
+        self.adapters: tuple[Adapter, ...] = ()
+        self.adapter_pointers: Pointers = {}
+        self.control_vectors: Floats | None = None
+
+    def load_adapters(self) -> None:
+        """Load the files of `--lora` and `--control-vector`. Raises `SettingsError` and `ModelLoadError`."""
+        self.adapters, self.adapter_pointers = load_adapters(self.pointer, self._settings.lora)
+        self.control_vectors = load_control_vectors(self.pointer, self._settings.control_vector)
 
     def free(self) -> None:
         """Free the model, and the adapters with it. May be called again."""
