@@ -4,8 +4,9 @@ usage: python bench/checks/oracle.py [--minutes 30] [--kind window] [--seed N] [
 
 It runs programs of tests/support/traffic.py one after the other, on the tiny model of each kind of memory in turn, or
 on a GGUF file, whose weights are turned into F32 first. The first failure is shrunk to a small program, and printed as
-text for tests/llama/engine/test_llama_traffic.py, and the exit code is 1. A seed always makes the same program: `--seed N --minutes
-0` runs it alone. With --bits the engines run with `--reproducible`, and the answers must be the same to the last bit.
+text for tests/llama/engine/test_llama_traffic.py, and the exit code is 1. A seed always makes the same program:
+`--seed N --minutes 0` runs it alone. With --bits the engines run with `--reproducible`, and the answers must be the
+same to the last bit.
 """
 
 import argparse

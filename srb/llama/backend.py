@@ -226,9 +226,9 @@ class LlamaBackend:
         """Append the positions from `start` to `end` of a saved state to a sequence. Returns whether this worked."""
         return self._contexts.current.restore(state, seq_id, start, end)
 
-    def held(self) -> list[int]:
+    def used_seq_ids(self) -> list[int]:
         """Return the seq_ids that hold a cell, as llama.cpp counts them."""
-        return self._contexts.current.held()
+        return self._contexts.current.used_seq_ids()
 
     def length(self, seq_id: int) -> int:
         """Return how many tokens a sequence holds."""

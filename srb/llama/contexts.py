@@ -94,9 +94,9 @@ class Contexts:
             return self._layouts.layout_costs.of(self.layout.flash_attn).in_streams()
         return self._estimated or self._cost_model.of(self.layout.flash_attn)
 
-    def choose(self, loads: Sequence[Load], n_held: int) -> Layout:
+    def choose(self, loads: Sequence[Load], n_used: int) -> Layout:
         """Return the layout for these loads. See `Backend.choose`."""
-        return self._layouts.choose(loads, self.layout, n_held, is_open=not self.current.is_closed)
+        return self._layouts.choose(loads, self.layout, n_used, is_open=not self.current.is_closed)
 
     def prepare(self, layout: Layout) -> None:
         """Make a context with this layout, unless it exists. See `Backend.prepare`. Raises `ModelLoadError`."""

@@ -67,34 +67,34 @@ class Layouts:
     can_move: bool = True
     _refused: set[Layout] = field(default_factory=set)
 
-    def choose(self, loads: Sequence[Load], present: Layout, n_held: int, *, is_open: bool) -> Layout:
+    def choose(self, loads: Sequence[Load], present: Layout, n_used: int, *, is_open: bool) -> Layout:
         """Return the layout for these loads.
 
         Args:
-            n_held: the tokens in cells.
+            n_used: the tokens in cells.
             is_open: whether the present layout has a context.
         """
-        if self.fixed or not loads or (n_held and not self.can_move):
+        if self.fixed or not loads or (n_used and not self.can_move):
             return self.fixed or present
         options = dict[Layout, float]()  # and the seconds of a change to each
-        is_fixed = n_held > 0 or len(self.flash_attn) == 1
+        is_fixed = n_used > 0 or len(self.flash_attn) == 1
         work = [(load.n_tokens, load.n_rows, load.max_tokens) for load in loads]
         kind = present.flash_attn if is_fixed else self.attention_costs.best(work)
         for each in self._options(loads, kind):
-            cost = self._change(each, n_held)
-            if n_held and each.flash_attn != present.flash_attn:
-                cost += n_held * self.cell_bytes * _CONVERSION_SECONDS
+            cost = self._change(each, n_used)
+            if n_used and each.flash_attn != present.flash_attn:
+                cost += n_used * self.cell_bytes * _CONVERSION_SECONDS
             elif each.flash_attn not in (kind, self.attention_costs.preferred):
                 cost += self.attention_costs.switch_seconds
             options[each] = cost
-        if is_open and self._holds(present, loads, n_held):
+        if is_open and self._holds(present, loads, n_used):
             other = dataclasses.replace(present, flash_attn=kind)
             options[other] = 0.0  # `best` has counted a change of the kind
             if not other.is_unified:
                 options[present] = 0.0
         if not options:
             return present
-        caution = _CAUTION if n_held else 1
+        caution = _CAUTION if n_used else 1
         return min(options, key=lambda each: self.seconds(loads, each) + caution * options[each])
 
     def refuse(self, layout: Layout) -> None:
@@ -136,22 +136,22 @@ class Layouts:
             if fitting >= rows:
                 return
 
-    def _holds(self, layout: Layout, loads: Sequence[Load], n_held: int) -> bool:
+    def _holds(self, layout: Layout, loads: Sequence[Load], n_used: int) -> bool:
         """Return whether each of the loads has room in this layout, at least while no other one runs.
 
         An empty unified cache must have room for all of them. While something runs, it is often faster to let others
         wait than to fill more cells, because attention is computed over all of them.
         """
         if layout.is_unified:
-            return self.unified and (n_held > 0 or layout.n_cells >= min(sum(map(_cells, loads)), self.max_cells))
+            return self.unified and (n_used > 0 or layout.n_cells >= min(sum(map(_cells, loads)), self.max_cells))
         if self.unified and any(load.needs_unified for load in loads):
             return False
         return all(load.n_tokens + load.n_generated + 1 <= layout.n_cells for load in loads)
 
-    def _change(self, layout: Layout, n_held: int) -> float:
+    def _change(self, layout: Layout, n_used: int) -> float:
         """Predict the seconds to make a context, and to move tokens into it."""
         mib = _total(layout) * self.cell_bytes / 2**20
-        return CONTEXT_SECONDS + mib * self.layout_costs.seconds_per_mib + n_held * self.cell_bytes * _MOVE_SECONDS
+        return CONTEXT_SECONDS + mib * self.layout_costs.seconds_per_mib + n_used * self.cell_bytes * _MOVE_SECONDS
 
     def seconds(self, loads: Sequence[Load], layout: Layout) -> float:
         """Predict the seconds of the loads in this layout: all their prompts, and the next steps.

@@ -62,7 +62,7 @@ def test_a_prompt_longer_than_a_batch_costs_its_tokens_once(load: Load) -> None:
     assert engine.stats().forks == 7
     assert isinstance(events[-1], DoneEvent)
     assert events[-1].usage.completion_tokens == 24
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []
 
 
 def test_temperature_0_takes_the_likeliest_token_every_time(load: Load) -> None:
@@ -110,7 +110,7 @@ def test_a_full_context_is_used_to_the_last_cell(load: Load) -> None:
     assert {(stop.finish_reason, stop.length) for stop in ended.values()} == {("length", 57)}
     ended = stops(run(engine, request("p" * 256, 8, ignore_eos=True)))
     assert {(stop.finish_reason, stop.length) for stop in ended.values()} == {("length", 1)}
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []
 
 
 def test_the_context_is_rounded_up_as_llama_cpp_does(load: Load) -> None:
@@ -142,7 +142,7 @@ def test_whatever_happens_llama_cpp_holds_nothing_afterwards(
             engine.abort(each.id, None if what == "abort" else 0)
         events += run(engine)
         check_order(events, each, started=any(isinstance(event, StartEvent) for event in events))
-        assert shared_backend.held() == []
+        assert shared_backend.used_seq_ids() == []
         assert engine.stats().cells == 0
 
 
@@ -165,7 +165,7 @@ def test_an_evaluation_is_interrupted_in_the_middle(load: Load, caplog: pytest.L
     assert len(asked) == 51
     assert not caplog.records  # llama.cpp calls it an error; it isn't
     backend.remove(0)
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []
     assert backend.decode(batch, lambda: False)
 
 
@@ -271,7 +271,7 @@ def test_as_many_alternatives_run_at_once_as_llama_cpp_has_sequences(load: Load)
     events += run(engine)
     check_order(events, each)
     assert {stop.length for stop in stops(events).values()} == {6}
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []
 
 
 def test_a_state_that_is_too_large_is_not_copied(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +285,7 @@ def test_a_state_that_is_too_large_is_not_copied(load: Load, monkeypatch: pytest
     monkeypatch.setattr(llama_cpp, "llama_state_seq_get_data", lambda *args: copies.append(args))
     assert backend.save(0, 0, 60, len(state) - 1) is None
     assert copies == []
-    assert backend.held() == [0]
+    assert backend.used_seq_ids() == [0]
 
 
 def test_without_memory_for_another_context_the_one_there_was_is_made_again(

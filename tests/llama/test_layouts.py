@@ -59,7 +59,7 @@ def go_on(backend: LlamaBackend, texts: dict[int, list[int]], n: int) -> None:
 
 def move(backend: LlamaBackend, layout: Layout) -> None:
     """Moves all sequences into another layout."""
-    ends = {seq_id: backend.length(seq_id) for seq_id in backend.held()}
+    ends = {seq_id: backend.length(seq_id) for seq_id in backend.used_seq_ids()}
     states = {seq_id: backend.save(seq_id, 0, end, 1 << 30) for seq_id, end in ends.items()}
     for seq_id in ends:
         backend.remove(seq_id)
@@ -89,7 +89,7 @@ def test_prompts_and_texts_in_streams_are_those_of_each_alone(f32: LlamaBackend)
         texts = {seq_id: [token] for seq_id, token in enumerate(read(f32, PROMPTS))}
         go_on(f32, texts, 20)
         assert list(texts.values()) == expected
-        for seq_id in f32.held():
+        for seq_id in f32.used_seq_ids():
             f32.remove(seq_id)
 
 
@@ -113,7 +113,7 @@ def test_rows_and_prefill_chunks_in_one_batch(f32: LlamaBackend) -> None:
         assert f32.decode(batch, None)
         texts[5].append(int(f32.logits(row).argmax()))
     assert texts[5][1:] == alone[0]
-    assert (f32.length(2), f32.length(6), f32.held()) == (36, 27, [2, 5, 6])
+    assert (f32.length(2), f32.length(6), f32.used_seq_ids()) == (36, 27, [2, 5, 6])
 
 
 def test_gaps_are_filled_and_leave_nothing(f32: LlamaBackend) -> None:
@@ -159,7 +159,7 @@ def test_texts_go_on_in_streams_and_back(
             move(backend, layout)
             go_on(backend, texts, 6)
         said.append(texts)
-        for seq_id in backend.held():
+        for seq_id in backend.used_seq_ids():
             backend.remove(seq_id)
         backend.prepare(unified)
     assert said[0] == said[1]
@@ -321,8 +321,8 @@ def load_of(n_tokens: int, n_rows: int, max_tokens: int = 100, **options: Any) -
     return Load(n_tokens, 0, 0, n_rows, 0, max_tokens, **options)
 
 
-def chosen(loads: list[Load], present: Layout = UNIFIED, n_held: int = 0, **options: Any) -> Layout:
-    return layouts(**options).choose(loads, present, n_held, is_open=True)
+def chosen(loads: list[Load], present: Layout = UNIFIED, n_used: int = 0, **options: Any) -> Layout:
+    return layouts(**options).choose(loads, present, n_used, is_open=True)
 
 
 def test_one_prompt_with_alternatives_has_a_unified_cache() -> None:
@@ -444,9 +444,9 @@ def test_any_work_has_room_in_its_layout(works: list[list[Load]], max_cells: int
     chooser = layouts(max_cells=max_cells, unified=not is_forced, flash_attn=("auto", "off"))
     present = Layout(False, 256, 32, "off") if is_forced else UNIFIED
     for loads in works:
-        n_held = sum(load.n_computed for load in loads)
-        present = chooser.choose(loads, present, n_held, is_open=True)
-        again = chooser.choose(loads, present, n_held, is_open=True)
+        n_used = sum(load.n_computed for load in loads)
+        present = chooser.choose(loads, present, n_used, is_open=True)
+        again = chooser.choose(loads, present, n_used, is_open=True)
         n_seqs = 1 if present.is_unified else present.n_seqs
         assert present.n_cells * n_seqs <= max_cells or (is_forced and n_seqs == FEWEST_STREAMS)
         if present.is_unified:
@@ -513,4 +513,4 @@ def test_more_cells_are_made_for_more_work(load: Loading) -> None:
     backend.sleep()
     assert backend.layout == larger
     backend.prepare(backend.layout)
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []

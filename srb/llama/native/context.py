@@ -194,7 +194,7 @@ class Context:
     def length(self, seq_id: int) -> int:
         return self._positions.tokens_in(seq_id, self._end(seq_id))
 
-    def held(self) -> list[int]:
+    def used_seq_ids(self) -> list[int]:
         return [seq_id for seq_id in range(self._n_seq_ids) if self._end(seq_id) > 0]
 
     def _end(self, seq_id: int) -> int:

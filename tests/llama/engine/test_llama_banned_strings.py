@@ -42,7 +42,7 @@ def ask(backend: LlamaBackend, *, distinct: bool = False, **params: Any) -> tupl
     request = CompletionRequest((PROMPT,), branches, logprobs=1, return_tokens=True, distinct=distinct)
     events = run(engine := Engine(backend), request)
     check_order(events, request)
-    assert (engine.stats().cells, backend.held()) == (0, [])
+    assert (engine.stats().cells, backend.used_seq_ids()) == (0, [])
     return request, events
 
 

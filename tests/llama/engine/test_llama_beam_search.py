@@ -91,7 +91,7 @@ def test_wide_beams_find_the_best_of_all_texts(
     assert [texts_of(events)[k] for k in range(n)] == [text for text, _ in ranked]
     ends = stops(events)
     assert [ends[k].logprob for k in range(n)] == pytest.approx([logprob for _, logprob in ranked], abs=1e-3)
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []
     assert engine.stats().cells == 0
 
 
@@ -118,4 +118,4 @@ def test_long_texts_of_models_that_forget(arch: str, load: Load, tmp_path: Path)
         assert reported[index] == pytest.approx(again[-80:], abs=0.05)
         assert stops(events)[index].mean_logprob == pytest.approx(sum(reported[index]) / 80)
     assert texts_of(run(engine, dataclasses.replace(asked, id="again"))) == texts_of(events)  # from the retained prompt
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []

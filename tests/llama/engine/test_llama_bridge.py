@@ -61,7 +61,7 @@ def test_the_suffix_is_as_likely_as_a_table_says(backend: LlamaBackend, case: st
         in_order = sorted(range(N), key=lambda index: ends[index].rank or 0)
         scores = [ends[index].suffix_logprob or 0.0 for index in in_order]
         assert scores == sorted(scores, reverse=True)
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []
 
 
 def test_some_end_where_the_suffix_follows_best(backend: LlamaBackend) -> None:

@@ -35,7 +35,7 @@ def run_with_story(backend: LlamaBackend, *requests: CompletionRequest) -> tuple
     while not engine.stats().tokens_generated:
         engine.step()
     events = run(engine, *requests)
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []
     return engine, events
 
 
@@ -90,4 +90,4 @@ def test_it_leaves_nothing_when_it_is_aborted_or_the_decode_fails(
         assert texts(events) == texts(run(Engine(backend), each))
     else:  # what the failed decode left can't be removed
         assert stops(events)[0].finish_reason == "error"
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []

@@ -82,7 +82,7 @@ def test_an_alternative_sees_what_a_lone_sequence_sees(
         events = run(engine := Engine(backend), request)
     check_order(events, request)
     assert all(stop.truncated and stop.length == N_TOKENS for stop in stops(events).values())
-    assert (engine.stats().cells, backend.held()) == (0, [])
+    assert (engine.stats().cells, backend.used_seq_ids()) == (0, [])
     for params in branches:
         lone = Lone(backend, PROMPT)
         n_prompt, n_own, room = len(PROMPT), 0, (256 - len(PROMPT)) // N + 1
@@ -127,7 +127,7 @@ def test_it_goes_with_every_type_of_the_cache(load: Callable[..., LlamaBackend],
     backend = load(model=model, ctx_size=256, parallel=4, batch_size=128, cache_type_k=kind, cache_type_v=kind)
     events = run(engine := Engine(backend), LONG)
     assert all(stop.truncated and stop.length == N_TOKENS for stop in stops(events).values())
-    assert (engine.stats().cells, backend.held()) == (0, [])
+    assert (engine.stats().cells, backend.used_seq_ids()) == (0, [])
 
 
 def test_keys_that_ggml_can_not_rotate_are_refused(load: Callable[..., LlamaBackend]) -> None:

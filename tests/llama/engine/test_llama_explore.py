@@ -76,7 +76,7 @@ def test_nodes_are_the_likeliest_of_all_continuations(load: Callable[..., LlamaB
     assert not every
     totals = [node.cumulative_logprob for node in nodes]
     assert totals == sorted(totals, reverse=True)
-    assert (engine.stats().cells, backend.held()) == (0, [])
+    assert (engine.stats().cells, backend.used_seq_ids()) == (0, [])
 
 
 def test_entropy(load: Callable[..., LlamaBackend]) -> None:

@@ -62,7 +62,7 @@ def test_greedy_tokens_are_those_of_the_combined_logits(
             for token in event.tokens
         ]
         assert tokens[:4] == sampled[:4]  # later ones may differ by the last bit of a logit
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []
     assert engine.stats().cells == 0
 
 
@@ -74,4 +74,4 @@ def test_what_is_taken_back_is_taken_back_from_both(load: Callable[..., LlamaBac
     events = run(engine, asked(4, temperature=0, banned_strings=banned))
     assert not any(phrase in text for text in texts(events).values() for phrase in banned)
     assert sum(stop.rewinds or 0 for stop in stops(events).values()) > 0
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []

@@ -119,7 +119,7 @@ def test_echoed_and_generated_tokens_have_the_logprobs_of_a_plain_pass(
             assert likeliest == sorted(likeliest, reverse=True)
             assert len(likeliest) == 5
             assert (token.logprob or 0) <= likeliest[0]
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []
 
 
 @pytest.mark.llama

@@ -71,7 +71,7 @@ def test_scored_texts_share_what_they_begin_with_and_have_their_own_log_probabil
     assert logprobs_of(run(engine, dataclasses.replace(cached, id="and again"))) == logprobs_of(events)
     for score, right in zip(engine.score(STORY, ends), expected, strict=False):
         assert score.logprobs == pytest.approx(right[len(STORY) : -1], abs=1e-4)
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []
 
 
 def test_a_repeated_request_says_the_same_and_evaluates_nothing(backend: LlamaBackend) -> None:
@@ -80,7 +80,7 @@ def test_a_repeated_request_says_the_same_and_evaluates_nothing(backend: LlamaBa
     first = texts(run(engine, each))
     assert texts(run(engine, dataclasses.replace(each, id="again"))) == first
     assert engine.stats().prompt_tokens_evaluated == 100
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []
 
 
 @pytest.mark.parametrize(("length", "line"), [(0, "x"), (10, "line"), (59, "line"), (60, "line")])
@@ -89,7 +89,7 @@ def test_a_continued_answer_is_as_if_it_had_been_evaluated(backend: LlamaBackend
     engine = Engine(backend, cache_bytes=10_000_000)
     prompt = (*STORY.encode(), *answer_of(engine)[:length], *line.encode())
     assert foresight(engine, prompt) == pytest.approx(foresight(Engine(backend), prompt), abs=2e-3)
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []
 
 
 def test_a_running_answer_is_forked_in_the_middle(backend: LlamaBackend) -> None:
@@ -123,7 +123,7 @@ def test_a_conversation_evaluates_the_new_tokens_of_each_turn(backend: LlamaBack
         # The last token of an answer isn't evaluated when it is sampled.
         assert engine.stats().prompt_tokens_evaluated - before == (1 + 7 if turn else len(text))
         text += [*answer, *b"and on "]
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []
 
 
 def test_a_state_is_saved_by_one_engine_and_loaded_by_another(backend: LlamaBackend, tmp_path: Path) -> None:
@@ -133,4 +133,4 @@ def test_a_state_is_saved_by_one_engine_and_loaded_by_another(backend: LlamaBack
     engine = Engine(backend, cache_bytes=1 << 24)
     assert engine.load(tmp_path / "story") == tuple(STORY.encode())
     assert engine.generate_texts(STORY, 2, params) == expected
-    assert (engine.stats().prompt_tokens_evaluated, backend.held()) == (0, [])
+    assert (engine.stats().prompt_tokens_evaluated, backend.used_seq_ids()) == (0, [])

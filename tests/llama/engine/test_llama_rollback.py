@@ -46,7 +46,7 @@ def ask(backend: LlamaBackend, n: int = N, **params: Any) -> tuple[CompletionReq
     request = CompletionRequest((PROMPT,), branches, logprobs=3, return_tokens=True)
     events = run(engine := Engine(backend), request)
     check_order(events, request)
-    assert (engine.stats().cells, backend.held()) == (0, [])
+    assert (engine.stats().cells, backend.used_seq_ids()) == (0, [])
     return request, events
 
 

@@ -49,7 +49,7 @@ def test_first_tokens_are_as_likely_as_after_the_prompt_without_its_last_token(
         assert event.token.logprob == pytest.approx(own[event.token.id], abs=1e-4)
         assert event.text == event.token.piece.decode()[1:]
     assert engine.stats().prompt_tokens_evaluated == len(PROMPT) - 1
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []
 
 
 def test_a_prompt_that_nothing_else_begins_with_goes_on_as_it_did(load: Callable[..., LlamaBackend]) -> None:

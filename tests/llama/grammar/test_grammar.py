@@ -53,7 +53,7 @@ def test_a_grammar_that_leaves_no_token_ends_its_alternative_alone(load: Load) -
     assert [event.index for event in events if isinstance(event, ErrorEvent)] == [1]
     assert [stops(events)[k].finish_reason for k in range(3)] == ["length", "error", "length"]
     assert texts(events)[1] == "x"
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []
 
 
 @pytest.mark.parametrize(

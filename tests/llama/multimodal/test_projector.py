@@ -122,7 +122,7 @@ def test_it_goes_on_as_mtmd_does(load: Load, projector: Path) -> None:
     ]
     for parts in prompts:
         assert_alike(said(engine, *parts), evaluated_by_mtmd(backend, *parts))
-    assert backend.held() == []
+    assert backend.used_seq_ids() == []
 
 
 def test_images_that_see_all_of_themselves(load: Load, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_images_with_a_width_and_a_height(wide: LlamaBackend) -> None:
     for parts in prompts:
         assert_alike(said(engine, *parts), evaluated_by_mtmd(wide, *parts))
     assert engine.stats().media_encoded == 3
-    assert wide.held() == []
+    assert wide.used_seq_ids() == []
 
 
 def test_how_many_cells_such_an_image_has(load: Load, tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_its_errors_end_that_alternative_alone(
         0: ("length", 24),
         1: ("error", 5),
     }
-    assert (engine.stats().cells, backend.held()) == (0, [])
+    assert (engine.stats().cells, backend.used_seq_ids()) == (0, [])
 
 
 def test_the_shape_of_the_logits_is_not_its_own(load: Callable[..., LlamaBackend]) -> None:
@@ -184,7 +184,7 @@ def test_a_request_goes_on_with_it_after_an_interruption(load: Callable[..., Lla
     backend = load()
 
     def make() -> Engine:
-        for seq_id in backend.held():
+        for seq_id in backend.used_seq_ids():
             backend.remove(seq_id)
         return Engine(backend)
 
