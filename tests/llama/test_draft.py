@@ -147,7 +147,7 @@ def test_it_sleeps_with_the_model(quick: Load) -> None:
 
 
 def test_more_tokens_at_the_end_are_no_other_vocabulary(quick: Load, tmp_path: Path) -> None:
-    """It may think likeliest a token that the large model hasn't got: that one is never guessed."""
+    """Its most probable token may be one that the large model doesn't have: it never becomes a draft token."""
     draft = write_tiny_model(tmp_path / "draft.gguf", n_vocab=900)
     engine = Engine(quick(draft))
     events = run(engine, request("Once upon a time", max_tokens=40, ignore_eos=True))

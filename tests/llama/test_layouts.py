@@ -48,7 +48,7 @@ def read(backend: LlamaBackend, prompts: Iterable[tuple[int, ...]], chunk: int =
 
 
 def go_on(backend: LlamaBackend, texts: dict[int, list[int]], n: int) -> None:
-    """Adds n tokens to the texts of sequences, the likeliest ones. The last token of a text isn't evaluated yet."""
+    """Adds the n most probable tokens to the texts of sequences. The last token of a text isn't computed yet."""
     for _ in range(n):
         batch = Batch()
         rows = {s: batch.add_row(text[-1], backend.length(s), s) for s, text in reversed(texts.items())}
@@ -186,7 +186,7 @@ def test_a_suffix_state_is_restored_in_a_unified_cache_only(f32: LlamaBackend) -
     f32.prepare(unified)
     assert f32.restore(first, 0, 0, 10)
     assert whole is not None
-    assert f32.restore(whole, 0, 10, 20)  # only its cells behind the first ten
+    assert f32.restore(whole, 0, 10, 20)  # only its cells after the first ten
     assert f32.restore(rest, 0, 20, 40)
     texts = {0: [PROMPTS[0][-1]]}
     f32.truncate(0, 39)

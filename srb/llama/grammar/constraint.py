@@ -145,7 +145,7 @@ class LarkCompiler:
 
     def __init__(self, tokenizer: LlamaTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._tokenizers: dict[bool, Any] = {}  # by whether control tokens are text
+        self._lark_tokenizers: dict[bool, Any] = {}  # by whether control tokens are text
         self._lock = threading.Lock()
 
     def compile(self, vocab: int, grammar: str, param: str, *, special_tokens: bool = False) -> GrammarMatcher:
@@ -161,8 +161,8 @@ class LarkCompiler:
         error = _problem_of_schemas(grammar)
         if not error:
             with self._lock:
-                if special_tokens not in self._tokenizers:
-                    self._tokenizers[special_tokens] = self._make_tokenizer(vocab, special_tokens)
+                if special_tokens not in self._lark_tokenizers:
+                    self._lark_tokenizers[special_tokens] = self._make_tokenizer(vocab, special_tokens)
             try:
                 matcher = with_stack(
                     partial(self._matcher, grammar, special_tokens), _STACK_BYTES_PER_CHAR * len(grammar)
@@ -209,7 +209,7 @@ class LarkCompiler:
     def _matcher(self, grammar: str, special_tokens: bool) -> "LLMatcher":
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self._tokenizers[special_tokens], grammar + _OPTIONS, log_level=0, limits=_limits())
+        matcher = LLMatcher(self._lark_tokenizers[special_tokens], grammar + _OPTIONS, log_level=0, limits=_limits())
         if not matcher.is_error():
             matcher.compute_bitmask()  # here, not in the engine: it may be slow, and fails if no text can match
         return matcher

@@ -70,7 +70,7 @@ def test_what_the_model_loves_does_not_come(load: Callable[..., LlamaBackend], k
 
 
 class Noting:
-    """A sampler whose last draw behind each beginning is remembered."""
+    """A sampler that remembers its last token after each prefix."""
 
     def __init__(self, sampler: Any, seen: tuple[int, ...], notes: dict[tuple[int, ...], Any]) -> None:
         self._sampler, self._seen, self._notes = sampler, seen, notes

@@ -97,7 +97,7 @@ def test_wide_beams_find_the_best_of_all_texts(
 
 @pytest.mark.parametrize("arch", ["gemma3", "mamba", "jamba"])
 def test_long_texts_of_models_that_forget(arch: str, load: Load, tmp_path: Path) -> None:
-    """What a beam says is what its text would have been foretold as, far behind the sliding window."""
+    """The log-probabilities of a beam are those of its text, far beyond the sliding window."""
     path = write_tiny_model(tmp_path / "tiny.gguf", arch=arch)
     backend = load(model=path, parallel=8)
     engine = Engine(backend, cache_bytes=10_000_000)
@@ -117,5 +117,5 @@ def test_long_texts_of_models_that_forget(arch: str, load: Load, tmp_path: Path)
         again = [each.token.logprob for each in run(engine, scored) if isinstance(each, StreamEvent) and each.token]
         assert reported[index] == pytest.approx(again[-80:], abs=0.05)
         assert stops(events)[index].mean_logprob == pytest.approx(sum(reported[index]) / 80)
-    assert texts_of(run(engine, dataclasses.replace(asked, id="again"))) == texts_of(events)  # from the retained prompt
+    assert texts_of(run(engine, dataclasses.replace(asked, id="again"))) == texts_of(events)  # from the cached prompt
     assert backend.used_seq_ids() == []

@@ -1,4 +1,4 @@
-"""Bridges on llama.cpp, on each kind of memory: a suffix is as likely behind a middle as a table of scores says."""
+"""Bridges on llama.cpp, on each kind of memory: a suffix after a middle has the probability that scoring gives."""
 
 import dataclasses
 import math

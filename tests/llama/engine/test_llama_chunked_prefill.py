@@ -29,7 +29,7 @@ def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def run_with_story(backend: LlamaBackend, *requests: CompletionRequest) -> tuple[Engine, list[Event]]:
-    """Runs requests beside four sequences."""
+    """Runs requests while four sequences run."""
     engine = Engine(backend)
     engine.add_request(request("story", 4, max_tokens=700, ignore_eos=True))
     while not engine.stats().tokens_generated:

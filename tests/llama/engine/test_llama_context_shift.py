@@ -1,4 +1,4 @@
-"""What has left the cells, on the real llama.cpp: the rest is where it would be in a lone sequence."""
+"""Context shift on the real llama.cpp: the remaining cells are those of a lone sequence."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping

@@ -1,4 +1,4 @@
-"""Exploring on the real llama.cpp, judged against each text evaluated on its own."""
+"""Exploring on the real llama.cpp, compared with each text decoded on its own."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ TOP_K = 4
 
 
 def outlook(backend: LlamaBackend, path: Path) -> tuple[list[tuple[int, float]], float]:
-    """The likeliest tokens after a text that is evaluated alone, in float64, and the entropy."""
+    """The most probable tokens after a text that is decoded alone, in float64, and the entropy."""
     batch = Batch()
     row = batch.add(PROMPT + path, 0, 0, outputs=1)
     assert backend.decode(batch, None)

@@ -38,7 +38,7 @@ def test_scale_1_changes_nothing_not_a_bit(load: Callable[..., LlamaBackend]) ->
 def test_greedy_tokens_are_those_of_the_combined_logits(
     load: Callable[..., LlamaBackend], tmp_path: Path, arch: str, scale: float
 ) -> None:
-    """As two sequences that are evaluated by hand have them."""
+    """As in two sequences that are decoded by hand."""
     backend = load(model=write_tiny_model(tmp_path / "model.gguf", arch=arch))
     sampled: list[int] = []
     for _ in range(8):

@@ -97,7 +97,7 @@ def test_texts(load: Load) -> None:
 
 
 def test_a_table_has_the_numbers_of_its_rows_one_by_one(load: Load, tmp_path: Path) -> None:
-    """To 1e-4, since the weights are F32; also with adapters, and whatever is kept."""
+    """To 1e-4, since the weights are F32; also with adapters, and whatever is cached."""
     lora = str(write_tiny_lora(tmp_path / "a.gguf", 1))
     exact = {"lora": f"{lora}:0", "cache_type_k": "f32", "cache_type_v": "f32", "flash_attn": "off"}
     engine, alone = Engine(load(**exact), cache_bytes=10_000_000), Engine(load(**exact))

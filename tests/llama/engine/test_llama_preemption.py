@@ -122,7 +122,7 @@ def test_what_moves_out_of_a_stream_needs_room_for_its_own_cells_alone(
 
 
 def next_logits(backend: LlamaBackend, tokens: tuple[int, ...], seq_id: int = 0) -> Any:
-    """The logits behind these tokens and one more, which are added to a sequence."""
+    """The logits after these tokens and one more, which are added to a sequence."""
     batch = Batch()
     row = batch.add((*tokens, 99), backend.length(seq_id), seq_id, outputs=1)
     assert backend.decode(batch, None)

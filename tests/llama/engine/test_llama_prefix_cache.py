@@ -1,4 +1,4 @@
-"""What is shared, saved and restored in the real llama.cpp is what would have been evaluated."""
+"""Cells that are shared, saved and restored in the real llama.cpp are those that would have been computed."""
 
 import dataclasses
 from pathlib import Path
@@ -33,7 +33,7 @@ def evaluated(engine: Engine, each: CompletionRequest) -> int:
 
 
 def answer_of(engine: Engine) -> tuple[int, ...]:
-    """The first tokens of an answer to the story; they are retained."""
+    """The first tokens of an answer to the story, which are cached."""
     each = dataclasses.replace(request(STORY, 2, max_tokens=60, ignore_eos=True), return_tokens=True)
     events = run(engine, each)
     return tuple(
@@ -120,7 +120,7 @@ def test_a_conversation_evaluates_the_new_tokens_of_each_turn(backend: LlamaBack
         each = CompletionRequest((tuple(text),), request(max_tokens=20, ignore_eos=True).branches, return_tokens=True)
         before = engine.stats().prompt_tokens_evaluated
         answer = [token for event in run(engine, each) if isinstance(event, StreamEvent) for token in event.tokens]
-        # The last token of an answer isn't evaluated when it is sampled.
+        # The last token of an answer isn't computed when it is sampled.
         assert engine.stats().prompt_tokens_evaluated - before == (1 + 7 if turn else len(text))
         text += [*answer, *b"and on "]
     assert backend.used_seq_ids() == []

@@ -166,7 +166,7 @@ def test_what_was_interrupted_goes_on_with_the_same_bits(backend: LlamaBackend, 
 
 
 def test_a_server_for_one_alternative_computes_no_padding(tiny_model: Path) -> None:
-    """And its answer is the same after a prompt that was scored, whose last token had others beside it."""
+    """And its answer is the same after a prompt that was scored, whose last token was decoded with others."""
     with LlamaBackend(settings(tiny_model, parallel=1, ctx_size=512)) as backend:
         each = ask(STORY[:128], 1, seed=5)
         expected = alone(backend, each)
@@ -242,7 +242,7 @@ def test_what_is_saved_before_it_is_copied_is_of_its_own_source(load: Callable[.
 
     def saved(seq_id: int) -> bytes | None:
         state = backend.save(seq_id, 0, 64, 1 << 30)
-        return None if state is None else bytes(state).rstrip(b"\0")[-4000:]  # other streams have zeros behind
+        return None if state is None else bytes(state).rstrip(b"\0")[-4000:]  # other streams have zeros at the end
 
     first, second = saved(0), saved(2)
     assert first != second

@@ -1,4 +1,4 @@
-"""Going back on models that forget, on the real llama.cpp."""
+"""Rolling back on models with a window or a recurrent state, on the real llama.cpp."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping
@@ -51,7 +51,7 @@ def ask(backend: LlamaBackend, n: int = N, **params: Any) -> tuple[CompletionReq
 
 
 def foretold(backend: LlamaBackend, tokens: tuple[int, ...]) -> Any:
-    """The logits behind some tokens, which nothing is known of."""
+    """The logits after some tokens that aren't in the cache."""
     batch = Batch()
     row = batch.add(tokens, 0, 0, outputs=1)
     assert backend.decode(batch, None)
@@ -61,7 +61,7 @@ def foretold(backend: LlamaBackend, tokens: tuple[int, ...]) -> Any:
 
 
 class Noting:
-    """A sampler that notes from which logits it draws behind what it has seen."""
+    """A sampler that notes the logits that it samples from after each prefix."""
 
     def __init__(self, sampler: Any, seen: tuple[int, ...], notes: dict[tuple[int, ...], Any]) -> None:
         self._sampler, self._seen, self._notes = sampler, seen, notes

@@ -33,7 +33,7 @@ def test_it_goes_on_as_before(load: Load, tiny_model: Path, tmp_path: Path) -> N
     backend = load(model=model, lora=f"{adapter}:0.5", sleep_idle_seconds=1)
     engine = Engine(backend, cache_bytes=1 << 20)
     said = texts(run(engine, asked()))
-    engine.step()  # keeps what is evaluated
+    engine.step()  # caches what is computed
     assert not engine.has_work
     engine.sleep()
     engine.sleep()

@@ -56,7 +56,7 @@ WRITTEN = [
 
 
 def part(rng: random.Random, names: list[str], later: list[str], depth: int) -> str:
-    """A random part of a rule. names: of all rules. later: of those behind it."""
+    """A random part of a rule. names: of all rules. later: of those after it."""
     kind = rng.random()
     if kind < 0.3:
         found = '"' + "".join(rng.choice("aabcé") for _ in range(rng.randrange(1, 4))) + '"'

@@ -1,4 +1,4 @@
-"""What fits into a memory of a made-up size, and what is said where it doesn't."""
+"""Sizes that fit into a memory of a made-up size, and the errors if nothing fits."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""What a model file says of its model."""
+"""What a model's file says about the model."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Files that are no models are refused with one clear sentence."""
+"""Files that aren't models are refused with one clear sentence."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Sampling defaults that a model's file names: read, told, used where a request says nothing. Takes a second."""
+"""Sampling defaults in a model's file are read, logged, and used unless a request sets them. Takes a second."""
 
 import json
 import logging

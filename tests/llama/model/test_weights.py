@@ -1,4 +1,4 @@
-"""Weights are converted once, whole or not at all, and what was tuned is used where it fits."""
+"""Weights are converted once, completely or not at all, and tuned settings are used where they fit."""
 
 import collections
 import dataclasses

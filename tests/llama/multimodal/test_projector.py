@@ -1,4 +1,4 @@
-"""Images on the real llama.cpp, judged by mtmd's own way of evaluating a prompt with them.
+"""Images on the real llama.cpp, compared with mtmd's own evaluation of a prompt with them.
 
 They need a llama-cpp-python that was compiled with mtmd, as ./build.sh does.
 """
@@ -126,7 +126,7 @@ def test_it_goes_on_as_mtmd_does(load: Load, projector: Path) -> None:
 
 
 def test_images_that_see_all_of_themselves(load: Load, tmp_path: Path) -> None:
-    """Gemma 3's cells of an image attend to later ones as well; and its windows forget."""
+    """Gemma 3's cells of an image attend to later ones as well, and it has sliding windows."""
     model = write_tiny_model(tmp_path / "gemma.gguf", arch="gemma3")
     projector = write_tiny_projector(tmp_path / "mmproj.gguf", kind="gemma3")
     backend = load(model=model, mmproj=projector, flash_attn="off")
@@ -151,7 +151,7 @@ def test_images_with_a_width_and_a_height(wide: LlamaBackend) -> None:
     prompts: list[list[PromptPart]] = [
         [BEFORE, png(1, 48, 24), AFTER],
         [BEFORE, png(1, 48, 24), AFTER],  # known to the last token
-        [BEFORE, png(1, 48, 24), " and ", png(2, 24, 40), " and ", png(1, 48, 24), AFTER],  # goes on behind an image
+        [BEFORE, png(1, 48, 24), " and ", png(2, 24, 40), " and ", png(1, 48, 24), AFTER],  # continues after an image
         [BEFORE, png(1, 48, 24), " and ", png(2, 24, 40), "?", AFTER],
         [png(3, 16, 40), png(1, 48, 24), AFTER],
     ]
@@ -196,7 +196,7 @@ def test_one_image_for_eight_and_for_the_next_request(load: Load, projector: Pat
     evaluated = engine.stats().prompt_tokens_evaluated
     assert said(engine, BEFORE, png(1), AFTER) == expected
     assert (engine.stats().media_encoded, engine.stats().prompt_tokens_evaluated) == (1, evaluated)
-    said(engine, BEFORE, png(1), " is something else")  # the state of the image's cells was kept
+    said(engine, BEFORE, png(1), " is something else")  # the state of the image's cells is cached
     assert engine.stats().media_encoded == 1
     said(engine, "Elsewhere: ", png(1), AFTER)  # and what it was encoded as
     assert engine.stats().media_encoded == 1

@@ -1,4 +1,4 @@
-"""What is made of sound files before C reads them; nothing of it needs C."""
+"""How sound files are checked before C reads them, without C."""
 
 import io
 import struct

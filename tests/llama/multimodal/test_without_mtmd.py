@@ -1,4 +1,4 @@
-"""A llama-cpp-python that was compiled without mtmd, or Pillow that isn't there, is told with what to do."""
+"""A llama-cpp-python that was compiled without mtmd, or without Pillow, gives an error that says what to do."""
 
 import sys
 from collections.abc import Callable

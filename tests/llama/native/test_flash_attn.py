@@ -44,7 +44,7 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cached_states(backend: LlamaBackend) -> list[bytearray]:
-    """What an engine has kept of a prompt and of its two texts."""
+    """The states that an engine has cached of a prompt and of its two texts."""
     run(engine := Engine(backend, cache_bytes=10_000_000), request(STORY, 2, max_tokens=20, ignore_eos=True))
     answers = [engine.ask(slot, partial(Slots.save, slot=slot)) for slot in range(2)]
     engine.step()
@@ -98,7 +98,7 @@ def test_cached_states_continue_with_and_without_it(backend: LlamaBackend) -> No
 
 
 def test_each_kind_has_its_own_type_of_keys_and_values(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was retained fits both. It takes 0.1 s."""
+    """Cached states fit both. It takes 0.1 s."""
     on = dataclasses.replace(cost_module.DEFAULT_COST_MODEL.on, cache_type="f16")
     off = dataclasses.replace(cost_module.DEFAULT_COST_MODEL.off, cache_type="bf16", prompt_token=0)
     monkeypatch.setattr(

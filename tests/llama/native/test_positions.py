@@ -1,4 +1,4 @@
-"""Positions of tokens behind images, against sequences that are written out; nothing of it needs C."""
+"""Positions of tokens after images, compared with sequences that are written out, without C."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from srb.llama.native.batch import Positions
 
 Part = tuple[int, int] | int
-"""An image with its cells and positions, or so many tokens."""
+"""An image with its cells and positions, or a number of tokens."""
 
 PARTS = st.lists(st.one_of(st.integers(1, 5), st.tuples(st.integers(1, 12), st.integers(1, 5))), max_size=6)
 

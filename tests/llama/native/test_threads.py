@@ -1,4 +1,4 @@
-"""Threads that spin are put to sleep where other programs want the cores."""
+"""Spinning threads are put to sleep while other programs want the cores."""
 
 import os
 import threading

@@ -40,7 +40,7 @@ def tokens_of(events: list[Event], index: int = 0) -> list[int]:
 
 
 class Listener:
-    """Changes nothing, and keeps what it was given."""
+    """Changes nothing, and records its arguments."""
 
     def __init__(self) -> None:
         self.tokens: list[list[int]] = []

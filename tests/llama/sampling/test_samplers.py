@@ -1,4 +1,4 @@
-"""Each sampler's distribution over thousands of draws from one row of logits, against an independent numpy reference.
+"""Each sampler's distribution over thousands of tokens from one row of logits, against an independent numpy reference.
 
 The seeds are fixed, so a test passes always or never.
 """
@@ -55,7 +55,7 @@ class Row:
         self.logits: Floats = self.row.astype(np.float64)
 
     def draw(self, n: int = DRAWS, **params: Any) -> Counter[int]:
-        """The tokens of n draws of one sampler."""
+        """The n tokens that one sampler samples."""
         return self._draw(1, n, PROMPT, params)
 
     def draw_first(self, seen: tuple[int, ...] = PROMPT, **params: Any) -> Counter[int]:
@@ -113,7 +113,7 @@ def penalized(logits: Floats, last: tuple[int, ...], repeat: float, frequency: f
 
 
 def assert_agrees(sampled: Counter[int], expected: Floats) -> None:
-    """A chi-square test; rare tokens are put together. Fails once in a million for a true match."""
+    """A chi-square test; rare tokens are grouped. Fails once in a million for a true match."""
     n = sum(sampled.values())
     assert all(expected[token] > 0 for token in sampled), "a token was sampled that the reference rules out"
     counts, wanted = np.zeros(len(expected)), expected * n

@@ -1,4 +1,4 @@
-"""`srb tune` chooses what is fastest of what is close enough, tells it, and keeps it."""
+"""`srb tune` chooses the fastest of what is close enough, prints it, and stores it."""
 
 import math
 import shutil
@@ -181,7 +181,7 @@ def test_tries_are_repeated_until_they_agree(
     noise: Callable[[int], float],
     is_certain: bool,
 ) -> None:
-    """If only the first try of each candidate is too long, the rest show it. If no two agree, the choice is a guess."""
+    """If only the first try of each candidate is too long, the others show it. If no two agree, the choice is uncertain."""
     slow |= {"file": 1.04, "16": 1.1, "auto": 1.02}
     measure: Callable[..., Timings] = Weights.measure
     n_tries: dict[object, int] = {}
