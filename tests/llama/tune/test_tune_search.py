@@ -181,7 +181,7 @@ def test_tries_are_repeated_until_they_agree(
     noise: Callable[[int], float],
     is_certain: bool,
 ) -> None:
-    """If only the first try of a candidate is too long, the others show it. If no two agree, the choice is uncertain."""
+    """A first try that is too long is corrected by the others. If no two agree, the choice is uncertain."""
     slow |= {"file": 1.04, "16": 1.1, "auto": 1.02}
     measure: Callable[..., Timings] = Weights.measure
     n_tries: dict[object, int] = {}
