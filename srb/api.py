@@ -19,7 +19,7 @@ from srb.engine.validation.fields import Text
 from srb.errors import InvalidRequestError
 from srb.files.download import fetch_model, show_count, show_download
 from srb.llama.backend import LlamaBackend
-from srb.llama.model.metadata import sampling_of
+from srb.llama.model.model_file import sampling_of
 from srb.options.settings import Settings
 from srb.serving.async_engine import make_engine
 
@@ -39,7 +39,7 @@ def generate(
     Args:
         prompt: a text, or a tuple of token ids.
         n: the number of texts.
-        suffix: the text that comes after them. With it, the texts are ordered by how well it follows; see `suffix` in
+        suffix: the text that comes after them. With it, the texts are ordered by how well it follows (`suffix`) in
             `CompletionRequest`.
         model: the path of a GGUF file, or `Settings`. None: the default model.
         sampling: fields of `SamplingParams`, such as `temperature=1.1`, `max_tokens=40`, `seed=7` or `stop="."`. The
@@ -85,7 +85,7 @@ def score(prompt: Any, candidates: Any, *, model: Model = None) -> Any:
     Args:
         prompt: a text, or a tuple of token ids; or a list of such prompts.
         candidates: texts, or tuples of token ids. With several prompts: those that all have, or a list for each prompt.
-        model: see `generate`.
+        model: `generate`.
 
     Returns:
         A score for each candidate, in order; with several prompts, such a list for each.

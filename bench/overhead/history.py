@@ -40,7 +40,7 @@ def finished(each: Submitted, length: int) -> list[Event]:
     request_id, count = each.request.id, each.request.count
     sampled = tuple(range(length))
     events: list[Event] = [StartEvent(request_id, count, 10, 0, length, (1,) * count, (None,) * count)]
-    events += [StreamEvent(request_id, index, texts(length), drawn=sampled) for index in range(count)]
+    events += [StreamEvent(request_id, index, texts(length), sampled=sampled) for index in range(count)]
     events += [StopEvent(request_id, index, length, "length", None) for index in range(count)]
     return [*events, DoneEvent(request_id, count, Usage(10, count * length, 0), Timings(0.0, 10, 1.0, length, 1.0))]
 
@@ -53,7 +53,7 @@ def measure_steps(path: Path) -> None:
         waits: list[float] = []
         used = time.process_time()
         for step in range(STEPS):
-            events: list[Event] = [StreamEvent(each.request.id, k, " word", drawn=(step,)) for k in range(N)]
+            events: list[Event] = [StreamEvent(each.request.id, k, " word", sampled=(step,)) for k in range(N)]
             done = threading.Event()
             began = time.perf_counter()
             history.take(events, done.set)

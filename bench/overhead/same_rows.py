@@ -66,11 +66,11 @@ def _run(engine: Engine, request: CompletionRequest) -> list[Said]:
     engine.add_request(request)
     said: dict[int, Said] = defaultdict(list)
     while engine.has_work:
-        drawn: dict[int, list[int]] = defaultdict(list)
+        sampled: dict[int, list[int]] = defaultdict(list)
         for event in engine.step():
             if isinstance(event, StreamEvent):
-                drawn[event.index] += event.drawn
-        for index, tokens in drawn.items():  # the next step evaluates only the last one
+                sampled[event.index] += event.sampled
+        for index, tokens in sampled.items():  # the next step evaluates only the last one
             said[index] += [(token, k < len(tokens) - 1) for k, token in enumerate(tokens)]
     return list(said.values())
 

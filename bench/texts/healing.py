@@ -32,7 +32,7 @@ def first_tokens(engine: Engine, prompt: str, *, heal: bool) -> list[int]:
     engine.add_request(CompletionRequest((engine.tokenize(prompt),), branches, heal=heal, return_tokens=True))
     tokens = []
     while engine.has_work:
-        tokens += [event.drawn[0] for event in engine.step() if isinstance(event, StreamEvent)]
+        tokens += [event.sampled[0] for event in engine.step() if isinstance(event, StreamEvent)]
     return tokens
 
 

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 from srb.cluster.parts import PartRun, SplitRequest, split
 from srb.cluster.placement import Placement, unpack_blocks
-from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, Replicas, Report
+from srb.cluster.replica import BEAT_SECONDS, SILENCE_SECONDS, Replicas, Report
 from srb.engine.events import AbortReason
-from srb.engine.infill import resolve
 from srb.engine.kv_cache.slots import Slots
+from srb.engine.limits import resolve
 from srb.engine.lora import Adapters
 from srb.engine.model import ChatTemplate, ModelInfo, Tokenizer
 from srb.engine.model_facts import ModelFacts
@@ -40,7 +40,7 @@ FORGET_SECONDS = 60.0
 
 
 class Vocabulary(Protocol):
-    """The facts about a model that don't need its weights. May be used from any thread. See `srb.llama.vocabulary`."""
+    """The facts about a model that don't need its weights. May be used from any thread."""
 
     @property
     def model(self) -> str: ...
@@ -73,7 +73,7 @@ class ClusterEngine(EngineClient):
     Args:
         replicas: the engines.
         load: reads the model's vocabulary. It is called in a worker thread.
-        options: see `EngineClient`.
+        options: `EngineClient`.
     """
 
     def __init__(self, replicas: Replicas, load: Callable[[], Vocabulary], **options: Any) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from srb.cluster.placement import blocks_of
-from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, BusyError, ReplicaLostError
+from srb.cluster.replica import BEAT_SECONDS, SILENCE_SECONDS, BusyError, ReplicaLostError
 from srb.engine.events import (
     AbortReason,
     DoneEvent,
@@ -194,7 +194,7 @@ class SplitRequest:
                 max(each.prompt_ms for each in timings),
                 sum(each.predicted_n for each in timings),
                 max(each.predicted_ms for each in timings),
-                max(each.n_cut for each in timings),
+                max(each.n_truncated for each in timings),
                 sum(each.n_drafted for each in timings),
                 sum(each.n_accepted for each in timings),
             ),
@@ -346,4 +346,4 @@ class PartRun:
 
 def _is_progress(event: Event) -> bool:
     """Tells whether an event has tokens, which needn't be computed again if the replica is lost."""
-    return isinstance(event, NodeEvent) or (isinstance(event, StreamEvent) and bool(event.drawn))
+    return isinstance(event, NodeEvent) or (isinstance(event, StreamEvent) and bool(event.sampled))

@@ -73,7 +73,7 @@ class Costs:
         return n_tokens * (each + cell * (before + n_tokens / 2))
 
     def largest_chunk(self, seconds: float, before: int, *, joins: bool = False) -> int:
-        """Returns how many tokens a chunk can have that takes at most these seconds; see `of_chunk`."""
+        """Returns how many tokens a chunk can have that takes at most these seconds (`of_chunk`)."""
         each, cell = self._of_token(joins=joins)
         each += cell * before
         # of_chunk(n) = seconds is a quadratic equation in n. This form of its root is also right if `cell` is 0.

@@ -115,11 +115,11 @@ class Engine:
 
     @property
     def tokenize(self) -> Tokenize:
-        """Turns a text into token ids; see `Tokenize`."""
+        """Turns a text into token ids (`Tokenize`)."""
         return self.model.tokenize
 
     def tokenize_parts(self, parts: Sequence[PromptPart]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
-        """Makes a prompt of texts and files; see `ModelFacts.tokenize_parts`."""
+        """Makes a prompt of texts and files (`ModelFacts.tokenize_parts`)."""
         return self.model.tokenize_parts(parts)
 
     @property
@@ -276,7 +276,7 @@ class Engine:
         Args:
             prompt: a text or token ids, or a list of such prompts.
             candidates: texts or token ids. With several prompts: those that all have, or a list for each prompt. A text
-                is tokenized together with its prompt, see `pair_tokens`.
+                is tokenized together with its prompt (`pair_tokens`).
 
         Returns:
             A score for each candidate, in order; with several prompts, such a list for each.

@@ -47,7 +47,7 @@ class Timings:
     prompt_ms: float
     predicted_n: int
     predicted_ms: float
-    n_cut: int = 0
+    n_truncated: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
 
@@ -59,7 +59,7 @@ class StartEvent:
     max_tokens: the most that any of its alternatives may generate.
     guided: the indices of the alternatives that have a negative prompt, and so two rows in each step.
     n_cut: how many tokens of the prompt are left out because the context has no room for them.
-    fingerprint: see `Backend.fingerprint`.
+    fingerprint: `Backend.fingerprint`.
     infill: how the text before a suffix is found. model: by the model's tokens for infill. bridge: as the best of
         several candidates. None: there is no suffix.
     """
@@ -72,7 +72,7 @@ class StartEvent:
     seeds: tuple[int, ...]
     labels: tuple[str | None, ...]
     guided: tuple[int, ...] = ()
-    n_cut: int = 0
+    n_truncated: int = 0
     fingerprint: str = ""
     infill: str | None = None
 
@@ -121,7 +121,7 @@ class StreamEvent:
     text: str
     tokens: tuple[int, ...] = ()
     token: Token | None = None
-    drawn: tuple[int, ...] = field(default=(), compare=False)
+    sampled: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

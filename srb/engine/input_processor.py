@@ -6,8 +6,7 @@ from srb.engine.constraints.builders import add_constraints
 from srb.engine.decoding.base import EngineParts
 from srb.engine.decoding.sampling import NegativeStrategy
 from srb.engine.decoding.strategies import strategy_of
-from srb.engine.infill import resolve
-from srb.engine.limits import RequestLimits, check_supported
+from srb.engine.limits import RequestLimits, check_supported, resolve
 from srb.engine.lora import Adapters
 from srb.engine.model import Tokenizer
 from srb.engine.output.detokenizer import StopStrings
@@ -82,7 +81,7 @@ def check_request(
     """Refuses a request that can never run. May be called from any thread.
 
     Raises:
-        InvalidRequestError: See `RequestLimits.check` and `check_supported`.
+        InvalidRequestError: `RequestLimits.check` and `check_supported`.
     """
     request = resolve(request, backend.tokenizer.special, backend)
     limits.check(request)

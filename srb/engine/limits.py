@@ -1,17 +1,61 @@
 """Refuses texts and requests that this model, with these options, could never run, as soon as they arrive.
 
+The text between a prompt and a suffix is written by a model with infill tokens, which reads both. For other models the
+request keeps its suffix, and `srb.engine.decoding.bridge` samples candidates and scores the suffix after each.
+
 `check_supported` asks the backend; `RequestLimits` needs only the vocabulary and the size of the context.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from srb.engine.backend import Backend
 from srb.engine.decoding.context_shift import LEAST_CELLS, may_shift
-from srb.engine.infill import most_rows, n_rows_here
 from srb.engine.media import Media, MediaReader, PromptPart, no_media, placed, words
-from srb.engine.model import Tokenizer
+from srb.engine.model import SpecialTokens, Tokenizer
 from srb.engine.request import CompletionRequest
 from srb.errors import ContextSizeError, InvalidRequestError, context_of, larger_context
+
+
+def resolve(request: CompletionRequest, special: SpecialTokens, backend: Backend | None = None) -> CompletionRequest:
+    """Return the request as it runs on a model: with its suffix in the prompts, or with a number of candidates.
+
+    backend: where it runs; None: not known yet.
+    """
+    asks_for_bridge = request.n_candidates is not None or request.stop_at_suffix
+    if request.suffix is not None and not asks_for_bridge:
+        request = _placed(request, special)
+    if backend and request.suffix is not None and request.n_candidates is None:
+        spare = n_rows_here(request, backend) - request.n_rows
+        most = max(len(request.branches), min(request.n_rows, most_rows(backend) - spare))
+        request = replace(request, n_candidates=most)
+    return request
+
+
+def n_rows_here(request: CompletionRequest, backend: Backend) -> int:
+    """Return `CompletionRequest.n_rows`, plus 1 for a suffix on a model with a sliding window or a recurrent state.
+
+    Such a model can't remove tokens from its cells, so it scores the suffix in a fork.
+    """
+    return request.n_rows + (request.suffix is not None and backend.window is not None)
+
+
+def most_rows(backend: Backend) -> int:
+    """Return how many rows one prompt may have."""
+    return min(backend.n_parallel, backend.n_seqs - 1)  # the prompt takes a seq_id, too
+
+
+def _placed(request: CompletionRequest, special: SpecialTokens) -> CompletionRequest:
+    """Return the request with its suffix in the prompts, or unchanged if the model has no tokens for infill."""
+    suffix = request.suffix_ids
+    prompts = []
+    for tokens in request.token_ids:
+        head = tokens[:1] if tokens[0] == special.bos else ()
+        made = special.gap(tokens[len(head) :], suffix)
+        if made is None:
+            return request
+        prompts.append(head + made)
+    return replace(request, prompts=tuple(prompts), suffix=None)
 
 
 def check_supported(request: CompletionRequest, backend: Backend, default_max_tokens: int) -> None:

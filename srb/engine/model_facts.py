@@ -69,7 +69,7 @@ class ModelFacts:
 
     @property
     def tokenize(self) -> Tokenize:
-        """Turns a text into token ids; see `Tokenize`."""
+        """Turns a text into token ids (`Tokenize`)."""
         return self.limits.tokenize
 
     def tokenize_parts(self, parts: abc.Sequence[PromptPart]) -> tuple[tuple[int, ...], tuple[Media, ...]]:

@@ -40,7 +40,7 @@ class TextsRequest:
         prompt: a text, or token ids.
         n: the number of texts.
         params: how they are sampled.
-        heal: see `CompletionRequest.heal`.
+        heal: `CompletionRequest.heal`.
         suffix: the text that comes after them. If there is one, the texts are ordered by how well it follows.
     """
 

@@ -84,8 +84,8 @@ class RequestProgress:
         for event in events:
             self.has_begun = True
             if isinstance(event, StreamEvent):
-                if event.drawn:
-                    self._tokens[event.index] += event.drawn
+                if event.sampled:
+                    self._tokens[event.index] += event.sampled
                     if event.token and event.token.logprob:
                         self._sums[event.index] += event.token.logprob
                 elif event.token:

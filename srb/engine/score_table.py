@@ -110,7 +110,7 @@ class Table:
             contexts: texts, or the token ids of each.
             continuations: those that all contexts have, or a list for each context.
             branches: every continuation is scored with the `lora` of each. None: one branch without adapters.
-            top: see `Table`.
+            top: `Table`.
             names: the names of contexts and continuations in errors.
 
         Raises:
@@ -357,7 +357,7 @@ def pair_tokens(context: Text, continuation: Text, tokenize: Tokenize) -> tuple[
         The tokens of the context, and those of the continuation.
 
     Raises:
-        InvalidRequestError: See `Tokenize`.
+        InvalidRequestError: `Tokenize`.
     """
     if isinstance(context, str) and isinstance(continuation, str):
         before = context.rstrip() or context

@@ -18,13 +18,56 @@ from srb.engine.kv_cache.allocator import Span
 from srb.engine.kv_cache.entries import Hit
 from srb.engine.kv_cache.radix import Keys, keys_of, pack
 from srb.engine.lora import Lora, key_of
-from srb.engine.media import key_of_few, placed, words
+from srb.engine.media import Media, key_of_few, placed, words
 from srb.engine.output.detokenizer import IncrementalDetokenizer, StopStrings
 from srb.engine.output.logprobs import TokenReport
 from srb.engine.prompt_logprobs import Scores, outputs_from
 from srb.engine.request import CompletionRequest, Resumed
 from srb.engine.sampling_params import SamplingParams
-from srb.engine.segments import Segment, whole_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The tokens of a prompt up to `end`.
+
+    Attributes:
+        end: the position after its last token.
+        is_whole: its tokens are computed at once, in a batch of their own, as an image is.
+        has_logits: each of them gets logits, because the next one is scored.
+    """
+
+    end: int
+    is_whole: bool = False
+    has_logits: bool = False
+
+    @classmethod
+    def of(
+        cls, start: int, end: int, media_placeholders: dict[int, Media], scored_from: int, block_size: int
+    ) -> "Segment":
+        """Returns the segment that begins at `start`, in a prompt of `end` tokens.
+
+        Args:
+            media_placeholders: images and sounds, by their positions.
+            scored_from: `Prompt.outputs_from`.
+            block_size: `Backend.block_size`. A block's end only depends on the prompt, not on what is cached.
+        """
+        if start in media_placeholders:
+            return cls(start + len(media_placeholders[start].tokens), is_whole=True)
+        end = min([end, *(at for at in media_placeholders if at > start)])
+        if block_size:
+            end = min(end, (start // block_size + 1) * block_size)
+            return cls(end, is_whole=True, has_logits=end > scored_from)
+        return cls(end, has_logits=True) if start >= scored_from else cls(min(end, scored_from))
+
+
+def whole_blocks(n_tokens: int, block_size: int, media_placeholders: dict[int, Media]) -> int:
+    """Returns how many of the first tokens are in whole blocks and whole images; all of them without blocks."""
+    if not block_size:
+        return n_tokens
+    n_tokens -= n_tokens % block_size
+    parted = next((at for at, media in media_placeholders.items() if at < n_tokens < at + len(media.tokens)), None)
+    return n_tokens if parted is None else whole_blocks(parted, block_size, media_placeholders)
+
 
 SequenceState = Literal["waiting", "prefilling", "running", "idle", "preempted", "finished"]
 """What a sequence is doing.
@@ -60,7 +103,7 @@ class ActiveRequest:
         self, request: CompletionRequest, compiled: Compiled, report: TokenReport, arrived: float, block_size: int
     ) -> None:
         self.request = request
-        self.block_size = block_size  # see `Backend.block_size`
+        self.block_size = block_size  # `Backend.block_size`
         self.compiled = compiled
         self.report = report
         self.prompts: list[Prompt] = []
@@ -72,7 +115,7 @@ class ActiveRequest:
         self.admitted: float | None = None
         self.prefilled: float | None = None
         self.has_tokens = False
-        self.infill: str | None = None  # see `StartEvent.infill`
+        self.infill: str | None = None  # `StartEvent.infill`
 
     @property
     def id(self) -> str:
@@ -105,7 +148,7 @@ class Prompt:
         stops: the stop strings of its alternatives.
         lora: the adapters that it is computed with; only rows with the same ones are in a batch.
         repeated: bytes at its end that aren't among its tokens: the first token that is sampled begins with them.
-        restarts: whether the alternatives generate the tokens in `resumed` again; see `DecodingStrategy.restarts`.
+        restarts: whether the alternatives generate the tokens in `resumed` again (`DecodingStrategy.restarts`).
     """
 
     def __init__(
@@ -163,7 +206,7 @@ class Prompt:
 
     @property
     def block_size(self) -> int:
-        """See `Backend.block_size`."""
+        """The size of blocks in tokens; 0: none."""
         return self.active.block_size
 
     @property
@@ -221,7 +264,7 @@ class Prompt:
 
     @property
     def group(self) -> "tuple[Prompt]":
-        """Itself; see `Row.group`."""
+        """Itself (`Row.group`)."""
         return (self,)
 
     @property
@@ -259,7 +302,7 @@ class Drafting:
     """The draft tokens of a sequence.
 
     Attributes:
-        tokens: see `Row.draft_tokens`; the strategy sets them before each step.
+        tokens: `Row.draft_tokens`; the strategy sets them before each step.
         n_drafted, n_accepted: how many were computed, and how many of them were accepted.
     """
 
@@ -330,7 +373,7 @@ class Sequence:
 
     @property
     def draft_tokens(self) -> abc.Sequence[int]:
-        """See `Row.draft_tokens`."""
+        """The draft tokens that the next step evaluates."""
         return self.drafting.tokens
 
     @property

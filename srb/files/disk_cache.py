@@ -60,7 +60,7 @@ class DiskCache:
     """A `state_store.StateStore` in a folder. It may be shared with other servers, and with other models.
 
     Args:
-        identity: names everything that a state must fit; see `Backend.identity`.
+        identity: names everything that a state must fit (`Backend.identity`).
         max_bytes: the most bytes of all files in the folder. The least recently used are removed first.
 
     Raises:

@@ -15,7 +15,7 @@ from srb.engine.events import Event, StopEvent
 from srb.engine.request import CompletionRequest
 from srb.engine.resume import RequestProgress
 from srb.errors import InvalidRequestError, NotFoundError, SrbError
-from srb.history import events
+from srb.history import recorder as events
 from srb.history.database import ANYBODY, from_row, unpack_tokens
 from srb.history.recorder import Submitted, drop_events, end_alternative
 
@@ -260,10 +260,10 @@ def _texts(db: sqlite3.Connection, number: int) -> dict[int, tuple[str, list[int
     """Reads the texts and tokens of a request's alternatives so far. Their events are lists in every version."""
     texts: dict[int, tuple[str, list[int]]] = {}
     for (packed,) in db.execute("SELECT events FROM steps WHERE request = ? ORDER BY number", (number,)):
-        for index, text, drawn, *_ in (event for event in json.loads(packed) if isinstance(event, list)):
+        for index, text, sampled, *_ in (event for event in json.loads(packed) if isinstance(event, list)):
             before, tokens = texts.get(index, ("", []))
-            if tokens or drawn:  # else it is an echoed prompt
-                texts[index] = before + text, tokens + drawn
+            if tokens or sampled:  # else it is an echoed prompt
+                texts[index] = before + text, tokens + sampled
     return texts
 
 

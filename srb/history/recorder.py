@@ -16,14 +16,107 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Usage, by_request
+import srb.errors
+from srb.engine.events import (
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    ProgressEvent,
+    StartEvent,
+    StopEvent,
+    StreamEvent,
+    Timings,
+    Token,
+    Usage,
+    by_request,
+)
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
-from srb.errors import EngineDeadError
+from srb.errors import EngineDeadError, SrbError, restored
 from srb.history.database import add_text, clean, insert
-from srb.history.events import pack, pack_request
 from srb.history.stories import count_change, find_number, insert_growing
 from srb.history.writer import Change
+
+_KINDS = {kind.__name__: kind for kind in (StartEvent, ProgressEvent, StopEvent, DoneEvent)}
+
+
+def pack(events: list[Event]) -> str:
+    """Packs the events of one request. Most are a StreamEvent, which is packed as a list, because it is short."""
+    return json.dumps([_pack(event) for event in events], separators=(",", ":"))
+
+
+def _pack(event: Event) -> Any:
+    if isinstance(event, StreamEvent):
+        packed: list[Any] = [event.index, event.text, event.sampled]
+        if event.tokens or event.token:
+            packed += [event.tokens, event.token and _pack_token(event.token)]
+        return packed
+    if isinstance(event, ErrorEvent):
+        return vars(event.error) | {"error": type(event.error).__name__, "index": event.index}
+    fields = dataclasses.asdict(event)
+    del fields["request_id"]
+    return {"event": type(event).__name__} | fields
+
+
+def _pack_token(token: Token) -> list[Any]:
+    return [token.id, token.piece.decode("latin-1"), token.logprob, [_pack_token(each) for each in token.top_logprobs]]
+
+
+def unpack(request_id: str, packed: str) -> list[Event]:
+    """Unpacks the events of the request with this id."""
+    return [_unpack(request_id, each) for each in json.loads(packed)]
+
+
+def _unpack(request_id: str, packed: Any) -> Event:
+    if isinstance(packed, list):
+        index, text, sampled, tokens, token = (*packed, [], None)[:5]
+        return StreamEvent(request_id, index, text, tuple(tokens), token and _unpack_token(token), tuple(sampled))
+    if "error" in packed:
+        kind, index = getattr(srb.errors, packed.pop("error"), SrbError), packed.pop("index")
+        fields = {name: _tuples(value) for name, value in packed.items()}
+        return ErrorEvent(request_id, index, restored(kind, (fields["message"],), fields))
+    kind = _KINDS[packed.pop("event")]
+    for name, of in (("usage", Usage), ("timings", Timings)):
+        if packed.get(name):
+            packed[name] = of(**_renamed(packed[name]))
+    return kind(request_id=request_id, **{name: _tuples(value) for name, value in _renamed(packed).items()})
+
+
+def _renamed(fields: dict[str, Any]) -> dict[str, Any]:
+    """Gives fields that an older srb has packed their names of today."""
+    names = {"n_ahead": "n_drafted", "n_met": "n_accepted", "n_cut": "n_truncated"}
+    return {names.get(name, name): value for name, value in fields.items()}
+
+
+def _unpack_token(packed: list[Any]) -> Token:
+    token, piece, logprob, top = packed
+    return Token(token, piece.encode("latin-1"), logprob, tuple(map(_unpack_token, top)))
+
+
+def pack_request(request: CompletionRequest) -> bytes:
+    """Packs and compresses what a request needs to resume. A request with media can't resume: they aren't packed."""
+    without = ("resumed", "media")
+    fields = {
+        each.name: getattr(request, each.name) for each in dataclasses.fields(request) if each.name not in without
+    }
+    fields["branches"] = [
+        {each.name: getattr(branch, each.name) for each in dataclasses.fields(branch)} for branch in request.branches
+    ]
+    return zlib.compress(json.dumps(fields).encode())
+
+
+def unpack_request(packed: bytes) -> CompletionRequest:
+    """Unpacks a request. Raises `TypeError` if the srb that packed it had other fields."""
+    fields = {name: _tuples(value) for name, value in json.loads(zlib.decompress(packed)).items()}
+    branches = tuple(
+        SamplingParams(**{name: _tuples(value) for name, value in branch.items()}) for branch in fields.pop("branches")
+    )
+    return CompletionRequest(branches=branches, **fields)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
 
 MAX_SETTING_CHARS = 1_000
 """A longer setting, a grammar for example, is only in the body of its request."""
@@ -92,7 +185,7 @@ class _Running:
     def take(self, event: StreamEvent) -> None:
         """Adds the text and tokens of an event to its alternative, except for an echoed prompt."""
         index = event.index
-        self.tokens[index].extend(event.drawn)
+        self.tokens[index].extend(event.sampled)
         if self.tokens[index] or not self.submitted.request.echo:
             self.texts[index].append(event.text)
 
@@ -131,7 +224,7 @@ class Recorder:
         _begin(running, db)
 
     def resume(self, submitted: Submitted, number: int, events: list[Event], losses: int) -> list[Change]:
-        """Resumes a request that is in the file. events: its events so far. losses: see `_Running`."""
+        """Resumes a request that is in the file. events: its events so far. losses: `_Running`."""
         running = self._running[submitted.request.id] = _Running(submitted, number, losses=losses)
         for event in events:
             if isinstance(event, StreamEvent):
@@ -200,7 +293,7 @@ def _lasting(running: _Running, events: list[Event]) -> Iterator[Event]:
             if event.fingerprint == running.fingerprint:
                 continue
             running.fingerprint = event.fingerprint
-        elif isinstance(event, StreamEvent) and event.drawn:
+        elif isinstance(event, StreamEvent) and event.sampled:
             running.losses = 0
         if isinstance(event, ErrorEvent) and isinstance(event.error, EngineDeadError):
             running.is_suspended = True

@@ -26,7 +26,7 @@ class Contexts:
     Args:
         choice: the settings, and the costs that were measured with them.
         n_threads: the threads that compute.
-        window: see `Backend.window`.
+        window: `Backend.window`.
         media: evaluates images and sounds; None without a projector.
 
     Attributes:
@@ -95,11 +95,11 @@ class Contexts:
         return self._estimated or self._cost_model.of(self.layout.flash_attn)
 
     def choose(self, loads: Sequence[Load], n_used: int) -> Layout:
-        """Return the layout for these loads. See `Backend.choose`."""
+        """Return the layout for these loads."""
         return self._layouts.choose(loads, self.layout, n_used, is_open=not self.current.is_closed)
 
     def prepare(self, layout: Layout) -> None:
-        """Make a context with this layout, unless it exists. See `Backend.prepare`. Raises `ModelLoadError`."""
+        """Make a context with this layout, unless it exists. Raises `ModelLoadError`."""
         if not self.current.is_closed and layout == self.layout:
             return
         self.current.close()  # before the other one is made, because two would take twice the memory

@@ -218,7 +218,7 @@ class LlamaDrafter:
         return max(each.n_common(owner, text) for each in self._sequences)
 
     def draft(self, owner: Hashable, texts: Sequence[Tokens], n: int, least_likely: float) -> list[list[int]]:
-        """Return the most probable tokens after each text. See `Drafter.draft`. Raises `BackendError`."""
+        """Return the most probable tokens after each text. Raises `BackendError`."""
         try:
             return self._draft(self._assigned(owner, texts, n), texts, n, least_likely)
         except BackendError as error:

@@ -21,8 +21,7 @@ from typing import Any
 from srb.engine.validation.fields import wrong_field
 from srb.errors import SettingsError
 from srb.options.arguments import removal
-from srb.options.engine_options import MemoryOptions, ModelOptions, SpeedOptions
-from srb.options.server_options import NetworkOptions, RequestsOptions, SafetyOptions
+from srb.options.groups import MemoryOptions, ModelOptions, NetworkOptions, RequestsOptions, SafetyOptions, SpeedOptions
 
 BOOLS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 ENV_PREFIX = "SRB_"

@@ -14,8 +14,7 @@ from srb.server.http import proxy
 from srb.server.http.bodies import send_response
 from srb.server.http.connections import CONNECTIONS, Connections
 from srb.server.http.errors import ERROR_FORMATS, error_middleware
-from srb.server.http.exchange import ENGINE, LIMITS, RESPONSE_FORMATS
-from srb.server.http.lookups import FETCH, Fetch
+from srb.server.http.exchange import ENGINE, FETCH, LIMITS, RESPONSE_FORMATS, Fetch
 from srb.server.routes import about, history, mount, requests, scoring, slots
 from srb.server.routes.about import DESCRIPTION, METRICS
 from srb.server.routes.metrics import Metrics
@@ -36,7 +35,7 @@ _ERROR_FORMATS = {(route.method, path): route.error_format for route in ROUTES f
 SERVER_OPTIONS: dict[str, Any] = {
     "handler_cancellation": True,  # closing the connection cancels the request
     "auto_decompress": False,  # else a body would be decompressed before the API key is checked
-    "lingering_time": 0,  # see `send_response`
+    "lingering_time": 0,  # `send_response`
     "access_log": None,
 }
 """The arguments for `web.AppRunner`, with which aiohttp must serve the application."""

@@ -56,7 +56,7 @@ class AsyncEngine(EngineClient):
         load: makes the backend, in the thread.
         make: makes the engine, in the thread.
         sleep_after: the idle time after which the engine sleeps (`Engine.sleep`), in seconds. None: it never does.
-        options: see `EngineClient`. `record` is called in the thread, once per step.
+        options: `EngineClient`. `record` is called in the thread, once per step.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class AsyncEngine(EngineClient):
         Args:
             settings: of the model and the engine.
             observe: gets the engine's measurements, in its thread.
-            record: see `EngineClient`.
-            load: see `AsyncEngine`. None: downloads and loads the model of the settings.
+            record: `EngineClient`.
+            load: `AsyncEngine`. None: downloads and loads the model of the settings.
 
         Raises:
             SettingsError: A setting has a wrong value.

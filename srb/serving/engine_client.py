@@ -76,7 +76,7 @@ class EngineClient(ABC):
         max_queue: the number of requests that may wait.
         record: gets events, and a function that it calls when readers may see them; it may be called from any thread.
             With it, detached requests resume after a restart, so `stop` doesn't end them.
-        registry_options: see `RequestRegistry`.
+        registry_options: `RequestRegistry`.
 
     Attributes:
         prefetcher: generates alternatives while the engine is idle. Ask it for them before you submit a request.
@@ -181,7 +181,7 @@ class EngineClient(ABC):
 
     @property
     def tokenize(self) -> Tokenize:
-        """Turns a text into token ids, from any thread: long texts take seconds. See `Tokenize`."""
+        """Turns a text into token ids, from any thread: long texts take seconds."""
         return self.model.tokenize
 
     @property
@@ -224,7 +224,7 @@ class EngineClient(ABC):
             linger: how long the request continues without readers, in seconds. With `EventLog.detach` it always does.
             is_new: whether the request may be refused because too many wait. An interrupted one is in the queue
                 already.
-            prefetched: events of the request that its readers get at once, see `Prefetcher.take`.
+            prefetched: events of the request that its readers get at once (`Prefetcher.take`).
 
         Returns:
             A reader of the request's events.
@@ -300,7 +300,7 @@ class EngineClient(ABC):
         """Runs a request, and yields its events. Leaving the loop cancels the request.
 
         Raises:
-            SrbError: See `submit`.
+            SrbError: `submit`.
         """
         async with await self.submit(request) as stream:
             async for events in stream:
@@ -354,7 +354,7 @@ class EngineClient(ABC):
                 raise run.failure
 
     async def embed(self, texts: abc.Sequence[Text]) -> list[list[float]]:
-        """Embeds texts: makes a vector of the length 1 for each. See `Engine.embed` for the errors."""
+        """Embeds texts: makes a vector of the length 1 for each."""
         return await asyncio.to_thread(offline.embed, self.model.embedder, texts, self.tokenize)
 
     async def save(self, path: str | Path, prompt: Text) -> int:
@@ -399,7 +399,7 @@ class EngineClient(ABC):
 
     @abstractmethod
     async def ask(self, slot: int, question: abc.Callable[[Slots], Answer]) -> Answer:
-        """Calls a function with the slots in the engine's thread, and returns its result. See `Engine.ask`.
+        """Calls a function with the slots in the engine's thread, and returns its result.
 
         Raises what the function raises, `UnavailableError`, and `NotSupportedError` with replicas.
         """

@@ -186,7 +186,7 @@ class EventLog:
 
     def _put_text(self, event: StreamEvent) -> None:
         index = event.index
-        self.lengths[index] += len(event.drawn)
+        self.lengths[index] += len(event.sampled)
         self._indexes.append(index)
         self._texts.add(index, event.text.encode())
         if self.request.return_tokens:

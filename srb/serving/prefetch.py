@@ -107,12 +107,12 @@ class _Continuation:
             )
         ]
         for index, each in enumerate(alternatives):
-            events += _renamed(each, request.id, index, self.start.n_cut)
+            events += _renamed(each, request.id, index, self.start.n_truncated)
         stops = [each.stop for each in alternatives if each.stop]
         if len(stops) == request.count:
             n_tokens = sum(stop.length for stop in stops)
             usage = Usage(request.prompt_tokens, n_tokens, request.prompt_tokens)
-            events.append(DoneEvent(request.id, request.count, usage, _at_once(n_tokens, self.start.n_cut)))
+            events.append(DoneEvent(request.id, request.count, usage, _at_once(n_tokens, self.start.n_truncated)))
         return events
 
     def take(self, n: int) -> abc.Callable[[], None]:
@@ -133,17 +133,19 @@ class _Continuation:
         return put_back
 
 
-def _renamed(alternative: _Alternative, request_id: str, index: int, n_cut: int) -> abc.Iterator[Event]:
+def _renamed(alternative: _Alternative, request_id: str, index: int, n_truncated: int) -> abc.Iterator[Event]:
     for event in alternative.events:
         yield dataclasses.replace(event, request_id=request_id, index=index)
     if alternative.stop:
-        timings = _at_once(alternative.stop.length, n_cut)
+        timings = _at_once(alternative.stop.length, n_truncated)
         yield dataclasses.replace(alternative.stop, request_id=request_id, index=index, timings=timings)
 
 
-def _at_once(n_tokens: int, n_cut: int) -> Timings:
+def _at_once(n_tokens: int, n_truncated: int) -> Timings:
     """Makes the timings of prefetched tokens."""
-    return Timings(queued_ms=0.0, prompt_n=0, prompt_ms=0.0, predicted_n=n_tokens, predicted_ms=0.0, n_cut=n_cut)
+    return Timings(
+        queued_ms=0.0, prompt_n=0, prompt_ms=0.0, predicted_n=n_tokens, predicted_ms=0.0, n_truncated=n_truncated
+    )
 
 
 def _from_seed(request: CompletionRequest, seed: int) -> CompletionRequest:
@@ -299,7 +301,7 @@ class Prefetcher:
                 found.start = event
             elif isinstance(event, StreamEvent):
                 found.alternatives[event.index].events.append(event)
-                self.n_tokens += len(event.drawn)
+                self.n_tokens += len(event.sampled)
             elif isinstance(event, ErrorEvent):  # it would come again
                 self._forget(found)
             elif isinstance(event, StopEvent):

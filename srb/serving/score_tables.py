@@ -22,7 +22,7 @@ class TableRun:
         engine: scores the rows.
         table: what is scored.
         owner: whose requests the parts are, where there are API keys.
-        within: see `CompletionRequest.shared_within`.
+        within: `CompletionRequest.shared_within`.
 
     Attributes:
         usage: of the parts that are done.
@@ -58,7 +58,7 @@ class TableRun:
             self._running[asyncio.create_task(self._follow(part, stream))] = part
 
     async def rows(self) -> AsyncGenerator[list[ScoredRow]]:
-        """Yields the rows, grouped by context, as soon as they are scored. After the last one, see `failure`."""
+        """Yields the rows, grouped by context, as soon as they are scored. After the last one (`failure`)."""
         while True:
             try:
                 await self.start()

@@ -57,7 +57,7 @@ class RequestContext:
         owner: Who sent the request; None if the server has no API keys.
         has_keys: Whether the server has API keys.
         path_params: The parameters of the path, by name.
-        states: What formats remember between requests, by class; see `state`.
+        states: What formats remember between requests, by class (`state`).
         call_in_loop: Calls a function in the event loop, with an `Abort` and the other arguments, and returns its
             result. A body may be parsed several times, but the function is called once: equal calls are one call.
         path_to: Returns the prompt that continues a node of a story.

@@ -64,7 +64,7 @@ class EmbeddingRequest:
         texts: The tokens of each text.
         format: The format of the response.
         is_base64: Whether the response has vectors in base64.
-        norm: The norm that vectors are scaled by; see `normalize`.
+        norm: The norm that vectors are scaled by (`normalize`).
         ignored: The names of the body's fields that have no effect.
     """
 

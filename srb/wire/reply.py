@@ -316,11 +316,17 @@ def logprob_of(token: Token) -> float | None:
     return None if token.logprob is None else round(max(token.logprob, LEAST_LOGPROB), 6)
 
 
+def wire_names(fields: dict[str, Any]) -> dict[str, Any]:
+    """Gives fields of events and statistics their names on the wire, where these differ."""
+    names = {"n_drafted": "n_ahead", "n_accepted": "n_met", "n_truncated": "n_cut"}
+    return {names.get(name, name): value for name, value in fields.items()}
+
+
 def timings(timings: Timings, n_prompt: int) -> dict[str, Any]:
     """`timings` in llama-server's notation, of a prompt of `n_prompt` tokens and the tokens after it."""
     drafted = {"draft_n": timings.n_drafted, "draft_n_accepted": timings.n_accepted} if timings.n_drafted else {}
     return {
-        "cache_n": n_prompt - timings.n_cut - timings.prompt_n,
+        "cache_n": n_prompt - timings.n_truncated - timings.prompt_n,
         **_pace("prompt", timings.prompt_n, timings.prompt_ms),
         **_pace("predicted", timings.predicted_n, timings.predicted_ms),
         **drafted,
@@ -360,10 +366,10 @@ class RunningTimings:
         if not self._n_tokens:
             self._first = now
         count = self._n_tokens[event.index] = self._n_tokens.get(event.index, 0) + len(event.tokens)
-        n_cut = self._start.n_cut
-        known = self._start.prompt_tokens - n_cut - self._start.cached_tokens
+        n_truncated = self._start.n_truncated
+        known = self._start.prompt_tokens - n_truncated - self._start.cached_tokens
         ms = 1000 * (self._first - self._started), 1000 * (now - self._first)
-        return timings(Timings(0, known, ms[0], count, ms[1], n_cut), self._start.prompt_tokens)
+        return timings(Timings(0, known, ms[0], count, ms[1], n_truncated), self._start.prompt_tokens)
 
 
 def prompt_progress(event: ProgressEvent, seconds: float) -> dict[str, Any]:

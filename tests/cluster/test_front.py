@@ -19,7 +19,7 @@ from waiting import Clock, until
 from srb.cluster import front, parts, replica
 from srb.cluster.front import ClusterEngine
 from srb.cluster.placement import blocks_of, pack_blocks, unpack_blocks
-from srb.cluster.replicas import SILENCE_SECONDS, Report
+from srb.cluster.replica import SILENCE_SECONDS, Report
 from srb.engine.backend import Backend
 from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent, Event, ProgressEvent, StopEvent

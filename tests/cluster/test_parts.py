@@ -36,7 +36,7 @@ def in_parts(each: CompletionRequest, room: int, n_replicas: int) -> list[Event]
 
 def test_candidates_go_with_their_alternatives() -> None:
     each = CompletionRequest.scoring((1, 2), [(3, 4), (5,), (6, 7), (8,)])
-    said = {(event.index, event.drawn) for event in in_parts(each, 2, 2) if isinstance(event, StreamEvent)}
+    said = {(event.index, event.sampled) for event in in_parts(each, 2, 2) if isinstance(event, StreamEvent)}
     assert said == {(0, (3,)), (0, (4,)), (1, (5,)), (2, (6,)), (2, (7,)), (3, (8,))}
 
 

@@ -176,21 +176,21 @@ def evaluated(server: Server) -> dict[str, int]:
 
 def test_what_ran_on_a_killed_replica_goes_on(cluster: Server) -> None:
     expected = outcome(cluster.events(**LONG))
-    doomed, begun = replicas_of(cluster)[0], threading.Semaphore(0)
+    doomed, resumed_tokens = replicas_of(cluster)[0], threading.Semaphore(0)
 
     def read() -> dict[str, Any]:
         body = json.dumps(LONG).encode()
         with urllib.request.urlopen(f"{cluster.url}/v1/completions", data=body, timeout=300) as answer:
             lines = [next(line for line in answer if b'"event": "start"' in line)]
             lines.append(next(line for line in answer if b'"event": "stream"' in line))
-            begun.release()
+            resumed_tokens.release()
             lines += answer
         return outcome([json.loads(line[6:]) for line in lines if line.startswith(b"data: ")])
 
     with ThreadPoolExecutor(8) as pool:
         reading = [pool.submit(read) for _ in range(8)]
         for _ in reading:  # how many run at once depends on the machine, but the last to begin has only just begun
-            assert begun.acquire(timeout=180)
+            assert resumed_tokens.acquire(timeout=180)
         os.kill(doomed, signal.SIGKILL)
         ended = [each.result(timeout=300) for each in reading]
     for each in ended:

@@ -149,9 +149,9 @@ def test_large_chunks_take_turns_with_the_rows_and_small_ones_join_them() -> Non
     timeline.send(request("q" * 20, max_tokens=1))
     timeline.batches.clear()
     timeline.run()
-    beside = [batch for batch in timeline.batches if batch[1]]
-    assert all(rows == 0 for rows, tokens in beside if tokens >= FAST.apart)
-    assert all(rows >= 4 for rows, tokens in beside if tokens < FAST.apart)
+    others_too = [batch for batch in timeline.batches if batch[1]]
+    assert all(rows == 0 for rows, tokens in others_too if tokens >= FAST.apart)
+    assert all(rows >= 4 for rows, tokens in others_too if tokens < FAST.apart)
     places = [k for k, batch in enumerate(timeline.batches) if batch[1] and not batch[0]]
     assert all(after - before == 2 for before, after in itertools.pairwise(places))
 

@@ -142,8 +142,8 @@ class Mixture:
         return said[: self.random.randint(1, 50)] + self.pick(["", "line"])
 
     def request(self) -> CompletionRequest:
-        begun = [self.text() for _ in range(self.pick([1, 1, 2, 3]))]
-        prompts = tuple(tuple(text.encode()) for text in begun)
+        resumed_tokens = [self.text() for _ in range(self.pick([1, 1, 2, 3]))]
+        prompts = tuple(tuple(text.encode()) for text in resumed_tokens)
         n = self.pick([1, 1, 2, 3, 6, 12])
         kind = self.pick(["plain"] * 4 + ["search", "media", "bridge"] + ["shift", "explore"] * (self.window is None))
         if kind == "explore":
@@ -178,8 +178,8 @@ class Mixture:
         options["distinct"] = "distinct" in features
         if kind == "plain":
             return CompletionRequest(prompts, branches, **options)
-        images = [self.pick([b"i", b"j"]) * self.random.randint(1, 15) for _ in begun]
-        parts: list[PromptPart] = [begun[0][:20], *images, "??"]
+        images = [self.pick([b"i", b"j"]) * self.random.randint(1, 15) for _ in resumed_tokens]
+        parts: list[PromptPart] = [resumed_tokens[0][:20], *images, "??"]
         tokens, media = self.engine.tokenize_parts(parts)
         return CompletionRequest((tokens,), branches, media=media, **options)
 

@@ -144,7 +144,7 @@ def test_what_was_interrupted_goes_on_as_if_it_had_not_been(kind: str, steps: in
         said += own(events, each)
         rest = resume(each, said)
     assert texts(said) == texts(expected)
-    assert drawn(said) == drawn(expected)
+    assert sampled(said) == sampled(expected)
     assert answers(said, each) == answers(expected, each)
     assert len([event for event in said if isinstance(event, StopEvent)]) == 3
 
@@ -163,11 +163,11 @@ def test_another_server_goes_on_after_what_was_reported() -> None:
     assert n_sampled < 100, "only what wasn't told is drawn twice"
 
 
-def drawn(events: list[Event]) -> dict[int, list[int]]:
+def sampled(events: list[Event]) -> dict[int, list[int]]:
     told: dict[int, list[int]] = {}
     for event in events:
         if isinstance(event, StreamEvent):
-            told.setdefault(event.index, []).extend(event.drawn)
+            told.setdefault(event.index, []).extend(event.sampled)
     return told
 
 

@@ -36,8 +36,8 @@ def begins(events: list[Event], whole: list[Event]) -> None:
             [event for event in each if isinstance(event, StreamEvent) and event.index == index]
             for each in (events, whole)
         )
-        assert [token for event in ours for token in event.drawn] == [
-            token for event in theirs for token in event.drawn
+        assert [token for event in ours for token in event.sampled] == [
+            token for event in theirs for token in event.sampled
         ]
         assert [event.token for event in ours] == [event.token for event in theirs]
 
@@ -113,7 +113,7 @@ def test_waiting_text_comes_with_the_text_after_it() -> None:
     said = steps(Engine(FakeBackend(script=says(text))), request)
     whole = [event for step in said for event in step]
     streamed = [event for event in whole if isinstance(event, StreamEvent)]
-    assert [(event.text, len(event.drawn)) for event in streamed] == [("ab", 3), ("cé", 2)]
+    assert [(event.text, len(event.sampled)) for event in streamed] == [("ab", 3), ("cé", 2)]
     # Tokens after the last event are lost, and sampled again.
     living = resume(request, whole[:2])
     assert living

@@ -40,7 +40,7 @@ def asked(prompt: tuple[int, ...], n: int = 4, **params: object) -> CompletionRe
 
 
 def sampled(events: list[object], index: int) -> list[int]:
-    return [token for each in events if isinstance(each, StreamEvent) and each.index == index for token in each.drawn]
+    return [token for each in events if isinstance(each, StreamEvent) and each.index == index for token in each.sampled]
 
 
 def test_the_first_token_begins_with_the_last_of_the_prompt_and_its_text_is_not_said_again() -> None:

@@ -15,9 +15,15 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import HistoryError, SrbError
 from srb.history import find, stories
-from srb.history.export import request_as_markdown, request_json, story_as_markdown, story_json
 from srb.history.find import find_sent, read_events
-from srb.history.history import History, remove_request
+from srb.history.history import (
+    History,
+    remove_request,
+    request_as_markdown,
+    request_json,
+    story_as_markdown,
+    story_json,
+)
 from srb.history.recorder import Submitted, forget_events
 from srb.history.stories import NewNode
 from srb.wire.reply import encode

@@ -6,7 +6,7 @@ from srb.engine.events import ErrorEvent
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, ContextSizeError, InvalidRequestError, LogitsProcessorError, SrbError
-from srb.history.events import pack, pack_request, unpack, unpack_request
+from srb.history.recorder import pack, pack_request, unpack, unpack_request
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 from srb.errors import InvalidRequestError, NotFoundError
 from srb.history import find, stories
 from srb.history.database import ANYBODY
-from srb.history.export import story_as_markdown
-from srb.history.history import History
+from srb.history.history import History, story_as_markdown
 from srb.history.stories import NewNode, Node
 
 

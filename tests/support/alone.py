@@ -147,15 +147,15 @@ class Model:
         *,
         echo: bool,
         bridge: dict[str, Any] | None = None,
-        begun: tuple[int, ...] = (),
+        resumed_tokens: tuple[int, ...] = (),
     ) -> Answer:
         """What a request with one alternative says, with nothing shared and nobody beside it.
 
-        bridge: the fields of a bridge, if it is one. begun: the first tokens of the answer, if it has begun.
+        bridge: the fields of a bridge, if it is one. resumed_tokens: the first tokens of the answer, if it has begun.
         """
         bridge = bridge or {}
-        resumed = {"resumed": (Resumed(begun),)} if begun else {}
-        key = (prompt, params, echo, begun, *bridge.values())
+        resumed = {"resumed": (Resumed(resumed_tokens),)} if resumed_tokens else {}
+        key = (prompt, params, echo, resumed_tokens, *bridge.values())
         if key not in self._known:
             if len(self._known) > 1000:
                 self._known.clear()
@@ -169,7 +169,7 @@ class Model:
         The exceptions of an engine with a bug are passed on. Returns what the last engine has done.
         """
         backend = self.load(program)
-        if program.guesses:
+        if program.drafts:
             fix_costs(backend, PROPOSERS)
         try:
             trial = _Trial(self, program, backend)
@@ -371,19 +371,20 @@ class _Trial:
         n_more: int = 0,
         *,
         echo: bool,
-        begun: tuple[int, ...] = (),
+        resumed_tokens: tuple[int, ...] = (),
     ) -> Answer | None:
         """Compares tokens with the reference's, and returns its answer; None if a tie went another way.
 
-        begun: the first tokens of the answer, if these aren't in `said`.
+        resumed_tokens: the first tokens of the answer, if these aren't in `said`.
         """
         if not said:
             return None
         n_scored = len(prompt) if echo else 0
-        n_tokens = max(0, len(begun) + len(said) + n_more - n_scored)
-        expected = self._model.alone(prompt, dataclasses.replace(params, max_tokens=n_tokens), echo=echo, begun=begun)
+        n_tokens = max(0, len(resumed_tokens) + len(said) + n_more - n_scored)
+        wanted = dataclasses.replace(params, max_tokens=n_tokens)
+        expected = self._model.alone(prompt, wanted, echo=echo, resumed_tokens=resumed_tokens)
         for place, (token, other) in enumerate(zip(said, expected.tokens, strict=False)):
-            known = (*prompt, *begun, *(each.id for each in said[n_scored:place]))
+            known = (*prompt, *resumed_tokens, *(each.id for each in said[n_scored:place]))
             where = f"token {place}" if place < n_scored else f"token {len(known)}, {place - n_scored} after the prompt"
             tolerance = self._model.tolerance
             _check_logprobs(token, other, where, tolerance)
@@ -391,8 +392,8 @@ class _Trial:
                 # The logits are rounded otherwise, and so the same number from the generator fell on the next token.
                 # The tokens behind it must be those that come from the generator's next numbers.
                 self._n_ties += 1
-                begun += tuple(each.id for each in said[n_scored : place + 1])
-                self._check_tokens(prompt, params, said[place + 1 :], n_more, echo=False, begun=begun)
+                resumed_tokens += tuple(each.id for each in said[n_scored : place + 1])
+                self._check_tokens(prompt, params, said[place + 1 :], n_more, echo=False, resumed_tokens=resumed_tokens)
                 return None
             if token.id != other.id:
                 _check_tie(token, other, params, known, where, tolerance)

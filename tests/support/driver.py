@@ -63,7 +63,7 @@ def texts(events: list[Event]) -> dict[int, str]:
 def tokens_of(events: list[Event], index: int) -> list[int]:
     """The tokens of an index; only for the events of one request."""
     own = [event for event in events if isinstance(event, StreamEvent) and event.index == index]
-    return [token for event in own for token in event.drawn]
+    return [token for event in own for token in event.sampled]
 
 
 def stops(events: list[Event]) -> dict[int, StopEvent]:

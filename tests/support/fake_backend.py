@@ -48,8 +48,8 @@ _SCORES = [-each / 100 for each in range(1000)]
 @lru_cache(maxsize=1000)
 def scores(context: tuple[int, ...]) -> tuple[float, ...]:
     """The logits of all tokens after a context."""
-    begun = zlib.crc32(repr(tuple(context)).encode())
-    return tuple(_SCORES[each % 1000] for each in map(zlib.crc32, _TOKENS, repeat(begun)))
+    resumed_tokens = zlib.crc32(repr(tuple(context)).encode())
+    return tuple(_SCORES[each % 1000] for each in map(zlib.crc32, _TOKENS, repeat(resumed_tokens)))
 
 
 @cache
@@ -552,13 +552,13 @@ class FakeBackend:
         params: SamplingParams,
         compiled: "FakeCompiled",
         prompt: tuple[int, ...],
-        begun: tuple[int, ...],
+        resumed_tokens: tuple[int, ...],
         healed: bytes = b"",
     ) -> FakeSampler:
         assert not compiled.closed
         self.open_samplers += 1
-        first = self.tokenizer.beginning_with(healed) if healed and not begun else ()
-        return FakeSampler(self, params, [*prompt, *begun], first)
+        first = self.tokenizer.beginning_with(healed) if healed and not resumed_tokens else ()
+        return FakeSampler(self, params, [*prompt, *resumed_tokens], first)
 
     def ranker(self, params: SamplingParams) -> FakeRanker:
         return FakeRanker(params)

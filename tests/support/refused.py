@@ -47,12 +47,12 @@ def refusing(draw: SamplingInput, params: SamplingParams, end: int) -> tuple[str
             tokens = tokens[:place]
             refused.setdefault(tuple(tokens), set()).add(ord(text[place]))
             continue
-        begun = [
+        resumed_tokens = [
             k
             for each in params.banned_strings
             for k in range(1, len(each.removeprefix("(?i)")))
             if has(text[-k:], each[: k + len(each) - len(each.removeprefix("(?i)"))]) and k <= len(text)
         ]
-        n_said = max(n_said, len(text) - max(begun, default=0))
+        n_said = max(n_said, len(text) - max(resumed_tokens, default=0))
         if stop or len(tokens) == params.max_tokens:
             return text.removesuffix(stop or ""), tokens, stop

@@ -6,8 +6,7 @@ from functools import partial
 
 from fake_backend import ByteTokenizer, FakeBackend
 
-from srb.cluster.replica import Replica
-from srb.cluster.replicas import Message, ReplicaLostError, Report
+from srb.cluster.replica import Message, Replica, ReplicaLostError, Report
 from srb.engine.backend import Backend
 from srb.engine.engine import Engine
 from srb.engine.events import AbortReason

@@ -34,11 +34,11 @@ WORDS = (
 
 def words(params: SamplingParams, tokens: tuple[int, ...]) -> int:
     """Spells words, by the seed and by all that was before; at temperature 0 by the latter alone."""
-    before, _, begun = bytes(tokens).rpartition(b" ")
+    before, _, resumed_tokens = bytes(tokens).rpartition(b" ")
     word = WORDS[zlib.crc32(before, params.seed if params.temperature else 0) % len(WORDS)]
     if before.endswith((b".", b"!")):
         word = word.capitalize()
-    return word[len(begun)] if word.startswith(begun) and word != begun else ord(" ")
+    return word[len(resumed_tokens)] if word.startswith(resumed_tokens) and word != resumed_tokens else ord(" ")
 
 
 CACHES = partial(Engine, cache_bytes=2**24)

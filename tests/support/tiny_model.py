@@ -118,10 +118,10 @@ def write_tiny_model(
         writer.add_classifier_output_labels(["yes", "no"])
         writer.add_tensor("cls.output.weight", np.eye(2, n_embd, dtype=np.float32))
 
-    def drawn(shape: tuple[int, ...], scale: float) -> Any:
+    def sampled(shape: tuple[int, ...], scale: float) -> Any:
         return gguf.quants.quantize(rng.standard_normal(shape, np.float32) * np.float32(scale), weight_type)
 
-    draw = cache(drawn) if layers_alike else drawn
+    draw = cache(sampled) if layers_alike else sampled
 
     more_tensors = dict(added or {})
 

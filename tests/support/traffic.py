@@ -110,7 +110,7 @@ class Program(_Short):
     batch_size: int = 64
     cache_bytes: int = 0
     restarts: bool = False
-    guesses: bool = False
+    drafts: bool = False
     layouts: int | None = None
 
     def __str__(self) -> str:
@@ -178,7 +178,7 @@ class _Generator:
             parallel=self._parallel,
             batch_size=rng.choice([unit // 2, unit, 2 * unit, 8 * unit]),
             cache_bytes=rng.choice([0, 4000 * unit, 10**8, 10**8]),
-            guesses=rng.random() < 0.5,
+            drafts=rng.random() < 0.5,
         )
         if rng.random() < 0.7:
             return program
@@ -292,7 +292,7 @@ class _Presser(_Generator):
             parallel=self._parallel,
             batch_size=rng.choice([16, 32, 64, 256]),
             cache_bytes=rng.choice([0, 50_000, 200_000, 10**8]),
-            guesses=rng.random() < 0.3,
+            drafts=rng.random() < 0.3,
             layouts=rng.choice([0, rng.randrange(1, 10**6)]),
         )
 

@@ -135,12 +135,12 @@ def test_a_variable_for_servers_ends_nothing_here(
     srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "srb.serving.request_registry.RequestRegistry._set_timers", lambda roster, _living: limits.append(roster)
+        "srb.serving.request_registry.RequestRegistry._set_timers", lambda registry, _living: limits.append(registry)
     )
     limits: list[RequestRegistry] = []
     monkeypatch.setenv("SRB_REQUEST_TIMEOUT", "1")
     assert srb("generate", "p", "-n", "1") == 0
-    assert [roster._request_timeout for roster in limits] == [0]
+    assert [registry._request_timeout for registry in limits] == [0]
 
 
 def test_what_the_engine_ends_is_said(
@@ -148,9 +148,9 @@ def test_what_the_engine_ends_is_said(
 ) -> None:
     taken = RequestRegistry.taken
 
-    def abort(roster: RequestRegistry, request_id: str) -> None:
-        taken(roster, request_id)
-        roster.abort(request_id, 1, "timeout")
+    def abort(registry: RequestRegistry, request_id: str) -> None:
+        taken(registry, request_id)
+        registry.abort(request_id, 1, "timeout")
 
     monkeypatch.setattr(RequestRegistry, "taken", abort)
     assert srb("generate", "p", "-n", "2", "--ignore-eos", "--max-tokens", "1000") == 1

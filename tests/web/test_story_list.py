@@ -13,17 +13,17 @@ pytestmark = pytest.mark.web
 
 
 @pytest.fixture(scope="module")
-def keeping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripted]:
+def caching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripted]:
     server = Scripted(tmp_path_factory.mktemp("history") / "stories.db")
     yield server
     server.close()
 
 
 @pytest.fixture
-def server(keeping: Scripted) -> Iterator[Scripted]:
+def server(caching: Scripted) -> Iterator[Scripted]:
     """A server that keeps stories, which other tests use, too."""
-    yield keeping
-    keeping.go()
+    yield caching
+    caching.go()
 
 
 def begin(story: Story, server: Scripted) -> None:

@@ -92,7 +92,7 @@ class ConstraintSetup:
     Attributes:
         active: The request.
         backend: The model.
-        asked: The tokens of each prompt, and the bytes that its first sampled token repeats; see `Prompt.repeated`.
+        asked: The tokens of each prompt, and the bytes that its first sampled token repeats (`Prompt.repeated`).
         resumed: What each alternative has already.
         stops: The stop strings, by their tuple.
     """

@@ -25,7 +25,7 @@ from srb.engine.backend import Logits, Sampler
 from srb.engine.decoding.base import AnyStrategy, EngineParts
 from srb.engine.decoding.candidates import CandidateStrategy, OwnRow, TextRow
 from srb.engine.events import FinishReason, StopEvent
-from srb.engine.infill import n_rows_here
+from srb.engine.limits import n_rows_here
 from srb.engine.output.detokenizer import IncrementalDetokenizer
 from srb.engine.request import MAX_REST
 from srb.engine.sampling_params import MAX_SEED, SamplingParams

@@ -37,7 +37,7 @@ Path = tuple[int, ...]
 class Candidate:
     """A text that may become a node: its parent's, one more token, and the tokens that a run has added.
 
-    A run adds the most probable token while the entropy is low; see `Explore.min_entropy`.
+    A run adds the most probable token while the entropy is low (`Explore.min_entropy`).
 
     logprob: of the tokens after its parent's. cumulative: of all tokens. depth: of the node that it is or will be.
     finish_reason, entropy: as in `NodeEvent`. id: set when it is reported, as is decoder: the state with the first

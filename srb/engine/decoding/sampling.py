@@ -1,11 +1,15 @@
-"""`Sampling`: each sequence of a prompt samples its tokens, one in each step."""
+"""`Sampling`: each sequence of a prompt samples its tokens, one in each step.
+
+`Scoring` does the same with given tokens, for their log-probabilities.
+"""
 
 from collections import abc
+from dataclasses import replace
 
 from srb.engine.backend import Logits
 from srb.engine.constraints.base import SamplingInput
-from srb.engine.decoding.base import DecodingStrategy
-from srb.engine.sequence import Sequence
+from srb.engine.decoding.base import DecodingStrategy, EngineParts
+from srb.engine.sequence import Prompt, Sequence
 from srb.errors import BackendError
 
 
@@ -130,3 +134,23 @@ class NegativeStrategy(DecodingStrategy[Sequence]):
 
     def failed_sequences(self, row: Sequence | None) -> list[Sequence]:
         return [seq.positive for seq in self._prompt.living if seq.positive]
+
+
+class Scoring(Sampling):
+    """Gives each alternative the tokens of its candidate, and reports their log-probabilities.
+
+    An alternative is forked off its prompt as for sampling. But all of its tokens are draft tokens, up to 128 in a
+    batch, except the last, which is never evaluated. With blocks (`Backend.block_size`), each has a batch of its own.
+    """
+
+    def __init__(self, prompt: Prompt, parts: EngineParts) -> None:
+        super().__init__(prompt, parts)
+        for seq in prompt.sequences:
+            seq.params = replace(seq.params, max_tokens=len(self._active.request.candidates[seq.index]))
+
+    def before_step(self) -> None:
+        for seq in self.rows if not self._prompt.block_size else ():
+            seq.drafting.tokens = self._active.request.candidates[seq.index][seq.length : -1]
+
+    def _next_token(self, seq: Sequence, inputs: SamplingInput) -> int:
+        return self._active.request.candidates[seq.index][seq.length]

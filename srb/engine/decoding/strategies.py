@@ -20,8 +20,7 @@ from srb.engine.decoding.beam_search import BeamSearch
 from srb.engine.decoding.bridge import Bridge
 from srb.engine.decoding.context_shift import ContextShift, may_shift
 from srb.engine.decoding.explore import Exploration
-from srb.engine.decoding.sampling import Sampling
-from srb.engine.decoding.scoring import Scoring
+from srb.engine.decoding.sampling import Sampling, Scoring
 from srb.engine.decoding.speculative import SpeculativeSampling
 from srb.engine.request import CompletionRequest
 from srb.engine.spec_decode.proposers import may_speculate

@@ -33,7 +33,7 @@ class CacheEntry:
     """The state of some tokens.
 
     Attributes:
-        key: that of its text. Its parent may have another one; see `srb.engine.kv_cache.radix`.
+        key: that of its text. Its parent may have another one (`srb.engine.kv_cache.radix`).
         start: the position of its first token. The tokens before it are its parent's.
         tokens: its own tokens.
         first: the fewest tokens of the text, from its beginning, after which it can be continued in this entry.

@@ -39,7 +39,7 @@ class SavedSlot:
 class Slots:
     """The tokens that alternatives ended with, in slots from 0 to `count` - 1. Only the engine's thread may use it.
 
-    All methods take `within`; see `CompletionRequest.shared_within`.
+    All methods take `within` (`CompletionRequest.shared_within`).
     """
 
     def __init__(self, states: StateCache, count: int) -> None:
@@ -54,7 +54,7 @@ class Slots:
             slots[slot] = tokens
 
     def known(self) -> dict[str, list[tuple[int, Tokens]]]:
-        """Returns the tokens of all cached texts by `within`, in a slot or not; see `PrefixTree.runs`."""
+        """Returns the tokens of all cached texts by `within`, in a slot or not (`PrefixTree.runs`)."""
         return {within: self._states.runs(keys_of(within)[0]) for within in self._tokens}
 
     def save(self, slot: int, within: str = "") -> SavedSlot:

@@ -78,7 +78,7 @@ class StateCache:
         return longest(self._matches(tokens, keys), len(tokens))[1]
 
     def runs(self, key: str = "") -> list[tuple[int, Tokens]]:
-        """Returns the tokens of all cached texts; see `PrefixTree.runs`."""
+        """Returns the tokens of all cached texts (`PrefixTree.runs`)."""
         return [(start, run[:]) for start, run in self._tree.runs(key)]
 
     def score(self, scores: Scores, keys: Keys = FOR_ALL) -> None:
@@ -323,7 +323,7 @@ class StateCache:
     # In the store
 
     def check(self, tokens: Tokens, keys: Keys = FOR_ALL) -> None:
-        """Lets the store check its files for some tokens. May be called from any thread; see `StateStore.check`."""
+        """Lets the store check its files for some tokens. May be called from any thread (`StateStore.check`)."""
         if self._store:
             self._store.check([_family_of(tokens, key) for key in reversed(keys)], tokens)
 

@@ -26,7 +26,7 @@ from srb.engine.kv_cache.radix import Tokens, pack
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of a stored entry without reading its state; see `srb.engine.kv_cache.state_cache`.
+    """What is known of a stored entry without reading its state (`srb.engine.kv_cache.state_cache`).
 
     Attributes:
         parent: the name of the entry that has what comes before `start`; None for the first entry of a text.
@@ -190,7 +190,7 @@ def read_entry(content: memoryview) -> tuple[Record, State, bytes | None, int]:
 
 
 def write_state(path: Path, record: Record, state: State, logits: bytes | None) -> int:
-    """Writes the file of an entry, and returns how many bytes it has; see `write_parts`. Raises `OSError`."""
+    """Writes the file of an entry, and returns how many bytes it has (`write_parts`). Raises `OSError`."""
     return write_parts(path, state_parts(record, state, logits))
 
 

@@ -61,7 +61,7 @@ class TokenReport:
         if not text:
             return ()
         tokens, seq.unreported_tokens = tuple(seq.unreported_tokens), []
-        return (StreamEvent(self._id, seq.index, text, drawn=tokens),)
+        return (StreamEvent(self._id, seq.index, text, sampled=tokens),)
 
     def stop_events(self, event: StopEvent, sum_logprob: float) -> Iterable[Event]:
         """Return the event of an alternative's end, with the mean of its tokens' log-probabilities if reported."""
@@ -90,7 +90,7 @@ class TokenIdReport(TokenReport):
     def _complete(self, seq: Sequence, details: list[Token], text: str) -> Iterator[Event]:
         if text or details:
             ids = tuple(token.id for token in details)
-            yield StreamEvent(self._id, seq.index, text, ids, drawn=tuple(seq.unreported_tokens))
+            yield StreamEvent(self._id, seq.index, text, ids, sampled=tuple(seq.unreported_tokens))
             seq.unreported_tokens = []
 
 
@@ -151,7 +151,7 @@ class Replay(TokenReport):
             if self._has_ended[seq.index]:
                 continue
             if self._n_reported[seq.index] and isinstance(event, StreamEvent):
-                self._n_reported[seq.index] -= len(event.drawn)
+                self._n_reported[seq.index] -= len(event.sampled)
             else:
                 yield event
 

@@ -59,7 +59,7 @@ class OutputProcessor:
                 seeds=tuple(params.seed for params in request.branches) * len(request.prompts),
                 labels=tuple(params.label for params in request.branches) * len(request.prompts),
                 guided=request.guided,
-                n_cut=_n_cut(active),
+                n_truncated=_n_truncated(active),
                 fingerprint=self._backend.fingerprint,
                 infill=active.infill,
             )
@@ -70,7 +70,7 @@ class OutputProcessor:
         """Add an event for each request with `return_progress`: how many of its prompt tokens are evaluated."""
         for active in dict.fromkeys(requests):
             if active.request.return_progress:
-                total = active.request.prompt_tokens - _n_cut(active)
+                total = active.request.prompt_tokens - _n_truncated(active)
                 self._events.append(ProgressEvent(active.id, _evaluated(active.prompts), _cached(active), total))
 
     def start_texts(self, prompt: Prompt) -> None:
@@ -181,7 +181,7 @@ class OutputProcessor:
             prompt_ms=(prefilled - admitted) * 1000,
             predicted_n=generated,
             predicted_ms=(now - prefilled) * 1000,
-            n_cut=_n_cut(active),
+            n_truncated=_n_truncated(active),
             n_drafted=sum(seq.drafting.n_drafted for seq in sequences),
             n_accepted=sum(seq.drafting.n_accepted for seq in sequences),
         )
@@ -198,6 +198,6 @@ def _cached(active: ActiveRequest) -> int:
     return min(sum(prompt.cached for prompt in active.prompts), active.request.prompt_tokens)
 
 
-def _n_cut(active: ActiveRequest) -> int:
+def _n_truncated(active: ActiveRequest) -> int:
     """Return how many tokens were left out of a prompt because the context has no room for them."""
     return max(prompt.strategy.n_truncated for prompt in active.prompts)

@@ -37,7 +37,7 @@ class Positions:
     def tokens_in(self, seq_id: int, n_positions: int) -> int:
         """Return how many tokens a sequence of `n_positions` holds: the inverse of `of`.
 
-        A sequence that ends within an image holds all of it; see `is_length`.
+        A sequence that ends within an image holds all of it (`is_length`).
         """
         fewer = 0  # tokens so far, minus positions
         for start, cells, places in self._images.get(seq_id, ()):

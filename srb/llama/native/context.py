@@ -29,7 +29,7 @@ _ROTATED = 64  # llama.cpp rotates quantized keys of heads whose size is a multi
 
 
 def window_of(model: Any) -> int | None:
-    """Return how many last tokens of a sequence the model's memory holds; see `Backend.window`."""
+    """Return how many last tokens of a sequence the model's memory holds (`Backend.window`)."""
     if llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model):
         return 0
     return int(llama_cpp.llama_model_n_swa(model)) or None
@@ -91,7 +91,7 @@ class Context:
         pointer: the `llama_context`; None once it is closed.
         n_cells: the most cells of one sequence.
         cell_bytes: the bytes of memory per cell.
-        can_shift: see `Backend.can_shift`.
+        can_shift: `Backend.can_shift`.
 
     Raises:
         ModelLoadError: llama.cpp can't make the context, for example for want of memory.

@@ -36,7 +36,7 @@ class LlamaRanker:
         self._biases = np.fromiter(biases.values(), np.float32)
 
     def rank(self, logits: Floats, top: int, *, may_end: bool) -> list[Ranked]:
-        """Return the most probable tokens with their log-probabilities. See `Ranker.rank`."""
+        """Return the most probable tokens with their log-probabilities."""
         scores = logits.copy()
         scores[self._biased] += self._biases
         if not may_end:
@@ -206,7 +206,7 @@ class LlamaSampler:
         llama_cpp.llama_sampler_chain_add(self._chain, checked(sampler))
 
     def sample(self, logits: Floats, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
-        """Sample a token from these logits. See `Sampler.sample`.
+        """Sample a token from these logits.
 
         Raises:
             NoTokenError: the grammar leaves no token.
@@ -248,7 +248,7 @@ class LlamaSampler:
             llama_cpp.llama_sampler_free(llama_cpp.llama_sampler_chain_remove(self._chain, 0))
 
     def forced(self, most: int) -> list[int]:
-        """Return the usual tokens of the text that the grammar requires next. See `Sampler.forced`."""
+        """Return the usual tokens of the text that the grammar requires next."""
         if self._constraint and not self._forced:
             self._forced = self._constraint.forced(most)
         return self._forced

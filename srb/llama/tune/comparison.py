@@ -98,7 +98,7 @@ class Comparison:
         streams: for each attention, the seconds of a row and of a prompt token per cell, in streams.
         busy: how many processors other programs use; 0 on an idle machine.
         doubt: why the choice may not be the fastest; empty if it is.
-        switch_seconds, seconds_per_mib: see `CostModel`.
+        switch_seconds, seconds_per_mib: `CostModel`.
     """
 
     def __init__(self, path: Path, threads: int, threads_batch: int) -> None:

@@ -16,7 +16,7 @@ MAX_BODY_BYTES = 4 << 20
 
 DRAIN_BYTES = 64 << 20
 DRAIN_SECONDS = 10.0
-"""The most bytes and seconds for which an unread body is still read; see `send_response`."""
+"""The most bytes and seconds for which an unread body is still read (`send_response`)."""
 
 BODY = web.RequestKey("body", bytes)
 """The body of a request that `read_body` has read."""

@@ -20,6 +20,7 @@ from srb.server.http.exchange import ENGINE, LIMITS
 from srb.server.routes.metrics import CONTENT_TYPE, Metrics
 from srb.server.run.history import HISTORY
 from srb.serving.health import ReplicaHealth
+from srb.wire.reply import wire_names
 from srb.wire.route import BOOLEAN, INTEGER, OBJECT, STRING, fields_of, get, object_of
 
 METRICS = web.AppKey("metrics", Metrics)
@@ -75,13 +76,7 @@ async def health(request: web.Request) -> web.Response:
 
 
 def _stats(stats: EngineStats) -> dict[str, Any]:
-    return _renamed(asdict(stats))
-
-
-def _renamed(stats: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `EngineStats`, by their names on the wire."""
-    names = {"n_drafted": "n_ahead", "n_accepted": "n_met"}
-    return {names.get(name, name): value for name, value in stats.items()}
+    return wire_names(asdict(stats))
 
 
 def _replica(replica: ReplicaHealth) -> dict[str, Any]:
@@ -142,7 +137,7 @@ _HEALTH = object_of(
     progress={"type": "number", "minimum": 0, "maximum": 1},
     **fields_of(INTEGER, "running waiting engine_restarts n_ctx"),
     is_sleeping=BOOLEAN,
-    **_renamed(TypeAdapter(EngineStats).json_schema()["properties"]),
+    **wire_names(TypeAdapter(EngineStats).json_schema()["properties"]),
 )
 
 ROUTES = (

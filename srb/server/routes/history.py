@@ -11,7 +11,7 @@ from aiohttp import hdrs, web
 
 from srb.errors import GoneError, HistoryError, InvalidRequestError, NotFoundError
 from srb.history import find, stories
-from srb.history.export import as_json, listed_json, request_json, story_as_markdown, story_json
+from srb.history.history import as_json, listed_json, request_json, story_as_markdown, story_json
 from srb.history.history import remove_request as remove_stored_request
 from srb.history.stories import NewNode, Node
 from srb.server.access import owner_of

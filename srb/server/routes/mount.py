@@ -25,11 +25,14 @@ from srb.server.http.exchange import (
     RESPONSE_FORMATS,
     RESTORE_FORMAT,
     ResponseFormat,
+    body_limit,
     ignored_header,
     json_response,
+    lookup,
+    media_taker,
     submit,
+    with_lookups,
 )
-from srb.server.http.lookups import body_limit, lookup, media_taker, with_lookups
 from srb.server.http.sse import Batches
 from srb.server.routes.requests import events_so_far, find_response, find_stored
 from srb.server.routes.scoring import embeddings

@@ -38,7 +38,7 @@ class HistoryService:
 
     Attributes:
         feeds: The subscribers of stories.
-        is_resuming: Whether requests of an earlier server can't be read yet; see `resume_all`.
+        is_resuming: Whether requests of an earlier server can't be read yet (`resume_all`).
     """
 
     def __init__(

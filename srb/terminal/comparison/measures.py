@@ -1,6 +1,6 @@
 """Measures texts: probability, length and diversity, with intervals and tests of differences.
 
-Statistics are computed over groups of texts that don't depend on each other; see `groups_of`.
+Statistics are computed over groups of texts that don't depend on each other (`groups_of`).
 """
 
 import itertools

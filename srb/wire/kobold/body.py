@@ -93,9 +93,9 @@ def parse(data: bytes, context: RequestContext, *, stream: bool) -> tuple[Kobold
             fields.samplers = _ordered(fields.sampler_order)
         fields.stop = [text for text in fields.stop or () if text]
         branches = make_branches(fields, n, limits, context.engine.tokenize)
-        prompt, n_cut = _prompt(fields, vocabulary, max(params.max_tokens or 0 for params in branches))
-        if n_cut:
-            ignored.append(f"prompt (its first {n_cut} tokens)")
+        prompt, n_truncated = _prompt(fields, vocabulary, max(params.max_tokens or 0 for params in branches))
+        if n_truncated:
+            ignored.append(f"prompt (its first {n_truncated} tokens)")
         logprobs = TOP_LOGPROBS if fields.logprobs is True else fields.logprobs or fields.n_probs
         request = make_request(fields, (prompt,), branches, limits, context.engine.tokenize, logprobs=logprobs or None)
     return fields, request, ignored
@@ -161,8 +161,8 @@ def _prompt(fields: KoboldFields, vocabulary: Vocabulary, max_length: int) -> tu
     memory = vocabulary.encode(fields.memory, "memory")
     rest = vocabulary.encode(prompt, "prompt", add_special=not fields.memory)[0 if fields.memory else len(memory) :]
     room = min(limit or vocabulary.n_cells, vocabulary.n_cells) - max_length - len(memory)
-    n_cut = max(0, len(rest) - room) if room > 0 else 0  # without room, the engine says what is too long
-    return (*memory, *rest[n_cut:]), n_cut
+    n_truncated = max(0, len(rest) - room) if room > 0 else 0  # without room, the engine says what is too long
+    return (*memory, *rest[n_truncated:]), n_truncated
 
 
 def read_key(data: bytes) -> tuple[str, list[str]]:

@@ -1,14 +1,16 @@
-"""Builds KoboldCpp's responses: objects with `results`, and streams of `token`."""
+"""Builds KoboldCpp's responses: objects with `results`, streams of `token`, and the texts of running requests."""
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
-from srb.engine.events import ErrorEvent, Event, StopEvent, StreamEvent, Token
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
 from srb.errors import SrbError
-from srb.wire.context import JsonAnswer, RequestContext
-from srb.wire.kobold.body import CountFields, IdsFields, parse
-from srb.wire.kobold.generations import Generations
+from srb.wire.context import Abort, JsonAnswer, RequestContext
+from srb.wire.kobold.body import CountFields, IdsFields, parse, read_key
 from srb.wire.openai.chat import content_of
 from srb.wire.openai.completions import Completion
 from srb.wire.reply import Reply
@@ -94,3 +96,128 @@ def detokenize(data: bytes, context: RequestContext) -> JsonAnswer:
     """Detokenize tokens, as in KoboldCpp."""
     fields = read_fields(data, IdsFields)
     return {"result": context.vocabulary.decode(fields.ids, "ids"), "success": True}, fields.unread()
+
+
+@dataclass(eq=False)
+class Generation:
+    """A generation with a reader. count: the number of alternatives. events: those that have arrived."""
+
+    genkey: str
+    request_id: str
+    count: int
+    events: list[Event] = field(default_factory=list)
+
+    def so_far(self) -> dict[str, Any]:
+        """The texts so far."""
+        texts: list[list[str]] = [[] for _ in range(self.count)]
+        for event in self.events:
+            if isinstance(event, StreamEvent):
+                texts[event.index].append(event.text)
+        return {"results": [{"text": "".join(parts)} for parts in texts]}
+
+    def perf(self) -> dict[str, Any]:
+        """The numbers of a finished request. Times are in seconds; those per token in milliseconds."""
+        result: dict[str, Any] = {}
+        for event in self.events:
+            match event:
+                case StartEvent():
+                    result["last_seed"] = event.seeds[0]
+                case StopEvent():
+                    ended = event.finish_reason == "stop"
+                    result["stop_reason"] = (2 if event.stop_reason else 1) if ended else 0
+                case DoneEvent(timings=timings, usage=usage):
+                    result |= _pace("process", timings.prompt_n, timings.prompt_ms)
+                    result |= _pace("eval", timings.predicted_n, timings.predicted_ms)
+                    result |= {"last_input_count": usage.prompt_tokens, "last_token_count": usage.completion_tokens}
+        return result
+
+
+_NO_PERF: dict[str, Any] = {
+    **dict.fromkeys(("last_process", "last_process_time", "last_process_speed"), 0.0),
+    **dict.fromkeys(("last_eval", "last_eval_time", "last_eval_speed"), 0.0),
+    "last_input_count": 0,
+    "last_token_count": 0,
+    "last_seed": -1,
+    "stop_reason": -1,
+}
+"""`Generation.perf` until a request has finished."""
+
+
+def _pace(name: str, n: int, ms: float) -> dict[str, float]:
+    return {
+        f"last_{name}": round(ms / n, 3) if n else 0.0,
+        f"last_{name}_time": round(ms / 1000, 3),
+        f"last_{name}_speed": round(n / ms * 1000, 3) if ms else 0.0,
+    }
+
+
+@dataclass(eq=False)
+class Generations:
+    """The running generations in the order of their arrival, and the speed of each owner's last one.
+
+    Attributes:
+        running: Pairs of an owner and a generation.
+        last: The numbers of each owner's last generation.
+        total: How many have ended.
+        idle_since: When the last one ended, in seconds since 1970; None: none has.
+    """
+
+    running: list[tuple[str | None, Generation]] = field(default_factory=list)
+    last: dict[str | None, dict[str, Any]] = field(default_factory=dict)
+    total: int = 0
+    idle_since: float | None = None
+
+    @contextmanager
+    def watch(
+        self, genkey: str, request_id: str, count: int, owner: str | None, _end: Abort
+    ) -> Iterator[Callable[[list[Event]], object]]:
+        """Registers a generation while the block runs. The function takes its events."""
+        generation = Generation(genkey, request_id, count)
+        self.running.append((owner, generation))
+        try:
+            yield generation.events.extend
+        finally:
+            self.running.remove((owner, generation))
+            self.last[owner], self.total, self.idle_since = generation.perf(), self.total + 1, time.time()
+
+    def named(self, genkey: str, owner: str | None) -> list[Generation]:
+        """The running generations of an owner with this genkey.
+
+        An empty genkey finds a generation only if it is the only one without a genkey: else it would be ambiguous.
+        """
+        found = [each for its, each in tuple(self.running) if (its, each.genkey) == (owner, genkey)]
+        return found if genkey or len(found) == 1 else []
+
+    def abort(self, abort: Abort, genkey: str, owner: str | None) -> bool:
+        """Ends the running generations of an owner with this genkey. Returns False if there are none."""
+        ended = [abort(each.request_id, None, "cancelled") for each in self.named(genkey, owner)]  # all of them
+        return any(ended)
+
+
+def check(body: bytes, context: RequestContext) -> JsonAnswer:
+    """Show the texts so far of the request with this genkey."""
+    genkey, ignored = read_key(body)
+    found = context.state(Generations).named(genkey, context.owner)
+    return found[-1].so_far() if found else {"results": [{"text": ""}]}, ignored
+
+
+def abort(body: bytes, context: RequestContext) -> JsonAnswer:
+    """Abort the requests with this genkey."""
+    genkey, ignored = read_key(body)
+    ended = context.call_in_loop((context.state(Generations).abort, genkey, context.owner))
+    return {"success": ended, "done": ended}, ignored
+
+
+def perf(_body: bytes, context: RequestContext) -> JsonAnswer:
+    """Show the speed of the last request, as in KoboldCpp."""
+    health, generations, now = context.engine.health, context.state(Generations), context.now
+    idle_since = context.created if generations.idle_since is None else generations.idle_since
+    busy = {
+        "total_gens": generations.total,
+        "queue": health.waiting,
+        "idle": int(not health.running),
+        "uptime": round(now - context.created, 3),
+        "idletime": 0 if generations.running else round(now - idle_since, 3),
+        "quiet": True,
+    }
+    return _NO_PERF | generations.last.get(context.owner, {}) | busy, []

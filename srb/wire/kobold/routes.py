@@ -6,8 +6,7 @@ from typing import Any
 
 from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.kobold.body import CountFields, IdsFields, KeyFields, KoboldFields, default_length
-from srb.wire.kobold.generations import abort, check, perf
-from srb.wire.kobold.reply import detokenize, parse_generate, token_count
+from srb.wire.kobold.reply import abort, check, detokenize, parse_generate, perf, token_count
 from srb.wire.reply import SSE_MESSAGE
 from srb.wire.route import (
     BOOLEAN,

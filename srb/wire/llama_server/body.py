@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from srb.engine.media import Media
-from srb.engine.model import SpecialTokens, Tokenizer
+from srb.engine.model import SpecialTokens, Tokenize, Tokenizer
 from srb.engine.request import DEFAULT_CANDIDATES, SUFFIX_TOKENS, CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
@@ -16,7 +16,7 @@ from srb.wire.request.fields import BRIDGE_FIELDS, CompletionFields
 from srb.wire.request.media import Take, not_here
 from srb.wire.request.prompts import make_prompts
 from srb.wire.request.read import BodyFields, Int, depth_refused, read_fields, show
-from srb.wire.tokens import Parts, Tokenize, check_text, tokens_of
+from srb.wire.tokens import Parts, check_text, tokens_of
 
 _INFILL_TOKENS = 256
 """The tokens to reserve for each alternative of an infill without `max_tokens`."""

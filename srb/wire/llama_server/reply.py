@@ -166,7 +166,7 @@ class Completion:
             params = replace(params, seed=self._seeds[event.index])
         alternative = self._alternatives[event.index]
         evaluated = event.timings.prompt_n if event.timings else 0
-        n_prompt = len(prompt) - (event.timings.n_cut if event.timings else 0)
+        n_prompt = len(prompt) - (event.timings.n_truncated if event.timings else 0)
         result = {
             "index": event.index,
             "content": text,

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from srb.engine.events import ErrorEvent, Event, NodeEvent, StartEvent, StopEvent
+from srb.engine.model import Tokenize
 from srb.engine.request import CompletionRequest, Explore
 from srb.engine.validation.fields import meanings
 from srb.errors import InvalidRequestError
@@ -18,7 +19,6 @@ from srb.wire.reply import Reply
 from srb.wire.request.fields import Prompt
 from srb.wire.request.prompts import make_prompts
 from srb.wire.request.read import BodyFields, Float, Int, depth_refused, read_fields
-from srb.wire.tokens import Tokenize
 
 _MEANINGS = meanings(Explore)
 

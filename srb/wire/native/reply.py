@@ -17,7 +17,7 @@ from srb.engine.events import (
     Usage,
 )
 from srb.engine.request import CompletionRequest
-from srb.wire.reply import LEAST_LOGPROB, logprob_of
+from srb.wire.reply import LEAST_LOGPROB, logprob_of, wire_names
 
 
 def to_json(
@@ -79,8 +79,8 @@ def to_json(
             }
             if any(event.labels):
                 start["labels"] = event.labels
-            if event.n_cut:
-                start["n_cut"] = event.n_cut
+            if event.n_truncated:
+                start["n_cut"] = event.n_truncated
             if event.guided:
                 start["guided"] = event.guided
             if event.infill:
@@ -99,7 +99,7 @@ def to_json(
             index = {} if event.index is None else {"index": event.index}
             return {"event": "error", **index, "error": event.error.body()}
         case DoneEvent():
-            usage, timings = event.usage, dataclasses.asdict(event.timings)
+            usage, timings = event.usage, wire_names(dataclasses.asdict(event.timings))
             if not timings["n_cut"]:
                 del timings["n_cut"]
             return {

@@ -1,4 +1,7 @@
-"""`POST /v1/completions`: parses bodies, and builds OpenAI's object or chunks from the engine's events."""
+"""`POST /v1/completions`: parses bodies, and builds OpenAI's object or chunks from the engine's events.
+
+The list of models is here, too, as OpenAI, TabbyAPI and text-generation-webui have it.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,8 +22,8 @@ from srb.engine.events import (
     Token,
     Usage,
 )
-from srb.errors import SrbError
-from srb.wire.context import RequestContext
+from srb.errors import NotFoundError, SrbError
+from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.native.reply import usage_json
 from srb.wire.reply import Reply, RunningTimings, logprob_of, prompt_progress
 from srb.wire.request.body import Parsed, parse
@@ -304,3 +307,35 @@ def _usage(usage: Usage) -> dict[str, Any]:
     value: dict[str, Any] = {**usage_json(usage)}
     value["prompt_tokens_details"] = {"cached_tokens": value.pop("cached_tokens")}
     return value
+
+
+def models(_body: bytes, context: RequestContext) -> JsonAnswer:
+    """List the server's one model."""
+    return {"object": "list", "data": [_model(context)]}, []
+
+
+def one_model(_body: bytes, context: RequestContext) -> JsonAnswer:
+    """Show the model of this name."""
+    model, name = _model(context), context.path_params["id"]
+    if model["id"] not in (name, name.removesuffix("/")):
+        raise NotFoundError(f"there is no model {name}; there is {model['id']}", param="model", code="model_not_found")
+    return model, []
+
+
+def model_card(_body: bytes, context: RequestContext) -> JsonAnswer:
+    """Show the model with the size of its context, as in TabbyAPI."""
+    return _model(context) | {"parameters": {"max_seq_len": context.engine.model.n_cells}}, []
+
+
+def model_info(_body: bytes, context: RequestContext) -> JsonAnswer:
+    """Show the model's name, as in text-generation-webui.
+
+    SillyTavern asks for it before it counts tokens.
+    """
+    return {"model_name": context.limits.model, "lora_names": [], "loader": "llama.cpp"}, []
+
+
+def _model(context: RequestContext) -> dict[str, Any]:
+    capabilities = ["completion", "multimodal"] if context.engine.model.media_kinds else ["completion"]
+    known = {"id": context.limits.model, "object": "model", "created": int(context.created), "owned_by": "llamacpp"}
+    return known | {"capabilities": capabilities}

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from srb.engine.media import Media
-from srb.engine.model import ChatTemplate
+from srb.engine.model import ChatTemplate, Tokenize
 from srb.engine.request import SEARCHES, CompletionRequest, new_request_id
 from srb.engine.sampling_params import DEFAULT_MOST_TOKENS, SamplingParams
 from srb.engine.validation.exclusions import excludes
@@ -29,7 +29,7 @@ from srb.wire.request.prompts import (
     take_texts,
 )
 from srb.wire.request.read import depth_refused, read_fields, show
-from srb.wire.tokens import MAX_BIASED_TEXTS, Tokenize
+from srb.wire.tokens import MAX_BIASED_TEXTS
 from srb.wire.tools.calls import CallFormat, call_format
 from srb.wire.tools.offered import Tools, tools_of
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from srb.engine.media import Media
-from srb.engine.model import ChatTemplate
+from srb.engine.model import ChatTemplate, Tokenize
 from srb.errors import InvalidRequestError, NotSupportedError
 from srb.wire.limits import Limits
 from srb.wire.request.fields import CompletionFields, KeptTexts
 from srb.wire.request.media import Mixed, Take, not_here, with_data
 from srb.wire.request.messages import mixed_prompt_of
 from srb.wire.request.read import kind_of
-from srb.wire.tokens import Tokenize, is_token, join_tokens
+from srb.wire.tokens import is_token, join_tokens
 from srb.wire.tools.offered import Tools
 
 

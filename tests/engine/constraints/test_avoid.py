@@ -126,7 +126,7 @@ def test_no_two_begin_alike(
     assert not any(phrase in text for text in said.values() for phrase in banned)
     for index, text in said.items():  # the final tokens are the text
         sampled = bytes(
-            t for e in events if isinstance(e, StreamEvent) and e.index == index for t in e.drawn if t != END
+            t for e in events if isinstance(e, StreamEvent) and e.index == index for t in e.sampled if t != END
         )
         assert sampled.decode().startswith(text)
     assert not any(end.rewinds_exhausted for end in stops(events).values())

@@ -101,7 +101,7 @@ def test_it_says_what_a_model_would_that_refuses_them(
         assert said.get(index, "") == "pq" * echo + text
         assert (ends[index].length, ends[index].stop_reason) == (length, reason)
         own = [event for event in events if isinstance(event, StreamEvent) and event.index == index]
-        sampled = [token for event in own for token in event.drawn]
+        sampled = [token for event in own for token in event.sampled]
         generated = bytes(token for token in sampled if token != END).decode()
         assert (text + (reason or "")).startswith(generated)
         assert not any(has(generated, phrase) for phrase in banned)
@@ -110,7 +110,7 @@ def test_it_says_what_a_model_would_that_refuses_them(
             assert generated == text + (reason or "")
         if logprobs is not None:
             assert [event.token.id for event in own if event.token] == [112, 113] * echo + sampled
-            scored = [event.token.logprob for event in own if event.token and event.drawn]
+            scored = [event.token.logprob for event in own if event.token and event.sampled]
             if scored:
                 assert ends[index].mean_logprob == pytest.approx(sum(each or 0 for each in scored) / len(scored))
         if banned and max_tokens:

@@ -43,11 +43,11 @@ class ScoringBackend(FakeBackend):
         params: SamplingParams,
         compiled: object,
         prompt: tuple[int, ...],
-        begun: tuple[int, ...],
+        resumed_tokens: tuple[int, ...],
         healed: bytes = b"",
     ) -> ScoringSampler:
         self.open_samplers += 1
-        return ScoringSampler(self, params, [*prompt, *begun])
+        return ScoringSampler(self, params, [*prompt, *resumed_tokens])
 
 
 def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:
@@ -138,7 +138,7 @@ class Recording(FakeBackend):
         params: SamplingParams,
         compiled: object,
         prompt: tuple[int, ...],
-        begun: tuple[int, ...],
+        resumed_tokens: tuple[int, ...],
         healed: bytes = b"",
     ) -> FakeSampler:
         self.open_samplers += 1
@@ -152,7 +152,7 @@ class Recording(FakeBackend):
                 bans = {token: bias for token, bias in (biases or {}).items() if bias == -float("inf")}
                 return super().sample(logits, excluded, bans)
 
-        return Sampler(self, params, [*prompt, *begun])
+        return Sampler(self, params, [*prompt, *resumed_tokens])
 
 
 def test_those_that_go_on_after_an_interruption_know_what_all_have_said() -> None:

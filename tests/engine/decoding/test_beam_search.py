@@ -109,7 +109,7 @@ def test_narrow_beams_go_on_as_the_plainest_search_does(
     sampled: dict[int, list[int]] = {k: [] for k in range(beams)}
     for event in events:
         if isinstance(event, StreamEvent):
-            sampled[event.index] += event.drawn
+            sampled[event.index] += event.sampled
     expected = narrow(beams, max_tokens, length_penalty, early_stopping)
     expected += [()] * (beams - len(expected))  # there may be too few
     if logprobs is None:  # the end has no text, and so no event

@@ -11,7 +11,7 @@ from mixed import ASCII, ascii_babble
 from srb.engine.decoding.bridge import BridgeCandidate
 from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
-from srb.engine.infill import resolve
+from srb.engine.limits import resolve
 from srb.engine.model import SpecialTokens
 from srb.engine.output.detokenizer import IncrementalDetokenizer, StopStrings
 from srb.engine.request import CompletionRequest

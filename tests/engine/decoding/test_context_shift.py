@@ -116,7 +116,7 @@ def test_a_prompt_that_is_too_long_is_cut_in_blocks() -> None:
         assert (length - len(first)) % 20 == 0
         done = events[-1]
         assert isinstance(done, DoneEvent)
-        assert done.timings.n_cut == events[0].n_cut == length - len(first)
+        assert done.timings.n_truncated == events[0].n_truncated == length - len(first)
         assert done.timings.prompt_n == len(first)
         seen.clear()
 

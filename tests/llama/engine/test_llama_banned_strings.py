@@ -98,9 +98,11 @@ def test_sampling_is_as_if_only_the_final_tokens_had_been_sampled(
     sampler = backend.sampler
 
     def noting(
-        params: SamplingParams, compiled: Any, prompt: tuple[int, ...], begun: tuple[int, ...], healed: bytes
+        params: SamplingParams, compiled: Any, prompt: tuple[int, ...], resumed_tokens: tuple[int, ...], healed: bytes
     ) -> Any:
-        return Noting(sampler(params, compiled, prompt, begun, healed), begun, notes.setdefault(params.seed, {}))
+        return Noting(
+            sampler(params, compiled, prompt, resumed_tokens, healed), resumed_tokens, notes.setdefault(params.seed, {})
+        )
 
     with monkeypatch.context() as patch:
         patch.setattr(backend, "sampler", noting)

@@ -17,7 +17,7 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, ModelLoadError
 from srb.llama.backend import LlamaBackend
-from srb.options.engine_options import CACHE_TYPES
+from srb.options.groups import CACHE_TYPES
 from srb.options.settings import Settings
 from srb.serving.async_engine import AsyncEngine
 

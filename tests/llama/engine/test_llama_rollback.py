@@ -87,9 +87,11 @@ def test_texts_are_those_of_recomputing_everything_for_each_token(
     sampler = backend.sampler
 
     def noting(
-        params: SamplingParams, compiled: Any, prompt: tuple[int, ...], begun: tuple[int, ...], healed: bytes
+        params: SamplingParams, compiled: Any, prompt: tuple[int, ...], resumed_tokens: tuple[int, ...], healed: bytes
     ) -> Any:
-        return Noting(sampler(params, compiled, prompt, begun, healed), begun, notes.setdefault(params.seed, {}))
+        return Noting(
+            sampler(params, compiled, prompt, resumed_tokens, healed), resumed_tokens, notes.setdefault(params.seed, {})
+        )
 
     with monkeypatch.context() as patch:
         patch.setattr(backend, "sampler", noting)

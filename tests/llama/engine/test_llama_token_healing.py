@@ -42,7 +42,7 @@ def test_first_tokens_are_as_likely_as_after_the_prompt_without_its_last_token(
     healed = dataclasses.replace(request(PROMPT, 1000, **off), heal=True, logprobs=0)
     engine = Engine(backend)
     events = [event for event in run(engine, healed) if isinstance(event, StreamEvent)]
-    assert_agrees(Counter(event.drawn[0] for event in events), softmax(masked(logits, BEGIN_WITH_T)))
+    assert_agrees(Counter(event.sampled[0] for event in events), softmax(masked(logits, BEGIN_WITH_T)))
     own = np.log(softmax(logits))
     for event in events:
         assert event.token

@@ -36,7 +36,7 @@ def said(events: list[Event]) -> list[StreamEvent]:
 
 
 def tokens_of(events: list[Event], index: int = 0) -> list[int]:
-    return [token for event in said(events) if event.index == index for token in event.drawn]
+    return [token for event in said(events) if event.index == index for token in event.sampled]
 
 
 class Listener:

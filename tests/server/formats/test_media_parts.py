@@ -15,8 +15,8 @@ from srb.engine.media import Media
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
-from srb.history.events import pack_request, unpack_request
 from srb.history.history import History
+from srb.history.recorder import pack_request, unpack_request
 from srb.llama.model.chat_template import ChatTemplate
 
 SOURCE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}a:"

@@ -148,7 +148,7 @@ def test_a_context_shift_that_is_not_possible_is_refused() -> None:
 def test_events_have_the_dropped_tokens_of_a_context_shift() -> None:
     stop = StopEvent("id", 0, 3, "length", None, truncated=True)
     assert native.to_json(stop, model="m", created=1, ignored=[])["truncated"] is True
-    start = StartEvent("id", 1, 100, 20, 5, (0,), (None,), n_cut=60)
+    start = StartEvent("id", 1, 100, 20, 5, (0,), (None,), n_truncated=60)
     assert native.to_json(start, model="m", created=1, ignored=[])["n_cut"] == 60
     assert timings(Timings(0.0, 20, 1.0, 3, 1.0, 60), 100)["cache_n"] == 20
 
