@@ -222,7 +222,7 @@ class Budget:
         n_tokens: in tokens.
         seconds: in time.
         n_outputs: in tokens with logits.
-        least: the size of the first chunk, if its prompt has so many tokens left.
+        least: the size of the first chunk, if its prompt has that many tokens left.
         is_alone: whether no sequence is running.
         joins: whether the chunks are in one batch with rows.
     """

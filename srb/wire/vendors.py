@@ -1,6 +1,6 @@
 """The list of vendors. To add a vendor, add a package, and its import and name here.
 
-Routes that need the engine itself are the server's own, whoever invented them: slots, adapters, stored responses.
+Routes that need the engine itself are the server's own, even if others defined them: slots, adapters, stored responses.
 All packages but `openai/` and `native/` can be removed; others build their responses with these two.
 """
 

@@ -46,7 +46,7 @@ class OutputProcessor:
         return events
 
     def start(self, active: ActiveRequest) -> None:
-        """Add the event of a request's admission. By now it is known which of its tokens are cached."""
+        """Add the event of a request's admission. The cached tokens are counted by now."""
         request = active.request
         shared = sum(prompt.beginning.n_tokens for prompt in active.prompts if prompt.beginning)
         self._events.append(
