@@ -420,7 +420,7 @@ def publish(
     growth = "" if quick else "J, with 32 tokens each:\n\n![How time and memory grow](growth.svg)\n\n"
     said = ", ".join(f"{name} {value}" for name, value in machine.items())
     (folder / "comparison.md").write_text(
-        "# srb beside llama-server\n\nWritten by `./build.sh bench`; docs/figures/benchmarks.md says what it means.\n\n"
+        "# srb and llama-server\n\nWritten by `./build.sh bench`; docs/figures/benchmarks.md explains it.\n\n"
         f"{said}.\n\n"
         f"![How long everything took](comparison.svg)\n\n{growth}{table(results)}\n\n"
         "B: the tokens that llama-batched-bench decodes in a second, in turn with A "
