@@ -50,7 +50,7 @@ def test_rating_with_the_keyboard(blank: Story, tmp_path: Path) -> None:
         blank.page.keyboard.press("1")
         expect(status).to_have_text("3 rated, 0 to go")
         other.keyboard.press("2")
-        expect(other.locator("#left")).to_contain_text("Another tab was faster")
+        expect(other.locator("#left")).to_contain_text("already rated in another tab")
         other.close()
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=60)

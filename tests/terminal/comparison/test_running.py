@@ -192,7 +192,7 @@ def test_two_runs_in_one_report(srb: Run, capsys: pytest.CaptureFixture[str]) ->
     assert "nowhere/results.jsonl can't be read: No such file or directory" in capsys.readouterr().err
     assert srb("compare") == 2
     assert srb("compare", "spec.toml", "--report", "a") == 2
-    assert "takes a spec, or --report or --rate with the results" in capsys.readouterr().err
+    assert "takes either a spec, or --report or --rate with the results" in capsys.readouterr().err
 
 
 def test_a_function_that_fails_is_named(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,7 +200,7 @@ def test_a_function_that_fails_is_named(srb: Run, capsys: pytest.CaptureFixture[
     Path("spec.toml").write_text('n = 1\nprompts = ["p"]\nscorers.s.function = "failing:fail"\n')
     assert srb("compare", "spec.toml", "--max-tokens", "2") == 2
     text = "the text of 1, default, seed 0"
-    assert capsys.readouterr().err == f"srb: scorers.s: failing:fail has failed for {text}: ValueError: no luck\n"
+    assert capsys.readouterr().err == f"srb: scorers.s: failing:fail failed for {text}: ValueError: no luck\n"
     assert len(lines()) == 1
 
 
@@ -213,7 +213,7 @@ def test_what_a_function_returns_and_changes(tmp_path: Path) -> None:
     found = [score(row | {"text": value}) for value in (2, 0.5, True, None, math.nan, -math.inf)]
     assert found == [2.0, 0.5, 1.0, None, None, None]
     assert row["settings"] == {}
-    with pytest.raises(SettingsError, match="takes the text of p, s, seed 1 to '3'; a scorer returns a number, True"):
+    with pytest.raises(SettingsError, match="returned '3' for the text of p, s, seed 1; it must return a number, True"):
         score(row | {"text": "3"})
 
 
@@ -222,7 +222,7 @@ def test_a_judge_that_has_no_answer_is_told_once(srb: Run, capsys: pytest.Captur
         'n = 3\nmax_tokens = 2\nprompts = ["p"]\nscorers.good = {judge = "{text}", answers = {"→" = 1, "←" = 0}}\n'
     )
     assert srb("compare", "spec.toml") == 0
-    reason = "because none of the 100 likeliest tokens begins '→' or '←'"
+    reason = "because none of the top 100 tokens starts '→' or '←'"
     assert capsys.readouterr().err == f"srb: scorers.good: 3 of 3 texts have no score, {reason}\n"
     assert [line["scores"] for line in lines()] == [{"good": None}] * 3
 
