@@ -57,7 +57,7 @@ def generate(
     [' four, five', ' four, five']
     """
     params = _params(sampling)
-    heal = isinstance(prompt, str) and not params.is_constrained
+    heal = isinstance(prompt, str) and not params.has_grammar
     with loaded_model.engine(model) as engine, show_count("writing", n) as count:
         by_model = {name: value for name, value in loaded_model.sampling.items() if name not in sampling}
         texts = TextsRequest(prompt, n, dataclasses.replace(params, **by_model), heal=heal, suffix=suffix)

@@ -22,7 +22,7 @@ import numpy as np
 from llama_cpp import llama_grammar
 
 from srb.errors import InvalidRequestError, NoTokenError
-from srb.llama.grammar.constraint import GrammarMatcher, LarkCompiler
+from srb.llama.grammar.matcher import GrammarMatcher, LarkCompiler
 from srb.llama.sampling.candidates import Candidates
 from srb.llama.vocabulary import Vocabulary
 from srb.options.settings import Settings

@@ -14,7 +14,7 @@ from pathlib import Path
 from srb.engine.events import DoneEvent, Event, StartEvent, StopEvent, StreamEvent, Timings, Usage
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
-from srb.history import find
+from srb.history import queries as find
 from srb.history.history import History
 from srb.history.recorder import Submitted
 

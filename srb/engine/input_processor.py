@@ -11,7 +11,7 @@ from srb.engine.lora import Adapters
 from srb.engine.model import Tokenizer
 from srb.engine.output.detokenizer import StopStrings
 from srb.engine.output.logprobs import Replay, report_of
-from srb.engine.prompt_logprobs import Scores
+from srb.engine.prompt_scores import Scores
 from srb.engine.request import CompletionRequest, Resumed
 from srb.engine.resume import prompt_groups, restarted
 from srb.engine.sequence import ActiveRequest, Prompt

@@ -57,7 +57,7 @@ MAX_LARK_CHARS = 1_000_000
 
 _COUNT = 2**31 - 1
 
-CONSTRAINTS = ("grammar", "json_schema", "regex")
+GRAMMAR_FIELDS = ("grammar", "json_schema", "regex")
 """The fields that say what a text must match. They exclude each other."""
 
 _LARK = "%llguidance"
@@ -263,7 +263,7 @@ class SamplingParams:
                     f"got {bias} for token {token}",
                     param="logit_bias",
                 )
-        given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
+        given = [name for name in GRAMMAR_FIELDS if getattr(self, name) is not None]
         if len(given) > 1:
             raise InvalidRequestError(f"{' and '.join(given)} exclude each other; leave one out", param=given[0])
         longest = MAX_LARK_CHARS if is_lark(self.grammar) else MAX_GRAMMAR_CHARS
@@ -288,9 +288,9 @@ class SamplingParams:
         return self.guidance_scale != 1
 
     @property
-    def is_constrained(self) -> bool:
+    def has_grammar(self) -> bool:
         """Whether the text must match a grammar, a schema or an expression."""
-        return any(getattr(self, name) is not None for name in CONSTRAINTS)
+        return any(getattr(self, name) is not None for name in GRAMMAR_FIELDS)
 
     def with_seed(self) -> "SamplingParams":
         """Return the same parameters, with a random seed if the seed is -1."""

@@ -21,7 +21,7 @@ from srb.engine.lora import Lora, key_of
 from srb.engine.media import Media, key_of_few, placed, words
 from srb.engine.output.detokenizer import IncrementalDetokenizer, StopStrings
 from srb.engine.output.logprobs import TokenReport
-from srb.engine.prompt_logprobs import Scores, outputs_from
+from srb.engine.prompt_scores import Scores, outputs_from
 from srb.engine.request import CompletionRequest, Resumed
 from srb.engine.sampling_params import SamplingParams
 

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from srb.engine.events import Event
 from srb.errors import HistoryError, NotFoundError, SettingsError
 from srb.history.database import check_place, connect, explained, prepare, remove_orphans
-from srb.history.find import Recorded, Unfinished, end_of, unfinished
+from srb.history.queries import Recorded, Unfinished, end_of, unfinished
 from srb.history.recorder import Recorder, Submitted
 from srb.history.stories import Node, Story, read_nodes
 from srb.history.writer import Change, Writer

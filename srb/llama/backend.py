@@ -20,7 +20,7 @@ from srb.llama.adapters import vectors_identity
 from srb.llama.contexts import Contexts
 from srb.llama.draft import LlamaDrafter, check_draft, draft_settings
 from srb.llama.embedder import LlamaEmbedder
-from srb.llama.grammar.constraint import LarkCompiler
+from srb.llama.grammar.matcher import LarkCompiler
 from srb.llama.model.chat_template import chat_template_of
 from srb.llama.model.fit import PROMPT_OUTPUTS, fitted, n_seqs
 from srb.llama.model.loader import LoadedModel, Progress, load_model

@@ -7,7 +7,7 @@ import llama_cpp
 
 from srb.engine.model import ModelInfo
 from srb.engine.sampling_params import SamplingParams
-from srb.llama.grammar.constraint import LarkCompiler
+from srb.llama.grammar.matcher import LarkCompiler
 from srb.llama.model.chat_template import chat_template_of
 from srb.llama.model.loader import load_model
 from srb.llama.model.model_file import find_model, fingerprint, read_model_info

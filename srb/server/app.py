@@ -18,7 +18,7 @@ from srb.server.http.exchange import ENGINE, FETCH, LIMITS, RESPONSE_FORMATS, Fe
 from srb.server.routes import about, history, mount, requests, scoring, slots
 from srb.server.routes.about import DESCRIPTION, METRICS
 from srb.server.routes.metrics import Metrics
-from srb.server.routes.scoring import EMBEDDING_QUEUE, TABLES, EmbeddingQueue, close_embedding_queue
+from srb.server.routes.pooling import EMBEDDING_QUEUE, TABLES, EmbeddingQueue, close_embedding_queue
 from srb.server.routes.slots import SLOT_FOLDER
 from srb.server.run.history import HISTORY, HistoryService
 from srb.serving.engine_client import EngineClient

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from srb.engine.sampling_params import CONSTRAINTS
+from srb.engine.sampling_params import GRAMMAR_FIELDS
 from srb.errors import InvalidRequestError, SettingsError
 from srb.options.settings import CHAT_OPTIONS, CLIENT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments, is_given
 from srb.terminal.options import add_field_arguments, given_fields
@@ -23,7 +23,7 @@ from srb.wire.request.read import ALIASES
 SHARED = CLIENT_OPTIONS | {"n", "max_n", "max_tokens", "api_key", "api_key_file", "log_level"}
 """Options that have an effect with `--url`."""
 
-NOT_HEALED = {"heal", *CONSTRAINTS, "response_format", "structured_outputs", "search", "echo", "messages"}
+NOT_HEALED = {"heal", *GRAMMAR_FIELDS, "response_format", "structured_outputs", "search", "echo", "messages"}
 """Token healing is on unless a request has one of these fields, because prompts often end with a space."""
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from srb.errors import NotFoundError, SettingsError
-from srb.history import find, stories
+from srb.history import queries as find
+from srb.history import stories
 from srb.history.database import ANYBODY, connect, explained, prepare
-from srb.history.find import Recorded
 from srb.history.history import prune, read, request_as_markdown, request_json, size_of, story_as_markdown, story_json
+from srb.history.queries import Recorded
 from srb.options.settings import Settings, add_arguments
 
 _SECONDS = {"h": 3_600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}

@@ -13,7 +13,7 @@ from srb.wire.request.messages import Message, prompt_of
 from srb.wire.request.read import BodyFields, Int, read_fields
 from srb.wire.route import INTEGER, OBJECT, STRING, JsonHandler, get, list_of, object_of, post
 from srb.wire.tokens import Parts, Vocabulary, tokens_of
-from srb.wire.tools.offered import ToolFields, tools_of
+from srb.wire.tools.definitions import ToolFields, tools_of
 
 
 class TemplateFields(BodyFields):

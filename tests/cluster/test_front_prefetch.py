@@ -13,8 +13,10 @@ from fake_backend import FakeBackend, Gate, babble
 from replicas_here import FakeVocabulary, ReplicasHere
 from waiting import until
 
-from srb.cluster import front, parts, replica
-from srb.cluster.front import ClusterEngine
+from srb.cluster import cluster_engine as front
+from srb.cluster import replica
+from srb.cluster import split_request as parts
+from srb.cluster.cluster_engine import ClusterEngine
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event
 from srb.engine.request import CompletionRequest

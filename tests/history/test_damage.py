@@ -14,8 +14,8 @@ from srb.engine.events import DoneEvent, StartEvent, StopEvent, StreamEvent, Tim
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import HistoryError, SrbError
-from srb.history import find, stories
-from srb.history.find import find_sent, read_events
+from srb.history import queries as find
+from srb.history import stories
 from srb.history.history import (
     History,
     remove_request,
@@ -24,6 +24,7 @@ from srb.history.history import (
     story_as_markdown,
     story_json,
 )
+from srb.history.queries import find_sent, read_events
 from srb.history.recorder import Submitted, forget_events
 from srb.history.stories import NewNode
 from srb.wire.reply import encode

@@ -15,10 +15,11 @@ from srb.engine.events import DoneEvent, Event, StartEvent, StopEvent, StreamEve
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import HistoryError, InvalidRequestError, SettingsError
-from srb.history import database, find, stories, writer
+from srb.history import database, stories, writer
+from srb.history import queries as find
 from srb.history.database import UnusableError, prepare
-from srb.history.find import read_events, unfinished
 from srb.history.history import History
+from srb.history.queries import read_events, unfinished
 from srb.history.recorder import Submitted
 from srb.history.stories import NewNode
 from srb.history.writer import Change

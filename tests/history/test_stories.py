@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from srb.errors import InvalidRequestError, NotFoundError
-from srb.history import find, stories
+from srb.history import queries as find
+from srb.history import stories
 from srb.history.database import ANYBODY
 from srb.history.history import History, story_as_markdown
 from srb.history.stories import NewNode, Node

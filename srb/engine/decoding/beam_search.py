@@ -17,7 +17,7 @@ from itertools import count
 
 from srb.engine.backend import Logits
 from srb.engine.decoding.base import EngineParts
-from srb.engine.decoding.candidates import CandidateStrategy, TextRow
+from srb.engine.decoding.search_base import CandidateStrategy, TextRow
 from srb.engine.events import FinishReason, Token
 from srb.engine.model import Ranked, Ranker
 from srb.engine.sequence import Prompt, Sequence

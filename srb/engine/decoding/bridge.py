@@ -23,7 +23,7 @@ from typing import Literal
 
 from srb.engine.backend import Logits, Sampler
 from srb.engine.decoding.base import AnyStrategy, EngineParts
-from srb.engine.decoding.candidates import CandidateStrategy, OwnRow, TextRow
+from srb.engine.decoding.search_base import CandidateStrategy, OwnRow, TextRow
 from srb.engine.events import FinishReason, StopEvent
 from srb.engine.limits import n_rows_here
 from srb.engine.output.detokenizer import IncrementalDetokenizer

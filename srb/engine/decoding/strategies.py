@@ -2,11 +2,10 @@
 
 | module | strategy |
 |---|---|
-| `sampling.py` | each sequence samples its tokens; the one of a plain request, so read it first |
+| `sampling.py` | each sequence samples its tokens; the one of a plain request, so read it first. `Scoring` does it with given tokens |
 | `speculative.py` | the same with draft tokens, several tokens in a step (speculative decoding) |
 | `context_shift.py` | the same for texts that are longer than the context |
-| `scoring.py` | evaluates given tokens, and reports their log-probabilities |
-| `candidates.py` | the base of strategies with rows of their own, whose sequences get the best texts |
+| `search_base.py` | the base of strategies with rows of their own, whose sequences get the best texts |
 | `beam_search.py` | beam search |
 | `bridge.py` | samples candidates, and returns those that a suffix follows best |
 | `explore.py` | finds the tree of the most probable continuations |

@@ -17,7 +17,7 @@ from srb.engine.kv_cache.prefix_cache import PrefixCache
 from srb.engine.kv_cache.retention import RetentionPolicy
 from srb.engine.kv_cache.rollback import Rollback
 from srb.engine.kv_cache.state_cache import StateCache
-from srb.engine.prompt_logprobs import are_alike
+from srb.engine.prompt_scores import are_alike
 from srb.engine.scheduler import Scheduler, has_row, with_negatives
 from srb.engine.sequence import Holder, Prompt, Sequence, SequenceState, Swapped
 from srb.engine.stats import Totals

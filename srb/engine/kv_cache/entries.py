@@ -19,7 +19,7 @@ from operator import itemgetter
 
 from srb.engine.backend import Logits, State
 from srb.engine.kv_cache.radix import Match, Tokens, pack
-from srb.engine.prompt_logprobs import Scores
+from srb.engine.prompt_scores import Scores
 
 _BYTES_PER_TOKEN = 8
 """The memory for a token, besides its state."""

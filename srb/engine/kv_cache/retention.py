@@ -26,7 +26,7 @@ from srb.engine.kv_cache.radix import WORTH_SHARING, Tokens, pack
 from srb.engine.kv_cache.slots import Slots
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.media import whole
-from srb.engine.prompt_logprobs import Scores
+from srb.engine.prompt_scores import Scores
 from srb.engine.sequence import Prompt, Sequence
 from srb.engine.stats import Totals
 

@@ -25,7 +25,7 @@ from srb.engine.kv_cache.entries import (
 from srb.engine.kv_cache.radix import FOR_ALL, WORTH_SHARING, Keys, Match, PrefixTree, Tokens, pack
 from srb.engine.kv_cache.state_store import StateStore
 from srb.engine.media import whole
-from srb.engine.prompt_logprobs import Scores
+from srb.engine.prompt_scores import Scores
 
 Save = Callable[[int, int, int], bytearray | None]
 """Called with (start, end, max_bytes); returns the state of these positions, or None if it has more bytes."""

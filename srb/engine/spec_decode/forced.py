@@ -22,4 +22,4 @@ class ForcedTokens(Proposer):
 
 def build(prompt: Prompt, backend: Backend) -> dict[Sequence, Proposer]:
     """Return a proposer for each sequence of a prompt that has a grammar."""
-    return {seq: ForcedTokens(seq, backend.draft_max) for seq in prompt.sequences if seq.params.is_constrained}
+    return {seq: ForcedTokens(seq, backend.draft_max) for seq in prompt.sequences if seq.params.has_grammar}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from srb.engine.sampling_params import CONSTRAINTS, SamplingParams
+from srb.engine.sampling_params import GRAMMAR_FIELDS, SamplingParams
 from srb.engine.validation.fields import check_text
 from srb.errors import InvalidRequestError
 
@@ -71,7 +71,7 @@ EXCLUSIONS = (
     ),
     *(Exclusion(name, _ROWS) for name in ("distinct", "post_sampling_probs")),
     *(Exclusion(name, _ROWS) for name in ("banned_strings", "avoid", "diversity", "guidance_scale")),
-    *(Exclusion(name, (BEAM_SEARCH,)) for name in (*CONSTRAINTS, "logits_processor")),
+    *(Exclusion(name, (BEAM_SEARCH,)) for name in (*GRAMMAR_FIELDS, "logits_processor")),
     *(
         Exclusion(
             name,
@@ -86,7 +86,7 @@ EXCLUSIONS = (
         Exclusion(name, ("different branches",), param="branches", remedy="give branches nothing but labels")
         for name in _ROWS
     ),
-    Exclusion("heal", (*CONSTRAINTS, BEAM_SEARCH, "explore", "echo with logprobs")),
+    Exclusion("heal", (*GRAMMAR_FIELDS, BEAM_SEARCH, "explore", "echo with logprobs")),
     Exclusion(
         "context_shift",
         (

@@ -13,7 +13,7 @@ import llama_cpp
 
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError
-from srb.llama.grammar.constraint import GrammarMatcher, LarkCompiler
+from srb.llama.grammar.matcher import GrammarMatcher, LarkCompiler
 from srb.llama.model.tokenizer import LlamaTokenizer
 from srb.llama.sampling.own_samplers import as_read, check_breakers
 

@@ -13,7 +13,7 @@ from srb.engine.backend import Logprobs
 from srb.engine.model import Ranked
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import NoTokenError
-from srb.llama.grammar.constraint import GrammarMatcher
+from srb.llama.grammar.matcher import GrammarMatcher
 from srb.llama.model.tokenizer import LlamaTokenizer
 from srb.llama.sampling.candidates import Candidates, Floats, Places, largest_of, logprobs, narrowing_top_k, only
 from srb.llama.sampling.compiled import CompiledSampling, checked

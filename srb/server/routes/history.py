@@ -10,7 +10,8 @@ from typing import Any, cast
 from aiohttp import hdrs, web
 
 from srb.errors import GoneError, HistoryError, InvalidRequestError, NotFoundError
-from srb.history import find, stories
+from srb.history import queries as find
+from srb.history import stories
 from srb.history.history import as_json, listed_json, request_json, story_as_markdown, story_json
 from srb.history.history import remove_request as remove_stored_request
 from srb.history.stories import NewNode, Node

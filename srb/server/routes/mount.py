@@ -14,7 +14,7 @@ import srb
 from srb.engine.events import Event
 from srb.engine.request import CompletionRequest
 from srb.errors import GoneError, InvalidRequestError, NotFoundError, SrbError
-from srb.history.find import find_sent
+from srb.history.queries import find_sent
 from srb.history.stories import prompt_at
 from srb.server.access import API_KEYS, owner_of
 from srb.server.http import sse
@@ -34,8 +34,8 @@ from srb.server.http.exchange import (
     with_lookups,
 )
 from srb.server.http.sse import Batches
+from srb.server.routes.pooling import embeddings
 from srb.server.routes.requests import events_so_far, find_response, find_stored
-from srb.server.routes.scoring import embeddings
 from srb.server.run.history import HISTORY, read_file
 from srb.serving.event_log import EventLog, RequestStream
 from srb.wire.context import RequestContext

@@ -9,7 +9,7 @@ from aiohttp import web
 from srb.engine.events import Event
 from srb.errors import GoneError, InvalidRequestError, NotFoundError, UnavailableError
 from srb.history.database import explained
-from srb.history.find import Unfinished, read_events
+from srb.history.queries import Unfinished, read_events
 from srb.history.recorder import forget_events
 from srb.server.access import owner_of
 from srb.server.http import sse

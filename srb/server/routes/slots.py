@@ -14,9 +14,9 @@ from srb.server.http.bodies import read_body
 from srb.server.http.exchange import ENGINE, LIMITS
 from srb.server.http.proxy import lists_of_peers
 from srb.serving.event_log import EventLog
-from srb.wire.native.slots import AdapterFields, SlotFields, parse_adapters, parse_filename, public_settings
 from srb.wire.request.read import show
 from srb.wire.route import BOOLEAN, INTEGER, NUMBER, OBJECT, STRING, get, list_of, object_of, post
+from srb.wire.slots import AdapterFields, SlotFields, parse_adapters, parse_filename, public_settings
 
 SLOT_FOLDER: web.AppKey[Path | None] = web.AppKey("slot_folder")
 

@@ -13,8 +13,8 @@ from srb.engine.events import DoneEvent, Event, StopEvent, StreamEvent
 from srb.engine.resume import resume
 from srb.errors import HistoryError, NotSupportedError, SrbError, UnavailableError
 from srb.history.database import UnusableError
-from srb.history.find import Unfinished, interrupt, interrupt_unreadable
 from srb.history.history import History
+from srb.history.queries import Unfinished, interrupt, interrupt_unreadable
 from srb.history.recorder import Submitted
 from srb.server.access import owner_of
 from srb.serving.engine_client import EngineClient, Record

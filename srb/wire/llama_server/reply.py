@@ -14,9 +14,9 @@ from srb.errors import SrbError
 from srb.wire.context import Abort, JsonAnswer, RequestContext
 from srb.wire.llama_server.body import LlamaParsed, parse_completion, parse_infill
 from srb.wire.native import reply as native
-from srb.wire.native.slots import generation_settings
 from srb.wire.reply import Reply, RunningTimings, Watch, prompt_progress, timings
 from srb.wire.request.media import MARKER
+from srb.wire.slots import generation_settings
 
 Detokenize = Callable[[Iterable[int]], bytes]
 """`Tokenizer.detokenize`."""

@@ -18,7 +18,7 @@ from srb.wire.request.fields import SamplingFields
 from srb.wire.request.media import with_images
 from srb.wire.request.messages import Message
 from srb.wire.request.read import BodyFields, Int, depth_refused, read_fields, show
-from srb.wire.tools.offered import ToolFields
+from srb.wire.tools.definitions import ToolFields
 
 VERSION = "0.13.0"
 """The version of Ollama's API that srb has. Clients decide by it what they send."""

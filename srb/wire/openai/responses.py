@@ -16,7 +16,7 @@ from srb.wire.request.messages import Content, Message, Text, system_message
 from srb.wire.request.read import Int, depth_refused, read_fields, show, validate
 from srb.wire.tokenize import count_prompt
 from srb.wire.tools.calls import CallFormat
-from srb.wire.tools.offered import FunctionFields
+from srb.wire.tools.definitions import FunctionFields
 
 LOGPROBS = "message.output_text.logprobs"
 """The only entry of `include` that has an effect."""

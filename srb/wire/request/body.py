@@ -31,7 +31,7 @@ from srb.wire.request.prompts import (
 from srb.wire.request.read import depth_refused, read_fields, show
 from srb.wire.tokens import MAX_BIASED_TEXTS
 from srb.wire.tools.calls import CallFormat, call_format
-from srb.wire.tools.offered import Tools, tools_of
+from srb.wire.tools.definitions import Tools, tools_of
 
 Format = Literal["events", "chunks", "object"]
 """The format of an answer: native events, OpenAI's chunks, or OpenAI's object."""

@@ -10,14 +10,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from srb.engine.model import Tokenize
 from srb.engine.request import EARLY_STOPPING, SEARCHES, CompletionRequest
 from srb.engine.samplers import REPLACED_BY_BEAMS, REPLACED_BY_MIROSTAT, sampler_named
-from srb.engine.sampling_params import CONSTRAINTS, SamplingParams, in_lark
+from srb.engine.sampling_params import GRAMMAR_FIELDS, SamplingParams, in_lark
 from srb.engine.validation.exclusions import BEAM_SEARCH, BODY_NAMES, BRIDGE, REQUIREMENTS
 from srb.engine.validation.fields import defaults, meanings, ranges
 from srb.errors import InvalidRequestError
 from srb.wire.request.messages import Message
 from srb.wire.request.read import BodyFields, Breakers, Float, Id, Int, Phrases, Strings, Text, TokenIds, as_list
 from srb.wire.tokens import biases_of, is_text, join_tokens
-from srb.wire.tools.offered import ToolFields
+from srb.wire.tools.definitions import ToolFields
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
 """The kinds of constraints in vLLM's `structured_outputs`."""
@@ -263,7 +263,7 @@ class SamplingFields(BodyFields):
             found |= of_response_format(self.response_format)
         if self.structured_outputs is not None:
             found |= of_structured_outputs(self.structured_outputs)
-        return dict.fromkeys(CONSTRAINTS) | found if found else {}
+        return dict.fromkeys(GRAMMAR_FIELDS) | found if found else {}
 
 
 def _avoided(entries: list[str | list[int] | KeptTexts]) -> tuple[str | tuple[int, ...], ...]:

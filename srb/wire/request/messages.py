@@ -11,7 +11,7 @@ from srb.engine.model import ChatTemplate
 from srb.errors import InvalidRequestError
 from srb.wire.request.media import TEXTS, Mixed, as_content, new_marker, not_here, split
 from srb.wire.tools.calls import arguments_text, call_format
-from srb.wire.tools.offered import Tools, without_tools
+from srb.wire.tools.definitions import Tools, without_tools
 
 
 def as_text(content: Any) -> Any:

@@ -15,7 +15,7 @@ from srb.wire.request.media import Mixed, Take, not_here, with_data
 from srb.wire.request.messages import mixed_prompt_of
 from srb.wire.request.read import kind_of
 from srb.wire.tokens import is_token, join_tokens
-from srb.wire.tools.offered import Tools
+from srb.wire.tools.definitions import Tools
 
 
 def sent_prompt(fields: CompletionFields, template: ChatTemplate | None, chat: bool, tools: Tools | None) -> Any:

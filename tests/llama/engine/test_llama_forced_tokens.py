@@ -16,7 +16,7 @@ from srb.engine.events import Event, StreamEvent
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams, in_lark
 from srb.llama.backend import LlamaBackend
-from srb.llama.grammar.constraint import GrammarMatcher
+from srb.llama.grammar.matcher import GrammarMatcher
 
 pytestmark = pytest.mark.llama
 

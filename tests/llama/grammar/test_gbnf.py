@@ -14,7 +14,7 @@ import pytest
 from tiny_model import write_tiny_model
 
 from srb.errors import InvalidRequestError
-from srb.llama.grammar.constraint import LarkCompiler
+from srb.llama.grammar.matcher import LarkCompiler
 from srb.llama.sampling.candidates import Candidates
 from srb.llama.vocabulary import Vocabulary
 from srb.options.settings import Settings

@@ -23,10 +23,11 @@ from srb.engine.kv_cache.allocator import Layout
 from srb.engine.kv_cache.cells import Cells
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import HistoryError, NotFoundError
-from srb.history import find, writer
+from srb.history import queries as find
+from srb.history import writer
 from srb.history.database import UnusableError
-from srb.history.find import unfinished
 from srb.history.history import History
+from srb.history.queries import unfinished
 from srb.llama.model.chat_template import ChatTemplate
 from srb.server.http.exchange import ENGINE, LIMITS
 from srb.server.run import history as history_module

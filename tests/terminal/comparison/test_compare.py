@@ -199,7 +199,7 @@ def test_results_of_something_else_are_not_thrown_away(
     capsys.readouterr()
     assert srb("compare", "spec.toml") == 2
     message = (
-        "results.jsonl, line 17, has a model, weights, prompt, setting or seed that isn't in the spec; choose another folder with --out"
+        "results.jsonl, line 17, has a model, weights, prompt, setting or seed that isn't in the spec; choose another"
     )
     assert message in capsys.readouterr().err
     assert Path("spec-results/results.jsonl").read_text() == before

@@ -14,7 +14,7 @@ from srb.errors import BackendError
 from srb.wire.limits import Limits
 from srb.wire.llama_server.body import parse_completion
 from srb.wire.llama_server.reply import Completion, TimeLimit
-from srb.wire.native.slots import generation_settings, public_settings
+from srb.wire.slots import generation_settings, public_settings
 
 TOKENIZER = ByteTokenizer()
 LIMITS = Limits("fake", n=4, max_n=8)

@@ -8,7 +8,7 @@ import pytest
 
 from srb.llama.model.chat_template import ChatTemplate
 from srb.wire.tools.calls import PLAIN, CallFormat, CallReader, Delta, call_format, call_id
-from srb.wire.tools.offered import without_tools
+from srb.wire.tools.definitions import without_tools
 
 HEAD = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
 TAIL = "<|end|>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"

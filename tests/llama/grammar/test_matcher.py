@@ -18,10 +18,10 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams, in_lark
 from srb.errors import InvalidRequestError, NoTokenError
 from srb.llama.backend import LlamaBackend
-from srb.llama.grammar.constraint import GrammarMatcher
+from srb.llama.grammar.matcher import GrammarMatcher
 from srb.llama.sampling.candidates import Candidates
 from srb.wire.tools.calls import PLAIN, CallFormat, CallReader
-from srb.wire.tools.offered import ToolFields, Tools, tools_of
+from srb.wire.tools.definitions import ToolFields, Tools, tools_of
 
 pytestmark = pytest.mark.llama
 

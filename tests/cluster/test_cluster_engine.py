@@ -16,8 +16,10 @@ from fake_backend import FakeBackend, Gate, says
 from replicas_here import FakeVocabulary, ReplicasHere
 from waiting import Clock, until
 
-from srb.cluster import front, parts, replica
-from srb.cluster.front import ClusterEngine
+from srb.cluster import cluster_engine as front
+from srb.cluster import replica
+from srb.cluster import split_request as parts
+from srb.cluster.cluster_engine import ClusterEngine
 from srb.cluster.placement import blocks_of, pack_blocks, unpack_blocks
 from srb.cluster.replica import SILENCE_SECONDS, Report
 from srb.engine.backend import Backend

@@ -34,7 +34,7 @@ from srb.errors import BackendError, EngineDeadError, SrbError, UnavailableError
 from srb.serving.prefetch import is_prefetch
 
 if TYPE_CHECKING:
-    from srb.cluster.front import ClusterEngine
+    from srb.cluster.cluster_engine import ClusterEngine
 
 logger = logging.getLogger("srb")
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from srb.cluster.parts import PartRun, SplitRequest, split
 from srb.cluster.placement import Placement, unpack_blocks
 from srb.cluster.replica import BEAT_SECONDS, SILENCE_SECONDS, Replicas, Report
+from srb.cluster.split_request import PartRun, SplitRequest, split
 from srb.engine.events import AbortReason
 from srb.engine.kv_cache.slots import Slots
 from srb.engine.limits import resolve

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from srb.engine.sampling_params import CONSTRAINTS, SamplingParams, in_lark
+from srb.engine.sampling_params import GRAMMAR_FIELDS, SamplingParams, in_lark
 from srb.errors import InvalidRequestError
 from srb.llama.grammar.json_schema import as_lark, closed, corrected, unenforced
 from srb.wire.request.read import show
@@ -94,7 +94,7 @@ class Tools:
 
     def constrain(self, params: SamplingParams, form: CallFormat) -> SamplingParams:
         """The parameters with a grammar of the calls. Raises `InvalidRequestError` if there is a grammar already."""
-        for name in CONSTRAINTS:
+        for name in GRAMMAR_FIELDS:
             if name != "json_schema" and getattr(params, name) is not None:
                 raise InvalidRequestError(
                     f"{name} and tools exclude each other: the tools' parameters are a grammar already; leave one out, "

@@ -10,7 +10,7 @@ from fake_backend import FakeBackend
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srb.cluster.parts import SplitRequest, split
+from srb.cluster.split_request import SplitRequest, split
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StreamEvent
 from srb.engine.request import CompletionRequest
