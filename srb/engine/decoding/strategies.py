@@ -2,7 +2,7 @@
 
 | module | strategy |
 |---|---|
-| `sampling.py` | each sequence samples its tokens; the one of a plain request, so read it first. `Scoring` does it with given tokens |
+| `sampling.py` | each sequence samples its tokens; the one of a plain request. `Scoring` does it with given tokens |
 | `speculative.py` | the same with draft tokens, several tokens in a step (speculative decoding) |
 | `context_shift.py` | the same for texts that are longer than the context |
 | `search_base.py` | the base of strategies with rows of their own, whose sequences get the best texts |
