@@ -1,17 +1,17 @@
-"""Tests `banned_strings` with the model's most frequent phrases: if one still appears, and how much time they take.
+"""Check that `banned_strings` bans the model's most frequent phrases, and measure its cost.
 
 usage: python bench/checks/banned.py [--model FILE | --kind window [--large]] [--alternatives 1000] [--rounds 20]
 
-First the program asks for many alternatives, and counts which three tokens in a row come most often in them. It bans
-the texts of the 50 most frequent ones, and asks for the same alternatives again. It looks for each phrase in the
-stream, in the journal, in the tokens, and in the tokens that come with log-probabilities.
+The program requests many alternatives and counts sequences of three tokens. It bans the texts of the 50 most frequent
+sequences and requests the same alternatives again. It searches for each phrase in the stream, in the journal, in the
+tokens, and in the tokens that come with log-probabilities.
 
-Then it times 16 alternatives without banned strings, and with 50 that the model begins as often but never completes:
-the same phrases, each with a character behind it that the model doesn't write. Both take turns, and the program prints
-the ratio of the sums.
+Then it times 16 alternatives without banned strings, and with 50 that begin as often but never complete: the same
+phrases, each followed by a character that the model doesn't write. The two alternate, and the program prints the ratio
+of their total times.
 
---kind is a small model with random weights whose memory forgets: window (gemma3), recurrent (mamba) or hybrid (jamba).
-With --large its tokens take as long as those of a model of 150 million weights.
+--kind is a small model with random weights that can't roll back: window (gemma3), recurrent (mamba) or hybrid (jamba).
+With --large its tokens take as long as those of a model with 150 million weights.
 The default model has full attention.
 """
 
@@ -45,7 +45,7 @@ NEVER = "\u2603"
 
 @dataclasses.dataclass
 class Said:
-    """The text of each alternative: as streamed, as the journal has it, as tokens, and as tokens with probabilities."""
+    """The text of each alternative: streamed, from the journal, from tokens, and from tokens with probabilities."""
 
     streamed: list[str]
     kept: list[str]
@@ -57,7 +57,7 @@ class Said:
     seconds: float = 0.0
 
     def with_one_of(self, phrases: tuple[str, ...], engine: Engine) -> list[int]:
-        """How many alternatives have one of the phrases: a number for each of the four forms."""
+        """Return how many alternatives have one of the phrases, for each of the four forms."""
         pieces = [
             b"".join(
                 engine.model.tokenizer.piece(token) for token in tokens if not engine.model.tokenizer.is_end(token)
@@ -73,7 +73,7 @@ class Said:
 
 
 def ask(engine: Engine, n: int, max_tokens: int, banned: tuple[str, ...], *, is_timed: bool = False) -> Said:
-    """Asks for n alternatives. is_timed: all have equally many tokens, and come without probabilities."""
+    """Request n alternatives. is_timed: all have the same number of tokens, and come without probabilities."""
     params = SamplingParams(seed=1, max_tokens=max_tokens, banned_strings=banned, ignore_eos=is_timed)
     branches = params.alternatives(n)
     request = CompletionRequest(
@@ -102,7 +102,7 @@ def ask(engine: Engine, n: int, max_tokens: int, banned: tuple[str, ...], *, is_
 
 
 def loved(said: Said, engine: Engine) -> list[tuple[str, int]]:
-    """The texts of the most frequent three tokens in a row, and how often each comes."""
+    """Return the texts of the most frequent sequences of three tokens, with their counts."""
     counts = Counter(tuple(tokens[k : k + 3]) for tokens in said.tokens for k in range(len(tokens) - 2))
     found: dict[str, int] = {}
     for gram, n in counts.most_common():
@@ -115,7 +115,7 @@ def loved(said: Said, engine: Engine) -> list[tuple[str, int]]:
 
 
 def look(engine: Engine, n: int, max_tokens: int) -> tuple[str, ...]:
-    """Bans the most frequent phrases, counts them without and with the ban, and returns them."""
+    """Ban the most frequent phrases, count them without and with the ban, and return them."""
     plain = ask(engine, n, max_tokens, ())
     found = loved(plain, engine)
     phrases = tuple(text for text, _ in found)
@@ -134,18 +134,18 @@ def look(engine: Engine, n: int, max_tokens: int) -> tuple[str, ...]:
 
 
 def compare(engine: Engine, phrases: tuple[str, ...], rounds: int) -> None:
-    """Compares the time with phrases that never come to that without any, in turns."""
+    """Compare the time with phrases that never complete to the time without banned strings, alternating."""
     never = tuple(phrase + NEVER for phrase in phrases)
     seconds = [0.0, 0.0]
     for k in range(rounds + 1):
         for j in (0, 1) if k % 2 else (1, 0):
             said = ask(engine, N_TIMED, TIMED_TOKENS, never if j else (), is_timed=True)
-            seconds[j] += said.seconds if k else 0.0  # the first round makes everything warm
+            seconds[j] += said.seconds if k else 0.0  # the first round warms up
     print(f"where none of 50 comes: {seconds[1] / seconds[0]:.3f} times the time ({rounds} rounds in turns)")
 
 
 def main() -> None:
-    """Runs both parts."""
+    """Run both parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     model = parser.add_mutually_exclusive_group()
     model.add_argument("--model", type=Path)

@@ -1,17 +1,17 @@
-"""Holds a thousand useless connections open beside four streams, and checks that the streams don't notice.
+"""Hold a thousand useless connections open during four streams, and check that the streams aren't affected.
 
     .venv/bin/python bench/checks/connections.py --seconds 60
 
-The server may open 256 files. One kind of connection after another is tried, each on a server of its own:
+The server may open 256 files. Each kind of connection is tried on a server of its own:
 
     idle      never sends anything
-    headers   begins a request, and then sends one byte of its headers every 20 s
-    bodies    sends half a body, and then one byte of it every 20 s
-    readers   asks for large answers, or for the events of one of the streams, and never reads
+    headers   begins a request, then sends one byte of its headers every 20 s
+    bodies    sends half a body, then one byte of it every 20 s
+    readers   requests large answers, or the events of one of the streams, and never reads
 
-A connection that the server closes is opened again 5 s later. The streams must have the texts that they have without
-the others, at 0.8 times their pace or more; the log must stay below 100 KB; a new request must be answered within a
-second when the others have left. The program prints a table, and ends with 1 if something else was seen.
+A connection that the server closes is reopened 5 s later. The streams must have the same texts as without these
+connections, at 0.8 times their speed or more; the log must stay below 100 KB; after the connections close, a new
+request must be answered within a second. The program prints a table, and exits with 1 if a check fails.
 """
 
 import argparse
@@ -49,7 +49,7 @@ SERVE = [
 
 
 class Server:
-    """A server that may open only so many files. Its log is a file."""
+    """A server with a limit on open files. Its log is a file."""
 
     def __init__(self, folder: Path, n_files: int, options: list[str]) -> None:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SRB_")}
@@ -69,12 +69,12 @@ class Server:
 
     @property
     def n_files(self) -> int:
-        """How many files and sockets it has open."""
+        """The number of files and sockets that the server has open."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     @contextmanager
     def ask(self, path: str, body: Any = None, timeout: float = 600) -> Iterator[http.client.HTTPResponse]:
-        """Sends a request over a connection of its own."""
+        """Send a request over a new connection."""
         connection = http.client.HTTPConnection(*self.address, timeout=timeout)
         try:
             connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
@@ -83,7 +83,7 @@ class Server:
             connection.close()
 
     def seconds_until_answer(self, path: str, body: Any = None) -> float:
-        """How long an answer takes; infinite if none comes within 10 s, or another one than 200."""
+        """Return how long an answer takes; infinite without a 200 within 10 s."""
         began = time.perf_counter()
         with suppress(OSError, http.client.HTTPException), self.ask(path, body, timeout=10) as answer:
             answer.read()
@@ -92,7 +92,7 @@ class Server:
         return float("inf")
 
     def stop(self) -> None:
-        """Ends it."""
+        """Stop the server."""
         self.process.terminate()
         try:
             self.process.wait(20)
@@ -104,7 +104,7 @@ class Server:
 
 
 class Stream(threading.Thread):
-    """Reads the stream of a request, which begins at once."""
+    """A thread that reads the stream of a request, which starts at once."""
 
     def __init__(self, server: Server, number: int, n_tokens: int) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class Stream(threading.Thread):
 
 @dataclass
 class Seen:
-    """What was seen of a server while connections of one kind were open."""
+    """Observations of a server while connections of one kind were open."""
 
     texts: list[str]
     is_whole: bool
@@ -154,7 +154,7 @@ class Seen:
 
 
 def look(server: Server, n_tokens: int, kind: str | None, n_connections: int, seconds: float) -> Seen:
-    """Reads the streams, with connections of a kind beside them for this time, or without any."""
+    """Read the streams for this time, with connections of a kind open, or without any."""
     streams = [Stream(server, number, n_tokens) for number in range(STREAMS)]
     for each in streams:
         each.begun.wait()
@@ -185,7 +185,7 @@ def look(server: Server, n_tokens: int, kind: str | None, n_connections: int, se
 
 
 async def crowd(kind: str, host: str, port: int, n_connections: int, requests: list[str]) -> None:
-    """Holds connections of a kind open until this process is ended."""
+    """Hold connections of a kind open until this process ends."""
     loop = asyncio.get_running_loop()
 
     async def hold(number: int) -> None:
@@ -207,10 +207,10 @@ async def crowd(kind: str, host: str, port: int, n_connections: int, requests: l
                 with suppress(TimeoutError):
                     async with asyncio.timeout(DRIP_SECONDS):
                         await loop.sock_recv(connection, 1)
-                        return  # the server has closed the connection, perhaps with an answer
+                        return  # the server closed the connection, perhaps with an answer
                 if kind != "idle":
                     await loop.sock_sendall(connection, b"a")
-            while True:  # the system says that the connection was reset, though nothing was read
+            while True:  # the system reports a reset connection, though nothing was read
                 await asyncio.sleep(DRIP_SECONDS)
                 connection.recv(1, socket.MSG_PEEK)
 
@@ -224,7 +224,7 @@ async def crowd(kind: str, host: str, port: int, n_connections: int, requests: l
 
 
 def main() -> int:
-    """Tries all kinds, and prints the table. Returns the exit code."""
+    """Try all kinds, and print the table. Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60, help="how long the connections of each kind are open")
     parser.add_argument("--connections", type=int, default=1_000, help="how many of each kind")

@@ -1,13 +1,13 @@
-"""Kills a server with SIGKILL at random moments while stories are written, and checks what the file has.
+"""Kill a server with SIGKILL at random moments while it writes stories, and check the history file.
 
     .venv/bin/python bench/checks/crashes.py --rounds 100 [--ctx-size 512 ...]
 
-Further options go to the server. A small `--ctx-size` and `--parallel` preempt sequences all the time.
+Further options are passed to the server. A small `--ctx-size` and `--parallel` cause constant preemption.
 
-Four writers add nodes, and let the model continue some of them in requests that live on without readers. After each
-kill, the file must pass SQLite's integrity check, and must have each node that the server has acknowledged. After the
-next start the requests go on. At the end each text must begin with what a reader had seen of it, and must be complete,
-but for requests that three servers had begun when they were killed, and that had no token more of any of them.
+Four writers add nodes, and let the model continue some of them in detached requests. After each kill, the file must
+pass SQLite's integrity check and contain each acknowledged node. After the next start the requests continue. At the
+end each text must begin with the part that a reader received, and must be complete. Exempt are requests that three
+servers had started when they were killed, and that got no further token from any of them.
 """
 
 import argparse
@@ -32,11 +32,11 @@ MOST_LOSSES = 3
 
 
 class Round:
-    """A server from its start to its kill, and what its clients know by then."""
+    """A server from its start to its kill, and what its clients have received by then."""
 
     def __init__(self, path: Path, known: dict[int, str], seen: dict[tuple[str, int], str], options: list[str]) -> None:
         self.known = known  # the texts of the acknowledged nodes, by id
-        self.seen = seen  # what readers have seen, by request and index
+        self.seen = seen  # the texts that readers received, by request and index
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SRB_")}
         command = [sys.executable, "-m", "srb", "serve", "--port", "0", "--history", str(path), *options]
         self.process = subprocess.Popen(
@@ -48,13 +48,13 @@ class Round:
         self.url = match[1]
 
     def send(self, path: str, body: Any = None) -> Any:
-        """Sends a request, and returns the server's answer."""
+        """Send a request, and return the server's answer."""
         data = None if body is None else json.dumps(body).encode()
         with urllib.request.urlopen(urllib.request.Request(self.url + path, data=data), timeout=60) as answer:
             return json.load(answer)
 
     def write(self, story: str, number: int) -> None:
-        """Writes nodes until the server is gone."""
+        """Write nodes until the server is gone."""
         chance, parent = random.Random(), None
         try:
             while True:
@@ -68,7 +68,7 @@ class Round:
             pass
 
     def generate(self, story: str, node: int, max_tokens: int) -> None:
-        """Lets the model continue a node, and reads its texts."""
+        """Let the model continue a node, and read its texts."""
         body = {"story": story, "node": node, "n": 4, "max_tokens": max_tokens, "detach": True, "stream": "events"}
         request = urllib.request.Request(f"{self.url}/v1/completions", data=json.dumps(body).encode())
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -81,7 +81,7 @@ class Round:
                         self.seen[key] = self.seen.get(key, "") + event["text"]
 
     def kill(self) -> None:
-        """Ends the server as a crash does."""
+        """End the server like a crash."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         assert self.process.stdout is not None
@@ -89,7 +89,7 @@ class Round:
 
 
 def check(path: Path, known: dict[int, str]) -> None:
-    """Checks that the file is undamaged, and has all acknowledged nodes."""
+    """Check that the file is undamaged, and has all acknowledged nodes."""
     db = sqlite3.connect(path)
     assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     db.execute("INSERT INTO search(search, rank) VALUES ('integrity-check', 1)")

@@ -1,11 +1,11 @@
-"""Throws exceptions into a running server's engine while alternatives stream, and measures the pause.
+"""Throw exceptions into a running server's engine while alternatives stream, and measure the pause.
 
     .venv/bin/python bench/checks/failures.py
     .venv/bin/python bench/checks/failures.py --reproducible
 
-Each round streams 16 alternatives, throws one exception at a random moment, and looks at what the reader got: event ids
-without gaps, one `stop` for each alternative, all tokens. With `--reproducible` the texts must be those of the request
-without a failure. The last round throws into the event loop's side, where the engine's events are taken.
+Each round streams 16 alternatives, throws one exception at a random moment, and checks the events that the reader got:
+ids without gaps, one `stop` for each alternative, all tokens. With `--reproducible` the texts must equal those of the
+request without a failure. The last round throws into the event loop, where it takes the engine's events.
 """
 
 import argparse
@@ -46,7 +46,7 @@ sys.exit(cli.main())
 
 
 class Server:
-    """A server whose engine fails on SIGUSR1, and whose event loop on SIGUSR2."""
+    """A server whose engine fails on SIGUSR1, and whose event loop fails on SIGUSR2."""
 
     def __init__(self, options: list[str]) -> None:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SRB_")}
@@ -60,9 +60,10 @@ class Server:
         self.url = match[1]
 
     def stream(self, body: dict[str, Any], number: signal.Signals | None, after: float) -> tuple[list[str], float]:
-        """The texts of a completion, and the longest time without an event after the first one, in seconds.
+        """Return the texts of a completion, and the longest time between events after the first one, in seconds.
 
-        number: the signal to send after so many seconds of the stream.
+        Args:
+            number: the signal to send after this many seconds of the stream.
         """
         texts, stops, ids, longest = [""] * N, dict[int, int](), list[int](), 0.0
         timer: threading.Timer | None = None
@@ -94,18 +95,18 @@ class Server:
         return texts, longest
 
     def restarts(self) -> int:
-        """How often the engine was made anew."""
+        """Return how often the engine was restarted."""
         with urllib.request.urlopen(self.url + "/health") as answer:
             return int(json.load(answer)["engine_restarts"])
 
     def stop(self) -> None:
-        """Stops the server."""
+        """Stop the server."""
         self.process.terminate()
         assert self.process.wait(30) == 0
 
 
 def main() -> None:
-    """Runs the rounds, and prints what each measured."""
+    """Run the rounds, and print what each measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="of failures of the engine (%(default)s)")
     parser.add_argument("--tokens", type=int, default=100, help="of each alternative (%(default)s)")
@@ -123,7 +124,7 @@ def main() -> None:
     print(f"{N} alternatives of {arguments.tokens} tokens, undisturbed: {seconds:.1f} s, longest pause {longest:.2f} s")
     chance = random.Random(1)
     for number in [signal.SIGUSR1] * arguments.rounds + [signal.SIGUSR2]:
-        server = Server(options)  # since three failures in ten minutes are the end
+        server = Server(options)  # since the server exits after three failures in ten minutes
         after = chance.uniform(0.1, 0.8) * seconds
         texts, longest = server.stream(body, number, after)
         restarts = server.restarts()

@@ -1,12 +1,12 @@
-"""Measures how long grammars take: usual ones, and such as were written to take long.
+"""Measure how long grammars take: usual ones and malicious ones.
 
 usage: python bench/checks/grammars.py [--tokens 580] [--model MODEL.gguf] [--seed 0] [--rounds 3]
 
-Each grammar is compiled, and random texts are drawn that it allows, over the vocabulary of the model, until there are
-so many tokens. The program prints a table of milliseconds of one processor, the largest of all tokens: until the
-grammar is compiled, until all tokens are found that may come next, and until one is taken. It also says what is
-refused, and what ends with an error while a text grows. Each round does the same, and the least time of all rounds
-counts, because other programs on the machine make it longer.
+The program compiles each grammar, and samples random texts that it allows, over the vocabulary of the model, until
+--tokens is reached. It prints a table in milliseconds of CPU time: to compile the grammar, to find all allowed tokens,
+and to accept one; the latter two are the maximum over all tokens. It also reports grammars that are refused, and texts
+that end with an error. Each round repeats this, and the minimum of all rounds counts, because other programs on the
+machine can only slow it down.
 """
 
 import argparse
@@ -51,14 +51,14 @@ Result = TypeVar("Result")
 
 
 def timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """The result, and the milliseconds of processors that this process took for it."""
+    """Return the result, and the milliseconds of CPU time that this process spent on it."""
     began = time.process_time()
     result = work()
     return result, (time.process_time() - began) * 1000
 
 
 class Texts:
-    """Draws random texts that a constraint allows, and keeps the longest times in milliseconds."""
+    """Sample random texts that a constraint allows, and record the longest times in milliseconds."""
 
     def __init__(self, whole: GrammarMatcher, vocabulary: Vocabulary, rng: random.Random) -> None:
         self._whole = whole
@@ -69,7 +69,7 @@ class Texts:
         self.next = self.take = 0.0
 
     def draw(self, n_tokens: int) -> int:
-        """Draws so many tokens, in one text after another. Returns after how many the grammar was too much; else 0."""
+        """Sample n tokens, in one text after another. Return after how many the grammar was too complex, or 0."""
         text, length = self._whole.copy(), 0
         for _ in range(n_tokens):
             self._candidates.fill(self._zeros)
@@ -93,7 +93,7 @@ class Texts:
 def measure(
     make: Callable[[], GrammarMatcher], vocabulary: Vocabulary, seed: int, n_tokens: int
 ) -> tuple[list[float], str]:
-    """The times of one grammar (compiled; next and take, if it isn't refused), and what there is to say of it."""
+    """Return a grammar's times (compiled; next and take, if it isn't refused), and a remark."""
     began = time.process_time()
     try:
         whole = make()
@@ -117,7 +117,7 @@ def main() -> None:
     compiler = LarkCompiler(vocabulary.tokenizer)
     print("| grammar | compiled | next | take | |\n|---|---|---|---|---|")
     with vocabulary.tokenizer.in_use() as vocab:
-        compiler.compile_grammar(vocab, 'root ::= "a"')  # the first one also reads the vocabulary
+        compiler.compile_grammar(vocab, 'root ::= "a"')  # the first grammar also reads the vocabulary
         for name, grammar in GRAMMARS.items():
             is_schema = grammar.startswith("{")
             make = partial(compiler.compile_schema if is_schema else compiler.compile_grammar, vocab, grammar)

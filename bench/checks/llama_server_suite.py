@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs llama-server's own tests, from llama.cpp's sources, against srb.
+"""Run llama-server's own tests, from llama.cpp's sources, against srb.
 
     python bench/checks/llama_server_suite.py llama.cpp/tools/server/tests [pytest arguments]
 
-Each test starts its server through this file, which turns llama-server's options into srb's. The model is srb's
-default one and not that of the tests. So texts aren't compared, and tests that count a prompt's tokens fail.
-The program needs `requests` and `openai` besides pytest. docs/http/llama-server.md has the results.
+Each test starts its server through this file, which translates llama-server's options into srb's. The model is srb's
+default model, not that of the tests. So texts aren't compared, and tests that count a prompt's tokens fail.
+The program needs pytest, `requests` and `openai`. docs/http/llama-server.md has the results.
 """
 
 import os
@@ -45,7 +45,7 @@ SWITCHES = {
 
 
 def serve(arguments: list[str]) -> None:
-    """Replaces this process by `srb serve`, with those of llama-server's options that srb has, too."""
+    """Replace this process by `srb serve`, with those of llama-server's options that srb supports."""
     options = ["--n", "1"]
     for name, value in zip(arguments, [*arguments[1:], ""], strict=True):
         if name in FLAGS:
@@ -55,12 +55,12 @@ def serve(arguments: list[str]) -> None:
     if "--max-n" not in options:
         options += ["--max-n", "4"]
     if "--embeddings" in options and "--pooling" not in options:
-        options += ["--pooling", "mean"]  # the tests' model for embeddings names a pooling in its file
+        options += ["--pooling", "mean"]  # the tests' embedding model sets a pooling in its file
     os.execv(sys.executable, [sys.executable, "-m", "srb", "serve", *options])
 
 
 def with_options(request: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds a seed and n_predict to a request's body. llama-server has options for their defaults, and srb hasn't."""
+    """Add a seed and n_predict to a body. llama-server has options for their defaults, srb doesn't."""
 
     def make(server: Any, method: str, path: str, data: Any = None, *more: Any, **named: Any) -> Any:
         if data is not None and path in ("/completion", "/completions", "/infill"):
@@ -71,7 +71,7 @@ def with_options(request: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run_tests(folder: Path, arguments: list[str]) -> int:
-    """Runs the tests in the folder and returns pytest's exit code."""
+    """Run the tests in the folder, and return pytest's exit code."""
     import pytest
 
     for name, attributes in {"wget": {}, "filelock": {"FileLock": lambda _path: nullcontext()}}.items():

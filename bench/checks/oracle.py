@@ -1,12 +1,12 @@
-"""Runs random traffic until a request gets another text than it gets alone: the long run of tests/support/alone.py.
+"""Run random traffic until a text differs from the text of the same request alone.
 
 usage: python bench/checks/oracle.py [--minutes 30] [--kind window] [--seed N] [--model FILE] [--bits]
 
-It runs programs of tests/support/traffic.py one after the other, on the tiny model of each kind of memory in turn, or
-on a GGUF file, whose weights are turned into F32 first. The first failure is shrunk to a small program, and printed as
-text for tests/llama/engine/test_llama_traffic.py, and the exit code is 1. A seed always makes the same program:
-`--seed N --minutes 0` runs it alone. With --bits the engines run with `--reproducible`, and the answers must be the
-same to the last bit.
+This is the long run of tests/support/alone.py. It runs programs of tests/support/traffic.py, one after another, on the
+tiny model of each kind of memory in turn, or on a GGUF file, whose weights are converted to F32 first. The first
+failure is shrunk to a small program and printed as text for tests/llama/engine/test_llama_traffic.py, and the exit
+code is 1. A seed always gives the same program: `--seed N --minutes 0` runs only that one. With --bits the engines run
+with `--reproducible`, and the answers must be bitwise identical.
 """
 
 import argparse
@@ -38,18 +38,18 @@ Arguments = tuple[Path, int, bool, Path | None]
 
 
 class Sandbox:
-    """Runs programs in another process, because a failed assertion in C ends the process."""
+    """Run programs in another process, because a failed assertion in C ends the process."""
 
     def __init__(self) -> None:
         self._start()
 
     def _start(self) -> None:
-        # Spawned, because a forked process would have ggml's state, but not its threads.
+        # Spawned: a forked process would have ggml's state, but not its threads.
         spawn = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(1, spawn, initializer=logging.disable, initargs=(logging.WARNING,))
 
     def failure(self, model: Arguments, program: Program) -> str | None:
-        """Runs a program on a `Model` with these arguments. Returns what is wrong with the answers, or None."""
+        """Run a program on a `Model` with these arguments. Return what is wrong with the answers, or None."""
         try:
             return self._pool.submit(_failure, model, program).result()
         except BrokenProcessPool:
@@ -57,7 +57,7 @@ class Sandbox:
             return "the process ended; llama.cpp's reason stands above"
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         self._pool.shutdown()
 
 
@@ -102,9 +102,10 @@ def search(
     seconds: float,
     make: Callable[[int, int], Program],
 ) -> int:
-    """Runs programs until one fails, or so many seconds are over. Returns the exit code.
+    """Run programs until one fails or the time is over. Return the exit code.
 
-    make: returns the program of a seed and a unit.
+    Args:
+        make: returns the program of a seed and a unit.
     """
     began = told = time.monotonic()
     print(f"{', '.join(models)}: programs from seed {first_seed} on", flush=True)

@@ -1,11 +1,11 @@
-"""Runs random traffic in a cache that is much too small, while its layout changes, until a text isn't that of alone.
+"""Run random traffic in a cache that is too small, while its layout changes, and compare each text with that of alone.
 
 usage: python bench/checks/pressure.py [--minutes 30] [--kind window] [--seed N]
 
-It runs the programs of `press` in tests/support/traffic.py, one after the other, on the tiny model of each kind of
-memory in turn. Sequences are preempted all the time; their states are kept in memory, or there is no memory for these.
-Where the model allows it, the cache goes from one layout into another at random moments. The first failure is shrunk to
-a small program, and printed as text, and the exit code is 1. `--seed N --minutes 0` runs the programs of one seed.
+It runs the programs of `press` in tests/support/traffic.py, one after another, on the tiny model of each kind of
+memory in turn. Sequences are preempted all the time; their states are saved in memory, or there is no memory for them.
+Where the model allows it, the layout of the cache changes at random moments. The first failure is shrunk to a small
+program and printed as text, and the exit code is 1. `--seed N --minutes 0` runs the programs of one seed.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from traffic import press
 
 
 def main() -> int:
-    """Returns the exit code."""
+    """Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30, help="how long to look; 0: the programs of one seed")
     parser.add_argument("--kind", choices=KINDS, help="the kind of memory; all in turn without it")

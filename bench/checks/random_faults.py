@@ -1,8 +1,8 @@
-"""Throws random faults of the machine into an engine under random requests, for some minutes.
+"""Inject random machine faults into an engine under random requests, for some minutes.
 
     .venv/bin/python bench/checks/random_faults.py --minutes 10 --seed 1
 
-tests/support/faults.py says which faults, and what is checked.
+tests/support/faults.py lists the faults and the checks.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import faults
 
 
 def main() -> None:
-    """Runs one seed after the other, and prints what there was."""
+    """Run one seed after another, and print a summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1, help="of the first run (%(default)s)")

@@ -1,9 +1,9 @@
-"""Counts how often a text is the same again: alone, and beside others that run.
+"""Count how often a repeated request gives the same text: alone, and while others run.
 
 usage: python bench/checks/repeating.py [MODEL.gguf [WEIGHTS]]
 
 10 prompts of 20 to 200 tokens are continued by 48 tokens each, with a seed. `one of four` has three more alternatives.
-`after others` begins while three streams run, so that its cells lie behind theirs; `before others` begins before them.
+`after others` starts while three streams run, so that its cells follow theirs; `before others` starts before them.
 """
 
 import sys
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def _text(engine: Engine, prompt: tuple[int, ...], *, n: int = 1, before: int = 0, after: int = 0) -> str:
-    """The first of n texts of a request, with so many streams that begin before it, and some tokens after it."""
+    """Return the first of n texts of a request. before, after: streams that start before it, and some tokens later."""
     params = SamplingParams(max_tokens=LENGTH, seed=1, ignore_eos=True)
     asked = CompletionRequest((prompt,), params.alternatives(n), id="asked")
     others = [_other(engine, k) for k in range(before)]
@@ -55,7 +55,7 @@ def _text(engine: Engine, prompt: tuple[int, ...], *, n: int = 1, before: int = 
 
 
 def _other(engine: Engine, k: int) -> str:
-    """Begins a stream, and returns its id."""
+    """Start a stream, and return its id."""
     prompt = engine.tokenize(f"Another story, number {k}: once upon a time")
     params = SamplingParams(max_tokens=4 * LENGTH, seed=k, ignore_eos=True)
     engine.add_request(other := CompletionRequest((prompt,), (params,)))

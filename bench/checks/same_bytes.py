@@ -1,16 +1,17 @@
-"""Asks a server with `--reproducible` for the same answer, again and again beside random traffic; compares the bytes.
+"""Compare the bytes of a server's answers to one request, with `--reproducible` and random traffic.
 
 usage: python bench/checks/same_bytes.py [--times 200] [--kinds plain | all | NAME,NAME] [--seed 1] [OPTION ...]
 
-The answer is that of a request with n = 3 and log-probabilities. First it is asked for alone. Then 1 to 31 others run
-beside it: prompts of one word to 900 tokens, which often begin as this one does, all kinds of settings, embeddings.
-Every third of them is given up, or loses an alternative. Each 20 times the server is killed with SIGKILL while it
-writes the answer once more, detached, and the next server, which has the same files, writes the rest. All answers
-must be equal but for times, ids and how many tokens were known already.
+The request has n = 3 and log-probabilities. It is sent alone first, then together with 1 to 31 others: prompts of one
+word to 900 tokens, which often share its prefix, with all kinds of settings, and embeddings. Every third of them is
+cancelled, or loses an alternative. Every 20 times the server is killed with SIGKILL while it writes the answer once
+more, detached, and the next server, with the same files, writes the rest. All answers must be equal except for times,
+ids and the number of cached tokens.
 
-With --kinds other requests are asked for, too, in turn. The program ends with how often each was asked and was equal,
-and with the hash of its answer, which a later run on this machine with the same options must have, too. --seed is that
-of the traffic. OPTION is one of `srb serve`, beside those in `OPTIONS`.
+With --kinds other requests are sent, too, in turn. At the end the program prints, for each kind, how often it was sent
+and how often the answer was equal, and the hash of the answer. A later run on this machine with the same options must
+have the same hashes. --seed is that of the traffic. OPTION is an option of `srb serve`, in addition to those in
+`OPTIONS`.
 """
 
 import argparse
@@ -58,7 +59,7 @@ _PER_SERVER = 20
 
 
 def request(kind: str, *, shares: bool = True) -> tuple[str, dict[str, Any]]:
-    """The path and the body of a request. shares: see `cache_prompt`."""
+    """Return the path and the body of a request. shares: its `cache_prompt`."""
     own = KINDS[kind]
     if path := own.get("path"):
         return path, {name: value for name, value in own.items() if name != "path"}
@@ -69,7 +70,7 @@ def request(kind: str, *, shares: bool = True) -> tuple[str, dict[str, Any]]:
 
 
 class Answer:
-    """What a request has said: a text and its tokens for each alternative."""
+    """The answer to a request: a text and its tokens for each alternative."""
 
     def __init__(self) -> None:
         self.last_id = 0
@@ -78,7 +79,7 @@ class Answer:
         self._said: dict[Any, list[Any]] = {}
 
     def add(self, event: dict[str, Any]) -> None:
-        """Takes the next event."""
+        """Take the next event."""
         self.n_events += 1
         if event["event"] == "start":
             self.id = event["id"]
@@ -92,12 +93,12 @@ class Answer:
         own[1].append(event)
 
     def hash(self) -> str:
-        """Of all that was said."""
+        """Return a hash of the whole answer."""
         return hashlib.sha256(json.dumps(sorted(self._said.items(), key=str)).encode()).hexdigest()
 
 
 async def events(response: aiohttp.ClientResponse, answer: Answer) -> AsyncIterator[Answer]:
-    """Reads an answer; gives it after each of its events."""
+    """Read an answer, and yield it after each of its events."""
     if response.status != 200:
         raise RuntimeError(await response.text())
     async for line in response.content:
@@ -109,7 +110,7 @@ async def events(response: aiohttp.ClientResponse, answer: Answer) -> AsyncItera
 
 
 async def answer(session: aiohttp.ClientSession, url: str, kind: str, *, shares: bool = True) -> str:
-    """A hash of an answer."""
+    """Return a hash of an answer."""
     path, body = request(kind, shares=shares)
     said = Answer()
     async with session.post(url + path, json=body) as response:
@@ -119,7 +120,7 @@ async def answer(session: aiohttp.ClientSession, url: str, kind: str, *, shares:
 
 
 async def begin(url: str, kind: str) -> Answer:
-    """The beginning of an answer, which goes on when nobody reads it."""
+    """Return the beginning of an answer that continues without a reader."""
     said = Answer()
     path, body = request(kind)
     async with aiohttp.ClientSession() as session, session.post(url + path, json=body | {"detach": True}) as response:
@@ -130,7 +131,7 @@ async def begin(url: str, kind: str) -> Answer:
 
 
 async def end(url: str, said: Answer) -> str:
-    """A hash of the answer that had begun, with the rest of it."""
+    """Return a hash of a started answer, including the rest of it."""
     rest = f"{url}/v1/completions/{said.id}/events?starting_after={said.last_id}"
     async with aiohttp.ClientSession() as session, session.get(rest) as response:
         async for _ in events(response, said):
@@ -139,7 +140,7 @@ async def end(url: str, said: Answer) -> str:
 
 
 async def other(session: aiohttp.ClientSession, url: str, rng: random.Random) -> None:
-    """Another request, which may be given up, or lose its first alternative."""
+    """Send another request, which may be cancelled, or lose its first alternative."""
     body: dict[str, Any]
     path, body = "/v1/embeddings", {"input": TEXT * rng.randint(1, 10)}
     if rng.random() > 0.1:
@@ -158,7 +159,7 @@ async def other(session: aiohttp.ClientSession, url: str, rng: random.Random) ->
 
 
 async def ask(url: str, kinds: list[str], rng: random.Random) -> list[str]:
-    """The answers of these kinds, one after the other, each beside others."""
+    """Return the answers of these kinds, one after another, each with other requests running."""
     found = []
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=900)) as session:
         running: set[asyncio.Task[None]] = set()
@@ -174,13 +175,13 @@ async def ask(url: str, kinds: list[str], rng: random.Random) -> list[str]:
 
 
 async def alone(url: str, kinds: list[str]) -> dict[str, str]:
-    """The answers of a server that has nothing else to do."""
+    """Return the answers of a server without other work."""
     async with aiohttp.ClientSession() as session:
         return {kind: await answer(session, url, kind, shares=False) for kind in kinds}
 
 
 class Servers:
-    """Servers that follow each other, and have the same files."""
+    """Servers that run one after another on the same files."""
 
     def __init__(self, folder: Path, options: list[str]) -> None:
         files = ["--cache-disk", str(folder / "kept"), "--history", str(folder / "history"), "--log-level", "error"]
@@ -189,21 +190,21 @@ class Servers:
         self.url = ""
 
     def start(self) -> None:
-        """Kills the last server, and starts another one."""
+        """Kill the last server, and start another one."""
         self.kill()
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout
         self.url = next(found[1] for line in self._process.stdout if (found := re.search(r"is ready at (\S+)", line)))
 
     def kill(self) -> None:
-        """With SIGKILL."""
+        """Kill the server with SIGKILL."""
         if self._process:
             self._process.kill()
             self._process.communicate()
 
 
 def compare(servers: Servers, kinds: list[str], times: int, seed: int) -> bool:
-    """Prints how many answers of each kind are as they are alone. Returns whether all are."""
+    """Print how many answers of each kind equal those of an idle server. Return whether all do."""
     rng = random.Random(seed)
     servers.start()
     expected = asyncio.run(alone(servers.url, kinds))
@@ -227,7 +228,7 @@ def compare(servers: Servers, kinds: list[str], times: int, seed: int) -> bool:
 
 
 def main() -> None:
-    """Ends with 1 if an answer is another one than alone."""
+    """Exit with 1 if an answer differs from that of an idle server."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=200)
     parser.add_argument("--kinds", default="plain")

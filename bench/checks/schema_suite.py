@@ -1,15 +1,15 @@
-"""Tests which schemas `json_schema` takes, and if the texts match them: JSON-Schema-Test-Suite and `jsonschema` judge.
+"""Check the schemas that `json_schema` accepts, and their texts, against JSON-Schema-Test-Suite and `jsonschema`.
 
 usage: python bench/checks/schema_suite.py SUITE [--texts 200] [--model MODEL.gguf] [--only TEXT]
 
 SUITE is the suite's folder `tests`; the source package of jsonschema has it as json/tests (pip download --no-deps
---no-binary :all: jsonschema). Needs jsonschema[format-nongpl]: without it some formats aren't judged.
+--no-binary :all: jsonschema). The program needs jsonschema[format-nongpl]: without it some formats aren't validated.
 
-For each schema that isn't refused, texts are drawn from random logits, with the sampler that a request has. Each text
-that has ended must be JSON that matches the schema, with numbers as exact decimals. No value that the suite calls
-invalid may be possible. If `jsonschema` contradicts the suite's own values for a schema, `jsonschema_rs` judges in its
-place. The program prints a table of the drafts, the reasons why schemas are refused, and each failure when it is found.
-It exits with 1 if there is a failure.
+For each accepted schema, texts are sampled from random logits, with the sampler of a request. Each text that has ended
+must be JSON that matches the schema, with numbers as exact decimals. Values that the suite marks as invalid must be
+impossible. If `jsonschema` contradicts the suite's own values for a schema, `jsonschema_rs` validates instead. The
+program prints a table of the drafts, the reasons for refusals, and each failure as it is found. It exits with 1 if
+there is a failure.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def cases(suite: Path, draft: str, only: str) -> Iterator[tuple[str, Any, list[d
         for case in json.loads(path.read_text()):
             name = f"{path.relative_to(suite)}: {case['description']}"
             schema = case["schema"]
-            if isinstance(schema, dict):  # a schema that doesn't name its draft would count as one of the newest draft
+            if isinstance(schema, dict):  # a schema without `$schema` would count as the newest draft
                 schema = {"$schema": DRAFTS[draft].META_SCHEMA.get("$schema")} | schema
             if only in name and "optional/content" not in name:
                 yield name, schema, case["tests"]
@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def reason(message: str) -> str:
-    """The reason of a refusal, without what belongs to a single schema."""
+    """Return the reason of a refusal, without the details of a single schema."""
     message = message.removeprefix("json_schema can't be enforced: ").partition("; leave that out")[0]
     if keywords := re.search(r"Unimplemented keys: \[(.*)\]", message):
         return (

@@ -1,11 +1,13 @@
-"""Does `srb tune` choose what is fastest, also beside a busy program? `python bench/checks/setups.py [ALONE [BUSY]]`
+"""Check that `srb tune` chooses the fastest settings, also on a busy machine.
 
-It tunes the default model for 30 seconds with an empty cache, 5 times alone and 5 times beside a loop that keeps a
-processor busy, or as often as is given. Then it measures all pairs of weights and attention in turn, with nothing
-beside them, and prints a row for each set-up: its choice, how much longer that takes than the best one (the mean over
-the jobs of `srb tune`; flash attention `auto` has the better kind for each job), and how far its times are from those
-that were measured now: the largest factor over a token of a prompt and steps of 8 and 32 rows. "not used" are times of
-a guess. Run it while the machine is idle.
+    python bench/checks/setups.py [ALONE [BUSY]]
+
+The program tunes the default model for 30 seconds with an empty cache, 5 times alone and 5 times next to a loop that
+keeps a core busy, or as often as ALONE and BUSY say. Then it measures all pairs of weights and attention in turn, on
+the idle machine. It prints a row for each setup: its choice; how much longer that takes than the best one (the mean
+over the jobs of `srb tune`; flash attention `auto` has the better kind for each job); and the largest factor between
+its times and those measured now, over a prompt token and steps of 8 and 32 rows. "not used" means estimated times.
+Run the program on an idle machine.
 """
 
 import contextlib
@@ -37,7 +39,7 @@ Pair = tuple[str, Attention]
 
 @contextlib.contextmanager
 def busy_loop(wanted: bool) -> Iterator[None]:
-    """Keeps a processor busy during the block."""
+    """Keep a core busy during the block."""
     loop = subprocess.Popen([sys.executable, "-c", "while 1: pass"]) if wanted else None
     try:
         yield
@@ -48,7 +50,7 @@ def busy_loop(wanted: bool) -> Iterator[None]:
 
 
 def set_up(model: Path, *, beside: bool) -> tuple[Tuned, float]:
-    """What `srb tune` chooses with an empty cache, and how many seconds it takes."""
+    """Return what `srb tune` chooses with an empty cache, and the seconds it takes."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
         command = [sys.executable, "-m", "srb", "tune", "--once", "--budget", "30", "--model", str(model)]
@@ -61,7 +63,7 @@ def set_up(model: Path, *, beside: bool) -> tuple[Tuned, float]:
 
 
 def measure(model: Path) -> dict[Pair, Timings]:
-    """The times of all pairs, each the least of several rounds."""
+    """Return the times of all pairs, each the minimum of several rounds."""
     found: dict[Pair, Timings] = {}
     attentions = [Attention(*each) for each in itertools.product(CACHE_TYPES, ("auto", "off"))]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -79,19 +81,19 @@ def measure(model: Path) -> dict[Pair, Timings]:
 
 
 def mean(pairs: Iterable[Timings]) -> float:
-    """The geometric mean of the seconds of all jobs, each with the pair that is the fastest for it."""
+    """Return the geometric mean of the seconds of all jobs, each with the fastest pair."""
     among = list(pairs)
     return math.prod(min(each.job(*job) for each in among) for job in JOBS) ** (1 / len(JOBS))
 
 
 def ways(weights: str, cache_type: str, flash_attn: str) -> list[Pair]:
-    """The pairs that a server has with this choice: `auto` has both, and takes one for each request."""
+    """Return the pairs that a server has with this choice: `auto` has both, and picks one for each request."""
     kinds = ("auto", "off") if flash_attn == "auto" else (flash_attn,)
     return [(weights, Attention(cache_type, kind)) for kind in kinds]
 
 
 def farthest(kept: Costs, alone: Costs) -> float:
-    """The largest factor between times of both, where the farther one is the first of the two."""
+    """Return the ratio between the first and the second's times that is farthest from 1."""
     pairs = [(kept.prompt_token, alone.prompt_token)]
     pairs += [(kept.of_rows([CELLS] * n), alone.of_rows([CELLS] * n)) for n in (8, 32)]
     return max((one / other for one, other in pairs), key=lambda factor: abs(math.log(factor)))

@@ -1,12 +1,12 @@
-"""Sends many requests to a running server, cancels two thirds of them, and checks that all get what they asked for.
+"""Send many requests to a running server, cancel two thirds of them, and check every stream.
 
     python bench/checks/soak.py http://127.0.0.1:9090 --rounds 10 [--everything] [--api-key a,b] [--pause 10]
 
-In each round, requests (--requests) with mixed n, lengths and samplers come at random moments. A third is cancelled
-with DELETE, and a third by closing the connection. The others must deliver exactly their tokens. Every stream must have
+In each round, requests (--requests) with mixed n, lengths and samplers arrive at random moments. A third is cancelled
+with DELETE, and a third by closing the connection. The others must return exactly their tokens. Every stream must have
 one `stop` per index and one `done`, and at the end of a round every cell must be free. After each round the program
-prints the server's memory. With --everything requests also have all that changes how tokens are drawn, tools, and
-images if the server takes them. A --pause is for a server that sleeps meanwhile.
+prints the server's memory. With --everything requests also use all settings that affect sampling, tools, and
+images if the server accepts them. A --pause is for a server that sleeps between rounds.
 """
 
 import argparse
@@ -61,7 +61,7 @@ ENDING: list[dict[str, Any]] = [
 
 
 def picture(rng: random.Random) -> str:
-    """The data URL of one of twenty images."""
+    """Return the data URL of one of twenty images."""
     color = bytes(random.Random(rng.randrange(20)).randrange(256) for _ in range(3))
 
     def chunk(name: bytes, data: bytes) -> bytes:
@@ -73,7 +73,7 @@ def picture(rng: random.Random) -> str:
 
 
 async def events_of(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
-    """The native events of a stream."""
+    """Yield the native events of a stream."""
     async for line in response.content:
         if line.startswith(b"data: "):
             yield json.loads(line[6:])
@@ -91,7 +91,7 @@ class Soak:
         self.faults: list[str] = []
 
     async def request(self, number: int) -> None:
-        """Sends one request. It survives, is cancelled, or its reader leaves."""
+        """Send one request. It survives, is cancelled, or its reader leaves."""
         rng = self.rng
         fate = ("survives", "is cancelled", "leaves")[number % 3]
         start = rng.choice([0, 0, 20])
@@ -123,13 +123,13 @@ class Soak:
                 await ending
 
     def add_everything(self, body: dict[str, Any]) -> str:
-        """Adds what else requests may ask for, and returns the route that takes it."""
+        """Add further settings at random, and return the route that accepts them."""
         rng, grammar = self.rng, body.get("grammar")
         if rng.random() < 0.3 and not grammar:
             body |= rng.choice(ENDING) | {"ignore_eos": False}
         if rng.random() < 0.7:
             body |= rng.choice(EVERYTHING)
-        if "search" in body or "context_shift" in body:  # with these some of the others exclude each other
+        if "search" in body or "context_shift" in body:  # some of the other settings can't be combined with these
             for name in body.keys() - {"prompt", "n", "max_tokens", "seed", "search", "beams", "context_shift"}:
                 del body[name]
             body["ignore_eos"] = True
@@ -147,7 +147,7 @@ class Soak:
         return "/v1/chat/completions"
 
     async def cancel(self, response: aiohttp.ClientResponse, headers: dict[str, str], patience: float) -> None:
-        """Ends the request after a while."""
+        """Cancel the request after a while."""
         await asyncio.sleep(patience)
         path = f"/v1/completions/{response.headers['X-Request-Id']}"
         async with self.session.delete(path, headers=headers) as deleted:
@@ -155,7 +155,7 @@ class Soak:
                 self.faults.append(f"DELETE: {deleted.status}")
 
     def check(self, body: dict[str, Any], fate: str, events: list[dict[str, Any]]) -> None:
-        """Checks a whole stream."""
+        """Check a whole stream."""
         stops = {event["index"]: event for event in events if event["event"] == "stop"}
         names = Counter(event["event"] for event in events)
         self.ends.update(stop["finish_reason"] for stop in stops.values())
@@ -170,7 +170,7 @@ class Soak:
 
 
 async def run(options: argparse.Namespace) -> list[str]:
-    """Runs the rounds. Returns what went wrong."""
+    """Run the rounds. Return the failures."""
     faults: list[str] = []
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(options.url, connector=connector) as session:
@@ -194,7 +194,7 @@ async def run(options: argparse.Namespace) -> list[str]:
 
 
 async def resident(session: aiohttp.ClientSession) -> int:
-    """The server's memory, in MiB; 0 if its system doesn't tell it."""
+    """Return the server's memory, in MiB, or 0 if the system doesn't report it."""
     async with session.get("/metrics") as response:
         lines = (line.split() for line in (await response.text()).splitlines())
         return next((int(float(line[1])) >> 20 for line in lines if line[0] == "process_resident_memory_bytes"), 0)

@@ -1,4 +1,4 @@
-"""A context of llama.cpp, and decodes in it, without srb's code. `par.py` and `shapes.py` measure with it."""
+"""A llama.cpp context, and decodes in it, without srb's code. `par.py` and `shapes.py` measure with it."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ BATCH = 512  # tokens
 
 
 class Bare:
-    """A context with these `llama_context_params`. Raises `ModelLoadError` if llama.cpp can't make it."""
+    """A context with these `llama_context_params`. Raises `ModelLoadError` if llama.cpp can't create it."""
 
     def __init__(self, model: Any, params: Any) -> None:
         self._context = new_context(model, params, "a context")
@@ -18,7 +18,7 @@ class Bare:
         self._batch = llama_cpp.llama_batch_init(BATCH, 0, 1)
 
     def begin(self, n_tokens: int, n: int) -> None:
-        """Evaluates a prompt of so many tokens, after which n sequences have it. All others are emptied."""
+        """Evaluate a prompt of `n_tokens` tokens and fork it to n sequences. All other sequences are emptied."""
         llama_cpp.llama_memory_clear(self._memory, False)
         for first in range(0, n_tokens, BATCH):
             self.decode(range(first, min(first + BATCH, n_tokens)), range(1), has_logits=False)
@@ -26,7 +26,7 @@ class Bare:
             llama_cpp.llama_memory_seq_cp(self._memory, 0, seq_id, -1, -1)
 
     def decode(self, positions: range, seq_ids: range, *, has_logits: bool = True) -> None:
-        """Evaluates a token at each of these positions in each of these sequences."""
+        """Evaluate a token at each of these positions in each of these sequences."""
         rows = [(position, seq_id) for position in positions for seq_id in seq_ids]
         batch = self._batch
         for place, (position, seq_id) in enumerate(rows):

@@ -1,7 +1,7 @@
-"""Measures decoding while other programs use the cores, too: `python bench/kernels/busy.py [MODEL.gguf]`.
+"""Measure decoding while other programs use the cores: `python bench/kernels/busy.py [MODEL.gguf]`.
 
-Each printed line is a process of its own that runs 8 alternatives beside 0 to 2 busy loops. Its threads wait for each
-other spinning or sleeping, or as srb chooses. The program prints tokens per second, and milliseconds per step.
+Each printed line is a process that runs 8 alternatives next to 0 to 2 busy loops. Its threads wait for each
+other by spinning, by sleeping, or as srb chooses. The program prints tokens per second, and milliseconds per step.
 """
 
 import itertools
@@ -23,7 +23,7 @@ WAITING: dict[str, dict[str, str]] = {
 
 
 def measure(model: Path | None, busy_loops: int) -> str:
-    """Measures in this process, whose environment sets how threads wait. Returns columns of the table."""
+    """Measure in this process, whose environment sets how threads wait. Return columns of the table."""
     from srb import CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings
     from srb.engine.events import StreamEvent
 

@@ -1,9 +1,9 @@
-"""Prints the longest text for the models in docs/running/models.md, as srb itself calculates it from their shapes.
+"""Print the longest text for the models in docs/running/models.md, calculated by srb from their shapes.
 
     .venv/bin/python bench/kernels/context_length.py      # needs the extra bench
 
 The model files have the names, types and shapes of tensors, but no data, because nothing reads the data. Everything
-counts as if it were in the card's memory, including what llama.cpp has in the machine's memory.
+counts as GPU memory, including what llama.cpp has in main memory.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ WORD = 4 / 3
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A model's sizes, and those of its file."""
+    """The sizes of a model and its file."""
 
     name: str
     arch: str
@@ -47,7 +47,7 @@ class Shape:
     context: int
 
 
-# The sizes that the makers of the models publish, and the sizes of the files.
+# The published sizes of the models, and the sizes of the files.
 SHAPES = (
     Shape("gemma-3-4b-it-Q4_K_M", "gemma3", 8, 2_489_757_856, 34, 2560, 10240, 8, 4, 256, 262_208, 131_072),
     Shape(
@@ -58,7 +58,7 @@ SHAPES = (
 
 
 def write_hollow(path: Path, shape: Shape) -> None:
-    """Write the file of a model without the numbers in its tensors."""
+    """Write a model's file without tensor data."""
     is_gemma = shape.arch == "gemma3"
     writer = gguf.GGUFWriter(path, shape.arch)
     writer.add_context_length(shape.context)
@@ -111,10 +111,10 @@ def write_hollow(path: Path, shape: Shape) -> None:
 
 
 def context_length(shape: Shape, folder: Path) -> int:
-    """Return the tokens of `--ctx-size auto` without those of the alternatives."""
+    """Return the tokens of `--ctx-size auto` minus those of the alternatives."""
     path = folder / "hollow.gguf"
     write_hollow(path, shape)
-    # A real file is larger, because some of its tensors have larger types. The difference takes memory, too.
+    # A real file is larger, because some tensors have larger types. The difference needs memory, too.
     missing = shape.file_bytes - sum(tensor.n_bytes for tensor in read_tensors(path))
     free = int(shape.card * FREE * (1 << 30)) - missing
     settings = Settings(model=path, ctx_size=-1, cache_ram=0, flash_attn="on")

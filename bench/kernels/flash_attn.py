@@ -1,9 +1,10 @@
-"""Measures when flash attention is faster on a CPU, to check the cost model of `--flash-attn auto`.
+"""Measure when flash attention is faster on a CPU, to check the cost model of `--flash-attn auto`.
 
 usage: python bench/kernels/flash_attn.py
 
-The program prints the milliseconds of a step for n alternatives of a prompt, by how many tokens each has generated,
-with flash attention on and off in turn. It also prints what turning it off saves according to the cost model.
+The program prints the milliseconds of a step for n alternatives of a prompt, by the number of tokens that each has
+generated, alternating between flash attention on and off. It also prints the saving without it that the cost model
+predicts.
 """
 
 import statistics
@@ -25,7 +26,7 @@ class Alternatives:
         self.evaluated = 0
 
     def decode(self, seq_ids: range, start: int, n_tokens: int) -> float:
-        """Evaluates some tokens of each sequence. Returns milliseconds."""
+        """Evaluate some tokens of each sequence. Return milliseconds."""
         batch = Batch()
         for seq_id in seq_ids:
             batch.add((5,) * n_tokens, start, seq_id, outputs=int(n_tokens == 1))

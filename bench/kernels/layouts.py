@@ -1,14 +1,14 @@
-"""Measures which layout of the KV cache suits how many prompts, and what it costs to change it.
+"""Measure which layout of the KV cache suits how many prompts, and the cost of a change.
 
     .venv/bin/python bench/kernels/layouts.py [--words 600] [--rounds 2] [--large FILE]
 
-Some prompts are decoded one after the other, each is forked into n alternatives, and these take 16 steps, in loops of
+The program decodes prompts one after another, forks each into n alternatives, and takes 16 steps, in loops of
 `llama_decode` without the rest of srb. In the unified layout all sequences share one pool of cells, and a fork is free.
 In streams each sequence has cells of its own, and a fork copies them.
 
 apart: the prompts are decoded in a small context of their own, and their states are moved into a unified one.
-The second table moves sequences that run from a unified context into one of streams. --large writes a random model of
-about 1B parameters to FILE (2.3 GB), or uses what is there.
+The second table moves running sequences from a unified context into streams. --large writes a random model of
+about 1B parameters to FILE (2.3 GB), or uses the existing file.
 """
 
 import argparse
@@ -62,7 +62,7 @@ class Pool:
         self._batch = llama_cpp.llama_batch_init(BATCH, 0, 1)
 
     def decode(self, rows: list[tuple[int, int, int, bool]]) -> None:
-        """Evaluates rows: a token, its position, its sequence, and whether it has logits."""
+        """Evaluate rows: a token, its position, its sequence, and whether it has logits."""
         batch = self._batch
         for place, (token, position, seq_id, has_logits) in enumerate(rows):
             batch.token[place], batch.pos[place], batch.logits[place] = token, position, has_logits
@@ -73,18 +73,18 @@ class Pool:
         llama_cpp.llama_synchronize(self.context)
 
     def prompt(self, number: int, n_tokens: int, seq_id: int) -> None:
-        """Evaluates a prompt that no other number has."""
+        """Evaluate a prompt that is unique to this number."""
         tokens = [1000 + (number * 7919 + position * 31) % 40_000 for position in range(n_tokens)]
         for first in range(0, n_tokens, BATCH):
             last = min(first + BATCH, n_tokens)
             self.decode([(tokens[k], k, seq_id, k == n_tokens - 1) for k in range(first, last)])
 
     def fork(self, source: int, target: int) -> None:
-        """Copies a sequence."""
+        """Copy a sequence."""
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
 
     def steps(self, positions: list[int], n: int) -> float:
-        """Milliseconds of a step, the least of n. positions: where each sequence goes on."""
+        """Return the milliseconds of a step, the minimum of n. positions: where each sequence continues."""
         least = float("inf")
         for step in range(n):
             began = time.perf_counter()
@@ -93,33 +93,33 @@ class Pool:
         return least * 1000
 
     def save(self, seq_id: int) -> Any:
-        """The state of a sequence."""
+        """Return the state of a sequence."""
         size = llama_cpp.llama_state_seq_get_size(self.context, seq_id)
         state = (ctypes.c_uint8 * size)()
         assert llama_cpp.llama_state_seq_get_data(self.context, state, size, seq_id) == size
         return state
 
     def restore(self, state: Any, seq_id: int) -> None:
-        """Makes a sequence from the state of a unified cache."""
+        """Restore a sequence from the state of a unified cache."""
         if self._n_streams > 1:
             state = in_streams(memoryview(state).cast("B"), self._n_streams)
             state = (ctypes.c_uint8 * len(state)).from_buffer(state)
         assert llama_cpp.llama_state_seq_set_data(self.context, state, len(state), seq_id) == len(state)
 
     def close(self) -> None:
-        """Frees the context."""
+        """Free the context."""
         llama_cpp.llama_batch_free(self._batch)
         llama_cpp.llama_free(self.context)
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds now."""
+    """Return the resident memory of this process in bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
 def measured(model: Any, layout: str, groups: int, n: int, n_tokens: int) -> tuple[float, float]:
-    """Seconds for all prompts, and milliseconds of a step."""
+    """Return seconds for all prompts, and milliseconds of a step."""
     n_seqs = groups * n + groups * n % 2
     pool = Pool(model, layout, n_seqs, n_tokens + STEPS + 1, groups * n_tokens + groups * n * (STEPS + 1) + 256)
     began = time.perf_counter()
@@ -135,7 +135,7 @@ def measured(model: Any, layout: str, groups: int, n: int, n_tokens: int) -> tup
 
 
 def measured_moved(model: Any, groups: int, n: int, n_tokens: int) -> tuple[float, float]:
-    """The same, with the prompts evaluated in a context of their own."""
+    """Return the same as `measured`, with the prompts evaluated in a context of their own."""
     layout = "unified, off, bf16"
     small = Pool(model, layout, 2, n_tokens + 1, n_tokens + 256)
     pool = Pool(model, layout, groups * n + groups * n % 2, 0, groups * n_tokens + groups * n * (STEPS + 1) + 256)
@@ -155,7 +155,7 @@ def measured_moved(model: Any, groups: int, n: int, n_tokens: int) -> tuple[floa
 
 
 def change(model: Any, groups: int, n: int, n_tokens: int) -> str:
-    """What it takes to move sequences that have generated 64 tokens each from one layout into the other."""
+    """Measure moving sequences that have generated 64 tokens each from one layout into the other."""
     n_seqs, longest = groups * n, n_tokens + 64 + STEPS + 1
     unified = Pool(model, "unified, off, bf16", n_seqs, longest, groups * n_tokens + n_seqs * (64 + STEPS + 1) + 256)
     for group in range(groups):
@@ -183,7 +183,7 @@ def change(model: Any, groups: int, n: int, n_tokens: int) -> str:
 
 
 def large_model(path: Path) -> Path:
-    """A random model with the shape of Llama 3.2 1B."""
+    """Return a random model with the shape of Llama 3.2 1B."""
     if not path.exists():
         sys.path += [str(Path(__file__).parents[2] / "tests" / "support")]
         import gguf
@@ -197,7 +197,7 @@ def large_model(path: Path) -> Path:
 
 
 def main() -> None:
-    """Prints both tables."""
+    """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=600, help="of each prompt (%(default)s)")
     parser.add_argument("--rounds", type=int, default=2, help="of which the least times count (%(default)s)")

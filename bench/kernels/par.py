@@ -1,17 +1,17 @@
-"""Measures how far a step of srb is from its decode alone, and from a step of llama-server with the same weights.
+"""Compare a step of srb with its decode alone, and with a step of llama-server on the same weights.
 
 usage: python bench/kernels/par.py --binaries FOLDER [--rounds 3] [--n 1 8 32] [--flash-attn on] [--cache-type f16]
 
-FOLDER has llama-server, made by `./build.sh bench`. All have the weights that `srb tune` has chosen, the same cache,
+FOLDER has llama-server, built by `./build.sh bench`. All have the weights that `srb tune` chose, the same cache,
 flash attention, threads and cells, and continue a prompt of 400 words by 64 tokens. They are measured in turn, each in
-a process of its own, which sleeps while it isn't asked:
+a process of its own, which sleeps until its turn:
 
-decode: a loop of llama_decode through llama-cpp-python, in a context as srb makes it. engine: srb's engine without a
+decode: a loop of llama_decode through llama-cpp-python, in a context like srb's. engine: srb's engine without a
 server. srb, llama-server: the servers; the client is this program, on the same cores.
 
-Each round starts all of them anew, since two processes of one program may differ for as long as they run. The program
-prints milliseconds: the median step of each round. Of the engine and of srb it also prints how much of a step is the
-decode, in the round where that is least; and of all, how often a thread of the process slept in a step (Linux).
+Each round restarts all of them, since two processes of one program may differ throughout their lives. The program
+prints milliseconds: the median step of each round. For the engine and srb it also prints the share of the decode
+in a step, in the round where that is least; and for all, how often a thread of the process slept in a step (Linux).
 """
 
 import argparse
@@ -47,7 +47,7 @@ from srb.llama.native.params import engine_params, physical_cores, start
 from srb.llama.tune.result import choose
 from srb.serving.async_engine import make_engine
 
-STEPS = 63  # behind the first token, which comes from the prompt's logits
+STEPS = 63  # after the first token, which comes from the prompt's logits
 
 
 @dataclass
@@ -63,7 +63,7 @@ Measure = Callable[[int, int], Awaitable[Steps]]  # of n, and a seed
 
 
 def slept(pid: int | str = "self") -> int:
-    """How often all threads of a process have slept. 0 where it isn't counted."""
+    """Return how often all threads of a process have slept, or 0 where this isn't counted."""
     found = [
         re.findall(r"\nvoluntary.*:\t(\d+)", path.read_text()) for path in Path(f"/proc/{pid}/task").glob("*/status")
     ]
@@ -71,7 +71,7 @@ def slept(pid: int | str = "self") -> int:
 
 
 class Decode:
-    """A context such as srb makes, and decodes in it, without srb's code."""
+    """A context like srb's, and decodes in it, without srb's code."""
 
     def __init__(self, settings: Settings) -> None:
         assert settings.model
@@ -131,7 +131,7 @@ def _measure(n: int, seed: int) -> Steps:
 
 
 def in_process(pool: ProcessPoolExecutor) -> Measure:
-    """Measures the `Decode` or the `OfEngine` of another process."""
+    """Measure the `Decode` or the `OfEngine` of another process."""
 
     async def measure(n: int, seed: int) -> Steps:
         return await asyncio.get_running_loop().run_in_executor(pool, _measure, n, seed)
@@ -140,7 +140,7 @@ def in_process(pool: ProcessPoolExecutor) -> Measure:
 
 
 def of_server(server: Server) -> Measure:
-    """Measures a server."""
+    """Measure a server."""
 
     async def decoding() -> float:
         if not server.peer.is_srb:
@@ -160,7 +160,7 @@ def of_server(server: Server) -> Measure:
 
 
 def steps_of(answer: Answer) -> list[float]:
-    """The seconds of each step: between the first texts of two steps, as texts of one step come close together."""
+    """Return the seconds of each step: between the first texts of two steps, as a step's texts come close together."""
     times = sorted(itertools.chain(*answer.times.values()))
     short = (times[-1] - times[0]) / STEPS / 3
     begins = times[:1] + [after for before, after in itertools.pairwise(times) if after - before > short]
@@ -168,7 +168,7 @@ def steps_of(answer: Answer) -> list[float]:
 
 
 def row(n: int, name: str, rounds: list[Steps]) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     medians = ", ".join(f"{1000 * statistics.median(each.seconds):.2f}" for each in rounds)
     decoding = 1000 * min(each.decoding for each in rounds) / STEPS
     shown = f"{decoding:.2f}" if decoding > 0 else ""
@@ -178,7 +178,7 @@ def row(n: int, name: str, rounds: list[Steps]) -> str:
 async def measured(
     settings: Settings, peers: list[Peer], ns: list[int], binaries: Path, seed: int
 ) -> dict[tuple[int, str], Steps]:
-    """Starts everything, and measures each once, by n and name."""
+    """Start everything, and measure each once, by n and name."""
     assert settings.model
     async with AsyncExitStack() as stack:
         measures: dict[str, Measure] = {}
@@ -215,7 +215,7 @@ async def main() -> None:
         flash_attn=flash_attn,
         cache_type_k=cache_type,
         cache_type_v=cache_type,
-        draft_max=0,  # guessed tokens would be several of a text in one step
+        draft_max=0,  # draft tokens would add several tokens of a text in one step
         log_level="error",
     )
     same = ("-fa", flash_attn, "-ctk", cache_type, "-ctv", cache_type)

@@ -1,9 +1,9 @@
-"""Compares a prefill chunk and running sequences in one decode with two decodes. `srb.engine.batch` relies on this.
+"""Compare a prefill chunk and running sequences in one decode with two decodes. `srb.engine.batch` relies on this.
 
 usage: python bench/kernels/prefill_chunks.py
 
-Each two sequences continue a prompt of 300 tokens. The chunk follows 300 tokens of a prompt of its own. Both are
-measured in turn. The program prints medians in milliseconds.
+Every two sequences continue a prompt of 300 tokens. The chunk follows 300 tokens of another prompt. The two variants
+alternate. The program prints medians in milliseconds.
 """
 
 import random

@@ -1,13 +1,13 @@
-"""Measures which type of cache and which attention suit which work, and what cells of their own give alternatives.
+"""Measure which cache type and attention suit which work, and what separate cells for each alternative gain.
 
 usage: python bench/kernels/shapes.py [--rounds 2]
 
-The weights are those that `srb tune` has chosen. Each job is a prompt, and n alternatives that continue it, in loops of
-`llama_decode` without srb's code. Variants are measured in turn, and the program prints the least seconds of a job.
+The weights are those that `srb tune` chose. Each job is a prompt, and n alternatives that continue it, in loops of
+`llama_decode` without srb's code. Variants are measured in turn, and the program prints a job's minimum in seconds.
 
-f16 on, f16 off, bf16 on, bf16 off: the type of keys and values, and whether there is flash attention. All alternatives
-are in one decode and share the prompt's cells, as in srb. groups: the same as bf16 off, but 8 alternatives in a decode.
-streams f16, streams bf16: each alternative has cells of its own, and a copy of the prompt, without flash attention.
+f16 on, f16 off, bf16 on, bf16 off: the type of keys and values, and flash attention on or off. All alternatives
+are in one decode and share the prompt's cells, as in srb. groups: like bf16 off, but 8 alternatives in a decode.
+streams f16, streams bf16: each alternative has cells of its own and a copy of the prompt, without flash attention.
 """
 
 import argparse
@@ -65,7 +65,7 @@ class Variant:
         self._bare = Bare(model, params)
 
     def job(self, n_tokens: int, n: int, length: int) -> float:
-        """The seconds for a prompt of so many tokens, and n alternatives of `length` tokens that continue it."""
+        """Return the seconds for a prompt of `n_tokens` tokens, and n alternatives of `length` tokens."""
         begin = time.perf_counter()
         self._bare.begin(n_tokens, n)
         for position in range(n_tokens, n_tokens + length):

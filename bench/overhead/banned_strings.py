@@ -1,10 +1,10 @@
-"""Measures what banned strings cost: a text of 2,000 tokens with up to 50 rewinds, and one without.
+"""Measure the cost of banned strings: a text of 2,000 tokens with up to 50 rewinds, and one without.
 
 usage: python bench/overhead/banned_strings.py [MODEL.gguf [REPEATS [KIND...]]]    (- is the default model)
 
-Both texts are written REPEATS times (3), in turn, always with the same tokens in each step. So the least time of each
-step is taken, which other programs disturb the least. The program prints, for each kind of sampling, the time of both
-texts, and how many rows and how much time a rewind has taken.
+Both texts are written REPEATS times (3), alternating, always with the same tokens in each step. The minimum time of
+each step counts, because other programs disturb it least. For each kind of sampling, the program prints the time of
+both texts, and the rows and the time of a rewind.
 """
 
 import sys
@@ -27,7 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    """Prints a line for each kind of sampling."""
+    """Print a line for each kind of sampling."""
     model = Path(sys.argv[1]) if sys.argv[1:] and sys.argv[1] != "-" else None
     repeats = int(sys.argv[2]) if sys.argv[2:] else 3
     with LlamaBackend(Settings(model=model, draft_max=0)) as backend:
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _run(engine: Engine, **options: Any) -> tuple[list[float], StopEvent]:
-    """The seconds of each step, and the end of the text."""
+    """Return the seconds of each step, and the end of the text."""
     params = SamplingParams(seed=1, max_tokens=N_TOKENS, ignore_eos=True, **options)
     engine.add_request(CompletionRequest((engine.tokenize(PROMPT),), (params,), cache_prompt=False))
     seconds: list[float] = []

@@ -1,13 +1,13 @@
-"""Measures what speculative decoding saves: the time of three texts with draft tokens and without.
+"""Measure what speculative decoding saves: the time of three texts with draft tokens and without.
 
 usage: python bench/overhead/draft_tokens.py [MODEL [N [DRAFT]]]
 
-MODEL and DRAFT are files of models; - is the default model, and `wide` a wider one, which is made (serving/models.py).
-With a DRAFT model, each text is also written with it.
+MODEL and DRAFT are model files; - is the default model, and `wide` a wider one, which is generated
+(serving/models.py). With a DRAFT model, each text is also written with it.
 
 `json` is an object with 12 names, `rewriting` a passage with another name in it, and `story` a text without
-repetitions. Each is written five times with all proposers, in turn, and the fastest of the five counts, because other
-programs can only make a time longer.
+repetitions. Each is written five times with each proposer, in turn, and the fastest of the five counts, because other
+programs can only slow it down.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Measures what the history costs, in a step of 32 alternatives, and in a file with many requests.
+"""Measure the cost of the history, in a step of 32 alternatives, and in a file with many requests.
 
 .venv/bin/python bench/overhead/history.py --requests 100000
 """
@@ -31,12 +31,12 @@ def submitted(n: int, prompt: int) -> Submitted:
 
 
 def texts(count: int) -> str:
-    """A text of so many words. As in any language, a few words are frequent."""
+    """Return a text of random words. As in any language, a few words are frequent."""
     return " ".join(WORDS[int(random.paretovariate(0.7)) % len(WORDS)] for _ in range(count))
 
 
 def finished(each: Submitted, length: int) -> list[Event]:
-    """All events of a request, whose alternatives have so many tokens each, in one step."""
+    """Return all events of a request with this many tokens per alternative, all in one step."""
     request_id, count = each.request.id, each.request.count
     sampled = tuple(range(length))
     events: list[Event] = [StartEvent(request_id, count, 10, 0, length, (1,) * count, (None,) * count)]
@@ -46,7 +46,7 @@ def finished(each: Submitted, length: int) -> list[Event]:
 
 
 def measure_steps(path: Path) -> None:
-    """Prints the time from a step's end until its events may be sent, and the processor time of the writer."""
+    """Print the time from a step's end until its events may be sent, and the writer's CPU time."""
     with History(path, keep_seconds=900) as history:
         each = submitted(N, 2_000)
         history.begin(each).result()
@@ -70,7 +70,7 @@ def measure_steps(path: Path) -> None:
 
 
 def measure_size(path: Path, count: int) -> None:
-    """Prints how long a start, a list and a search take in a file with many requests."""
+    """Print the time of a start, a list and a search in a file with many requests."""
     with History(path) as history:
         for number in range(count):
             each = submitted(random.choice((1, 2, 4, 8)), 10)

@@ -1,9 +1,10 @@
-"""Measures the processor time that Chromium takes while the page shows 8 x 400 tokens as they come.
+"""Measure Chromium's CPU time while the page streams 8 x 400 tokens.
 
 usage: PYTHONPATH=.:tests:tests/support python bench/overhead/page_cost.py [STEPS_PER_SECOND]
 
 The tokens come from a small server of this program, at a fixed rate of 20 steps per second. So a slow model or a busy
-machine doesn't make the page look cheap. It prints the share of one core, and how long the page took to show all.
+machine doesn't make the page look cheap. The program prints the share of one core, and how long the page took to show
+everything.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ WORDS = ["the", "of", "and", "lighthouse", "keeper", "rule", "night", "lamp", "s
 
 
 def step(k: int, *, logprobs: bool) -> bytes:
-    """The events of one step, as srb sends them."""
+    """Return the events of one step, as srb sends them."""
     lines = []
     for index in range(N):
         event: dict[str, object] = {
@@ -84,14 +85,14 @@ STEPS_PER_SECOND = web.AppKey("steps_per_second", float)
 
 
 def children(pid: int) -> list[int]:
-    """The ids of all processes below a process, on Linux."""
+    """Return the ids of all processes below a process, on Linux."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     below = [int(each) for task in tasks for each in (task / "children").read_text().split()]
     return below + [other for each in below for other in children(each)]
 
 
 def browser_seconds() -> float:
-    """The processor time of Chromium's processes so far, in seconds, without Playwright's own process."""
+    """Return the CPU time of Chromium's processes so far, in seconds, without Playwright's own process."""
     total = 0
     for pid in children(os.getpid()):
         name, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")

@@ -1,12 +1,12 @@
-"""Measures what `--reproducible` costs, beside srb without it, and beside llama-server with the same layout of cells.
+"""Measure the cost of `--reproducible`, compared with plain srb and with llama-server in the same layout of cells.
 
 usage: python bench/overhead/reproducible.py --binaries FOLDER [--weights bf16] [--words 400] [--n 1 8] [--rounds 3]
 
-FOLDER has llama-server, which `./build.sh bench` compiles. It runs without -kvu, so each of its sequences has cells of
-its own, too, with flash attention and without. All servers have the same weights, and cells for 32 alternatives of
-these lengths. They run at once, and are asked in turn, with a text of its own for each round. The program prints the
-medians: seconds until the first token and until the last of 64 for each alternative, the seconds that the processor was
-busy with it, and the most memory in MiB. On a machine that has other work, --threads 1 and `busy` say more.
+FOLDER has llama-server, built by `./build.sh bench`. It runs without -kvu, so each of its sequences also has cells of
+its own, with flash attention and without. All servers have the same weights, and cells for 32 alternatives of
+these lengths. They run at once and receive requests in turn, with a new text for each round. The program prints
+medians: seconds until the first token, seconds until the last of 64 for each alternative, seconds of CPU time, and the
+peak memory in MiB. On a busy machine, --threads 1 and the column `busy` are more reliable.
 """
 
 import argparse
@@ -39,13 +39,13 @@ PEERS = (
 
 
 def processor_time(server: Server) -> float:
-    """The seconds that a server's threads have computed so far. Linux only."""
+    """Return the CPU time of a server's threads so far, in seconds. Linux only."""
     fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def ask(server: Server, text: str, n: int) -> tuple[float, float, float, int]:
-    """Seconds until the first token and until the last one, those of the processor, and the most memory in MiB."""
+    """Return the seconds until the first and the last token, the CPU time in seconds, and the peak memory in MiB."""
     server.forget_peak()
     began = processor_time(server)
     answer = await server.ask(text, n, TOKENS)
@@ -54,7 +54,7 @@ async def ask(server: Server, text: str, n: int) -> tuple[float, float, float, i
 
 
 async def measure(options: argparse.Namespace) -> None:
-    """Prints a row for each length, n and server."""
+    """Print a row for each length, n and server."""
     weights = choose(find_model(options.model), Settings(weights=options.weights, tune=False)).weights
     print("words   n  server                  first   whole  ratio    busy  ratio    MiB", flush=True)
     cells = PARALLEL * (-(-int(1.5 * max(options.words) + TOKENS) // 256) * 256)
@@ -77,7 +77,7 @@ async def measure(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Measures."""
+    """Run the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binaries", type=Path, required=True)
     parser.add_argument("--model", type=Path)

@@ -1,4 +1,4 @@
-"""Counts how many rows would be saved if alternatives whose tokens are still the same shared one row.
+"""Count the rows that could be saved if alternatives with identical tokens shared one row.
 
 usage: python bench/overhead/same_rows.py [MODEL.gguf]
 
@@ -31,7 +31,7 @@ Said = list[tuple[int, bool]]
 
 
 def main() -> None:
-    """Prints a line for each kind of request."""
+    """Print a line for each kind of request."""
     with LlamaBackend(Settings(model=Path(sys.argv[1]) if sys.argv[1:] else None)) as backend:
         engine = Engine(backend)
         for name, requests in _kinds(engine):
@@ -62,7 +62,7 @@ def _kinds(engine: Engine) -> Iterator[tuple[str, list[CompletionRequest]]]:
 
 
 def _run(engine: Engine, request: CompletionRequest) -> list[Said]:
-    """What each alternative has said."""
+    """Return each alternative's tokens, each with whether the step sampled more tokens after it."""
     engine.add_request(request)
     said: dict[int, Said] = defaultdict(list)
     while engine.has_work:
@@ -70,7 +70,7 @@ def _run(engine: Engine, request: CompletionRequest) -> list[Said]:
         for event in engine.step():
             if isinstance(event, StreamEvent):
                 sampled[event.index] += event.sampled
-        for index, tokens in sampled.items():  # the next step evaluates only the last one
+        for index, tokens in sampled.items():  # the next step evaluates only the last token
             said[index] += [(token, k < len(tokens) - 1) for k, token in enumerate(tokens)]
     return list(said.values())
 

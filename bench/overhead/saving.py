@@ -1,10 +1,9 @@
-"""Measures what it costs to cache finished answers, compared with computing them again, and how long the next request
-waits.
+"""Measure the cost of caching finished answers, compared with computing them again, and the next request's wait.
 
 usage: python bench/overhead/saving.py [MODEL.gguf]
 
-8 alternatives of 400 tokens end together, and another request is there at once. On a graphics card the cells of such
-answers are copied one by one; docs/figures/older.md tells what srb does about it.
+8 alternatives of 400 tokens end together, and another request arrives at once. On a GPU the cells of such
+answers are copied one by one; docs/figures/older.md explains what srb does about it.
 """
 
 import sys

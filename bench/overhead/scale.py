@@ -1,11 +1,11 @@
-"""Measures the bookkeeping of a step, with few and many waiting and cached requests.
+"""Measure the bookkeeping of a step, with few and many waiting and cached requests.
 
 usage: python bench/overhead/scale.py [--quick]
 
-The engine runs on a backend that does nothing, so only Python is timed: admission, the search for what prompts have in
-common, forks, rows, draws, text, events. Prompts have 2,000, 20,000 and 100,000 tokens, with and without 500 waiting
-and 1,000 cached requests. The program prints milliseconds of processor time: of a step of 255 alternatives; of a step
-in which a request takes the place of one that has ended; and of a whole request that is admitted, forked to 8 and to
+The engine runs on a backend that does nothing, so only Python is timed: admission, the search for common prefixes,
+forks, rows, sampling, text, events. Prompts have 2,000, 20,000 and 100,000 tokens, with and without 500 waiting
+and 1,000 cached requests. The program prints milliseconds of CPU time: of a step of 255 alternatives; of a step
+in which a request replaces one that has ended; and of a whole request that is admitted, forked to 8 and to
 255 alternatives, and cached.
 """
 
@@ -33,7 +33,7 @@ COMMON = 0.9
 
 
 class Nothing:
-    """Stands for logits, and for what is compiled for a request. It holds nothing."""
+    """A placeholder for logits, and for compiled parts of a request."""
 
     nbytes = 200_000
 
@@ -74,7 +74,7 @@ class Words:
 
 
 class Counting:
-    """A sampler that draws the tokens in the order of their ids."""
+    """A sampler that returns the tokens in the order of their ids."""
 
     def __init__(self) -> None:
         self._next = itertools.count(random.randrange(N_VOCAB))
@@ -125,10 +125,10 @@ class Idle:
         self.tokenizer: Tokenizer = Words()
 
     def sleep(self) -> None:
-        """Frees nothing."""
+        """Do nothing: there is nothing to free."""
 
     def reset(self) -> None:
-        """Frees nothing."""
+        """Do nothing: there is nothing to free."""
 
     def choose(self, loads: Sequence[Load], n_held: int) -> Layout:
         return self.layout
@@ -204,7 +204,7 @@ _NOTHING = Nothing()
 
 
 def requests(length: int, count: int, n: int = 1, max_tokens: int = 2, seed: int = 0) -> list[CompletionRequest]:
-    """Requests whose prompts begin alike and go on each in its own way."""
+    """Return requests whose prompts share a prefix and then differ."""
     common = tuple(random.Random(length).choices(range(N_VOCAB), k=int(length * COMMON)))
     own = random.Random(seed)
     branches = SamplingParams(max_tokens=max_tokens, seed=0).alternatives(n)
@@ -215,7 +215,7 @@ def requests(length: int, count: int, n: int = 1, max_tokens: int = 2, seed: int
 
 
 def finish(engine: Engine) -> float:
-    """Steps until nothing is left to do. Returns the milliseconds that this took."""
+    """Step until no work is left. Return the milliseconds that this took."""
     began = time.process_time()
     while engine.has_work:
         engine.step()
@@ -223,14 +223,14 @@ def finish(engine: Engine) -> float:
 
 
 def timed_step(engine: Engine) -> float:
-    """Does a step. Returns the milliseconds that it took."""
+    """Run a step. Return the milliseconds that it took."""
     began = time.process_time()
     engine.step()
     return (time.process_time() - began) * 1000
 
 
 def measure(length: int, waiting: int, cached: int) -> tuple[float, ...]:
-    """Milliseconds of the median step, of the median step with a change, and of whole requests with n = 8 and 255."""
+    """Return milliseconds of the median step, the median step with a change, and requests with n = 8 and 255."""
     engine = Engine(Idle(), cache_bytes=1 << 40)
     for each in requests(length, cached, seed=1):
         engine.add_request(each)
@@ -239,7 +239,7 @@ def measure(length: int, waiting: int, cached: int) -> tuple[float, ...]:
     for n in (8, N):
         engine.add_request(requests(length, 1, n=n, seed=n)[0])
         whole.append(finish(engine))
-    # The requests have n = 1, so each that leaves makes room for one other.
+    # The requests have n = 1, so each that ends makes room for another.
     for each in requests(length, N, max_tokens=1 << 20, seed=3):
         engine.add_request(each)
     for each in requests(length, waiting, max_tokens=1 << 20, seed=4):

@@ -1,9 +1,9 @@
-"""Measures what it costs to score 4 continuations of each of 50 contexts, as programs that compare models do.
+"""Measure the cost of scoring 4 continuations of each of 50 contexts, as evaluation harnesses do.
 
 usage: python bench/overhead/scoring.py [MODEL.gguf]
 
 All but `again` start with a new engine. `one request` has `echo`, `logprobs` and `max_tokens` 1, as lm-eval sends it;
-`again` is the same request once more; `one by one` has a request for each text. `uncached` is `one request` with
+`again` repeats the same request; `one by one` has a request for each text. `uncached` is `one request` with
 `cache_prompt` false, where nothing is shared. `score` calls `Engine.score` for each context.
 """
 
@@ -53,13 +53,13 @@ def main() -> None:
 
 class _Measured(Engine):
     def echo(self, texts: list[tuple[int, ...]], *, cache_prompt: bool = True) -> int:
-        """Scores texts, and returns how many events came."""
+        """Score texts, and return the number of events."""
         params = SamplingParams(max_tokens=1, temperature=0, seed=0)
         asked = CompletionRequest(tuple(texts), (params,), echo=True, logprobs=1, cache_prompt=cache_prompt)
         return len([*self.run(asked)])
 
     def measure(self, name: str, work: Callable[[], object]) -> None:
-        """Does some work, and prints what it cost."""
+        """Run some work, and print its cost."""
         before, began = self.stats(), time.perf_counter()
         work()
         seconds, after = time.perf_counter() - began, self.stats()

@@ -1,8 +1,8 @@
-"""Measures what a step costs beside the decode: sampling, text and bookkeeping, and writing the events.
+"""Measure the overhead of a step besides the decode: sampling, text and bookkeeping, and writing the events.
 
 usage: python bench/overhead/step_cost.py [MODEL.gguf | --vocab N]
 
---vocab makes a model with random weights, as large as Gemma 3 270M, with N tokens in its vocabulary.
+--vocab generates a model with random weights, in the size of Gemma 3 270M, with N tokens in its vocabulary.
 The program prints milliseconds per step, and everything but the decode as a share of the decode. The numbers are
 medians over the steps of one run.
 """
@@ -29,7 +29,7 @@ from srb.wire.native import reply as native
 
 
 def ban_last(tokens: Any, logits: Floats) -> None:
-    """A `logits_processor` that does little, to measure what having one costs."""
+    """A cheap `logits_processor`, to measure the cost of having one."""
     logits[tokens[-1]] = -np.inf
 
 
@@ -48,7 +48,7 @@ KINDS = {
 
 
 class Clock:
-    """Sums up the time that the functions take that are called through it."""
+    """Sums up the time of the functions that are called through it."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -66,7 +66,7 @@ class Clock:
 
 
 class TimedSampler:
-    """A sampler whose draws are timed."""
+    """A sampler that times its calls."""
 
     def __init__(self, sampler: LlamaSampler, clock: Clock) -> None:
         self._sampler, self._clock = sampler, clock
@@ -87,7 +87,7 @@ class TimedSampler:
 
 
 class TimedBackend(LlamaBackend):
-    """A backend whose decodes and draws are timed."""
+    """A backend that times decoding and sampling."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -113,7 +113,7 @@ class TimedBackend(LlamaBackend):
 
 
 def measure(backend: TimedBackend, params: SamplingParams, n: int, logprobs: int | None) -> list[float]:
-    """The median milliseconds of decoding, sampling, text and bookkeeping, and writing in a step."""
+    """Return the median milliseconds of decoding, sampling, text and bookkeeping, and writing in a step."""
     engine = Engine(backend, default_max_tokens=STEPS)
     branches = dataclasses.replace(params, ignore_eos=params.grammar is None).alternatives(n)
     engine.add_request(CompletionRequest((engine.tokenize(PROMPT),), branches, logprobs=logprobs))
@@ -128,12 +128,12 @@ def measure(backend: TimedBackend, params: SamplingParams, n: int, logprobs: int
         writing = time.perf_counter() - start
         decoding, sampling = backend.decoding.take(), backend.sampling.take()
         rows.append((decoding, sampling, step - decoding - sampling, writing))
-    steady = rows[3:-2] or rows  # without admission, the prompt and the end
+    steady = rows[3:-2] or rows  # without admission, prefill and the end
     return [statistics.median(column) * 1000 for column in zip(*steady, strict=True)]
 
 
 def model_with(n_vocab: int, folder: Path) -> Path:
-    """A random-weight model as large as Gemma 3 270M, with so many tokens."""
+    """Return a random-weight model in the size of Gemma 3 270M, with this vocabulary size."""
     sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
     from tiny_model import write_tiny_model
 
@@ -160,7 +160,7 @@ def main() -> None:
 
 
 def measure_all(settings: Settings) -> None:
-    """Prints the table for the model of these settings."""
+    """Print the table for the model of these settings."""
     with TimedBackend(settings) as backend:
         print(f"{backend.path.name}, {backend.tokenizer.n_vocab} tokens in the vocabulary, ms per step\n")
         print("| samplers | n | decode | sample | text and books | write | beside the decode |")

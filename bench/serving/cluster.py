@@ -1,25 +1,26 @@
-"""Measures how a cluster places requests, and how much is gained by it.
+"""Measure how a cluster places requests, and the gain.
 
 usage: python bench/serving/cluster.py families [--fronts 2] [--seeds 5]
        python bench/serving/cluster.py simulation [--requests 100000]
        python bench/serving/cluster.py speed [--repeat 5]
 
-families: 200 requests in 20 families on 4 replicas. The prompts of a family begin alike. The cache of each replica has
-room for 8 families. Only the choice of the replica is real: the replicas are simulated, as fast as a small model on a
-few cores. The program prints:
+families: 200 requests in 20 families on 4 replicas. The prompts of a family share a prefix. The cache of each replica
+has room for 8 families. Only the choice of the replica is real: the replicas are simulated, as fast as a small model on
+a few cores. The program prints:
 
-    hit rate   share of the prompts' tokens that needn't be evaluated
+    hit rate   share of the prompts' tokens that are cached
     whole      seconds until all requests have ended
     mean       mean seconds from the arrival of a request to its end
     busiest    working time of the busiest replica, divided by the mean of all
     load       alternatives that wait or run on the most loaded replica, divided by the mean, summed over arrivals
 
 simulation: requests in many families, of which a few are frequent, on up to 1,000 replicas. Prompts have 6,000 tokens.
-The program prints the same hit rate and load, and the processor time of a choice, in microseconds.
+The program prints the same hit rate and load, and the CPU time of a choice, in microseconds.
 
-speed: asks real servers in turn: one engine with one thread and with two, and one and two replicas with one thread
-each. The program prints the time to the first token and the tokens a second for one request with n = 8, which show what
-handing over costs, and the tokens a second with eight clients at once. Each replica needs a core of its own.
+speed: sends requests to real servers in turn: one engine with one thread and with two, and one and two replicas with
+one thread each. For one request with n = 8, the program prints the time to first token and the tokens per second, which
+show the cost of forwarding. It also prints the tokens per second with eight clients at once. Each replica needs a core
+of its own.
 """
 
 import argparse
@@ -53,7 +54,7 @@ REPORT_SECONDS = 1.0
 
 
 class Cache:
-    """A replica's cache: the blocks that were used last."""
+    """A replica's LRU cache of blocks."""
 
     def __init__(self, n_blocks: int) -> None:
         self._blocks: OrderedDict[int, None] = OrderedDict()
@@ -63,11 +64,11 @@ class Cache:
         return iter(self._blocks)
 
     def known(self, blocks: Sequence[int]) -> int:
-        """How many blocks at a prompt's beginning the cache has."""
+        """Return the number of cached blocks at the start of a prompt."""
         return next((at for at, block in enumerate(blocks) if block not in self._blocks), len(blocks))
 
     def use(self, blocks: Iterable[int]) -> None:
-        """Puts a prompt's blocks in. Its first block will be dropped last."""
+        """Add a prompt's blocks. Its first block will be evicted last."""
         for block in reversed(list(blocks)):
             self._blocks[block] = None
             self._blocks.move_to_end(block)
@@ -93,7 +94,7 @@ class Request:
 
 
 class Replica:
-    """A simulated replica: each step has a row for every running alternative, and a piece of prompt."""
+    """A simulated replica: each step has a row for every running alternative, and a prefill chunk."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
@@ -108,7 +109,7 @@ class Replica:
         return sum(request.n for request in itertools.chain(self.waiting, self.running))
 
     def step(self) -> tuple[float, list[Request]]:
-        """Does a step. Returns the seconds that it takes, and the requests that end with it."""
+        """Run a step. Return its duration in seconds, and the requests that end with it."""
         while self.waiting and sum(each.n for each in self.running) + self.waiting[0].n <= N_PARALLEL:
             request = self.waiting.popleft()
             known = self.cache.known(request.blocks) * BLOCK
@@ -152,7 +153,7 @@ def run(
     ended: Callable[[Request], None] = lambda request: None,
     report: Callable[[int], None] = lambda number: None,
 ) -> Result:
-    """Simulates the requests, in the order of events."""
+    """Simulate the requests, in the order of events."""
     order = itertools.count()
     events: list[tuple[float, int, Callable[[float], None]]] = []
     latencies: list[float] = []
@@ -207,7 +208,7 @@ def run(
 
 
 def family_requests(gap: float, rng: random.Random) -> list[Request]:
-    """200 requests, each with 8 alternatives of 100 tokens, in 20 families that have 2,000 tokens in common."""
+    """Return 200 requests, each with 8 alternatives of 100 tokens, in 20 families that share 2,000 tokens."""
     beginnings = [tuple(rng.choices(range(50_000), k=2_000)) for _ in range(20)]
     members = [beginning for beginning in beginnings for _ in range(10)]
     rng.shuffle(members)
@@ -219,7 +220,7 @@ def family_requests(gap: float, rng: random.Random) -> list[Request]:
 
 
 def by_placement(requests: list[Request], replicas: list[Replica], n_fronts: int) -> Result:
-    """Sends the requests to the fronts in turn. Each front knows what it has sent, and what replicas report."""
+    """Send the requests to the fronts in turn. A front sees the requests it sent, and the replicas' reports."""
     fronts = [Placement() for _ in range(n_fronts)]
     turns = itertools.cycle(fronts)
     asked: dict[Request, Placement] = {}
@@ -243,7 +244,7 @@ def by_placement(requests: list[Request], replicas: list[Replica], n_fronts: int
 
 
 def families(options: argparse.Namespace) -> None:
-    """Prints the results of each way to choose a replica."""
+    """Print the results of each placement policy."""
     n, n_blocks = 4, 8 * 2_300 // BLOCK
 
     def alone() -> list[Replica]:
@@ -296,9 +297,9 @@ PERIOD = 10.0
 
 
 def simulate(n: int, n_requests: int) -> None:
-    """Prints a row: requests on n replicas, each with room for 8 families, and with two requests at a time on average.
+    """Print a row: requests on n replicas with room for 8 families each, and two requests at a time on average.
 
-    All requests take the same time, wherever they are. The frequency of family number k is in proportion to 1 / k.
+    All requests take the same time on every replica. The frequency of family number k is proportional to 1 / k.
     """
     rng = random.Random(n)
     names = [f"replica {number}" for number in range(n)]
@@ -323,7 +324,7 @@ def simulate(n: int, n_requests: int) -> None:
         while reports[0][0] < now:
             when, name = reports[0]
             heapq.heapreplace(reports, (when + PERIOD, name))
-            placement.report(name, 0, list(caches[name]))  # a load of 0: all that runs there was sent from here
+            placement.report(name, 0, list(caches[name]))  # a load of 0: everything that runs there was sent from here
         prompts = [beginning + [rng.getrandbits(64) for _ in range(3)]]
         start = time.process_time()
         chosen = placement.choose(prompts)
@@ -349,7 +350,7 @@ def simulate(n: int, n_requests: int) -> None:
 
 
 def simulation(options: argparse.Namespace) -> None:
-    """Prints how long a choice takes, and how good it is."""
+    """Print the time and the quality of a choice."""
     tokens = tuple(random.Random(1).choices(range(50_000), k=6_000))
     times = []
     for _ in range(100):
@@ -385,8 +386,8 @@ async def measure(pair: dict[str, tuple[int, tuple[str, ...]]], repeat: int) -> 
         for name, (threads, options) in pair.items():
             peer = Peer(name, True, ("--log-level", "error", *options))
             servers.append(await stack.enter_async_context(running(peer, find_model(None), 8192, threads, Path())))
-        await asyncio.sleep(5)  # until both replicas are there
-        for k in range(-1, repeat):  # the first time isn't counted
+        await asyncio.sleep(5)  # until both replicas are up
+        for k in range(-1, repeat):  # warm-up
             for server in servers:
                 answer = await server.ask(f"Story number {k}. Once upon a time,", n=8, max_tokens=48)
                 began = time.perf_counter()
@@ -406,7 +407,7 @@ def _with_range(values: list[float]) -> str:
 
 
 def speed(options: argparse.Namespace) -> None:
-    """Prints what it costs to hand requests over to replicas, and what more replicas gain."""
+    """Print the cost of forwarding requests to replicas, and the gain from more replicas."""
     print("| | first token, ms | n = 8, tokens/s | eight clients, tokens/s |")
     print("|---|---|---|---|", flush=True)
     for pair in PAIRS:

@@ -1,11 +1,11 @@
-"""Compares srb with llama-server of the same llama.cpp: `./build.sh bench [--quick]` builds the peers and runs this.
+"""Compare srb with llama-server of the same llama.cpp: `./build.sh bench [--quick]` builds the peers and runs this.
 
-All servers run at once and are asked in turn, so a machine that gets slower affects all alike. Medians are compared.
-Every repetition has a text of its own, the same for all servers, so no server knows a text before it is asked.
+All servers run at once and receive requests in turn, so a machine that slows down affects all alike. Medians are
+compared. Every repetition has a text of its own, the same for all servers, so no server has cached a text.
 
-srb runs with the result of `srb tune`. llama-server runs in two ways on the model's file as it is, and once with the
-tuned weights, cache and flash attention. The goals compare srb with the better one of the two on the file. Two models
-with random weights stand for the models of other people: one in Q4_K_M, and one with as large a vocabulary as Gemma's.
+srb runs with the result of `srb tune`. llama-server runs on the original file with flash attention on and off, and once
+with the tuned weights, cache and flash attention. The goals compare srb with the better of the two runs on the file.
+Two models with random weights represent other models: one in Q4_K_M, and one with a vocabulary as large as Gemma's.
 
 The program writes comparison.json, comparison.md and comparison.svg into docs/figures/ or --folder; without --quick
 also growth.svg.
@@ -40,9 +40,9 @@ from srb.options.settings import Settings
 ROOT = Path(__file__).parents[2]
 WORDS = re.findall(r"\w+", "".join(path.read_text() for path in sorted(ROOT.glob("srb/**/*.py"))))
 CELLS = 8192
-TOKENS_PER_WORD = 1.36  # of this program's texts with the default model
+TOKENS_PER_WORD = 1.36  # for this program's texts, with the default model
 PROMPT_TOKENS = int(400 * TOKENS_PER_WORD)
-THOUGHT = 0.2  # seconds until a prompt is sent again
+THOUGHT = 0.2  # seconds before a prompt is sent again
 CEILINGS = {f"A: n = {n}": n for n in (1, 8, 32)}
 OTHER_MODELS = {"L: Q4_K_M, 16 layers of 1,024": K_QUANTS, "M: 262,144 tokens in the vocabulary": LARGE_VOCABULARY}
 ON_A_CARD = {"N: Q8_0, as large as Llama 3 8B": LARGE}
@@ -81,12 +81,12 @@ Scenario = Callable[[Server, int], Awaitable[Numbers]]
 
 
 def text(words: int, seed: int) -> str:
-    """A text of so many words. No other seed has these words in this order."""
+    """Return a text of this many words. No other seed has these words in this order."""
     return " ".join(random.Random(seed).choices(WORDS, k=words))
 
 
 def numbers(answers: list[Answer]) -> Numbers:
-    """The numbers of some requests that were sent together."""
+    """Return the measurements of requests that were sent together."""
     start = min(answer.sent for answer in answers)
     first = [answer.sent - start + each for answer in answers for each in answer.first.values()]
     end = max(answer.sent - start + answer.end for answer in answers)
@@ -95,7 +95,7 @@ def numbers(answers: list[Answer]) -> Numbers:
 
 
 def alternatives(n: int, words: int = 400, max_tokens: int = 64) -> Scenario:
-    """One request with n alternatives."""
+    """Send one request with n alternatives."""
 
     async def scenario(server: Server, seed: int) -> Numbers:
         answer = await server.ask(text(words, seed), n, max_tokens)
@@ -108,31 +108,31 @@ def alternatives(n: int, words: int = 400, max_tokens: int = 64) -> Scenario:
 
 
 async def alternatives_of_tokens(server: Server, n: int) -> Numbers:
-    """One request with n alternatives of a prompt of 512 token ids. For these models a word would be many tokens."""
+    """Send one request with n alternatives of 512 token ids. For these models a word is many tokens."""
     prompt = random.Random(n).choices(range(100), k=512)
     return numbers([await server.ask(prompt, n, 64)])
 
 
 async def same_prompt(server: Server, seed: int) -> Numbers:
-    """Eight clients with the same prompt."""
+    """Run eight clients with the same prompt."""
     prompt = text(400, seed)
     return numbers(await asyncio.gather(*(server.ask(prompt, seed=k) for k in range(8))))
 
 
 async def shared_beginning(server: Server, seed: int) -> Numbers:
-    """Eight clients whose prompts differ in their last 20 words."""
+    """Run eight clients whose prompts differ in their last 20 words."""
     prompts = [f"{text(380, seed)}\n{text(20, 1000 * seed + k)}" for k in range(8)]
     return numbers(await asyncio.gather(*(server.ask(prompt) for prompt in prompts)))
 
 
 async def shared_beginning_as_list(server: Server, seed: int) -> Numbers:
-    """The prompts of `shared_beginning` as a list in one request."""
+    """Send the prompts of `shared_beginning` as a list in one request."""
     prompts = [f"{text(380, seed)}\n{text(20, 1000 * seed + k)}" for k in range(8)]
     return numbers([await server.ask(prompts)])
 
 
 async def again(server: Server, seed: int) -> Numbers:
-    """The same prompt again, then a continued answer, then a fork in the middle of another one, with short pauses."""
+    """Repeat a prompt, then continue an answer, then fork in the middle of another one, with short pauses."""
     prompt = text(400, seed)
     before = await server.ask(prompt, 4, 32)
     await asyncio.sleep(THOUGHT)
@@ -146,7 +146,7 @@ async def again(server: Server, seed: int) -> Numbers:
 
 
 def mixed_load(seconds: float) -> Scenario:
-    """Sixteen clients who ask again and again."""
+    """Run sixteen clients that send one request after another."""
 
     async def scenario(server: Server, seed: int) -> Numbers:
         start, answers = time.perf_counter(), list[Answer]()
@@ -177,7 +177,7 @@ def _percentile(values: list[float], percent: int) -> float:
 
 
 def with_memory(scenario: Scenario) -> Scenario:
-    """The scenario, with the server's peak memory among its numbers."""
+    """Return the scenario with the server's peak memory among its numbers."""
 
     async def measured(server: Server, seed: int) -> Numbers:
         server.forget_peak()
@@ -188,7 +188,7 @@ def with_memory(scenario: Scenario) -> Scenario:
 
 
 def scenarios(quick: bool) -> dict[str, tuple[Scenario, int]]:
-    """The scenarios by name, each with the number of its repetitions."""
+    """Return the scenarios by name, each with the number of its repetitions."""
     few = 1 if quick else 3
     result: dict[str, tuple[Scenario, int]] = {
         **{name: (alternatives(n), few) for name, n in CEILINGS.items()},
@@ -209,7 +209,7 @@ def scenarios(quick: bool) -> dict[str, tuple[Scenario, int]]:
 
 
 async def cold_start(peer: Peer, model: Path, threads: int, binaries: Path) -> Numbers:
-    """Seconds from the start of the process to the first token."""
+    """Return the seconds from the start of the process to the first token."""
     start = time.perf_counter()
     async with running(peer, model, CELLS, threads, binaries) as server:
         await server.ask("Once upon a time,", 1, 1)
@@ -217,7 +217,7 @@ async def cold_start(peer: Peer, model: Path, threads: int, binaries: Path) -> N
 
 
 async def ceiling(n: int, model: Path, threads: int, binaries: Path) -> Numbers:
-    """The tokens a second that llama-batched-bench decodes without samplers and HTTP, by flash attention on and off."""
+    """Return the tokens/s that llama-batched-bench decodes without samplers and HTTP, by flash attention on and off."""
     result = {}
     for flash_attn in ("on", "off"):
         process = await asyncio.create_subprocess_exec(
@@ -236,13 +236,13 @@ async def ceiling(n: int, model: Path, threads: int, binaries: Path) -> Numbers:
 
 
 def peers_of(model: Path) -> list[Peer]:
-    """srb, llama-server on the model's file as it is, and llama-server with what `srb tune` has chosen."""
+    """Return srb, llama-server on the original file, and llama-server with the settings of `srb tune`."""
     choice = choose(model, Settings())
     paces = choice.cost_model or choice.machine_costs
     flash_attn = paces.preferred if paces else choice.settings.flash_attn
     cache = ("-ctk", str(choice.settings.cache_type_k), "-ctv", str(choice.settings.cache_type_v))
     tuned = Peer(TUNED, False, ("-np", "64", "-kvu", "-fa", flash_attn, *cache, "-m", str(choice.weights)))
-    # A card is slower without flash attention, and llama-server may end there in scenario F.
+    # A GPU is slower without flash attention, and llama-server may crash there in scenario F.
     plain = LLAMA_SERVERS[:1] if _card() else LLAMA_SERVERS
     return [SRB, *plain, tuned]
 
@@ -250,10 +250,11 @@ def peers_of(model: Path) -> list[Peer]:
 async def measure(
     model: Path, threads: int, binaries: Path, quick: bool, others: dict[str, str], only: str = ""
 ) -> tuple[Results, dict[str, list[Numbers]]]:
-    """The numbers of all repetitions, by scenario and server; and the ceilings, measured in turn with scenario A.
+    """Return the numbers of all repetitions by scenario and server, and the ceilings, measured in turn with A.
 
-    others: the kinds of the other models, by the names of their scenarios. only: the letters of some scenarios, or
-        nothing for all.
+    Args:
+        others: the kinds of the other models, by the names of their scenarios.
+        only: the letters of some scenarios, or nothing for all.
     """
     results: Results = {}
     ceilings: dict[str, list[Numbers]] = {}
@@ -266,7 +267,7 @@ async def measure(
             if only and name[0] not in only:
                 continue
             for repetition in range(repetitions):
-                first = repetition % len(servers)  # the server that is asked first may have an advantage
+                first = repetition % len(servers)  # the first server may have an advantage
                 for server in (*servers[first:], *servers[:first]):
                     found = await scenario(server, 100 * number + repetition + 1)
                     results.setdefault(name, {}).setdefault(server.peer.name, []).append(found)
@@ -297,7 +298,7 @@ async def measure(
 
 
 def table(results: Results) -> str:
-    """A table of medians with their spread, and of srb's median divided by that of the better llama-server."""
+    """Return a table of medians with their spread, and of srb's median divided by that of the better llama-server."""
     names = list(next(iter(results.values())))
     lines = [
         f"| | | {' | '.join(names)} | srb / the better on the file | goal | srb / tuned |",
@@ -320,7 +321,7 @@ def table(results: Results) -> str:
 
 
 def ceiling_table(results: Results, ceilings: dict[str, list[Numbers]]) -> str:
-    """A table of what srb decodes in scenario A, beside what llama-batched-bench decodes at about the same time."""
+    """Return a table of srb's decoding speed in scenario A and llama-batched-bench's at about the same time."""
     lines = ["| | srb | flash attention on | off | srb / on |", "|---|---|---|---|---|"]
     for name, n in CEILINGS.items():
         if name not in ceilings:
@@ -341,7 +342,7 @@ def _spread(values: list[float]) -> str:
 
 
 def _pyplot() -> Any:
-    """matplotlib's pyplot, for a machine without a display. It is imported here, because this takes a while."""
+    """Return matplotlib's pyplot for a machine without a display. The import is slow, so it is done here."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -351,7 +352,7 @@ def _pyplot() -> Any:
 
 
 def plot(results: Results, path: Path) -> None:
-    """Draws a bar for each server: how long each scenario took."""
+    """Plot a bar for each server: how long each scenario took."""
     timed = {name: by_peer for name, by_peer in results.items() if "all" in by_peer["srb"][0] and name[0] != "J"}
     figure, axes = _pyplot().subplots(figsize=(9, 0.55 * len(timed) + 1.2), layout="constrained")
     names = list(next(iter(results.values())))
@@ -368,7 +369,7 @@ def plot(results: Results, path: Path) -> None:
 
 
 def plot_growth(results: Results, path: Path) -> None:
-    """Draws lines for each server: how time and memory grow with n and with the prompt."""
+    """Plot lines for each server: how time and memory grow with n and with the prompt."""
     figure, axes = _pyplot().subplots(2, 2, figsize=(9, 6), layout="constrained", sharex="col", sharey="row")
     series = (("n", {n: f"J: n = {n}" for n in GROWING_N}), ("words", {k: f"J: {k} words" for k in GROWING_WORDS}))
     for column, (label, scenario_at) in enumerate(series):
@@ -404,7 +405,7 @@ def main() -> None:
 def publish(
     results: Results, ceilings: dict[str, list[Numbers]], model: Path, threads: int, quick: bool, folder: Path
 ) -> None:
-    """Writes the files in the folder."""
+    """Write the files to the folder."""
     machine = {
         "processor": _processor(),
         **_card(),
@@ -432,7 +433,7 @@ def publish(
 
 
 def _card() -> dict[str, str]:
-    """The name of the graphics card, if llama.cpp was built for one of NVIDIA's; else empty."""
+    """Return the name of the GPU, if llama.cpp was built for NVIDIA; else an empty string."""
     if not llama_cpp.llama_supports_gpu_offload():
         return {}
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]

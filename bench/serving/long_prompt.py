@@ -1,8 +1,8 @@
-"""Measures how much a long prompt slows the requests that stream beside it.
+"""Measure how much a long prompt slows down requests that are streaming.
 
 usage: python bench/serving/long_prompt.py [--tokens 6000] [flags of serve]
 
-Four clients stream short stories, one after another: alone for ten seconds, and then until a long prompt has its first
+Four clients stream short stories, one after another: alone for ten seconds, then until a long prompt has its first
 token. The program prints the time between a story's texts, as a multiple of the median of the first ten seconds: for
 the whole time of the prompt, and for each fifth of this time.
 """
@@ -55,13 +55,13 @@ async def main() -> None:
 
 
 async def tell(server: Server, number: int, stories: list[Answer]) -> None:
-    """Asks for one story after another."""
+    """Request one story after another."""
     while True:
         stories.append(await server.ask(f"Story {number}: Once", max_tokens=80 + 17 * number, seed=len(stories)))
 
 
 def pairs(story: Answer) -> list[tuple[float, float]]:
-    """The times of two texts that follow each other, for all such pairs of a story."""
+    """Return the times of consecutive texts, for all pairs within a story."""
     return list(itertools.pairwise(story.times[0]))
 
 

@@ -1,15 +1,15 @@
-"""Measures many different prompts at once, and requests that may need more cells than there are.
+"""Measure many different prompts at once, and requests that may need more cells than exist.
 
     python bench/serving/many_prompts.py --binaries DIR [--only mixed,pressure] [--rounds 2]
 
-DIR has llama-server; `./build.sh bench` builds it. srb, llama-server with a cache of its own for each sequence, and
-llama-server with a unified cache run at once, with the weights that `srb tune` chose, and are asked in turn.
+DIR has llama-server, built by `./build.sh bench`. srb, llama-server with a cache for each sequence, and
+llama-server with a unified cache run at once, with the weights that `srb tune` chose, and receive requests in turn.
 
-mixed: C clients send prompts of W words of their own at the same time, each for n alternatives of M tokens. It prints
-the total seconds and the median and largest time to a first token, as medians of the rounds, and the ratio of srb's to
-those of the fastest llama-server.
+mixed: C clients send distinct prompts of W words at the same time, each for n alternatives of M tokens. The program
+prints the total seconds and the median and maximum time to first token, as medians of the rounds, and the ratio of
+srb's to those of the fastest llama-server.
 arriving: while one prompt with 8 alternatives streams, 15 other prompts arrive within a second.
-pressure: alternatives that may be long (max_tokens 1000) and end after some 60 tokens, beside the same with 100.
+pressure: alternatives that may be long (max_tokens 1000) and end after some 60 tokens, compared with max_tokens 100.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from srb.llama.tune.result import choose
 from srb.options.settings import Settings
 
 CELLS = 8192
-SEEDS = itertools.count(1)  # no text comes twice, so no server knows one
+SEEDS = itertools.count(1)  # no text is repeated, so no server has cached it
 SHORT = "root ::= [a-z ]{240}"  # a text of some 60 tokens
 SHAPES = {
     "32x1": (32, 1, 150, 100),
@@ -49,7 +49,7 @@ SHAPES = {
 
 
 def peers(flags: tuple[str, ...], n_streams: int) -> list[Peer]:
-    """srb, and llama-server in its two layouts, both with and without flash attention."""
+    """Return srb, and llama-server in its two layouts, with and without flash attention."""
     large = ("-c", "32768", "-np", str(n_streams))  # the last -c counts
     return [
         Peer("srb", True, ("--log-level", "error", *flags)),
@@ -60,7 +60,7 @@ def peers(flags: tuple[str, ...], n_streams: int) -> list[Peer]:
 
 
 async def together(server: Server, shape: tuple[int, int, int, int], seed: int) -> tuple[float, list[float]]:
-    """The seconds until the last of these clients has its answer, and when each had its first token."""
+    """Return the seconds until the last of these clients has its answer, and the times to first token."""
     clients, n, words, tokens = shape
     began = time.perf_counter()
     answers = await asyncio.gather(
@@ -74,7 +74,7 @@ async def together(server: Server, shape: tuple[int, int, int, int], seed: int) 
 
 
 async def arriving(server: Server, seed: int) -> tuple[float, float]:
-    """The seconds until all have their answers, and the longest pause of the alternatives that streamed before."""
+    """Return the seconds until all have their answers, and the longest pause of the streaming alternatives."""
 
     async def later(k: int) -> Answer:
         await asyncio.sleep(2.0 + k / 15)
@@ -86,7 +86,7 @@ async def arriving(server: Server, seed: int) -> tuple[float, float]:
 
 
 async def pressure(server: Server, load: tuple[int, int, int, int], seed: int) -> tuple[float, float, int]:
-    """Tokens per second, the time between the first and the last alternative's first token, and how many tokens."""
+    """Return tokens per second, the time from the first to the last alternative's start, and the number of tokens."""
     clients, n, words, most = load
     began = time.perf_counter()
     answers = await asyncio.gather(
@@ -101,7 +101,7 @@ async def pressure(server: Server, load: tuple[int, int, int, int], seed: int) -
 
 
 async def medians(servers: list[Server], rounds: int, measure: Callable[[Server, int], Awaitable[list[float]]]) -> None:
-    """Prints a row of the table for each server, in which each number is the median of the rounds."""
+    """Print a row of the table for each server, with the medians of the rounds."""
     found: dict[str, list[list[float]]] = {each.peer.name: [] for each in servers}
     for _ in range(rounds):
         seed = next(SEEDS)
@@ -122,7 +122,7 @@ async def medians(servers: list[Server], rounds: int, measure: Callable[[Server,
 
 
 async def main() -> None:
-    """Prints the tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binaries", type=Path, help="the folder of llama-server; left out: only srb is measured")
     parser.add_argument("--only", default="mixed,arriving,pressure", help="scenarios, or shapes of mixed (%(default)s)")

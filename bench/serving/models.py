@@ -1,4 +1,4 @@
-"""Makes models in the shapes of common models, once, and keeps them in the user's cache. Most have random weights."""
+"""Write models in the shapes of common models, once, to the user's cache. Most have random weights."""
 
 import ctypes
 import os
@@ -32,11 +32,11 @@ the probabilities a little. So the default model guesses its tokens about as wel
 of its family."""
 
 _TIMES_AS_WIDE = 12
-_NOISE = 0.005  # how large the new weights are that lead out of a layer
+_NOISE = 0.005  # the scale of the new output weights of a layer
 
 
 def random_model(name: str) -> Path:
-    """The file of one of these models, after `srb tune` has measured it on this machine."""
+    """Return the file of one of these models, after `srb tune` has measured it on this machine."""
     path = written(name)
     command = [sys.executable, "-m", "srb", "tune", "--model", str(path), "--once", "--budget", "40"]
     subprocess.run(command, check=True, stdout=sys.stderr)
@@ -44,7 +44,7 @@ def random_model(name: str) -> Path:
 
 
 def written(name: str) -> Path:
-    """The file of one of these models. It is written if it isn't there."""
+    """Return the file of one of these models, and write it if it doesn't exist."""
     folder = cache_folder() / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.gguf"

@@ -1,4 +1,4 @@
-"""Starts the servers that bench/serving/compare.py measures, and asks all of them in the same way."""
+"""Start the servers that bench/serving/compare.py measures, and send the same requests to all of them."""
 
 import asyncio
 import itertools
@@ -21,7 +21,8 @@ import aiohttp
 class Peer:
     """A server under test.
 
-    flags: its other flags, beside the model, the port, the context and the threads, which all servers get.
+    Attributes:
+        flags: its flags besides the model, the port, the context and the threads, which all servers get.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Peer:
         return [*program, *common, *self.flags]
 
     def request(self, prompt: Any, n: int, max_tokens: int, **fields: Any) -> tuple[str, dict[str, Any]]:
-        """The path and the body of a streamed completion that never ends by itself."""
+        """Return the path and the body of a streamed completion that never ends by itself."""
         body = {"prompt": prompt, "ignore_eos": True, "stream": True, "seed": 1} | fields
         if self.is_srb:
             return "/v1/completions", body | {"n": n, "max_tokens": max_tokens, "stream": "events"}
@@ -43,9 +44,11 @@ class Peer:
 
 @dataclass
 class Answer:
-    """The answer to one request. Times are seconds since the request was sent.
+    """The answer to one request. Times are in seconds since the request was sent.
 
-    sent: when that was, by `time.perf_counter`. times: when the texts of each index came.
+    Attributes:
+        sent: when the request was sent, by `time.perf_counter`.
+        times: when the texts of each index came.
     """
 
     sent: float
@@ -57,12 +60,12 @@ class Answer:
 
     @property
     def first(self) -> dict[int, float]:
-        """When the first text of each index came."""
+        """The time of the first text of each index."""
         return {index: times[0] for index, times in self.times.items()}
 
     @property
     def gaps(self) -> list[float]:
-        """The times between two texts of the same index."""
+        """The times between consecutive texts of the same index."""
         return [after - before for times in self.times.values() for before, after in itertools.pairwise(times)]
 
 
@@ -78,7 +81,7 @@ class Server:
         self._session = session
 
     async def ask(self, prompt: Any, n: int = 1, max_tokens: int = 64, **fields: Any) -> Answer:
-        """Sends a completion and reads it to its end."""
+        """Send a completion and read it to its end."""
         path, body = self.peer.request(prompt, n, max_tokens, **fields)
         answer = Answer(time.perf_counter())
         async with self._session.post(self.url + path, json=body) as response:
@@ -108,11 +111,11 @@ class Server:
             answer.prompt_tokens = event["usage"]["prompt_tokens"]
 
     def forget_peak(self) -> None:
-        """Resets the peak of the resident memory. Linux only."""
+        """Reset the peak of the resident memory. Linux only."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     def peak_memory(self) -> int:
-        """The most resident memory since `forget_peak`, in MiB."""
+        """Return the peak resident memory since `forget_peak`, in MiB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         found = re.search(r"VmHWM:\s+(\d+)", status)
         return int(found[1]) >> 10 if found else 0
@@ -120,7 +123,7 @@ class Server:
 
 @asynccontextmanager
 async def running(peer: Peer, model: Path, cells: int, threads: int, binaries: Path) -> AsyncIterator[Server]:
-    """Starts a peer, waits until it is ready, and ends it by its process id."""
+    """Start a peer, wait until it is ready, and end it by its process id."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -128,7 +131,7 @@ async def running(peer: Peer, model: Path, cells: int, threads: int, binaries: P
         *peer.command(model, port, cells, threads, binaries), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     timeout = aiohttp.ClientTimeout(total=600)
-    # llama-server may close a kept connection at the moment when it is used again, so none is kept.
+    # llama-server may close a keep-alive connection just when it is reused, so connections aren't reused.
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector, read_bufsize=1 << 20) as session:
         server = Server(peer, process, f"http://127.0.0.1:{port}", session)

@@ -1,11 +1,11 @@
-"""How long a server takes from its start until `/health` is ok, and until its first token; beside llama-server.
+"""Measure how long a server takes from its start until `/health` is ok, and until its first token.
 
 usage: python bench/serving/starts.py [--tries 9] [--binaries FOLDER_OF_LLAMA_SERVER] [--beside FOLDER] [MODEL.gguf]
 
 The servers are started in turn, and each is stopped before the next one. `--beside` is the folder of another version of
-srb, which is started with the same Python. For each server the program prints the least and the median, in seconds,
-also of the processor time until the first token. Other programs and cold files only make a start longer, so compare
-the least.
+srb, which is started with the same Python. For each server the program prints the minimum and the median, in seconds,
+and the CPU time until the first token. Other programs and cold files can only slow a start down, so compare
+the minimum.
 """
 
 import argparse
@@ -27,7 +27,7 @@ BODY = b'{"prompt": "Once upon a time,", "max_tokens": 1, "n_predict": 1}'
 
 
 def main() -> None:
-    """Prints a table with a line for each server."""
+    """Print a table with a row for each server."""
     parser = argparse.ArgumentParser(description="How long does a server take to start?")
     parser.add_argument("model", nargs="?", type=Path)
     parser.add_argument("--tries", type=int, default=9)
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def start(peer: Peer, folder: Path, model: Path, binaries: Path) -> tuple[float, ...]:
-    """Starts a server and stops it. Returns the seconds until it was ready and had a token, and of the processor."""
+    """Start a server and stop it. Return the seconds until it was ready, until it had a token, and of CPU time."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -74,7 +74,7 @@ def start(peer: Peer, folder: Path, model: Path, binaries: Path) -> tuple[float,
 
 
 def answers(port: int, head: bytes, body: bytes = b"") -> bool:
-    """Sends a request, and reads the answer to its end. Whether it is 200."""
+    """Send a request and read the answer to its end. Return whether it is 200."""
     try:
         with socket.create_connection(("127.0.0.1", port), 60) as client:
             client.sendall(head + b"Host: 127.0.0.1\r\nConnection: close\r\n\r\n" + body)

@@ -1,16 +1,16 @@
-"""Measures what it costs to score 4 continuations of each of 200 contexts over HTTP, in several ways.
+"""Measure the cost of scoring 4 continuations of each of 200 contexts over HTTP, in several ways.
 
 usage: python bench/serving/tables.py [--contexts 200] [--threads N] [--binaries FOLDER_OF_LLAMA_SERVER] [MODEL.gguf]
 
 `table` is one POST /v1/score. `echo, one by one` has a request with `echo`, `logprobs` and `max_tokens` 1 for each
-text, one after the other; `echo, in lists of 4` has one for each context; `echo, nothing shared` has one for each text,
-with `cache_prompt` false. Each way has other texts of the same lengths, so that no way finds what another one has
-evaluated. Behind its times stands how many tokens srb evaluated.
+text, one after another; `echo, in lists of 4` has one for each context; `echo, nothing shared` has one for each text,
+with `cache_prompt` false. Each way has different texts of the same lengths, so that it can't reuse cached prefixes of
+another one. The number of tokens that srb evaluated follows the times.
 
-llama-server doesn't report the log-probabilities of a prompt's tokens. So it is asked for the next token's
-probabilities before each token of a continuation, with `n_probs` 100 and `cache_prompt`. That is the least that such a
-program has to do: where the token isn't among the 100, it still doesn't know its probability. It is asked for some of
-the contexts, and the time is multiplied.
+llama-server doesn't report the log-probabilities of a prompt's tokens. So the program requests the next token's
+probabilities before each token of a continuation, with `n_probs` 100 and `cache_prompt`. That is the minimum that such
+a client needs, and a token that isn't among the 100 still has no probability. It measures some of the contexts, and
+multiplies the time.
 """
 
 import argparse
@@ -89,14 +89,14 @@ async def token_by_token(session: aiohttp.ClientSession, url: str, asked: Texts)
 
 
 async def evaluated(session: aiohttp.ClientSession, url: str) -> float:
-    """How many tokens a server has evaluated so far; 0 if it doesn't say."""
+    """Return how many tokens a server has evaluated so far, or 0 if it doesn't report it."""
     async with session.get(f"{url}/health") as answer:
         told = await answer.json()
     return sum(float(told.get(name, 0)) for name in ("prompt_tokens_evaluated", "rows"))
 
 
 def processor_time(pid: int) -> float:
-    """What a process has computed so far, in seconds. Linux only. Other programs hardly change it."""
+    """Return the CPU time of a process so far, in seconds. Linux only. Other programs hardly change it."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -122,7 +122,7 @@ async def main() -> None:
         for peer in dict.fromkeys(way[0] for way in ways):
             async with running(peer, model, 8192, arguments.threads, arguments.binaries or Path()) as server:
                 for seed, (_, name, ask, n_asked) in enumerate(way for way in ways if way[0] is peer):
-                    await ask(session, server.url, texts(1, 100 + seed))  # what happens once has happened
+                    await ask(session, server.url, texts(1, 100 + seed))  # warm-up
                     n_before = await evaluated(session, server.url)
                     began, cpu = time.perf_counter(), processor_time(server.process.pid)
                     await ask(session, server.url, texts(n_asked, seed))

@@ -1,12 +1,12 @@
-"""Measures how well the rest of a story follows middles that a bridge has chosen, and what choosing costs.
+"""Measure how well the rest of a story follows middles that a bridge has chosen, and the cost of choosing.
 
 usage: python bench/texts/bridges.py [MODEL.gguf] [--stories N]
 
-`bridges.txt` has 40 short stories. One sentence of each, between bars, is taken out. For each story 16 middles are
-drawn from what comes before. The table has the mean log-probability of the rest (its first 64 tokens) for each token,
-after what was chosen, after any middle, and after the true sentence; and the time for a story. Differences have the
-half-width of their 95 % interval over the stories. With the default model, 40 stories take a quarter of an hour on two
-cores; docs/figures/bridges.md has the result.
+`bridges.txt` has 40 short stories. One sentence of each, between bars, is taken out. For each story the model samples
+16 middles after the text before the gap. The table has the mean log-probability of the rest (its first 64 tokens) per
+token, after the chosen middle, after any middle, and after the true sentence; and the time for a story. Differences
+have the half-width of their 95 % interval over the stories. With the default model, 40 stories take a quarter of an
+hour on two cores; docs/figures/bridges.md has the result.
 """
 
 import argparse
@@ -24,7 +24,7 @@ STORIES = Path(__file__).with_suffix(".txt")
 
 
 class Bench:
-    """Runs requests one after the other, on one engine."""
+    """Run requests one after another, on one engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -32,7 +32,7 @@ class Bench:
         """How long the last request took."""
 
     def ends(self, prompt: str, n: int, most: int, **fields: Any) -> list[StopEvent]:
-        """The ends of n middles, by index."""
+        """Return the ends of n middles, by index."""
         branches = SamplingParams(max_tokens=most, min_tokens=min(4, most), seed=1).alternatives(n)
         began = time.monotonic()
         events = list(self._engine.run(CompletionRequest((prompt,), branches, **fields)))
@@ -40,26 +40,26 @@ class Bench:
         return sorted((each for each in events if isinstance(each, StopEvent)), key=lambda each: each.index)
 
     def scores(self, prompt: str, suffix: str, n: int = 1, most: int = 0, **fields: Any) -> list[float]:
-        """The log-probabilities of a suffix after n middles, for each of its tokens."""
+        """Return the log-probabilities of a suffix after n middles, for each of its tokens."""
         n_tokens = min(64, len(self._engine.tokenize(suffix, is_prompt=False)))
         ends = self.ends(prompt, n, most, suffix=suffix, **{"n_candidates": n} | fields)
         return [(end.suffix_logprob or 0.0) / n_tokens for end in ends]
 
 
 def mean(values: Iterable[float]) -> str:
-    """The mean of the values of the stories."""
+    """Return the mean over the stories."""
     return f"{statistics.fmean(values):.3f}"
 
 
 def gain(values: list[float], others: list[float]) -> str:
-    """The mean difference, with the half-width of its 95 % interval."""
+    """Return the mean difference, with the half-width of its 95 % interval."""
     differences = [one - other for one, other in zip(values, others, strict=True)]
     half = 1.96 * statistics.stdev(differences) / len(differences) ** 0.5
     return f"{statistics.fmean(differences):+.3f} ± {half:.3f}"
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("--stories", type=int, default=40)
@@ -78,7 +78,7 @@ def main() -> None:
 
         for before, true, after in stories:
             rest = f" {after}"
-            bench.ends(before, 1, 1)  # so that no way pays for the prompt
+            bench.ends(before, 1, 1)  # so that no measurement includes the prompt
             bench.ends(before, N, MOST)
             add("plain, 16 middles without the rest", None)
             every = bench.scores(before, rest, N, MOST, n_candidates=N)

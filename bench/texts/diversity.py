@@ -1,12 +1,12 @@
-"""Measures what `diversity` and `avoid` do to the texts, and draws a plot of it.
+"""Measure what `diversity` and `avoid` do to texts, and plot it.
 
 usage: python bench/texts/diversity.py FOLDER [--plot docs/figures/diversity.svg]
 
 First the program runs `srb compare bench/texts/diversity.toml`, with its results in FOLDER: self-BLEU, distinct-2 and
-perplexity of eight alternatives, for twelve prompts of three genres and two seeds each. It prints and draws the means
-of each genre, and how much they change. Then it asks five times for eight alternatives of each prompt, without `avoid`
-and with all texts so far in it, and counts how many of the 40 begin with different words. The model is srb's default
-one; variables such as SRB_MODEL name another.
+perplexity of eight alternatives, for twelve prompts of three genres and two seeds each. It prints and plots the means
+of each genre, and how much they change. Then it requests eight alternatives of each prompt five times, without `avoid`
+and with all texts so far in it, and counts how many of the 40 have different openings. The model is srb's default
+model; variables such as SRB_MODEL set another.
 """
 
 import argparse
@@ -34,7 +34,7 @@ Cell = dict[str, float]
 
 
 def read_measures(folder: Path, spec: Spec) -> dict[str, dict[float, Cell]]:
-    """The means of each genre, by its name and the diversity. Each measured group is the n alternatives of a seed."""
+    """Return the means by genre and diversity. Each measured group is the n alternatives of a seed."""
     groups: dict[tuple[str, float], dict[tuple[str, int], list[Result]]] = {}
     for each in read_results(folder):
         seed = max(seed for seed in spec.seeds if seed <= each.seed)
@@ -55,7 +55,7 @@ def read_measures(folder: Path, spec: Spec) -> dict[str, dict[float, Cell]]:
 
 
 def show(genres: dict[str, dict[float, Cell]]) -> None:
-    """Prints a Markdown table. A text counts as a loop if less than half of its pairs of words differ."""
+    """Print a Markdown table. A text counts as a loop if less than half of its word pairs are distinct."""
     print("| genre | diversity | self-BLEU | perplexity | distinct-2 | tokens | loops |\n|---|---|---|---|---|---|---|")
     for genre, cells in genres.items():
         for diversity, cell in cells.items():
@@ -68,12 +68,12 @@ def show(genres: dict[str, dict[float, Cell]]) -> None:
 
 
 def change(cells: dict[float, Cell], diversity: float, name: str) -> float:
-    """The change of a measure against its value without diversity, as a part of that value."""
+    """Return the change of a measure against its value without diversity, as a fraction of that value."""
     return cells[diversity][name] / cells[0][name] - 1
 
 
 def plot(genres: dict[str, dict[float, Cell]], path: Path) -> None:
-    """Draws the changes against diversity, with the goals as lines."""
+    """Plot the changes against diversity, with the goals as lines."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -93,10 +93,11 @@ def plot(genres: dict[str, dict[float, Cell]], path: Path) -> None:
 
 
 def eight_more(engine: Engine, spec: Spec, observe: Callable[[str, int, int, int], object]) -> None:
-    """Asks for eight alternatives of each prompt again and again: without `avoid`, and with all earlier texts in it.
+    """Request eight alternatives of each prompt several times: without `avoid`, and with all earlier texts in it.
 
-    observe: gets a prompt's name, how many openings differ without and with `avoid`, and how many tokens were thrown
-    away.
+    Args:
+        observe: gets a prompt's name, how many openings differ without and with `avoid`, and how many tokens were
+            discarded.
     """
     for name, each in spec.prompts.items():
         prompt = engine.tokenize(each.text)
@@ -121,7 +122,7 @@ def eight_more(engine: Engine, spec: Spec, observe: Callable[[str, int, int, int
 
 
 def main() -> None:
-    """Runs both parts."""
+    """Run both parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--plot", type=Path)

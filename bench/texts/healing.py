@@ -1,11 +1,12 @@
-"""Measures what `heal` does to a prompt that ends with a space.
+"""Measure what `heal` does to a prompt that ends with a space.
 
 usage: python bench/texts/healing.py [MODEL.gguf]
 
-The program draws 2,000 first tokens of each prompt, with all samplers off: without the space, with the space, and with
-the space and `heal`. It prints how many of them begin with a digit. It also compares the healed tokens with the model's
-probabilities after the prompt without its space, of all tokens that begin with a space, and prints the chi-square
-statistic. z is this statistic as a deviation of the normal distribution (Wilson and Hilferty): from -3 to 3 is chance.
+The program samples 2,000 first tokens of each prompt, with all samplers off: without the space, with the space, and
+with the space and `heal`. It prints how many of them begin with a digit. It also compares the healed tokens with the
+model's probabilities after the prompt without its space, over all tokens that begin with a space, and prints the
+chi-square statistic. z is this statistic as a deviation of the normal distribution (Wilson and Hilferty): from -3 to 3
+is chance.
 """
 
 import sys
@@ -27,7 +28,7 @@ N = 2000
 
 
 def first_tokens(engine: Engine, prompt: str, *, heal: bool) -> list[int]:
-    """The first tokens of N alternatives."""
+    """Return the first tokens of N alternatives."""
     branches = SamplingParams(samplers=(), temperature=1.0, max_tokens=1, seed=0).alternatives(N)
     engine.add_request(CompletionRequest((engine.tokenize(prompt),), branches, heal=heal, return_tokens=True))
     tokens = []
@@ -37,7 +38,7 @@ def first_tokens(engine: Engine, prompt: str, *, heal: bool) -> list[int]:
 
 
 def z_of(backend: LlamaBackend, tokens: list[int], prompt: str) -> tuple[float, int, float]:
-    """The chi-square statistic of these tokens, its degrees of freedom, and z."""
+    """Return the chi-square statistic of these tokens, its degrees of freedom, and z."""
     batch = Batch()
     row = batch.add(backend.tokenizer.tokenize(prompt), 0, 0, outputs=1)
     backend.decode(batch, None)
@@ -56,7 +57,7 @@ def z_of(backend: LlamaBackend, tokens: list[int], prompt: str) -> tuple[float, 
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     with LlamaBackend(Settings(model=Path(sys.argv[1]) if len(sys.argv) > 1 else None, ctx_size=4096)) as backend:
         engine = Engine(backend)
 
