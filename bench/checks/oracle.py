@@ -34,7 +34,7 @@ _SHRINK_SECONDS = 600
 
 
 Arguments = tuple[Path, int, bool, Path | None]
-"""Those of a `Model`: its file, the unit, `bits`, and the file of an adapter."""
+"""The arguments of a `Model`: its file, the unit, `bits`, and an adapter's file."""
 
 
 class Sandbox:

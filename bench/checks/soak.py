@@ -48,7 +48,7 @@ EVERYTHING: list[dict[str, Any]] = [
     {"detach": True},
     {"cache_prompt": False},
 ]
-"""What else requests may ask for, with texts that have all their tokens."""
+"""Further settings of requests whose texts have all their tokens."""
 
 ENDING: list[dict[str, Any]] = [
     {"regex": "[a-z ]{10,60}"},
@@ -57,7 +57,7 @@ ENDING: list[dict[str, Any]] = [
     {"stop": ["e", "\n"]},
     {"tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]},
 ]
-"""What lets a text end by itself."""
+"""Settings that let a text end by itself."""
 
 
 def picture(rng: random.Random) -> str:

@@ -22,11 +22,11 @@ from srb.llama.tune.result import Choice
 from srb.options.settings import Settings
 
 FREE = 0.95
-"""The share of a card's memory that srb can use. The driver and a screen take the rest."""
+"""The share of GPU memory that srb can use. The driver and a screen take the rest."""
 
 ALTERNATIVES = 8 * 250  # tokens
 WORD = 4 / 3
-"""Tokens of an English word."""
+"""Tokens per English word."""
 
 
 @dataclasses.dataclass(frozen=True)

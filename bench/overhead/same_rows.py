@@ -62,7 +62,7 @@ def _kinds(engine: Engine) -> Iterator[tuple[str, list[CompletionRequest]]]:
 
 
 def _run(engine: Engine, request: CompletionRequest) -> list[Said]:
-    """Return each alternative's tokens, each with whether the step sampled more tokens after it."""
+    """Return the tokens of each alternative."""
     engine.add_request(request)
     said: dict[int, Said] = defaultdict(list)
     while engine.has_work:

@@ -29,7 +29,7 @@ N_VOCAB = 50_000
 N = 255
 STEPS = 200
 COMMON = 0.9
-"""The share of their tokens that all prompts have in common."""
+"""The common prefix of all prompts, as a share of their tokens."""
 
 
 class Nothing:

@@ -42,13 +42,13 @@ from srb.cluster.placement import BLOCK, Placement, blocks_of
 from srb.llama.model.model_file import find_model
 
 SECONDS_PER_TOKEN = 0.001
-"""The time that evaluating a token of a prompt takes."""
+"""The time to evaluate a prompt token."""
 SECONDS_PER_STEP = 0.03
 SECONDS_PER_ROW = 0.002
 CHUNK = 256
-"""How many tokens of prompts a step has at most."""
+"""The most prompt tokens in a step."""
 N_PARALLEL = 32
-"""How many alternatives run on a replica at most."""
+"""The most alternatives that run on a replica."""
 REPORT_SECONDS = 1.0
 """The time between two reports of a replica."""
 
@@ -291,7 +291,7 @@ def families(options: argparse.Namespace) -> None:
 FAMILIES_OF_A_REPLICA = 2
 BLOCKS = 6_000 // BLOCK
 SERVICE_SECONDS = 5.0
-"""How long a request of `simulate` runs."""
+"""The duration of a request of `simulate`."""
 PERIOD = 10.0
 """The time between two reports of a replica of `simulate`, in seconds."""
 
@@ -374,7 +374,7 @@ PAIRS: list[dict[str, tuple[int, tuple[str, ...]]]] = [
         "2 replicas, 1 thread each": (1, ("--replicas", "2", "--replica-cpus", "1")),
     },
 ]
-"""Servers that run at the same time, each with its number of threads and its options."""
+"""Servers that run at the same time, each with its threads and its options."""
 
 
 async def measure(pair: dict[str, tuple[int, tuple[str, ...]]], repeat: int) -> None:

@@ -24,12 +24,12 @@ LARGE_VOCABULARY = "large-vocabulary"
 
 
 LARGE = "large"
-"""32 layers of 4,096 in Q8_0 with 128,256 tokens, 8 GB: as large as Llama 3 8B. It is for a graphics card."""
+"""32 layers of 4,096 in Q8_0 with 128,256 tokens, 8 GB: as large as Llama 3 8B, for a GPU."""
 
 WIDE = "wide"
-"""The default model with 12 times as wide feed-forward layers in Q8_0, 1.1 GB. What is new there is random, and changes
-the probabilities a little. So the default model guesses its tokens about as well as a small model those of a large one
-of its family."""
+"""The default model with feed-forward layers 12 times as wide, in Q8_0, 1.1 GB. The new weights are random, and change
+the probabilities a little. So as a draft model, the default model is about as accurate as a small model is for a large
+one of its family."""
 
 _TIMES_AS_WIDE = 12
 _NOISE = 0.005  # the scale of the new output weights of a layer

@@ -29,7 +29,7 @@ class Bench:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.seconds = 0.0
-        """How long the last request took."""
+        """The duration of the last request."""
 
     def ends(self, prompt: str, n: int, most: int, **fields: Any) -> list[StopEvent]:
         """Return the ends of n middles, by index."""
