@@ -12,7 +12,7 @@ URL = f"http://{os.environ.get('SRB_HOST', '127.0.0.1')}:{os.environ.get('SRB_PO
 
 
 def main(question: str, n: int) -> None:
-    """Collects the chunks of each answer by its index."""
+    """Collect the chunks of each answer by its index."""
     answers = [""] * n
     with OpenAI(base_url=URL, api_key="none") as client:
         model = client.models.list().data[0].id

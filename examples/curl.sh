@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Streams the alternatives of a prompt as events. Start the server first: ./build.sh serve
+# Stream the alternatives of a prompt as events. Start the server first: ./build.sh serve
 # usage: examples/curl.sh [PROMPT]
 set -euo pipefail
 url=http://${SRB_HOST:-127.0.0.1}:${SRB_PORT:-9090}

@@ -1,10 +1,10 @@
-"""Installs the programs that speak to srb, each in a folder of its own, and runs them against a server.
+"""Install the client programs, each in a folder of its own, and run them against a server.
 
     ./build.sh serve
     python examples/clients/run.py --url http://localhost:9090
 
-Each file in `programs/` is one of them. Its first line says what it needs from PyPI or npm. It ends without an error if
-the client got what it had asked for. What is printed is a table in Markdown, with a line for each, when it's done.
+Each file in `programs/` is a client. Its first line lists its packages from PyPI or npm. It exits without an error if
+the client got the expected answers. At the end this program prints a Markdown table with a row for each client.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from pathlib import Path
 
 PROGRAMS = Path(__file__).parent / "programs"
 SECONDS = 900
-"""How long one may take to be installed, and to run."""
+"""Time limit for installing a client, and for running it."""
 
 
 def main() -> None:
-    """Prints the table; the exit code is 1 if any of them failed."""
+    """Print the table; the exit code is 1 if any of them failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--url", default="http://localhost:9090", help="the server's address")
     parser.add_argument("--folder", type=Path, help="where to install; the folder is kept and reused")
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def attempt(path: Path, folder: Path, environment: dict[str, str]) -> tuple[str, str]:
-    """The version of a client, and "works" or the reason why not."""
+    """Return the version of a client, and "works" or the reason why it fails."""
     folder.mkdir(parents=True, exist_ok=True)
     packages = path.read_text().partition("\n")[0].lstrip("#/ ").removeprefix("needs: ").split()
     version = ""
@@ -70,7 +70,7 @@ def attempt(path: Path, folder: Path, environment: dict[str, str]) -> tuple[str,
 
 
 def install_python(python: Path, packages: list[str]) -> None:
-    """Makes a virtual environment with these packages; with uv if there is one, which is faster."""
+    """Create a virtual environment with these packages, using uv if it exists, which is faster."""
     uv = shutil.which("uv")
     if not python.exists():
         folder = str(python.parent.parent)
@@ -80,14 +80,14 @@ def install_python(python: Path, packages: list[str]) -> None:
 
 
 def version_of(python: Path, package: str) -> str:
-    """The version of a package, as it is installed."""
+    """Return the installed version of a package."""
     name = re.split(r"[\[=<>]", package)[0]
     code = f"import importlib.metadata as m; print(m.version({name!r}))"
     return run([str(python), "-c", code]).strip()
 
 
 def run(command: list[str], folder: Path | None = None, environment: dict[str, str] | None = None) -> str:
-    """What a command prints. Raises `CalledProcessError` and `TimeoutExpired`."""
+    """Return the output of a command. Raises `CalledProcessError` and `TimeoutExpired`."""
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=True
     )
@@ -95,7 +95,7 @@ def run(command: list[str], folder: Path | None = None, environment: dict[str, s
 
 
 def reason(error: subprocess.CalledProcessError | OSError) -> str:
-    """The last line that says something."""
+    """Return the last line with an error, or else the last line."""
     text = (error.stderr or error.stdout or "") if isinstance(error, subprocess.CalledProcessError) else str(error)
     lines = [line.strip() for line in text.splitlines() if re.search(r"[A-Za-z]{3}", line)]
     said = [line for line in lines if "Error" in line] or lines or [str(error)]

@@ -1,8 +1,8 @@
-"""A model for lm-evaluation-harness that asks POST /v1/score: each question is evaluated once for all of its answers.
+"""A model for lm-evaluation-harness that uses POST /v1/score: each question is evaluated once for all answers.
 
     python examples/clients/lm-eval/srb_model.py run --model srb --model_args url=http://localhost:9090 --tasks arc_easy
 
-It is `lm_eval` with one more model, and needs no tokenizer. If the server has keys, set SRB_KEY to one of them.
+The program is `lm_eval` with one more model, and needs no tokenizer. If the server requires a key, set SRB_KEY.
 """
 
 import json
@@ -14,7 +14,7 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
 CONTEXTS_AT_ONCE = 200
-"""How many contexts are in one request, whose body may have 4 MiB."""
+"""Contexts per request. A body may have 4 MiB."""
 
 
 @register_model("srb")
@@ -44,7 +44,7 @@ class Srb(LM):
             asked.setdefault(context, {})[continuation] = None
         contexts, found = list(asked), dict[tuple[str, str], tuple[float, bool]]()
         props = json.load(self._ask("/props"))
-        first = props["bos_token"] or props["eos_token"]  # stands in for an empty context, as lm-eval has it
+        first = props["bos_token"] or props["eos_token"]  # replaces an empty context, as in lm-eval
         for start in range(0, len(contexts), CONTEXTS_AT_ONCE):
             some = contexts[start : start + CONTEXTS_AT_ONCE]
             ends = [list(asked[context]) for context in some]

@@ -5,7 +5,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.gguf import GGUFLM
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
-# At /v1 it finds the server's tokenizer, and needs no other.
+# At /v1 lm-eval uses the server's tokenizer, and needs no other.
 by_tokens = LocalCompletionsAPI(
     base_url=f"{os.environ['HOST']}/v1/completions", model=os.environ["MODEL"], batch_size=2, max_length=2048
 )
