@@ -1,17 +1,14 @@
-"""`RayReplicas`: starts or joins replicas on Ray Serve, and calls them for the front; finds the other fronts."""
+"""`RayReplicas`: starts or joins replicas on Ray Serve, and calls them for the front."""
 
 import asyncio
 import atexit
-import ipaddress
 import logging
 import socket
 import threading
-import time
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from typing import Any
 
 import grpc
 import ray
@@ -22,6 +19,7 @@ from ray.serve.handle import DeploymentHandle
 
 from srb.cluster.cluster_engine import ClusterEngine
 from srb.cluster.deploy import APPLICATION, DEPLOYMENT, application, replica_cpus
+from srb.cluster.peers import Peers, Place, place_of, reachable
 from srb.cluster.replica import SILENCE_SECONDS, Message, ReplicaLostError, Report
 from srb.engine.events import AbortReason
 from srb.engine.request import CompletionRequest
@@ -30,51 +28,6 @@ from srb.files.download import fetch_model
 from srb.llama.vocabulary import Vocabulary
 from srb.options.settings import Settings
 from srb.serving.engine_client import Record, client_options
-
-
-class Place(NamedTuple):
-    """Where a server can be reached. url: its address, if it has one. node: the address of its machine."""
-
-    url: str | None
-    node: str
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only programs on the same machine can reach it."""
-        return self.url is None or ipaddress.ip_address(urlsplit(self.url).hostname or "").is_loopback
-
-
-class Peers:
-    """The servers that were here lately. It is in a Ray actor, which all of them call."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[Place, float]] = {}
-
-    def announce(self, name: str, place: Place) -> list[Place]:
-        """Notes the place of a server. Returns those of the other servers that were here lately."""
-        now = time.monotonic()
-        self._seen = {each: seen for each, seen in self._seen.items() if now - seen[1] < SILENCE_SECONDS}
-        self._seen[name] = place, now
-        return [each for other, (each, _) in self._seen.items() if other != name]
-
-
-def place_of(urls: Iterable[str], node: str) -> Place:
-    """Returns the place of a server.
-
-    Args:
-        urls: where it listens. An address that other machines reach is preferred. One that means all addresses of the
-            machine, such as 0.0.0.0, is replaced by `node`.
-        node: the address of its machine.
-    """
-    own = f"[{node}]" if ":" in node else node
-    places = [Place(url.replace("//0.0.0.0", f"//{own}").replace("//[::]", f"//{own}"), node) for url in urls]
-    return min(places, key=lambda each: each.is_local, default=Place(None, node))
-
-
-def reachable(own: Place, others: Iterable[Place]) -> list[str]:
-    """Returns the addresses of the servers that a server can reach. Some listen only to their own machine."""
-    return [each.url for each in others if each.url and (each.node == own.node or not each.is_local)]
-
 
 logger = logging.getLogger("srb")
 
@@ -90,7 +43,7 @@ _MOST_KNOWN = 1000  # names of replicas, those of dead ones included
 
 
 class RayReplicas:
-    """The replicas of a Ray cluster (`Replicas`). If the settings name no cluster, they get a Ray of their own."""
+    """The replicas of a Ray cluster; see `Replicas`. If the settings name no cluster, they get a Ray of their own."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

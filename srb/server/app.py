@@ -15,7 +15,7 @@ from srb.server.http.bodies import send_response
 from srb.server.http.connections import CONNECTIONS, Connections
 from srb.server.http.errors import ERROR_FORMATS, error_middleware
 from srb.server.http.exchange import ENGINE, FETCH, LIMITS, RESPONSE_FORMATS, Fetch
-from srb.server.routes import about, history, mount, requests, scoring, slots
+from srb.server.routes import about, history, mount, pooling, requests, slots
 from srb.server.routes.about import DESCRIPTION, METRICS
 from srb.server.routes.metrics import Metrics
 from srb.server.routes.pooling import EMBEDDING_QUEUE, TABLES, EmbeddingQueue, close_embedding_queue
@@ -25,7 +25,7 @@ from srb.serving.engine_client import EngineClient
 from srb.wire.limits import Limits
 from srb.wire.vendors import ROUTES as VENDORS
 
-_OWN = (about, requests, history, scoring, slots)
+_OWN = (about, requests, history, pooling, slots)
 ROUTES = (*(route for each in _OWN for route in each.ROUTES), *VENDORS)
 """All routes: the server's own, and those of the vendors."""
 

@@ -4,7 +4,7 @@ from functools import partial
 
 from srb.wire.embeddings import OPENAI as OPENAI_EMBEDDINGS
 from srb.wire.embeddings import EmbeddingFields
-from srb.wire.openai import models, responses
+from srb.wire.openai import completions, responses
 from srb.wire.openai.chat import parse_chat
 from srb.wire.openai.completions import parse_completion
 from srb.wire.openai.responses import ResponseFields, parse_response
@@ -115,20 +115,20 @@ ROUTES = (
     ),
     get(
         "/v1/models",
-        JsonHandler(models.models),
+        JsonHandler(completions.models),
         data_of(_MODEL),
         aliases=tuple(f"{base}/models{end}" for base in _BASES for end in ("", "/") if base + end != "/v1"),
         alias_summary="The same as GET /v1/models",
     ),
     get(
         "/v1/models/{id:.+}",  # a model's name may have slashes
-        JsonHandler(models.one_model),
+        JsonHandler(completions.one_model),
         _MODEL,
         errors=(404,),
         aliases=(f"{OPENAI}/models/{{id:.+}}",),
         alias_summary="The same as GET /v1/models/{id}",
     ),
-    get("/v1/model/list", JsonHandler(models.models), data_of(_MODEL), summary="Show the model, as in TabbyAPI"),
-    get("/v1/model", JsonHandler(models.model_card), _MODEL),
-    get("/v1/internal/model/info", JsonHandler(models.model_info), object_of(model_name=STRING)),
+    get("/v1/model/list", JsonHandler(completions.models), data_of(_MODEL), summary="Show the model, as in TabbyAPI"),
+    get("/v1/model", JsonHandler(completions.model_card), _MODEL),
+    get("/v1/internal/model/info", JsonHandler(completions.model_info), object_of(model_name=STRING)),
 )

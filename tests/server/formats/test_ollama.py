@@ -5,7 +5,7 @@ from typing import Any
 
 from fake_backend import FakeBackend, says
 from server.conftest import Client, Connect
-from server.routes.test_embeddings import FakeEmbedder
+from server.routes.test_pooling import FakeEmbedder
 
 from srb.llama.model.chat_template import ChatTemplate
 

@@ -10,7 +10,7 @@ import pytest
 from fake_backend import FakeBackend
 from mixed import ascii_babble
 from server.conftest import Client, Connect
-from server.routes.test_embeddings import FakeEmbedder
+from server.routes.test_pooling import FakeEmbedder
 from waiting import until
 
 from srb.history.history import History

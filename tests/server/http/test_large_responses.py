@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from fake_backend import ByteTokenizer, FakeBackend, says
 from server.conftest import Connect
-from server.routes.test_embeddings import FakeEmbedder
+from server.routes.test_pooling import FakeEmbedder
 
 from srb.server.http import exchange, sse
 from srb.wire.embeddings import EmbeddingRequest

@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 from fake_backend import FakeBackend
 from server.conftest import Client, Connect
 from server.formats.test_media_parts import CAT, Seeing, text, user
-from server.routes.test_embeddings import FakeEmbedder
+from server.routes.test_pooling import FakeEmbedder
 from waiting import until
 
 from srb.history.history import History

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import ClientResponse
 from fake_backend import FakeBackend
 from server.conftest import Connect
-from server.routes.test_embeddings import FakeEmbedder
+from server.routes.test_pooling import FakeEmbedder
 
 TEMPLATE = "{query}:{document}"
 PATHS = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")

@@ -1,1 +1,0 @@
-"""Files on this machine: downloaded models (`download.py`), and cached states (`disk_cache.py`)."""
