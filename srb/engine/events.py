@@ -113,7 +113,7 @@ class StreamEvent:
     token completes it. A request with `return_tokens` gets the ids of the `tokens` that the text came from. Only such
     requests may get a last event with an empty text, for the tokens of a stop string or the end token.
 
-    drawn: the tokens that were generated since the alternative's last event; `resume` needs them.
+    sampled: the tokens that were generated since the alternative's last event; `resume` needs them.
     """
 
     request_id: str

@@ -361,11 +361,11 @@ class BannedStrings(Constraint):
 
     def before_sampling(self, inputs: SamplingInput) -> None:
         """Ban the tokens that were taken back here."""
-        inputs.biases |= dict.fromkeys(self._matcher.rejected_at(len(self._seq.tokens)), -math.inf)
+        inputs.ban(self._matcher.rejected_at(len(self._seq.tokens)))
 
     def after_sampling(self, inputs: SamplingInput, token: int, piece: bytes, *, is_last: bool) -> int:
         matcher = self._matcher
-        if inputs.biases.get(token) == -math.inf:
+        if token in self._matcher.rejected_at(len(self._seq.tokens)):
             matcher.give_up()
         p = math.exp(self._backend.logprobs(inputs.model_logits, token, 0)[0]) if matcher.is_opening else 0.0
         n_tokens = matcher.push(token, piece, len(self._seq.tokens), p=p, is_last=is_last)

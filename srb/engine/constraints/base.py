@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,14 @@ class SamplingInput:
         self.negative_logits = negative_logits
         self.excluded: Collection[int] = ()
         self.biases: dict[int, float] = {}
+
+    def add(self, token: int, bias: float) -> None:
+        """Add to a token's logit, on top of what other constraints add."""
+        self.biases[token] = self.biases.get(token, 0.0) + bias
+
+    def ban(self, tokens: Iterable[int]) -> None:
+        """Let these tokens be sampled only if no other can be."""
+        self.biases |= dict.fromkeys(tokens, -math.inf)
 
 
 class Constraint:

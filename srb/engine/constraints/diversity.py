@@ -68,7 +68,8 @@ class DiversityPenalty(Constraint):
         seq = self._seq
         if strength := seq.params.diversity:
             last = (*seq.prompt.tokens[-CONTEXT:], *seq.tokens[-CONTEXT:])[-CONTEXT:]
-            inputs.biases |= {token: -strength * n for token, n in self._diversity.counts(seq.index, last).items()}
+            for token, n in self._diversity.counts(seq.index, last).items():
+                inputs.add(token, -strength * n)
 
 
 def build(setup: ConstraintSetup) -> None:

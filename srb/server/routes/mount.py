@@ -108,7 +108,13 @@ async def _generate(handler: GenerateHandler, request: web.Request) -> web.Strea
     request.app[ENGINE].check_ready()
     request.app[ENGINE].check_queue()
     body = await read_body(request, body_limit(request.app))
-    reply = await with_lookups(partial(handler.parse, body, _context(request, now)))
+    context = _context(request, now)
+
+    def parse() -> Reply:
+        with depth_refused():
+            return handler.parse(body, context)
+
+    reply = await with_lookups(parse)
     if reply.completion is None:
         assert reply.make is not None
         return json_response(reply.make().object([]), ignored_header(reply.ignored))
