@@ -19,7 +19,7 @@ from srb.engine.validation.fields import Text
 from srb.errors import InvalidRequestError
 from srb.files.download import fetch_model, show_count, show_download
 from srb.llama.backend import LlamaBackend
-from srb.llama.model.model_file import sampling_of
+from srb.llama.model.metadata import sampling_of
 from srb.options.settings import Settings
 from srb.serving.async_engine import make_engine
 

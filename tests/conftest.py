@@ -12,7 +12,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 # `./build.sh quick` needs no compiler, so llama-cpp-python may be missing. These folders need it.
 if importlib.util.find_spec("llama_cpp") is None:
-    collect_ignore = ["e2e", "llama", "web", "test_programs.py", "test_reference.py"]
+    collect_ignore = ["e2e", "llama", "web", "test_api.py", "test_reference.py"]
 
 # Each worker of pytest-xdist, and each server that it starts, has its own CPU, so that llama.cpp uses one thread. Two
 # workers with two threads each would wait for each other.

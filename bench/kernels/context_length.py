@@ -16,7 +16,7 @@ import numpy as np
 
 from srb.llama.model import fit
 from srb.llama.model.fit import fitted
-from srb.llama.model.model_file import read_tensors
+from srb.llama.model.metadata import read_tensors
 from srb.llama.native.params import start
 from srb.llama.tune.result import Choice
 from srb.options.settings import Settings

@@ -17,9 +17,8 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from srb.cluster.cluster_engine import ClusterEngine
+from srb.cluster.cluster_engine import ClusterEngine, Peers, Place, place_of, reachable
 from srb.cluster.deploy import APPLICATION, DEPLOYMENT, application, replica_cpus
-from srb.cluster.peers import Peers, Place, place_of, reachable
 from srb.cluster.replica import SILENCE_SECONDS, Message, ReplicaLostError, Report
 from srb.engine.events import AbortReason
 from srb.engine.request import CompletionRequest

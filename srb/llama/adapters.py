@@ -17,7 +17,8 @@ import numpy as np
 
 from srb.engine.lora import Adapter, Lora
 from srb.errors import ModelLoadError, SettingsError
-from srb.llama.model.model_file import fingerprint, read_vectors
+from srb.llama.model.metadata import read_vectors
+from srb.llama.model.model_file import fingerprint
 from srb.llama.native import library as log
 from srb.llama.sampling.candidates import Floats
 

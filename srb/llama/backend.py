@@ -24,7 +24,8 @@ from srb.llama.grammar.matcher import LarkCompiler
 from srb.llama.model.chat_template import chat_template_of
 from srb.llama.model.fit import PROMPT_OUTPUTS, fitted, n_seqs
 from srb.llama.model.loader import LoadedModel, Progress, load_model
-from srb.llama.model.model_file import find_model, read_model_info
+from srb.llama.model.metadata import read_model_info
+from srb.llama.model.model_file import find_model
 from srb.llama.model.tokenizer import LlamaTokenizer
 from srb.llama.multimodal.projector import LlamaMedia, check_media, load_media
 from srb.llama.native import library as log

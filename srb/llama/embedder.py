@@ -11,7 +11,8 @@ import llama_cpp
 
 from srb.engine.backend import Batch
 from srb.errors import BackendError, ModelLoadError, UnavailableError
-from srb.llama.model.model_file import files_of, read_tensors
+from srb.llama.model.metadata import read_tensors
+from srb.llama.model.model_file import files_of
 from srb.llama.native import library as log
 from srb.llama.native.batch import Positions, Rows
 from srb.llama.native.context import new_context

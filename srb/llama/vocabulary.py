@@ -10,7 +10,8 @@ from srb.engine.sampling_params import SamplingParams
 from srb.llama.grammar.matcher import LarkCompiler
 from srb.llama.model.chat_template import chat_template_of
 from srb.llama.model.loader import load_model
-from srb.llama.model.model_file import find_model, fingerprint, read_model_info
+from srb.llama.model.metadata import read_model_info
+from srb.llama.model.model_file import find_model, fingerprint
 from srb.llama.model.tokenizer import LlamaTokenizer
 from srb.llama.native.params import start
 from srb.llama.sampling.compiled import CompiledSampling

@@ -98,7 +98,7 @@ def open_source(settings: Settings) -> Source:
 
 def sampling_defaults(settings: Settings) -> dict[str, Any]:
     """Return the sampling defaults in the model file. Raises `ModelLoadError`."""
-    from srb.llama.model.model_file import sampling_of
+    from srb.llama.model.metadata import sampling_of
 
     return sampling_of(settings)
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from srb.cluster import peers
-from srb.cluster.peers import Peers, Place, place_of, reachable
+from srb.cluster import cluster_engine as peers
+from srb.cluster.cluster_engine import Peers, Place, place_of, reachable
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from srb.cluster.peers import Place
+from srb.cluster.cluster_engine import Place
 from srb.errors import UnavailableError
 from srb.options.settings import Settings
 

@@ -21,7 +21,8 @@ import llama_cpp
 from srb.errors import ModelLoadError
 from srb.llama.draft import draft_sizes
 from srb.llama.layouts import CELLS_PER_ROW, first_layout
-from srb.llama.model.model_file import Tensor, files_of, read_tensors
+from srb.llama.model.metadata import Tensor, read_tensors
+from srb.llama.model.model_file import files_of
 from srb.llama.model.weights import available_memory
 from srb.llama.native import library as log
 from srb.llama.native.context import cells_bytes, window_of

@@ -20,7 +20,8 @@ import llama_cpp
 
 from srb.errors import ModelLoadError
 from srb.files.download import cache_folder, locked
-from srb.llama.model.model_file import Tensor, fingerprint, read_tensors
+from srb.llama.model.metadata import Tensor, read_tensors
+from srb.llama.model.model_file import fingerprint
 from srb.llama.native import library as log
 
 CGROUP = Path("/sys/fs/cgroup")

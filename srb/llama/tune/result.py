@@ -17,7 +17,8 @@ import llama_cpp
 
 from srb.errors import ModelLoadError
 from srb.files.download import cache_folder
-from srb.llama.model.model_file import find_model, read_tensors
+from srb.llama.model.metadata import read_tensors
+from srb.llama.model.model_file import find_model
 from srb.llama.model.weights import FILE, FORMATS, convert, converted_path, identity, mixed
 from srb.llama.native.context import shiftable
 from srb.llama.native.cost_model import AttentionCosts, CostModel

@@ -218,7 +218,7 @@ async def serve(settings: Settings, load: Load | None = None) -> None:
         EngineDeadError: With `exit_on_fatal`: the engine has failed, and readers had LINGER_SECONDS to take their last
             events.
     """
-    from srb.llama.model.model_file import sampling_of
+    from srb.llama.model.metadata import sampling_of
 
     path = find_model(settings.model)
     model = settings.alias or path.stem

@@ -9,7 +9,7 @@ from tiny_model import CONTROL, EOS, N_VOCAB, finish, write_tiny_model
 
 from srb.engine.engine import Engine
 from srb.llama.backend import LlamaBackend
-from srb.llama.model.model_file import read_metadata
+from srb.llama.model.metadata import read_metadata
 from srb.llama.vocabulary import Vocabulary
 from srb.options.settings import Settings
 

@@ -10,7 +10,7 @@ import pytest
 from tiny_model import write_tiny_model
 
 import srb
-from srb.llama.model.model_file import sampling_of
+from srb.llama.model.metadata import sampling_of
 from srb.options.settings import Settings
 from srb.server.openapi import describe
 from srb.wire.limits import Limits

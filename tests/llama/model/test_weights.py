@@ -17,7 +17,7 @@ from srb.engine.engine import Engine
 from srb.errors import ModelLoadError
 from srb.llama.backend import LlamaBackend
 from srb.llama.model import weights
-from srb.llama.model.model_file import read_tensors
+from srb.llama.model.metadata import read_tensors
 from srb.llama.model.weights import convert, converted_bytes, converted_path, mixed, reason_not_to_convert
 from srb.llama.native.cost_model import DEFAULT_COST_MODEL
 from srb.llama.tune import result as result_module
