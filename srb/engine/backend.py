@@ -410,7 +410,7 @@ class Backend(Protocol):
         params: SamplingParams,
         compiled: Any,
         prompt: tuple[int, ...],
-        begun: tuple[int, ...],
+        resumed_tokens: tuple[int, ...],
         healed: bytes = b"",
     ) -> Sampler:
         """Makes a sampler that has seen the prompt.
@@ -419,7 +419,7 @@ class Backend(Protocol):
             params: with a seed.
             compiled: what `compile` made of these parameters.
             prompt: its tokens.
-            begun: the tokens that the sequence has already. The sampler goes on as if it had sampled them.
+            resumed_tokens: the tokens that the sequence has already. The sampler continues as if it had sampled them.
             healed: the bytes that the first token of the sequence must begin with.
 
         Raises:

@@ -243,11 +243,11 @@ class LlamaBackend:
         params: SamplingParams,
         compiled: CompiledSampling,
         prompt: tuple[int, ...],
-        begun: tuple[int, ...],
+        resumed_tokens: tuple[int, ...],
         healed: bytes = b"",
     ) -> LlamaSampler:
-        """Make a sampler that has seen the prompt, and has sampled the tokens in `begun`."""
-        return LlamaSampler(self._candidates, self.tokenizer, params, compiled, prompt, begun, healed)
+        """Make a sampler that has seen the prompt, and has sampled the tokens in `resumed_tokens`."""
+        return LlamaSampler(self._candidates, self.tokenizer, params, compiled, prompt, resumed_tokens, healed)
 
     def ranker(self, params: SamplingParams) -> LlamaRanker:
         """Make a ranker of tokens by the model's probabilities, after biases."""

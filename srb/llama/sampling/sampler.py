@@ -78,7 +78,7 @@ class LlamaSampler:
         params: SamplingParams,
         compiled: CompiledSampling,
         prompt: tuple[int, ...],
-        begun: tuple[int, ...] = (),
+        resumed_tokens: tuple[int, ...] = (),
         healed: bytes = b"",
     ) -> None:
         self._candidates = candidates
@@ -106,7 +106,7 @@ class LlamaSampler:
             self._constraint = compiled.constraint(params)
             if self._penalizes:
                 self._may_change(set(prompt))
-            for token in begun:
+            for token in resumed_tokens:
                 self._replay(token)
             stack.pop_all()
 
