@@ -47,14 +47,19 @@ class Place(NamedTuple):
 
 
 class Peers:
-    """The servers that were here lately. It is in a Ray actor, which all of them call."""
+    """The servers that were here lately. It is in a Ray actor, which all of them call.
 
-    def __init__(self) -> None:
+    Args:
+        clock: returns the time, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._seen: dict[str, tuple[Place, float]] = {}
 
     def announce(self, name: str, place: Place) -> list[Place]:
         """Notes the place of a server. Returns those of the other servers that were here lately."""
-        now = time.monotonic()
+        now = self._clock()
         self._seen = {each: seen for each, seen in self._seen.items() if now - seen[1] < SILENCE_SECONDS}
         self._seen[name] = place, now
         return [each for other, (each, _) in self._seen.items() if other != name]
@@ -121,11 +126,20 @@ class ClusterEngine(EngineClient):
     Args:
         replicas: the engines.
         load: reads the model's vocabulary. It is called in a worker thread.
+        beat_seconds: the time between two rounds of reports, in seconds.
         options: `EngineClient`.
     """
 
-    def __init__(self, replicas: Replicas, load: Callable[[], Vocabulary], **options: Any) -> None:
+    def __init__(
+        self,
+        replicas: Replicas,
+        load: Callable[[], Vocabulary],
+        *,
+        beat_seconds: float = BEAT_SECONDS,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
+        self.beat_seconds = beat_seconds
         self._load = load
         self.replicas = replicas
         self.placement = Placement()
@@ -228,7 +242,7 @@ class ClusterEngine(EngineClient):
                 self._complain(error.message)
             except Exception:
                 logger.exception("the replicas can't be asked for reports")
-            await asyncio.sleep(BEAT_SECONDS)
+            await asyncio.sleep(self.beat_seconds)
 
     def _take_reports(self, reports: list[Report]) -> None:
         assert self._vocabulary is not None

@@ -32,9 +32,6 @@ _HASH = 8
 _HASHES = 8
 """The number of hashes of its name that a replica has on the ring. Each gives 8 points."""
 
-MOST_UNREPORTED = 1 << 16
-"""The number of blocks that a replica may get here without a report, besides those of its last report."""
-
 
 def blocks_of(tokens: Sequence[int], before: Sequence[int] = (), *, within: str = "") -> list[int]:
     """Hashes the whole blocks of a prompt. 6,000 tokens take a fraction of a millisecond.
@@ -77,9 +74,9 @@ class _Replica:
 
     __slots__ = ("cached", "in_flight", "most_cached")
 
-    def __init__(self) -> None:
+    def __init__(self, most_cached: int) -> None:
         self.cached: set[int] = set()
-        self.most_cached = MOST_UNREPORTED
+        self.most_cached = most_cached
         self.in_flight: dict[Hashable, tuple[int, set[int]]] = {}
 
 
@@ -88,14 +85,29 @@ class Placement:
 
     A load is a number of alternatives that wait or run. The names of replicas are any strings. Only one thread may use
     a `Placement`.
+
+    Args:
+        max_unreported: the number of blocks that a replica may get here without a report, besides those of its last
+            report.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_unreported: int = 1 << 16) -> None:
+        self._max_unreported = max_unreported
         self._replicas: dict[str, _Replica] = {}
         self._loads: dict[str, int] = {}  # sorted by name, so that all servers prefer the same one of equal loads
         self._holders: dict[int, set[str]] = {}
         self._places: dict[Hashable, str] = {}
         self._ring: list[tuple[int, str]] = []
+
+    @property
+    def n_blocks(self) -> int:
+        """The number of blocks that are known to be cached, or soon, on any replica."""
+        return len(self._holders)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no replica, no request and no block is known."""
+        return not (self._replicas or self._loads or self._holders or self._places or self._ring)
 
     def set_replicas(self, names: Iterable[str]) -> None:
         """Sets the names of the replicas. Others are removed with the requests in flight there."""
@@ -107,7 +119,7 @@ class Placement:
                 del self._places[request_id]
         self._ring = [point for point in self._ring if point[1] in names]
         for name in names - self._replicas.keys():
-            self._replicas[name] = _Replica()
+            self._replicas[name] = _Replica(self._max_unreported)
             for k in range(_HASHES):
                 points = unpack_blocks(blake2b(f"{name} {k}".encode()).digest())
                 self._ring += ((point, name) for point in points)
@@ -127,7 +139,7 @@ class Placement:
             return
         # Requests on their way to the replica aren't in its report yet. So the load is at least what is in flight.
         self._loads[name] = max(load, sum(weight for weight, _ in replica.in_flight.values()))
-        replica.most_cached = len(blocks) + MOST_UNREPORTED
+        replica.most_cached = len(blocks) + self._max_unreported
         self._set_blocks(name, replica, blocks)
 
     def choose(self, prompts: Sequence[Sequence[int]], avoid: Collection[str] = ()) -> str | None:

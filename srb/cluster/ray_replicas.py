@@ -30,9 +30,6 @@ from srb.serving.engine_client import Record, client_options
 
 logger = logging.getLogger("srb")
 
-REPORT_SECONDS = 1.5
-"""The time limit for a replica's report, in seconds."""
-
 EMBED_SECONDS = 120.0
 """The time limit for the vectors of a text, in seconds."""
 
@@ -42,9 +39,15 @@ _MOST_KNOWN = 1000  # names of replicas, those of dead ones included
 
 
 class RayReplicas:
-    """The replicas of a Ray cluster; see `Replicas`. If the settings name no cluster, they get a Ray of their own."""
+    """The replicas of a Ray cluster; see `Replicas`. If the settings name no cluster, they get a Ray of their own.
 
-    def __init__(self, settings: Settings) -> None:
+    Args:
+        settings: of the cluster and the replicas.
+        report_seconds: the time limit for a replica's report, in seconds.
+    """
+
+    def __init__(self, settings: Settings, *, report_seconds: float = 1.5) -> None:
+        self._report_seconds = report_seconds
         self._settings = settings
         self._front = uuid.uuid4().hex
         self._handle: DeploymentHandle[Any] | None = None
@@ -130,7 +133,7 @@ class RayReplicas:
         self._one_hangs = False
         try:
             answers = await self._handle.broadcast("report", self._front).results_async(
-                timeout_s=REPORT_SECONDS, return_exceptions=True
+                timeout_s=self._report_seconds, return_exceptions=True
             )
         except TimeoutError:
             self._one_hangs = True
@@ -141,7 +144,7 @@ class RayReplicas:
     async def _report(self, name: str) -> list[Report]:
         assert self._handle
         try:
-            async with asyncio.timeout(REPORT_SECONDS):
+            async with asyncio.timeout(self._report_seconds):
                 return [await self._handle.report.remote(self._front, to=name)]
         except (*_FAULTS, UnavailableError, TimeoutError):
             return []
@@ -152,7 +155,7 @@ class RayReplicas:
             actor: Any = ray.remote(Peers)
             self._peers = actor.options(name="peers", get_if_exists=True, lifetime="detached", num_cpus=0).remote()
         try:
-            async with asyncio.timeout(REPORT_SECONDS):
+            async with asyncio.timeout(self._report_seconds):
                 self._places = await self._peers.announce.remote(self._front, own)
         except (RayError, TimeoutError):  # the places of the last answer count
             self._peers = None
@@ -168,7 +171,7 @@ class RayReplicas:
         if self._asked is None or self._asked.done():
             self._asked = asyncio.ensure_future(asyncio.to_thread(serve.status))
         # Ray's controller may hang. Go on meanwhile, or the replicas would take this server for gone.
-        if not (await asyncio.wait({self._asked}, timeout=REPORT_SECONDS))[0]:
+        if not (await asyncio.wait({self._asked}, timeout=self._report_seconds))[0]:
             return None
         status = self._asked.result()
         app = status.applications.get(APPLICATION)

@@ -131,9 +131,22 @@ class Replica:
         name: of the replica.
         node: the address of its machine.
         model: the hash of its model file.
+        beat_seconds: the longest time between two messages of a running request, in seconds.
+        front_seconds: how long a front may be silent before its requests end, in seconds.
     """
 
-    def __init__(self, make: Callable[[Record], AsyncEngine], name: str, node: str, model: str) -> None:
+    def __init__(
+        self,
+        make: Callable[[Record], AsyncEngine],
+        name: str,
+        node: str,
+        model: str,
+        *,
+        beat_seconds: float = BEAT_SECONDS,
+        front_seconds: float = FRONT_SECONDS,
+    ) -> None:
+        self._beat_seconds = beat_seconds
+        self._front_seconds = front_seconds
         self._engine = make(self._record)
         self._name = name
         self._node = node
@@ -164,7 +177,7 @@ class Replica:
     ) -> AsyncGenerator[Message]:
         """Runs a request.
 
-        If the front is silent for FRONT_SECONDS, the request ends here with an error, as if this replica were lost: a
+        If the front is silent for `front_seconds`, the request ends here with an error, as if this replica were lost: a
         front that comes back resumes it elsewhere.
 
         Args:
@@ -196,14 +209,14 @@ class Replica:
             await asyncio.sleep(0)
             if not submitting.done():  # else it was refused at once
                 yield self._name  # from now on `abort` can end it here, and the front knows which replica has it
-            while not (await asyncio.wait({submitting}, timeout=BEAT_SECONDS))[0]:
+            while not (await asyncio.wait({submitting}, timeout=self._beat_seconds))[0]:
                 yield []  # compiling a grammar, or checking files of `--cache-disk`, may take longer than a beat
             async with submitting.result():
                 is_done = False
                 while not is_done:
                     events: list[Event] = []
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(BEAT_SECONDS):
+                        async with asyncio.timeout(self._beat_seconds):
                             events += _events(await queue.get())
                     while not queue.empty():
                         events += _events(queue.get_nowait())
@@ -282,8 +295,8 @@ class Replica:
     async def _end_silent_fronts(self) -> None:
         """Ends the requests of silent fronts, until this replica ends."""
         while True:
-            await asyncio.sleep(FRONT_SECONDS / 3)
-            gone = {name for name, at in self._fronts.items() if self._loop.time() - at > FRONT_SECONDS}
+            await asyncio.sleep(self._front_seconds / 3)
+            gone = {name for name, at in self._fronts.items() if self._loop.time() - at > self._front_seconds}
             silent = UnavailableError("the server that sent the request has been silent for too long")
             for event_log in self._engine.requests:
                 request_id = event_log.request.id
@@ -299,7 +312,7 @@ class Replica:
         while True:
             with suppress(SrbError):  # the engine has failed, or ends
                 self._blocks = pack_blocks(await self._cached_blocks())
-            await asyncio.sleep(BEAT_SECONDS)
+            await asyncio.sleep(self._beat_seconds)
 
     async def _cached_blocks(self) -> set[int]:
         """Returns the blocks of the prompts that are cached or running here."""

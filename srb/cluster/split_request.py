@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from srb.cluster.placement import blocks_of
-from srb.cluster.replica import BEAT_SECONDS, SILENCE_SECONDS, BusyError, ReplicaLostError
+from srb.cluster.replica import SILENCE_SECONDS, BusyError, ReplicaLostError
 from srb.engine.events import (
     AbortReason,
     DoneEvent,
@@ -263,7 +263,7 @@ class PartRun:
             if self._replica:
                 self._count(error)
             else:  # there is no replica now
-                await asyncio.sleep(BEAT_SECONDS)
+                await asyncio.sleep(self._engine.beat_seconds)
 
     async def _read(self, request: CompletionRequest) -> None:
         """Takes the events of a replica. Raises `ReplicaLostError`, and the error if the request is refused."""

@@ -171,6 +171,16 @@ class Engine:
             or self._scheduler.waiting
         )
 
+    @property
+    def free_seqs(self) -> int:
+        """The number of sequence ids of the KV cache that no sequence has."""
+        return self._allocator.free_seqs
+
+    @property
+    def n_set_aside(self) -> int:
+        """The number of states of preempted sequences that are held in memory."""
+        return self._states.n_set_aside
+
     def stats(self) -> EngineStats:
         """Returns what the engine has now, and what it has done."""
         return EngineStats.of(

@@ -130,6 +130,7 @@ class History:
     Args:
         path: of the file.
         keep_seconds: how long the events of a finished request stay, so that its readers can resume.
+        writer_options: `Writer`.
 
     Attributes:
         on_recovery: called in a thread when a problem is over, and everything pending is written.
@@ -140,7 +141,7 @@ class History:
         HistoryError: The file can't be used.
     """
 
-    def __init__(self, path: Path, keep_seconds: float = 0) -> None:
+    def __init__(self, path: Path, keep_seconds: float = 0, **writer_options: Any) -> None:
         self.path = path
         self.on_recovery: Callable[[], object] = lambda: None
         self._recorder = Recorder(keep_seconds)  # only the writer's thread uses it
@@ -150,7 +151,7 @@ class History:
             prepare(path)
             self.interrupted = self.read(unfinished)
             with explained(path):
-                self.writer = Writer(path, self._recorder.lose_steps, lambda: self.on_recovery())
+                self.writer = Writer(path, self._recorder.lose_steps, lambda: self.on_recovery(), **writer_options)
         except BaseException:
             os.close(self._lock)
             raise

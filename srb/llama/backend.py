@@ -29,7 +29,7 @@ from srb.llama.model.model_file import find_model
 from srb.llama.model.tokenizer import LlamaTokenizer
 from srb.llama.multimodal.projector import LlamaMedia, check_media, load_media
 from srb.llama.native import library as log
-from srb.llama.native.context import window_of
+from srb.llama.native.context import Context, window_of
 from srb.llama.native.params import is_on_gpu, physical_cores, start
 from srb.llama.native.streams import BLOCK
 from srb.llama.native.threads import IdleTeam, ThreadWaiting
@@ -127,6 +127,11 @@ class LlamaBackend:
     def layout(self) -> Layout:
         """The layout of the present context; while it is closed, of the next one."""
         return self._contexts.layout
+
+    @property
+    def context(self) -> Context:
+        """The present context. It must not be closed."""
+        return self._contexts.current
 
     @property
     def costs(self) -> Costs:

@@ -140,7 +140,7 @@ class LlamaDrafter:
         self._max_cells, self._max_vocab = n_cells, n_vocab
         self.n_texts = settings.parallel
         self.reading = 1.0
-        self._making = (1.0, 1.0)  # for one text, and for `n_texts` texts
+        self.making_seconds = (1.0, 1.0)  # for one text, and for `n_texts` texts
         self._model: Any = None
         self.open()
 
@@ -186,14 +186,14 @@ class LlamaDrafter:
         jobs.append((small, Batch()))
         jobs[-1][1].add((0,) * chunk, 0, 0, outputs=0)
         seconds = [min(times) for times in zip(*(self._timed(jobs) for _ in range(_REPEATS)), strict=True)]
-        self._making = seconds[1] / seconds[0], seconds[3] / seconds[2]
+        self.making_seconds = seconds[1] / seconds[0], seconds[3] / seconds[2]
         self.reading = seconds[4] / chunk / seconds[0]
         log.logger.info(
             "the draft model %s: a draft token takes %.2f of a step, and for %d texts %.2f",
             self._settings.model,
-            self._making[0],
+            self.making_seconds[0],
             n,
-            self._making[1],
+            self.making_seconds[1],
         )
 
     def _timed(self, jobs: list[tuple[Context, Batch]]) -> list[float]:
@@ -210,7 +210,7 @@ class LlamaDrafter:
 
     def making(self, n_texts: int) -> float:
         """Return the time of a draft token for `n_texts` texts each, as a share of a step with their rows."""
-        one, most = self._making
+        one, most = self.making_seconds
         return one + (most - one) * (n_texts - 1) / max(1, self.n_texts - 1)
 
     def known(self, owner: Hashable, text: Tokens) -> int:

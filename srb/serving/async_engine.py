@@ -36,11 +36,6 @@ from srb.serving.recovery import Recovery
 
 logger = logging.getLogger("srb")
 
-MAX_FAILURES = 3
-"""The number of failures in FAILURE_SECONDS after which the engine isn't restarted."""
-
-FAILURE_SECONDS = 600.0
-
 
 def load_backend(settings: Settings, progress: Progress) -> Backend:
     """Download the model if needed, and load it. Raises `ModelLoadError`."""
@@ -56,6 +51,8 @@ class AsyncEngine(EngineClient):
         load: makes the backend, in the thread.
         make: makes the engine, in the thread.
         sleep_after: the idle time after which the engine sleeps (`Engine.sleep`), in seconds. None: it never does.
+        max_failures: the number of failures in `failure_seconds` after which the engine isn't restarted.
+        failure_seconds: how long a failure counts, in seconds.
         options: `EngineClient`. `record` is called in the thread, once per step.
     """
 
@@ -65,12 +62,16 @@ class AsyncEngine(EngineClient):
         *,
         make: Callable[[Backend], Engine] = Engine,
         sleep_after: float | None = None,
+        max_failures: int = 3,
+        failure_seconds: float = 600.0,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self._load = load
         self._make = make
         self._sleep_after = sleep_after
+        self._max_failures = max_failures
+        self._failure_seconds = failure_seconds
         self._engine: Engine | None = None
         self._recovery = Recovery(self._add, self._abort, self.put)
         self._failed_at: list[float] = []  # in seconds of the monotonic clock
@@ -276,10 +277,10 @@ class AsyncEngine(EngineClient):
     def _restarted(self, engine: Engine, backend: Backend, error: Exception) -> Engine | None:
         """Replaces a failed engine. Returns None after too many failures, or if it can't be made."""
         now = time.monotonic()
-        self._failed_at = [at for at in self._failed_at if now - at < FAILURE_SECONDS] + [now]
+        self._failed_at = [at for at in self._failed_at if now - at < self._failure_seconds] + [now]
         reason = loggable(error) or type(error).__name__  # all requests may get it, so it quotes none of them
         self._call(self._on_failure)
-        if len(self._failed_at) < MAX_FAILURES:
+        if len(self._failed_at) < self._max_failures:
             logger.error("the engine has failed and restarts; its requests resume", exc_info=error)
             abandoned = _abandon(engine, EngineRestartError("the engine has failed and restarts"))
             try:

@@ -79,6 +79,7 @@ class EngineClient(ABC):
         registry_options: `RequestRegistry`.
 
     Attributes:
+        max_queue: the number of requests that may wait; it may be changed at any time.
         prefetcher: generates alternatives while the engine is idle. Ask it for them before you submit a request.
         urls: the addresses of the server that has this client.
         others: the addresses of other servers in front of the same engines. Each has requests of its own.
@@ -95,7 +96,7 @@ class EngineClient(ABC):
     _n_restarts = 0
 
     def __init__(self, *, max_queue: int = 128, record: Record | None = None, **registry_options: Any) -> None:
-        self._max_queue = max_queue
+        self.max_queue = max_queue
         self._record = record
         self.prefetcher = Prefetcher(self._take, self._end, self._setting, self._is_idle)
         self._registry = RequestRegistry(
@@ -394,7 +395,7 @@ class EngineClient(ABC):
             waiting: the number of requests that wait. None: those of this client.
         """
         waiting = self.health.waiting if waiting is None else waiting
-        if waiting >= self._max_queue:
+        if waiting >= self.max_queue:
             raise QueueFullError(f"{waiting} requests are waiting, and no more may (--max-queue); try again later")
 
     @abstractmethod

@@ -40,9 +40,6 @@ _PREFIX = "ahead-"
 MOST_REQUESTS = 16
 """The number of requests with prefetched alternatives. Those of the request that ended first are dropped."""
 
-MOST_TOKENS = 500_000
-"""The number of prefetched tokens. Each takes 0.23 KB of memory, more with `logprobs`."""
-
 _Key = tuple[str | None, abc.Hashable, CompletionRequest]
 """The owner, the setting, and the request without its ids and seeds."""
 
@@ -167,6 +164,8 @@ class Prefetcher:
         is_idle: tells whether the engine takes requests, and has none.
 
     Attributes:
+        max_tokens: the number of prefetched tokens that are held; it may be changed at any time. Each takes 0.23 KB of
+            memory, more with `logprobs`.
         n_tokens: the number of prefetched tokens since the start.
         n_taken: the number of prefetched alternatives that requests have taken, complete or in part.
     """
@@ -186,6 +185,7 @@ class Prefetcher:
         self._n_paused = 0
         self._continuations: OrderedDict[_Key, _Continuation] = OrderedDict()  # of the last ended request: last
         self._running: tuple[str, _Continuation] | None = None  # with the id of its request
+        self.max_tokens = 500_000
         self.n_tokens = 0
         self.n_taken = 0
 
@@ -235,9 +235,9 @@ class Prefetcher:
                 first = dataclasses.replace(first, max_tokens=event_log.max_tokens)
             request = dataclasses.replace(request, branches=(first,), any_seed=False, resumed=())
             found = _Continuation(request, max(1, event_log.max_tokens))
-        found.wanted = max(1, min(request.ahead, MOST_TOKENS // found.max_tokens))
+        found.wanted = max(1, min(request.ahead, self.max_tokens // found.max_tokens))
         self._continuations[key] = found
-        while len(self._continuations) > MOST_REQUESTS or self._n_tokens > MOST_TOKENS:
+        while len(self._continuations) > MOST_REQUESTS or self._n_tokens > self.max_tokens:
             self._continuations.popitem(last=False)
 
     @contextmanager

@@ -108,7 +108,7 @@ class Growing(_Texts):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self._console = console
-        self._live = Live(get_renderable=self._render, console=console, transient=True)
+        self._live = Live(get_renderable=self.render, console=console, transient=True)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -140,7 +140,7 @@ class Growing(_Texts):
     def _cell(self, alternative: Alternative, *lines: RenderableType) -> RenderableType:
         return Group(_title(alternative), *lines, Text())
 
-    def _render(self) -> RenderableType:
+    def render(self) -> RenderableType:
         if not any(alternative.text or alternative.end for alternative in self.alternatives):
             return Text(self.reading and f"reading {self.reading}", style="dim")
         n_rows = -(-len(self.alternatives) // self._columns)

@@ -13,15 +13,14 @@ from typing import Any
 import pytest
 from driver import check_order, request, run, seeds, stops, texts
 from fake_backend import FakeBackend, Gate, says
-from replicas_here import FakeVocabulary, ReplicasHere
+from replicas_here import BEAT_SECONDS, FakeVocabulary, ReplicasHere
 from waiting import Clock, until
 
 from srb.cluster import cluster_engine as front
 from srb.cluster import replica
-from srb.cluster import split_request as parts
 from srb.cluster.cluster_engine import ClusterEngine
 from srb.cluster.placement import blocks_of, pack_blocks, unpack_blocks
-from srb.cluster.replica import SILENCE_SECONDS, Report
+from srb.cluster.replica import SILENCE_SECONDS
 from srb.engine.backend import Backend
 from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent, Event, ProgressEvent, StopEvent
@@ -29,16 +28,8 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.score_table import Table
 from srb.errors import BackendError, InvalidRequestError, ModelLoadError, NotSupportedError, UnavailableError
-from srb.serving import async_engine
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.event_log import EventLog
-
-
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front, "BEAT_SECONDS", 0.02)
-    monkeypatch.setattr(replica, "BEAT_SECONDS", 0.02)
-    monkeypatch.setattr(parts, "BEAT_SECONDS", 0.02)
 
 
 def slow(**options: Any) -> FakeBackend:
@@ -84,10 +75,11 @@ async def cluster(
     make: Callable[[], FakeBackend] = slow,
     names: str = "ab",
     make_engine: Callable[[str, Backend], Engine] = lambda _name, backend: Engine(backend),
+    engine_options: dict[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[ClusterEngine, ReplicasHere]]:
-    replicas = ReplicasHere(make, names, make_engine=make_engine)
-    async with ClusterEngine(replicas, FakeVocabulary, **options) as engine:
+    replicas = ReplicasHere(make, names, make_engine=make_engine, **engine_options or {})
+    async with ClusterEngine(replicas, FakeVocabulary, beat_seconds=BEAT_SECONDS, **options) as engine:
         yield engine, replicas
 
 
@@ -184,29 +176,31 @@ async def test_with_no_replica_left_requests_wait_for_one() -> None:
         assert texts(await late) == alone(other)
 
 
-def die_of_a_request(engine: AsyncEngine) -> list[Event]:
-    if engine.requests:
-        raise ValueError("a bug")
-    assert engine._engine
-    return Engine.step(engine._engine)
+class DiesOfARequest(Engine):
+    has_got_one = False
+
+    def add_request(self, request: CompletionRequest) -> None:
+        super().add_request(request)
+        self.has_got_one = True
+
+    def step(self) -> list[Event]:
+        if self.has_got_one:
+            raise ValueError("a bug")
+        return super().step()
 
 
-async def test_a_request_that_kills_its_replicas_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_engine, "MAX_FAILURES", 1)
-    async with cluster(lambda: slow(poison="x"), names="abcdef") as (engine, replicas):
-        for each_engine in replicas.engines.values():
-            monkeypatch.setattr(each_engine._engine, "step", partial(die_of_a_request, each_engine))
+async def test_a_request_that_kills_its_replicas_is_ended() -> None:
+    async with cluster(
+        lambda: slow(poison="x"), "abcdef", lambda _name, backend: DiesOfARequest(backend), {"max_failures": 1}
+    ) as (engine, replicas):
         events = await collect(engine, each := request("x", n=2))
     check_order(events, each, started=False)
     assert {type(event.error) for event in events if isinstance(event, ErrorEvent)} == {BackendError}
     assert len(replicas.ran) == 3
 
 
-async def test_a_prompt_that_kills_its_replicas_is_ended_however_far_it_is_evaluated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_prompt_that_kills_its_replicas_is_ended_however_far_it_is_evaluated() -> None:
     """The replicas say how far they are, which is lost with them."""
-    monkeypatch.setattr(async_engine, "MAX_FAILURES", 1)
     read = threading.Semaphore(0)
 
     def make() -> FakeBackend:
@@ -224,7 +218,7 @@ async def test_a_prompt_that_kills_its_replicas_is_ended_however_far_it_is_evalu
 
     each = dataclasses.replace(request("x" * 400, n=2), return_progress=True)
     events = []
-    async with cluster(make, names="abcdefgh") as (engine, replicas):
+    async with cluster(make, names="abcdefgh", engine_options={"max_failures": 1}) as (engine, replicas):
         try:
             async with asyncio.timeout(10):
                 async for event in engine.generate(each):
@@ -434,7 +428,7 @@ async def test_prompts_that_were_being_scored_end_with_an_error_and_others_resum
 
 async def test_another_model_is_not_used_and_said(caplog: pytest.LogCaptureFixture) -> None:
     replicas = ReplicasHere(slow, "a", model="another one")
-    engine = ClusterEngine(replicas, FakeVocabulary)
+    engine = ClusterEngine(replicas, FakeVocabulary, beat_seconds=BEAT_SECONDS)
     engine.start()
     await until(lambda: "has another model file" in caplog.text)
     with pytest.raises(UnavailableError, match="loading"):
@@ -446,7 +440,7 @@ async def test_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     replicas = ReplicasHere(slow, "a", model="another one")
     replicas.problem = "a replica can't start: no such file"
-    engine = ClusterEngine(replicas, FakeVocabulary)
+    engine = ClusterEngine(replicas, FakeVocabulary, beat_seconds=BEAT_SECONDS)
     engine.start()
     await until(lambda: "no such file" in caplog.text)
     await clock.forward(5)
@@ -456,7 +450,7 @@ async def test_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def test_where_no_replica_can_start_the_reason_is_raised() -> None:
-    engine = ClusterEngine(ReplicasHere(slow, ""), FakeVocabulary)
+    engine = ClusterEngine(ReplicasHere(slow, ""), FakeVocabulary, beat_seconds=BEAT_SECONDS)
     engine.start()
     with pytest.raises(ModelLoadError, match="no memory"):
         await engine.ready()
@@ -486,14 +480,13 @@ async def test_events_are_recorded_before_they_are_read() -> None:
 
 async def test_the_vocabulary_is_closed_at_the_end() -> None:
     vocabulary = FakeVocabulary()
-    async with ClusterEngine(ReplicasHere(slow), lambda: vocabulary):
+    async with ClusterEngine(ReplicasHere(slow), lambda: vocabulary, beat_seconds=BEAT_SECONDS):
         pass
     assert vocabulary.closed
 
 
-async def test_a_front_that_is_gone_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica, "FRONT_SECONDS", 0.1)
-    replicas = ReplicasHere(slow, "a")
+async def test_a_front_that_is_gone_leaves_nothing_running() -> None:
+    replicas = ReplicasHere(slow, "a", front_seconds=0.1)
     await replicas.start()
     stream = replicas.there["a"].run(request(n=2, max_tokens=240, ignore_eos=True), front="gone")
     *_, last = [each async for each in stream]
@@ -530,19 +523,14 @@ async def test_a_request_goes_to_a_replica_that_has_cached_its_prompt() -> None:
         assert [name == first for name, _ in replicas.ran] == [True, True, False]
 
 
-async def test_what_replicas_report_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_replicas_report_decides() -> None:
     """Other fronts send them requests, too."""
     blocks = blocks_of(request("p" * 200).token_ids[0])
     async with cluster() as (engine, replicas):
         knowing = next(name for name in "ab" if name != engine.placement.choose([blocks]))
         for name, each in replicas.there.items():
             known = pack_blocks(blocks) if name == knowing else b""
-            told = dataclasses.replace(await each.report("front"), load=3, blocks=known)
-
-            async def report(_front: str, told: Report = told) -> Report:
-                return told
-
-            monkeypatch.setattr(each, "report", report)
+            replicas.reported[name] = dataclasses.replace(await each.report("front"), load=3, blocks=known)
         await until(lambda: [*map(engine.placement.load, "ab")] == [3, 3])
         assert engine.placement.choose([blocks]) == knowing
 
@@ -590,7 +578,7 @@ async def test_a_replica_reports_its_blocks_by_shared_within() -> None:
         return Engine(backend, cache_bytes=100_000)
 
     engine = AsyncEngine(lambda _progress: FakeBackend(n_cells=1000), make=make, record=lambda events, told: told())
-    there = replica.Replica(lambda _record: engine, "a", "node", "model")
+    there = replica.Replica(lambda _record: engine, "a", "node", "model", beat_seconds=BEAT_SECONDS)
     await there.start()
     tokens = request("p" * 300).token_ids[0]
     for name in ("ann", ""):

@@ -7,25 +7,15 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from driver import check_order, request, run, texts
 from fake_backend import FakeBackend, Gate, babble
-from replicas_here import FakeVocabulary, ReplicasHere
+from replicas_here import BEAT_SECONDS, FakeVocabulary, ReplicasHere
 from waiting import until
 
-from srb.cluster import cluster_engine as front
-from srb.cluster import replica
-from srb.cluster import split_request as parts
 from srb.cluster.cluster_engine import ClusterEngine
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event
 from srb.engine.request import CompletionRequest
-
-
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (front, replica, parts):
-        monkeypatch.setattr(module, "BEAT_SECONDS", 0.02)
 
 
 def swipe(n: int = 1, *, ahead: int = 2, prompt: str = "p", **params: Any) -> CompletionRequest:
@@ -43,7 +33,7 @@ async def cluster(
     make: Callable[[], FakeBackend] = lambda: FakeBackend(script=babble), names: str = "ab", **options: Any
 ) -> AsyncIterator[tuple[ClusterEngine, ReplicasHere]]:
     replicas = ReplicasHere(make, names)
-    async with ClusterEngine(replicas, FakeVocabulary, **options) as engine:
+    async with ClusterEngine(replicas, FakeVocabulary, beat_seconds=BEAT_SECONDS, **options) as engine:
         yield engine, replicas
 
 

@@ -23,8 +23,8 @@ def prompt(*words: int) -> list[int]:
     return blocks_of([word for word in words for _ in range(BLOCK)])
 
 
-def placement(loads: dict[str, int]) -> Placement:
-    those = Placement()
+def placement(loads: dict[str, int], **options: int) -> Placement:
+    those = Placement(**options)
     those.set_replicas(loads)
     for name, load in loads.items():
         those.report(name, load, ())
@@ -182,15 +182,14 @@ def test_a_load_that_is_reported_is_not_counted_twice() -> None:
     assert those.load("a") == 4
 
 
-def test_the_number_of_unreported_blocks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("srb.cluster.placement.MOST_UNREPORTED", 10)
-    those = placement({"a": 0})
+def test_the_number_of_unreported_blocks_is_bounded() -> None:
+    those = placement({"a": 0}, max_unreported=10)
     those.report("a", 0, prompt(1, 1, 1))
     for word in range(100):
         those.begin(word, "a", 1, [prompt(word, 2)])
         assert first(those, prompt(word, 2)) == "a"
         those.end(word)
-        assert len(those._holders) <= 13
+        assert those.n_blocks <= 13
 
 
 @given(
@@ -255,9 +254,9 @@ def test_loads_come_back_to_nothing(steps: list[tuple[object, ...]]) -> None:
     assert {name: those.load(name) for name in there} == dict.fromkeys(there, 0)
     for name in there:
         those.report(name, 0, ())
-    assert those._holders == {}
+    assert those.n_blocks == 0
     those.set_replicas(())
-    assert (those._places, those._replicas, those._loads, those._ring) == ({}, {}, {}, [])
+    assert those.is_empty
 
 
 reports = st.dictionaries(names, st.tuples(st.integers(0, 20), st.lists(prompts, max_size=3)), min_size=1)

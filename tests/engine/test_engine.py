@@ -351,11 +351,15 @@ def test_a_prompt_that_ends_within_a_running_alternative_evaluates_its_last_toke
     assert_idle(engine, backend)
 
 
-def test_a_state_that_cannot_be_restored_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(backend := FakeBackend(), cache_bytes=10_000)
+def test_a_state_that_cannot_be_restored_is_computed_again() -> None:
+
+    class Forgetful(FakeBackend):
+        def restore(self, *_args: object) -> bool:
+            return False
+
+    engine = Engine(backend := Forgetful(), cache_bytes=10_000)
     each = request("p" * 20, n=2, max_tokens=5)
     first = texts(run(engine, each))
-    monkeypatch.setattr(backend, "restore", lambda *_args: False)
     assert texts(run(engine, dataclasses.replace(each, id="again"))) == first
     assert engine.stats().prompt_tokens_evaluated == 40
     assert_idle(engine, backend)

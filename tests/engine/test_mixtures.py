@@ -9,7 +9,7 @@ A seed gives a run; `pytest tests/engine/test_mixtures.py -k "[17]"` does that o
 
 import dataclasses
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pytest
@@ -18,7 +18,6 @@ from fake_backend import ByteTokenizer, FakeBackend, FakeReader
 from memory_store import MemoryStore, StoredEntry
 from mixed import ASCII, BANNED, COSTS, TEXTS, ascii_babble
 
-from srb.engine.constraints import banned_strings as banned
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event, StartEvent
 from srb.engine.kv_cache.allocator import Layout, Load
@@ -282,6 +281,6 @@ class Mixture:
 
 
 @pytest.mark.parametrize("seed", seeds(150, quick=20))
-def test_a_mixture_of_requests(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(banned, "MAX_REWINDS", random.Random(seed).choice([0, 3, 10]))
+def test_a_mixture_of_requests(seed: int, limit_rewinds: Callable[[int], None]) -> None:
+    limit_rewinds(random.Random(seed).choice([0, 3, 10]))
     Mixture(seed).run()

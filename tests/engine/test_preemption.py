@@ -33,8 +33,8 @@ def alone(each: CompletionRequest, window: int | None = None) -> dict[int, str]:
 def assert_empty(engine: Engine, backend: FakeBackend) -> None:
     """Checks that nothing is allocated, set aside or open."""
     assert backend.cells == 0
-    assert (engine._allocator.used_cells, engine._allocator.free_seqs) == (0, backend.layout.n_seqs)
-    assert engine._states.n_set_aside == 0
+    assert (engine.stats().cells, engine.free_seqs) == (0, backend.layout.n_seqs)
+    assert engine.n_set_aside == 0
     assert (backend.open_samplers, backend.open_compiled) == (0, 0)
 
 
@@ -120,7 +120,7 @@ def test_a_request_that_is_cancelled_while_preempted_gives_its_memory_back() -> 
     events: list[Event] = []
     while not engine.stats().n_preempted:
         events += engine.step()
-    assert engine._states.n_set_aside > 0
+    assert engine.n_set_aside > 0
     engine.abort(each.id)
     events += run(engine)
     check_order(events, each)

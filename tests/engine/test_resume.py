@@ -146,22 +146,22 @@ def test_all_begin_at_once_although_each_is_a_prompt_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("n_cached", [0, 40], ids=["whole", "in-two-pieces"])
-def test_a_cached_prompt_is_restored_once_and_shared(n_cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_prompt_is_restored_once_and_shared(n_cached: int) -> None:
     branches = SamplingParams(seed=0, ignore_eos=True, max_tokens=11).alternatives(8)
     request = CompletionRequest((tuple(b"p" * 100),), branches)
-    engine = Engine(backend := FakeBackend(n_cells=340, script=lambda params, tokens: params.seed), cache_bytes=100_000)
+    restored: list[tuple[int, int]] = []
+
+    class Noting(FakeBackend):
+        def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
+            restored.append((start, end))
+            return super().restore(state, seq_id, start, end)
+
+    engine = Engine(Noting(n_cells=340, script=lambda params, tokens: params.seed), cache_bytes=100_000)
     if n_cached:
         run(engine, CompletionRequest((request.prompts[0][:n_cached],), branches[:1]))
     run(engine, request)
     before = engine.stats().prompt_tokens_evaluated
-    restored: list[tuple[int, int]] = []
-    restore = backend.restore
-
-    def note(state: State, seq_id: int, start: int, end: int) -> bool:
-        restored.append((start, end))
-        return restore(state, seq_id, start, end)
-
-    monkeypatch.setattr(backend, "restore", note)
+    restored.clear()
     longer = SamplingParams(seed=0, ignore_eos=True, max_tokens=30).alternatives(8)
     resumed = tuple(Resumed(tuple([k] * 11)) for k in range(8))
     run(engine, CompletionRequest(request.prompts, longer, resumed=resumed))

@@ -15,7 +15,7 @@ from srb.engine.events import DoneEvent, Event, StartEvent, StopEvent, StreamEve
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import HistoryError, InvalidRequestError, SettingsError
-from srb.history import database, stories, writer
+from srb.history import database, stories
 from srb.history import queries as find
 from srb.history.database import UnusableError, prepare
 from srb.history.history import History
@@ -34,6 +34,14 @@ def path(tmp_path: Path) -> Path:
 def history(path: Path) -> Iterator[History]:
     with History(path) as history:
         history.write(lambda _db: None).result(10)  # after its first look at the file
+        yield history
+
+
+@pytest.fixture
+def retrying(path: Path) -> Iterator[History]:
+    """A history that tries again at once."""
+    with History(path, retry_seconds=0.001) as history:
+        history.write(lambda _db: None).result(10)
         yield history
 
 
@@ -221,27 +229,23 @@ def record(history: History, *changes: Change) -> None:
 
 
 async def test_pending_changes_are_written_when_the_disk_has_room(
-    history: History, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    retrying: History, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.01)
-    record(history, change := FullDisk())
-    assert (history.n_pending, titles(history)) == (1, [])
-    assert "the disk is full" in str(history.problem)
+    record(retrying, change := FullDisk())
+    assert (retrying.n_pending, titles(retrying)) == (1, [])
+    assert "the disk is full" in str(retrying.problem)
     change.is_full = False
-    await until(lambda: history.problem is None)
-    assert (history.n_pending, titles(history)) == (0, ["from the engine"])
+    await until(lambda: retrying.problem is None)
+    assert (retrying.n_pending, titles(retrying)) == (0, ["from the engine"])
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
 
 
-async def test_a_write_that_was_refused_leaves_no_problem_when_there_is_room(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.01)
+async def test_a_write_that_was_refused_leaves_no_problem_when_there_is_room(retrying: History) -> None:
     with pytest.raises(HistoryError, match="the disk is full"):
-        history.write(FullDisk()).result()
-    await until(lambda: history.problem is None)
-    assert titles(history) == []
+        retrying.write(FullDisk()).result()
+    await until(lambda: retrying.problem is None)
+    assert titles(retrying) == []
 
 
 def test_the_engine_doesnt_wait_for_a_full_disk_at_each_step(history: History) -> None:
@@ -266,47 +270,43 @@ def end(length: int) -> list[Event]:
     return [StopEvent("cmpl-1", 0, length, "length", None), DoneEvent("cmpl-1", 1, usage, timings)]
 
 
-async def test_a_change_that_is_tried_again_is_made_once(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_that_is_tried_again_is_made_once(retrying: History) -> None:
     """A request begins and ends in each transaction that fails."""
-    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.001)
-    history.begin(request_with()[0])
-    history.take(end(0))
-    record(history, change := FullDisk())
+    retrying.begin(request_with()[0])
+    retrying.take(end(0))
+    record(retrying, change := FullDisk())
     await until(lambda: change.tries > 5)
     change.is_full = False
-    await until(lambda: history.problem is None)
-    assert history.read(lambda db: db.execute("SELECT number, status FROM requests").fetchone()[:]) == (1, "finished")
-    assert list(history._recorder._finished) == [1]
+    await until(lambda: retrying.problem is None)
+    assert retrying.read(lambda db: db.execute("SELECT number, status FROM requests").fetchone()[:]) == (1, "finished")
+    assert list(retrying._recorder._finished) == [1]
 
 
 @pytest.mark.parametrize("ends", [False, True])
-async def test_a_request_that_lost_steps_is_never_read_with_a_gap(
-    history: History, monkeypatch: pytest.MonkeyPatch, ends: bool
-) -> None:
-    submitted, (start, one, *others) = request_with("one", " two", " three")
-    history.begin(submitted)
-    for step in (start, one):
-        history.take(step)
-    history.write(lambda _db: None).result()
-    monkeypatch.setattr(writer, "MAX_PENDING", 2)
-    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.001)
-    record(history, change := FullDisk())
-    history.take(others[0])
-    await until(lambda: history.n_pending == 2)
-    record(history, lambda _db: None)
-    await until(lambda: history.problem is None)
-    change.is_full = False
-    history.take(others[1])
-    if ends:
-        history.take(end(3))
-    history.write(lambda _db: None).result()
-    if ends:
-        assert history.read(read_events, None, "cmpl-1") == "finished"
-        (choice,) = history.read(find.get_request, None, "cmpl-1").alternatives
-        assert choice.text == "one two three"
-    else:  # after a crash it goes on where the gap begins
-        (left,) = history.read(unfinished)
-        assert left.events == start + one
+async def test_a_request_that_lost_steps_is_never_read_with_a_gap(path: Path, ends: bool) -> None:
+    with History(path, retry_seconds=0.001, max_pending=2) as history:
+        submitted, (start, one, *others) = request_with("one", " two", " three")
+        history.begin(submitted)
+        for step in (start, one):
+            history.take(step)
+        history.write(lambda _db: None).result()
+        record(history, change := FullDisk())
+        history.take(others[0])
+        await until(lambda: history.n_pending == 2)
+        record(history, lambda _db: None)
+        await until(lambda: history.problem is None)
+        change.is_full = False
+        history.take(others[1])
+        if ends:
+            history.take(end(3))
+        history.write(lambda _db: None).result()
+        if ends:
+            assert history.read(read_events, None, "cmpl-1") == "finished"
+            (choice,) = history.read(find.get_request, None, "cmpl-1").alternatives
+            assert choice.text == "one two three"
+        else:  # after a crash it goes on where the gap begins
+            (left,) = history.read(unfinished)
+            assert left.events == start + one
 
 
 def test_a_failed_job_leaves_no_trace_and_does_not_affect_others(history: History) -> None:

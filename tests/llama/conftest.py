@@ -20,7 +20,7 @@ def load(tiny_model: Path) -> Iterator[Callable[..., LlamaBackend]]:
     """Loads the tiny model with some settings."""
     backends: list[LlamaBackend] = []
 
-    def make(**options: Any) -> LlamaBackend:
+    def make(kind: type[LlamaBackend] = LlamaBackend, **options: Any) -> LlamaBackend:
         defaults: dict[str, Any] = {
             "model": tiny_model,
             "ctx_size": 1024,
@@ -28,7 +28,7 @@ def load(tiny_model: Path) -> Iterator[Callable[..., LlamaBackend]]:
             "ubatch_size": 32,
             "parallel": 8,
         }
-        backends.append(LlamaBackend(Settings(**(defaults | options))))
+        backends.append(kind(Settings(**(defaults | options))))
         return backends[-1]
 
     yield make

@@ -34,7 +34,7 @@ def quick(load: Load, tiny_model: Path) -> Callable[..., LlamaBackend]:
     def make(draft: Path = tiny_model, **options: object) -> LlamaBackend:
         backend = load(model_draft=draft, **options)
         drafter = drafter_of(backend)
-        drafter._making, drafter.reading = (0.05, 0.05), 0.01
+        drafter.making_seconds, drafter.reading = (0.05, 0.05), 0.01
         fix_costs(backend, CARD)
         return backend
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from aiohttp import ClientResponse
 from aiohttp.compression_utils import ZLibDecompressor
-from fake_backend import FakeBackend, Gate, says
+from fake_backend import ByteTokenizer, FakeBackend, Gate, says
 from server.conftest import Client, Connect
 from waiting import Clock, until
 
 from srb.errors import ModelLoadError
 from srb.server.app import create_app
-from srb.server.http import bodies, sse
+from srb.server.http import bodies
 from srb.server.http.bodies import MAX_BODY_BYTES
 from srb.server.http.exchange import ENGINE
 from srb.serving.async_engine import AsyncEngine
@@ -199,14 +199,16 @@ async def test_an_alias_counts_unless_the_name_itself_is_there(connect: Connect)
     assert events[0]["ignored"] == ["n_predict"]
 
 
-async def test_pings_while_nothing_comes(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "PING_SECONDS", 0.01)
+async def test_pings_while_nothing_comes(connect: Connect) -> None:
+    clock = Clock()
     gate = Gate(backend := FakeBackend(script=says(b"a")))
     client = await connect(backend)
     response = await client.post("/v1/completions", json={"prompt": "p", "n": 1})
     lines = []
     while b": ping\n" not in lines:
-        lines.append(await response.content.readline())
+        reading = asyncio.ensure_future(response.content.readline())
+        await clock.until(reading.done, by=1)
+        lines.append(reading.result())
     gate.open()
     rest = await response.text()
     assert rest.count('"event": "done"') == 1
@@ -442,10 +444,14 @@ async def test_a_dead_engine_is_500_in_health_and_503_for_requests(aiohttp_clien
 
 
 async def test_a_fault_of_ours_is_500_with_an_id_that_is_in_the_log(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = await connect(FakeBackend())
-    monkeypatch.setattr("srb.wire.openai.completions.parse", lambda *_, **__: 1 // 0)
+
+    class Faulty(ByteTokenizer):
+        def tokenize(self, text: str, **_options: bool) -> tuple[int, ...]:
+            raise ZeroDivisionError
+
+    client = await connect(FakeBackend(tokenizer=Faulty()))
     response = await client.post("/v1/completions", json={"prompt": "p"})
     message = (await response.json())["error"]["message"]
     assert response.status == 500

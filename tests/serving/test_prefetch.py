@@ -16,7 +16,6 @@ from srb.engine.lora import Adapter
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import MAX_SEED, SamplingParams
 from srb.errors import InvalidRequestError, QueueFullError
-from srb.serving import prefetch as ahead_module
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.event_log import EventLog
 from srb.serving.prefetch import MOST_REQUESTS, Prefetcher
@@ -223,7 +222,7 @@ async def test_it_resumes_after_a_refused_request() -> None:
         await first
         with pytest.raises(InvalidRequestError):
             await engine.submit(request(max_tokens=10_000))
-        engine._max_queue = 0
+        engine.max_queue = 0
         with pytest.raises(QueueFullError):
             await engine.submit(request())
         gate.open()
@@ -330,9 +329,9 @@ async def test_the_oldest_make_room() -> None:
         assert given == [False] + [True] * MOST_REQUESTS
 
 
-async def test_the_number_of_prefetched_tokens_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead_module, "MOST_TOKENS", 12)
+async def test_the_number_of_prefetched_tokens_is_limited() -> None:
     async with engine_on(backend := FakeBackend(script=babble)) as engine:
+        engine.prefetcher.max_tokens = 12
         for prompt, n in ("a", 5), ("b", 1), ("c", 1):
             await collect(engine, swipe(prompt=prompt, ahead=n, max_tokens=4, ignore_eos=True))
             await prefetched(engine, backend)

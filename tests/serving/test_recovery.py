@@ -19,7 +19,6 @@ from srb.engine.lora import Adapter
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, EngineDeadError
-from srb.serving import async_engine
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.request_registry import RequestRegistry
 
@@ -62,12 +61,11 @@ def check_same(events: list[Event], expected: list[Event], each: CompletionReque
     assert stops(events) == stops(expected)
 
 
-async def test_texts_resume_after_their_last_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_engine, "MAX_FAILURES", 6)
+async def test_texts_resume_after_their_last_token() -> None:
     each = request(n=8, max_tokens=30, ignore_eos=True)
     (expected,) = await undisturbed(each)
     failing_at(backend := FakeBackend(), 1, 8, 20, 32, 44)
-    async with engine_on(backend) as engine:
+    async with engine_on(backend, max_failures=6) as engine:
         check_same(await collect(engine, each), expected, each)
         assert engine.health.engine_restarts == 5
         assert engine.health.status == "ready"
@@ -75,22 +73,21 @@ async def test_texts_resume_after_their_last_token(monkeypatch: pytest.MonkeyPat
         assert engine.health.stats.last_error == "BugError"
 
 
-async def test_an_exception_outside_of_a_decode(monkeypatch: pytest.MonkeyPatch) -> None:
-    step, calls = Engine.step, 0
+async def test_an_exception_outside_of_a_decode() -> None:
+    calls = 0
 
-    def fail_once(self: Engine) -> list[Event]:
-        nonlocal calls
-        calls += 1
-        events = step(self)
-        if calls == 6:
-            raise BugError  # the events of this step are lost
-        return events
+    class FailsOnce(Engine):
+        def step(self) -> list[Event]:
+            nonlocal calls
+            calls += 1
+            events = super().step()
+            if calls == 6:
+                raise BugError  # the events of this step are lost
+            return events
 
-    monkeypatch.setattr(Engine, "step", fail_once)
     each = request(n=4, max_tokens=20)
     (expected,) = await undisturbed(each)
-    calls = 0
-    async with engine_on(FakeBackend()) as engine:
+    async with engine_on(FakeBackend(), make=FailsOnce) as engine:
         check_same(await collect(engine, each), expected, each)
         assert engine.health.engine_restarts == 1
 
@@ -182,21 +179,20 @@ async def test_three_failures_are_the_end() -> None:
             await engine.submit(request())
 
 
-async def test_failures_that_lie_ten_minutes_apart_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_engine, "FAILURE_SECONDS", 0.0)
+async def test_failures_that_lie_ten_minutes_apart_do_not_add_up() -> None:
     each = request(max_tokens=20, ignore_eos=True)
     failing_at(backend := FakeBackend(), 2, 5, 8, 11, 14)
-    async with engine_on(backend) as engine:
+    async with engine_on(backend, failure_seconds=0.0) as engine:
         check_order(await collect(engine, each), each)
         assert engine.health.engine_restarts == 5
 
 
-async def test_an_engine_that_cannot_be_restarted_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise BackendError("no memory for a context")
+async def test_an_engine_that_cannot_be_restarted_is_dead() -> None:
+    class Refusing(FakeBackend):
+        def reset(self) -> None:
+            raise BackendError("no memory for a context")
 
-    failing_at(backend := FakeBackend(), 3)
-    monkeypatch.setattr(backend, "reset", refuse)
+    failing_at(backend := Refusing(), 3)
     async with engine_on(backend) as engine:
         events = await collect(engine, each := request(ignore_eos=True))
         check_order(events, each)
@@ -204,7 +200,6 @@ async def test_an_engine_that_cannot_be_restarted_is_dead(monkeypatch: pytest.Mo
 
 
 async def test_a_request_that_a_dying_engine_has_just_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_engine, "MAX_FAILURES", 1)
     to_thread, has_it, is_known = asyncio.to_thread, threading.Event(), asyncio.Event()
 
     async def slowly(*args: Any) -> Any:
@@ -216,7 +211,7 @@ async def test_a_request_that_a_dying_engine_has_just_taken_is_refused(monkeypat
         assert has_it.wait(10)
         raise BugError
 
-    async with engine_on(FakeBackend(on_decode=fail)) as engine:
+    async with engine_on(FakeBackend(on_decode=fail), max_failures=1) as engine:
         running = await engine.submit(request())
         with monkeypatch.context() as patch:
             patch.setattr(asyncio, "to_thread", slowly)  # the event loop doesn't know yet that the engine has it
@@ -325,7 +320,7 @@ async def test_an_engine_that_is_lost_while_sequences_are_swapped(
 
     def lose_once(*args: Any, **kwargs: Any) -> None:
         whole(*args, **kwargs)
-        monkeypatch.setattr(Cells, name, whole)
+        monkeypatch.undo()
         raise BugError
 
     monkeypatch.setattr(Cells, name, lose_once)

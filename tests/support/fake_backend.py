@@ -30,6 +30,9 @@ Script = Callable[[SamplingParams, tuple[int, ...]], int]
 """Returns the next token of a sequence, for its parameters and all of its tokens."""
 
 
+Scores = Callable[[tuple[int, ...]], Sequence[float]]
+
+
 def babble(params: SamplingParams, tokens: tuple[int, ...]) -> int:
     """Returns a token that depends on the seed and on every token so far; sometimes the end token."""
     value = zlib.crc32(array("i", tokens), params.seed)
@@ -53,7 +56,7 @@ def scores(context: tuple[int, ...]) -> tuple[float, ...]:
 
 
 @cache
-def entropy(context: tuple[int, ...]) -> float:
+def entropy(context: tuple[int, ...], scores: Scores = scores) -> float:
     """The entropy after a context, in nats."""
     all_scores = scores(context)
     weights = [math.exp(each) for each in all_scores]
@@ -238,6 +241,7 @@ class FakeRanker:
     """Ranks tokens by `scores`, which it takes for logits."""
 
     params: SamplingParams
+    scores: Scores = scores
 
     @cached_property
     def _biases(self) -> dict[int, float]:
@@ -248,7 +252,7 @@ class FakeRanker:
         return {token: bias for token, bias in biases.items() if bias > -math.inf}
 
     def rank(self, logits: Context, top: int, *, may_end: bool) -> list[Ranked]:
-        all_scores = scores(logits)
+        all_scores = self.scores(logits)
         biased = {token: all_scores[token] + bias for token, bias in self._biases.items()}
         if self.params.ignore_eos or not may_end:
             biased.pop(END, None)
@@ -270,6 +274,7 @@ class FakeBackend:
     draft_max: int = 16
     drafter: Drafter | None = None
     costs: Costs = IN_STEP
+    tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
     chat_template: ChatTemplate | None = None
     embedder: Embedder | None = None
     media: MediaReader | None = None
@@ -298,11 +303,14 @@ class FakeBackend:
     """Chooses the layout; None: it stays as it is."""
     on_prepare: Callable[[], None] = lambda: None
     """Called in every `prepare`; what it raises comes out of that."""
+    scores: Scores = scores
+    """The logits of all tokens after a context, as strategies other than sampling see them."""
+    entropy_of: Callable[[tuple[int, ...]], float] | None = None
+    """The entropy after a context; None: that of `scores`."""
     on_decode: Callable[[], None] = lambda: None
     """Called in the middle of every decode; what it raises comes out of the decode."""
 
     def __post_init__(self) -> None:
-        self.tokenizer = ByteTokenizer()
         self.n_seqs = min(2 * self.n_parallel + (0 if self.window is None else 2), self.max_seqs)
         self.layout: Layout = Layout(not self.block_size, self.n_cells, self.n_seqs)
         self.sequences: dict[int, list[Cell]] = {seq_id: [] for seq_id in range(self.n_seqs)}
@@ -427,12 +435,12 @@ class FakeBackend:
         return logits
 
     def logprobs(self, logits: Context, token: int, top: int) -> Logprobs:
-        all_scores = scores(logits)
+        all_scores = self.scores(logits)
         likeliest = heapq.nlargest(top, range(N_VOCAB), key=all_scores.__getitem__)
         return all_scores[token], [(each, all_scores[each]) for each in likeliest]
 
     def entropy(self, logits: Context) -> float:
-        return entropy(logits)
+        return self.entropy_of(logits) if self.entropy_of else entropy(logits, self.scores)
 
     def continuable_from(self, seq_id: int) -> int:
         if self.window == 0:
@@ -561,7 +569,7 @@ class FakeBackend:
         return FakeSampler(self, params, [*prompt, *resumed_tokens], first)
 
     def ranker(self, params: SamplingParams) -> FakeRanker:
-        return FakeRanker(params)
+        return FakeRanker(params, self.scores)
 
     def close(self) -> None:
         self.closed = True

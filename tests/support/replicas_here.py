@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
+from typing import Any
 
 from fake_backend import ByteTokenizer, FakeBackend
 
-from srb.cluster.replica import Message, Replica, ReplicaLostError, Report
+from srb.cluster.replica import FRONT_SECONDS, Message, Replica, ReplicaLostError, Report
 from srb.engine.backend import Backend
 from srb.engine.engine import Engine
 from srb.engine.events import AbortReason
@@ -16,6 +17,8 @@ from srb.errors import InvalidRequestError, ModelLoadError
 from srb.options.settings import Settings
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.engine_client import Record, client_options
+
+BEAT_SECONDS = 0.02
 
 OPTIONS = client_options(Settings(max_queue=1000))
 """All options but the length of the queue are those of a served replica."""
@@ -43,7 +46,8 @@ class FakeVocabulary:
 class ReplicasHere:
     """Engines on fake backends, by their names.
 
-    make: makes a backend. make_engine: makes the engine of the replica with this name.
+    make: makes a backend. make_engine: makes the engine of the replica with this name. front_seconds: of `Replica`.
+    options: of each `AsyncEngine`.
     """
 
     def __init__(
@@ -52,8 +56,12 @@ class ReplicasHere:
         names: str = "ab",
         model: str = "the model",
         make_engine: Callable[[str, Backend], Engine] = lambda _name, backend: Engine(backend),
+        front_seconds: float = FRONT_SECONDS,
+        **options: Any,
     ) -> None:
         self.make = make
+        self.front_seconds = front_seconds
+        self.options = OPTIONS | options
         self.make_engine = make_engine
         self.model = model
         self.names = names
@@ -62,6 +70,8 @@ class ReplicasHere:
         self.cut: set[str] = set()
         self.is_silent = False
         """Whether the front asks no replica how it is, while all else comes and goes."""
+        self.reported: dict[str, Report] = {}
+        """What replicas report in place of the truth, by their names."""
         self.ran: list[tuple[str, CompletionRequest]] = []
         self.others: list[str] = []
         self.problem: str | None = None
@@ -74,10 +84,14 @@ class ReplicasHere:
     async def add(self, name: str) -> None:
         def make(record: Record) -> AsyncEngine:
             make_engine = partial(self.make_engine, name)
-            self.engines[name] = AsyncEngine(lambda _progress: self.make(), make=make_engine, record=record, **OPTIONS)
+            self.engines[name] = AsyncEngine(
+                lambda _progress: self.make(), make=make_engine, record=record, **self.options
+            )
             return self.engines[name]
 
-        replica = Replica(make, name, f"node {name}", self.model)
+        replica = Replica(
+            make, name, f"node {name}", self.model, beat_seconds=BEAT_SECONDS, front_seconds=self.front_seconds
+        )
         await replica.start()
         self.there[name] = replica
         self.dead[name] = asyncio.Event()
@@ -119,10 +133,11 @@ class ReplicasHere:
         return True
 
     async def reports(self) -> list[Report]:
-        reached = () if self.is_silent else self.there.items()
-        asked = (replica.report("front") for name, replica in reached if name not in self.cut)
+        reached = () if self.is_silent else [name for name in self.there if name not in self.cut]
+        asked = (self.there[name].report("front") for name in reached)
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        return [each for each in answers if isinstance(each, Report)]
+        reports = (self.reported.get(name, each) for name, each in zip(reached, answers, strict=True))
+        return [each for each in reports if isinstance(each, Report)]
 
     async def fronts(self, urls: Sequence[str]) -> list[str]:
         return self.others

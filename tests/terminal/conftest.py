@@ -1,5 +1,6 @@
 import itertools
 from collections.abc import Callable
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,19 @@ def backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeBackend:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
     return backend
+
+
+@pytest.fixture
+def in_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has commands that seem to be read and written in a terminal."""
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
+
+
+@pytest.fixture
+def write_stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Sets what commands read from stdin."""
+    return lambda text: monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(text.encode())))
 
 
 @pytest.fixture

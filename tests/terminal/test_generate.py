@@ -1,9 +1,8 @@
 """`srb generate` on the fake backend."""
 
 import errno
-import io
 import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,9 +60,9 @@ def test_a_space_at_the_end_of_the_prompt_is_healed_unless_that_cannot_be(
 
 @pytest.mark.parametrize("arguments", [[], ["-"]])
 def test_a_prompt_from_stdin(
-    srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+    srb: Run, capsys: pytest.CaptureFixture[str], write_stdin: Callable[[str], None], arguments: list[str]
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("zwölf\n\n".encode())))
+    write_stdin("zwölf\n\n")
     assert srb("generate", *arguments, "--echo", "--max-tokens", "0", "-n", "1") == 0
     assert capsys.readouterr().out == "0: zwölf\\n\n"
 
@@ -157,7 +156,7 @@ def test_what_the_engine_ends_is_said(
     assert capsys.readouterr().err == "srb: alternative 1 was aborted: timeout\n"
 
 
-def test_no_prompt_at_all(srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+@pytest.mark.usefixtures("in_terminal")
+def test_no_prompt_at_all(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert srb("generate") == 2
     assert capsys.readouterr().err == "srb: the prompt is missing; add one, or --file FILE, or - to type it\n"

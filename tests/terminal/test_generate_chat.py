@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_backend import FakeBackend, says
+from fake_backend import ByteTokenizer, FakeBackend, says
 from rich.console import Console
 from terminal.conftest import Run
 from terminal.test_show import START, stop
@@ -20,18 +20,17 @@ TEMPLATE = "{% for each in messages %}{{ each.role[0] }}:{{ each.content }}|{% e
 
 
 @pytest.fixture
-def asked(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def asked(backend: FakeBackend) -> list[str]:
     """The prompts that the model has got."""
     asked: list[str] = []
-    tokenizer = type(backend.tokenizer)
-    tokenize = tokenizer.tokenize
 
-    def heard(self: Any, text: str, *, is_prompt: bool) -> tuple[int, ...]:
-        asked.append(text)
-        return tokenize(self, text, is_prompt=is_prompt)
+    class Heard(ByteTokenizer):
+        def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
+            asked.append(text)
+            return super().tokenize(text, is_prompt=is_prompt, parse_special=parse_special)
 
     backend.chat_template = ChatTemplate(TEMPLATE)
-    monkeypatch.setattr(tokenizer, "tokenize", heard)
+    backend.tokenizer = Heard()
     return asked
 
 
@@ -90,25 +89,28 @@ def test_a_chat_goes_on_with_the_answer_and_the_next_message() -> None:
     assert continued(body, ALTERNATIVES, answers("0", "")[1]) is None
 
 
+@pytest.fixture
+def growing(in_terminal: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has texts that grow in a terminal, which nobody sees."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=70)
+    monkeypatch.setattr(generate, "_view", lambda **_: Growing(console))
+
+
+@pytest.mark.usefixtures("growing")
 def test_a_person_goes_on_until_nothing_is_kept(
     srb: Run, backend: FakeBackend, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend.script = says(b"ab")
     _, ask = answers("0", "0", "")
-    out = io.StringIO()
     monkeypatch.setattr(generate, "ask", ask)
-    monkeypatch.setattr(generate, "_view", lambda **_: Growing(Console(file=out, force_terminal=True, width=70)))
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert srb("generate", "p", "-i", "-n", "1", "--max-tokens", "1", "--no-heal") == 0
     assert asked == ["p", "pa", "pab"]
 
 
+@pytest.mark.usefixtures("growing")
 def test_a_chat_asks_for_nothing_that_has_no_effect(
-    srb: Run, asked: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    srb: Run, asked: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(generate, "_view", lambda **_: Growing(Console(file=io.StringIO(), force_terminal=True)))
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert srb("generate", "--chat", "p", "-n", "1", "--max-tokens", "1") == 0
     assert capsys.readouterr().err == ""
 
@@ -122,7 +124,7 @@ def test_wide_windows_have_columns() -> None:
         view.show({"event": "stream", "index": 1, "text": "right"})
         view.show(stop(1, 3))
         with console.capture() as capture:
-            console.print(view._render())
+            console.print(view.render())
         out.truncate(0)
         out.seek(0)
     during, after = capture.get().splitlines(), re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", out.getvalue()).splitlines()

@@ -1,8 +1,7 @@
 """`srb score` on the fake backend."""
 
 import json
-import sys
-from io import BytesIO, TextIOWrapper
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -87,10 +86,15 @@ def test_what_cant_be_scored_is_told(srb: Run, capsys: pytest.CaptureFixture[str
     ],
 )
 def test_what_is_wrong_in_the_file_is_told_before_the_model_is_loaded(
-    srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str, message: str
+    srb: Run,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    write_stdin: Callable[[str], None],
+    text: str,
+    message: str,
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(text.encode())))
-    monkeypatch.setattr(score, "open_source", lambda _settings: pytest.fail("the model is loaded"))
+    monkeypatch.delattr("srb.serving.async_engine.load_backend")
+    write_stdin(text)
     assert srb("score", "-") == 2
     assert message in capsys.readouterr().err
 

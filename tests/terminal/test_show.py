@@ -22,7 +22,7 @@ def shown(*events: dict[str, Any], height: int = 24) -> tuple[str, str]:
         for event in events:
             view.show(event)
         with console.capture() as capture:
-            console.print(view._render())
+            console.print(view.render())
         out.truncate(0)
         out.seek(0)
     return capture.get(), out.getvalue()

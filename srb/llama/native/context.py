@@ -92,6 +92,7 @@ class Context:
         n_cells: the most cells of one sequence.
         cell_bytes: the bytes of memory per cell.
         can_shift: `Backend.can_shift`.
+        types: the ggml types of keys and values.
 
     Raises:
         ModelLoadError: llama.cpp can't make the context, for example for want of memory.
@@ -124,7 +125,7 @@ class Context:
         self._adapters = adapters or {}
         self._media = media
         self._positions = Positions()
-        self._types = int(params.type_k), int(params.type_v)
+        self.types = int(params.type_k), int(params.type_v)
         self._has_positions = media is not None and media.has_positions  # of images, with M-RoPE
         is_plain = self._window is None and not self._has_positions  # `state.py` can read its states
         self._is_plain = is_plain and bool(llama_cpp.llama_memory_can_shift(self._memory))
@@ -266,7 +267,7 @@ class Context:
         if self._is_plain:
             if first_position(state) < start:  # from a stream; there may be no room for all of it
                 state = without_beginning(state, start)
-            state = retyped(state, *self._types)
+            state = retyped(state, *self.types)
         with log.collected() as messages:
             restored = self._read(state, self._scratch) or (
                 (other := relaid(state)) is not None and self._read(other, self._scratch)

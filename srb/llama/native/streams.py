@@ -163,7 +163,7 @@ class Streams(Context):
         if self._is_plain:
             if first_position(state) > 0:
                 return False
-            state = retyped(state, *self._types)
+            state = retyped(state, *self.types)
         with log.collected() as messages:
             restored = self._read(state, seq_id) or ((other := relaid(state)) is not None and self._read(other, seq_id))
         if restored and self.truncate(seq_id, end):

@@ -92,8 +92,10 @@ class _Resolver(AbstractResolver):
         """Does nothing: all requests share the threads."""
 
 
-async def fetch(urls: Sequence[str], is_allowed: IsAllowed = is_public) -> list[bytes]:
-    """The files at the URLs of a request.
+async def fetch(
+    urls: Sequence[str], is_allowed: IsAllowed = is_public, *, max_bytes: int = MAX_BYTES_IN_ALL
+) -> list[bytes]:
+    """The files at the URLs of a request, which have at most `max_bytes` together.
 
     Raises `InvalidRequestError`. Its message says little, so that it reveals nothing about other networks.
     """
@@ -103,7 +105,7 @@ async def fetch(urls: Sequence[str], is_allowed: IsAllowed = is_public) -> list[
             "body, as data: URLs",
             code="invalid_media",
         )
-    left = _Left(MAX_BYTES_IN_ALL)
+    left = _Left(max_bytes, max_bytes)
     connector = aiohttp.TCPConnector(resolver=_Resolver(is_allowed), use_dns_cache=False)
     async with aiohttp.ClientSession(
         connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
@@ -122,9 +124,10 @@ async def fetch(urls: Sequence[str], is_allowed: IsAllowed = is_public) -> list[
 
 @dataclass
 class _Left:
-    """How many more bytes the files of a request may have."""
+    """How many more bytes the files of a request may have, and how many they may have in all."""
 
     n_bytes: int
+    max_bytes: int
 
 
 async def _fetch(session: aiohttp.ClientSession, url: str, is_allowed: IsAllowed, left: _Left) -> bytes:
@@ -152,7 +155,7 @@ async def _read(answer: aiohttp.ClientResponse, left: _Left) -> bytes:
             raise _RefusedError(f"it has more than {MAX_BYTES} bytes")
         left.n_bytes -= len(chunk)
         if left.n_bytes < 0:
-            raise _RefusedError(f"all files of the request have more than {MAX_BYTES_IN_ALL} bytes")
+            raise _RefusedError(f"all files of the request have more than {left.max_bytes} bytes")
     return bytes(data)
 
 

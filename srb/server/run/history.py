@@ -22,7 +22,6 @@ from srb.serving.event_log import Cursor, EventLog
 
 logger = logging.getLogger("srb")
 
-RETRY_SECONDS = 3.0
 """How long to wait before another attempt to open the history."""
 
 MAX_LOSSES = 3
@@ -35,6 +34,7 @@ class HistoryService:
     Args:
         store: The history. None if none was asked for, or the error why it can't be opened.
         reopen: Opens the history later, if it can't be opened now for a reason that may pass, such as a full disk.
+        retry_seconds: The time between two attempts to open it, in seconds.
 
     Attributes:
         feeds: The subscribers of stories.
@@ -42,8 +42,13 @@ class HistoryService:
     """
 
     def __init__(
-        self, store: History | HistoryError | None = None, reopen: Callable[[], History] | None = None
+        self,
+        store: History | HistoryError | None = None,
+        reopen: Callable[[], History] | None = None,
+        *,
+        retry_seconds: float = 3.0,
     ) -> None:
+        self._retry_seconds = retry_seconds
         self._store = store
         self._reopen = reopen
         self._opening: asyncio.Task[None] | None = None
@@ -136,7 +141,7 @@ class HistoryService:
         self, reopen: Callable[[], History], engine: EngineClient, model: str, *, enabled: bool
     ) -> None:
         while not self.is_on:
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(self._retry_seconds)
             try:
                 self._store = await asyncio.to_thread(reopen)
                 self._store.on_recovery = self._on_recovery

@@ -3,6 +3,7 @@
 import dataclasses
 import random
 import zlib
+from collections.abc import Callable
 
 import pytest
 from driver import check_order, request, run, run_interrupted, seeds, stops, texts
@@ -10,7 +11,6 @@ from fake_backend import END, ByteTokenizer, FakeBackend, Script, says
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from srb.engine.constraints import banned_strings as banned_module
 from srb.engine.constraints.banned_strings import (
     OPENING_CHARS,
     Opening,
@@ -179,8 +179,8 @@ def test_it_goes_back_to_where_most_is_left() -> None:
     assert matcher.rewinds == 2
 
 
-def test_after_too_many_rewinds_it_says_what_others_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(banned_module, "MAX_REWINDS", 0)
+def test_after_too_many_rewinds_it_says_what_others_say(limit_rewinds: Callable[[int], None]) -> None:
+    limit_rewinds(0)
     each = request(max_tokens=24, avoid=())
     each = dataclasses.replace(each, branches=each.branches * 2)
     events = run(Engine(FakeBackend(script=words(end=0))), each)

@@ -4,7 +4,7 @@ import codecs
 import dataclasses
 import random
 import zlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import pairwise
 
 import pytest
@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refused import has, lower, refusing
 
-from srb.engine.constraints import banned_strings as banned_module
 from srb.engine.constraints.banned_strings import Phrases, TextMatcher
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event, StreamEvent
@@ -253,9 +252,9 @@ def test_a_phrase_that_begins_in_the_prompt_is_let_through() -> None:
     assert texts(events) == {0: "at dat"}
 
 
-def test_after_too_many_rewinds_the_text_goes_on_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_too_many_rewinds_the_text_goes_on_as_it_is(limit_rewinds: Callable[[int], None]) -> None:
     for most, text in ((0, "the cat sat"), (1, "the dat sat")):
-        monkeypatch.setattr(banned_module, "MAX_REWINDS", most)
+        limit_rewinds(most)
         params = {"banned_strings": ("cat", "dat"), "max_tokens": 11}
 
         def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from driver import check_order, request, run
-from fake_backend import END, N_VOCAB, FakeBackend, entropy, scores
+from fake_backend import END, N_VOCAB, FakeBackend, Scores, entropy, scores
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -158,23 +158,26 @@ def test_it_says_what_it_has_done() -> None:
     assert done.usage.completion_tokens == done.timings.predicted_n == 5
 
 
-def test_the_end_token_ends_a_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+def backend_with(scores: Scores) -> FakeBackend:
+    """A model with these logits, for which every entropy is 1."""
+    return FakeBackend(scores=scores, entropy_of=lambda _context: 1.0)
+
+
+def test_the_end_token_ends_a_branch() -> None:
     def ends_after_b(context: Path, token: int) -> float:
         return 0.0 if token == (END if context[-1] == ord("b") else ord("b")) else -5.0 - token
 
     def all_scores(context: Path) -> list[float]:
         return [ends_after_b(context, token) for token in range(N_VOCAB)]
 
-    monkeypatch.setattr("fake_backend.scores", all_scores)
-    monkeypatch.setattr("fake_backend.entropy", lambda _context: 1.0)
-    nodes = paths(run(Engine(FakeBackend()), exploring(top_k=1)))
+    nodes = paths(run(Engine(backend_with(all_scores)), exploring(top_k=1)))
     assert [(node.text, node.finish_reason) for node in nodes.values()] == [("b", None), ("", "stop")]
     assert list(nodes) == [(ord("b"),), (ord("b"), END)]
-    run_on = paths(run(Engine(FakeBackend()), exploring(top_k=1, min_entropy=2)))
+    run_on = paths(run(Engine(backend_with(all_scores)), exploring(top_k=1, min_entropy=2)))
     assert [(node.text, node.tokens, node.entropy) for node in run_on.values()] == [("b", (ord("b"), END), None)]
 
 
-def test_a_character_is_said_by_the_node_that_completes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_character_is_said_by_the_node_that_completes_it() -> None:
     says = "né€!".encode()
 
     def all_scores(context: Path) -> list[float]:
@@ -182,15 +185,13 @@ def test_a_character_is_said_by_the_node_that_completes_it(monkeypatch: pytest.M
         top = {says[said]: -0.1, ord("x"): -3.0} if said < len(says) else {END: -0.1}
         return [top.get(token, -50.0) for token in range(N_VOCAB)]
 
-    monkeypatch.setattr("fake_backend.scores", all_scores)
-    monkeypatch.setattr("fake_backend.entropy", lambda _context: 1.0)
-    nodes = paths(run(Engine(FakeBackend()), exploring(depth=9, top_k=2)))
+    nodes = paths(run(Engine(backend_with(all_scores)), exploring(depth=9, top_k=2)))
     top = [nodes[tuple(says[: k + 1])].text for k in range(len(says))]
     assert top == ["n", "", "é", "", "", "€", "!"]
     assert nodes[(*says[:2], ord("x"))].text == "\ufffdx", "it never becomes a character"
     half = CompletionRequest.exploring(tuple("é".encode()[:1]), Explore(depth=1, top_k=1))
-    monkeypatch.setattr("fake_backend.scores", lambda _context: [-(token != 0xA9) for token in range(N_VOCAB)])
-    (node,) = paths(run(Engine(FakeBackend()), half)).values()
+    second_half = backend_with(lambda _context: [-(token != 0xA9) for token in range(N_VOCAB)])
+    (node,) = paths(run(Engine(second_half), half)).values()
     assert node.text == "é", "the prompt's half of a character counts"
 
 

@@ -13,10 +13,11 @@ from fake_backend import FakeBackend
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event
-from srb.engine.kv_cache import retention
 from srb.engine.request import CompletionRequest
 
+N_CELLS = 6000
 STORY = "".join(chr(97 + i * i % 26) for i in range(200))
+BOOK = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(5000))
 
 
 @pytest.fixture(params=[0, 8], ids=["recurrent", "window"])
@@ -25,7 +26,7 @@ def window(request: pytest.FixtureRequest) -> int:
 
 
 def make(window: int | None, cache_bytes: int = 100_000, **options: object) -> tuple[Engine, FakeBackend]:
-    backend = FakeBackend(n_cells=3000, window=window, **options)  # type: ignore[arg-type]
+    backend = FakeBackend(n_cells=N_CELLS, window=window, **options)  # type: ignore[arg-type]
     return Engine(backend, cache_bytes=cache_bytes), backend
 
 
@@ -34,7 +35,7 @@ def evaluated(engine: Engine, *requests: CompletionRequest) -> int:
     before = engine.stats().prompt_tokens_evaluated
     for each in requests:
         said = texts(run(engine, each))
-        assert said == texts(run(Engine(FakeBackend(n_cells=3000)), each))
+        assert said == texts(run(Engine(FakeBackend(n_cells=N_CELLS)), each))
     return engine.stats().prompt_tokens_evaluated - before
 
 
@@ -50,23 +51,21 @@ def test_a_state_is_cached_where_prompts_part_just_before_their_ends(window: int
     assert [evaluated(engine, request(prompt, max_tokens=3)) for prompt in prompts] == [43, 43, 3, 1]
 
 
-def test_along_a_long_prompt_states_are_cached_at_regular_points(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "_CHECKPOINT_EVERY", 32)
-    engine, backend = make(window)
-    assert evaluated(engine, request(STORY, max_tokens=3)) == 200
-    assert backend.saved[:5] == [(0, 32), (32, 64), (64, 96), (96, 128), (128, 160)]
-    assert evaluated(engine, request(STORY[:150] + "another end", max_tokens=3)) == 150 + 11 - 128
-    monkeypatch.setattr(retention, "_CHECKPOINTS", 2)
-    engine, backend = make(window)
-    assert evaluated(engine, request(STORY, max_tokens=3)) == 200
-    assert backend.saved[:2] == [(0, 64), (64, 128)]
+def test_along_a_long_prompt_states_are_cached_at_regular_points(window: int) -> None:
+    engine, backend = make(window, 10_000_000)
+    assert evaluated(engine, request(BOOK[:2800], max_tokens=3)) == 2800
+    assert backend.saved[:5] == [(0, 512), (512, 1024), (1024, 1536), (1536, 2048), (2048, 2560)]
+    assert evaluated(engine, request(BOOK[:2100] + "another end", max_tokens=3)) == 2100 + 11 - 2048
+    engine, backend = make(window, 10_000_000)
+    assert evaluated(engine, request(BOOK, max_tokens=3)) == 5000
+    assert backend.saved[:4] == [(0, 1024), (1024, 2048), (2048, 3072), (3072, 4096)]
 
 
-def test_a_full_cache_needs_no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "_CHECKPOINT_EVERY", 32)
-    engine, backend = make(None)
-    assert evaluated(engine, request(STORY, max_tokens=3), request(STORY[:150] + "another end", max_tokens=3)) == 211
-    assert backend.saved[0] == (0, 200)
+def test_a_full_cache_needs_no_checkpoints() -> None:
+    engine, backend = make(None, 10_000_000)
+    requests = [request(prompt, max_tokens=3) for prompt in (BOOK[:2800], BOOK[:2100] + "another end")]
+    assert evaluated(engine, *requests) == 2811
+    assert backend.saved[0] == (0, 2800)
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 100_000])
@@ -128,17 +127,16 @@ def test_what_is_computed_again_is_not_shared_before() -> None:
     assert engine.stats().rows > 80 + 60  # some of them again
 
 
-def test_sequences_have_consecutive_seq_ids_also_if_they_may_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequences_have_consecutive_seq_ids_also_if_they_may_go_back() -> None:
     """llama.cpp has a decode for each of those that haven't, where a state is recurrent."""
-    engine = Engine(backend := FakeBackend(n_cells=3000, window=0))
     seq_ids: list[list[int]] = []
-    decode = backend.decode
 
-    def noting(batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
-        seq_ids.append(batch.seq_ids)
-        return decode(batch, interrupted)
+    class Noting(FakeBackend):
+        def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
+            seq_ids.append(batch.seq_ids)
+            return super().decode(batch, interrupted)
 
-    monkeypatch.setattr(backend, "decode", noting)
+    engine = Engine(Noting(n_cells=3000, window=0))
     run(engine, request(n=4, max_tokens=3, ignore_eos=True, banned_strings=("\x00",)))
     assert seq_ids[1] == list(range(seq_ids[1][0], seq_ids[1][0] + 4))
 
@@ -175,4 +173,4 @@ def test_the_work_of_a_prompt_that_was_aborted_is_taken_over(window: int) -> Non
     assert sum(isinstance(event, DoneEvent) for event in events) == 3
     for each in others:
         own = [event for event in events if event.request_id == each.id]
-        assert texts(own) == texts(run(Engine(FakeBackend(n_cells=3000)), each))
+        assert texts(own) == texts(run(Engine(FakeBackend(n_cells=N_CELLS)), each))

@@ -42,25 +42,29 @@ def texts_of(events: list[Event]) -> dict[int, tuple[int, ...]]:
     return found
 
 
-def every_text(
-    backend: LlamaBackend, asked: CompletionRequest, length: int, monkeypatch: pytest.MonkeyPatch
-) -> list[tuple[tuple[int, ...], float]]:
+class Watched(LlamaBackend):
+    on_logprobs: Callable[[Any], object] = staticmethod(lambda _logits: None)
+
+    def logprobs(self, logits: Any, token: int, top: int) -> Any:
+        self.on_logprobs(logits)
+        return super().logprobs(logits, token, top)
+
+
+def every_text(backend: Watched, asked: CompletionRequest, length: int) -> list[tuple[tuple[int, ...], float]]:
     """Each text with its log-probability, by the logits of a decode for each beginning."""
     rows: dict[tuple[int, ...], Any] = {}
-    logits_of = backend.logprobs
 
-    def keep(logits: Any, token: int, top: int) -> Any:
+    def keep(logits: Any) -> None:
         rows[current] = logits.copy()
-        return logits_of(logits, token, top)
 
-    monkeypatch.setattr(backend, "logprobs", keep)
+    backend.on_logprobs = keep
     engine = Engine(backend)
     for n in range(length):
         for text in itertools.product(LETTERS, repeat=n):
             current = text
             once = request("p", max_tokens=1)
             run(engine, dataclasses.replace(once, prompts=((*asked.prompts[0], *text),), logprobs=0))
-    monkeypatch.undo()
+    del backend.on_logprobs
     found = []
     for text, logits in rows.items():
         for token, bias in BIAS:
@@ -75,14 +79,13 @@ def every_text(
 
 
 @pytest.mark.parametrize("arch", ["llama", "gemma3", "mamba", "jamba"])
-def test_wide_beams_find_the_best_of_all_texts(
-    arch: str, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wide_beams_find_the_best_of_all_texts(arch: str, load: Load, tmp_path: Path) -> None:
     n, length = 10, 4
     path = write_tiny_model(tmp_path / "tiny.gguf", arch=arch, scale=0.1)
-    backend = load(model=path, parallel=120, ctx_size=2048)
+    backend = load(Watched, model=path, parallel=120, ctx_size=2048)
+    assert isinstance(backend, Watched)
     asked = search(n, beams=120, max_tokens=length, length_penalty=0.7, early_stopping="never", return_tokens=True)
-    every = every_text(backend, asked, length, monkeypatch)
+    every = every_text(backend, asked, length)
     assert sum(math.exp(logprob) for _, logprob in every) == pytest.approx(1, abs=1e-3)
     ranked = sorted(every, key=lambda each: -each[1] / len(each[0]) ** 0.7)[:n]
     engine = Engine(backend)

@@ -45,7 +45,7 @@ class Lone:
 
     def __init__(self, backend: LlamaBackend, tokens: tuple[int, ...]) -> None:
         self._backend = backend
-        self._memory = llama_cpp.llama_get_memory(backend._contexts.current.pointer)
+        self._memory = llama_cpp.llama_get_memory(backend.context.pointer)
         backend.remove(0)
         self.n_tokens = 0
         self.logits = self.add(tokens)

@@ -33,19 +33,16 @@ def echoed(engine: Engine, tokens: tuple[int, ...], lora: Asked | None = None) -
     return [event.token.logprob for event in events if event.token]
 
 
-def test_scores_are_those_of_whole_texts_and_their_beginning_is_evaluated_once(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = Engine(backend := load(parallel=2, cache_type_k="f32", cache_type_v="f32"))
+def test_scores_are_those_of_whole_texts_and_their_beginning_is_evaluated_once(load: Load) -> None:
     rows = 0
-    decode = backend.decode
 
-    def counted(batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
-        nonlocal rows
-        rows += len(batch)
-        return decode(batch, interrupted)
+    class Counting(LlamaBackend):
+        def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
+            nonlocal rows
+            rows += len(batch)
+            return super().decode(batch, interrupted)
 
-    monkeypatch.setattr(backend, "decode", counted)
+    engine = Engine(load(Counting, parallel=2, cache_type_k="f32", cache_type_v="f32"))
     scores = engine.score(PROMPT, ENDS)
     prompt = engine.tokenize(PROMPT)
     assert rows == len(prompt) + sum(len(score.tokens) - 1 for score in scores)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -33,14 +33,16 @@ def backend(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LlamaB
 
 
 @pytest.fixture
-def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+def set_costs(monkeypatch: pytest.MonkeyPatch) -> Callable[[cost_module.CostModel], None]:
+    """Sets what attention costs on every machine."""
+    return lambda model: monkeypatch.setattr(contexts, "DEFAULT_COST_MODEL", model)
+
+
+@pytest.fixture
+def cheap(set_costs: Callable[[cost_module.CostModel], None]) -> None:
     """Changing costs nothing, and prompts take as long without it."""
     off = dataclasses.replace(cost_module.DEFAULT_COST_MODEL.off, prompt_token=0)
-    monkeypatch.setattr(
-        contexts,
-        "DEFAULT_COST_MODEL",
-        dataclasses.replace(cost_module.DEFAULT_COST_MODEL, off=off, switch_seconds=0),
-    )
+    set_costs(dataclasses.replace(cost_module.DEFAULT_COST_MODEL, off=off, switch_seconds=0))
 
 
 def cached_states(backend: LlamaBackend) -> list[bytearray]:
@@ -97,20 +99,20 @@ def test_cached_states_continue_with_and_without_it(backend: LlamaBackend) -> No
     assert engine.stats().prompt_tokens_evaluated == 203 + 1  # the last token of the shorter one had no logits
 
 
-def test_each_kind_has_its_own_type_of_keys_and_values(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kind_has_its_own_type_of_keys_and_values(
+    tiny_model: Path, set_costs: Callable[[cost_module.CostModel], None]
+) -> None:
     """Cached states fit both. It takes 0.1 s."""
     on = dataclasses.replace(cost_module.DEFAULT_COST_MODEL.on, cache_type="f16")
     off = dataclasses.replace(cost_module.DEFAULT_COST_MODEL.off, cache_type="bf16", prompt_token=0)
-    monkeypatch.setattr(
-        contexts, "DEFAULT_COST_MODEL", cost_module.CostModel(on, off, switch_seconds=0, preferred="off")
-    )
+    set_costs(cost_module.CostModel(on, off, switch_seconds=0, preferred="off"))
     with LlamaBackend(Settings(model=tiny_model, ctx_size=1024, parallel=8)) as backend:
         assert "keys bf16, values bf16 or keys f16, values f16" in backend.identity
         engine = Engine(backend, cache_bytes=10_000_000)
-        seen = [backend._contexts.current._types]
+        seen = [backend.context.types]
         for n in (2, 8, 2, 8):
             run(engine, request(STORY, n, max_tokens=8, ignore_eos=True))
-            seen.append(backend._contexts.current._types)
+            seen.append(backend.context.types)
         f16, bf16 = (1, 1), (30, 30)
         assert seen == [bf16, f16, bf16, f16, bf16]
         assert engine.stats().prompt_tokens_evaluated == 200

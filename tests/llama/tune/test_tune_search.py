@@ -4,6 +4,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from srb.cli import main
 from srb.engine.backend import Batch
 from srb.llama.backend import LlamaBackend
 from srb.llama.model import weights
+from srb.llama.model.weights import reason_not_to_convert
 from srb.llama.native.cost_model import AttentionCosts
+from srb.llama.native.params import physical_cores
 from srb.llama.native.state import raised
 from srb.llama.sampling.candidates import Floats
 from srb.llama.tune import comparison, probe, result, search
@@ -41,36 +44,84 @@ def converted(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
+@dataclass
+class Machine:
+    """A machine on which everything takes the time that a test says.
+
+    Attributes:
+        slow: how many times as long as the fastest something takes, by the weights, the cache's type, flash attention
+            and threads.
+        busy_elsewhere: how many seconds other programs have computed.
+        computes_bf16: whether the processor does.
+        cores: how many it has; None: those of this one.
+        divergence: of two models.
+        spent: how many seconds the search has taken; None: those of the clock.
+        reason_not_to_convert: of weights.
+        on_measure: gets the measured times, may change them, and may raise something.
+    """
+
+    converted: Path
+    file_bytes: int
+    slow: dict[str, float] = field(default_factory=dict)
+    busy_elsewhere: Callable[[], float] = lambda: 0.0
+    computes_bf16: bool = False
+    cores: int | None = None
+    divergence: Callable[[Floats, Floats], float] = lambda _reference, _other: 0.001
+    spent: float | None = None
+    reason_not_to_convert: Callable[..., str | None] = reason_not_to_convert
+    on_measure: Callable[[Weights, Attention, Timings], object] = lambda _weights, _attention, _timings: None
+
+    def measure(
+        self, weights: Weights, attention: Attention, shape: Shape, *, deep: bool, threads: int | None = None
+    ) -> Timings:
+        share = weights.n_bytes / self.file_bytes
+        kind = "q8_0" if share < 0.35 else "16" if share < 0.7 else "file"
+        factor = 1.0
+        for name in (kind, attention.cache_type, attention.flash_attn, f"{threads} threads"):
+            factor *= self.slow.get(name, 1)
+        rows = {n: 0.001 * factor * n for n in shape.rows}
+        longer = {n: 2 * seconds for n, seconds in rows.items()} if deep else {}
+        last = 0.2 * factor if deep else 1e9
+        timings = Timings(shape, attention.flash_attn == "off", 0.1 * factor, last, rows, longer)
+        self.on_measure(weights, attention, timings)
+        return timings
+
+    def convert(self, path: Path, name: str, _progress: object) -> None:
+        target = weights.converted_path(path, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(self.converted / name, target)
+
+
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, converted: Path) -> dict[str, float]:
-    """How many times as long as the fastest something takes, by the weights, the cache's type and flash attention."""
-    factors: dict[str, float] = {}
+def machine(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, converted: Path) -> Machine:
+    made = Machine(converted, tiny_model.stat().st_size)
+    spent = vars(search.Search)["_spent"].fget
 
     def measure(
         self: Weights, attention: Attention, _tokens: object, shape: Shape, *, deep: bool, threads: int | None = None
     ) -> Timings:
-        share = self.n_bytes / tiny_model.stat().st_size
-        kind = "q8_0" if share < 0.35 else "16" if share < 0.7 else "file"
-        factor = 1.0
-        for name in (kind, attention.cache_type, attention.flash_attn, f"{threads} threads"):
-            factor *= factors.get(name, 1)
-        rows = {n: 0.001 * factor * n for n in shape.rows}
-        longer = {n: 2 * seconds for n, seconds in rows.items()} if deep else {}
-        return Timings(shape, attention.flash_attn == "off", 0.1 * factor, 0.2 * factor if deep else 1e9, rows, longer)
+        return made.measure(self, attention, shape, deep=deep, threads=threads)
 
-    def convert(path: Path, name: str, _progress: object) -> None:
-        target = weights.converted_path(path, name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(converted / name, target)
+    for owner, name, value in (
+        (search, "convert", made.convert),
+        (search, "reason_not_to_convert", lambda *args: made.reason_not_to_convert(*args)),
+        (search, "divergence", lambda *both: made.divergence(*both)),
+        (search, "physical_cores", lambda: made.cores or physical_cores()),
+        (search, "_LOOK_SECONDS", 0.0),
+        (search, "computes_bf16", lambda: made.computes_bf16),
+        (search.Search, "_spent", property(lambda self: spent(self) if made.spent is None else made.spent)),
+        (result, "computes_bf16", lambda: made.computes_bf16),
+        (probe, "busy_elsewhere", lambda: made.busy_elsewhere()),
+        (Weights, "measure", measure),
+    ):
+        monkeypatch.setattr(owner, name, value)
+    return made
 
-    monkeypatch.setattr(search, "convert", convert)
-    monkeypatch.setattr(Weights, "measure", measure)
-    monkeypatch.setattr(search, "divergence", lambda _reference, _other: 0.001)
-    monkeypatch.setattr(probe, "busy_elsewhere", lambda: 0.0)
-    monkeypatch.setattr(search, "_LOOK_SECONDS", 0.0)
-    for module in (search, result):
-        monkeypatch.setattr(module, "computes_bf16", lambda: False)
-    return factors
+
+@pytest.fixture
+def slow(machine: Machine) -> dict[str, float]:
+    """`Machine.slow`."""
+    return machine.slow
 
 
 def tune(model: Path, *options: str) -> int:
@@ -81,9 +132,9 @@ def test_all_of_it_on_a_real_model(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Other tests run meanwhile, and may slow a try down so much that its attention is given up.
-    monkeypatch.setattr(probe, "busy_elsewhere", lambda: 0.0)
-    for name in ("HOPELESS", "_HOPELESS_AT_ONCE"):
-        monkeypatch.setattr(comparison, name, math.inf)
+    patient = (comparison, "HOPELESS", math.inf), (comparison, "_HOPELESS_AT_ONCE", math.inf)
+    for module, name, value in (*patient, (probe, "busy_elsewhere", lambda: 0.0)):
+        monkeypatch.setattr(module, name, value)
     assert tune(tiny_model) == 0
     said = capsys.readouterr().out
     assert "Chosen: " in said
@@ -131,15 +182,15 @@ def test_the_fastest_is_chosen(
 
 
 def test_threads_are_compared_on_an_idle_machine_only(
-    tiny_model: Path, slow: dict[str, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_model: Path, machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(search, "physical_cores", lambda: 4)
-    slow |= {"4 threads": 2.0, "2 threads": 0.9}
+    machine.cores = 4
+    machine.slow |= {"4 threads": 2.0, "2 threads": 0.9}
     assert tune(tiny_model) == 0
     tuned = read_tuned(tiny_model, Settings())
     assert tuned is not None
     assert (tuned.threads, tuned.threads_batch) == (2, 2)
-    monkeypatch.setattr(probe, "busy_elsewhere", time.monotonic)  # one processor
+    machine.busy_elsewhere = time.monotonic  # one processor
     assert tune(tiny_model, "--forget") == 0
     assert tune(tiny_model) == 0
     tuned = read_tuned(tiny_model, Settings())
@@ -149,22 +200,22 @@ def test_threads_are_compared_on_an_idle_machine_only(
 
 
 def test_a_result_measured_next_to_other_programs_is_uncertain(
-    tiny_model: Path, slow: dict[str, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_model: Path, machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slow |= {"auto": 2.0}
-    monkeypatch.setattr(probe, "busy_elsewhere", time.monotonic)
+    machine.slow |= {"auto": 2.0}
+    machine.busy_elsewhere = time.monotonic
     assert tune(tiny_model, "--once") == 0
     assert "This result is provisional: Other programs use 1.0 CPUs" in " ".join(capsys.readouterr().out.split())
     choice = choose(tiny_model, Settings())
     assert choice.cost_model is None
     assert choice.machine_costs is not None
     assert choice.machine_costs.preferred == "off"  # which kind is faster is known all the same
-    monkeypatch.setattr(probe, "busy_elsewhere", lambda: 0.0)
+    machine.busy_elsewhere = lambda: 0.0
     assert tune(tiny_model, "--once") == 0
     assert "provisional" not in capsys.readouterr().out
     alone = choose(tiny_model, Settings())
     assert alone.cost_model is not None
-    monkeypatch.setattr(probe, "busy_elsewhere", time.monotonic)
+    machine.busy_elsewhere = time.monotonic
     assert tune(tiny_model) == 0
     assert "The earlier result stays" in " ".join(capsys.readouterr().out.split())
     assert choose(tiny_model, Settings()) == alone
@@ -175,27 +226,23 @@ def test_a_result_measured_next_to_other_programs_is_uncertain(
 )
 def test_tries_are_repeated_until_they_agree(
     tiny_model: Path,
-    slow: dict[str, float],
-    monkeypatch: pytest.MonkeyPatch,
+    machine: Machine,
     capsys: pytest.CaptureFixture[str],
     noise: Callable[[int], float],
     is_certain: bool,
 ) -> None:
     """A first try that is too long is corrected by the others. If no two agree, the choice is uncertain."""
-    slow |= {"file": 1.04, "16": 1.1, "auto": 1.02}
-    measure: Callable[..., Timings] = Weights.measure
+    machine.slow |= {"file": 1.04, "16": 1.1, "auto": 1.02}
     n_tries: dict[object, int] = {}
 
-    def disturb(self: Weights, attention: Attention, *args: object, **options: object) -> Timings:
-        timings = measure(self, attention, *args, **options)
-        key = self.n_bytes, attention
+    def disturb(weights: Weights, attention: Attention, timings: Timings) -> None:
+        key = weights.n_bytes, attention
         n_tries[key] = n_tries.get(key, 0) + 1
         factor = noise(n_tries[key])
         for times in (timings.shallow, timings.deep):
             times.update({n: seconds * factor for n, seconds in times.items()})
-        return timings
 
-    monkeypatch.setattr(Weights, "measure", disturb)
+    machine.on_measure = disturb
     assert tune(tiny_model) == 0
     said = " ".join(capsys.readouterr().out.split())
     tuned = read_tuned(tiny_model, Settings())
@@ -208,26 +255,23 @@ def test_tries_are_repeated_until_they_agree(
     assert ("Chosen" in capsys.readouterr().out) is not is_certain
 
 
-def test_the_machine_may_become_busy(tiny_model: Path, slow: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machine_may_become_busy(tiny_model: Path, machine: Machine) -> None:
     """The search begins again, and compares probabilities of as many tokens as it can then, with its own reference."""
-    measure: Callable[..., Timings] = Weights.measure
     n_measured, lengths = [0], set()
 
-    def become_busy(self: Weights, *args: object, **options: object) -> Timings:
+    def become_busy(_weights: Weights, _attention: Attention, timings: Timings) -> None:
         n_measured[0] += 1
         if n_measured[0] == 8:
-            monkeypatch.setattr(probe, "busy_elsewhere", time.monotonic)
-        timings = measure(self, *args, **options)
+            machine.busy_elsewhere = time.monotonic
         timings.first *= 20 if n_measured[0] > 8 else 1  # so fewer tokens are judged
-        return timings
 
     def compare(reference: Floats, other: Floats) -> float:
         assert reference.shape == other.shape
         lengths.add(len(reference))
         return 0.001
 
-    monkeypatch.setattr(Weights, "measure", become_busy)
-    monkeypatch.setattr(search, "divergence", compare)
+    machine.on_measure = become_busy
+    machine.divergence = compare
     assert tune(tiny_model) == 0
     assert len(lengths) == 2
     tuned = read_tuned(tiny_model, Settings())
@@ -235,11 +279,9 @@ def test_the_machine_may_become_busy(tiny_model: Path, slow: dict[str, float], m
     assert tuned.is_uncertain
 
 
-def test_what_diverges_is_refused(
-    tiny_model: Path, slow: dict[str, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    slow |= {"file": 2.0}
-    monkeypatch.setattr(search, "divergence", lambda _reference, _other: 0.02)
+def test_what_diverges_is_refused(tiny_model: Path, machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.slow |= {"file": 2.0}
+    machine.divergence = lambda _reference, _other: 0.02
     assert tune(tiny_model) == 0
     assert choose(tiny_model, Settings()).weights == tiny_model
     said = " ".join(capsys.readouterr().out.split())
@@ -262,22 +304,19 @@ def test_a_large_model_is_not_converted(
 @pytest.mark.parametrize("calls", [0, 1, 3, 12])
 def test_it_can_be_stopped_at_any_time(
     tiny_model: Path,
-    slow: dict[str, float],
-    monkeypatch: pytest.MonkeyPatch,
+    machine: Machine,
     capsys: pytest.CaptureFixture[str],
     calls: int,
 ) -> None:
-    slow |= {"file": 2.0, "16": 1.1}
-    measure: Callable[..., Timings] = Weights.measure
+    machine.slow |= {"file": 2.0, "16": 1.1}
     left = [calls]
 
-    def stop(*args: object, **options: object) -> Timings:
+    def stop(*_measured: object) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise KeyboardInterrupt
-        return measure(*args, **options)
 
-    monkeypatch.setattr(Weights, "measure", stop)
+    machine.on_measure = stop
     assert tune(tiny_model) == 130
     said = capsys.readouterr().out
     if calls < 12:
@@ -298,18 +337,15 @@ def test_a_time_that_is_up(tiny_model: Path, slow: dict[str, float], capsys: pyt
 
 @pytest.mark.parametrize(("computes_bf16", "first"), [(False, "q8_0"), (True, "bf16")])
 def test_attention_is_known_where_converting_takes_all_the_time(
-    tiny_model: Path, slow: dict[str, float], monkeypatch: pytest.MonkeyPatch, computes_bf16: bool, first: str
+    tiny_model: Path, machine: Machine, computes_bf16: bool, first: str
 ) -> None:
-    slow |= {"file": 2.0, "auto": 2.0}
-    spent = [0.0]
+    machine.slow |= {"file": 2.0, "auto": 2.0}
+    machine.spent, machine.computes_bf16 = 0.0, computes_bf16
 
     def take_all_the_time(*_arguments: object) -> None:
-        spent[0] = 1.1
+        machine.spent = 1.1
 
-    for module in (search, result):
-        monkeypatch.setattr(module, "computes_bf16", lambda: computes_bf16)
-    monkeypatch.setattr(search, "reason_not_to_convert", take_all_the_time)
-    monkeypatch.setattr(search.Search, "_spent", property(lambda _self: spent[0]))
+    machine.reason_not_to_convert = take_all_the_time
     assert tune(tiny_model) == 0
     tuned = read_tuned(tiny_model, Settings())
     assert tuned is not None

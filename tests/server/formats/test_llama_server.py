@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -177,11 +178,15 @@ async def test_a_schema_is_shown_as_it_was_sent(connect: Connect) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("token", [257, 2**40, -1])
 async def test_a_prompt_outside_of_the_vocabulary_is_refused_before_anything_reads_it(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch, stream: bool, token: int
+    connect: Connect, stream: bool, token: int
 ) -> None:
     """llama.cpp would end the process."""
-    monkeypatch.setattr(ByteTokenizer, "detokenize", lambda *_: pytest.fail("it was detokenized"))
-    status, got = await error(connect, FakeBackend(), prompt=[112, token], stream=stream)
+
+    class Unread(ByteTokenizer):
+        def detokenize(self, tokens: Iterable[int]) -> bytes:
+            pytest.fail("it was detokenized")
+
+    status, got = await error(connect, FakeBackend(tokenizer=Unread()), prompt=[112, token], stream=stream)
     assert (status, got["param"]) == (400, "prompt")
 
 

@@ -80,9 +80,9 @@ async def test_a_request_that_is_refused_takes_nothing(connect: Connect) -> None
     n = await idle(client, fake)
     assert client.app
     engine = client.app[ENGINE]
-    most, engine._max_queue = engine._max_queue, 0
+    most, engine.max_queue = engine.max_queue, 0
     assert (await client.post("/v1/completions", json=NATIVE)).status == 429
-    engine._max_queue = most
+    engine.max_queue = most
     events = events_of(await asked(client, **NATIVE | {"ahead": 0}))
     assert (events[0]["seeds"], fake.decodes) == ([(first[0]["seeds"][0] + 1) % 2**32], n)
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from fake_backend import END, FakeBackend
+from fake_backend import END, ByteTokenizer, FakeBackend
 from server.conftest import Client, Connect
 
 from srb.engine.model import SpecialTokens
@@ -14,8 +14,15 @@ CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 WRITTEN = list(b"user: Hi\nassistant:")
 
 
-def backend() -> FakeBackend:
-    return FakeBackend(n_cells=256, chat_template=ChatTemplate(TEMPLATE))
+class Marking(ByteTokenizer):
+    """Begins prompts with a token, and ends what isn't parsed with another."""
+
+    def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
+        return (1,) * is_prompt + tuple(text.encode()) + (2,) * (not parse_special)
+
+
+def backend(tokenizer: ByteTokenizer | None = None) -> FakeBackend:
+    return FakeBackend(n_cells=256, tokenizer=tokenizer or ByteTokenizer(), chat_template=ChatTemplate(TEMPLATE))
 
 
 async def answer(client: Client, path: str, **body: Any) -> Any:
@@ -40,14 +47,8 @@ async def test_vllm(connect: Connect, path: str) -> None:
     assert "".join(chat["token_strs"]) == "user: Hi\nassistant:"
 
 
-async def test_bos_is_counted_where_it_would_be_evaluated(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = backend()
-
-    def tokenize(text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
-        return (1,) * is_prompt + tuple(text.encode()) + (2,) * (not parse_special)
-
-    monkeypatch.setattr(served.tokenizer, "tokenize", tokenize)
-    client = await connect(served)
+async def test_bos_is_counted_where_it_would_be_evaluated(connect: Connect) -> None:
+    client = await connect(backend(Marking()))
     assert (await answer(client, "/tokenize", content="a"))["tokens"] == [97]
     assert (await answer(client, "/tokenize", prompt="a"))["tokens"] == [1, 97]
     assert (await answer(client, "/tokenize", prompt="a", add_special_tokens=False))["tokens"] == [97]

@@ -16,7 +16,6 @@ from srb.server.http import exchange, sse
 from srb.wire.embeddings import EmbeddingRequest
 from srb.wire.llama_server.reply import Completion as LlamaCompletion
 from srb.wire.openai.completions import Completion
-from srb.wire.reply import encode
 
 
 @pytest.mark.parametrize(
@@ -33,15 +32,17 @@ async def test_an_answer_is_made_outside_of_the_event_loop(
 ) -> None:
     threads: dict[str, threading.Thread] = {}
 
-    def spied(function: Any, key: str) -> Any:
+    def watch(owner: Any, name: str, key: str) -> None:
+        function = getattr(owner, name)
+
         def spy(*arguments: Any, **keywords: Any) -> Any:
             threads[key] = threading.current_thread()
             return function(*arguments, **keywords)
 
-        return spy
+        monkeypatch.setattr(owner, name, spy)
 
-    monkeypatch.setattr(exchange, "encode", spied(encode, "encode"))
-    monkeypatch.setattr(owner, name, spied(getattr(owner, name), "make"))
+    watch(exchange, "encode", "encode")
+    watch(owner, name, "make")
     backend = FakeBackend(script=says(b"a"), embedder=FakeEmbedder(), chat_template=Template())
     response = await (await connect(backend)).post(path, json=body)
     assert response.status == 200, await response.text()
@@ -91,18 +92,15 @@ async def test_the_event_loop_goes_on_between_the_writes_of_a_large_batch(aiohtt
     assert all(before < after for before, after in pairwise(seen))
 
 
-async def test_a_prompt_is_detokenized_once_and_outside_of_the_event_loop(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_prompt_is_detokenized_once_and_outside_of_the_event_loop(connect: Connect) -> None:
     calls: list[tuple[tuple[int, ...], threading.Thread]] = []
-    detokenize = ByteTokenizer.detokenize
 
-    def spy(self: ByteTokenizer, tokens: Iterable[int]) -> bytes:
-        calls.append((tuple(tokens), threading.current_thread()))
-        return detokenize(self, calls[-1][0])
+    class Spied(ByteTokenizer):
+        def detokenize(self, tokens: Iterable[int]) -> bytes:
+            calls.append((tuple(tokens), threading.current_thread()))
+            return super().detokenize(calls[-1][0])
 
-    monkeypatch.setattr(ByteTokenizer, "detokenize", spy)
-    client = await connect(FakeBackend(script=says(b"a")))
+    client = await connect(FakeBackend(script=says(b"a"), tokenizer=Spied()))
     for stream in (False, True):
         calls.clear()
         body = {"prompt": ["pp", "q"], "n": 3, "n_predict": 2, "stream": stream}

@@ -13,7 +13,6 @@ from server.formats.test_media_parts import CAT, DOG, Seeing, post, text, user
 from waiting import Clock
 
 from srb.errors import InvalidRequestError
-from srb.server.http import remote_media
 from srb.server.http.remote_media import MAX_BYTES, fetch, is_public
 
 
@@ -85,15 +84,14 @@ async def test_what_cant_be_fetched(elsewhere: TestServer) -> None:
             await fetching
 
 
-async def test_how_much_a_request_may_name(elsewhere: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_how_much_a_request_may_name(elsewhere: TestServer) -> None:
     urls = [str(elsewhere.make_url("/half").with_query(k=str(k))) for k in range(17)]
     assert len(await fetch(urls[:16], only_this)) == 16
     with pytest.raises(InvalidRequestError, match="has 17 URLs of images and sounds; the limit is 16"):
         await fetch(urls, only_this)
-    monkeypatch.setattr(remote_media, "MAX_BYTES_IN_ALL", 1_000)
-    assert len(await fetch(urls[:1], only_this)) == 1
+    assert len(await fetch(urls[:1], only_this, max_bytes=1_000)) == 1
     with pytest.raises(InvalidRequestError, match="all files of the request have more than 1000 bytes"):
-        await fetch(urls[:2], only_this)
+        await fetch(urls[:2], only_this, max_bytes=1_000)
 
 
 async def test_only_public_addresses_are_spoken_to(elsewhere: TestServer) -> None:

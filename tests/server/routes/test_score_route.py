@@ -15,7 +15,6 @@ from waiting import until
 from srb.engine.engine import Engine
 from srb.history.history import History
 from srb.server.http.exchange import ENGINE
-from srb.serving import async_engine
 
 CONTEXTS = ["Once upon a time", "It was"]
 ENDS = [" a dragon", " an egg.", "?"]
@@ -200,14 +199,12 @@ async def test_a_server_that_ends_says_so(connect: Connect) -> None:
     assert (await score(client)).status == 503
 
 
-async def test_an_engine_that_dies_is_said(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_engine, "MAX_FAILURES", 1)
-
+async def test_an_engine_that_dies_is_said(connect: Connect) -> None:
     def die() -> None:
         if backend.decodes == 20:
             raise RuntimeError("a bug")
 
-    client = await connect(backend := FakeBackend(on_decode=die))
+    client = await connect(backend := FakeBackend(on_decode=die), max_failures=1)
     events = read(await (await score(client, contexts=CONTEXTS * 100)).text())
     assert (events[-1]["event"], events[-1]["finish_reason"]) == ("done", "error")
     assert "engine has failed" in events[-2]["error"]["message"]

@@ -1,5 +1,6 @@
 """Stories over HTTP, on the fake backend."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,10 +10,10 @@ import pytest
 from aiohttp import ClientResponse
 from fake_backend import FakeBackend
 from server.conftest import Client, Connect
+from waiting import Clock
 
 from srb.errors import HistoryError
 from srb.history.history import History
-from srb.server.http import sse
 
 
 @pytest.fixture
@@ -143,14 +144,16 @@ async def test_a_watcher_sees_what_others_write(client: Client) -> None:
         assert [each["event"] async for each in seen] == ["deleted"]
 
 
-async def test_a_watcher_of_a_quiet_story_gets_pings_and_then_what_is_new(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sse, "PING_SECONDS", 0.01)
+async def test_a_watcher_of_a_quiet_story_gets_pings_and_then_what_is_new(client: Client) -> None:
+    clock = Clock()
     nodes = f"/v1/stories/{await begin(client)}/nodes"
     async with client.get(nodes, headers={"Accept": "text/event-stream"}) as answer:
         for _ in range(3):
-            while await answer.content.readline() != b": ping\n":
+            line = b""
+            while line != b": ping\n":
+                reading = asyncio.ensure_future(answer.content.readline())
+                await clock.until(reading.done, by=1)
+                line = reading.result()
                 assert not answer.content.at_eof()
         await call(client, "POST", nodes, {"text": "a"})
         assert (await anext(events(answer)))["node"]["text"] == "a"

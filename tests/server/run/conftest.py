@@ -21,10 +21,13 @@ def serve_engine(monkeypatch: pytest.MonkeyPatch) -> Prepare:
 
     def prepare(make_engine: Callable[..., AsyncEngine]) -> asyncio.Future[None]:
         stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        values: dict[str, Any] = {"find_model": lambda _: Path("fake.gguf"), "stop_signal": lambda: nullcontext(stop)}
-        for name, value in values.items():
-            monkeypatch.setattr(serve, name, value)
-        monkeypatch.setattr(AsyncEngine, "from_settings", make_engine)
+        fakes: list[tuple[Any, str, Any]] = [
+            (serve, "find_model", lambda _: Path("fake.gguf")),
+            (serve, "stop_signal", lambda: nullcontext(stop)),
+            (AsyncEngine, "from_settings", make_engine),
+        ]
+        for owner, name, fake in fakes:
+            monkeypatch.setattr(owner, name, fake)
         return stop
 
     return prepare

@@ -24,15 +24,12 @@ from srb.engine.kv_cache.cells import Cells
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import HistoryError, NotFoundError
 from srb.history import queries as find
-from srb.history import writer
 from srb.history.database import UnusableError
 from srb.history.history import History
 from srb.history.queries import unfinished
 from srb.llama.model.chat_template import ChatTemplate
 from srb.server.http.exchange import ENGINE, LIMITS
-from srb.server.run import history as history_module
 from srb.server.run.history import HISTORY
-from srb.serving import async_engine
 
 TEMPLATE = ChatTemplate("{% for each in messages %}{{ each.content }}{% endfor %}")
 LONG = {"prompt": "p", "n": 3, "seed": 0, "max_tokens": 40, "ignore_eos": True, "detach": True}
@@ -40,7 +37,7 @@ LONG = {"prompt": "p", "n": 3, "seed": 0, "max_tokens": 40, "ignore_eos": True, 
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    with History(tmp_path / "history.db", keep_seconds=900) as history:
+    with History(tmp_path / "history.db", keep_seconds=900, retry_seconds=0.01) as history:
         yield history
 
 
@@ -390,12 +387,6 @@ async def test_a_request_goes_on_after_a_crash_while_it_was_swapped(
             assert by_index([each async for each in read(answer)]) == by_index(undisturbed)
 
 
-@pytest.fixture
-def one_failure_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_engine, "MAX_FAILURES", 1)
-
-
-@pytest.mark.usefixtures("one_failure_is_the_end")
 async def test_a_request_whose_engine_failed_goes_on(connect: Connect, tmp_path: Path) -> None:
     """As after kill -9: readers are told of no end, and the next start goes on."""
     with History(tmp_path / "history.db") as history:
@@ -403,7 +394,7 @@ async def test_a_request_whose_engine_failed_goes_on(connect: Connect, tmp_path:
     path = tmp_path / "failed.db"
     with History(path, keep_seconds=900) as history:
         gate = Gate(backend := FakeBackend())
-        client = await connect(backend, history=history)
+        client = await connect(backend, history=history, max_failures=1)
         attached = await client.post("/v1/completions", json=LONG | {"detach": False})
         async with client.post("/v1/completions", json=LONG) as answer:
             request_id, seen = answer.headers["X-Request-Id"], read(answer)
@@ -437,7 +428,7 @@ async def lost_while_it_ran(
     """A start of the server, which is lost after some steps: the status of a request there."""
     with History(path) as history:
         gate = Gate(backend := FakeBackend())
-        client = await connect(backend, history=history)
+        client = await connect(backend, history=history, max_failures=1)
         await go_on(client, goes_on=True)
         try:
             client.app[ENGINE].find(request_id)
@@ -461,7 +452,6 @@ async def lost_while_it_ran(
         return "running"
 
 
-@pytest.mark.usefixtures("one_failure_is_the_end")
 async def test_a_request_that_ends_each_server_is_interrupted(connect: Connect, tmp_path: Path) -> None:
     request_id, path = await crash(connect, tmp_path, **LONG)
     for _ in range(3):  # an end in order counts for nothing
@@ -473,14 +463,13 @@ async def test_a_request_that_ends_each_server_is_interrupted(connect: Connect, 
     assert statuses == ["running", "running", "running", "interrupted"]
 
 
-@pytest.mark.usefixtures("one_failure_is_the_end")
 async def test_a_request_that_waits_while_servers_are_lost_goes_on(connect: Connect, tmp_path: Path) -> None:
     """It had begun before the first of them was lost, but none of the others came to it."""
     request_id, path = await crash(connect, tmp_path, **LONG)
     for _ in range(5):
         with History(path) as history:
             gate = Gate(backend := FakeBackend(n_cells=400))
-            client = await connect(backend, history=history)
+            client = await connect(backend, history=history, max_failures=1)
             fills_the_cells = {"prompt": "q", "n": 8, "max_tokens": 48, "ignore_eos": True}
             other = await client.post("/v1/completions", json=fills_the_cells)
             gate.step()
@@ -617,9 +606,8 @@ async def test_another_model_doesnt_go_on_with_it(connect: Connect, tmp_path: Pa
 
 
 async def test_a_subscriber_is_notified_of_what_is_written_when_there_is_room(
-    connect: Connect, history: History, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, history: History
 ) -> None:
-    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.01)
     client = await connect(FakeBackend(), history=history)
     story = await begin(client, {"text": "a"})
     headers = {"Accept": "text/event-stream"}
@@ -634,10 +622,7 @@ async def test_a_subscriber_is_notified_of_what_is_written_when_there_is_room(
                 pass
 
 
-async def test_a_full_disk_keeps_nobody_from_reading(
-    connect: Connect, history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.01)
+async def test_a_full_disk_keeps_nobody_from_reading(connect: Connect, history: History) -> None:
     client = await connect(FakeBackend(), history=history)
     (pages,) = await asyncio.wrap_future(history.write(lambda db: db.execute("PRAGMA page_count").fetchone()))
     await asyncio.wrap_future(history.write(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone()))
@@ -911,10 +896,7 @@ async def test_a_restart_keeps_the_nodes_that_a_request_writes(connect: Connect,
             await client.app[ENGINE].stop()
 
 
-async def test_a_history_that_cant_be_opened_at_the_start_is_opened_later(
-    connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(history_module, "RETRY_SECONDS", 0.01)
+async def test_a_history_that_cant_be_opened_at_the_start_is_opened_later(connect: Connect, tmp_path: Path) -> None:
     with History(tmp_path / "undisturbed.db") as history:
         _, undisturbed = await run(await connect(FakeBackend(), history=history), **LONG)
     request_id, path = await crash(connect, tmp_path, **LONG)
@@ -926,7 +908,7 @@ async def test_a_history_that_cant_be_opened_at_the_start_is_opened_later(
         return History(path, keep_seconds=900)
 
     gate = Gate(backend := FakeBackend())
-    client = await connect(backend, history=HistoryError("the disk is full"), reopen=reopen)
+    client = await connect(backend, history=HistoryError("the disk is full"), reopen=reopen, reopen_seconds=0.01)
     await go_on(client, goes_on=True)
     async with client.post("/v1/completions", json=LONG) as answer:  # it runs before, and ends after that
         seen = read(answer)

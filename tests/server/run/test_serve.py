@@ -247,13 +247,21 @@ def test_a_thread_that_hangs_keeps_no_server_from_ending(path: str, asks_again: 
                 assert "in script" in (said := process.stderr.read()) or "in hang" in said
 
 
+@pytest.fixture
+def begin_loading(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Settings], object]], None]:
+    """Sets what happens when a server begins to load its model."""
+    return lambda function: monkeypatch.setattr(cli, "_begin_loading", function)
+
+
 def test_the_exit_code_of_a_server_whose_engine_failed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    begin_loading: Callable[[Callable[[Settings], object]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     async def serve(_settings: Settings, _load: None) -> None:
         raise EngineDeadError("the engine has failed: no luck")
 
-    monkeypatch.setattr(cli, "_begin_loading", lambda _settings: nullcontext())
+    begin_loading(lambda _settings: nullcontext())
     monkeypatch.setattr("srb.server.run.serve.serve", serve)
     assert cli.main(["serve", "--exit-on-fatal"]) == 1
     assert capsys.readouterr().err == "srb: the engine has failed: no luck\n"
@@ -261,10 +269,10 @@ def test_the_exit_code_of_a_server_whose_engine_failed(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_the_exit_code_of_a_server_that_is_stopped_while_it_starts(
-    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+    begin_loading: Callable[[Callable[[Settings], object]], None], number: signal.Signals, code: int
 ) -> None:
     handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
-    monkeypatch.setattr(cli, "_begin_loading", lambda _settings: signal.raise_signal(number))
+    begin_loading(lambda _settings: signal.raise_signal(number))
     try:
         assert cli.main(["serve"]) == code
     finally:
