@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from srb.engine.events import ErrorEvent, Event, StopEvent
 from srb.errors import SrbError
@@ -13,7 +13,7 @@ from srb.wire.reply import ItemChange, OutputItem, OutputItems, Reply, parse_one
 from srb.wire.request.fields import CompletionFields, SamplingFields
 from srb.wire.request.media import as_content
 from srb.wire.request.messages import Message, Text, as_text, system_message
-from srb.wire.request.read import depth_refused, read_fields, validate
+from srb.wire.request.read import PartFields, depth_refused, read_fields, validate
 from srb.wire.tokenize import count_prompt
 from srb.wire.tools.calls import CallFormat
 
@@ -28,13 +28,13 @@ _ERRORS = {
 """The types of errors, by their HTTP status. Another status below 500 is `invalid_request_error`, else `api_error`."""
 
 
-class AnthropicTurn(BaseModel):
+class AnthropicTurn(PartFields):
     """One of `messages`: a text, or blocks of the types text, image, thinking, tool_use and tool_result."""
 
     model_config = ConfigDict(extra="allow")
 
     role: str = Field(description="user or assistant.")
-    content: str | list[dict[str, Any]] = Field(description="a text, or blocks.")
+    content: str | list[dict[str, Any] | None] = Field("", description="a text, or blocks.")
     _messages: list[Message] = PrivateAttr()
 
     @model_validator(mode="after")
@@ -49,7 +49,9 @@ def _messages_of(turn: AnthropicTurn) -> Iterator[Message]:
     calls, thoughts, n_results = [], [], 0
     for k, block in enumerate(turn.content if isinstance(turn.content, list) else ()):
         match block:
-            case {"type": "tool_use", "id": str(call), "name": str(name), "input": dict(arguments)}:
+            case {"type": "tool_use", "id": str(call), "name": str(name), **rest} if isinstance(
+                arguments := rest.get("input") or {}, dict
+            ):
                 calls.append({"id": call, "function": {"name": name, "arguments": arguments}})
             case {"type": "tool_result", "tool_use_id": str(call), **rest} if isinstance(
                 content := rest.get("content") or "", str | list
@@ -58,6 +60,8 @@ def _messages_of(turn: AnthropicTurn) -> Iterator[Message]:
                 yield Message.model_validate({"role": "tool", "tool_call_id": call, "content": as_text(content)})
             case {"type": "thinking", "thinking": str(thought)}:
                 thoughts.append(thought)
+            case {"type": "thinking", **rest} if rest.get("thinking") is None:
+                pass
             case {"type": "redacted_thinking"}:  # it is encrypted, and only the service that wrote it can read it
                 pass
             case {"type": "tool_use" | "tool_result" | "thinking" as kind}:
@@ -71,7 +75,7 @@ def _messages_of(turn: AnthropicTurn) -> Iterator[Message]:
         yield Message.model_validate((turn.model_extra or {}) | message)
 
 
-class AnthropicTool(BaseModel):
+class AnthropicTool(PartFields):
     """One of `tools`."""
 
     type: Literal["custom"] | None = Field(None, description="no other type is accepted.")
@@ -80,7 +84,7 @@ class AnthropicTool(BaseModel):
     input_schema: dict[str, Any] = Field(description="the JSON schema of its input, which every call matches.")
 
 
-class AnthropicChoice(BaseModel):
+class AnthropicChoice(PartFields):
     """The `tool_choice` of a request."""
 
     type: Literal["auto", "any", "tool", "none"] = Field(

@@ -13,7 +13,7 @@ from srb.wire.openai.chat import content_of
 from srb.wire.reply import ItemChange, OutputItem, OutputItems, Reply, parse_one
 from srb.wire.request.fields import CompletionFields, Parallel, SamplingFields, ToolChoice
 from srb.wire.request.messages import Content, Message, Text, system_message
-from srb.wire.request.read import Int, depth_refused, read_fields, show, validate
+from srb.wire.request.read import Int, PartFields, depth_refused, read_fields, show, validate
 from srb.wire.tokenize import count_prompt
 from srb.wire.tools.calls import CallFormat
 from srb.wire.tools.definitions import FunctionFields
@@ -22,18 +22,18 @@ LOGPROBS = "message.output_text.logprobs"
 """The only entry of `include` that has an effect."""
 
 
-class InputItem(BaseModel):
+class InputItem(PartFields):
     """One item of `input`: a message, a call, or the result of a call."""
 
     model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
 
     type: Literal["message", "function_call", "function_call_output"] = "message"
     role: str | None = None
-    content: Content | None = None
+    content: Content = ""
     call_id: str | None = None
     name: str | None = None
-    arguments: str | None = None
-    output: Text | None = None
+    arguments: str = "{}"
+    output: Text = ""
 
     @model_validator(mode="after")
     def _is_whole(self) -> "InputItem":
@@ -44,9 +44,9 @@ class InputItem(BaseModel):
 
 
 _NEEDED = {
-    "message": ("role", "content"),
-    "function_call": ("call_id", "name", "arguments"),
-    "function_call_output": ("call_id", "output"),
+    "message": ("role",),
+    "function_call": ("call_id", "name"),
+    "function_call_output": ("call_id",),
 }
 """The fields that items of each type must have."""
 

@@ -15,7 +15,19 @@ from srb.engine.validation.exclusions import BEAM_SEARCH, BODY_NAMES, BRIDGE, RE
 from srb.engine.validation.fields import defaults, meanings, ranges
 from srb.errors import InvalidRequestError
 from srb.wire.request.messages import Message
-from srb.wire.request.read import BodyFields, Breakers, Float, Id, Int, Phrases, Strings, Text, TokenIds, as_list
+from srb.wire.request.read import (
+    BodyFields,
+    Breakers,
+    Float,
+    Id,
+    Int,
+    PartFields,
+    Phrases,
+    Strings,
+    Text,
+    TokenIds,
+    as_list,
+)
 from srb.wire.tokens import biases_of, is_text, join_tokens
 from srb.wire.tools.definitions import ToolFields
 
@@ -118,7 +130,7 @@ Avoid = Annotated[
 ]
 
 
-class AdapterScale(BaseModel):
+class AdapterScale(PartFields):
     """An adapter, by its number or its name, and its scale."""
 
     id: Int | str | None = Field(None, description="its number, counted from 0, or its name.")

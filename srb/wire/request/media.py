@@ -71,9 +71,17 @@ def as_content(content: Any) -> Any:
     """Return the text of a content that may come in parts, or a `Mixed` if there are files. Raises `ValueError`."""
     if not isinstance(content, list):
         return content
-    parts = [_part(k, part) for k, part in enumerate(content)]
+    parts = [_part(k, part) for k, part in enumerate(content) if not _is_empty(part)]
     mixed = Mixed(parts)
     return mixed if mixed.files else "\n".join(part for part in parts if isinstance(part, str))
+
+
+def _is_empty(part: Any) -> bool:
+    """Whether a part is null, or a text that is null or absent. Such a part adds no line."""
+    if not isinstance(part, dict):
+        return part is None
+    kind = part.get("type")
+    return (kind in TEXTS and part.get("text") is None) or (kind == "refusal" and part.get("refusal") is None)
 
 
 def _part(k: int, part: Any) -> Part:
@@ -82,7 +90,9 @@ def _part(k: int, part: Any) -> Part:
     match part:
         case {"type": kind, "text": str(text)} if kind in TEXTS:
             return text
-        case {"type": kind} if kind in TEXTS:
+        case {"type": "refusal", "refusal": str(text)}:
+            return text
+        case {"type": kind} if kind in (*TEXTS, "refusal"):
             raise ValueError(f"part {k} should have a text")
         case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
             return _from_url(f"part {k}", url)

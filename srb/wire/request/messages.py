@@ -5,11 +5,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from srb.engine.model import ChatTemplate
 from srb.errors import InvalidRequestError
 from srb.wire.request.media import TEXTS, Mixed, as_content, new_marker, not_here, split
+from srb.wire.request.read import PartFields
 from srb.wire.tools.calls import arguments_text, call_format
 from srb.wire.tools.definitions import Tools, without_tools
 
@@ -17,7 +18,7 @@ from srb.wire.tools.definitions import Tools, without_tools
 def as_text(content: Any) -> Any:
     """Return the text of a content that may come in parts. As in llama-server, each part begins a new line."""
     for k, part in enumerate(content if isinstance(content, list) else ()):
-        if isinstance(part, dict) and part.get("type") not in TEXTS:
+        if isinstance(part, dict) and part.get("type") not in (*TEXTS, "refusal"):
             raise ValueError(f"part {k} is of the type {part.get('type')!r:.40}; this server takes only text")
     return as_content(content)
 
@@ -29,14 +30,19 @@ Content = Annotated[str | Mixed, BeforeValidator(as_content, json_schema_input_t
 """A text, or parts that may be texts, images and sounds."""
 
 
-class CalledFields(BaseModel):
+class CalledFields(PartFields):
     """The function of a call."""
 
     name: str = Field(description="the name of the function.")
     arguments: str | dict[str, Any] = Field("{}", description="the arguments: an object, or the JSON text of one.")
 
+    @field_validator("arguments")
+    @classmethod
+    def _complete(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
+        return "{}" if isinstance(value, str) and not value.strip() else value
 
-class CallFields(BaseModel):
+
+class CallFields(PartFields):
     """A call that an assistant's message has."""
 
     model_config = ConfigDict(extra="allow")
@@ -45,22 +51,19 @@ class CallFields(BaseModel):
     function: CalledFields = Field(description="the function that was called, and its arguments.")
 
 
-class Message(BaseModel):
+class Message(PartFields):
     """A message. The template gets any other fields of it unchanged."""
 
     model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
 
     role: str
-    content: Content
+    content: Content = Field("", description="a text, or a list of parts. Null and absent are an empty text.")
     tool_calls: list[CallFields] | None = Field(None, description="the calls that the assistant made.")
 
-    @model_validator(mode="before")
+    @field_validator("tool_calls")
     @classmethod
-    def _clean(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        fields = {name: value for name, value in data.items() if value is not None}
-        return {"content": ""} | fields if fields.get("tool_calls") else fields
+    def _any_calls(cls, calls: list[CallFields] | None) -> list[CallFields] | None:
+        return calls or None  # templates take a list, even an empty one, for calls
 
 
 def system_message(text: str | None) -> list[Message]:

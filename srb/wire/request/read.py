@@ -139,6 +139,17 @@ Text = Annotated[str, AfterValidator(_check_unicode)]
 Id = Annotated[Int, Field(ge=0, le=MAX_ID)]
 
 
+def without_nulls(data: Any) -> Any:
+    """Return an object of a body without the fields that are null; anything else as it is."""
+    return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
+
+
+class PartFields(BaseModel):
+    """The fields of an object in a body. Null is the same as absent."""
+
+    _clean = model_validator(mode="before")(without_nulls)
+
+
 class BodyFields(BaseModel):
     """The fields of any body. They may be absent or null, and numbers may be strings.
 
@@ -152,7 +163,7 @@ class BodyFields(BaseModel):
     def _clean(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        fields = {name: value for name, value in data.items() if value is not None}
+        fields = without_nulls(data)
         for alias, name in ALIASES.items():
             if alias in fields and name not in fields:
                 fields[name] = fields.pop(alias)

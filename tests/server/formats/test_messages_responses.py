@@ -171,7 +171,7 @@ async def test_a_response_in_events(connect: Connect) -> None:
 
 async def test_errors_of_responses(connect: Connect) -> None:
     client = await connect(backend(b"ab"))
-    call = {"type": "function_call_output", "call_id": "x"}
+    call = {"type": "function_call_output", "output": "x"}
     bad: list[tuple[dict[str, Any], str]] = [
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),

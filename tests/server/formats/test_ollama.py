@@ -134,7 +134,7 @@ async def test_errors_are_in_its_own_shape(connect: Connect) -> None:
         ("/api/chat", {"messages": [HELLO[0] | {"images": ["AAAA"]}]}, "--mmproj"),
         ("/api/chat", {"messages": [HELLO[0] | {"images": ["?"]}]}, "base64"),
         ("/api/chat", {"messages": HELLO, "format": "yaml"}, "format"),
-        ("/api/chat", {"messages": [{"role": "user"}]}, "messages[0].content"),
+        ("/api/chat", {"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ("/api/generate", {"prompt": "p", "options": {"temperature": -1}}, "temperature"),
         ("/api/generate", {"prompt": "p", "options": {"top_k": "x"}}, "options.top_k"),
         ("/api/generate", {"prompt": "p", "suffix": "s", "options": {"diversity": 1}}, "a bridge to the suffix"),
