@@ -23,6 +23,7 @@ from srb.wire.request.read import (
     Int,
     PartFields,
     Phrases,
+    Seed,
     Strings,
     Text,
     TokenIds,
@@ -106,6 +107,7 @@ def _in_bodies(found: dict[str, Any]) -> dict[str, Any]:
 MEANINGS = meanings(SamplingParams) | _in_bodies(meanings(CompletionRequest))
 RANGES = ranges(SamplingParams) | _in_bodies(ranges(CompletionRequest))
 RANGES["n_probs"] = RANGES["logprobs"]
+del RANGES["seed"]  # bodies have any number, of which the remainder counts
 DEFAULTS = defaults(SamplingParams)
 """The defaults of the fields of `SamplingParams`, as JSON has them."""
 
@@ -182,7 +184,7 @@ class SamplingFields(BodyFields):
     min_keep: Int | None = None
     min_tokens: Int | None = None
     max_tokens: Int | None = None
-    seed: Int | None = None
+    seed: Seed | None = Field(None, description=f"{MEANINGS['seed']} Any whole number; it is taken modulo 2^32.")
     stop: Strings | None = None
     banned_strings: Phrases | None = None
     diversity: Float | None = None
@@ -358,9 +360,10 @@ class CompletionFields(SamplingFields):
     branches: list[BranchFields] | None = Field(
         None, description="an object for each alternative, with the fields that differ for it; `n` may be left out."
     )
-    seed: Int | None = Field(
+    seed: Seed | None = Field(
         None,
-        description="alternative k has the seed (seed + k) mod 2^32, and random numbers of its own; -1: a random seed.",
+        description="alternative k has the seed (seed + k) mod 2^32, and random numbers of its own; -1: a random seed. "
+        "Any whole number.",
     )
     distinct: bool | None = None
     heal: bool | None = None

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from srb.engine.sampling_params import MAX_SEED
 from srb.errors import InvalidRequestError
 
 MAX_ID = 2**53
@@ -61,6 +62,11 @@ def not_a_bool(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("Input should be a number, not true or false")
     return value
+
+
+def _as_seed(seed: int) -> int:
+    """Return a seed modulo 2^32; -1, for a random one, as it is. Clients send 64 bits."""
+    return seed if seed == -1 else seed % (MAX_SEED + 1)
 
 
 def as_list(value: Any) -> Any:
@@ -130,6 +136,7 @@ def _check_unicode(text: str) -> str:
 
 
 Int = Annotated[int, BeforeValidator(not_a_bool)]
+Seed = Annotated[int, BeforeValidator(not_a_bool), AfterValidator(_as_seed)]
 Float = Annotated[float, BeforeValidator(not_a_bool), Field(allow_inf_nan=False)]
 Strings = Annotated[list[str], BeforeValidator(as_list, json_schema_input_type=str | list[str])]
 TokenIds = Annotated[list[Any], BeforeValidator(_as_ids, json_schema_input_type=str | list[Any])]

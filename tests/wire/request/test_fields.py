@@ -81,6 +81,26 @@ def test_numbers_as_strings() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["seed", "sampler_seed"])
+@pytest.mark.parametrize(
+    ("sent", "taken"),
+    [
+        (2**32, 0),
+        (2**53 - 1, 2**32 - 1),
+        (2**63 - 1, 2**32 - 1),
+        (2**64 + 5, 5),
+        (str(2**64 + 5), 5),
+        (-2, 2**32 - 2),
+        (-(2**63), 0),
+        (7, 7),
+    ],
+)
+def test_seeds_are_taken_modulo_2_to_the_32(name: str, sent: Any, taken: int) -> None:
+    assert params(**{"seed": None} | {name: sent}).seed == taken
+    body = json.dumps({"prompt": "p", "seed": 1, "branches": [{name: sent}]}).encode()
+    assert parse(body, LIMITS, tokenize).completion.branches[0].seed == taken
+
+
 @pytest.mark.parametrize("breakers", [["\n", "x"], '["\\n", "x"]', "\n,x"])
 def test_dry_breakers_as_a_list_as_json_and_with_commas(breakers: Any) -> None:
     assert params(dry_sequence_breakers=breakers).dry_sequence_breakers == ("\n", "x")

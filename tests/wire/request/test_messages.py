@@ -63,7 +63,7 @@ def test_calls_without_arguments_have_an_empty_object() -> None:
     result = {"role": "tool", "tool_call_id": "1", "content": ""}
     expected = chat([HELLO, {"role": "assistant", "content": "", "tool_calls": [CALL]}, result])
     assert '"arguments": {}' in expected
-    for arguments in (None, "", {}):
+    for arguments in (None, "", json.loads("{}")):
         call = {"id": "1", "type": None, "function": {"name": "f", "arguments": arguments}}
         assert chat([HELLO, {"role": "assistant", "tool_calls": [call]}, result | {"content": None}]) == expected
         assert ollama([HELLO, {"role": "assistant", "tool_calls": [call]}, result | {"content": None}]) == expected
