@@ -35,8 +35,9 @@ DEFAULT_MOST_TOKENS = 1_024
 """The `max_tokens` of a chat's answer that has none. Answers end by themselves, but those of small models may not."""
 
 MAX_SEED = 2**32 - 1
-MAX_STOP_STRINGS = 64
+MAX_STOP_STRINGS = 1_000
 MAX_STOP_CHARS = 1_000
+MAX_STOP_CHARS_IN_ALL = 64_000
 
 MAX_BANNED_STRINGS = 1_000
 MAX_BANNED_CHARS = 200
@@ -194,7 +195,11 @@ class SamplingParams:
         "-1: until the context is full. 0: evaluate the prompt, and generate nothing.",
         (-1, _COUNT),
     )
-    stop: tuple[str, ...] = described((), "strings that end the alternative; they aren't part of the text.")
+    stop: tuple[str, ...] = described(
+        (),
+        "strings that end the alternative; they aren't part of the text. The name of a special token ends it at that "
+        "token.",
+    )
     banned_strings: tuple[str, ...] = described(
         (),
         "phrases that never appear: when one is complete, the alternative goes back to where it began and samples "
@@ -243,6 +248,10 @@ class SamplingParams:
     def __post_init__(self) -> None:
         check_fields(self)
         check_strings("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_CHARS)
+        if (n_chars := sum(map(len, self.stop))) > MAX_STOP_CHARS_IN_ALL:
+            raise InvalidRequestError(
+                f"stop takes at most {MAX_STOP_CHARS_IN_ALL} characters in all, got {n_chars}", param="stop"
+            )
         _check_banned(self.banned_strings)
         check_strings("dry_sequence_breakers", self.dry_sequence_breakers, MAX_DRY_BREAKERS, MAX_DRY_BREAKER_CHARS)
         if self.avoid is not None:

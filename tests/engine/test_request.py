@@ -35,7 +35,8 @@ def test_no_nan_and_no_infinity(name: str, value: float) -> None:
     [
         (("",), "1 to 1000 characters, got 0"),
         (("x" * 1001,), "1 to 1000 characters, got 1001"),
-        (("x",) * 65, "at most 64 strings, got 65"),
+        (("x",) * 1001, "at most 1000 strings, got 1001"),
+        (("x" * 1000,) * 65, "at most 64000 characters in all, got 65000"),
     ],
 )
 def test_stop_strings_have_limits(stop: tuple[str, ...], message: str) -> None:

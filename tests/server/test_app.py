@@ -88,6 +88,28 @@ async def test_labels_come_back_even_those_that_are_not_unicode(connect: Connect
     assert events[0]["labels"] == ["wild", "\ud800", None]
 
 
+@pytest.mark.parametrize("sent", ["<s>", ["x", "<s>"]])
+async def test_the_name_of_a_special_token_is_a_stop_string(connect: Connect, sent: Any) -> None:
+    class Tokenizer(ByteTokenizer):
+        """Its token 0 is a special one."""
+
+        def piece(self, token: int) -> bytes:
+            return b"" if token == 0 else super().piece(token)
+
+        def special_piece(self, token: int) -> bytes:
+            return b"<s>" if token == 0 else super().special_piece(token)
+
+    backend = FakeBackend(script=says(b"ab\0cd"))
+    backend.tokenizer = Tokenizer()
+    client = await connect(backend)
+    body = {"prompt": "p", "seed": 0, "max_tokens": 9, "n": 1, "stream": False}
+    for stop, text, reason in ((sent, "ab", "<s>"), ("s>", "abcd", None)):
+        answer = await (await client.post("/v1/completions", json=body | {"stop": stop})).json()
+        assert answer["choices"][0]["text"] == text
+        events = await events_of(await client.post("/v1/completions", json=body | {"stop": stop, "stream": "events"}))
+        assert [event["stop_reason"] for event in events if event["event"] == "stop"] == [reason]
+
+
 async def test_an_error_after_the_start_is_an_event_and_the_stops_still_come(connect: Connect) -> None:
     client = await connect(FakeBackend(fail_decodes=set(range(2, 20))))
     events = await events_of(await client.post("/v1/completions", json={"prompt": "p", "ignore_eos": True}))
@@ -262,9 +284,9 @@ BAD: list[tuple[Any, int, str | None, str]] = [
     ({"top_k": -2}, 400, "top_k", "from -1"),
     ({"top_k": 2**31}, 400, "top_k", "to 2147483647"),
     ({"seed": 1.5}, 400, "seed", "integer"),
-    ({"stop": [""]}, 400, "stop", "1 to 1000"),
     ({"stop": "x" * 1001}, 400, "stop", "got 1001"),
-    ({"stop": ["x"] * 65}, 400, "stop", "at most 64"),
+    ({"stop": ["x"] * 1001}, 400, "stop", "at most 1000"),
+    ({"stop": ["x" * 1000] * 65}, 400, "stop", "at most 64000 characters"),
     ({"stop": 5}, 400, "stop", "list"),
     ({"stop": ["x", 5]}, 400, "stop[1]", "string"),
     ({"ignore_eos": "perhaps"}, 400, "ignore_eos", "boolean"),

@@ -105,6 +105,9 @@ class OutputProcessor:
             return b""
         is_special = seq.prompt.active.request.special_tokens
         piece = self._tokenizer.special_piece(token) if is_special else self._tokenizer.piece(token)
+        if not piece and seq.params.stop:  # a special token is text where its name is a stop string
+            name = self._tokenizer.special_piece(token)
+            piece = name if name.decode(errors="replace") in seq.params.stop else piece
         return piece if number else piece[len(seq.prompt.repeated) :]
 
     def add_token(self, seq: Sequence, token: int, details: list[Token], piece: bytes) -> None:

@@ -91,7 +91,6 @@ def parse(data: bytes, context: RequestContext, *, stream: bool) -> tuple[Kobold
             fields.max_tokens = default_length(vocabulary.n_cells)
         if fields.sampler_order and fields.samplers is None:
             fields.samplers = _ordered(fields.sampler_order)
-        fields.stop = [text for text in fields.stop or () if text]
         branches = make_branches(fields, n, limits, context.engine.tokenize)
         prompt, n_truncated = _prompt(fields, vocabulary, max(params.max_tokens or 0 for params in branches))
         if n_truncated:

@@ -24,6 +24,7 @@ from srb.wire.request.read import (
     PartFields,
     Phrases,
     Seed,
+    Stops,
     Strings,
     Text,
     TokenIds,
@@ -174,7 +175,7 @@ class SamplingFields(BodyFields):
     dry_sequence_breakers: Breakers | None = Field(
         None,
         description="strings at which DRY lets a repetition end: a list, a list as JSON text, or a comma-separated "
-        "text.",
+        "text, maybe in quotes.",
     )
     mirostat: Int | None = None
     mirostat_tau: Float | None = None
@@ -185,7 +186,7 @@ class SamplingFields(BodyFields):
     min_tokens: Int | None = None
     max_tokens: Int | None = None
     seed: Seed | None = Field(None, description=f"{MEANINGS['seed']} Any whole number; it is taken modulo 2^32.")
-    stop: Strings | None = None
+    stop: Stops | None = None
     banned_strings: Phrases | None = None
     diversity: Float | None = None
     avoid: Avoid | None = Field(

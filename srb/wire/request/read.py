@@ -75,22 +75,32 @@ def as_list(value: Any) -> Any:
 
 
 def _as_breakers(value: Any) -> Any:
-    """Read `dry_sequence_breakers`. Frontends send a list, a list as JSON text, or comma-separated texts."""
+    """Read `dry_sequence_breakers`.
+
+    Frontends send a list, a list as JSON text, comma-separated texts, or as text-generation-webui texts in quotes with
+    commas between them.
+    """
     if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value) if value.lstrip().startswith("[") else value.split(",")
-    except ValueError:
-        return [value]
+        return _filled(value)
+    first = value.lstrip()[:1]
+    if first in ("[", '"'):
+        with suppress(ValueError):
+            return _filled(json.loads(value if first == "[" else f"[{value}]", strict=False))
+    return _filled([value] if first == "[" else value.split(","))
+
+
+def _filled(value: Any) -> Any:
+    """Return a list of texts without those that are empty or null; anything else as it is."""
+    return [each for each in value if each not in ("", None)] if isinstance(value, list) else value
 
 
 def _as_phrases(value: Any) -> Any:
     """Read `banned_strings`. Frontends send a list, a list as JSON text, or a phrase on each line, maybe in quotes."""
     if not isinstance(value, str):
-        return value
+        return _filled(value)
     if value.lstrip().startswith("["):
         with suppress(ValueError):
-            return json.loads(value)
+            return _filled(json.loads(value))
     return [_unquoted(line) for line in value.splitlines() if line.strip()]
 
 
@@ -139,6 +149,9 @@ Int = Annotated[int, BeforeValidator(not_a_bool)]
 Seed = Annotated[int, BeforeValidator(not_a_bool), AfterValidator(_as_seed)]
 Float = Annotated[float, BeforeValidator(not_a_bool), Field(allow_inf_nan=False)]
 Strings = Annotated[list[str], BeforeValidator(as_list, json_schema_input_type=str | list[str])]
+Stops = Annotated[
+    list[str], BeforeValidator(lambda value: _filled(as_list(value)), json_schema_input_type=str | list[str])
+]
 TokenIds = Annotated[list[Any], BeforeValidator(_as_ids, json_schema_input_type=str | list[Any])]
 Phrases = Annotated[list[str], BeforeValidator(_as_phrases, json_schema_input_type=str | list[str])]
 Breakers = Annotated[list[str], BeforeValidator(_as_breakers, json_schema_input_type=str | list[str])]

@@ -101,9 +101,27 @@ def test_seeds_are_taken_modulo_2_to_the_32(name: str, sent: Any, taken: int) ->
     assert parse(body, LIMITS, tokenize).completion.branches[0].seed == taken
 
 
-@pytest.mark.parametrize("breakers", [["\n", "x"], '["\\n", "x"]', "\n,x"])
+@pytest.mark.parametrize(
+    "breakers", [["\n", "x"], '["\\n", "x"]', "\n,x", '"\\n", "x"', '"\n","x"', ["\n", "", None, "x"]]
+)
 def test_dry_breakers_as_a_list_as_json_and_with_commas(breakers: Any) -> None:
     assert params(dry_sequence_breakers=breakers).dry_sequence_breakers == ("\n", "x")
+
+
+def test_dry_breakers_of_text_generation_webui() -> None:
+    defaults = r'''"\n", ":", "\"", "*"'''
+    assert params(dry_sequence_breakers=defaults).dry_sequence_breakers == ("\n", ":", '"', "*")
+    assert params(dry_sequence_breakers='"').dry_sequence_breakers == ('"',)
+    assert params(dry_sequence_breakers="").dry_sequence_breakers == ()
+
+
+@pytest.mark.parametrize("name", ["stop", "stop_sequence", "stopping_strings", "banned_strings"])
+@pytest.mark.parametrize(("sent", "taken"), [("", ()), ([""], ()), (["", "a", None], ("a",)), (["a"] * 300, None)])
+def test_empty_strings_are_dropped(name: str, sent: Any, taken: Any) -> None:
+    found = params(**{name: sent})
+    assert (found.banned_strings if name == "banned_strings" else found.stop) == (
+        ("a",) * 300 if taken is None else taken
+    )
 
 
 @pytest.mark.parametrize(
@@ -382,7 +400,6 @@ def test_the_texts_of_biases_are_counted_before_they_are_tokenized(fields: dict[
         ({"logit_bias": {"a": 101}}, "logit_bias", "from -100 to 100"),
         ({"logit_bias": {"a": 10**400}}, "logit_bias", "a number or false"),
         ({"max_tokens": 10**400}, "max_tokens", "from -1 to 2147483647"),
-        ({"seed": 10**400}, "seed", "from -1"),
         ({"dry_sequence_breakers": "[" * 100_000}, None, "nested too deeply"),
         ({"logit_bias": {"": 1}}, "logit_bias", "token ids and strings"),
         ({"logit_bias": [[i, 1] for i in range(10_001)]}, "logit_bias", "10001 entries; the limit is 10000"),
