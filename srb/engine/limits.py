@@ -14,6 +14,7 @@ from srb.engine.decoding.context_shift import LEAST_CELLS, may_shift
 from srb.engine.media import Media, MediaReader, PromptPart, no_media, placed, words
 from srb.engine.model import SpecialTokens, Tokenizer
 from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import ContextSizeError, InvalidRequestError, context_of, larger_context
 
 
@@ -129,6 +130,13 @@ def _not_here(param: str, message: str) -> InvalidRequestError:
     return InvalidRequestError(message, param=param, code="unsupported_parameter")
 
 
+def _asked(request: CompletionRequest, params: SamplingParams) -> str:
+    """Describe the tokens that a request may generate, with its own number."""
+    asked = f"max_tokens = {params.max_tokens or 0}"
+    asked += f" for each of {request.n_rows} beams or candidates" if request.n_rows else ""
+    return asked + (f", with {request.cells_after} more after each" if request.cells_after else "")
+
+
 class RequestLimits:
     """Refuses requests that could never run. May be used from any thread.
 
@@ -151,13 +159,15 @@ class RequestLimits:
             any_length: whether the text may be longer than the context.
 
         Raises:
-            InvalidRequestError: the text is empty, isn't valid Unicode, or has more bytes than any text that fits the
-                context.
+            InvalidRequestError: the text is empty and gets no BOS, isn't valid Unicode, or has more bytes than any text
+                that fits the context.
         """
         if not isinstance(text, str):
             raise InvalidRequestError(f"tokenize takes a text, got {text!r:.60}", param="prompt")
         if not text:
-            raise InvalidRequestError("prompt must not be empty", param="prompt")
+            if tokens := self._tokenizer.tokenize("") if is_prompt else ():  # BOS alone is a prompt
+                return tokens
+            raise InvalidRequestError("prompt must not be empty: this model adds no BOS token", param="prompt")
         try:
             n_bytes = len(text.encode())
         except UnicodeEncodeError as error:
@@ -256,11 +266,11 @@ class RequestLimits:
             is_divided = self._n_texts > 1
             of_row = max(0, (params.max_tokens or 0) - 1) + request.cells_after
             generated = of_row * (1 if is_divided else request.n_rows or 1)
-            cells, what = longest + generated, f"{longest} cells for the prompt and {generated} for what is generated"
+            cells, what = longest + generated, f"prompt_tokens = {longest} and {_asked(request, params)}"
             if params.is_guided:
                 negative = len(params.negative_ids or (0,))
                 cells = max(cells, negative + generated) if is_divided else cells + negative + generated
-                what += f", and {negative} and {generated} for the negative prompt"
+                what += f", and the same after {negative} tokens of the negative prompt,"
             if cells > self._n_cells:
                 fewer = "fewer tokens, beams or candidates" if request.n_rows else "fewer tokens"
                 raise InvalidRequestError(

@@ -110,6 +110,30 @@ async def test_the_name_of_a_special_token_is_a_stop_string(connect: Connect, se
         assert [event["stop_reason"] for event in events if event["event"] == "stop"] == [reason]
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "", "model": "fake"}),
+        ("/v1/completions", {"prompt": ["", "a"], "model": "fake"}),
+        ("/completion", {"prompt": ""}),
+        ("/api/v1/generate", {"prompt": ""}),
+    ],
+)
+async def test_an_empty_prompt_is_the_bos_token_of_a_model_that_adds_one(
+    connect: Connect, path: str, body: dict[str, Any]
+) -> None:
+    class Tokenizer(ByteTokenizer):
+        """It adds BOS."""
+
+        def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
+            return (1, *text.encode()) if is_prompt else tuple(text.encode())
+
+    backend = FakeBackend()
+    backend.tokenizer = Tokenizer()
+    response = await (await connect(backend)).post(path, json=body | {"seed": 0, "max_tokens": 3})
+    assert response.status == 200, await response.text()
+
+
 async def test_an_error_after_the_start_is_an_event_and_the_stops_still_come(connect: Connect) -> None:
     client = await connect(FakeBackend(fail_decodes=set(range(2, 20))))
     events = await events_of(await client.post("/v1/completions", json={"prompt": "p", "ignore_eos": True}))
@@ -251,16 +275,16 @@ BAD: list[tuple[Any, int, str | None, str]] = [
     ({"prompt": None}, 400, "prompt", "prompt is missing"),
     ({"prompt": ""}, 400, "prompt", "empty"),
     ({"prompt": []}, 400, "prompt", "empty list"),
-    ({"prompt": [[]]}, 400, "prompt", "at least one token"),
-    ({"prompt": [""]}, 400, "prompt", "empty"),
+    ({"prompt": [[]]}, 400, "prompt[0]", "prompt[0]: prompt must have at least one token"),
+    ({"prompt": ["a", ""]}, 400, "prompt[1]", "prompt[1]: prompt must not be empty"),
     ({"prompt": 5}, 400, "prompt", "must be a string"),
     ({"prompt": {"text": "p"}}, 400, "prompt", "must be a string"),
     ({"prompt": [1, ["p"]]}, 400, "prompt", "must be a string"),
-    ({"prompt": ["p", 1.5]}, 400, "prompt", "must be a string"),
+    ({"prompt": ["p", 1.5]}, 400, "prompt[1]", "must be a string"),
     ({"prompt": {"prompt_string": 5}}, 400, "prompt", "a text as its prompt_string"),
     ({"prompt": {"prompt_string": "p", "multimodal_data": ["x"]}}, 400, "prompt", "base64"),
-    ({"prompt": [True]}, 400, "prompt", "must be a string"),
-    ({"prompt": [1.5]}, 400, "prompt", "must be a string"),
+    ({"prompt": [True]}, 400, "prompt[0]", "must be a string"),
+    ({"prompt": [1.5]}, 400, "prompt[0]", "must be a string"),
     ({"prompt": [-1]}, 400, "prompt", "from 0 to 256"),
     ({"prompt": [257]}, 400, "prompt", "from 0 to 256"),
     ({"prompt": [10**30]}, 400, "prompt", "from 0 to 256"),
@@ -273,7 +297,7 @@ BAD: list[tuple[Any, int, str | None, str]] = [
     ({"n": True}, 400, "n", "not true or false"),
     ({"n": [1]}, 400, "n", "[1]"),
     ({"max_tokens": -2}, 400, "max_tokens", "from -1"),
-    ({"max_tokens": 1_000}, 400, "max_tokens", "256"),
+    ({"max_tokens": 1_000}, 400, "max_tokens", "prompt_tokens = 1 and max_tokens = 1000 are more than the 256"),
     ({"max_tokens": "some"}, 400, "max_tokens", "integer"),
     ({"temperature": -0.1}, 400, "temperature", "from 0 to 100, got -0.1"),
     ({"temperature": 100.1}, 400, "temperature", "from 0 to 100"),

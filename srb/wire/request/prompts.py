@@ -51,8 +51,22 @@ def make_prompts(
             "(--max-n); send fewer prompts or a smaller n",
             param="prompt",
         )
-    made = [_prompt_tokens(name, item, tokenize, take) for name, item in named.items()]
+    made = [_named_tokens(name, item, tokenize, take) for name, item in named.items()]
     return tuple(tokens for tokens, _ in made), tuple({each.name: each for _, media in made for each in media}.values())
+
+
+def _named_tokens(name: str, prompt: Any, tokenize: Tokenize, take: Take) -> tuple[tuple[int, ...], tuple[Media, ...]]:
+    """Return what `_prompt_tokens` does. One of several prompts is named in an error."""
+    try:
+        tokens, media = _prompt_tokens(name, prompt, tokenize, take)
+        if not tokens:
+            raise InvalidRequestError("prompt must have at least one token", param="prompt")
+    except InvalidRequestError as error:
+        if error.param == "prompt" and name != "prompt":
+            error.param = name
+            error.message = error.message if name in error.message else f"{name}: {error.message}"
+        raise
+    return tokens, media
 
 
 def _prompt_tokens(name: str, prompt: Any, tokenize: Tokenize, take: Take) -> tuple[tuple[int, ...], tuple[Media, ...]]:
