@@ -97,6 +97,8 @@ class AnthropicChoice(PartFields):
 class MessagesFields(SamplingFields):
     """The body of `POST /v1/messages` and `POST /v1/messages/count_tokens`."""
 
+    own_names = frozenset({"stop_sequences"})
+
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
     messages: list[AnthropicTurn] = Field(description="the conversation.")
     system: Text | None = Field(None, description="the system message, a text or blocks of the type text.")

@@ -34,6 +34,10 @@ _WITHOUT_EFFECT = (
 class KoboldFields(CompletionFields):
     """The body of `POST /api/v1/generate` and `POST /api/extra/generate/stream`."""
 
+    own_names = frozenset(
+        {"max_length", "rep_pen", "rep_pen_range", "sampler_seed", "stop_sequence", "typical", "nsigma"}
+    )
+
     memory: str = Field("", description="a text before the prompt, which stays if the prompt is cut.")
     max_context_length: Int | None = Field(
         None,

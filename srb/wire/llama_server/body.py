@@ -25,6 +25,8 @@ _INFILL_TOKENS = 256
 class LlamaFields(CompletionFields):
     """The body of `POST /completion`."""
 
+    own_names = frozenset({"n_predict", "n_cmpl"})
+
     response_fields: list[str] | None = Field(
         None, description="the only fields to return; a slash names a field of an object: timings/prompt_n."
     )

@@ -27,12 +27,18 @@ NEVER = "9999-12-31T23:59:59Z"
 """When the model will be unloaded."""
 
 
+class OllamaOptions(SamplingFields):
+    """The `options` of a body."""
+
+    own_names = frozenset({"num_predict"})
+
+
 class OllamaFields(BodyFields):
     """The fields that the bodies of `/api/generate` and `/api/chat` have in common."""
 
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
     stream: bool = Field(True, description="true: one line of JSON for each piece of text. false: one object.")
-    options: SamplingFields | None = Field(None, description="sampling parameters; num_predict is max_tokens.")
+    options: OllamaOptions | None = Field(None, description="sampling parameters; num_predict is max_tokens.")
     format: Any = Field(None, description='"json", or a JSON schema that the text must match.')
     detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
     think: bool | str | None = Field(

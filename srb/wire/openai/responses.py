@@ -86,6 +86,8 @@ def _as_items(value: Any) -> Any:
 class ResponseFields(SamplingFields):
     """The body of `POST /v1/responses` and `POST /v1/responses/input_tokens`."""
 
+    own_names = frozenset({"max_output_tokens"})
+
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
     input: Annotated[list[InputItem], BeforeValidator(_as_items, json_schema_input_type=str | list[InputItem])] = Field(
         description="a user's text, or a list of messages, calls and results of calls, with texts or parts of the "

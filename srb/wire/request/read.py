@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, ClassVar, NoReturn, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -54,7 +54,10 @@ ALIASES = {
     "custom_token_bans": "banned_tokens",
     "cfg_scale": "guidance_scale",
 }
-"""Other servers' names of fields. If a body has both names, the alias is ignored and reported."""
+"""Other servers' names of fields.
+
+If a body has both names, the alias is ignored and reported, unless it is the format's own (`BodyFields.own_names`).
+"""
 
 
 def not_a_bool(value: Any) -> Any:
@@ -178,6 +181,9 @@ class BodyFields(BaseModel):
 
     model_config = ConfigDict(extra="allow", defer_build=True)  # most bodies of a vendor are never sent
 
+    own_names: ClassVar[frozenset[str]] = frozenset()
+    """The names in `ALIASES` that the format's own server has. They count if a body has the other name, too."""
+
     @model_validator(mode="before")
     @classmethod
     def _clean(cls, data: Any) -> Any:
@@ -185,6 +191,8 @@ class BodyFields(BaseModel):
             return data
         fields = without_nulls(data)
         for alias, name in ALIASES.items():
+            if alias in fields and name in fields and alias in cls.own_names:
+                fields[f"{name} ({alias} tells it)"] = fields.pop(name)
             if alias in fields and name not in fields:
                 fields[name] = fields.pop(alias)
         _read_dynatemp(fields)

@@ -14,11 +14,15 @@ from srb.engine.samplers import KOBOLD_IDS, SAMPLERS, TABLE, sampler_named
 from srb.engine.sampling_params import SamplingParams, in_lark
 from srb.engine.validation.exclusions import BODY_NAMES
 from srb.errors import InvalidRequestError
+from srb.wire.anthropic.messages import MessagesFields
 from srb.wire.kobold.body import KoboldFields
 from srb.wire.limits import Limits
 from srb.wire.llama_server import body as llama_body
+from srb.wire.ollama.chat import OllamaOptions
+from srb.wire.openai.responses import ResponseFields
 from srb.wire.request.body import parse
 from srb.wire.request.fields import BranchFields, CompletionFields
+from srb.wire.request.read import validate
 
 LIMITS = Limits("fake", n=1, max_n=8)
 
@@ -73,6 +77,21 @@ def test_other_servers_names(alias: str, name: str, value: Any) -> None:
         == value
     )
     assert ignored(**{name: value, alias: value}) == [alias]
+
+
+def test_a_formats_own_name_counts_if_a_body_has_two() -> None:
+    for fields in ({"n_predict": 3, "max_tokens": 8}, {"max_tokens": 8, "n_predict": 3, "max_length": 9}):
+        body = json.dumps({"prompt": "p", "n_cmpl": 2, "n": 4} | fields).encode()
+        parsed = llama_body.parse_completion(body, LIMITS, tokenize)
+        assert [branch.max_tokens for branch in parsed.completion.branches] == [3, 3]
+        told = ["max_tokens (n_predict tells it)", "n (n_cmpl tells it)"]
+        assert sorted(parsed.ignored) == sorted(told + ["max_length"] * ("max_length" in fields))
+    both = {"max_tokens": 8, "stop": "b"}
+    assert validate(both | {"max_length": 3, "stop_sequence": ["a"]}, KoboldFields).max_tokens == 3
+    assert validate(both | {"num_predict": 3}, OllamaOptions).max_tokens == 3
+    assert validate(both | {"max_output_tokens": 3, "input": "p"}, ResponseFields).max_tokens == 3
+    assert validate(both | {"stop_sequences": ["a"], "messages": []}, MessagesFields).stop == ["a"]
+    assert validate(both | {"max_completion_tokens": 3}, CompletionFields).max_tokens == 8
 
 
 def test_numbers_as_strings() -> None:
