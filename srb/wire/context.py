@@ -63,6 +63,7 @@ class RequestContext:
         path_to: Returns the prompt that continues a node of a story.
         texts_of: Returns the texts of stored requests.
         take: Turns a prompt of texts, images and sounds into tokens and media.
+        stored_answers: Returns the message of each of these responses that is stored, by id.
         previous_messages: Returns the conversation that ends with a response. Raises `InvalidRequestError` if that
             isn't stored.
         original: The request that this body became before the server restarted; the response is to this request.
@@ -82,6 +83,7 @@ class RequestContext:
     texts_of: TextsOf = nothing_stored
     take: Take = not_here
     previous_messages: Callable[[str], list[Message]] = no_responses
+    stored_answers: Callable[[tuple[str, ...]], Mapping[str, Message]] = lambda _response_ids: {}
     original: CompletionRequest | None = None
 
     @property

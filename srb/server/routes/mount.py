@@ -143,6 +143,7 @@ def _context(request: web.Request, now: float, original: CompletionRequest | Non
         texts_of=lookup(partial(_texts_of, request)),
         take=media_taker(request.app) if original is None else lambda _parts: (original.token_ids[0], ()),
         previous_messages=lookup(partial(_previous_messages, request)),
+        stored_answers=lookup(partial(_stored_answers, request)),
         original=original,
     )
 
@@ -210,6 +211,15 @@ async def _previous_messages(request: web.Request, response_id: str) -> list[Mes
             code="previous_response_not_found",
         ) from None
     return await asyncio.to_thread(response.conversation, events_so_far(event_log))
+
+
+async def _stored_answers(request: web.Request, response_ids: tuple[str, ...]) -> dict[str, Message]:
+    """The message of each response that is stored, by id."""
+    answers = {}
+    for response_id in response_ids:
+        with suppress(InvalidRequestError):
+            answers[response_id] = (await _previous_messages(request, response_id))[-1]
+    return answers
 
 
 async def _respond_with_state(reply: Reply, _request: web.Request, stream: RequestStream) -> web.StreamResponse:

@@ -12,7 +12,7 @@ from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.reply import ItemChange, OutputItem, OutputItems, Reply, parse_one
 from srb.wire.request.fields import CompletionFields, SamplingFields
 from srb.wire.request.media import as_content
-from srb.wire.request.messages import Message, Text, as_text, system_message
+from srb.wire.request.messages import Message, Text, system_message
 from srb.wire.request.read import PartFields, depth_refused, read_fields, validate
 from srb.wire.tokenize import count_prompt
 from srb.wire.tools.calls import CallFormat
@@ -57,7 +57,7 @@ def _messages_of(turn: AnthropicTurn) -> Iterator[Message]:
                 content := rest.get("content") or "", str | list
             ):  # yielded at once: Anthropic's rule is that results come before texts
                 n_results += 1
-                yield Message.model_validate({"role": "tool", "tool_call_id": call, "content": as_text(content)})
+                yield Message.model_validate({"role": "tool", "tool_call_id": call, "content": as_content(content)})
             case {"type": "thinking", "thinking": str(thought)}:
                 thoughts.append(thought)
             case {"type": "thinking", **rest} if rest.get("thinking") is None:

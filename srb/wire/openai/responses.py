@@ -13,6 +13,7 @@ from srb.wire.openai.chat import content_of
 from srb.wire.reply import ItemChange, OutputItem, OutputItems, Reply, parse_one
 from srb.wire.request.fields import CompletionFields, Parallel, SamplingFields, ToolChoice
 from srb.wire.request.messages import Content, Message, Text, system_message
+from srb.wire.request.prompts import MAX_REQUESTS
 from srb.wire.request.read import Int, PartFields, depth_refused, read_fields, show, validate
 from srb.wire.tokenize import count_prompt
 from srb.wire.tools.calls import CallFormat
@@ -23,17 +24,19 @@ LOGPROBS = "message.output_text.logprobs"
 
 
 class InputItem(PartFields):
-    """One item of `input`: a message, a call, or the result of a call."""
+    """One item of `input`: a message, a call, the result of a call, or thoughts."""
 
     model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
 
-    type: Literal["message", "function_call", "function_call_output"] = "message"
+    type: Literal["message", "function_call", "function_call_output", "reasoning", "item_reference"] = "message"
+    id: str | None = None
     role: str | None = None
     content: Content = ""
     call_id: str | None = None
     name: str | None = None
     arguments: str = "{}"
-    output: Text = ""
+    output: Content = ""
+    summary: Content = ""
 
     @model_validator(mode="after")
     def _is_whole(self) -> "InputItem":
@@ -47,15 +50,26 @@ _NEEDED = {
     "message": ("role",),
     "function_call": ("call_id", "name"),
     "function_call_output": ("call_id",),
+    "reasoning": (),
+    "item_reference": ("id",),
 }
 """The fields that items of each type must have."""
 
 
 def conversation_of(items: list[InputItem]) -> list[Message]:
-    """Items as messages. A call joins the message of the assistant that comes before it."""
+    """Items as messages. A call joins the message of the assistant that comes before it, and so do thoughts.
+
+    References are left out.
+    """
     messages: list[dict[str, Any]] = []
+    thoughts: list[str] = []
     for item in items:
         match item.type:
+            case "reasoning":
+                thoughts += [each for each in (item.content, item.summary) if isinstance(each, str) and each][:1]
+                continue
+            case "item_reference":
+                continue
             case "message":
                 messages.append((item.model_extra or {}) | {"role": item.role, "content": item.content})
                 messages[-1].pop("tool_calls", None)
@@ -66,6 +80,10 @@ def conversation_of(items: list[InputItem]) -> list[Message]:
                 messages[-1].setdefault("tool_calls", []).append(call)
             case "function_call_output":
                 messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.output})
+        if thoughts and messages[-1]["role"] == "assistant":
+            before = messages[-1].get("reasoning_content")
+            messages[-1]["reasoning_content"] = "\n".join([*([before] if before else []), *thoughts])
+        thoughts = []
     return [Message.model_validate(message) for message in messages]
 
 
@@ -137,6 +155,31 @@ def refuse(fields: ResponseFields, *names: str) -> None:
             )
 
 
+def resolved(items: list[InputItem], context: RequestContext) -> tuple[list[InputItem], list[str]]:
+    """Replace the references to messages of stored responses, as `ai` sends them, by these messages.
+
+    Returns:
+        The items, and the names of the references to anything else, which are left out.
+    """
+    named = {item.id: _response_of(item.id) for item in items if item.type == "item_reference" and item.id}
+    ids = tuple(dict.fromkeys(filter(None, named.values())))[:MAX_REQUESTS]
+    answers = context.stored_answers(ids) if ids else {}
+    found, unknown = [], []
+    for k, item in enumerate(items):
+        if item.type != "item_reference":
+            found.append(item)
+        elif answer := answers.get(named.get(item.id or "", "")):
+            found.append(InputItem.model_validate({"role": "assistant", "content": answer.content}))
+        else:
+            unknown.append(f"input[{k}] (item_reference)")
+    return found, unknown
+
+
+def _response_of(message_id: str) -> str:
+    """The id of the response that has a message; empty if it isn't the id of a message."""
+    return f"resp_{message_id.removeprefix('msg_')}" if message_id.startswith("msg_") else ""
+
+
 def response_format(text: dict[str, Any] | None) -> dict[str, Any]:
     """`text.format` as the `response_format` of chats. Raises `InvalidRequestError`."""
     form = (text or {}).get("format")
@@ -159,7 +202,8 @@ def parse_response(body: bytes, context: RequestContext) -> Reply:
         fields = read_fields(body, ResponseFields)
         refuse(fields, "conversation")
         before = context.previous_messages(fields.previous_response_id) if fields.previous_response_id else []
-        conversation = [*before, *conversation_of(fields.input)]
+        items, unknown = resolved(fields.input, context)
+        conversation = [*before, *conversation_of(items)]
         logprobs = LOGPROBS in (fields.include or ()) or fields.top_logprobs is not None
         parsed = parse_one(
             fields,
@@ -174,6 +218,7 @@ def parse_response(body: bytes, context: RequestContext) -> Reply:
             **fields.chat(conversation),
             **response_format(fields.text),
         )
+    parsed.ignored.extend(unknown)
     parsed.ignored.extend(f"include.{name}" for name in fields.include or () if name != LOGPROBS)
     parsed.ignored.extend(f"text.{name}" for name in fields.text or () if name != "format")
     parsed.ignored.extend(["store"] if fields.store is False else [])

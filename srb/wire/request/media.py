@@ -14,8 +14,11 @@ from srb.errors import InvalidRequestError
 MARKER = "<__media__>"
 """The place of a file in a `prompt_string`, as in llama-server."""
 
-TEXTS = ("text", "input_text", "output_text")
+TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 """The types of the parts that are texts, in OpenAI's chats and responses, and in Anthropic's messages."""
+
+FILES = ("image_url", "input_image", "image", "input_audio")
+"""The types of the parts that are images and sounds."""
 
 _DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 
@@ -71,7 +74,7 @@ def as_content(content: Any) -> Any:
     """Return the text of a content that may come in parts, or a `Mixed` if there are files. Raises `ValueError`."""
     if not isinstance(content, list):
         return content
-    parts = [_part(k, part) for k, part in enumerate(content) if not _is_empty(part)]
+    parts = [each for k, part in enumerate(content) if not _is_empty(part) for each in _parts(k, part)]
     mixed = Mixed(parts)
     return mixed if mixed.files else "\n".join(part for part in parts if isinstance(part, str))
 
@@ -82,6 +85,30 @@ def _is_empty(part: Any) -> bool:
         return part is None
     kind = part.get("type")
     return (kind in TEXTS and part.get("text") is None) or (kind == "refusal" and part.get("refusal") is None)
+
+
+def _parts(k: int, part: Any) -> list[Part]:
+    """Return what a part has: one text or file, or those of Anthropic's documents and search results."""
+    match part:
+        case {"type": "tool_reference", "tool_name": str(name)}:
+            return [name]
+        case {"type": "document", "source": {"type": "text", "data": str(content)}}:
+            pass
+        case {"type": "document", "source": {"type": "content", "content": str() | list() as content}}:
+            pass
+        case {"type": "search_result", "content": str() | list() as content}:
+            pass
+        case {"type": "document"}:
+            raise ValueError(f"part {k} is a document whose source is neither of the type text nor content")
+        case _:
+            return [_part(k, part)]
+    heads = [part.get(name) for name in ("title", "source", "context")]
+    inner = as_content(content)
+    return [*(each for each in heads if isinstance(each, str) and each), *_inner_parts(inner)]
+
+
+def _inner_parts(content: Any) -> Sequence[Part]:
+    return content.parts if isinstance(content, Mixed) else [content]
 
 
 def _part(k: int, part: Any) -> Part:
@@ -104,7 +131,7 @@ def _part(k: int, part: Any) -> Part:
             return _from_url(f"part {k}", url)
         case {"type": "input_audio", "input_audio": {"data": str(data)} | {"url": str(data)}}:
             return _from_url(f"part {k}", data) if ":" in data[:5] else File(_decoded(f"part {k}", data))
-        case {"type": "image_url" | "input_image" | "image" | "input_audio" as kind}:
+        case {"type": kind} if kind in FILES:
             raise ValueError(f"part {k} lacks what a part of the type {kind} needs: see /docs")
     raise ValueError(
         f"part {k} is of the type {part.get('type')!r:.40}; this server takes text, image_url and input_audio"

@@ -1,6 +1,7 @@
 """Reads conversations, and makes prompts of them: bodies with `messages` instead of a prompt."""
 
 import json
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from srb.engine.model import ChatTemplate
 from srb.errors import InvalidRequestError
-from srb.wire.request.media import TEXTS, Mixed, as_content, new_marker, not_here, split
+from srb.wire.request.media import FILES, Mixed, as_content, new_marker, not_here, split
 from srb.wire.request.read import PartFields
 from srb.wire.tools.calls import arguments_text, call_format
 from srb.wire.tools.definitions import Tools, without_tools
@@ -18,9 +19,11 @@ from srb.wire.tools.definitions import Tools, without_tools
 def as_text(content: Any) -> Any:
     """Return the text of a content that may come in parts. As in llama-server, each part begins a new line."""
     for k, part in enumerate(content if isinstance(content, list) else ()):
-        if isinstance(part, dict) and part.get("type") not in (*TEXTS, "refusal"):
-            raise ValueError(f"part {k} is of the type {part.get('type')!r:.40}; this server takes only text")
-    return as_content(content)
+        if isinstance(part, dict) and part.get("type") in FILES:
+            raise ValueError(f"part {k} is of the type {part['type']!r}; only text is accepted here")
+    if isinstance(made := as_content(content), Mixed):
+        raise ValueError("images and sounds aren't accepted here, only text")
+    return made
 
 
 Text = Annotated[str, BeforeValidator(as_text, json_schema_input_type=str | list[dict[str, Any]])]
@@ -112,6 +115,7 @@ def prompt_of(
     for message in conversation:
         if isinstance(mixed := message["content"], Mixed):
             message["content"] = mixed.as_text(marker) if marker else not_here(mixed.parts)
+    conversation = _without_billing(conversation)
     if "developer" not in template.source:  # OpenAI's newer name for `system`
         for message in conversation:
             if message["role"] == "developer":
@@ -133,7 +137,58 @@ def prompt_of(
             conversation, described = without_tools(conversation, described or []), None
         else:
             _convert_arguments(conversation, arguments_text if form.as_text else _read)
-    return template.render(conversation, variables, described) + continued
+    return _rendered(template, conversation, variables, described) + continued
+
+
+_SYSTEM = ("system", "developer")
+_BILLING = re.compile(r"x-anthropic-billing-header:[^\n]*\n*")
+
+
+def _without_billing(conversation: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the conversation without the line with which Claude Code begins its system message.
+
+    It isn't for the model, and changes with each request, so no prompt would begin as one before.
+    """
+    first, *others = conversation
+    found = _BILLING.match(first["content"]) if first["role"] in _SYSTEM else None
+    if not found:
+        return conversation
+    rest = first["content"][found.end() :]
+    return [first | {"content": rest}, *others] if rest or not others else others
+
+
+def _rendered(
+    template: ChatTemplate,
+    conversation: list[dict[str, Any]],
+    variables: dict[str, Any],
+    described: list[dict[str, Any]] | None,
+) -> str:
+    """Return the prompt. If the template refuses system messages, or all but the first, they become the user's."""
+    try:
+        return template.render(conversation, variables, described)
+    except InvalidRequestError as error:
+        if error.code != "chat_template_failed" or not any(each["role"] in _SYSTEM for each in conversation):
+            raise
+        for keeps_first in (True, False):
+            with suppress(InvalidRequestError):
+                return template.render(_with_users(conversation, keeps_first=keeps_first), variables, described)
+        raise
+
+
+def _with_users(conversation: list[dict[str, Any]], *, keeps_first: bool) -> list[dict[str, Any]]:
+    """Return the conversation with system messages as the user's; messages of one role in a row are joined.
+
+    keeps_first: whether those before all other messages stay, as one system message.
+    """
+    result: list[dict[str, Any]] = []
+    for message in conversation:
+        is_first = all(each["role"] in _SYSTEM for each in result)
+        if message["role"] in _SYSTEM and not (keeps_first and is_first):
+            message = message | {"role": "user"}
+        if message["role"] in ("user", *_SYSTEM) and result and result[-1]["role"] == message["role"]:
+            message = message | {"content": f"{result.pop()['content']}\n\n{message['content']}"}
+        result.append(message)
+    return result
 
 
 def _convert_arguments(conversation: list[dict[str, Any]], convert: Callable[[Any], Any]) -> None:

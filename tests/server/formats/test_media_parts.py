@@ -97,11 +97,37 @@ async def test_an_image_is_encoded_once_for_all_alternatives(connect: Connect) -
     assert "srb:media_encoded_total 1.0" in await (await client.get("/metrics")).text()
 
 
+ANTHROPIC_CAT = {"type": "image", "source": {"type": "base64", "data": b64(CAT)}}
+INPUT_DOG = {"type": "input_image", "image_url": image(DOG)["image_url"]["url"]}
+CALLED = 'u:?\na:<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\nu:'
+
 FORMATS: list[tuple[str, dict[str, Any], str]] = [
     (
         "/v1/messages",
         {"messages": user({"type": "image", "source": {"type": "base64", "data": b64(CAT)}}, text("What?"))},
         "u:<[cat]>What?\na:",
+    ),
+    (
+        "/v1/messages",
+        {
+            "messages": [
+                *user(text("?")),
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]},
+                *user({"type": "tool_result", "tool_use_id": "1", "content": [ANTHROPIC_CAT, text("seen")]}),
+            ]
+        },
+        f"{CALLED}<tool_response>\n<[cat]>seen\n</tool_response>\na:",
+    ),
+    (
+        "/v1/responses",
+        {
+            "input": [
+                *user({"type": "input_text", "text": "?"}),
+                {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "1", "output": [INPUT_DOG]},
+            ]
+        },
+        f"{CALLED}<tool_response>\n<[dog]>\n</tool_response>\na:",
     ),
     (
         "/v1/responses",

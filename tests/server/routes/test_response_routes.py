@@ -136,6 +136,21 @@ async def test_a_response_continues_another(connect: Connect) -> None:
     assert "send the whole conversation" in error["message"]
 
 
+async def test_a_reference_to_the_message_of_a_stored_response(connect: Connect) -> None:
+    client = await connect(backend(b"ab"), **KEPT)
+    first = await posted(client, "/v1/responses", OPENAI)
+    (message,) = first["output"]
+    assert message["id"].startswith("msg_")
+    reference = {"type": "item_reference", "id": message["id"]}
+    hello = {"role": "user", "content": "hi"}
+    items = [hello, reference, {"type": "item_reference", "id": "rs_1"}, hello]
+    response = await client.post("/v1/responses", json=OPENAI | {"input": items})
+    assert response.status == 200, await response.text()
+    assert response.headers["x-srb-ignored"] == "input[2] (item_reference)"
+    answer = await response.json()
+    assert answer["usage"]["input_tokens"] == len("u:hi\na:ab\nu:hi\na:")
+
+
 async def test_the_result_of_a_call_continues_the_response_that_called(connect: Connect) -> None:
     model = Model(PARIS)
     client = await connect(model.backend, **KEPT)

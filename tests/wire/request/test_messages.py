@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from srb.errors import InvalidRequestError
 from srb.llama.model.chat_template import ChatTemplate
 from srb.wire.anthropic.messages import MessagesFields
 from srb.wire.ollama.chat import OllamaChatFields
@@ -77,3 +78,101 @@ def test_calls_without_arguments_have_an_empty_object() -> None:
 def test_null_in_a_tool_choice_of_anthropic() -> None:
     choice = {"type": "auto", "name": None, "disable_parallel_tool_use": None}
     assert json.dumps(validate({"messages": [HELLO], "tool_choice": choice}, MessagesFields).chat["tool_choice"])
+
+
+def text(of: str) -> dict[str, Any]:
+    return {"type": "text", "text": of}
+
+
+@pytest.mark.parametrize(
+    ("block", "shown"),
+    [
+        ({"type": "tool_reference", "tool_name": "Read"}, "Read"),
+        (
+            {"type": "search_result", "source": "http://x", "title": "Rain", "content": [text("It"), text("rains.")]},
+            "Rain\nhttp://x\nIt\nrains.",
+        ),
+        ({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "abc"}}, "abc"),
+        (
+            {"type": "document", "title": "T", "context": None, "source": {"type": "content", "content": "abc"}},
+            "T\nabc",
+        ),
+        ({"type": "document", "source": {"type": "content", "content": [text("a"), text("b")]}}, "a\nb"),
+    ],
+)
+def test_blocks_that_have_a_text_are_texts(block: dict[str, Any], shown: str) -> None:
+    turn = {"role": "user", "content": [text("See"), block]}
+    assert anthropic([turn]) == f"user=See\n{shown}|>"
+    use = {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": [block]}
+    assert f"<tool_response>\n{shown}\n</tool_response>" in anthropic(
+        [HELLO, use, {"role": "user", "content": [result]}]
+    )
+
+
+def test_a_document_that_is_no_text_is_refused() -> None:
+    block = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}}
+    with pytest.raises(InvalidRequestError, match="a document whose source is neither of the type text nor content"):
+        anthropic([{"role": "user", "content": [block]}])
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_billing_header_of_claude_code_is_no_part_of_the_prompt(number: int) -> None:
+    header = f"x-anthropic-billing-header: cc_version=2.1.{number}; cch={number};"
+    assert anthropic([HELLO], system=[text(header), text("Be brief.")]) == "system=Be brief.|user=hi|>"
+    assert anthropic([HELLO], system=[text(header)]) == "user=hi|>"
+    system = {"role": "system", "content": [text(header), text("Be brief.")]}
+    assert chat([system, HELLO]) == "system=Be brief.|user=hi|>"
+    assert chat([{"role": "user", "content": header}]) == f"user={header}|>"
+
+
+def test_items_of_responses() -> None:
+    thinking = ChatTemplate(
+        "{% for m in messages %}{{ m.role }}({{ m.reasoning_content }})={{ m.content }}|{% endfor %}"
+    )
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Hm."}]}
+    full = thought | {"content": [{"type": "reasoning_text", "text": "Hmm."}], "encrypted_content": "x"}
+    answer = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "A", "annotations": []}],
+    }
+    assert responses([HELLO, thought, answer, HELLO], thinking) == "user()=hi|assistant(Hm.)=A|user()=hi|"
+    assert responses([HELLO, full, answer, HELLO], thinking) == "user()=hi|assistant(Hmm.)=A|user()=hi|"
+    empty: dict[str, Any] = {"type": "reasoning", "summary": [], "content": None, "encrypted_content": "x"}
+    assert responses([HELLO, empty, answer, thought, HELLO], thinking) == "user()=hi|assistant()=A|user()=hi|"
+    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "rain"}]}
+    assert "<tool_response>\nrain\n" in responses([HELLO, thought, call, output])
+    assert responses([{"type": "item_reference", "id": "rs_1"}, HELLO]) == "user=hi|>"
+
+
+ONE_SYSTEM = """\
+{% for m in messages %}
+{%- if m.role == 'system' and not loop.first %}{{ raise_exception('system must be first') }}{% endif %}
+{%- if not loop.first and m.role == loop.previtem.role %}{{ raise_exception('roles must alternate') }}{% endif %}
+{{- m.role[0] }}={{ m.content }}|{% endfor %}>"""
+NO_SYSTEM = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}" + (
+    "{{ m.role[0] }}={{ m.content }}|{% endfor %}>"
+)
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_system_messages_that_a_template_refuses(role: str) -> None:
+    first, later = {"role": role, "content": "S"}, {"role": role, "content": "T"}
+    answer = {"role": "assistant", "content": "A"}
+    one, none = ChatTemplate(ONE_SYSTEM), ChatTemplate(NO_SYSTEM)
+    for read in (chat, anthropic, responses):
+        assert read([first, later, HELLO], one) == "s=S\n\nT|u=hi|>"
+        assert read([first, HELLO, later], one) == "s=S|u=hi\n\nT|>"
+        assert read([first, HELLO, answer, later, HELLO], one) == "s=S|u=hi|a=A|u=T\n\nhi|>"
+        assert read([HELLO, answer, later], one) == "u=hi|a=A|u=T|>"
+        assert read([first, HELLO], none) == "u=S\n\nhi|>"
+        assert read([first, HELLO, later, answer], TEMPLATE).endswith("|user=hi|system=T|>A")
+
+
+def test_a_template_that_refuses_something_else_says_so() -> None:
+    with pytest.raises(InvalidRequestError, match="roles must alternate"):
+        chat([HELLO, HELLO], ChatTemplate(ONE_SYSTEM))
+    with pytest.raises(InvalidRequestError, match="never"):
+        chat([{"role": "system", "content": "S"}, HELLO], ChatTemplate("{{ raise_exception('never') }}"))
