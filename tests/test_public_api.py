@@ -90,7 +90,9 @@ WIRE_SEES = (
     "srb.engine.sampling_params",
     "srb.engine.stats",
     "srb.errors",
+    "srb.llama.grammar.enforceable",
     "srb.llama.grammar.json_schema",
+    "srb.llama.grammar.limits",
     "srb.serving.health",
     "srb.wire",
 )

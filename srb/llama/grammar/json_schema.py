@@ -8,6 +8,7 @@ enforced, and then with its objects closed.
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, cast
@@ -54,7 +55,44 @@ UNENFORCED = {
 }
 """The keywords that llguidance refuses, or ignores if it is lenient."""
 
-_OF_NAMES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+MAX_INTEGER = 2**53 - 1
+"""The largest integer, in either direction, for a schema without bounds: JavaScript's, which has 16 digits."""
+
+_TYPES = {
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "dict": "object",
+    "list": "array",
+    "tuple": "array",
+    "set": "array",
+    "None": "null",
+    "NoneType": "null",
+    None: "null",
+}
+"""Python's names of types, by which some tools describe their arguments."""
+
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+# Values of keywords that exclude nothing.
+_SAYS_NOTHING: dict[str, tuple[Any, ...]] = {
+    "propertyNames": (True, {}, {"type": "string"}),
+    "uniqueItems": (False,),
+    "dependencies": ({},),
+    "dependentRequired": ({},),
+    "dependentSchemas": ({},),
+}
+
+OF_NAMES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+"""Keywords with an object of schemas."""
+
+OF_LISTS = ("anyOf", "allOf", "oneOf", "prefixItems", "items")
+"""Keywords with a list of schemas."""
+
+OF_ONE = ("items", "additionalItems", "additionalProperties")
+"""Keywords with one schema, of those that are enforced."""
+
 _VALUES = ("const", "enum", "default", "examples", "example")
 # A schema with one of these keywords isn't closed: it says which other properties are allowed, or closing one of its
 # parts would contradict another part.
@@ -76,22 +114,78 @@ def as_lark(schema: Any, **options: bool) -> str:
 
 
 def corrected(schema: Any) -> Any:
-    """Give some formats better patterns: llguidance's date allows the 29th of February in any year."""
+    """Return a schema in the notation that llguidance reads, with better patterns for some formats.
+
+    A null is an absent keyword, 2.0 is an integer, Python's names of types are JSON's, and what excludes nothing is
+    left out. llguidance's date allows the 29th of February in any year.
+    """
 
     def correct(each: dict[str, Any]) -> dict[str, Any]:
-        result = dict(each)
-        if isinstance(each.get("pattern"), str):
-            result["pattern"] = _javascript(each["pattern"])
-        if isinstance(each.get("patternProperties"), dict):
-            result["patternProperties"] = {_javascript(key): value for key, value in each["patternProperties"].items()}
-        pattern = _PATTERNS.get(str(each.get("format")))
+        result = {name: value for name, value in each.items() if value is not None or name == "const"}
+        for name in OF_NAMES:
+            if isinstance(result.get(name), dict):
+                result[name] = {key: {} if value is None else value for key, value in result[name].items()}
+        if "type" in each:
+            _correct_type(result)
+        for name, value in list(result.items()):
+            if name in _SAYS_NOTHING and any(
+                value == each and type(value) is type(each) for each in _SAYS_NOTHING[name]
+            ):
+                del result[name]
+            elif name in _COUNTS and isinstance(value, float) and value.is_integer():
+                result[name] = int(value)
+        for name in (*_LOWER, *_UPPER):
+            if _excludes_nothing(name, result.get(name), result.get("type")):
+                del result[name]
+        if isinstance(result.get("pattern"), str):
+            result["pattern"] = _javascript(result["pattern"])
+        if isinstance(result.get("patternProperties"), dict):
+            result["patternProperties"] = {
+                _javascript(key): value for key, value in result["patternProperties"].items()
+            }
+        pattern = _PATTERNS.get(str(result.get("format")))
         if pattern:
             del result["format"]
-            others = each.get("allOf", [])
+            others = result.get("allOf", [])
             result["allOf"] = [*(others if isinstance(others, list) else [others]), {"pattern": pattern}]
         return result
 
     return _mapped(schema, correct)
+
+
+def _correct_type(schema: dict[str, Any]) -> None:
+    """Replace Python's names of types; `any` is no type."""
+    kinds = schema.pop("type", None)
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    if kinds is None or any(kind in ("any", "Any") for kind in listed):
+        return
+    found = [_TYPES.get(kind, kind) if isinstance(kind, str | None) else kind for kind in listed]
+    schema["type"] = found if isinstance(kinds, list) else found[0]
+
+
+def _excludes_nothing(name: str, bound: Any, kind: Any) -> bool:
+    """Return whether all numbers of this type are within a bound: all doubles, or integers of 64 bits."""
+    if not isinstance(bound, int | float) or isinstance(bound, bool):
+        return False
+    outward = -bound if name in _LOWER else bound
+    return outward >= (2**63 - 1 if kind == "integer" else sys.float_info.max)
+
+
+def bounded(schema: Any) -> Any:
+    """Bound integers that the schema doesn't bound: a small model might write digits forever."""
+
+    def bound(each: dict[str, Any]) -> dict[str, Any]:
+        kinds = each.get("type")
+        if "integer" not in (kinds if isinstance(kinds, list) else [kinds]) or "const" in each or "enum" in each:
+            return each
+        given = {name: value for name in (*_LOWER, *_UPPER) if isinstance(value := each.get(name), int | float)}
+        if any(abs(value) >= MAX_INTEGER for value in given.values()):
+            return each
+        low = {} if any(name in given for name in _LOWER) else {"minimum": -MAX_INTEGER}
+        high = {} if any(name in given for name in _UPPER) else {"maximum": MAX_INTEGER}
+        return each | low | high
+
+    return _mapped(schema, bound)
 
 
 def _javascript(pattern: str) -> str:
@@ -116,10 +210,19 @@ def closed(schema: Any) -> Any:
     return _mapped(schema, close, (*_VALUES, "allOf"))
 
 
+def narrowed(schema: Any, *, bounds_integers: bool = True) -> Iterator[Any]:
+    """Yield a schema with closed objects and bounded integers, then with closed objects alone, where these differ."""
+    whole, seen = closed(schema), [schema]
+    for each in (bounded(whole) if bounds_integers else whole, whole):
+        if each not in seen:
+            seen.append(each)
+            yield each
+
+
 def unenforced(schema: Any) -> list[str]:
     """Return the keywords and formats in a schema that a lenient llguidance doesn't always enforce."""
     found: dict[str, None] = {}
-    for each in _schemas(schema):
+    for each in schemas_in(schema):
         found |= dict.fromkeys(name for name in each if name in UNENFORCED or name == "oneOf")
         if (
             "format" in each
@@ -132,7 +235,7 @@ def unenforced(schema: Any) -> list[str]:
 
 def problem(schema: Any) -> str | None:
     """Return the first part of a schema that llguidance gets wrong or takes very long for; None if there is none."""
-    for each in _schemas(schema):
+    for each in schemas_in(schema):
         multiple = each.get("multipleOf")
         if isinstance(multiple, int | float) and _digits(multiple) > MAX_MULTIPLE:
             return (
@@ -175,18 +278,18 @@ def _texts(value: Any) -> Iterator[str]:
         yield from _texts(each)
 
 
-def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
+def schemas_in(schema: Any) -> Iterator[dict[str, Any]]:
     """Yield a schema and all schemas in it."""
     if isinstance(schema, list):
         for each in schema:
-            yield from _schemas(each)
+            yield from schemas_in(each)
     elif isinstance(schema, dict):
         yield schema
         for name, value in schema.items():
-            if name in _OF_NAMES and isinstance(value, dict):
-                yield from _schemas(list(value.values()))
+            if name in OF_NAMES and isinstance(value, dict):
+                yield from schemas_in(list(value.values()))
             elif name not in _VALUES:
-                yield from _schemas(value)
+                yield from schemas_in(value)
 
 
 def _mapped(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]], skip: tuple[str, ...] = _VALUES) -> Any:
@@ -199,7 +302,7 @@ def _mapped(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]], ski
     for name, value in schema.items():
         if name in skip:
             result[name] = value
-        elif name in _OF_NAMES and isinstance(value, dict):
+        elif name in OF_NAMES and isinstance(value, dict):
             result[name] = {key: _mapped(each, change, skip) for key, each in value.items()}
         else:
             result[name] = _mapped(value, change, skip)

@@ -8,6 +8,7 @@ import json
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,14 @@ import numpy as np
 from srb.engine.sampling_params import is_lark
 from srb.errors import InvalidRequestError, NoTokenError
 from srb.llama.grammar import gbnf, json_schema
+from srb.llama.grammar.enforceable import place_of_fault
+from srb.llama.grammar.limits import LARGE, USUAL, is_too_large
 from srb.llama.model.tokenizer import LlamaTokenizer
 from srb.llama.native.library import with_stack
 from srb.llama.sampling.candidates import Candidates
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLParserLimits
+    from llguidance import LLMatcher
 
 # llguidance is imported with the first grammar, because the import takes 15 ms.
 
@@ -34,25 +37,6 @@ _OPTIONS = '\n%llguidance {"no_forcing": true}'  # otherwise it tokenizes forced
 _MAX_OCTETS = 16  # tokens in more octets of the mask than this aren't all prefixes of each other
 
 MAX_SCHEMA_CHARS = 100_000
-
-
-def _limits() -> "LLParserLimits":
-    """Return limits with which most compilations take some milliseconds.
-
-    A malicious grammar takes some seconds of a worker thread, and up to some tenths of a second per token
-    (docs/http/grammars.md). llguidance compares all items at a position with each other, and a grammar of n symbols may
-    have n of them, so the grammar's size bounds that time.
-    """
-    from llguidance import LLParserLimits
-
-    return LLParserLimits(
-        initial_lexer_fuel=100_000,
-        step_max_items=30_000,
-        max_lexer_states=100_000,
-        max_grammar_size=8_000,
-        verbose_errors=False,
-    )
-
 
 # llguidance recurses into the references of rules and schemas, with up to 500 bytes of stack per character. This was
 # measured with chains of rules and of `$ref`, and with nested schemas.
@@ -139,8 +123,8 @@ class GrammarMatcher:
 class LarkCompiler:
     """Compiles grammars in Lark for one vocabulary, with llguidance. Thread-safe.
 
-    The first grammar takes 0.1 s more, for llguidance's copy of a vocabulary of 49,000 tokens. `_limits` bounds the
-    time and memory of a grammar. Schemas that these limits wouldn't stop in time are refused.
+    The first grammar takes 0.1 s more, for llguidance's copy of a vocabulary of 49,000 tokens. `grammar/limits.py`
+    bounds the time and memory of a grammar. Schemas that these limits wouldn't stop in time are refused.
     """
 
     def __init__(self, tokenizer: LlamaTokenizer) -> None:
@@ -194,22 +178,27 @@ class LarkCompiler:
         """Compile a JSON schema. Raises `InvalidRequestError`.
 
         If the schema doesn't say whether an object may have other properties than those it names, none are allowed.
-        Whether the choices of a `oneOf` exclude each other is checked before that change.
+        Integers without bounds have 16 digits at most.
+        Whether the choices of a `oneOf` exclude each other is checked before these changes.
         """
         schema = json_schema.corrected(_read_schema(text))
-        whole = self.compile(vocab, f"start: {json_schema.as_lark(schema)}", "json_schema")
-        closed = json_schema.closed(schema)
-        if closed == schema:
-            return whole
         try:
-            return self.compile(vocab, f"start: {json_schema.as_lark(closed, coerce_one_of=True)}", "json_schema")
-        except InvalidRequestError:  # no object matches the closed schema: in an `allOf`, one part bans another's names
-            return whole
+            whole = self.compile(vocab, f"start: {json_schema.as_lark(schema)}", "json_schema")
+        except InvalidRequestError as error:
+            raise _placed(error, place_of_fault(schema)) from None
+        for narrower in json_schema.narrowed(schema):
+            # No value may match it: in an `allOf`, one part bans another's names.
+            with suppress(InvalidRequestError):
+                return self.compile(vocab, f"start: {json_schema.as_lark(narrower, coerce_one_of=True)}", "json_schema")
+        return whole
 
     def _matcher(self, grammar: str, special_tokens: bool) -> "LLMatcher":
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self._lark_tokenizers[special_tokens], grammar + _OPTIONS, log_level=0, limits=_limits())
+        tokenizer, text = self._lark_tokenizers[special_tokens], grammar + _OPTIONS
+        matcher = LLMatcher(tokenizer, text, log_level=0, limits=USUAL.of_parser())
+        if is_too_large(matcher.get_error()):
+            matcher = LLMatcher(tokenizer, text, log_level=0, limits=LARGE.of_parser())
         if not matcher.is_error():
             matcher.compute_bitmask()  # here, not in the engine: it may be slow, and fails if no text can match
         return matcher
@@ -260,6 +249,12 @@ def _unusable(error: str, param: str, *, is_made: bool) -> InvalidRequestError:
             f"{param} can't be enforced: {reason:.300}; leave that out, or write it differently", param=param
         )
     return InvalidRequestError(f"{param} can't be used: {reason:.300}", param=param)
+
+
+def _placed(error: InvalidRequestError, place: str | None) -> InvalidRequestError:
+    """Return the error with the place in the schema that it is about."""
+    message = error.message.replace("can't be enforced: ", f"can't be enforced: {place:.200}: ", 1) if place else ""
+    return InvalidRequestError(message or error.message, param=error.param, code=error.code)
 
 
 def _read_schema(text: str) -> Any:

@@ -78,10 +78,27 @@ def _messages_of(turn: AnthropicTurn) -> Iterator[Message]:
 class AnthropicTool(PartFields):
     """One of `tools`."""
 
-    type: Literal["custom"] | None = Field(None, description="no other type is accepted.")
-    name: str = Field(description="its name.")
+    type: str | None = Field(None, description="custom; tools of other types are left out, and reported.")
+    name: str | None = Field(None, description="its name.")
     description: str | None = Field(None, description="what the tool does, for the model to read.")
-    input_schema: dict[str, Any] = Field(description="the JSON schema of its input, which every call matches.")
+    input_schema: dict[str, Any] | None = Field(
+        None, description="the JSON schema of its input, which every call matches."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> "AnthropicTool":
+        if self.type in (None, "custom"):
+            for name in ("name", "input_schema"):
+                if getattr(self, name) is None:
+                    raise ValueError(f"{name} is missing")
+        return self
+
+    @property
+    def of_chat(self) -> dict[str, Any]:
+        """The tool in OpenAI's notation for chats."""
+        if self.type not in (None, "custom"):
+            return {"type": self.type, "name": self.name}
+        return {"function": {"name": self.name, "description": self.description, "parameters": self.input_schema}}
 
 
 class AnthropicChoice(PartFields):
@@ -112,10 +129,7 @@ class MessagesFields(SamplingFields):
     @property
     def chat(self) -> dict[str, Any]:
         """The conversation and the tools in OpenAI's notation for chats."""
-        tools = [
-            {"function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}}
-            for tool in self.tools or ()
-        ]
+        tools = [tool.of_chat for tool in self.tools or ()]
         conversation = [*system_message(self.system), *(each for turn in self.messages for each in turn._messages)]
         choice = self.tool_choice
         if choice is None:

@@ -17,7 +17,7 @@ from srb.wire.request.prompts import MAX_REQUESTS
 from srb.wire.request.read import Int, PartFields, depth_refused, read_fields, show, validate
 from srb.wire.tokenize import count_prompt
 from srb.wire.tools.calls import CallFormat
-from srb.wire.tools.definitions import FunctionFields
+from srb.wire.tools.definitions import ToolFields
 
 LOGPROBS = "message.output_text.logprobs"
 """The only entry of `include` that has an effect."""
@@ -87,16 +87,6 @@ def conversation_of(items: list[InputItem]) -> list[Message]:
     return [Message.model_validate(message) for message in messages]
 
 
-class _OfFunction(BaseModel):
-    type: Literal["function"] = Field("function", description="no other type is accepted.")
-
-
-class ResponseTool(FunctionFields, _OfFunction):
-    """One of `tools`."""
-
-    # pydantic puts the fields of the last base first, so that an error for another type names `type`.
-
-
 def _as_items(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
@@ -120,7 +110,7 @@ class ResponseFields(SamplingFields):
     stream: bool = Field(False, description="answer with a stream of events.")
     metadata: dict[str, Any] | None = Field(None, description="an object that comes back in the response.")
     store: bool | None = Field(None, description="has no effect: a response is stored for a while, as every request.")
-    tools: list[ResponseTool] | None = Field(None, description="functions that the model may call.")
+    tools: list[ToolFields] | None = Field(None, description="functions that the model may call.")
     tool_choice: ToolChoice = Field(
         None, description='"auto", "none", "required", or the one function that must be called.'
     )
@@ -138,7 +128,7 @@ class ResponseFields(SamplingFields):
         """The conversation, which begins with the instructions, and the tools, in OpenAI's notation for chats."""
         return {
             "messages": [*system_message(self.instructions), *messages],
-            "tools": [{"function": tool.model_dump(exclude={"type"})} for tool in self.tools or ()],
+            "tools": [tool.model_dump() for tool in self.tools or ()],
             "tool_choice": self.tool_choice,
             "parallel_tool_calls": self.parallel_tool_calls,
         }
@@ -258,7 +248,7 @@ def _head(response_id: str, context: RequestContext, fields: ResponseFields) -> 
         "metadata": fields.metadata or {},
         "parallel_tool_calls": fields.parallel_tool_calls is not False,
         "tool_choice": fields.tool_choice or "auto",
-        "tools": [tool.model_dump() for tool in fields.tools or ()],
+        "tools": [tool.flat for tool in fields.tools or ()],
         "truncation": "disabled",
         "background": fields.background,
         "store": True,

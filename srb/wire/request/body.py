@@ -322,7 +322,8 @@ def _ignored_here(
 ) -> list[str]:
     """Return the names of the fields that were sent and have no effect in this format of the answer."""
     ignored = _names(chat_template_kwargs=fields.messages is None and fields.chat_template_kwargs is not None)
-    if not fields.tools:
+    ignored += [name for tool in fields.tools or () if (name := tool.left_out)]
+    if not any(tool.function for tool in fields.tools or ()):
         ignored += sorted({"tool_choice", "parallel_tool_calls"} & fields.model_fields_set)
     if tools:
         ignored += tools.unenforced

@@ -254,12 +254,13 @@ def validate(data: Any, kind: type[Fields]) -> Fields:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         param, value = "", data
-        for part in first["loc"]:
+        for k, part in enumerate(first["loc"]):
+            is_last = k == len(first["loc"]) - 1
             if isinstance(part, int):
                 param += f"[{part}]"
-            elif not param or param.endswith("]") or (isinstance(value, dict) and part in value):
+            elif not param or (is_last and param.endswith("]")) or (isinstance(value, dict) and part in value):
                 param += f".{part}" if param else part
-            else:  # pydantic's name for a member of a union
+            else:  # pydantic's name for a member of a union, or a level that the body doesn't have
                 continue
             value = _inside(value, part)
         message = first["msg"].removeprefix("Value error, ")

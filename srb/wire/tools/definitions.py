@@ -3,13 +3,16 @@
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from functools import cached_property
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from srb.engine.sampling_params import GRAMMAR_FIELDS, SamplingParams, in_lark
 from srb.errors import InvalidRequestError
-from srb.llama.grammar.json_schema import as_lark, closed, corrected, unenforced
+from srb.llama.grammar.enforceable import MAX_BOUNDED_INTEGERS, enforceable
+from srb.llama.grammar.json_schema import as_lark, corrected
+from srb.llama.grammar.limits import LARGE
 from srb.wire.request.read import show
 from srb.wire.tools.calls import PLAIN, CallFormat
 
@@ -69,8 +72,33 @@ class FunctionFields(BaseModel):
 class ToolFields(BaseModel):
     """One of `tools`."""
 
-    type: Literal["function"] = Field("function", description="there is no other.")
-    function: FunctionFields = Field(description="what may be called.")
+    type: str = Field("function", description="function; tools of other types are left out, and reported.")
+    function: FunctionFields | None = Field(
+        None, description="what may be called. Its fields may also be next to `type`, as in OpenAI's responses."
+    )
+    name: str | None = Field(None, description="the name of a tool of another type.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nest(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        kind = data.get("type") or "function"
+        if kind != "function":
+            names = [_name(data), _name(data.get(kind) if isinstance(kind, str) else None)]
+            return {"type": kind, "name": next((name for name in names if isinstance(name, str)), None)}
+        function = data.get("function")
+        return {"type": kind, "function": {**data, "type": None} if function is None else function}
+
+    @property
+    def flat(self) -> dict[str, Any]:
+        """The tool in the notation of OpenAI's responses."""
+        return {"type": self.type} | (self.function or self).model_dump(exclude={"type", "function"})
+
+    @property
+    def left_out(self) -> str | None:
+        """The name by which a tool is reported that isn't a function; None for a function."""
+        return None if self.function else f"tools.{self.name or self.type:.60}"
 
 
 @dataclass(frozen=True)
@@ -104,31 +132,39 @@ class Tools:
         return replace(params, json_schema=None, grammar=in_lark(self._grammar(form, params.json_schema)))
 
     def blame(self, error: InvalidRequestError) -> InvalidRequestError:
-        """Translates the engine's error about the grammar of `constrain`: names the tool with wrong parameters."""
-        line = re.search(r"at (\d+)\(\d+\): (.*)", error.message) if error.param == "grammar" else None
-        if not line:
+        """Translates the engine's error about the grammar of `constrain`."""
+        if error.param != "grammar":
             return error
-        number = int(line[1]) - 2  # lines are counted from 1, and the first one has no rule
-        if number >= len(self.functions):
+        line = re.search(r"at (\d+)\(\d+\): (.*)", error.message)
+        if line and int(line[1]) - 2 >= len(self.functions):  # lines are counted from 1, and the first one has no rule
             return InvalidRequestError(f"json_schema can't be enforced: {line[2]}", param="json_schema")
-        name = self.functions[number]["name"]
-        return InvalidRequestError(f"the parameters of {name} can't be enforced: {line[2]}", param="tools")
+        return InvalidRequestError(
+            f"{len(self.functions)} tools are too many for one grammar of {LARGE.symbols} symbols: "
+            f"{line[2] if line else error.message}; send fewer of them, or tools with fewer parameters",
+            param="tools",
+        )
 
     @property
     def unenforced(self) -> list[str]:
-        """The keywords in the functions' schemas that aren't enforced, as names for `ignored`."""
+        """The names of what isn't enforced of the functions' schemas, for `ignored`."""
+        names = [function["name"] for function in self.functions]
         return [
-            f"tools.{function['name']}.{name}"
-            for function in self.functions
-            for name in unenforced(function["parameters"])
+            f"tools.{name}.{part}" for name, (_, parts) in zip(names, self._arguments, strict=True) for part in parts
         ]
+
+    @cached_property
+    def _arguments(self) -> list[tuple[Any, tuple[str, ...]]]:
+        """What can be enforced of the schema of each function's arguments, and the names of the rest."""
+        texts = [json.dumps(function["parameters"]) for function in self.functions]
+        bounds_integers = sum(text.count('"integer"') for text in texts) <= MAX_BOUNDED_INTEGERS
+        return [enforceable(text, bounds_integers=bounds_integers) for text in texts]
 
     def _grammar(self, form: CallFormat, answer: str | None) -> str:
         """The grammar of an answer: calls, or text if none is required. answer: the text's JSON schema, if any."""
         several = form.again is not None and (form.is_native if self.parallel is None else self.parallel)
         again = f" ({_text(form.again or '')} call)*" if several else ""
-        rules = [  # each function has a line of its own, whose number `blame` finds in an error
-            f"f{k}: {_text(function['name'] + form.middle)} {_json(_arguments(function['parameters']), lenient=True)}"
+        rules = [  # a line for each function: `blame` finds an error's line
+            f"f{k}: {_text(function['name'] + form.middle)} " + as_lark(self._arguments[k][0], lenient=True)
             for k, function in enumerate(self.functions)
         ]
         rules.append("call: " + " | ".join(f"f{k}" for k in range(len(self.functions))))
@@ -136,7 +172,7 @@ class Tools:
         if self.required:
             start = f"start: {_text(form.begin)} {calls}"
         elif answer is not None:
-            start = f"start: {_json(json.loads(answer))} | {_text(form.begin)} {calls}"
+            start = f"start: {as_lark(corrected(json.loads(answer)))} | {_text(form.begin)} {calls}"
         elif form.trigger:
             rules += ["TEXT: /(.|\\n)*/", f"head[lazy]: TEXT {_text(form.trigger)}"]
             start = f"start: TEXT | head {_text(form.begin.removeprefix(form.trigger))} {calls}"
@@ -150,31 +186,23 @@ def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if text else ""
 
 
-def _json(schema: Any, **options: bool) -> str:
-    return as_lark(corrected(schema), **options)
-
-
-def _arguments(parameters: dict[str, Any]) -> Any:
-    """The schema of a function's arguments: an object. Properties that it doesn't name need its permission."""
-    return closed({"type": "object", "properties": {}} | parameters)
-
-
 def tools_of(tools: list[ToolFields] | None, choice: Any, parallel: Any) -> Tools | None:
     """The tools that `tools`, `tool_choice` and `parallel_tool_calls` allow. None if the model may call nothing.
 
     Raises `InvalidRequestError`.
     """
-    if not tools:
+    defined = [tool.function for tool in tools or () if tool.function]
+    if not defined:
         return None
     functions = {
-        tool.function.name: {
-            "name": tool.function.name,
-            "description": tool.function.description or "",
-            "parameters": tool.function.parameters or {"type": "object", "properties": {}},
+        function.name: {
+            "name": function.name,
+            "description": function.description or "",
+            "parameters": function.parameters or {"type": "object", "properties": {}},
         }
-        for tool in tools
+        for function in defined
     }
-    if len(functions) < len(tools):
+    if len(functions) < len(defined):
         raise InvalidRequestError("tools has a name twice", param="tools")
     if not isinstance(parallel, bool | None):
         raise InvalidRequestError(
@@ -188,6 +216,8 @@ def tools_of(tools: list[ToolFields] | None, choice: Any, parallel: Any) -> Tool
                 param="tool_choice",
             )
     if mode == "none":
+        return None
+    if names == []:  # only tools of other types are allowed
         return None
     chosen = tuple(functions.values()) if names is None else tuple(functions[name] for name in names)
     return Tools(chosen, mode != "auto", False if mode == "function" else parallel)
@@ -205,7 +235,8 @@ def _choice(choice: Any) -> tuple[str, list[Any] | None]:
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         allowed = choice.get("allowed_tools", choice)
         if isinstance(allowed, dict) and allowed.get("mode") in ("auto", "required") and allowed.get("tools"):
-            return allowed["mode"], [_name(tool) for tool in allowed["tools"]]
+            functions = [tool for tool in allowed["tools"] if _kind(tool) == "function"]
+            return allowed["mode"], list(map(_name, functions))
     raise InvalidRequestError(
         'tool_choice must be "none", "auto", "required", {"type": "function", "function": {"name": NAME}}, or '
         f"OpenAI's allowed_tools; got {show(choice)}",
@@ -213,7 +244,11 @@ def _choice(choice: Any) -> tuple[str, list[Any] | None]:
     )
 
 
+def _kind(tool: Any) -> Any:
+    return (tool.get("type") if isinstance(tool, dict) else None) or "function"
+
+
 def _name(tool: Any) -> Any:
     """The name in a tool, which may have it in an object `function` or not."""
-    function = tool.get("function", tool) if isinstance(tool, dict) else None
+    function = (tool.get("function") or tool) if isinstance(tool, dict) else None
     return function.get("name") if isinstance(function, dict) else None

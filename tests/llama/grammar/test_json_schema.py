@@ -57,6 +57,18 @@ ALLOWED: list[tuple[Any, str]] = [
     (EITHER, '{"t": "b"}'),
     ({"$ref": "#/$defs/n", "$defs": {"n": {"type": "array", "items": {"$ref": "#/$defs/n"}}}}, "[[], [[]]]"),
     ({"multipleOf": 0.01}, "1.25"),
+    ({"type": "str", "minLength": 2.0, "maxLength": None, "enum": None}, '"ab"'),
+    ({"type": ["int", "None"]}, "null"),
+    ({"type": "any"}, "[]"),
+    ({"type": "object", "properties": None, "required": None}, "{}"),
+    ({"type": "object", "properties": {"a": None}}, '{"a": []}'),
+    ({"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "integer"}}, '{"a": 1}'),
+    ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, "-5"),
+    ({"type": "number", "minimum": -1.8e308, "maximum": 1.8e308}, "-5.5"),
+    ({"type": "integer"}, f"{-(2**53) + 1}"),
+    ({"type": "integer", "minimum": 10**17}, "1" + "0" * 17),
+    ({"type": "integer", "enum": [10**18]}, "1" + "0" * 18),
+    ({"allOf": [{"type": "integer"}, {"minimum": 10**17}]}, "1" + "0" * 17),
     ({"multipleOf": MAX_MULTIPLE - 1}, str(MAX_MULTIPLE - 1)),
 ]
 
@@ -69,6 +81,9 @@ IMPOSSIBLE: list[tuple[Any, str]] = [
     ({"format": "time"}, '"12:00:60Z"'),
     ({"pattern": "^\\S$"}, '"\ufeff"'),
     ({"type": "integer", "minimum": 3, "maximum": 12}, "13"),
+    ({"type": "integer"}, f"{2**53}"),
+    ({"type": ["integer", "null"], "minimum": 0}, "1" + "0" * 16),
+    ({"type": "str", "minLength": 2.0, "maxLength": None, "enum": None}, '"a"'),
     (EITHER, '{"t": "c"}'),
     ({"type": "array"}, "[ ]"),
     ({"properties": {"a": {}}}, "5"),
@@ -96,7 +111,10 @@ def test_a_choice_is_recognized_before_its_objects_are_closed(writer: Writer) ->
 
 
 REFUSED: list[tuple[Any, str]] = [
-    *(({each: {}}, rf"json_schema can't be enforced: .*{each[1:]}.*; leave that out") for each in sorted(UNENFORCED)),
+    *(
+        ({each: {"x": ["y"]}}, rf"json_schema can't be enforced: .*{each[1:]}.*; leave that out")
+        for each in sorted(UNENFORCED)
+    ),
     (5, "must be an object, got 5"),
     ({"type": "nope"}, "Invalid type: nope"),
     ({"format": "password"}, "Unknown format: password"),
@@ -105,13 +123,15 @@ REFUSED: list[tuple[Any, str]] = [
     ({"$ref": "#"}, "no text can match it"),
     ({"properties": {"a": {"multipleOf": 10_007}}}, "multipleOf is 10007; .* must be at most 10000"),
     ({"multipleOf": 1.00001}, "multipleOf is 1.00001"),
+    ({"properties": {"a": {"items": {"pattern": "(?=x)"}}}}, r"be enforced: properties\.a\.items: regex parse error"),
+    ({"properties": {"a": {"$ref": "#/$defs/m"}}, "$defs": {"m": {"not": {}}}}, r"be enforced: \$defs\.m: "),
     ({"minProperties": 2}, "minProperties is 2, but a name may come twice"),
     ({"const": "a\0"}, "a control character"),
     ({"enum": [{"a": ["\x7f"]}]}, "a control character"),
     ({"pattern": r"^a\x00b$"}, "a control character"),
     ({"pattern": r"\v"}, "a control character"),
     ({"enum": ["x" * 100_000]}, "the limit is 100000"),
-    ({"enum": [str(k) for k in range(11_000)]}, "too big"),
+    ({"properties": {str(k): {} for k in range(6_000)}}, "too big"),
 ]
 
 

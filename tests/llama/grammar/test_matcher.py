@@ -222,12 +222,64 @@ def test_a_bad_grammar_is_refused_with_the_reason(load: Load, rules: str, messag
     assert not engine.has_work
 
 
-def test_the_tool_is_named_whose_parameters_cannot_be_enforced(load: Load) -> None:
-    good, bad = {"name": "good"}, {"name": "bad", "parameters": {"properties": {"x": {"type": "nope"}}}}
-    tools = offer(good, bad)
+LOOK_AHEAD = r"^(?!\.)[^@ ]+@[^@ ]+$"
+
+REDUCED: list[tuple[Any, list[str]]] = [
+    ({"type": "string", "format": "email", "pattern": LOOK_AHEAD}, ["pattern"]),
+    ({"anyOf": [{"type": "number"}, {"type": "string", "pattern": LOOK_AHEAD}]}, ["pattern"]),
+    ({"type": "string", "pattern": r"\bword\b"}, ["pattern"]),
+    ({"type": "string", "pattern": r"[^]\cA"}, ["pattern"]),
+    ({"type": "object", "patternProperties": {"^(?!a)": {"type": "string"}}}, ["patternProperties"]),
+    ({"$ref": "#/$defs/nowhere"}, ["$ref"]),
+    ({"type": "object", "minProperties": 3}, ["minProperties"]),
+    ({"type": "file"}, ["type"]),
+    ({"enum": []}, ["enum"]),
+    ({"type": "integer", "minimum": 3, "maximum": 1}, ["maximum"]),
+    ({"const": "a\0"}, ["const"]),
+    ("a text", ["properties"]),
+    (None, []),
+    ({"type": "object", "properties": None, "required": None}, []),
+    ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, []),
+    ({"type": "str", "minLength": 2.0}, []),
+]
+
+
+@pytest.mark.parametrize(("schema", "left_out"), REDUCED, ids=lambda each: str(each)[:60])
+def test_tools_with_what_cannot_be_enforced_run_without_it(load: Load, schema: Any, left_out: list[str]) -> None:
+    parameters = {"type": "object", "properties": {"a": schema, "b": {"const": "b"}}, "required": ["a", "b"]}
+    tools = offer({"name": "good"}, {"name": "bad", "parameters": parameters}, choice="required")
+    assert tools.unenforced == [f"tools.bad.{name}" for name in left_out]
+    assert tools.functions[1]["parameters"] == parameters  # what the model sees
+    params = tools.constrain(SamplingParams(seed=0, max_tokens=400), PLAIN)
+    said = texts(run(Engine(load()), CompletionRequest(((1,),), params.alternatives(8)))).values()
+    assert not [text for text in said if text.endswith("</tool_call>") and '"bad"' in text and '"b": "b"' not in text]
+
+
+def test_a_format_is_enforced_beside_a_pattern_that_cannot_be(load: Load) -> None:
+    email = {"type": "string", "format": "email", "pattern": LOOK_AHEAD}
+    tools = offer({"name": "f", "parameters": {"properties": {"a": email}, "required": ["a"]}}, choice="required")
+    params = tools.constrain(SamplingParams(seed=0, max_tokens=400), PLAIN)
+    said = texts(run(Engine(load()), CompletionRequest(((1,),), params.alternatives(8)))).values()
+    ended = [text for text in said if text.endswith("</tool_call>")]
+    assert ended
+    assert [text for text in ended if not re.search(r'"a": "[^"@]+@[^"@]+\.[^"@]+"', text)] == []
+
+
+def many(n: int) -> list[dict[str, Any]]:
+    arguments = {f"argument_{k}": {"type": ("string", "integer", "boolean")[k % 3]} for k in range(10)}
+    return [{"name": f"tool_{k}", "parameters": {"properties": arguments}} for k in range(n)]
+
+
+def test_128_tools_with_ten_arguments_each(load: Load) -> None:
+    params = offer(*many(128)).constrain(SamplingParams(seed=0, max_tokens=3), PLAIN)
+    assert texts(run(Engine(load()), CompletionRequest(((1,),), (params,))))
+
+
+def test_no_tool_is_blamed_for_their_number(load: Load) -> None:
+    tools = offer(*many(1000))
     with pytest.raises(InvalidRequestError) as caught:
         Engine(load()).add_request(request(grammar=tools.constrain(SamplingParams(), PLAIN).grammar))
     blamed = tools.blame(caught.value)
     assert blamed.param == "tools"
-    assert blamed.message.startswith("the parameters of bad can't be enforced: ")
-    assert "Invalid type: nope" in blamed.message
+    assert "1000 tools are too many for one grammar of 24000 symbols" in blamed.message
+    assert "tool_" not in blamed.message

@@ -223,6 +223,65 @@ async def test_what_a_call_need_not_match_is_reported(connect: Connect) -> None:
     assert response.headers["x-srb-ignored"] == ", ".join(f"tools.weather.{name}" for name in names)
 
 
+async def test_parts_of_schemas_that_cannot_be_enforced_are_reported(connect: Connect) -> None:
+    client = await connect(Model(PARIS).backend)
+    email = {"type": "string", "format": "email", "pattern": r"^(?!\.)[^@ ]+@[^@ ]+$"}
+    parameters: dict[str, Any] = {"properties": {"email": email, "file": {"type": "file"}}, "required": None}
+    tool: dict[str, Any] = {"name": "weather", "input_schema": parameters}
+    bodies: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/chat/completions", {"tools": [{"function": {"name": "weather", "parameters": parameters}}]}),
+        ("/v1/chat/completions", {"tools": [{"type": "function", "name": "weather", "parameters": parameters}]}),
+        (
+            "/v1/responses",
+            {"tools": [{"type": "function", "name": "weather", "parameters": parameters}], "input": "hi"},
+        ),
+        ("/v1/messages", {"tools": [tool], "max_tokens": 99}),
+        ("/api/chat", {"tools": [{"function": {"name": "weather", "parameters": parameters}}], "stream": False}),
+    ]
+    for path, body in bodies:
+        messages = {} if "input" in body else {"messages": ASK["messages"]}
+        response = await client.post(path, json=body | messages)
+        assert response.status == 200, (path, await response.text())
+        ignored = response.headers["x-srb-ignored"].split(", ")
+        assert {"tools.weather.pattern", "tools.weather.type"} <= {*ignored}, path
+
+
+async def test_flat_tools_are_read_and_tools_of_other_types_left_out(connect: Connect) -> None:
+    model = Model(PARIS, source=NATIVE)
+    client = await connect(model.backend)
+    function: Any = TOOL["function"]
+    flat: dict[str, Any] = {"type": "function", **function}
+    custom: dict[str, Any] = {"type": "custom", "custom": {"name": "patch"}}
+    others = [custom, {"type": "web_search"}, {"type": "namespace", "name": "crm", "tools": [flat]}]
+    names = "tools.patch, tools.web_search, tools.crm"
+    chat_body = {"messages": ASK["messages"], "seed": 0, "stream": False}
+    responses = {"input": "hi", "seed": 0}
+    sent: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        ("/v1/chat/completions", chat_body, flat),
+        ("/v1/chat/completions", chat_body, TOOL),
+        ("/v1/responses", responses, flat),
+        ("/v1/responses", responses, TOOL),
+        ("/api/chat", chat_body, flat),
+    ]
+    for path, body, tool in sent:
+        response = await client.post(path, json=body | {"tools": [tool, *others]})
+        assert response.status == 200, await response.text()
+        assert names in response.headers["x-srb-ignored"], path
+        assert model.prompt.count('"name": "weather"') == 1
+        assert not [name for name in ("patch", "web_search", "crm") if name in model.prompt]
+
+    search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}
+    body = {"messages": ASK["messages"], "seed": 0, "max_tokens": 99}
+    tool = {"name": "weather", "input_schema": CITY}
+    response = await client.post("/v1/messages", json=body | {"tools": [search, tool]})
+    assert response.headers["x-srb-ignored"] == "tools.web_search"
+    assert model.prompt.count('"name": "weather"') == 1
+
+    response = await client.post("/v1/chat/completions", json=chat_body | {"tools": others, "tool_choice": "auto"})
+    assert response.headers["x-srb-ignored"] == f"{names}, tool_choice"
+    assert model.grammar is None
+
+
 async def test_native_events_show_what_the_model_wrote(connect: Connect) -> None:
     client = await connect(Model(PARIS).backend)
     response = await client.post("/v1/chat/completions", json=ASK | {"stream": "events", "n": 1})
@@ -232,8 +291,7 @@ async def test_native_events_show_what_the_model_wrote(connect: Connect) -> None
 
 
 BAD: list[tuple[dict[str, Any], str, str]] = [
-    ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type", "'function'"),
-    ({"tools": [{"type": "function"}]}, "tools[0].function", "required"),
+    ({"tools": [{"type": "function"}]}, "tools[0].name", "required"),
     ({"tools": [{"function": {"name": "a b"}}]}, "tools[0].function.name", "match pattern"),
     ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters", "dictionary"),
     ({"tools": [OTHER, OTHER]}, "tools", "twice"),

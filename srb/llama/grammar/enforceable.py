@@ -1,0 +1,193 @@
+"""Reduces a JSON schema to what llguidance can enforce, for schemas that the client didn't write: those of tools."""
+
+import json
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any
+
+from srb.llama.grammar.json_schema import (
+    OF_LISTS,
+    OF_NAMES,
+    OF_ONE,
+    as_lark,
+    corrected,
+    narrowed,
+    problem,
+    schemas_in,
+    unenforced,
+)
+from srb.llama.grammar.limits import USUAL
+
+_STACK_BYTES_PER_CHAR = 1024
+_MAX_TRIED = 1_000_000
+
+MAX_BOUNDED_INTEGERS = 64
+"""How many integers of one grammar to bound at most. Each takes about 1 % of the lexer that `limits.py` allows."""
+
+_LAST = ("allOf", "pattern", "patternProperties")  # an earlier keyword is kept where two contradict each other
+
+
+@lru_cache(maxsize=1024)
+def enforceable(text: str, *, bounds_integers: bool = True) -> tuple[Any, tuple[str, ...]]:
+    """Return what can be enforced of a schema of arguments, and the keywords of the rest.
+
+    Args:
+        text: the schema of an object, as JSON.
+        bounds_integers: whether to bound integers that the schema doesn't bound.
+    """
+    schema = corrected({"properties": {}} | json.loads(text)) | {"type": "object"}
+    left_out = dict.fromkeys(unenforced(schema))
+    if refusal(schema):
+        try:
+            schema = _Trials(schema).reduced(schema, left_out) | {"type": "object"}
+        except _TooManyError:
+            schema = {"type": "object"}
+            left_out["parameters"] = None
+    for each in (*narrowed(schema, bounds_integers=bounds_integers), schema):
+        if not refusal(each):
+            return each, tuple(left_out)
+    return {"type": "object"}, (*left_out, "parameters")
+
+
+def place_of_fault(schema: Any) -> str | None:
+    """Return the path of the innermost schema that can't be enforced, such as `properties.email`; None if unknown."""
+    try:
+        return (_Trials(schema, lenient=False).place(schema, "") or "").removeprefix(".") or None
+    except (RecursionError, _TooManyError):
+        return None
+
+
+def refusal(schema: Any, *, lenient: bool = True) -> str | None:
+    """Return why llguidance can't enforce a schema; None if it can."""
+    from llguidance import LLMatcher
+
+    from srb.llama.native.library import with_stack
+
+    try:
+        if found := problem(schema):
+            return found
+        grammar = f"start: {as_lark(schema, lenient=lenient)}"
+    except RecursionError:
+        return "it is nested too deeply"
+
+    def compiled() -> str:
+        matcher = LLMatcher(_bytes(), grammar, log_level=0, limits=USUAL.of_parser())
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # fails if no text can match
+        return str(matcher.get_error())
+
+    try:
+        return with_stack(compiled, _STACK_BYTES_PER_CHAR * len(grammar)) or None
+    except MemoryError as error:
+        return str(error)
+
+
+@cache
+def _bytes() -> Any:
+    """The tokenizer of a vocabulary of bytes, because no schema depends on the vocabulary."""
+    from llguidance import LLTokenizer
+
+    return LLTokenizer("byte")
+
+
+class _TooManyError(Exception):
+    """Trying the parts of a schema takes too long."""
+
+
+class _Trials:
+    """Tries the parts of a schema, each without its document. lenient: whether oneOf may be anyOf."""
+
+    def __init__(self, root: Any, *, lenient: bool = True) -> None:
+        self._resolves = _resolver(root)
+        self._lenient = lenient
+        self._n_tried = 0
+
+    def reduced(self, schema: dict[str, Any], left_out: dict[str, None]) -> dict[str, Any]:
+        """Return a schema without the keywords that can't be enforced, which are added to `left_out`."""
+        schema = dict(schema)
+        for name, value in schema.items():  # the schemas in it first, because it may be enforced without their parts
+            if name in OF_NAMES and isinstance(value, dict):
+                schema[name] = {key: self._member(name, each, left_out) for key, each in value.items()}
+            elif name in OF_LISTS and isinstance(value, list):
+                schema[name] = [self._member(name, each, left_out) for each in value]
+            elif name in OF_ONE and isinstance(value, dict):
+                schema[name] = self.reduced(value, left_out)
+        if not self._fails(schema):
+            return schema
+        kept: dict[str, Any] = {}
+        for name in sorted(schema, key=lambda each: (each != "type", each in _LAST)):
+            if self._fails(kept | {name: schema[name]}):
+                left_out[name] = None
+            else:
+                kept[name] = schema[name]
+        if "patternProperties" in schema and "patternProperties" not in kept:
+            kept["additionalProperties"] = True  # the names that it allows can't be told from others
+        return kept
+
+    def place(self, schema: Any, path: str) -> str | None:
+        """Return the path of the innermost schema that can't be enforced."""
+        parts: list[tuple[str, Any]] = []
+        for name, value in schema.items() if isinstance(schema, dict) else ():
+            if name in OF_NAMES and isinstance(value, dict):
+                parts += [(f"{path}.{name}.{key}", part) for key, part in value.items()]
+            elif name in OF_LISTS and isinstance(value, list):
+                parts += [(f"{path}.{name}[{k}]", part) for k, part in enumerate(value)]
+            elif name in OF_ONE:
+                parts.append((f"{path}.{name}", value))
+        found = next((found for place, part in parts if (found := self.place(part, place))), None)
+        return found or (path if self._fails(schema) else None)
+
+    def _member(self, name: str, schema: Any, left_out: dict[str, None]) -> Any:
+        if isinstance(schema, dict):
+            return self.reduced(schema, left_out)
+        if isinstance(schema, bool) or (name == "dependencies" and isinstance(schema, list)):
+            return schema
+        left_out[name] = None
+        return {}
+
+    def _fails(self, schema: Any) -> bool:
+        alone = self._alone(schema)
+        self._n_tried += len(json.dumps(alone))
+        if self._n_tried > _MAX_TRIED:
+            raise _TooManyError
+        return refusal(alone, lenient=self._lenient) is not None
+
+    def _alone(self, schema: Any) -> Any:
+        """Return a schema whose references allow everything, if they can be resolved."""
+        if isinstance(schema, list):
+            return [self._alone(each) for each in schema]
+        if not isinstance(schema, dict):
+            return schema
+        return {
+            name: self._alone(value)
+            for name, value in schema.items()
+            if name not in ("$defs", "definitions", "$id", "$anchor") and not (name == "$ref" and self._resolves(value))
+        }
+
+
+def _resolver(root: Any) -> Callable[[Any], bool]:
+    """Return a function that tells whether a reference is to a schema within `root`."""
+    named = {
+        f"{mark}{each[name]}"
+        for each in schemas_in(root)
+        for name, mark in (("$id", ""), ("$anchor", "#"))
+        if isinstance(each.get(name), str)
+    }
+
+    def resolves(reference: Any) -> bool:
+        if not isinstance(reference, str):
+            return False
+        if reference in named or reference == "#":
+            return True
+        value, is_pointer = root, reference.startswith("#/")
+        for part in reference[2:].split("/") if is_pointer else ():
+            key = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+                value = value[int(key)]
+            elif isinstance(value, dict) and key in value:
+                value = value[key]
+            else:
+                return False
+        return is_pointer and isinstance(value, dict | bool)
+
+    return resolves
