@@ -7,13 +7,13 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from srb.engine.events import ErrorEvent, Event, StopEvent
-from srb.errors import SrbError
+from srb.errors import InvalidRequestError, SrbError
 from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.reply import ItemChange, OutputItem, OutputItems, Reply, parse_one
 from srb.wire.request.fields import CompletionFields, SamplingFields
 from srb.wire.request.media import as_content
-from srb.wire.request.messages import Message, Text, system_message
-from srb.wire.request.read import PartFields, depth_refused, read_fields, validate
+from srb.wire.request.messages import Message, Text, as_text, system_message
+from srb.wire.request.read import PartFields, depth_refused, read_fields, show, validate
 from srb.wire.tokenize import count_prompt
 from srb.wire.tools.calls import CallFormat
 
@@ -123,8 +123,26 @@ class MessagesFields(SamplingFields):
     tool_choice: AnthropicChoice | None = Field(
         None, description="whether the model may call tools, or must, and which one."
     )
+    output_config: dict[str, Any] | None = Field(
+        None, description='its `format`: {"type": "json_schema", "schema": ...}, which the text matches.'
+    )
+    output_format: dict[str, Any] | None = Field(None, description="the same format, by its older name.")
     stream: bool = Field(False, description="answer with a stream of events.")
     detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
+
+    @property
+    def structure(self) -> dict[str, Any]:
+        """What the text must match, as the `response_format` of chats. Raises `InvalidRequestError`."""
+        configured = (self.output_config or {}).get("format")
+        form = self.output_format if configured is None else configured
+        if not form:
+            return {}
+        if not isinstance(form, dict) or form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
+            name = "output_format" if configured is None else "output_config.format"
+            raise InvalidRequestError(
+                f'{name} must be {{"type": "json_schema", "schema": {{...}}}}, got {show(form)}', param=name
+            )
+        return {"response_format": form}
 
     @property
     def chat(self) -> dict[str, Any]:
@@ -156,7 +174,9 @@ def parse_messages(body: bytes, context: RequestContext) -> Reply:
             stream=fields.stream,
             detach=fields.detach,
             **fields.chat,
+            **fields.structure,
         )
+    parsed.ignored.extend(f"output_config.{name}" for name in fields.output_config or () if name != "format")
     make = partial(_MessageBuilder, parsed.completion.id, context.limits.model, parsed.calls)
     return Reply.of(parsed, fields.stream, make)
 

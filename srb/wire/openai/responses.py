@@ -173,17 +173,15 @@ def _response_of(message_id: str) -> str:
 def response_format(text: dict[str, Any] | None) -> dict[str, Any]:
     """`text.format` as the `response_format` of chats. Raises `InvalidRequestError`."""
     form = (text or {}).get("format")
-    if form is None:
+    if form is None or form == {}:
         return {}
     if not isinstance(form, dict) or form.get("type") not in ("text", "json_object", "json_schema"):
         raise InvalidRequestError(
             f"text.format has the type text, json_object or json_schema; got {show(form)}", param="text.format"
         )
-    if form["type"] != "json_schema":
-        return {"response_format": form}
-    if "schema" not in form:
+    if form["type"] == "json_schema" and form.get("schema") is None and form.get("json_schema") is None:
         raise InvalidRequestError("text.format.schema is missing", param="text.format.schema")
-    return {"response_format": {"type": "json_schema", "json_schema": form}}
+    return {"response_format": form}
 
 
 def parse_response(body: bytes, context: RequestContext) -> Reply:

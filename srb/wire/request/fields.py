@@ -47,19 +47,31 @@ def as_schema(value: Any) -> Any:
 
 def of_response_format(form: dict[str, Any]) -> dict[str, Any]:
     """Return OpenAI's `response_format` as fields of `SamplingParams`. Raises `InvalidRequestError`."""
-    kind = form.get("type")
+    kind, inner = form.get("type"), form.get("json_schema")
     if kind == "json_object":
-        return _json(form.get("schema") or form.get("value") or {"type": "object"})
+        return _schema_of(form.get("schema") or form.get("value") or {"type": "object"}, "response_format.schema")
     if kind == "json_schema":
-        inner = form.get("json_schema")
-        if isinstance(inner, dict) and "schema" in inner:
-            return _json(inner["schema"])
+        if isinstance(inner, dict) and inner.get("schema") is not None:
+            return _schema_of(inner["schema"], "response_format.json_schema.schema")
+        if inner is None and form.get("schema") is not None:
+            return _schema_of(form["schema"], "response_format.schema")
         raise InvalidRequestError("response_format.json_schema.schema is missing", param="response_format")
-    if kind != "text":
+    if kind != "text" and form:
         raise InvalidRequestError(
             f"response_format.type is text, json_object or json_schema, got {kind!r:.60}", param="response_format"
         )
     return {}
+
+
+def _schema_of(value: Any, name: str) -> dict[str, Any]:
+    """Return a JSON schema, or the text of one, as a field of `SamplingParams`. Raises `InvalidRequestError`."""
+    try:
+        schema = as_schema(value)
+    except ValueError as error:
+        raise InvalidRequestError(f"{name}: {error}", param="response_format") from None
+    if not isinstance(schema, dict | bool):
+        raise InvalidRequestError(f"{name} must be an object, got {value!r:.60}", param="response_format")
+    return _json(schema)
 
 
 def of_structured_outputs(asked: dict[str, Any]) -> dict[str, Any]:

@@ -140,6 +140,15 @@ def _read_dynatemp(fields: dict[str, Any]) -> None:
         fields.pop(name, None)
 
 
+def _read_choice(fields: dict[str, Any]) -> None:
+    """Turn `guided_choice`, vLLM's older name, into `structured_outputs`. One that can't be enforced is reported."""
+    choice = fields.get("guided_choice")
+    if not isinstance(choice, list) or not choice or "structured_outputs" in fields:
+        return
+    if all(isinstance(text, str) and text for text in choice):
+        fields["structured_outputs"] = {"choice": fields.pop("guided_choice")}
+
+
 def _check_unicode(text: str) -> str:
     try:
         text.encode()
@@ -196,6 +205,7 @@ class BodyFields(BaseModel):
             if alias in fields and name not in fields:
                 fields[name] = fields.pop(alias)
         _read_dynatemp(fields)
+        _read_choice(fields)
         return fields
 
     @property

@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 from aiohttp import ClientResponse
-from fake_backend import FakeBackend, says
+from fake_backend import END, FakeBackend, says
 from server.conftest import Client, Connect
 
+from srb.engine.sampling_params import SamplingParams
 from srb.llama.model.chat_template import ChatTemplate
 
 SOURCE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}a:"
@@ -69,6 +70,50 @@ async def test_blocks_and_the_system_message(connect: Connect) -> None:
     assert counted == {"input_tokens": len(text)}
 
 
+async def test_structured_outputs_in_all_notations(connect: Connect) -> None:
+    """Each format's own, and OpenAI's in all."""
+    seen: list[str | None] = []
+
+    def script(params: SamplingParams, _tokens: tuple[int, ...]) -> int:
+        seen.append(params.json_schema)
+        return END
+
+    client = await connect(FakeBackend(n_cells=4096, chat_template=ChatTemplate(SOURCE), script=script))
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    form = {"type": "json_schema", "schema": schema}
+    nested = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    sent: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/messages", ANTHROPIC | {"output_config": {"format": form}}),
+        ("/v1/messages", ANTHROPIC | {"output_format": form}),
+        ("/v1/messages", ANTHROPIC | {"response_format": nested}),
+        ("/v1/responses", OPENAI | {"text": {"format": form | {"name": "x"}}}),
+        ("/v1/responses", OPENAI | {"text": {"format": nested}}),
+        ("/v1/responses", OPENAI | {"response_format": nested}),
+        ("/v1/chat/completions", {"messages": HELLO, "response_format": form}),
+        ("/v1/completions", {"prompt": "p", "response_format": form, "stream": False}),
+        ("/completion", {"prompt": "p", "response_format": nested}),
+        ("/api/v1/generate", {"prompt": "p", "response_format": nested}),
+        ("/api/chat", {"messages": HELLO, "format": schema, "stream": False}),
+    ]
+    for path, body in sent:
+        seen.clear()
+        await posted(client, path, body)
+        assert {text and json.dumps(json.loads(text)) for text in seen} == {json.dumps(schema)}, path
+
+    free: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/messages", ANTHROPIC | {"output_config": {"effort": "high"}}),
+        ("/v1/messages", ANTHROPIC | {"output_config": {"format": None}, "output_format": None}),
+        ("/v1/responses", OPENAI | {"text": {"format": {}}}),
+        ("/v1/chat/completions", {"messages": HELLO, "response_format": {}}),
+    ]
+    for path, body in free:
+        seen.clear()
+        await posted(client, path, body)
+        assert {*seen} == {None}, path
+    response = await client.post("/v1/messages", json=free[0][1])
+    assert response.headers["x-srb-ignored"] == "output_config.effort"
+
+
 async def test_a_message_in_events(connect: Connect) -> None:
     client = await connect(backend(b"ab"))
     received = await events(await client.post("/v1/messages", json=ANTHROPIC | {"stream": True}))
@@ -88,6 +133,8 @@ async def test_errors_of_messages(connect: Connect) -> None:
     bad: list[tuple[dict[str, Any], str]] = [
         ({"n": 2}, "n is 2"),
         ({"tools": [{"name": "x"}]}, "tools[0]: input_schema is missing"),
+        ({"output_config": {"format": {"type": "yaml"}}}, "output_config.format must be"),
+        ({"output_format": {"type": "json_schema", "schema": None}}, "output_format must be"),
         ({"tool_choice": {"type": "tool", "name": "y"}, "tools": [{"name": "x", "input_schema": {}}]}, "tool_choice"),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "1"}]}]}, "messages[0]"),
         ({"messages": [image]}, "the type image"),

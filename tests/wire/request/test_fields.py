@@ -303,6 +303,9 @@ def test_a_schema_in_three_notations() -> None:
     assert text is not None
     assert json.loads(text) == schema
     assert params(response_format={"type": "json_schema", "json_schema": {"schema": schema}}).json_schema == text
+    assert params(response_format={"type": "json_schema", "json_schema": {"schema": text}}).json_schema == text
+    assert params(response_format={"type": "json_schema", "schema": schema}).json_schema == text
+    assert params(response_format={}) == params(response_format={"type": "text"}) == params()
     assert params(response_format={"type": "json_object", "schema": schema}).json_schema == text
     assert params(response_format={"type": "json_object", "value": schema}).json_schema == text  # huggingface_hub
     assert params(json_schema=text).json_schema == params(guided_json=schema).json_schema == text
@@ -339,6 +342,10 @@ def test_what_a_text_must_match_in_vllms_notation() -> None:
         ({"choice": ["a", 'b"']}, SamplingParams(seed=0, grammar='%llguidance {}\nstart: "a" | "b\\""')),
     ):
         assert params(structured_outputs=asked) == expected
+    choice = params(structured_outputs={"choice": ["a", "b"]})
+    assert params(guided_choice=["a", "b"]) == choice
+    assert params(guided_choice=None) == params()
+    assert ignored(guided_choice=[1]) == ["guided_choice"]
     assert ignored(structured_outputs={"regex": "a", "disable_any_whitespace": True}) == [
         "structured_outputs.disable_any_whitespace"
     ]
@@ -439,6 +446,13 @@ def test_the_texts_of_biases_are_counted_before_they_are_tokenized(fields: dict[
         ({"structured_outputs": {"json": "{"}}, "structured_outputs", "structured_outputs.json: "),
         ({"response_format": {"type": "yaml"}}, "response_format", "json_object"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "missing"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": None}}}, "response_format", "missing"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}},
+            "response_format",
+            "response_format.json_schema.schema must be an object, got 5",
+        ),
+        ({"response_format": {"type": "json_object", "schema": "{"}}, "response_format", "response_format.schema: "),
         ({"json_schema": "{"}, "json_schema", "a JSON schema or its text"),
         ({"dynatemp_low": -3, "dynatemp_high": 1}, "temperature", "from 0 to 100, got -1.0"),
         ({"mirostat": 3}, "mirostat", "from 0 to 2"),
