@@ -12,7 +12,7 @@ from aiohttp import web
 from srb.server import access, openapi
 from srb.server.http import proxy
 from srb.server.http.bodies import send_response
-from srb.server.http.connections import CONNECTIONS, Connections
+from srb.server.http.connections import CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS, Connections
 from srb.server.http.errors import ERROR_FORMATS, error_middleware
 from srb.server.http.exchange import ENGINE, FETCH, LIMITS, RESPONSE_FORMATS, Fetch
 from srb.server.routes import about, history, mount, pooling, requests, slots
@@ -37,6 +37,9 @@ SERVER_OPTIONS: dict[str, Any] = {
     "auto_decompress": False,  # else a body would be decompressed before the API key is checked
     "lingering_time": 0,  # `send_response`
     "access_log": None,
+    "max_headers": MAX_HEADERS,
+    "max_field_size": MAX_HEADER_BYTES,
+    "max_line_size": MAX_HEADER_BYTES,
 }
 """The arguments for `web.AppRunner`, with which aiohttp must serve the application."""
 

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError, LineTooLong
 
 from srb.errors import SettingsError
 from srb.options.settings import Settings
@@ -70,6 +70,13 @@ SWEEP_SECONDS = 1.0
 
 STALLED_SECONDS = 5.0
 """After a response is complete, a reader that takes nothing for this time may be evicted."""
+
+MAX_HEADERS = 256
+MAX_HEADER_BYTES = 64 << 10
+"""The most headers of a request, and the most bytes of one header and of the request line.
+
+Browsers send a server on localhost the cookies of all other local programs.
+"""
 
 MAX_CONNECTIONS = 4_096
 MIN_CONNECTIONS = 16
@@ -124,7 +131,15 @@ class Connection(web.RequestHandler):
             return super().handle_error(request, status, exc, message)
         kind = type(exc).__name__
         self.connections.log.log(logging.INFO, "%s sent invalid HTTP (%s)", request.remote, kind)
-        response = web.Response(status=status, text=f"the request isn't valid HTTP ({kind})")
+        text = f"the request isn't valid HTTP ({kind})"
+        too_many = type(exc) is BadHttpMessage and exc.message == "Too many headers received"
+        if too_many or isinstance(exc, LineTooLong):
+            status = 431
+            text = (
+                f"a header is larger than {MAX_HEADER_BYTES} bytes, or there are more than {MAX_HEADERS} headers; if "
+                "this is a browser, delete the cookies of this host: those of all programs on it are sent"
+            )
+        response = web.Response(status=status, text=text)
         response.force_close()
         return response
 

@@ -305,6 +305,28 @@ async def test_a_file_that_can_not_be_opened_now_is_a_503(
     assert [line for line in caplog.messages if "Too many" in line] == ["GET / failed: Too many open files"]
 
 
+@pytest.mark.parametrize(
+    "headers", [["Cookie: " + "a" * 60_000], [f"X-{k}: 1" for k in range(250)]], ids=["size", "number"]
+)
+async def test_many_cookies_and_headers_pass_and_more_get_a_431(
+    headers: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def request(headers: list[str]) -> bytes:
+        return "\r\n".join(["GET /health HTTP/1.1", "Host: localhost", *headers, "", ""]).encode()
+
+    async with serving() as server:
+        client = await server.open(request(headers))
+        assert (await client.answer())[0] == 200
+        more = [headers[0] + "a" * 6_000, *headers[1:], *(f"Y-{k}: 1" for k in range(len(headers) // 30))]
+        status, body = await (await server.open(request(more))).answer()
+        assert status == 431
+        assert b"cookies" in body
+    assert [line for line in caplog.messages if "invalid HTTP" in line and "aaa" not in line]
+    assert not any(record.exc_info for record in caplog.records)
+
+
 def client_tls() -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(TLS / "cert.pem"))
 
