@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError, LineTooLong
 
 from srb.errors import SettingsError
@@ -71,6 +71,9 @@ SWEEP_SECONDS = 1.0
 STALLED_SECONDS = 5.0
 """After a response is complete, a reader that takes nothing for this time may be evicted."""
 
+PROBE_SECONDS = 1.0, 15.0
+"""The first and the longest pause between two probes of a client that has closed its sending side."""
+
 MAX_HEADERS = 256
 MAX_HEADER_BYTES = 64 << 10
 """The most headers of a request, and the most bytes of one header and of the request line.
@@ -88,7 +91,7 @@ the start, and each thread that reads the history opens three."""
 class Connection(web.RequestHandler):
     """A client's connection, from its accept on."""
 
-    __slots__ = ("_socket", "address", "connections", "opening")
+    __slots__ = ("_is_half_closed", "_socket", "address", "connections", "opening")
 
     def __init__(self, server: web.Server, connections: "Connections", **options: Any) -> None:
         super().__init__(server, **options)
@@ -97,6 +100,7 @@ class Connection(web.RequestHandler):
         self.opening: asyncio.Task[None] | None = None
         """The task that opens the transport, with a handshake for TLS."""
         self._socket: asyncio.BaseTransport | None = None  # aiohttp drops its own reference before all is closed
+        self._is_half_closed = False
 
     def drop(self) -> None:
         """Closes the connection at once."""
@@ -112,6 +116,34 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         self.connections.on_data(self)
         super().data_received(data)
+
+    def eof_received(self) -> bool:
+        """Answers a client that has closed its sending side after its request. False: closes the connection.
+
+        A client that has closed the connection can't be told from it. So once a response has begun, the end of the
+        client's data ends the request, and until then the client is probed.
+        """
+        request = self._current_request
+        is_idle = not self._messages and self._waiter is not None
+        if is_idle or not self.transport or self.transport.get_extra_info("ssl_object"):
+            return False
+        if request and (not request.content.is_eof() or not _can_be_probed(request)):
+            return False
+        self._is_half_closed = True
+        self._loop.call_later(PROBE_SECONDS[0], self._probe, PROBE_SECONDS[0])
+        return True
+
+    def _probe(self, pause: float) -> None:
+        """Sends an interim response. If the client has closed the connection, the next one but one fails."""
+        if self.transport and (request := self._current_request) and _can_be_probed(request):
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            pause = min(2 * pause, PROBE_SECONDS[1])
+            self._loop.call_later(pause, self._probe, pause)
+
+    def end_if_half_closed(self) -> None:
+        """Closes the connection after the last response, if the client can't send another request."""
+        if self._is_half_closed and not self._messages:
+            self.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.connections.remove(self)
@@ -142,6 +174,11 @@ class Connection(web.RequestHandler):
         response = web.Response(status=status, text=text)
         response.force_close()
         return response
+
+
+def _can_be_probed(request: web.BaseRequest) -> bool:
+    """Whether an interim response may be sent: before the response, and not to HTTP/1.0."""
+    return request.version >= HttpVersion11 and not request.writer.output_size
 
 
 class Connections:
@@ -237,6 +274,8 @@ class Connections:
             yield
         finally:
             self._move(request.protocol, self._idle, _in(KEEP_ALIVE_SECONDS))
+            if isinstance(request.protocol, Connection):
+                request.protocol.end_if_half_closed()
             self._sweep_later()
 
     def receiving(self, request: web.Request) -> AbstractContextManager[None]:

@@ -22,6 +22,7 @@ from waiting import Clock, until
 from srb.errors import SettingsError
 from srb.options.settings import Settings
 from srb.server.app import SERVER_OPTIONS, create_app
+from srb.server.http import connections
 from srb.server.http.connections import Connections, address_of, read_limits
 from srb.server.run import listen
 from srb.server.run.listen import Runner, tls_context
@@ -325,6 +326,37 @@ async def test_many_cookies_and_headers_pass_and_more_get_a_431(
         assert b"cookies" in body
     assert [line for line in caplog.messages if "invalid HTTP" in line and "aaa" not in line]
     assert not any(record.exc_info for record in caplog.records)
+
+
+@pytest.mark.parametrize("sent", [HEALTH, HEALTH * 3, LARGE, STREAM], ids=["get", "pipelined", "object", "stream"])
+async def test_a_client_that_closes_its_sending_side_gets_the_answer(sent: bytes) -> None:
+    async with serving() as server:
+        server.gate.open()
+        client = await server.open(sent)
+        client.writer.write_eof()
+        async with asyncio.timeout(10):
+            answer = await client.reader.read()
+        assert answer.count(b" 200 OK") == sent.count(b"HTTP/1.1")
+        assert answer.endswith((b"}", b"\r\n0\r\n\r\n"))
+        await server.has()
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_a_client_without_an_answer_is_probed(leaves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "PROBE_SECONDS", (0.05, 0.1))
+    async with serving() as server:
+        body = {"prompt": "p", "n": 1, "max_tokens": 5, "stream": False}
+        client = await server.open(post("/v1/completions", body))
+        await server.has(handling=1)
+        await until(lambda: server.gate.holds)
+        if leaves:
+            client.close()
+            await server.has()
+            return
+        client.writer.write_eof()
+        assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        server.gate.open()
+        assert b" 200 OK" in await client.reader.read()
 
 
 def client_tls() -> ssl.SSLContext:
