@@ -16,6 +16,7 @@ from aiohttp.compression_utils import ZLibDecompressor
 from fake_backend import ByteTokenizer, FakeBackend, Gate, says
 from server.conftest import Client, Connect
 from waiting import Clock, until
+from yarl import URL
 
 from srb.errors import ModelLoadError
 from srb.server.app import create_app
@@ -601,6 +602,26 @@ async def test_refused_requests_are_in_the_log_without_what_was_sent(
         "event=error method=POST path=/v1/completions status=400 code=invalid_value param=n",
         "event=error method=POST path=/v1/completions status=400 code=invalid_value param=prompt",
     ]
-    assert "event=error method=GET status=404 code=not_found" in caplog.messages
+    assert "event=error method=GET path=/* status=404 code=not_found" in caplog.messages
+    assert "event=error method=GET path=/v1/completions status=405 code=method_not_allowed" in caplog.messages
     assert "event=error method=GET path=/v1/completions/{id} status=404 code=not_found param=id" in caplog.messages
     assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/v1/v1/completions?key=sk-1", "/v1/v1/completions"),
+        ("/v2/models/", "/v2/models/"),
+        ("/sk-1/v1/messages", "/*/v1/messages"),
+        ("/api/v1/chat/completions/%0Aevent=x", "/api/v1/chat/completions/*"),
+        ("/" + "v1/" * 100, "/v1" * 8),
+    ],
+)
+async def test_a_wrong_base_address_can_be_found_in_the_log(
+    path: str, shown: str, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    client = await connect(FakeBackend())
+    assert (await client.get(URL(path, encoded=True))).status == 404
+    assert f"event=error method=GET path={shown} status=404 code=not_found" in caplog.messages

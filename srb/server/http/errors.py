@@ -27,10 +27,22 @@ ERROR_FORMATS: web.AppKey[dict[tuple[str, str], ErrorFormat]] = web.AppKey("erro
 """The formats of errors, by method and path. The default is `SRB_ERRORS`."""
 
 
-def route_of(request: web.Request) -> str | None:
-    """The request's route, for the log: the path itself may contain a key. None if no route matches."""
-    resource = request.match_info.route.resource
-    return resource.canonical if resource else None
+PATH_PARTS = 8
+"""So many parts of a path that has no route are logged."""
+
+
+def route_of(request: web.Request) -> str:
+    """The request's route, for the log.
+
+    Without a route it is the path, so that a wrong base address can be found. A path may contain a key, so only parts
+    that routes have are shown, and the others are `*`.
+    """
+    if resource := request.match_info.route.resource:
+        return resource.canonical
+    parts = request.path.split("/", PATH_PARTS + 1)[: PATH_PARTS + 1]
+    paths = [path for _, path in request.app[ERROR_FORMATS]]
+    known = {"", "v2", "v3", *(part for path in paths for part in path.split("/") if "{" not in part)}
+    return "/".join(part if part in known else "*" for part in parts)
 
 
 @web.middleware
