@@ -30,6 +30,9 @@ class EmbeddingFields(BodyFields):
     embd_normalize: Int = Field(
         2, description="the norm by which vectors are scaled to length 1. 0: the largest number becomes 32760. -1: off."
     )
+    truncate: bool | None = Field(
+        None, description="false: a text that is too long is an error at /api/embed and /api/embeddings, too."
+    )
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
 
@@ -47,6 +50,7 @@ class EmbeddingFormat:
         has_content: Whether the texts may be in `content`, too. The response is then llama-server's.
         has_encodings: Whether `encoding_format` has an effect.
         per_token: Whether there may be a vector for each token.
+        truncates: Whether long texts are truncated unless `truncate` is false, and no text is no error, as in Ollama.
     """
 
     to_json: Callable[["EmbeddingRequest", Vectors, str], Any]
@@ -54,6 +58,7 @@ class EmbeddingFormat:
     has_content: bool = False
     has_encodings: bool = False
     per_token: bool = False
+    truncates: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,8 @@ def parse_embeddings(
     wanted = form.name
     name = "content" if getattr(fields, wanted) is None and form.has_content else wanted
     value = getattr(fields, name)
+    if form.truncates and value in (None, "", []):
+        return EmbeddingRequest([], form, is_base64=False, norm=-1, ignored=ignored)
     if value is None:
         raise InvalidRequestError(f"{wanted} is missing", param=wanted)
     if name == "content":
@@ -149,6 +156,8 @@ def parse_embeddings(
         ignored.append("encoding_format")
     if not embedder.pools and "embd_normalize" in given:
         ignored.append("embd_normalize")
+    if not form.truncates and fields.truncate:
+        ignored.append("truncate")
     if fields.model not in (None, model):
         ignored.append("model")
     ignored += [each for each in ("input", "content", "prompt") if each != name and getattr(fields, each) is not None]
@@ -157,10 +166,11 @@ def parse_embeddings(
         raise InvalidRequestError(f"{name} takes 1 to {MAX_INPUTS} texts, got {len(entries)}", param=name)
     # A single text that fits is always accepted, also if --ubatch-size is larger than the limit.
     most = MAX_TOKENS if embedder.pools else max(MAX_INPUTS, embedder.max_tokens)
+    truncates = form.truncates and fields.truncate is not False
     texts: list[tuple[int, ...]] = []
     left = most
     for entry in entries:
-        texts.append(_tokens(entry, name, embedder.max_tokens, tokenizer))
+        texts.append(_tokens(entry, name, embedder.max_tokens, tokenizer, truncates=truncates))
         left -= len(texts[-1])
         if left < 0:
             pooling = "" if embedder.pools else ", or start the server with --pooling mean"
@@ -172,7 +182,7 @@ def parse_embeddings(
     return EmbeddingRequest(texts, form, fields.encoding_format == "base64", fields.embd_normalize, ignored)
 
 
-def _tokens(entry: Any, name: str, most: int, tokenizer: Tokenizer) -> tuple[int, ...]:
+def _tokens(entry: Any, name: str, most: int, tokenizer: Tokenizer, *, truncates: bool) -> tuple[int, ...]:
     if isinstance(entry, dict) and set(entry) == {"prompt_string"}:
         entry = entry["prompt_string"]
     elif isinstance(entry, dict) and set(entry) == {"content"}:
@@ -184,6 +194,8 @@ def _tokens(entry: Any, name: str, most: int, tokenizer: Tokenizer) -> tuple[int
             param=name,
         )
     tokens = tokens_of(parts, name, tokenizer, add_special=True)
+    if truncates:
+        tokens = tokens[:most]
     if not 1 <= len(tokens) <= most:
         raise InvalidRequestError(
             f"{name} has a text of {len(tokens)} tokens; the limit is 1 to {most} (--ubatch-size)",

@@ -1,5 +1,6 @@
 """Ollama's `/api/generate` and `/api/chat`: parses bodies, and builds responses; and the routes that list models."""
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -135,7 +136,9 @@ def _reply(
         given: Other fields of `CompletionFields`.
     """
     make = partial(_LineBuilder, context.limits.model, time_of(context.now), content)
-    if not has_input:  # clients load a model with an empty request
+    if not has_input:  # clients load a model with an empty request, and unload it with keep_alive 0
+        unloads = re.fullmatch(r"0+(\.0*)?[a-zµ]*", str((fields.model_extra or {}).get("keep_alive")))
+        make = partial(make, reason="unload" if unloads else "load")
         return Reply(None, [], False, partial(make, partial(OutputItems, "", None)))
     options = fields.options
     if options and options.max_tokens == -2:  # in Ollama: until the context is full
@@ -169,12 +172,18 @@ class _LineBuilder:
     """Builds the lines or the object of a response from the events of its request."""
 
     def __init__(
-        self, model: str, created: str, content: Callable[[str], dict[str, Any]], items: Callable[[], OutputItems]
+        self,
+        model: str,
+        created: str,
+        content: Callable[[str], dict[str, Any]],
+        items: Callable[[], OutputItems],
+        reason: str = "load",
     ) -> None:
         self._model = model
         self._created = created
         self._content = content
         self._items = items()
+        self._reason = reason
 
     def head(self, text: str, calls: list[OutputItem] | None = None) -> dict[str, Any]:
         """The fields that every object has."""
@@ -200,9 +209,9 @@ class _LineBuilder:
             yield self._last(self.head(""), self._items.outcome)
 
     def object(self, events: list[Event]) -> dict[str, Any]:
-        """The response of a finished request; without events, that the model is loaded. Raises `SrbError`."""
+        """The response of a finished request; without events, that it is loaded, or unloaded. Raises `SrbError`."""
         if not events:
-            return self.head("") | {"done": True, "done_reason": "load"}
+            return self.head("") | {"done": True, "done_reason": self._reason}
         self._items.take_all(events)
         texts = [item for item in self._items.all if item.name is None]
         tokens = [token for item in texts for token in item.tokens]
@@ -253,6 +262,13 @@ DETAILS: dict[str, Any] = {
 """Ollama's details of how a model was made. Most are empty, because the server doesn't know them."""
 
 
+_FILE_TYPES = (
+    "F32 F16 Q4_0 Q4_1 - - - Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ2_XXS IQ2_XS "
+    "Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M BF16 - - - TQ1_0 TQ2_0 MXFP4"
+)
+"""The names of `general.file_type`, llama.cpp's `llama_ftype`, from 0 on."""
+
+
 def _times(context: RequestContext) -> dict[str, str]:
     return {"modified_at": time_of(int(context.created))}
 
@@ -282,17 +298,51 @@ def version(_body: bytes, _context: RequestContext) -> JsonAnswer:
 
 def show_model(body: bytes, context: RequestContext) -> JsonAnswer:
     """Show the model, as in Ollama."""
-    fields, vocabulary = read_fields(body, OllamaShowFields), context.vocabulary
+    fields, vocabulary, info = read_fields(body, OllamaShowFields), context.vocabulary, context.engine.model.info
+    architecture, n_params = info.architecture, info.n_params
+    # Ollama leaves long lists out, too.
+    metadata = {name: value for name, value in info.metadata.items() if not isinstance(value, list)}
     return {
         "modelfile": "",
         "parameters": "",
         "template": vocabulary.template.source if vocabulary.template else "",
-        "details": DETAILS,
-        # Clients look for a name that ends with `.context_length`.
-        "model_info": {"general.basename": vocabulary.model, "general.context_length": vocabulary.n_cells},
-        "capabilities": ["completion", *(["embedding"] if context.engine.model.embedder else [])],
+        "details": DETAILS
+        | {
+            "family": architecture,
+            "families": [architecture],
+            "parameter_size": f"{n_params / 1e9:.1f}B" if n_params >= 1e9 else f"{n_params / 1e6:.2f}M",
+            "quantization_level": dict(enumerate(_FILE_TYPES.split())).get(
+                metadata.get("general.file_type", -1), "unknown"
+            ),
+        },
+        "model_info": metadata
+        | {
+            "general.architecture": architecture,
+            "general.basename": vocabulary.model,
+            "general.parameter_count": n_params,
+            # Clients look for a name that ends with `.context_length`. This server's is meant, not the model's.
+            f"{architecture}.context_length": vocabulary.n_cells,
+            "general.context_length": vocabulary.n_cells,
+        },
+        "capabilities": _capabilities(context),
         **_times(context),
     }, fields.unread(vocabulary.model)
+
+
+def _capabilities(context: RequestContext) -> list[str]:
+    """What the model can do, in Ollama's words. Tools work with every chat template."""
+    model = context.engine.model
+    template = model.chat_template
+    can = {
+        "completion": True,
+        "embedding": model.embedder,
+        "tools": template,
+        "insert": model.tokenizer.special.gap((), ()),
+        "vision": "image" in model.media_kinds,
+        "audio": "audio" in model.media_kinds,
+        "thinking": template and "enable_thinking" in template.source,
+    }
+    return [name for name, value in can.items() if value]
 
 
 def _embed(request: EmbeddingRequest, vectors: Vectors, model: str) -> Any:
@@ -300,6 +350,8 @@ def _embed(request: EmbeddingRequest, vectors: Vectors, model: str) -> Any:
     return {"model": model, "embeddings": [vector for vector, *_ in vectors], "prompt_eval_count": n_tokens}
 
 
-EMBED = EmbeddingFormat(_embed)
-EMBED_ONE = EmbeddingFormat(lambda _request, vectors, _model: {"embedding": vectors[0][0]}, name="prompt")
+EMBED = EmbeddingFormat(_embed, truncates=True)
+EMBED_ONE = EmbeddingFormat(
+    lambda _request, vectors, _model: {"embedding": vectors[0][0] if vectors else []}, name="prompt", truncates=True
+)
 """The formats of `/api/embed` and `/api/embeddings`."""

@@ -336,6 +336,9 @@ def model_info(_body: bytes, context: RequestContext) -> JsonAnswer:
 
 
 def _model(context: RequestContext) -> dict[str, Any]:
-    capabilities = ["completion", "multimodal"] if context.engine.model.media_kinds else ["completion"]
+    model = context.engine.model
+    capabilities = ["completion", "multimodal"] if model.media_kinds else ["completion"]
     known = {"id": context.limits.model, "object": "model", "created": int(context.created), "owned_by": "llamacpp"}
-    return known | {"capabilities": capabilities}
+    # Agents read the context's size: vLLM's name, and llama-server's.
+    sizes = {"max_model_len": model.n_cells, "meta": {"n_ctx": model.n_cells, "n_vocab": model.tokenizer.n_vocab}}
+    return known | {"capabilities": capabilities} | sizes

@@ -1,9 +1,11 @@
 """Ollama's routes, with what its packages and SillyTavern send. On the fake backend."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
-from fake_backend import FakeBackend, says
+import pytest
+from fake_backend import FakeBackend, FakeReader, says
 from server.conftest import Client, Connect
 from server.routes.test_pooling import FakeEmbedder
 
@@ -118,7 +120,7 @@ async def test_a_format_is_a_schema(connect: Connect) -> None:
 
 async def test_nothing_to_say_loads_the_model(connect: Connect) -> None:
     client = await connect(backend(b""))
-    for path, body in (("/api/generate", {"keep_alive": 0}), ("/api/chat", {"messages": []})):
+    for path, body in (("/api/generate", {}), ("/api/chat", {"messages": []})):
         answer = await posted(client, path, {"model": "fake"} | body)
         assert (answer["done"], answer["done_reason"]) == (True, "load")
 
@@ -158,7 +160,7 @@ async def test_what_there_is_to_know(connect: Connect) -> None:
     assert (await (await client.get("/api/version")).json())["version"].count(".") == 2
     response = await client.post("/api/show", json={"model": "other", "verbose": True})
     shown = await response.json()
-    assert (shown["template"], shown["capabilities"]) == (SOURCE, ["completion"])
+    assert (shown["template"], shown["capabilities"]) == (SOURCE, ["completion", "tools", "thinking"])
     assert response.headers["x-srb-ignored"] == "verbose, model"
 
 
@@ -168,5 +170,33 @@ async def test_embeddings(connect: Connect) -> None:
     assert answer == {"model": "fake", "embeddings": [[194, 2], [98, 1]], "prompt_eval_count": 3}
     answer = await posted(client, "/api/embeddings", {"model": "fake", "prompt": "aa", "embd_normalize": -1})
     assert answer == {"embedding": [194, 2]}
-    assert "prompt is missing" in (await posted(client, "/api/embeddings", {"input": "aa"}, 400))["error"]
+    for none in ({"input": []}, {"input": ""}, {}):
+        assert (await posted(client, "/api/embed", none))["embeddings"] == []
+    assert await posted(client, "/api/embeddings", {"prompt": ""}) == {"embedding": []}
+    for path, name in (("/api/embed", "input"), ("/api/embeddings", "prompt")):
+        long = {name: "a" * 10_000}
+        assert await posted(client, path, long)
+        assert "the limit is" in (await posted(client, path, long | {"truncate": False}, 400))["error"]
     assert (await (await client.post("/api/show", json={})).json())["capabilities"] == ["completion", "embedding"]
+
+
+async def test_what_the_model_can_do(connect: Connect) -> None:
+    metadata = {"general.architecture": "llama", "general.file_type": 15, "llama.context_length": 9, "tokens": ["a"]}
+    info = replace(FakeBackend().model_info, architecture="llama", n_params=8_030_000_000, metadata=metadata)
+    client = await connect(backend(b"", model_info=info, media=FakeReader()))
+    shown = await posted(client, "/api/show", {"model": "fake"})
+    assert "vision" in shown["capabilities"]
+    assert shown["details"]["family"] == "llama"
+    assert (shown["details"]["parameter_size"], shown["details"]["quantization_level"]) == ("8.0B", "Q4_K_M")
+    assert shown["model_info"]["llama.context_length"] == 4096
+    assert "tokens" not in shown["model_info"]
+    (model,) = (await (await client.get("/v1/models")).json())["data"]
+    assert (model["max_model_len"], model["meta"]["n_ctx"]) == (4096, 4096)
+
+
+@pytest.mark.parametrize(("keep_alive", "reason"), [(0, "unload"), ("0s", "unload"), (-1, "load"), ("5m", "load")])
+async def test_a_model_is_loaded_and_unloaded_without_a_prompt(keep_alive: Any, reason: str, connect: Connect) -> None:
+    client = await connect(backend(b""))
+    for path, more in (("/api/generate", {}), ("/api/chat", {}), ("/api/chat", {"messages": []})):
+        answer = await posted(client, path, {"model": "fake", "keep_alive": keep_alive} | more)
+        assert (answer["done"], answer["done_reason"]) == (True, reason)
