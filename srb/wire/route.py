@@ -4,7 +4,7 @@ Each vendor's `routes.py` has `ROUTES`, and so has each module of the server's o
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -168,3 +168,8 @@ class Route:
 
 get = partial(Route, "GET")
 post = partial(Route, "POST")
+
+
+def also_below(base: str, *routes: Route) -> tuple[Route, ...]:
+    """The routes, also at this base address."""
+    return tuple(replace(each, aliases=(*each.aliases, *(f"{base}{path}" for path in each.paths))) for each in routes)

@@ -11,7 +11,7 @@ from srb.wire.request.fields import CompletionFields, ToolChoice
 from srb.wire.request.media import MARKER
 from srb.wire.request.messages import Message, prompt_of
 from srb.wire.request.read import BodyFields, Int, read_fields
-from srb.wire.route import INTEGER, OBJECT, STRING, JsonHandler, get, list_of, object_of, post
+from srb.wire.route import INTEGER, OBJECT, STRING, JsonHandler, also_below, get, list_of, object_of, post
 from srb.wire.tokens import Parts, Vocabulary, tokens_of
 from srb.wire.tools.definitions import ToolFields, tools_of
 
@@ -163,7 +163,8 @@ _ENCODED = object_of(tokens=list_of(INTEGER), length=INTEGER)
 _TEXT, _CONTENT = object_of(text=STRING), object_of(content=STRING, prompt=STRING)
 _ENCODE, _DECODE = "Tokenize a text or a chat, as in TabbyAPI", "Detokenize tokens, as in TabbyAPI"
 
-ROUTES = (
+ROUTES = also_below(
+    "/openai",  # clients that need OpenAI's objects have this address
     post(
         "/tokenize",
         JsonHandler(tokenize),

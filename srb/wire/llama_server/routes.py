@@ -35,5 +35,5 @@ ROUTES = (
         summary="Make embeddings of texts, with --embeddings",
         aliases=("/embedding",),
     ),
-    get("/props", JsonHandler(props), OBJECT),
+    get("/props", JsonHandler(props), OBJECT, aliases=("/openai/props",)),
 )

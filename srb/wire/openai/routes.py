@@ -21,6 +21,7 @@ from srb.wire.route import (
     GenerateHandler,
     JsonHandler,
     Schema,
+    also_below,
     data_of,
     fields_of,
     get,
@@ -128,7 +129,12 @@ ROUTES = (
         aliases=(f"{OPENAI}/models/{{id:.+}}",),
         alias_summary="The same as GET /v1/models/{id}",
     ),
-    get("/v1/model/list", JsonHandler(completions.models), data_of(_MODEL), summary="Show the model, as in TabbyAPI"),
-    get("/v1/model", JsonHandler(completions.model_card), _MODEL),
-    get("/v1/internal/model/info", JsonHandler(completions.model_info), object_of(model_name=STRING)),
+    *also_below(
+        "/openai",
+        get(
+            "/v1/model/list", JsonHandler(completions.models), data_of(_MODEL), summary="Show the model, as in TabbyAPI"
+        ),
+        get("/v1/model", JsonHandler(completions.model_card), _MODEL),
+        get("/v1/internal/model/info", JsonHandler(completions.model_info), object_of(model_name=STRING)),
+    ),
 )

@@ -391,7 +391,9 @@ def _format(fields: CompletionFields, openai: bool) -> Format:
     if fields.stream is True:
         return "chunks"
     if fields.stream is None:
-        return "object" if openai or fields.model is not None else "events"
+        # Without streaming, SillyTavern sends neither `model` nor `stream`, but with most types `api_server`.
+        is_sillytavern = "api_server" in (fields.model_extra or {})
+        return "object" if openai or fields.model is not None or is_sillytavern else "events"
     return "events" if fields.stream else "object"
 
 

@@ -82,6 +82,24 @@ async def test_tabby(connect: Connect) -> None:
     assert await answer(client, "/v1/token/decode", tokens=[97, 98]) == {"text": "ab"}
 
 
+async def test_the_routes_below_openai(connect: Connect) -> None:
+    client = await connect(backend())
+    for path in ("/v1/model/list", "/v1/model", "/v1/internal/model/info", "/tokenizer_info", "/props"):
+        answers = [await (await client.get(base + path)).json() for base in ("", "/openai")]
+        assert answers[0] == answers[1]
+    assert await answer(client, "/openai/tokenize", content="ab") == {"tokens": [97, 98]}
+    for path in ("/openai/v1/token/encode", "/openai/v1/internal/encode"):
+        assert await answer(client, path, text="ab") == {"tokens": [97, 98], "length": 2}
+
+
+async def test_tabby_in_sillytavern_not_streamed(connect: Connect) -> None:
+    """SillyTavern sends its own fields, but neither `model` nor `stream`."""
+    client = await connect(backend())
+    for path in ("/v1/completions", "/openai/v1/completions"):
+        body = {"prompt": "a", "max_tokens": 2, "api_type": "tabby", "api_server": "http://localhost:9090"}
+        assert (await answer(client, path, **body))["object"] == "text_completion"
+
+
 async def test_text_generation_webui(connect: Connect) -> None:
     client = await connect(backend())
     assert (await (await client.get("/v1/internal/model/info")).json())["model_name"] == "fake"
