@@ -114,13 +114,14 @@ class Frame:
     Attributes:
         prefix: Returns the text before a chunk.
         suffix: The text after each chunk.
-        ping: What is sent while no chunk comes.
+        ping: What is sent while no chunk comes. A comment has no blank line, which would dispatch an event if an `id:`
+            came before. A builder with a method `ping` makes its own.
         content_type: The media type of the stream.
     """
 
     prefix: Callable[[Chunk], str]
     suffix: str = "\n\n"
-    ping: bytes = b": ping\n\n"
+    ping: bytes = b": ping\n"
     content_type: str = "text/event-stream"
 
 
@@ -130,7 +131,7 @@ SSE_TYPED = Frame(lambda chunk: f"event: {chunk['type']}\ndata: " if isinstance(
 """The name of each event is the `type` of its object."""
 
 LINES = Frame(lambda _chunk: "", "\n", b"", "application/x-ndjson")
-"""A line of JSON for each chunk. There is no ping, because clients would take it for a chunk."""
+"""A line of JSON for each chunk. Clients take each line for a chunk, so its ping is a builder's chunk without text."""
 
 
 @dataclass

@@ -20,7 +20,7 @@ from yarl import URL
 
 from srb.errors import ModelLoadError
 from srb.server.app import create_app
-from srb.server.http import bodies
+from srb.server.http import bodies, exchange, sse
 from srb.server.http.bodies import MAX_BODY_BYTES
 from srb.server.http.exchange import ENGINE
 from srb.serving.async_engine import AsyncEngine
@@ -256,9 +256,35 @@ async def test_pings_while_nothing_comes(connect: Connect) -> None:
         reading = asyncio.ensure_future(response.content.readline())
         await clock.until(reading.done, by=1)
         lines.append(reading.result())
+    assert lines.count(b"\n") == lines.count(b"id: 1\n")
     gate.open()
     rest = await response.text()
+    assert "ping\n\n" not in rest
     assert rest.count('"event": "done"') == 1
+
+
+async def test_spaces_while_an_object_takes_long(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "FIRST_SPACE_SECONDS", 0.01)
+    monkeypatch.setattr(sse, "PING_SECONDS", 0.01)
+    for path, more in (("/v1/completions", {"prompt": "p"}), ("/completion", {"prompt": "p"})):
+        gate = Gate(backend := FakeBackend(script=says(b"a")))
+        client = await connect(backend)
+        response = await client.post(path, json={"stream": False, "n": 1, "logit_bias_": 1} | more)
+        assert await response.content.readexactly(2) == b"  "
+        assert response.headers["x-srb-ignored"] == "logit_bias_"
+        gate.open()
+        answer = await response.json()
+        assert "a" in (answer["choices"][0]["text"] if "choices" in answer else answer["content"])
+
+
+async def test_an_error_after_spaces(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "FIRST_SPACE_SECONDS", 0.01)
+    gate = Gate(backend := FakeBackend(fail_decodes={1, 2}))
+    client = await connect(backend)
+    response = await client.post("/v1/completions", json={"prompt": "p", "n": 1, "stream": False})
+    assert await response.content.readexactly(1) == b" "
+    gate.open()
+    assert (await response.json())["error"]["code"] == "backend_error"
 
 
 BAD: list[tuple[Any, int, str | None, str]] = [

@@ -52,12 +52,12 @@ async def error_middleware(request: web.Request, handler: Handler) -> web.Stream
         return await handler(request)
     except SrbError as error:
         _raise_if_started(request, error)
-        return _log_and_answer(request, error)
+        return log_and_answer(request, error)
     except web.HTTPNotFound:
-        return _log_and_answer(request, NotFoundError(f"there is no {request.path}"))
+        return log_and_answer(request, NotFoundError(f"there is no {request.path}"))
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
-        response = _log_and_answer(
+        response = log_and_answer(
             request, MethodNotAllowedError(f"{request.path} takes {allowed}, not {request.method}")
         )
         response.headers["Allow"] = allowed
@@ -82,7 +82,7 @@ def _raise_if_started(request: web.Request, error: Exception) -> None:
         raise ConnectionResetError("the response had begun") from error
 
 
-def _log_and_answer(request: web.Request, error: SrbError) -> web.Response:
+def log_and_answer(request: web.Request, error: SrbError) -> web.Response:
     """Answers with an error, and logs it."""
     line = logfmt(
         event="error",

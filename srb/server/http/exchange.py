@@ -6,7 +6,7 @@ the event loop looks it up, and then the body is parsed again.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -16,11 +16,12 @@ from aiohttp import web
 from srb.engine.events import Event
 from srb.engine.media import Media
 from srb.engine.request import CompletionRequest
-from srb.errors import InvalidRequestError
+from srb.errors import InvalidRequestError, SrbError
 from srb.history.recorder import Submitted
 from srb.server.access import owner_of, shared_within
 from srb.server.http import sse
 from srb.server.http.bodies import BODY, MAX_BODY_BYTES
+from srb.server.http.errors import log_and_answer
 from srb.server.http.sse import Batches
 from srb.server.run.history import HISTORY
 from srb.serving.engine_client import EngineClient
@@ -256,6 +257,49 @@ async def respond_natively(request: web.Request, stream: RequestStream) -> web.S
 def json_response(value: Any, headers: Mapping[str, str] | None = None) -> web.Response:
     """A JSON response. Encoding a large value takes seconds: build and encode it in a worker thread."""
     return web.Response(body=encode(value), content_type="application/json", charset="utf-8", headers=headers)
+
+
+FIRST_SPACE_SECONDS = 25.0
+"""How long an object is awaited in silence. Many proxies give up after 30 s or 60 s."""
+
+
+async def respond_whole(
+    request: web.Request, whole: Coroutine[Any, Any, web.Response], headers: Mapping[str, str]
+) -> web.StreamResponse:
+    """Answers with a JSON object that may take long. Meanwhile spaces are sent, which may come before JSON.
+
+    Once a space was sent the status is 200, also with an error.
+
+    Args:
+        request: The HTTP request.
+        whole: Makes the response. May raise `SrbError`.
+        headers: The headers of that response.
+    """
+    task = asyncio.ensure_future(whole)
+    try:
+        await asyncio.wait({task}, timeout=FIRST_SPACE_SECONDS)
+        if task.done():
+            return task.result()
+        response = web.StreamResponse(
+            headers=sse.HEADERS | headers | {"Content-Type": "application/json; charset=utf-8"}
+        )
+        await response.prepare(request)
+        while not task.done():
+            async with sse.stall_timeout(request):
+                await response.write(b" ")
+            await asyncio.wait({task}, timeout=sse.PING_SECONDS)
+        try:
+            result = task.result()
+        except SrbError as error:
+            result = log_and_answer(request, error)
+        assert isinstance(result.body, bytes)
+        for start in range(0, len(result.body), sse.WRITE_BYTES):
+            async with sse.stall_timeout(request):
+                await response.write(result.body[start : start + sse.WRITE_BYTES])
+        return response
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
 
 
 def ignored_header(names: list[str]) -> dict[str, str]:

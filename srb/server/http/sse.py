@@ -111,7 +111,7 @@ async def _write(
             async with asyncio.timeout(PING_SECONDS):
                 objects = await anext(batches)
         except TimeoutError:
-            writes = iter([frame.ping] if frame.ping else [])
+            writes = iter([frame.ping])
         except StopAsyncIteration:
             return
         else:

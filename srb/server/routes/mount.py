@@ -30,6 +30,7 @@ from srb.server.http.exchange import (
     json_response,
     lookup,
     media_taker,
+    respond_whole,
     submit,
     with_lookups,
 )
@@ -242,10 +243,16 @@ async def _respond(reply: Reply, frame: Frame, request: web.Request, stream: Req
             return builder.chunks(events)
 
         if reply.stream:
+            if hasattr(builder, "ping"):
+                frame = replace(frame, ping=builder.ping())
             return await sse.respond(request, Batches(stream.__anext__, to_json), headers=headers, frame=frame)
-        events = []
-        async for batch in stream:
-            on_events(batch)
-            events += batch
-        stream.raise_refusal()
-    return await asyncio.to_thread(lambda: json_response(builder.object(events), headers))
+
+        async def whole() -> web.Response:
+            events = []
+            async for batch in stream:
+                on_events(batch)
+                events += batch
+            stream.raise_refusal()
+            return await asyncio.to_thread(lambda: json_response(builder.object(events), headers))
+
+        return await respond_whole(request, whole(), headers)

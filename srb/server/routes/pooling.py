@@ -15,7 +15,7 @@ from srb.errors import NotFoundError, NotSupportedError
 from srb.server.access import owner_of, shared_within
 from srb.server.http import sse
 from srb.server.http.bodies import read_body
-from srb.server.http.exchange import ENGINE, LIMITS, ignored_header, json_response
+from srb.server.http.exchange import ENGINE, LIMITS, ignored_header, json_response, respond_whole
 from srb.serving.engine_client import EngineClient
 from srb.serving.score_tables import TableRun
 from srb.wire.embeddings import EmbeddingFormat, normalize, parse_embeddings
@@ -122,8 +122,12 @@ async def score(request: web.Request) -> web.StreamResponse:
             if parsed.stream:
                 async with sse.batches_of(_events(tabulation, builder)) as batches:
                     return await sse.respond(request, batches, headers=headers)
-            rows = [row async for some in tabulation.rows() for row in some]
-            return await asyncio.to_thread(lambda: json_response(builder.object(rows, tabulation), headers))
+
+            async def whole() -> web.Response:
+                rows = [row async for some in tabulation.rows() for row in some]
+                return await asyncio.to_thread(lambda: json_response(builder.object(rows, tabulation), headers))
+
+            return await respond_whole(request, whole(), headers)
         finally:
             del request.app[TABLES][tabulation.id]
 

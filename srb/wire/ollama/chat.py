@@ -1,5 +1,6 @@
 """Ollama's `/api/generate` and `/api/chat`: parses bodies, and builds responses; and the routes that list models."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -191,6 +192,10 @@ class _LineBuilder:
         if shown := [_call(item) for item in calls or () if item.arguments is not None]:
             head["message"]["tool_calls"] = shown
         return head
+
+    def ping(self) -> bytes:
+        """The line that is sent while no other comes."""
+        return json.dumps(self.head("") | {"done": False}).encode() + b"\n"
 
     def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
         """The lines for the next events of a stream. A call gets its line when it is complete."""

@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fake_backend import FakeBackend, FakeReader, says
+from fake_backend import FakeBackend, FakeReader, Gate, says
 from server.conftest import Client, Connect
 from server.routes.test_pooling import FakeEmbedder
 
 from srb.llama.model.chat_template import ChatTemplate
+from srb.server.http import sse
 
 SOURCE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}{{ '' if enable_thinking else False }}a:"
 HELLO = [{"role": "user", "content": "hi"}]  # "u:hi\na:"
@@ -200,3 +201,21 @@ async def test_a_model_is_loaded_and_unloaded_without_a_prompt(keep_alive: Any, 
     for path, more in (("/api/generate", {}), ("/api/chat", {}), ("/api/chat", {"messages": []})):
         answer = await posted(client, path, {"model": "fake", "keep_alive": keep_alive} | more)
         assert (answer["done"], answer["done_reason"]) == (True, reason)
+
+
+async def test_lines_without_text_while_nothing_comes(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "PING_SECONDS", 0.01)
+    for path, body in (("/api/generate", {"prompt": "hi"}), ("/api/chat", {"messages": HELLO})):
+        gate = Gate(served := backend(b"ab"))
+        client = await connect(served)
+        response = await client.post(path, json=body)
+        ping = json.loads(await response.content.readline())
+        assert (ping["model"], ping["done"], text_of(ping)) == ("fake", False, "")
+        gate.open()
+        rest = [json.loads(line) for line in (await response.text()).splitlines()]
+        assert "".join(map(text_of, rest)) == "ab"
+        assert rest[-1]["done"]
+
+
+def text_of(line: dict[str, Any]) -> Any:
+    return line["response"] if "response" in line else line["message"]["content"]
