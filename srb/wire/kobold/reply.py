@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
 from srb.errors import SrbError
 from srb.wire.context import Abort, JsonAnswer, RequestContext
 from srb.wire.kobold.body import CountFields, IdsFields, parse, read_key
-from srb.wire.openai.chat import content_of
-from srb.wire.openai.completions import Completion
+from srb.wire.openai.completions import Completion, content_of
 from srb.wire.reply import Reply
 from srb.wire.request.read import read_fields
 
@@ -26,10 +25,6 @@ class _ResultsBuilder(Completion):
         super().__init__(request_id, **more)
         self._n_prompt = n_prompt
         self._error: SrbError | None = None
-
-    def logprobs(self, tokens: list[Token], offsets: list[int]) -> dict[str, Any]:
-        """The log-probabilities in the formats of both completions and chats, as in KoboldCpp."""
-        return super().logprobs(tokens, offsets) | {"content": content_of(tokens)}
 
     def object(self, events: Iterable[Event]) -> dict[str, Any]:
         """The alternatives of a finished request. Raises `SrbError` if all failed."""

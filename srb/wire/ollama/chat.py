@@ -14,7 +14,7 @@ from srb.engine.events import ErrorEvent, Event
 from srb.errors import InvalidRequestError, SrbError
 from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.embeddings import EmbeddingFormat, EmbeddingRequest, Vectors
-from srb.wire.openai.chat import content_of
+from srb.wire.openai.completions import content_of
 from srb.wire.reply import Outcome, OutputItem, OutputItems, Reply, parse_one
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.media import with_images

@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 from srb.engine.events import FinishReason, Timings, Token
 from srb.wire.context import RequestContext
-from srb.wire.openai.completions import Completion, parse_as, text_of
-from srb.wire.reply import Reply, logprob_of
+from srb.wire.openai.completions import Completion, content_of, parse_as
+from srb.wire.reply import Reply
 from srb.wire.reply import timings as timings_json
 from srb.wire.tools.calls import CallFormat, CallReader, Delta, call_id
 
@@ -87,12 +87,3 @@ class ChatCompletion(Completion):
 def _finish(reader: CallReader, finish_reason: FinishReason | None) -> dict[str, Any]:
     """The finish reason `tool_calls`, if the answer ends with complete calls; else nothing."""
     return {"finish_reason": "tool_calls"} if reader.is_complete and finish_reason == "stop" else {}
-
-
-def content_of(tokens: list[Token]) -> list[dict[str, Any]]:
-    """The JSON of tokens, each with the top tokens at its position."""
-    return [_token(token) | {"top_logprobs": [_token(each) for each in token.top_logprobs]} for token in tokens]
-
-
-def _token(token: Token) -> dict[str, Any]:
-    return {"token": text_of(token), "logprob": logprob_of(token), "bytes": list(token.piece)}

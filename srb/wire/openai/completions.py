@@ -292,6 +292,7 @@ class Completion:
                 for token in tokens
             ],
             "text_offset": offsets,
+            "content": content_of(tokens),  # as in llama-server, for lm-eval's `gguf`
         }
 
 
@@ -301,6 +302,15 @@ def text_of(token: Token) -> str:
         return token.piece.decode()
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.piece)
+
+
+def content_of(tokens: list[Token]) -> list[dict[str, Any]]:
+    """The JSON of tokens, each with the top tokens at its position."""
+    return [_token(token) | {"top_logprobs": [_token(each) for each in token.top_logprobs]} for token in tokens]
+
+
+def _token(token: Token) -> dict[str, Any]:
+    return {"id": token.id, "token": text_of(token), "logprob": logprob_of(token), "bytes": list(token.piece)}
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

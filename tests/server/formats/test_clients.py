@@ -173,6 +173,20 @@ async def test_lm_eval_gguf(connect: Connect) -> None:
         assert len(top) in (10, 11)
 
 
+async def test_lm_eval_newest_gguf(connect: Connect) -> None:
+    """It forces each token of a continuation, and reads its id and its score."""
+    client = await connect(server())
+    body = {"prompt": [79, 110, 99], "temperature": 0.0, "max_tokens": 1, "logprobs": 2, "logit_bias": [[97, 100]]}
+    reply = await (await client.post("/openai/v1/completions", json=body)).json()
+    logprobs = reply["choices"][0]["logprobs"]
+    (token,) = logprobs["content"]
+    assert (token["id"], [token["token"]], [token["logprob"]]) == (97, logprobs["tokens"], logprobs["token_logprobs"])
+    assert [set(each) for each in token["top_logprobs"]] == [{"id", "token", "logprob", "bytes"}] * 2
+    tokens = await (await client.post("/openai/tokenize", json={"content": "Once"})).json()
+    assert tokens == {"tokens": [79, 110, 99, 101]}
+    assert (await (await client.get("/openai/props")).json())["model_alias"] == reply["model"]
+
+
 async def test_lm_eval(connect: Connect) -> None:
     reply = await send(await connect(server()), "lm_eval")
     for choice, text in zip(reply["choices"], ("Once u", "Once v"), strict=True):

@@ -180,7 +180,7 @@ async def test_mikupad(connect: Connect) -> None:
     (result,) = (await posted(client, "/api/v1/generate", MIKUPAD | {"stream": False}))["results"]
     content = result["logprobs"]["content"]
     assert "".join(each["token"] for each in content) == "ab"
-    assert [set(each) for each in content[0]["top_logprobs"]] == [{"token", "logprob", "bytes"}] * 10
+    assert [set(each) for each in content[0]["top_logprobs"]] == [{"id", "token", "logprob", "bytes"}] * 10
     assert result["logprobs"]["tokens"] == ["a", "b"]
     assert (await posted(client, "/api/extra/abort"))["success"] is False  # it sends no body
 

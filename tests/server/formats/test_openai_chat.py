@@ -126,7 +126,7 @@ async def test_logprobs(connect: Connect, stream: bool) -> None:
     assert [token["bytes"] for token in content] == [[0xC3], [0xA9], [33]]
     assert content[0]["logprob"] == score(PROMPT, 0xC3)
     for token in content:
-        assert [set(top) for top in token["top_logprobs"]] == [{"token", "bytes", "logprob"}] * 2
+        assert [set(top) for top in token["top_logprobs"]] == [{"id", "token", "bytes", "logprob"}] * 2
 
 
 async def test_logprobs_without_others_and_without_any(connect: Connect) -> None:
