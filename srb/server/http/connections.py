@@ -117,7 +117,7 @@ class Connection(web.RequestHandler):
         self.connections.on_data(self)
         super().data_received(data)
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override]  # aiohttp has None, asyncio has both
         """Answers a client that has closed its sending side after its request. False: closes the connection.
 
         A client that has closed the connection can't be told from it. So once a response has begun, the end of the

@@ -149,6 +149,19 @@ def _read_choice(fields: dict[str, Any]) -> None:
         fields["structured_outputs"] = {"choice": fields.pop("guided_choice")}
 
 
+def _read_textgen(fields: dict[str, Any]) -> None:
+    """Read text-generation-webui's `do_sample` and `repetition_penalty_range`, where 0 means the whole context."""
+    if fields.get("do_sample") is False:
+        del fields["do_sample"]
+        for name in ("temperature", "dynatemp_range"):
+            if name in fields:
+                fields[f"{name} (do_sample is false)"] = fields.pop(name)
+        fields["temperature"] = 0
+    n_tokens = fields.get("repetition_penalty_range")
+    if type(n_tokens) is int and 0 <= n_tokens < 1 << 31 and "repeat_last_n" not in fields:
+        fields["repeat_last_n"] = fields.pop("repetition_penalty_range") or -1
+
+
 def _check_unicode(text: str) -> str:
     try:
         text.encode()
@@ -206,6 +219,7 @@ class BodyFields(BaseModel):
                 fields[name] = fields.pop(alias)
         _read_dynatemp(fields)
         _read_choice(fields)
+        _read_textgen(fields)
         return fields
 
     @property

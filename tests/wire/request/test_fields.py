@@ -172,6 +172,17 @@ def test_lists_of_strings_and_of_ids_by_text_generation_webuis_names() -> None:
     assert params(custom_token_bans=[5]).logit_bias == ((5, -math.inf),)
 
 
+def test_text_generation_webuis_greedy_decoding_and_penalty_range() -> None:
+    assert params(do_sample=False).temperature == 0
+    assert ignored(do_sample=False, temperature=0.7) == ["temperature (do_sample is false)"]
+    assert ignored(do_sample=True, temperature=0.7) == ["do_sample"]
+    assert params(repetition_penalty_range=100).repeat_last_n == 100
+    assert params(repetition_penalty_range=0).repeat_last_n == -1
+    assert ignored(repetition_penalty_range=9, repeat_last_n=5) == ["repetition_penalty_range"]
+    for unknown in (-3, "x", 2.5):
+        assert ignored(repetition_penalty_range=unknown) == ["repetition_penalty_range"]
+
+
 def test_a_lowest_and_a_highest_temperature() -> None:
     def both(**fields: Any) -> tuple[float, float]:
         branch = parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS, tokenize).completion.branches[0]
