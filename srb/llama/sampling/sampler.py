@@ -83,6 +83,7 @@ class LlamaSampler:
     ) -> None:
         self._candidates = candidates
         self._n_vocab = tokenizer.n_vocab
+        self._ends = tokenizer.ends
         self._seed = params.seed
         # Whether the last sampler of the chain uses one random number per token, and has no other state.
         self._uses_one_random_number = not params.mirostat and params.adaptive_target < 0
@@ -119,8 +120,8 @@ class LlamaSampler:
         """
         if self._uses_one_random_number:
             llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(only(token)))
-        if self._constraint:
-            self._require(token, self._constraint)
+        if self._constraint and not self._constraint.allows(token):
+            raise NoTokenError("the grammar doesn't allow the tokens that were sampled before", param="grammar")
         self._accept(token)
 
     def _fill(
@@ -285,8 +286,17 @@ class LlamaSampler:
         token = self._apply(logits)
         if self._constraint and not self._constraint.allows(token):
             token = self._apply(logits, self._constraint)
-            self._require(token, self._constraint)
+            if not self._constraint.allows(token):
+                token = self._end(self._constraint)
         return token
+
+    def _end(self, constraint: GrammarMatcher) -> int:
+        """End a complete text that nothing else can follow, even if the settings ban its end. Else `NoTokenError`."""
+        end = next(filter(constraint.allows, self._ends), None)
+        if end is None:
+            raise NoTokenError("the grammar and the other settings leave no token to go on with", param="grammar")
+        self._candidates.fill(np.zeros(self._n_vocab, np.float32), np.array([end], np.intp))
+        return end
 
     def _sample_other(self, logits: Floats, excluded: Collection[int], n_banned: int) -> int:
         """Sample from the tokens that the chain leaves, except the excluded ones, with a random stream for this token.
@@ -309,8 +319,8 @@ class LlamaSampler:
             remaining[is_excluded] = _BAN
         noise = np.random.default_rng((self._seed, self._n_sampled, n_banned)).gumbel(size=len(remaining))
         token = int(ids[np.argmax(remaining + noise)])
-        if self._constraint:
-            self._require(token, self._constraint)
+        if self._constraint and not self._constraint.allows(token):
+            return self._end(self._constraint)
         if self._uses_one_random_number:  # use up one random number of the chain for this token
             last = llama_cpp.llama_sampler_chain_get(self._chain, llama_cpp.llama_sampler_chain_n(self._chain) - 1)
             llama_cpp.llama_sampler_apply(last, ctypes.byref(only(token)))
@@ -333,11 +343,6 @@ class LlamaSampler:
             self._candidates.fill(logits, self._candidates.likeliest(logits, self._top_k, self._changed))
         else:
             self._candidates.fill(logits)
-
-    def _require(self, token: int, constraint: GrammarMatcher) -> None:
-        """Raise `NoTokenError` if the constraint refuses the token: then no token is allowed."""
-        if not constraint.allows(token):
-            raise NoTokenError("the grammar and the other settings leave no token to go on with", param="grammar")
 
     def close(self) -> None:
         """Free the chain and its snapshots."""

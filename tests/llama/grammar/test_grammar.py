@@ -3,9 +3,11 @@
 import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from driver import check_order, request, run, stops, texts
+from tiny_model import EOS
 
 from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent
@@ -45,7 +47,7 @@ def test_a_list_grammar(load: Load) -> None:
 
 
 def test_a_grammar_that_leaves_no_token_ends_its_alternative_alone(load: Load) -> None:
-    stuck = SamplingParams(grammar='root ::= "x"', ignore_eos=True, seed=0)
+    stuck = SamplingParams(grammar='root ::= "xy"', logit_bias=((ord("y"), float("-inf")),), seed=0)
     free = SamplingParams(seed=0, ignore_eos=True, max_tokens=10)
     engine = Engine(backend := load())
     events = run(engine, each := CompletionRequest(((1,),), (free, stuck, free)))
@@ -54,6 +56,34 @@ def test_a_grammar_that_leaves_no_token_ends_its_alternative_alone(load: Load) -
     assert [stops(events)[k].finish_reason for k in range(3)] == ["length", "error", "length"]
     assert texts(events)[1] == "x"
     assert backend.used_seq_ids() == []
+
+
+@pytest.mark.parametrize("banned", [{"ignore_eos": True}, {"min_tokens": 9}, {"logit_bias": ((EOS, float("-inf")),)}])
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"grammar": 'root ::= "x"'},
+        {"grammar": 'root ::= "x" "y"*'},
+        {"regex": "x"},
+        {"json_schema": '{"const": 1}'},
+    ],
+)
+@pytest.mark.parametrize("others", [{}, {"distinct": True}, {"banned_strings": ("q",)}, {"post_sampling_probs": True}])
+def test_a_complete_text_ends_although_its_end_is_banned(
+    load: Load, constraint: dict[str, Any], banned: dict[str, Any], others: dict[str, Any]
+) -> None:
+    banned["logit_bias"] = ((ord("y"), float("-inf")), *banned.get("logit_bias", ()))
+    params = {name: value for name, value in others.items() if name == "banned_strings"}
+    done = SamplingParams(seed=0, max_tokens=20, **constraint, **banned, **params)
+    free = SamplingParams(seed=0, ignore_eos=True, max_tokens=10)
+    fields = {name: value for name, value in others.items() if name not in params}
+    logprobs = 1 if "post_sampling_probs" in fields else None
+    asked = CompletionRequest(((1,),), (free, done, free), logprobs=logprobs, **fields)
+    events = run(Engine(load()), asked)
+    check_order(events, asked)
+    assert not [event for event in events if isinstance(event, ErrorEvent)]
+    assert [stops(events)[k].finish_reason for k in range(3)] == ["length", "stop", "length"]
+    assert texts(events)[1] == ("1" if "json_schema" in constraint else "x")
 
 
 @pytest.mark.parametrize(
