@@ -395,11 +395,14 @@ class Backend(Protocol):
             False if it can't restore the positions; the sequence is then as it was before.
         """
 
-    def compile(self, branches: tuple[SamplingParams, ...], special_tokens: bool = False) -> Compiled:
+    def compile(
+        self, branches: tuple[SamplingParams, ...], special_tokens: bool = False, post_sampling_probs: bool = False
+    ) -> Compiled:
         """Makes what the samplers with these parameters share.
 
         Args:
             special_tokens: whether control tokens appear in the text by name. A grammar then matches these names.
+            post_sampling_probs: whether `Sampler.logprobs` will be called.
 
         Raises:
             InvalidRequestError: a grammar is invalid, for example.

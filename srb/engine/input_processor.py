@@ -40,7 +40,7 @@ def build_request(
     report = report_of(request, backend)
     if request.resumed and request.resumed[0].fingerprint == backend.fingerprint != "" and not strategy.restarts:
         report, request = Replay(report, request.resumed), restarted(request)
-    compiled = backend.compile(request.branches, request.special_tokens)
+    compiled = backend.compile(request.branches, request.special_tokens, request.post_sampling_probs)
     loras = [adapters.lora(params.lora) for params in request.branches]
     active = ActiveRequest(request, compiled, report, parts.clock(), backend.block_size)
     if has_suffix:

@@ -239,9 +239,11 @@ class LlamaBackend:
         """Return how many tokens a sequence holds."""
         return self._contexts.current.length(seq_id)
 
-    def compile(self, branches: tuple[SamplingParams, ...], special_tokens: bool = False) -> CompiledSampling:
+    def compile(
+        self, branches: tuple[SamplingParams, ...], special_tokens: bool = False, post_sampling_probs: bool = False
+    ) -> CompiledSampling:
         """Make the parts that the samplers of a request share, such as a grammar. Thread-safe."""
-        return CompiledSampling(self.tokenizer, self._lark, self.n_cells, branches, special_tokens)
+        return CompiledSampling(self.tokenizer, self._lark, self.n_cells, branches, special_tokens, post_sampling_probs)
 
     def sampler(
         self,

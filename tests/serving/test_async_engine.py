@@ -135,10 +135,12 @@ class SlowToAdd(FakeBackend):
         super().__post_init__()
         self.asked, self.taken = threading.Event(), threading.Event()
 
-    def compile(self, branches: tuple[SamplingParams, ...], special_tokens: bool = False) -> FakeCompiled:
+    def compile(
+        self, branches: tuple[SamplingParams, ...], special_tokens: bool = False, post_sampling_probs: bool = False
+    ) -> FakeCompiled:
         self.asked.set()
         assert self.taken.wait(10)
-        return super().compile(branches, special_tokens)
+        return super().compile(branches, special_tokens, post_sampling_probs)
 
 
 async def test_a_request_that_is_aborted_while_the_engine_takes_it_never_runs() -> None:

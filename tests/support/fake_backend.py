@@ -549,7 +549,9 @@ class FakeBackend:
                     self.forgotten[seq_id] = position + 1
                     break
 
-    def compile(self, branches: tuple[SamplingParams, ...], special_tokens: bool = False) -> "FakeCompiled":
+    def compile(
+        self, branches: tuple[SamplingParams, ...], special_tokens: bool = False, post_sampling_probs: bool = False
+    ) -> "FakeCompiled":
         if any(params.grammar == "bad" for params in branches):
             raise InvalidRequestError("grammar doesn't parse", param="grammar")
         self.open_compiled += 1

@@ -22,7 +22,6 @@ from srb.llama.grammar.enforceable import place_of_fault
 from srb.llama.grammar.limits import LARGE, USUAL, is_too_large
 from srb.llama.model.tokenizer import LlamaTokenizer
 from srb.llama.native.library import with_stack
-from srb.llama.sampling.candidates import Candidates
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -69,8 +68,8 @@ class GrammarMatcher:
             return token in self._ends and not self._matcher.is_error()
         return bool(self._matcher.validate_tokens([token]))
 
-    def narrow(self, candidates: Candidates) -> None:
-        """Ban all tokens that the text may not continue with. Call it right after the candidates were filled.
+    def banned(self) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+        """Return whether each token is one that the text may not continue with.
 
         Raises:
             NoTokenError: finding them takes too long.
@@ -82,7 +81,7 @@ class GrammarMatcher:
                 "parts can match the same text",
                 param="grammar",
             )
-        candidates.ban(np.unpackbits(bits, count=self._n_vocab, bitorder="little") == 0)
+        return np.asarray(np.unpackbits(bits, count=self._n_vocab, bitorder="little") == 0)
 
     def forced(self, most: int) -> list[int]:
         """Return the longest tokens of the text that must come next, up to `most`. Shorter tokens are allowed, too.

@@ -35,7 +35,9 @@ class CompiledSampling:
         n_cells: int,
         branches: Sequence[SamplingParams],
         special_tokens: bool = False,
+        post_sampling_probs: bool = False,
     ) -> None:
+        self.post_sampling_probs = post_sampling_probs
         dry = {key: params for params in branches if (key := _dry_key(params))}
         if dry:
             check_breakers(tokenizer.texts, (params.dry_sequence_breakers for params in dry.values()))

@@ -2,8 +2,8 @@
 
 import ctypes
 from collections import deque
-from collections.abc import Collection, Mapping
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import llama_cpp
@@ -105,6 +105,7 @@ class LlamaSampler:
             stack.callback(self.close)
             self._fill(tokenizer, params, compiled, prompt)
             self._constraint = compiled.constraint(params)
+            self._reports_all = self._constraint is not None and compiled.post_sampling_probs
             if self._penalizes:
                 self._may_change(set(prompt))
             for token in resumed_tokens:
@@ -284,11 +285,51 @@ class LlamaSampler:
 
     def _sample(self, logits: Floats) -> int:
         token = self._apply(logits)
-        if self._constraint and not self._constraint.allows(token):
+        if not self._constraint:
+            return token
+        if self._reports_all:
+            return self._sample_reported(logits, token, self._constraint)
+        if not self._constraint.allows(token):
             token = self._apply(logits, self._constraint)
             if not self._constraint.allows(token):
                 token = self._end(self._constraint)
         return token
+
+    def _sample_reported(self, logits: Floats, token: int, constraint: GrammarMatcher) -> int:
+        """Go on after the chain's first sample as `_sample` does, and leave the distribution of both as candidates.
+
+        A token is sampled if it is the first sample, or if the grammar refuses that one and it is the second.
+        """
+        first = self._probabilities()
+        first[constraint.banned()] = 0
+        if constraint.allows(token):
+            with self._restored():
+                self._apply(logits, constraint)
+        elif not constraint.allows(token := self._apply(logits, constraint)):
+            return self._end(constraint)
+        either = first + max(0.0, 1 - first.sum()) * self._probabilities()
+        with np.errstate(divide="ignore"):
+            self._candidates.fill(np.log(either).astype(np.float32))
+        return token
+
+    def _probabilities(self) -> "np.ndarray[Any, np.dtype[np.float64]]":
+        """Return the probability of each token of the vocabulary among the remaining candidates."""
+        ids, logits = self._candidates.remaining
+        result = np.zeros(self._n_vocab)
+        if (highest := logits.max()) > _BAN:
+            result[ids] = np.exp(logits.astype(np.float64) - highest)
+            result /= result.sum()
+        return result
+
+    @contextmanager
+    def _restored(self) -> Iterator[None]:
+        """Give the chain its state back afterwards."""
+        chain, self._chain = self._chain, checked(llama_cpp.llama_sampler_clone(self._chain))
+        try:
+            yield
+        finally:
+            llama_cpp.llama_sampler_free(self._chain)
+            self._chain = chain
 
     def _end(self, constraint: GrammarMatcher) -> int:
         """End a complete text that nothing else can follow, even if the settings ban its end. Else `NoTokenError`."""
@@ -338,7 +379,7 @@ class LlamaSampler:
             self._candidates.fill(logits, self._first)
         elif constraint:
             self._candidates.fill(logits)
-            constraint.narrow(self._candidates)
+            self._candidates.ban(constraint.banned())
         elif self._top_k:
             self._candidates.fill(logits, self._candidates.likeliest(logits, self._top_k, self._changed))
         else:

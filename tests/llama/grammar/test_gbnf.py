@@ -142,7 +142,7 @@ class Judge:
         said: list[int] = []
         for n in range(n_tokens):
             # llama.cpp allows bytes that UTF-8 bars. Of characters in several tokens it bars some that match.
-            allowed = self.allowed(constraint.narrow)
+            allowed = self.allowed(lambda candidates, each=constraint: candidates.ban(each.banned()))
             expected = [token for token in self.allowed(narrow) if self._kind([*said, token]) != "none"]
             more = {self._kind([*said, token]) for token in {*allowed} - {*expected}}
             where = f"behind {self._tokenizer.detokenize(said)!r} of {text}"

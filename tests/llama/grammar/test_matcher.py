@@ -19,7 +19,6 @@ from srb.engine.sampling_params import SamplingParams, in_lark
 from srb.errors import InvalidRequestError, NoTokenError
 from srb.llama.backend import LlamaBackend
 from srb.llama.grammar.matcher import GrammarMatcher
-from srb.llama.sampling.candidates import Candidates
 from srb.wire.tools.calls import PLAIN, CallFormat, CallReader
 from srb.wire.tools.definitions import ToolFields, Tools, tools_of
 
@@ -144,7 +143,7 @@ def test_a_grammar_that_turns_out_to_be_too_complex_allows_nothing() -> None:
     constraint = GrammarMatcher(cast(LLMatcher, Broken()), frozenset({2}), 3)
     assert not any(constraint.allows(token) for token in range(3))
     with pytest.raises(NoTokenError, match="too complex for this text: Too many items; write it") as caught:
-        constraint.narrow(Candidates(3))
+        constraint.banned()
     assert (caught.value.code, caught.value.param, caught.value.status) == ("no_token", "grammar", 400)
 
 

@@ -6,6 +6,7 @@ The seeds are fixed, so a test passes always or never.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -457,3 +458,34 @@ def test_a_sampler_that_has_gone_back_is_as_it_was(row: Row, params: dict[str, A
     wandering.close()
     straight.close()
     compiled.close()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"temperature": 2, "top_p": 1, "min_p": 0}, {"temperature": 2, "top_k": 40}, {"temperature": 0}, {"mirostat": 2}],
+)
+def test_the_reported_distribution_with_a_grammar_is_the_one_that_is_sampled(row: Row, params: dict[str, Any]) -> None:
+    branch = SamplingParams(grammar="root ::= [a-h] [x]", **params)
+    compiled = row.backend.compile((branch,), post_sampling_probs=True)
+    plain = row.backend.compile((branch,))
+    sampled, reported = Counter[int](), set()
+    for seed in range(FRESH_DRAWS):
+        each = replace(branch, seed=seed)
+        sampler, other = (row.backend.sampler(each, made, PROMPT, ()) for made in (compiled, plain))
+        token = sampler.sample(row.row)
+        logprob, top = sampler.logprobs(token, N_VOCAB)
+        assert dict(top)[token] == logprob
+        assert [token, sampler.sample(row.row)] == [other.sample(row.row) for _ in range(2)]  # the text is the same
+        sampler.close()
+        other.close()
+        sampled[token] += 1
+        reported.add(tuple(top))
+    compiled.close()
+    plain.close()
+    assert len(reported) == 1
+    expected = np.zeros(N_VOCAB)
+    for token, logprob in reported.pop():
+        expected[token] = math.exp(logprob)
+    assert set(np.flatnonzero(expected)) <= set(b"abcdefgh")
+    assert expected.sum() == pytest.approx(1, abs=1e-5)
+    assert_agrees(sampled, expected)
