@@ -15,10 +15,10 @@ from srb.errors import InvalidRequestError
 from srb.llama.model.tokenizer import LlamaTokenizer
 
 Node: TypeAlias = "str | list[list[Node]]"
-"""The name of a rule, a part in Lark (which is never a name in GBNF), or a group: alternatives of consecutive nodes."""
+"""The name of a rule, a part in Lark that is never a name in GBNF, or a group: alternatives of consecutive nodes."""
 
 _MAX_REPEATS = 100_000
-_NAME = re.compile(r"[a-zA-Z0-9-]+")
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _SPACE = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
 _SPACES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
 _CHAR = re.compile(r'\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\[trn\\"\[\]-]|[^\\]', re.DOTALL)
@@ -38,7 +38,10 @@ def as_lark(grammar: str, tokenizer: LlamaTokenizer) -> str:
 
 
 class _Reader:
-    """Parses GBNF, and refuses what llama.cpp refuses, except left recursion. Large counts are exact."""
+    """Parses GBNF. Large counts are exact.
+
+    It takes what llama.cpp takes, and also left recursion, names with `_`, and lines that begin with `|`.
+    """
 
     def __init__(self, grammar: str, tokenizer: LlamaTokenizer) -> None:
         self._text = grammar
@@ -67,7 +70,7 @@ class _Reader:
             todo += sorted(needed[name])
         # Lark takes a rule with an upper-case name as a part of a regular expression.
         kind = "r" if _is_recursive(needed) or self._has_tokens else "R"
-        names = {name: f"{kind}{k}" for k, name in enumerate(needed)}
+        names = {name: f"{kind}{k}" for k, name in enumerate(needed)} | self._lexemes
         lines = [f"{names[name]}: {_written(rules[name], names)}" for name in needed]
         lines += [f"{name}: {text}" for text, name in self._lexemes.items()]
         return "\n".join([f"start: {names['root']}", *lines])
@@ -105,11 +108,20 @@ class _Reader:
     def _alternatives(self, space: re.Pattern[str]) -> list[list[Node]]:
         """Parse up to the end of a rule or of a group. space: what may separate its parts."""
         found = [self._sequence(space)]
-        while self._next() == "|":
+        while self._has_more():
             self._at += 1
             self._skip(_SPACES)
             found.append(self._sequence(space))
         return found
+
+    def _has_more(self) -> bool:
+        """Return whether another alternative follows, maybe on a new line. If so, skip the spaces before it."""
+        end = self._at
+        self._skip(_SPACES)
+        if self._next() == "|":
+            return True
+        self._at = end
+        return False
 
     def _sequence(self, space: re.Pattern[str]) -> list[Node]:
         found: list[Node] = []
@@ -174,8 +186,9 @@ class _Reader:
         return f"<[^{','.join(map(str, sorted({*tokens, *self._tokenizer.ends})))}]>"
 
     def _lexeme(self, text: str) -> str:
-        """Return the name of a lexeme in Lark."""
-        return self._lexemes.setdefault(text, f"C_{len(self._lexemes)}")
+        """Return a lexeme, which gets a name in Lark."""
+        self._lexemes.setdefault(text, f"C_{len(self._lexemes)}")
+        return text
 
     def _repeated(self, node: Node) -> Node:
         place = self._place

@@ -118,6 +118,20 @@ class Judge:
             return "cut" if is_cut and not re.search(b"\xed[\xa0-\xbf]|\0", text) else "none"
         return "none" if "\0" in text.decode() else "text"
 
+    def texts(self, grammar: str, n_tokens: int) -> set[bytes]:
+        """All texts of up to so many tokens that match, in a vocabulary of bytes."""
+        with self._tokenizer.in_use() as vocab:
+            todo, found = [((), self._compiler.compile_grammar(vocab, grammar))], set[bytes]()
+        while todo:
+            said, constraint = todo.pop()
+            for token in self.allowed(lambda candidates, each=constraint: candidates.ban(each.banned())):
+                if self._tokenizer.is_end(token):
+                    found.add(self._tokenizer.detokenize(said))
+                elif len(said) < n_tokens:
+                    (after := constraint.copy()).accept(token)
+                    todo.append(((*said, token), after))
+        return found
+
     def compare(self, text: str, rng: random.Random, n_tokens: int) -> int:
         """How many places of a random text were compared. 0: both refuse the grammar, or llama.cpp alone."""
         with self._tokenizer.in_use() as vocab:
@@ -172,6 +186,19 @@ def judge(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_it_allows_what_llama_cpp_allows(judge: Judge, text: str) -> None:
     rng = random.Random(0)
     assert sum(judge.compare(text, rng, 30) for _ in range(10))
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ('root ::= "a"\n  | "b" "c"\r\n\n# or\n| "d"\nx ::= "e"', 'root ::= "a" | "b" "c" | "d"'),
+        ('root ::=\n  an_item+\n  | x\nan_item ::= "1"\nx ::= "2"\n  | [3]', 'root ::= "1"+ | ("2" | "3")'),
+        ('root ::= a_b a-b C_0 _\na_b ::= "1"\na-b ::= "2"\nC_0 ::= "3"\n_ ::= "4"', 'root ::= "1234"'),
+        ('root ::= "x" C_1 | "y" root "y"\nC_1 ::= "z"', 'root ::= "xz" | "y" root "y"'),
+    ],
+)
+def test_lines_may_begin_with_a_bar_and_names_may_have_underscores(judge: Judge, text: str, plain: str) -> None:
+    assert judge.texts(text, 5) == judge.texts(plain, 5) != set()
 
 
 def test_random_grammars_allow_what_they_allow_in_llama_cpp(judge: Judge) -> None:
