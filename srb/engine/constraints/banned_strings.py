@@ -30,7 +30,7 @@ from srb.engine.model import Tokenizer
 from srb.engine.output.detokenizer import StopStrings
 from srb.engine.sampling_params import ANY_CASE, AVOIDED_CHARS
 from srb.engine.sequence import Sequence
-from srb.engine.validation.patterns import Patterns, State, is_pattern, patterns_of
+from srb.engine.validation.patterns import Patterns, State, folded, is_pattern, patterns_of
 
 MAX_REWINDS = 1000
 """How often an alternative may go back. A string that a model repeats everywhere would never let it end."""
@@ -112,36 +112,33 @@ class Phrases:
     def __init__(self, strings: tuple[str, ...]) -> None:
         phrases = [each for each in strings if not is_pattern(each)]
         self._exact = StopStrings(tuple(each for each in phrases if not each.startswith(ANY_CASE)))
-        self._lower = StopStrings(
-            tuple("".join(map(_lower, each[len(ANY_CASE) :])) for each in phrases if each.startswith(ANY_CASE))
+        any_case = [each[len(ANY_CASE) :] for each in phrases if each.startswith(ANY_CASE)]
+        # A phrase with ß is also found with "ss".
+        self._folded = StopStrings(
+            tuple("".join(map(folded, form)) for each in any_case for form in (each, each.casefold()))
         )
         self._patterns = patterns_of(tuple(filter(is_pattern, strings)))
 
     def advance(self, state: Search, char: str) -> Search:
         """Return the state after `char`."""
-        exact, lower, patterns = state
+        exact, any_case, patterns = state
         return (
             self._exact.advance(exact, char),
-            self._lower.advance(lower, _lower(char)),
+            self._folded.advance(any_case, folded(char)),
             self._patterns.advance(patterns, char),
         )
 
     def depth(self, state: Search) -> int:
         """Return how many of the last characters may still become one of the strings."""
-        return max(self._exact.depth[state[0]], self._lower.depth[state[1]], self._patterns.depth(state[2]))
+        return max(self._exact.depth[state[0]], self._folded.depth[state[1]], self._patterns.depth(state[2]))
 
     def matched(self, state: Search) -> int:
         """Return the length of the longest string that is complete in this state, in characters; 0: none is."""
-        return max(len(self._exact.match[state[0]] or ""), len(self._lower.match[state[1]] or ""), state[2].found)
+        return max(len(self._exact.match[state[0]] or ""), len(self._folded.match[state[1]] or ""), state[2].found)
 
     def matched_at_end(self, state: Search) -> int:
         """Return the same if the text ends here, which completes a word that might have gone on."""
         return self._patterns.found_at_end(state[2])
-
-
-def _lower(char: str) -> str:
-    """Return a character in lower case as one character, so that places stay the same: `lower` makes two of İ."""
-    return char.lower()[0]
 
 
 @dataclass(frozen=True, slots=True)

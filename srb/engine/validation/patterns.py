@@ -32,6 +32,20 @@ def is_word(char: str) -> bool:
     return char.isalnum() or char == "_"
 
 
+_QUOTES = {"‘": "'", "’": "'", "ʼ": "'", "“": '"', "”": '"'}  # noqa: RUF001
+
+
+@lru_cache(10_000)
+def folded(char: str) -> str:
+    """Return the character that stands for all that are equal if case is ignored. Curly quotes become straight ones.
+
+    It is always one character, so places in a text stay the same, although full case folding makes "ss" of ß. Turkish's
+    two letters i, with and without a dot, are equal.
+    """
+    folds = char.upper().casefold()
+    return _QUOTES.get(char, folds if len(folds) == 1 else char.lower()[0])
+
+
 def is_pattern(text: str) -> bool:
     """Return whether a text is written as a pattern, rather than as a phrase."""
     return _PATTERN.fullmatch(text) is not None
@@ -40,10 +54,10 @@ def is_pattern(text: str) -> bool:
 def parse_pattern(text: str) -> Expression:
     r"""Return the expression of a pattern, such as `/delv(e|es|ing)\b/i`. Raises `InvalidRequestError`.
 
-    A pattern is between slashes; an `i` after the second one ignores case. JavaScript's `g` and `u` change nothing; its
-    other flags are refused. A pattern may have `.`, `[a-z]`, `[^a-z]`, `\d \w \s` and `\D \W \S`, `\b` and `\B`, `( )`
-    and `(?: )`, `|`, `?`, `{3}` and `{1,20}`. Refused are repetitions without a bound (`*`, `+`, `{3,}`), `^`, `$`,
-    look-arounds and references.
+    A pattern is between slashes; an `i` after the second one ignores case, as `folded` does. JavaScript's `g` and `u`
+    change nothing; its other flags are refused. A pattern may have `.`, `[a-z]`, `[^a-z]`, `\d \w \s` and `\D \W \S`,
+    `\b` and `\B`, `( )` and `(?: )`, `|`, `?`, `{3}` and `{1,20}`. Refused are repetitions without a bound (`*`, `+`,
+    `{3,}`), `^`, `$`, look-arounds and references.
     """
     return _Parser(text).parse()
 
@@ -178,13 +192,13 @@ class _Parser:
 
     def _range(self, first: str, last: str) -> Test:
         if self._any_case:
-            return lambda char: any(first <= each <= last for each in (char, char.lower(), char.upper()))
+            return lambda char: any(first <= each <= last for each in (char, char.lower(), char.upper(), folded(char)))
         return lambda char: first <= char <= last
 
     def _literal(self, wanted: str) -> Test:
         if self._any_case:
-            lower = wanted.lower()
-            return lambda char: char == wanted or char.lower() == lower
+            wanted = folded(wanted)
+            return lambda char: folded(char) == wanted
         return lambda char: char == wanted
 
     @property

@@ -12,7 +12,7 @@ from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.reply import ItemChange, OutputItem, OutputItems, Reply, parse_one
 from srb.wire.request.fields import CompletionFields, SamplingFields
 from srb.wire.request.media import as_content
-from srb.wire.request.messages import Message, Text, as_text, system_message
+from srb.wire.request.messages import Message, Text, system_message
 from srb.wire.request.read import PartFields, depth_refused, read_fields, show, validate
 from srb.wire.tokenize import count_prompt
 from srb.wire.tools.calls import CallFormat

@@ -5,20 +5,21 @@ import dataclasses
 import random
 import zlib
 from collections.abc import Callable, Collection
-from itertools import pairwise
+from itertools import accumulate, pairwise, product
 
 import pytest
 from driver import check_order, request, run, run_interrupted, stops, texts
 from fake_backend import END, N_VOCAB, FakeBackend, Script, says
 from hypothesis import given
 from hypothesis import strategies as st
-from refused import has, lower, refusing
+from refused import has, refusing
 
 from srb.engine.constraints.banned_strings import Phrases, TextMatcher
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event, StreamEvent
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
+from srb.engine.validation.patterns import folded
 from srb.errors import InvalidRequestError
 
 CAT = b"the cat sat"
@@ -353,11 +354,41 @@ def test_the_limits() -> None:
 
 
 def test_case_does_not_move_places() -> None:
-    assert max(len(each) for each in map(lower, map(chr, range(0xD800)))) == 1
+    assert {len(folded(chr(each))) for each in range(0x110000)} == {1}
     matcher = TextMatcher(Phrases(("(?i)İstanbul", "(?i)ΣΑΣ")), None)
     assert [matcher.push(k, char.encode(), k) for k, char in enumerate("iSTANBUL")][-1] == 8
-    assert [matcher.push(k, char.encode(), k) for k, char in enumerate("σας")][-1] == 0  # another letter
+    assert [matcher.push(k, char.encode(), k) for k, char in enumerate("σας")][-1] == 3
     assert [matcher.push(k, char.encode(), k) for k, char in enumerate("Σασ")][-1] == 3
+
+
+@pytest.mark.parametrize(
+    ("banned", "text"),
+    [
+        ("Οδυσσεύς", "ΟΔΥΣΣΕΎΣ"),
+        ("ΟΔΥΣΣΕΎΣ", "Οδυσσεύς"),
+        *product(("İSTANBUL", "istanbul", "Istanbul"), ("İSTANBUL", "ISTANBUL", "istanbul", "ıstanbul")),  # noqa: RUF001
+        ("İstanbul", "i\u0307stanbul"),
+        ("STRAẞE", "straße"),
+        ("Straße", "STRASSE"),
+        ("can't", "Can’t"),  # noqa: RUF001
+        ("“oh,”", '"Oh,"'),
+        ("ſo", "SO"),  # noqa: RUF001
+        ("µ", "Μ"),  # noqa: RUF001
+    ],
+)
+def test_any_case_finds_all_forms_of_a_letter(banned: str, text: str) -> None:
+    both = (banned,) if any(each in banned + text for each in "ßẞ\u0307") else (banned, f"/{banned}/i")
+    for phrase in ("(?i)" + banned, *both[1:]):
+        phrases = Phrases((phrase,))
+        assert [phrases.matched(state) for state in accumulate(text, phrases.advance, initial=phrases.start)][
+            -1
+        ] == len(text)
+
+
+def test_other_letters_and_exact_phrases_are_not_folded() -> None:
+    phrases = Phrases(("(?i)strasse", "can't", "ΣΑΣ"))
+    for text in ("Straße", "can’t", "σας"):  # noqa: RUF001
+        assert not any(phrases.matched(state) for state in accumulate(text, phrases.advance, initial=phrases.start))
 
 
 def test_memory_of_phrases_does_not_grow_with_the_text() -> None:
