@@ -337,10 +337,11 @@ def _remove(db: sqlite3.Connection, numbers: list[int]) -> None:
 
 def _give_back(db: sqlite3.Connection) -> None:
     """Gives unused pages of the file back to the disk, a few milliseconds at a time."""
-    merged = 2
-    while merged >= 2:  # fewer changes mean that FTS5 has nothing left to merge
-        before = db.total_changes
-        db.execute("INSERT INTO search(search, rank) VALUES ('merge', 200)")
-        merged = db.total_changes - before
+    for index in ("search", "search_spaced"):
+        merged = 2
+        while merged >= 2:  # fewer changes mean that FTS5 has nothing left to merge
+            before = db.total_changes
+            db.execute(f"INSERT INTO {index}({index}, rank) VALUES ('merge', 200)")
+            merged = db.total_changes - before
     while db.execute("PRAGMA freelist_count").fetchone()[0]:
         db.execute("PRAGMA incremental_vacuum(500)").fetchall()

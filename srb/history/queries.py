@@ -16,7 +16,7 @@ from srb.engine.request import CompletionRequest
 from srb.engine.resume import RequestProgress
 from srb.errors import InvalidRequestError, NotFoundError, SrbError
 from srb.history import recorder as events
-from srb.history.database import ANYBODY, from_row, unpack_tokens
+from srb.history.database import ANYBODY, SPACE, from_row, spaced, unpack_tokens
 from srb.history.recorder import Submitted, drop_events, end_alternative
 
 
@@ -188,19 +188,22 @@ def _alternative(row: sqlite3.Row) -> Alternative:
     return from_row(Alternative, row, index=row["number"], settings=settings, text=row["words"], tokens=tokens)
 
 
-_FOUND = f"""
-    SELECT search.rowid AS place, snippet(search, 0, '', '', ' ... ', 24) AS snippet,
-        requests.id AS request, alternatives.number AS "index", stories.id AS story, nodes.id AS node,
-        coalesce(requests.created, nodes.created) AS created
-    FROM search
-    LEFT JOIN alternatives ON alternatives.text = search.rowid
-    LEFT JOIN requests ON requests.number = alternatives.request
-    LEFT JOIN nodes ON nodes.text = search.rowid
-    LEFT JOIN stories ON stories.number = nodes.story
-    WHERE search MATCH :words AND search.rowid < :before
-        AND (requests.id IS NOT NULL AND {_seen("requests")} OR stories.id IS NOT NULL AND {_seen("stories")})
-    ORDER BY search.rowid DESC LIMIT :limit
-"""
+def _found_in(index: str) -> str:
+    return f"""
+        SELECT {index}.rowid AS place, snippet({index}, 0, '', '', ' ... ', 24) AS snippet,
+            requests.id AS request, alternatives.number AS "index", stories.id AS story, nodes.id AS node,
+            coalesce(requests.created, nodes.created) AS created
+        FROM {index}
+        LEFT JOIN alternatives ON alternatives.text = {index}.rowid
+        LEFT JOIN requests ON requests.number = alternatives.request
+        LEFT JOIN nodes ON nodes.text = {index}.rowid
+        LEFT JOIN stories ON stories.number = nodes.story
+        WHERE {index} MATCH :words AND {index}.rowid < :before
+            AND (requests.id IS NOT NULL AND {_seen("requests")} OR stories.id IS NOT NULL AND {_seen("stories")})
+    """
+
+
+_FOUND = f"{_found_in('search')} UNION ALL {_found_in('search_spaced')} ORDER BY place DESC LIMIT :limit"
 
 
 def search(
@@ -211,7 +214,8 @@ def search(
     Args:
         db: a connection.
         owner: whose texts, besides those without an owner.
-        words: words, "several words in a row", and begin* for the beginning of a word.
+        words: words, "several words in a row", and begin* for the beginning of a word. In scripts without spaces, any
+            part of a sentence is several words in a row.
         limit: the largest number of texts.
         before: the `place` of the last text that was found, to continue a search.
 
@@ -219,7 +223,8 @@ def search(
         InvalidRequestError: There is no word.
     """
     values = {"owner": owner, "words": _query(words), "limit": limit, "before": before}
-    return [from_row(Found, row) for row in db.execute(_FOUND, values)]
+    rows = db.execute(_FOUND, values)
+    return [from_row(Found, row, snippet=row["snippet"].replace(SPACE, "")) for row in rows]
 
 
 def _query(words: str) -> str:
@@ -228,7 +233,7 @@ def _query(words: str) -> str:
     for phrase, begins, word in re.findall(r'"([^"]*)"(\*?)|(\S+)', words.replace("\0", "")):
         text = phrase or word.replace('"', "")
         if re.search(r"\w", text):
-            parts.append(f'"{text}"' + ("*" if begins or word.endswith("*") else ""))
+            parts.append(f'"{spaced(text) or text}"' + ("*" if begins or word.endswith("*") else ""))
     if not parts:
         raise InvalidRequestError("q takes the words to search for", param="q")
     return " ".join(parts)

@@ -119,6 +119,32 @@ def test_a_file_of_the_second_version_is_brought_up_to_date(path: Path, monkeypa
         assert history.read(lambda db: db.execute("SELECT id, losses FROM requests").fetchone()[:]) == ("cmpl-1", 0)
 
 
+def test_old_texts_without_spaces_are_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "MIGRATIONS", database.MIGRATIONS[:5])
+        prepare(path)
+    texts = ("老船长说", "the old captain", b"\xff\xe8\x88\xb9\xe9\x95\xbf")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("INSERT INTO stories VALUES (1, 'story', NULL, 'title', 0, 0, 0, NULL)")
+        for number, text in enumerate(texts):
+            db.execute("INSERT INTO texts VALUES (?, CAST(? AS TEXT), NULL)", (number, text))
+            row = (1, number, None, "person", *[None] * 4, None, number, *[None] * 5, 0, 0, None, None)
+            db.execute(f"INSERT INTO nodes VALUES ({', '.join('?' * len(row))})", row)
+    with History(path) as history:
+        found = [each.snippet for each in history.read(find.search, None, "船长")]
+        assert found == ["\ufffd船长", "老船长说"]
+        assert [each.snippet for each in history.read(find.search, None, "capt*")] == ["the old captain"]
+        history.write(lambda db: db.execute("DELETE FROM stories")).result()
+        history.write(lambda db: database.remove_orphans(db, range(3))).result()
+        for index in ("search", "search_spaced"):
+            history.write(
+                lambda db, index=index: db.execute(f"INSERT INTO {index}({index}) VALUES ('integrity-check')")
+            )
+        history.write(lambda _db: None).result()
+        assert history.problem is None
+        assert history.read(find.search, None, "船长") == []
+
+
 def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     History(path).close()
     bad = "ALTER TABLE stories ADD COLUMN mood TEXT; INSERT INTO nothing VALUES (1);"

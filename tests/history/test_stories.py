@@ -195,6 +195,26 @@ def test_search(history: History, story: str) -> None:
         found('"" *')
 
 
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("老船长说“起航。”", ("船长", "老船长", '"长说"', "起航", "船*", "船长 起航", '"船长说"')),
+        ("そこでアリスはウサギの穴に", ("アリス", "ウサギ", "の穴")),
+        ("กัปตันเฒ่าพูดว่า", ("กัปตัน", "เฒ่า", "พูด")),
+        ("他叫Alice、住在Köln北边", ("Alice", "koln", "alic*", "北边", "叫Alice")),
+        ("𠮷野家で", ("𠮷野", "野家")),
+    ],
+)
+def test_a_search_finds_parts_of_texts_without_spaces(
+    history: History, story: str, text: str, parts: tuple[str, ...]
+) -> None:
+    add(history, story, None, text)
+    add(history, story, None, "船 説 長 うさぎ Al ice")
+    for part in parts:
+        assert [each.snippet for each in history.read(find.search, None, part)][-1:] == [text], part
+    assert history.read(find.search, None, "长船") == []
+
+
 def test_a_node_may_end_earlier_and_nothing_is_lost(history: History, story: str) -> None:
     root = add(history, story, None, "One. ")
     node = add(history, story, root.id, "Two 👩. Thr", tokens=(7, 8, 9), author="model", finish_reason="abort")

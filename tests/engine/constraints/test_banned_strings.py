@@ -380,9 +380,8 @@ def test_any_case_finds_all_forms_of_a_letter(banned: str, text: str) -> None:
     both = (banned,) if any(each in banned + text for each in "ßẞ\u0307") else (banned, f"/{banned}/i")
     for phrase in ("(?i)" + banned, *both[1:]):
         phrases = Phrases((phrase,))
-        assert [phrases.matched(state) for state in accumulate(text, phrases.advance, initial=phrases.start)][
-            -1
-        ] == len(text)
+        *_, last = accumulate(text, phrases.advance, initial=phrases.start)
+        assert phrases.matched(last) == len(text)
 
 
 def test_other_letters_and_exact_phrases_are_not_folded() -> None:
