@@ -121,7 +121,7 @@ class SamplingParams:
     xtc_probability: float = described(
         0.0,
         "the probability that XTC acts at a token: it then drops all tokens above xtc_threshold but the least "
-        "probable of them; 0: off.",
+        "probable of them, unless one of these ends the text or a line; 0: off.",
         (0, 1),
     )
     xtc_threshold: float = described(

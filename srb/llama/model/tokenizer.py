@@ -58,6 +58,12 @@ class LlamaTokenizer:
         with self.in_use() as vocab:
             return frozenset(token for token in range(self.n_vocab) if llama_cpp.llama_vocab_is_eog(vocab, token))
 
+    @cached_property
+    def text_and_line_ends(self) -> Places:
+        """The tokens that end the generation, and those of one or two line breaks."""
+        breaks = (self.tokenize(text, is_prompt=False)[-1:] for text in ("\n", "\n\n"))
+        return np.fromiter(self.ends.union(*breaks), np.intp)
+
     def is_end(self, token: int) -> bool:
         """Return whether the token ends the generation."""
         return self._piece(token).is_end

@@ -1,5 +1,6 @@
 """Samplers that llama.cpp doesn't have: smoothing, a caller's `logits_processor`, and the limits of DRY's breakers."""
 
+import ctypes
 import math
 from collections.abc import Iterable
 from functools import partial
@@ -11,7 +12,7 @@ import numpy as np
 
 from srb.engine.sampling_params import LogitsProcessor
 from srb.errors import InvalidRequestError, LogitsProcessorError
-from srb.llama.sampling.candidates import Floats, rows_of
+from srb.llama.sampling.candidates import Floats, Places, rows_of
 
 MAX_TOKENS = 20_000
 """How many notes the breakers of one alternative may take. Copying them takes about 1 ms then, and tokenizing 0.8 s."""
@@ -48,6 +49,40 @@ def _apply(factor: float, curve: float, _: Any, array: Any) -> None:
     rows = rows_of(array.contents)
     rows["logit"] = smoothing(factor, curve, rows["logit"])
     array.contents.sorted = False
+
+
+class XtcGuard:
+    """Undoes a step of XTC if it has dropped a token that ends the text or a line, as text-generation-webui does.
+
+    `before` and `after` are the interfaces of two samplers around llama.cpp's XTC, for `llama_sampler_init` without a
+    context. They have no state between steps. llama.cpp has a pointer to each, so they must live as long as the chain.
+
+    Args:
+        spared: the tokens that XTC may not drop.
+    """
+
+    def __init__(self, spared: Places) -> None:
+        self._spared = spared
+        self._first = self._size = 0
+        self.before = llama_cpp.llama_sampler_i(apply=llama_cpp.llama_sampler_i_apply(self._note))
+        self.after = llama_cpp.llama_sampler_i(apply=llama_cpp.llama_sampler_i_apply(self._restore))
+
+    def _note(self, _: Any, array: Any) -> None:
+        self._first, self._size = _address(array), array.contents.size
+
+    def _restore(self, _: Any, array: Any) -> None:
+        # XTC sorts the candidates, and moves the beginning of the array behind those that it drops.
+        n_dropped = self._size - array.contents.size
+        if not n_dropped:
+            return
+        end, array.contents.data = array.contents.data, ctypes.cast(self._first, llama_cpp.llama_token_data_p)
+        array.contents.size = self._size
+        if not np.isin(rows_of(array.contents)["id"][:n_dropped], self._spared).any():
+            array.contents.data, array.contents.size = end, self._size - n_dropped
+
+
+def _address(array: Any) -> int:
+    return ctypes.cast(array.contents.data, ctypes.c_void_p).value or 0
 
 
 def as_read(breakers: Iterable[str]) -> dict[bytes, str]:

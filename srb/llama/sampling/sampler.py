@@ -17,7 +17,7 @@ from srb.llama.grammar.matcher import GrammarMatcher
 from srb.llama.model.tokenizer import LlamaTokenizer
 from srb.llama.sampling.candidates import Candidates, Floats, Places, largest_of, logprobs, narrowing_top_k, only
 from srb.llama.sampling.compiled import CompiledSampling, checked
-from srb.llama.sampling.own_samplers import ProcessorCall, smoothing_interface
+from srb.llama.sampling.own_samplers import ProcessorCall, XtcGuard, smoothing_interface
 
 _SMALLEST_TEMPERATURE = 1e-30  # logits divided by less may overflow a float
 _MIROSTAT_M = 100  # candidates for its estimate of Zipf's exponent; llama-server's value
@@ -96,7 +96,9 @@ class LlamaSampler:
         self._penalizes = False  # whether a sampler of the chain changes the logits of tokens that it has seen
         self._min_tokens = 0 if params.ignore_eos else params.min_tokens
         self._snapshots: deque[_Snapshot] = deque()  # before each of the last tokens, if they may be taken back
-        self._smoothing: Any = None  # an interface to which llama.cpp has a pointer
+        # Interfaces to which llama.cpp has pointers.
+        self._smoothing: Any = None
+        self._xtc_guard: XtcGuard | None = None
         self._processor = ProcessorCall(params.logits_processor, prompt) if params.logits_processor else None
         with ExitStack() as stack:
             chain_params = llama_cpp.llama_sampler_chain_default_params()
@@ -140,7 +142,7 @@ class LlamaSampler:
             self._add(self._mirostat(params))
             return
         for name in params.samplers:
-            sampler = self._narrowing(name, params, compiled, prompt)
+            sampler = self._narrowing(name, tokenizer, params, compiled, prompt)
             if sampler is not None:
                 self._add(sampler)
                 self._penalizes |= name in ("penalties", "dry")
@@ -153,8 +155,15 @@ class LlamaSampler:
         else:
             self._add(llama_cpp.llama_sampler_init_dist(_fixed_seed(params.seed)))
 
-    def _narrowing(self, name: str, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...]) -> Any:
-        """Return the sampler with this name; None if its parameters turn it off."""
+    def _narrowing(
+        self,
+        name: str,
+        tokenizer: LlamaTokenizer,
+        params: SamplingParams,
+        compiled: CompiledSampling,
+        prompt: tuple[int, ...],
+    ) -> Any:
+        """Return the sampler with this name, after adding others that it needs; None if its parameters turn it off."""
         min_keep = params.min_keep
         match name:
             case "penalties":
@@ -173,7 +182,12 @@ class LlamaSampler:
                 return llama_cpp.llama_sampler_init_min_p(params.min_p, min_keep)
             case "xtc" if params.xtc_probability > 0:
                 seed = _fixed_seed(params.seed)
-                return llama_cpp.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, min_keep, seed)
+                self._xtc_guard = XtcGuard(tokenizer.text_and_line_ends)
+                self._add(llama_cpp.llama_sampler_init(self._xtc_guard.before, None))
+                self._add(
+                    llama_cpp.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, min_keep, seed)
+                )
+                return llama_cpp.llama_sampler_init(self._xtc_guard.after, None)
             case "temperature":
                 temperature = llama_cpp.llama_sampler_init_temp_ext(
                     _temperature(params), params.dynatemp_range, params.dynatemp_exponent

@@ -170,14 +170,26 @@ def test_top_n_sigma(row: Row, n: float) -> None:
     assert_agrees(row.draw(**ONLY | {"top_n_sigma": n}), softmax(masked(row.logits, keep)))
 
 
-def test_xtc(row: Row) -> None:
-    threshold, probability = 0.02, 0.4
-    probabilities = softmax(row.logits)
-    above = [token for token in np.argsort(-row.logits) if probabilities[token] >= threshold]
+@pytest.mark.parametrize("spared", [EOS, ord("\n")])
+@pytest.mark.parametrize("probability", [0.4, 1])
+@pytest.mark.parametrize("place", [0, 3, 200])
+def test_xtc_and_the_ends_of_texts_and_lines(row: Row, spared: int, probability: float, place: int) -> None:
+    threshold = 0.02
+    order = [int(token) for token in np.argsort(-row.logits) if token not in (EOS, ord("\n"))]
+    # The other one of the two is far below the threshold.
+    biases = [(EOS, -100.0), (ord("\n"), -100.0)]
+    wanted = row.logits[order[place]] - 0.01
+    biases = [(t, float(np.clip(wanted - row.logits[t], -100, 100)) if t == spared else b) for t, b in biases]
+    logits = row.logits.copy()
+    for token, bias in biases:
+        logits[token] += bias
+    probabilities = softmax(logits)
+    above = [int(token) for token in np.argsort(-logits) if probabilities[token] >= threshold]
     assert len(above) > 2
-    without = softmax(masked(row.logits, [t for t in range(N_VOCAB) if t not in above[:-1]]))
-    sampled = row.draw_first(**ONLY | {"xtc_probability": probability, "xtc_threshold": threshold})
-    assert_agrees(sampled, probability * without + (1 - probability) * probabilities)
+    without = softmax(masked(logits, [t for t in range(N_VOCAB) if t not in above[:-1]]))
+    expected = probabilities if spared in above[:-1] else probability * without + (1 - probability) * probabilities
+    params = {"xtc_probability": probability, "xtc_threshold": threshold, "logit_bias": tuple(biases)}
+    assert_agrees(row.draw_first(**ONLY | params), expected)
 
 
 @pytest.mark.parametrize(("repeat", "frequency", "presence"), [(1.5, 0, 0), (1, 0.4, 0), (1, 0, 0.9), (1.2, 0.3, 0.5)])
