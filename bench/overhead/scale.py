@@ -180,7 +180,9 @@ class Idle:
     def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
         return True
 
-    def compile(self, branches: tuple[SamplingParams, ...], special_tokens: bool = False) -> Nothing:
+    def compile(
+        self, branches: tuple[SamplingParams, ...], special_tokens: bool = False, post_sampling_probs: bool = False
+    ) -> Nothing:
         return _NOTHING
 
     def sampler(

@@ -75,10 +75,11 @@ class XtcGuard:
         n_dropped = self._size - array.contents.size
         if not n_dropped:
             return
-        end, array.contents.data = array.contents.data, ctypes.cast(self._first, llama_cpp.llama_token_data_p)
-        array.contents.size = self._size
-        if not np.isin(rows_of(array.contents)["id"][:n_dropped], self._spared).any():
-            array.contents.data, array.contents.size = end, self._size - n_dropped
+        whole = llama_cpp.llama_token_data_array(
+            ctypes.cast(self._first, llama_cpp.llama_token_data_p), self._size, array.contents.selected, True
+        )
+        if np.isin(rows_of(whole)["id"][:n_dropped], self._spared).any():
+            array.contents.data, array.contents.size = whole.data, whole.size
 
 
 def _address(array: Any) -> int:

@@ -121,7 +121,8 @@ class Judge:
     def texts(self, grammar: str, n_tokens: int) -> set[bytes]:
         """All texts of up to so many tokens that match, in a vocabulary of bytes."""
         with self._tokenizer.in_use() as vocab:
-            todo, found = [((), self._compiler.compile_grammar(vocab, grammar))], set[bytes]()
+            todo: list[tuple[tuple[int, ...], Any]] = [((), self._compiler.compile_grammar(vocab, grammar))]
+        found = set[bytes]()
         while todo:
             said, constraint = todo.pop()
             for token in self.allowed(lambda candidates, each=constraint: candidates.ban(each.banned())):

@@ -664,7 +664,7 @@ async def test_a_detached_request_whose_client_goes_at_once_is_stored(connect: C
     added, may_go = threading.Event(), threading.Event()
     compile_ = backend.compile
 
-    def slow(branches: Any, special_tokens: bool = False) -> Any:
+    def slow(branches: Any, special_tokens: bool = False, post_sampling_probs: bool = False) -> Any:
         added.set()
         assert may_go.wait(10)
         return compile_(branches, special_tokens)
