@@ -281,7 +281,7 @@ async def respond_whole(
         if task.done():
             return task.result()
         response = web.StreamResponse(
-            headers=sse.HEADERS | headers | {"Content-Type": "application/json; charset=utf-8"}
+            headers=sse.HEADERS | dict(headers) | {"Content-Type": "application/json; charset=utf-8"}
         )
         await response.prepare(request)
         while not task.done():

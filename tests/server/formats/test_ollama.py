@@ -121,7 +121,8 @@ async def test_a_format_is_a_schema(connect: Connect) -> None:
 
 async def test_nothing_to_say_loads_the_model(connect: Connect) -> None:
     client = await connect(backend(b""))
-    for path, body in (("/api/generate", {}), ("/api/chat", {"messages": []})):
+    bodies: list[tuple[str, dict[str, Any]]] = [("/api/generate", {}), ("/api/chat", {"messages": []})]
+    for path, body in bodies:
         answer = await posted(client, path, {"model": "fake"} | body)
         assert (answer["done"], answer["done_reason"]) == (True, "load")
 
@@ -171,7 +172,8 @@ async def test_embeddings(connect: Connect) -> None:
     assert answer == {"model": "fake", "embeddings": [[194, 2], [98, 1]], "prompt_eval_count": 3}
     answer = await posted(client, "/api/embeddings", {"model": "fake", "prompt": "aa", "embd_normalize": -1})
     assert answer == {"embedding": [194, 2]}
-    for none in ({"input": []}, {"input": ""}, {}):
+    empty: list[dict[str, Any]] = [{"input": []}, {"input": ""}, {}]
+    for none in empty:
         assert (await posted(client, "/api/embed", none))["embeddings"] == []
     assert await posted(client, "/api/embeddings", {"prompt": ""}) == {"embedding": []}
     for path, name in (("/api/embed", "input"), ("/api/embeddings", "prompt")):
@@ -198,7 +200,12 @@ async def test_what_the_model_can_do(connect: Connect) -> None:
 @pytest.mark.parametrize(("keep_alive", "reason"), [(0, "unload"), ("0s", "unload"), (-1, "load"), ("5m", "load")])
 async def test_a_model_is_loaded_and_unloaded_without_a_prompt(keep_alive: Any, reason: str, connect: Connect) -> None:
     client = await connect(backend(b""))
-    for path, more in (("/api/generate", {}), ("/api/chat", {}), ("/api/chat", {"messages": []})):
+    bodies: list[tuple[str, dict[str, Any]]] = [
+        ("/api/generate", {}),
+        ("/api/chat", {}),
+        ("/api/chat", {"messages": []}),
+    ]
+    for path, more in bodies:
         answer = await posted(client, path, {"model": "fake", "keep_alive": keep_alive} | more)
         assert (answer["done"], answer["done_reason"]) == (True, reason)
 
