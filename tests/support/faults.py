@@ -30,7 +30,6 @@ from srb.history import writer
 from srb.history.database import connect
 from srb.history.history import History
 from srb.history.recorder import Submitted
-from srb.serving import async_engine
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.request_registry import RequestRegistry
 
@@ -144,9 +143,9 @@ async def run(seed: int, path: Path, *, n_requests: int, every: int) -> int:
             stack.enter_context(faults.before(owner, name, *ANY))
         stack.enter_context(faults.before(RequestRegistry, "put", MemoryError(), BugError()))
         stack.enter_context(faults.before(asyncio, "to_thread", RuntimeError("can't start new thread")))
-        stack.enter_context(mock.patch.object(async_engine, "MAX_FAILURES", 1_000_000))
         faults.is_on = True
-        async with FaultyQueue(faults, lambda _progress: backend, make=make, record=history.take) as engine:
+        options = {"make": make, "record": history.take, "max_failures": 1_000_000}
+        async with FaultyQueue(faults, lambda _progress: backend, **options) as engine:
             async with asyncio.timeout(60):
                 clients = [_client(engine, history, chance, n_requests) for _ in range(N_CLIENTS)]
                 told = {each.id: (each, events) for client in await asyncio.gather(*clients) for each, events in client}
