@@ -92,7 +92,7 @@ def check(path: Path, known: dict[int, str]) -> None:
     """Check that the file is undamaged, and has all acknowledged nodes."""
     db = sqlite3.connect(path)
     assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    db.execute("INSERT INTO search(search, rank) VALUES ('integrity-check', 1)")
+    db.execute("INSERT INTO search(search) VALUES ('integrity-check')")
     db.rollback()
     texts = dict(db.execute("SELECT nodes.id, texts.text FROM nodes JOIN texts ON texts.id = nodes.text"))
     db.close()
