@@ -253,7 +253,7 @@ def test_typed_errors(client: OpenAI) -> None:
     with pytest.raises(BadRequestError, match="n must be from 1 to 32, got 99") as bad:
         client.completions.create(model=MODEL, prompt=PROMPT, n=99)
     assert (bad.value.param, bad.value.type, bad.value.code) == ("n", "invalid_request_error", "invalid_value")
-    schema = {"type": "object", "properties": {"x": {"type": "nope"}}}
+    schema: dict[str, object] = {"type": "object", "properties": {"x": {"type": "nope"}}}
     with pytest.raises(BadRequestError, match="nope"):
         client.chat.completions.create(
             model=MODEL,
