@@ -33,8 +33,8 @@ def generate(
     """Generates n texts that continue a prompt.
 
     The model stays loaded for the next calls, until a call asks for another one or the program ends. A prompt that ends
-    with a space or within a word does no harm (see `heal` in `CompletionRequest`). If stderr is a terminal, it shows
-    the number of finished texts.
+    with a space or within a word does no harm (`CompletionRequest.heal`). If stderr is a terminal, it shows the number
+    of finished texts.
 
     Args:
         prompt: a text, or a tuple of token ids.

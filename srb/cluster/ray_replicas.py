@@ -39,7 +39,7 @@ _MOST_KNOWN = 1000  # names of replicas, those of dead ones included
 
 
 class RayReplicas:
-    """The replicas of a Ray cluster; see `Replicas`. If the settings name no cluster, they get a Ray of their own.
+    """Implements `Replicas` on a Ray cluster. If the settings name no cluster, they get a Ray of their own.
 
     Args:
         settings: of the cluster and the replicas.

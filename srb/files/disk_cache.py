@@ -1,6 +1,6 @@
 """Stores cached states in files (`--cache-disk`), so that computed texts outlive the process.
 
-Each entry (see `srb.engine.kv_cache.entries`) is a file DIR/IDENTITY/FAMILY-NAME.state, in the format of
+Each entry of `srb.engine.kv_cache.entries` is a file DIR/IDENTITY/FAMILY-NAME.state, in the format of
 `srb.engine.kv_cache.state_store`.
 
 IDENTITY is a hash of everything that a state must fit: the model, the types of the cache, llama.cpp's build. NAME is a

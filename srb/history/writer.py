@@ -28,7 +28,7 @@ Change = Callable[[sqlite3.Connection], object]
 Result = TypeVar("Result")
 
 MAX_PENDING = 200_000
-"""32 alternatives make so many changes in an hour or two."""
+"""About as many changes as 32 alternatives make in an hour or two."""
 
 RETRY_SECONDS = 1.0
 

@@ -214,9 +214,9 @@ def test_two_servers_share_a_folder(tmp_path: Path) -> None:
 
 
 def test_prompts_that_begin_with_what_another_server_has_removed_are_evaluated(tmp_path: Path) -> None:
-    begun = "x" * 60
-    texts_kept = [begun + each * 40 for each in "bc"]
-    life(tmp_path, *(request(each, max_tokens=1) for each in (begun, *texts_kept)))
+    prefix = "x" * 60
+    texts_kept = [prefix + each * 40 for each in "bc"]
+    life(tmp_path, *(request(each, max_tokens=1) for each in (prefix, *texts_kept)))
     cache = store(tmp_path)
     engine = Engine(FakeBackend(n_cells=1000), store=cache)
     cache.check([path.name.partition("-")[0] for path in tmp_path.rglob("*.state")], pack(()))  # reads what is there

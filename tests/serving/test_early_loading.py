@@ -13,11 +13,11 @@ from srb.serving.early_loading import EarlyLoading, Progress
 
 
 def test_it_loads_before_it_is_called_and_reports_progress_after_that() -> None:
-    begun, told = threading.Event(), list[float]()
+    started, told = threading.Event(), list[float]()
     backend = FakeBackend()
 
     def load(progress: Progress) -> Backend:
-        begun.set()
+        started.set()
         while progress(0.5):
             time.sleep(0.001)
         return backend
@@ -27,7 +27,7 @@ def test_it_loads_before_it_is_called_and_reports_progress_after_that() -> None:
         return False
 
     with EarlyLoading(load) as early:
-        assert begun.wait(10)
+        assert started.wait(10)
         assert early(listen) is backend
     assert told == [0.5]
     assert not backend.closed

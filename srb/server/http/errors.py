@@ -28,7 +28,7 @@ ERROR_FORMATS: web.AppKey[dict[tuple[str, str], ErrorFormat]] = web.AppKey("erro
 
 
 PATH_PARTS = 8
-"""So many parts of a path that has no route are logged."""
+"""The number of parts of a path without a route that are logged."""
 
 
 def route_of(request: web.Request) -> str:

@@ -22,8 +22,6 @@ from srb.serving.event_log import Cursor, EventLog
 
 logger = logging.getLogger("srb")
 
-"""How long to wait before another attempt to open the history."""
-
 MAX_LOSSES = 3
 """A request doesn't resume after this many crashes in a row without a further token: it may be the cause."""
 
