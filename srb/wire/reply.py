@@ -20,11 +20,12 @@ from srb.engine.events import (
 from srb.engine.request import CompletionRequest, new_request_id
 from srb.errors import InvalidRequestError
 from srb.wire.context import Abort, RequestContext
+from srb.wire.reasoning import AnswerReader
 from srb.wire.request.body import Parsed, parse_fields
 from srb.wire.request.fields import CompletionFields, SamplingFields
 from srb.wire.request.messages import Message
 from srb.wire.request.read import BodyFields, show, validate
-from srb.wire.tools.calls import CallFormat, CallReader, Delta, call_id
+from srb.wire.tools.calls import Delta, call_id
 
 Watch = Callable[[str | None, Abort], AbstractContextManager[Callable[[list[Event]], object]]]
 """Watches a request while a reader reads it from its beginning.
@@ -155,19 +156,24 @@ class Outcome:
                 raise event.error
 
 
+ItemKind = Literal["reasoning", "text", "call"]
+
+
 @dataclass
 class OutputItem:
-    """A part of an answer: a text, or a function call.
+    """A part of an answer: thoughts, a text, or a function call.
 
     Attributes:
         index: The number of the item.
-        name: The function that is called; None for a text.
+        kind: What it is.
+        name: The function that is called.
         id: The id of the call.
         text: The text so far, or the arguments so far as JSON text.
-        tokens: The tokens of a text, if they were asked for.
+        tokens: The tokens of a text or of thoughts, if they were asked for.
     """
 
     index: int
+    kind: ItemKind = "text"
     name: str | None = None
     id: str = ""
     text: str = ""
@@ -194,29 +200,30 @@ class ItemChange:
 
 
 class OutputItems:
-    """Splits an answer with one alternative into items, as its events come: a text, and calls after it.
+    """Splits an answer with one alternative into items, as its events come: thoughts, a text, and calls after it.
 
     Args:
-        calls: How the model writes calls. None: it may call nothing; the answer is then one text, maybe an empty one.
+        reader: Splits the text. An answer that may have no calls has a text, maybe an empty one, or thoughts.
     """
 
-    def __init__(self, request_id: str, calls: CallFormat | None) -> None:
+    def __init__(self, request_id: str, reader: AnswerReader) -> None:
         self.outcome = Outcome()
         self.all: list[OutputItem] = []
         self._request_id = request_id
-        self._reader = CallReader(calls) if calls else None
+        self._reader = reader
+        self.n_thought_tokens = 0  # where the request returns tokens
         self._tokens: list[Token] = []  # tokens whose text isn't in an item yet, or that have no text
 
     @property
     def calls(self) -> list[OutputItem]:
         """The calls that have begun."""
-        return [item for item in self.all if item.name is not None]
+        return [item for item in self.all if item.kind == "call"]
 
     @property
     def ends_with_calls(self) -> bool:
         """Whether the model has ended the answer itself, with complete calls."""
         stop = self.outcome.stop
-        return bool(self._reader and self._reader.is_complete and stop and stop.finish_reason == "stop")
+        return bool(self._reader.is_complete and stop and stop.finish_reason == "stop")
 
     def take_all(self, events: list[Event]) -> None:
         """Takes events whose changes don't matter. Raises `SrbError` if one is an error."""
@@ -228,15 +235,24 @@ class OutputItems:
         """The changes that the next event makes. Raises `SrbError` if the event is an error."""
         self.outcome.take(event)
         match event:
-            case StartEvent() if not self._reader:
+            case StartEvent() if self._reader.is_plain:
                 yield self._begin(OutputItem(0))
-            case StreamEvent(text=text, token=token):
+            case StreamEvent(text=text, token=token, tokens=tokens):
                 self._tokens += [token] if token else []
-                yield from self._add(self._reader.push(text) if self._reader else [Delta("text", text)])
+                yield from self._add(self._reader.push(text))
+                self.n_thought_tokens += 0 if self._reader.has_answer else len(tokens)
             case StopEvent():
-                yield from self._add(self._reader.flush() if self._reader else [])
+                yield from self._add(self._reader.flush())
+                if not self.all and not self._reader.may_call:
+                    yield self._begin(OutputItem(0))
+                    yield from self._add([])
                 if self.all:
                     yield ItemChange("end", self.all[-1])
+
+    def _next(self, kind: ItemKind, name: str | None = None, call: str = "") -> Iterator[ItemChange]:
+        if self.all:
+            yield ItemChange("end", self.all[-1])
+        yield self._begin(OutputItem(len(self.all), kind, name, call))
 
     def _begin(self, item: OutputItem) -> ItemChange:
         self.all.append(item)
@@ -244,23 +260,21 @@ class OutputItems:
 
     def _add(self, deltas: list[Delta]) -> Iterator[ItemChange]:
         for delta in deltas:
-            if delta.kind == "name":
-                if self.all:
-                    yield ItemChange("end", self.all[-1])
-                call = call_id(self._request_id, 0, delta.call or 0)
-                yield self._begin(OutputItem(len(self.all), delta.text, call))
-            elif delta.text:
-                if not self.all:
-                    yield self._begin(OutputItem(0))
-                yield self._more(delta.text)
-        if self._tokens and self.all and self.all[-1].name is None:
+            match delta.kind:
+                case "name":
+                    yield from self._next("call", delta.text, call_id(self._request_id, 0, delta.call or 0))
+                    continue
+                case "reasoning" | "text" as kind if not self.all or self.all[-1].kind != kind:
+                    yield from self._next(kind)
+            yield self._more(delta.text)
+        if self._tokens and self.all and self.all[-1].kind != "call":
             yield self._more("")
 
     def _more(self, text: str) -> ItemChange:
         item, tokens = self.all[-1], tuple(self._tokens)
         item.text += text
         self._tokens = []
-        if item.name is not None:
+        if item.kind == "call":
             return ItemChange("more", item, text)
         item.tokens += tokens
         return ItemChange("more", item, text, tokens)

@@ -1,6 +1,6 @@
 """`POST /v1/messages`: parses Anthropic's bodies, and builds its messages and events."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Literal
 
@@ -9,13 +9,13 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from srb.engine.events import ErrorEvent, Event, StopEvent
 from srb.errors import InvalidRequestError, SrbError
 from srb.wire.context import JsonAnswer, RequestContext
+from srb.wire.reasoning import AnswerReader
 from srb.wire.reply import ItemChange, OutputItem, OutputItems, Reply, parse_one
 from srb.wire.request.fields import CompletionFields, SamplingFields
 from srb.wire.request.media import as_content
 from srb.wire.request.messages import Message, Text, system_message
 from srb.wire.request.read import PartFields, depth_refused, read_fields, show, validate
 from srb.wire.tokenize import count_prompt
-from srb.wire.tools.calls import CallFormat
 
 _ERRORS = {
     401: "authentication_error",
@@ -127,6 +127,10 @@ class MessagesFields(SamplingFields):
         None, description='its `format`: {"type": "json_schema", "schema": ...}, which the text matches.'
     )
     output_format: dict[str, Any] | None = Field(None, description="the same format, by its older name.")
+    thinking: Any = Field(
+        None,
+        description='{"type": "disabled"}: the template gets `enable_thinking`: false. Other types change nothing.',
+    )
     stream: bool = Field(False, description="answer with a stream of events.")
     detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
 
@@ -145,17 +149,25 @@ class MessagesFields(SamplingFields):
         return {"response_format": form}
 
     @property
+    def may_think(self) -> bool:
+        """Whether the answer may begin with thoughts."""
+        return not (isinstance(self.thinking, dict) and self.thinking.get("type") == "disabled")
+
+    @property
     def chat(self) -> dict[str, Any]:
         """The conversation and the tools in OpenAI's notation for chats."""
         tools = [tool.of_chat for tool in self.tools or ()]
         conversation = [*system_message(self.system), *(each for turn in self.messages for each in turn._messages)]
         choice = self.tool_choice
-        if choice is None:
-            return {"messages": conversation, "tools": tools}
-        named = {"type": "function", "function": {"name": choice.name}}
-        return {
+        asked = {
             "messages": conversation,
             "tools": tools,
+            "chat_template_kwargs": None if self.may_think else {"enable_thinking": False},
+        }
+        if choice is None:
+            return asked
+        named = {"type": "function", "function": {"name": choice.name}}
+        return asked | {
             "tool_choice": {"any": "required", "tool": named}.get(choice.type, choice.type),
             "parallel_tool_calls": False if choice.disable_parallel_tool_use else None,
         }
@@ -177,7 +189,8 @@ def parse_messages(body: bytes, context: RequestContext) -> Reply:
             **fields.structure,
         )
     parsed.ignored.extend(f"output_config.{name}" for name in fields.output_config or () if name != "format")
-    make = partial(_MessageBuilder, parsed.completion.id, context.limits.model, parsed.calls)
+    parsed.ignored.extend(f"thinking.{name}" for name in fields.thinking or () if name != "type")
+    make = partial(_MessageBuilder, parsed.completion.id, context.limits.model, parsed.reader)
     return Reply.of(parsed, fields.stream, make)
 
 
@@ -195,9 +208,9 @@ def error_json(error: SrbError) -> dict[str, Any]:
 class _MessageBuilder:
     """Builds a message from the events of its request."""
 
-    def __init__(self, message_id: str, model: str, calls: CallFormat | None) -> None:
+    def __init__(self, message_id: str, model: str, reader: Callable[[], AnswerReader]) -> None:
         self._head = {"id": message_id, "type": "message", "role": "assistant", "model": model}
-        self._items = OutputItems(message_id, calls)
+        self._items = OutputItems(message_id, reader())
         self._started = False
 
     def object(self, events: list[Event]) -> dict[str, Any]:
@@ -206,8 +219,10 @@ class _MessageBuilder:
         stop = self._items.outcome.stop
         assert stop
         content = [_block(item, item.text, item.arguments) for item in self._items.all]
-        content = [block for block in content if block.get("text") or block.get("input") is not None]
-        return self._message(content) | self._end(stop) | {"usage": self._usage(stop.length)}
+        shown = [
+            block for block in content if block.get("text") or block.get("input") is not None or "thinking" in block
+        ]
+        return self._message(shown) | self._end(stop) | {"usage": self._usage(stop.length)}
 
     def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
         """Anthropic's events for the next events of the engine, in a stream."""
@@ -219,7 +234,8 @@ class _MessageBuilder:
             if not self._started:
                 self._started = True
                 yield {"type": "message_start", "message": self._message([])}
-            yield from filter(None, map(_event_of, changes))
+            for change in changes:
+                yield from _events_of(change)
             if isinstance(event, StopEvent):
                 yield {"type": "message_delta", "delta": self._end(event), "usage": self._usage(event.length)}
                 yield {"type": "message_stop"}
@@ -251,25 +267,29 @@ class _MessageBuilder:
 
 
 def _block(item: OutputItem, text: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
-    """The block of a text, or of a call with its arguments."""
-    if item.name is None:
+    """The block of thoughts, of a text, or of a call with its arguments."""
+    if item.kind == "reasoning":
+        return {"type": "thinking", "thinking": text, "signature": ""}
+    if item.kind == "text":
         return {"type": "text", "text": text}
     return {"type": "tool_use", "id": item.id, "name": item.name, "input": arguments}
 
 
-def _event_of(change: ItemChange) -> dict[str, Any] | None:
-    """Anthropic's event for a change. None if there is nothing to send."""
+def _events_of(change: ItemChange) -> Iterator[dict[str, Any]]:
+    """Anthropic's events for a change."""
     item, position = change.item, {"index": change.item.index}
+    delta: dict[str, Any] | None = None
     if change.kind == "begin":
-        return {"type": "content_block_start", **position, "content_block": _block(item, "", {})}
+        yield {"type": "content_block_start", **position, "content_block": _block(item, "", {})}
+    elif change.kind == "end" and item.kind == "reasoning":
+        delta = {"type": "signature_delta", "signature": ""}
+    elif change.text:
+        delta = {
+            "reasoning": {"type": "thinking_delta", "thinking": change.text},
+            "text": {"type": "text_delta", "text": change.text},
+            "call": {"type": "input_json_delta", "partial_json": change.text},
+        }[item.kind]
+    if delta:
+        yield {"type": "content_block_delta", **position, "delta": delta}
     if change.kind == "end":
-        return {"type": "content_block_stop", **position}
-    if not change.text:
-        return None
-    if item.name is None:
-        return {"type": "content_block_delta", **position, "delta": {"type": "text_delta", "text": change.text}}
-    return {
-        "type": "content_block_delta",
-        **position,
-        "delta": {"type": "input_json_delta", "partial_json": change.text},
-    }
+        yield {"type": "content_block_stop", **position}

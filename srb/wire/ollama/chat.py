@@ -15,6 +15,7 @@ from srb.errors import InvalidRequestError, SrbError
 from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.embeddings import EmbeddingFormat, EmbeddingRequest, Vectors
 from srb.wire.openai.completions import content_of
+from srb.wire.reasoning import AnswerReader, reasoning_format
 from srb.wire.reply import Outcome, OutputItem, OutputItems, Reply, parse_one
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.media import with_images
@@ -44,7 +45,9 @@ class OllamaFields(BodyFields):
     format: Any = Field(None, description='"json", or a JSON schema that the text must match.')
     detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
     think: bool | str | None = Field(
-        None, description="the variable `enable_thinking` of the chat template. Thoughts stay in the text."
+        None,
+        description="the variable `enable_thinking` of the chat template. Thoughts are `thinking`, next to the text; "
+        "with false, a model that thinks anyway has them in the text.",
     )
     logprobs: bool | None = Field(None, description="report each token with its log-probability.")
     top_logprobs: Int | None = Field(None, description="report this many top tokens at each position.")
@@ -87,9 +90,7 @@ def parse_generate(body: bytes, context: RequestContext) -> Reply:
             system = [{"role": "system", "content": fields.system}] if fields.system else []
             content = with_images(fields.prompt, fields.images, "images")
             prompt = {"messages": [*system, {"role": "user", "content": content}]}
-        return _reply(
-            fields, context, lambda text: {"response": text}, bool(fields.prompt), suffix=fields.suffix, **prompt
-        )
+        return _reply(fields, context, _response, bool(fields.prompt), suffix=fields.suffix, **prompt)
 
 
 def parse_chat(body: bytes, context: RequestContext) -> Reply:
@@ -99,12 +100,20 @@ def parse_chat(body: bytes, context: RequestContext) -> Reply:
         for k, message in enumerate(fields.messages or ()):
             images = (message.model_extra or {}).pop("images", None)
             message.content = with_images(message.content, images, f"messages[{k}].images")
+            thoughts = (message.model_extra or {}).get("thinking")
+            if message.model_extra is not None and isinstance(thoughts, str):
+                message.model_extra.setdefault("reasoning_content", thoughts)
         _number_calls(fields.messages or [])
+        return _reply(fields, context, _message, bool(fields.messages), messages=fields.messages, tools=fields.tools)
 
-        def content(text: str) -> dict[str, Any]:
-            return {"message": {"role": "assistant", "content": text}}
 
-        return _reply(fields, context, content, bool(fields.messages), messages=fields.messages, tools=fields.tools)
+def _response(text: str, thoughts: str) -> dict[str, Any]:
+    return {"response": text} | ({"thinking": thoughts} if thoughts else {})
+
+
+def _message(text: str, thoughts: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text} | ({"thinking": thoughts} if thoughts else {})
+    return {"message": message}
 
 
 def _number_calls(messages: list[Message]) -> None:
@@ -123,7 +132,7 @@ def _number_calls(messages: list[Message]) -> None:
 def _reply(
     fields: OllamaFields,
     context: RequestContext,
-    content: Callable[[str], dict[str, Any]],
+    content: Callable[[str, str], dict[str, Any]],
     has_input: bool,
     **given: Any,
 ) -> Reply:
@@ -132,7 +141,7 @@ def _reply(
     Args:
         fields: The body.
         context: The context of the body.
-        content: Returns the fields of an object that have the text.
+        content: Returns the fields of an object that have the text and the thoughts.
         has_input: Whether there is anything to answer.
         given: Other fields of `CompletionFields`.
     """
@@ -140,7 +149,7 @@ def _reply(
     if not has_input:  # clients load a model with an empty request, and unload it with keep_alive 0
         unloads = re.fullmatch(r"0+(\.0*)?[a-zµ]*", str((fields.model_extra or {}).get("keep_alive")))
         make = partial(make, reason="unload" if unloads else "load")
-        return Reply(None, [], False, partial(make, partial(OutputItems, "", None)))
+        return Reply(None, [], False, partial(make, "", AnswerReader))
     options = fields.options
     if options and options.max_tokens == -2:  # in Ollama: until the context is full
         options.max_tokens = -1
@@ -151,6 +160,7 @@ def _reply(
         **given,
         json_schema=_schema(fields.format) if fields.format else None,
         chat_template_kwargs=None if fields.think is None else {"enable_thinking": bool(fields.think)},
+        reasoning_format="none" if fields.think is False and "messages" in given else None,
         stream=fields.stream,
         detach=fields.detach,
         logprobs=bool(fields.logprobs),
@@ -158,7 +168,8 @@ def _reply(
         model=fields.model,
     )
     parsed.ignored.extend(f"options.{name}" for name in (options and options.model_extra) or ())
-    return Reply.of(parsed, fields.stream, partial(make, partial(OutputItems, parsed.completion.id, parsed.calls)))
+
+    return Reply.of(parsed, fields.stream, partial(make, parsed.completion.id, parsed.reader))
 
 
 def _schema(form: Any) -> dict[str, Any]:
@@ -176,19 +187,20 @@ class _LineBuilder:
         self,
         model: str,
         created: str,
-        content: Callable[[str], dict[str, Any]],
-        items: Callable[[], OutputItems],
+        content: Callable[[str, str], dict[str, Any]],
+        request_id: str,
+        reader: Callable[[], AnswerReader],
         reason: str = "load",
     ) -> None:
         self._model = model
         self._created = created
         self._content = content
-        self._items = items()
+        self._items = OutputItems(request_id, reader())
         self._reason = reason
 
-    def head(self, text: str, calls: list[OutputItem] | None = None) -> dict[str, Any]:
+    def head(self, text: str, calls: list[OutputItem] | None = None, thoughts: str = "") -> dict[str, Any]:
         """The fields that every object has."""
-        head = {"model": self._model, "created_at": self._created, **self._content(text)}
+        head = {"model": self._model, "created_at": self._created, **self._content(text, thoughts)}
         if shown := [_call(item) for item in calls or () if item.arguments is not None]:
             head["message"]["tool_calls"] = shown
         return head
@@ -205,9 +217,10 @@ class _LineBuilder:
                 continue
             for change in self._items.take(event):
                 item = change.item
-                if item.name is None and (change.text or change.tokens):
+                if item.kind != "call" and (change.text or change.tokens):
                     shown = {"logprobs": content_of(list(change.tokens))} if change.tokens else {}
-                    yield self.head(change.text) | {"done": False} | shown
+                    head = self.head(change.text) if item.kind == "text" else self.head("", thoughts=change.text)
+                    yield head | {"done": False} | shown
                 elif change.kind == "end" and item.arguments is not None:
                     yield self.head("", [item]) | {"done": False}
         if self._items.outcome.done:
@@ -218,9 +231,11 @@ class _LineBuilder:
         if not events:
             return self.head("") | {"done": True, "done_reason": self._reason}
         self._items.take_all(events)
-        texts = [item for item in self._items.all if item.name is None]
-        tokens = [token for item in texts for token in item.tokens]
-        head = self.head("".join(item.text for item in texts), self._items.calls)
+        text, thoughts = (
+            "".join(item.text for item in self._items.all if item.kind == kind) for kind in ("text", "reasoning")
+        )
+        tokens = [token for item in self._items.all for token in item.tokens]
+        head = self.head(text, self._items.calls, thoughts)
         return self._last(head, self._items.outcome) | ({"logprobs": content_of(tokens)} if tokens else {})
 
     def _last(self, head: dict[str, Any], outcome: Outcome) -> dict[str, Any]:
@@ -345,7 +360,7 @@ def _capabilities(context: RequestContext) -> list[str]:
         "insert": model.tokenizer.special.gap((), ()),
         "vision": "image" in model.media_kinds,
         "audio": "audio" in model.media_kinds,
-        "thinking": template and "enable_thinking" in template.source,
+        "thinking": template and ("enable_thinking" in template.source or reasoning_format(template)),
     }
     return [name for name, value in can.items() if value]
 

@@ -1,6 +1,7 @@
 """`POST /v1/responses`: parses bodies, and builds OpenAI's responses and their typed events."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -10,13 +11,13 @@ from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent
 from srb.errors import InvalidRequestError, SrbError
 from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.openai.completions import content_of
+from srb.wire.reasoning import AnswerReader
 from srb.wire.reply import ItemChange, OutputItem, OutputItems, Reply, parse_one
 from srb.wire.request.fields import CompletionFields, Parallel, SamplingFields, ToolChoice
 from srb.wire.request.messages import Content, Message, Text, system_message
 from srb.wire.request.prompts import MAX_REQUESTS
 from srb.wire.request.read import Int, PartFields, depth_refused, read_fields, show, validate
 from srb.wire.tokenize import count_prompt
-from srb.wire.tools.calls import CallFormat
 from srb.wire.tools.definitions import ToolFields
 
 LOGPROBS = "message.output_text.logprobs"
@@ -206,12 +207,14 @@ def parse_response(body: bytes, context: RequestContext) -> Reply:
             **fields.chat(conversation),
             **response_format(fields.text),
         )
+    if not parsed.reader().has_answer:  # the tokens of its thoughts are counted
+        parsed = replace(parsed, completion=replace(parsed.completion, return_tokens=True))
     parsed.ignored.extend(unknown)
     parsed.ignored.extend(f"include.{name}" for name in fields.include or () if name != LOGPROBS)
     parsed.ignored.extend(f"text.{name}" for name in fields.text or () if name != "format")
     parsed.ignored.extend(["store"] if fields.store is False else [])
     head = _head(parsed.completion.id, context, fields)
-    make = partial(_ResponseBuilder, head, conversation, parsed.logprobs, parsed.calls)
+    make = partial(_ResponseBuilder, head, conversation, parsed.logprobs, parsed.reader)
     return Reply.of(
         parsed,
         fields.stream,
@@ -254,17 +257,21 @@ def _head(response_id: str, context: RequestContext, fields: ResponseFields) -> 
     }
 
 
+_CONTENTS = {"text": "output_text", "reasoning": "reasoning_text"}
+"""The types of an item's content, by its kind."""
+
+
 class _ResponseBuilder:
     """Builds a response from the events of its request. conversation: the messages that it answers."""
 
     def __init__(
-        self, head: dict[str, Any], conversation: list[Message], logprobs: bool, calls: CallFormat | None
+        self, head: dict[str, Any], conversation: list[Message], logprobs: bool, reader: Callable[[], AnswerReader]
     ) -> None:
         self._conversation = conversation
         self._id: str = head["id"]
         self._logprobs = logprobs
         self._head = head
-        self._items = OutputItems(self._id, calls)
+        self._items = OutputItems(self._id, reader())
         self._error: SrbError | None = None
         self._n_sent = 0
 
@@ -315,7 +322,7 @@ class _ResponseBuilder:
             yield {"type": "response.created", "response": started}
             yield {"type": "response.in_progress", "response": started}
         for change in changes:
-            yield from self._text(change) if change.item.name is None else self._call(change)
+            yield from self._call(change) if change.item.kind == "call" else self._text(change)
         if isinstance(event, DoneEvent):
             response = self._final()
             status = response["status"]
@@ -323,20 +330,22 @@ class _ResponseBuilder:
             yield {"type": f"response.{ended}", "response": response}
 
     def _text(self, change: ItemChange) -> Iterator[dict[str, Any]]:
-        """OpenAI's events for a change of a message."""
+        """OpenAI's events for a change of a message, or of thoughts."""
         item = change.item
+        kind, is_text = _CONTENTS[item.kind], item.kind == "text"
         position = {"item_id": self._item_id(item), "output_index": item.index, "content_index": 0}
         if change.kind == "begin":
             yield self._item_event("added", item)
-            yield {"type": "response.content_part.added", **position, "part": self._content(OutputItem(0))}
+            yield {"type": "response.content_part.added", **position, "part": self._content(OutputItem(0, item.kind))}
         elif change.kind == "end":
             content = self._content(item)
-            yield {"type": "response.output_text.done", **position, "text": item.text, "logprobs": content["logprobs"]}
+            shown = {"logprobs": content["logprobs"]} if is_text else {}
+            yield {"type": f"response.{kind}.done", **position, "text": item.text} | shown
             yield {"type": "response.content_part.done", **position, "part": content}
             yield self._item_event("done", item)
-        elif change.text or change.tokens:
-            shown = content_of(list(change.tokens))
-            yield {"type": "response.output_text.delta", **position, "delta": change.text, "logprobs": shown}
+        elif change.text or (change.tokens and is_text):
+            shown = {"logprobs": content_of(list(change.tokens))} if is_text else {}
+            yield {"type": f"response.{kind}.delta", **position, "delta": change.text} | shown
 
     def _call(self, change: ItemChange) -> Iterator[dict[str, Any]]:
         """OpenAI's events for a change of a call."""
@@ -368,7 +377,7 @@ class _ResponseBuilder:
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": self._items.n_thought_tokens},
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         }
         return response
@@ -382,7 +391,9 @@ class _ResponseBuilder:
         return {"type": f"response.output_item.{kind}", "output_index": item.index, "item": value}
 
     def _item_id(self, item: OutputItem) -> str:
-        return f"fc_{item.id}" if item.name is not None else f"msg_{self._id.removeprefix('resp_')}"
+        if item.kind == "call":
+            return f"fc_{item.id}"
+        return f"{'msg' if item.kind == 'text' else 'rs'}_{self._id.removeprefix('resp_')}"
 
     def _item(self, item: OutputItem, status: str | None = None) -> dict[str, Any]:
         """The JSON of an item. status: left out, it follows from how the answer ended."""
@@ -390,13 +401,18 @@ class _ResponseBuilder:
         is_last = item is self._items.all[-1]
         is_cut = is_last and stop is not None and stop.finish_reason != "stop"
         status = status or ("incomplete" if is_cut else "completed")
-        if item.name is None:
+        if item.kind != "call":
             content = [self._content(item)] if item.text or status != "in_progress" else []
+            if item.kind == "reasoning":
+                thoughts = {"type": "reasoning", "status": status, "summary": [], "content": content}
+                return {"id": self._item_id(item)} | thoughts
             message = {"type": "message", "role": "assistant", "status": status, "content": content}
             return {"id": self._item_id(item)} | message
         call = {"type": "function_call", "call_id": item.id, "name": item.name, "arguments": item.text}
         return {"id": self._item_id(item), "status": status} | call
 
     def _content(self, item: OutputItem) -> dict[str, Any]:
+        if item.kind == "reasoning":
+            return {"type": _CONTENTS[item.kind], "text": item.text}
         shown = content_of(item.tokens) if self._logprobs else []
-        return {"type": "output_text", "text": item.text, "annotations": [], "logprobs": shown}
+        return {"type": _CONTENTS[item.kind], "text": item.text, "annotations": [], "logprobs": shown}

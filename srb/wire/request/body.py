@@ -11,13 +11,14 @@ from typing import Any, Literal
 from srb.engine.media import Media
 from srb.engine.model import ChatTemplate, Tokenize
 from srb.engine.request import SEARCHES, CompletionRequest, new_request_id
-from srb.engine.sampling_params import DEFAULT_MOST_TOKENS, SamplingParams
+from srb.engine.sampling_params import DEFAULT_MOST_TOKENS, GRAMMAR_FIELDS, SamplingParams
 from srb.engine.validation.exclusions import excludes
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
+from srb.wire.reasoning import AnswerReader, ReasoningFormat, reasoning_format
 from srb.wire.request.fields import BEAM_FIELDS, BRIDGE_FIELDS, BranchFields, CompletionFields, joined
 from srb.wire.request.media import Take, not_here
-from srb.wire.request.messages import prompt_of
+from srb.wire.request.messages import begun_text, prompt_of
 from srb.wire.request.prompts import (
     PathTo,
     TextsOf,
@@ -30,8 +31,11 @@ from srb.wire.request.prompts import (
 )
 from srb.wire.request.read import depth_refused, read_fields, show
 from srb.wire.tokens import MAX_BIASED_TEXTS
-from srb.wire.tools.calls import CallFormat, call_format
+from srb.wire.tools.calls import call_format
 from srb.wire.tools.definitions import Tools, tools_of
+
+REASONING_FORMATS = ("none", "auto", "deepseek")
+"""The values of `reasoning_format` that have an effect."""
 
 Format = Literal["events", "chunks", "object"]
 """The format of an answer: native events, OpenAI's chunks, or OpenAI's object."""
@@ -46,7 +50,8 @@ class Parsed:
         n: how many alternatives of each prompt to return; `best_of` runs more.
         logprobs, usage, times: whether to show them, in OpenAI's formats.
         detach: whether the request goes on without readers.
-        tools, calls: the functions that may be called, and how the model writes calls; None without tools.
+        tools: the functions that may be called; None without tools.
+        reader: returns what splits the text of an alternative into thoughts, text and calls.
         story, node: the story that the alternatives belong to, and the node that they continue.
     """
 
@@ -59,7 +64,7 @@ class Parsed:
     detach: bool
     times: bool
     tools: Tools | None = None
-    calls: CallFormat | None = None
+    reader: Callable[[], AnswerReader] = AnswerReader
     story: str | None = None
     node: int | None = None
 
@@ -114,16 +119,22 @@ def parse_fields(
     is_open = fields.messages is not None and take_all_room(fields, limits)
     branches = make_branches(fields, max(n, _best_of(fields, n, form, limits)), limits, tokenize)
     tools = _tools(fields)
-    sent = sent_prompt(fields, template, chat, tools)
+    in_text = fields.reasoning_format == "none" or bool(fields.echo)
+    is_free = tools is not None or all(getattr(each, name) is None for each in branches for name in GRAMMAR_FIELDS)
+    sent = sent_prompt(fields, template, chat, tools, thinks=in_text or is_free)
+    reasoning, opening = _reasoning(fields, template, sent, is_free=is_free)
+    prefix = opening if in_text and not fields.echo and chat else ""
+    reasoning = None if in_text else reasoning
     prompts, media = make_prompts(sent, limits, len(branches), tokenize_for(fields, limits, tokenize), take)
     if media and fields.story is not None:
         raise InvalidRequestError("a story's texts have no images and sounds; leave story out", param="story")
     calls = call_format(template) if tools and template else None
     if tools and calls:
-        branches = tuple(tools.constrain(each, calls) for each in branches)
+        branches = tuple(tools.constrain(each, calls, reasoning) for each in branches)
     if fields.messages is not None and template and template.stop:
         branches = tuple(dataclasses.replace(each, stop=(*each.stop, *template.stop)) for each in branches)
     logprobs = _logprobs(fields)
+    splits = chat and form != "events"
     times = bool(fields.timings_per_token) and chat and form == "chunks"
     completion = make_request(
         fields,
@@ -136,13 +147,13 @@ def parse_fields(
         logprobs=0 if logprobs is None and len(branches) > n else logprobs,  # needed to find the best
         return_tokens=times or (bool(fields.return_tokens) and form == "events"),
         return_progress=bool(fields.return_progress) and form != "object",
-        special_tokens=bool(calls and calls.is_native),
+        special_tokens=bool((calls and calls.is_native) or (splits and reasoning and reasoning.is_special)),
         slot=take_slot(fields, limits),
         id=f"chat{new_request_id()}" if chat else new_request_id(),
     )
     return Parsed(
         completion,
-        [*ignored_fields(fields, limits), *_ignored_here(fields, form, tools, logprobs, times)],
+        [*ignored_fields(fields, limits), *_ignored_here(fields, form, tools, logprobs, times, splits)],
         form,
         n,
         logprobs is not None,
@@ -150,10 +161,32 @@ def parse_fields(
         detach=bool(fields.detach),
         times=times,
         tools=tools,
-        calls=calls,
+        reader=partial(AnswerReader, calls, reasoning if chat else None, prefix),
         story=fields.story,
         node=fields.node,
     )
+
+
+def _reasoning(
+    fields: CompletionFields, template: ChatTemplate | None, sent: Any, *, is_free: bool
+) -> tuple[ReasoningFormat | None, str]:
+    """Return how the answer's thoughts are written, and the tag for them that the template put at the prompt's end.
+
+    Args:
+        sent: the prompt, as a text or with files.
+        is_free: whether thoughts may come first. If not, a grammar is for the answer's first character on.
+    """
+    reasoning = reasoning_format(template) if fields.messages else None
+    if not reasoning or not fields.messages:
+        return None, ""
+    last = fields.messages[-1]
+    if last.role == "assistant" and not last.tool_calls:
+        content = last.content if isinstance(last.content, str) else last.content.as_text("")
+        begun, opening = begun_text(last.model_dump() | {"content": content}, reasoning), ""
+    else:
+        prompt = sent if isinstance(sent, str) else sent.parts[-1]
+        begun = opening = reasoning.opening(prompt) if isinstance(prompt, str) else ""
+    return reasoning.of_message(begun if is_free else ""), opening
 
 
 def chat_prompt(fields: CompletionFields, template: ChatTemplate | None) -> str:
@@ -318,7 +351,7 @@ def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
 
 
 def _ignored_here(
-    fields: CompletionFields, form: Format, tools: Tools | None, logprobs: int | None, times: bool
+    fields: CompletionFields, form: Format, tools: Tools | None, logprobs: int | None, times: bool, splits: bool
 ) -> list[str]:
     """Return the names of the fields that were sent and have no effect in this format of the answer."""
     ignored = _names(chat_template_kwargs=fields.messages is None and fields.chat_template_kwargs is not None)
@@ -328,6 +361,7 @@ def _ignored_here(
     if tools:
         ignored += tools.unenforced
     return ignored + _names(
+        reasoning_format=fields.reasoning_format not in ((None, *REASONING_FORMATS) if splits else (None,)),
         post_sampling_probs=bool(fields.post_sampling_probs) and logprobs is None,
         best_of=fields.best_of is not None and form == "events",
         return_tokens=bool(fields.return_tokens) and form != "events",

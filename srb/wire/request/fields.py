@@ -353,6 +353,11 @@ class CompletionFields(SamplingFields):
         None, description="a conversation instead of the prompt; the model's chat template makes a prompt of it."
     )
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="variables for the chat template.")
+    reasoning_format: Any = Field(
+        None,
+        description="for chats in OpenAI's format: none keeps thoughts in the content, with their tags. auto and "
+        "deepseek, the default, move them into `reasoning_content`.",
+    )
     tools: list[ToolFields] | None = Field(None, description="functions that the model may call, in a chat.")
     tool_choice: ToolChoice = Field(
         None, description='"auto", "none", "required", or the only function that must be called.'

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from srb.engine.model import ChatTemplate
 from srb.errors import InvalidRequestError
+from srb.wire.reasoning import ReasoningFormat, reasoning_format
 from srb.wire.request.media import FILES, Mixed, as_content, new_marker, not_here, split
 from srb.wire.request.read import PartFields
 from srb.wire.tools.calls import arguments_text, call_format
@@ -75,14 +76,19 @@ def system_message(text: str | None) -> list[Message]:
 
 
 def mixed_prompt_of(
-    messages: list[Message], variables: dict[str, Any], template: ChatTemplate | None, tools: Tools | None
+    messages: list[Message],
+    variables: dict[str, Any],
+    template: ChatTemplate | None,
+    tools: Tools | None,
+    *,
+    thinks: bool = True,
 ) -> str | Mixed:
     """Return what `prompt_of` does, for messages that may have files."""
     files = [file for message in messages if isinstance(message.content, Mixed) for file in message.content.files]
     if not files:
-        return prompt_of(messages, variables, template, tools)
+        return prompt_of(messages, variables, template, tools, thinks=thinks)
     marker = new_marker()
-    return split(prompt_of(messages, variables, template, tools, marker=marker), marker, files)
+    return split(prompt_of(messages, variables, template, tools, thinks=thinks, marker=marker), marker, files)
 
 
 def prompt_of(
@@ -91,13 +97,16 @@ def prompt_of(
     template: ChatTemplate | None,
     tools: Tools | None = None,
     *,
+    thinks: bool = True,
     marker: str | None = None,
 ) -> str:
     """Return the prompt that a template makes of a conversation and its tools.
 
     As in llama-server, if the last message is the assistant's, the model continues it: the prompt ends with its text.
+    Such a text isn't put into thoughts that the template begins.
 
     Args:
+        thinks: whether the answer may begin with thoughts. If not, thoughts that the template begins are closed.
         marker: takes the place of each image or sound. None: the messages may have none.
 
     Raises:
@@ -127,9 +136,10 @@ def prompt_of(
             "put a user's message between them",
             param="messages",
         )
-    continued = ""
+    reasoning = reasoning_format(template)
+    continued = None
     if last["role"] == "assistant" and "tool_calls" not in last:
-        continued = conversation.pop()["content"]
+        continued = begun_text(conversation.pop(), reasoning)
     described = tools.described if tools else None
     if tools or any("tool_calls" in message or message["role"] == "tool" for message in conversation):
         form = call_format(template)
@@ -137,7 +147,18 @@ def prompt_of(
             conversation, described = without_tools(conversation, described or []), None
         else:
             _convert_arguments(conversation, arguments_text if form.as_text else _read)
-    return _rendered(template, conversation, variables, described) + continued
+    prompt = _rendered(template, conversation, variables, described)
+    if continued is not None:
+        opening = reasoning.opening(prompt) if reasoning else ""
+        return prompt.removesuffix(opening) + continued
+    may_think = thinks and variables.get("enable_thinking") is not False
+    return prompt if may_think or not reasoning else reasoning.close(prompt)
+
+
+def begun_text(message: dict[str, Any], reasoning: ReasoningFormat | None) -> str:
+    """Return the text of a message that is continued, with its thoughts. Its content must be a text."""
+    content, thoughts = message["content"], message.get("reasoning_content")
+    return reasoning.write(thoughts, content) if reasoning and isinstance(thoughts, str) and thoughts else content
 
 
 _SYSTEM = ("system", "developer")

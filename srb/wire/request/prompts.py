@@ -18,15 +18,21 @@ from srb.wire.tokens import is_token, join_tokens
 from srb.wire.tools.definitions import Tools
 
 
-def sent_prompt(fields: CompletionFields, template: ChatTemplate | None, chat: bool, tools: Tools | None) -> Any:
+def sent_prompt(
+    fields: CompletionFields, template: ChatTemplate | None, chat: bool, tools: Tools | None, *, thinks: bool = True
+) -> Any:
     """Return the prompt as it was sent, or what the model's template makes of the messages.
 
-    Raises `InvalidRequestError`.
+    Args:
+        thinks: whether the answer may begin with thoughts.
+
+    Raises:
+        InvalidRequestError: there is neither, or both, or the messages aren't a conversation.
     """
     if fields.messages is not None:
         if fields.prompt is not None:
             raise InvalidRequestError("prompt and messages exclude each other", param="prompt")
-        return mixed_prompt_of(fields.messages, fields.chat_template_kwargs or {}, template, tools)
+        return mixed_prompt_of(fields.messages, fields.chat_template_kwargs or {}, template, tools, thinks=thinks)
     if chat:
         raise InvalidRequestError("messages is missing", param="messages")
     return fields.prompt

@@ -136,12 +136,12 @@ _LETTERS = string.digits + string.ascii_letters
 
 @dataclass(frozen=True)
 class Delta:
-    """A part of an answer: text, the name of a call that begins, or a part of its arguments.
+    """A part of an answer: thoughts, text, the name of a call that begins, or a part of its arguments.
 
-    call: the number of the call; None for text.
+    call: the number of the call; None for thoughts and text.
     """
 
-    kind: Literal["text", "name", "arguments"]
+    kind: Literal["reasoning", "text", "name", "arguments"]
     text: str
     call: int | None = None
 

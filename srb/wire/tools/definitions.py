@@ -13,6 +13,7 @@ from srb.errors import InvalidRequestError
 from srb.llama.grammar.enforceable import MAX_BOUNDED_INTEGERS, enforceable
 from srb.llama.grammar.json_schema import as_lark, corrected
 from srb.llama.grammar.limits import LARGE
+from srb.wire.reasoning import ReasoningFormat
 from srb.wire.request.read import show
 from srb.wire.tools.calls import PLAIN, CallFormat
 
@@ -120,8 +121,16 @@ class Tools:
         """The functions in the form that templates show to the model."""
         return [{"type": "function", "function": function} for function in self.functions]
 
-    def constrain(self, params: SamplingParams, form: CallFormat) -> SamplingParams:
-        """The parameters with a grammar of the calls. Raises `InvalidRequestError` if there is a grammar already."""
+    def constrain(
+        self, params: SamplingParams, form: CallFormat, reasoning: ReasoningFormat | None = None
+    ) -> SamplingParams:
+        """The parameters with a grammar of the calls. Raises `InvalidRequestError` if there is a grammar already.
+
+        Args:
+            params: The parameters.
+            form: How the model writes calls.
+            reasoning: How the model writes thoughts, which may be any text. None: it has none.
+        """
         for name in GRAMMAR_FIELDS:
             if name != "json_schema" and getattr(params, name) is not None:
                 raise InvalidRequestError(
@@ -129,7 +138,7 @@ class Tools:
                     'or send "tool_choice": "none"',
                     param=name,
                 )
-        return replace(params, json_schema=None, grammar=in_lark(self._grammar(form, params.json_schema)))
+        return replace(params, json_schema=None, grammar=in_lark(self._grammar(form, params.json_schema, reasoning)))
 
     def blame(self, error: InvalidRequestError) -> InvalidRequestError:
         """Translates the engine's error about the grammar of `constrain`."""
@@ -159,8 +168,14 @@ class Tools:
         bounds_integers = sum(text.count('"integer"') for text in texts) <= MAX_BOUNDED_INTEGERS
         return [enforceable(text, bounds_integers=bounds_integers) for text in texts]
 
-    def _grammar(self, form: CallFormat, answer: str | None) -> str:
-        """The grammar of an answer: calls, or text if none is required. answer: the text's JSON schema, if any."""
+    def _grammar(self, form: CallFormat, answer: str | None, reasoning: ReasoningFormat | None) -> str:
+        """The grammar of an answer: calls, or text if none is required. answer: the text's JSON schema, if any.
+
+        Before that, thoughts may come, which are any text up to their closing tag.
+        """
+        text = "/(.|\\n)*/"
+        thoughts = "" if not reasoning or reasoning.is_open else f"/\\s*/ {_text(reasoning.begin)} "
+        is_text = f" & ~({thoughts}{text})" if thoughts else ""  # else a call could begin within thoughts
         several = form.again is not None and (form.is_native if self.parallel is None else self.parallel)
         again = f" ({_text(form.again or '')} call)*" if several else ""
         rules = [  # a line for each function: `blame` finds an error's line
@@ -168,18 +183,26 @@ class Tools:
             for k, function in enumerate(self.functions)
         ]
         rules.append("call: " + " | ".join(f"f{k}" for k in range(len(self.functions))))
-        calls = f"call{again} {_text(form.end)}"
+        calls, direct = f"call{again} {_text(form.end)}", "answer"
         if self.required:
-            start = f"start: {_text(form.begin)} {calls}"
+            start = f"{_text(form.begin)} {calls}"
         elif answer is not None:
-            start = f"start: {as_lark(corrected(json.loads(answer)))} | {_text(form.begin)} {calls}"
+            start = f"{as_lark(corrected(json.loads(answer)))} | {_text(form.begin)} {calls}"
         elif form.trigger:
-            rules += ["TEXT: /(.|\\n)*/", f"head[lazy]: TEXT {_text(form.trigger)}"]
-            start = f"start: TEXT | head {_text(form.begin.removeprefix(form.trigger))} {calls}"
+            rules += [f"TEXT: {text}{is_text}", f"head[lazy]: TEXT {_text(form.trigger)}"]
+            start = f"TEXT | head {_text(form.begin.removeprefix(form.trigger))} {calls}"
         else:
-            rules.append(f"TEXT: /([^{re.escape(form.begin[0])}](.|\\n)*)?/")
-            start = f"start: TEXT | {_text(form.begin)} {calls}"
-        return "\n".join([*rules, start])
+            space = "\\s" if reasoning else ""  # after thoughts, a call may have space before it, which isn't text
+            rules.append(f"TEXT: /([^{re.escape(form.begin[0])}{space}](.|\\n)*)?/{is_text}")
+            if reasoning:
+                rules.append(f"BLANK: /\\s(.|\\n)*/{is_text}")
+                direct = "answer | BLANK"
+            start = f"TEXT | {_text(form.begin)} {calls}"
+        if not reasoning:
+            return "\n".join([*rules, f"start: {start}"])
+        rules += [f"thoughts[lazy]: {thoughts}{text} {_text(reasoning.end)}", "SPACE: /\\s{1,9}/", f"answer: {start}"]
+        without = "" if reasoning.is_open else f"{direct} | "
+        return "\n".join([*rules, f"start: {without}thoughts SPACE? answer"])
 
 
 def _text(text: str) -> str:

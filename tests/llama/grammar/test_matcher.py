@@ -19,6 +19,7 @@ from srb.engine.sampling_params import SamplingParams, in_lark
 from srb.errors import InvalidRequestError, NoTokenError
 from srb.llama.backend import LlamaBackend
 from srb.llama.grammar.matcher import GrammarMatcher
+from srb.wire.reasoning import ReasoningFormat
 from srb.wire.tools.calls import PLAIN, CallFormat, CallReader
 from srb.wire.tools.definitions import ToolFields, Tools, tools_of
 
@@ -104,6 +105,54 @@ def test_after_the_mark_of_a_call_comes_nothing_else(load: Load) -> None:
     for call in calls:
         longest = "{f:{}" + "},{f:{}" * len(call)
         assert re.fullmatch(r"\{f:\{\}(\},\{f:\{\})*\}", call) or longest.startswith(call)  # or it was cut
+
+
+CALL = PLAIN.write([{"function": {"name": "f", "arguments": "{}"}}])
+BARE = CallFormat('{"name": "', '", "parameters": ', "}", None)
+BARE_CALL = BARE.write([{"function": {"name": "f", "arguments": "{}"}}])
+NOISE = f"so: {CALL[:25]} no, {BARE_CALL[:15]}"
+"""Thoughts with calls that end where no call would."""
+
+WITH_THOUGHTS = [
+    ("auto", PLAIN, None, [CALL, f"Well:\n{CALL}", "Yes. ", "", "  \nYes. <think>"], [CALL[:-5], f"{CALL[:12]}\n\n"]),
+    ("auto", BARE, None, [BARE_CALL, "Yes. ", "", "  \nYes. <think>"], [BARE_CALL[:-2]]),
+    ("required", PLAIN, None, [CALL], ["Yes.", ""]),
+    ("auto", PLAIN, '{"type": "boolean"}', [CALL, "true"], ["Yes.", ""]),
+]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize(("choice", "form", "schema", "right", "wrong"), WITH_THOUGHTS, ids=range(len(WITH_THOUGHTS)))
+def test_thoughts_before_calls_are_free(
+    load: Load,
+    is_open: bool,
+    choice: str,
+    form: CallFormat,
+    schema: str | None,
+    right: list[str],
+    wrong: list[str],
+) -> None:
+    backend = load()
+    reasoning = ReasoningFormat("<think>", "</think>", is_open)
+    params = offer({"name": "f"}, choice=choice).constrain(SamplingParams(json_schema=schema), form, reasoning)
+    grammar = backend.compile((params,))
+
+    def matches(text: str) -> bool:
+        constraint = grammar.constraint(params)
+        assert constraint
+        constraint = constraint.copy()
+        for token in text.encode():
+            if not constraint.allows(token):
+                return False
+            constraint.accept(token)
+        return any(map(constraint.allows, backend.tokenizer.ends))
+
+    begin = "" if is_open else "<think>\n"
+    for end in ("</think>", "\n</think>\n\n"):
+        assert [text for text in right if not matches(f"{begin}{NOISE}{end}{text}")] == []
+        assert [text for text in wrong if matches(f"{begin}{NOISE}{end}{text}")] == []
+    assert [text for text in right if matches(text)] == ([] if is_open else right)
+    assert not matches(f"{begin}{NOISE}"), "thoughts end"
 
 
 def test_a_control_token_counts_as_its_name_where_that_is_in_the_text(load: Load) -> None:

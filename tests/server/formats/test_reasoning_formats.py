@@ -1,0 +1,257 @@
+"""Thoughts in each format, streamed and not, on the fake backend, where each byte is a token."""
+
+import json
+from typing import Any
+
+import pytest
+from fake_backend import END, FakeBackend
+from server.conftest import Client, Connect
+from server.formats.test_messages_responses import events, posted
+from server.formats.test_tools import ASK, PARIS, assembled, send
+from server.routes.test_response_routes import KEPT
+
+from srb.engine.sampling_params import SamplingParams
+from srb.llama.model.chat_template import ChatTemplate
+
+TURNS = (
+    "{% for m in messages %}<{{ m.role }}>({{ m.reasoning_content }}){{ m.content.split('</think>')[-1] }}\n"
+    "{% endfor %}<assistant>"
+)
+OPEN = TURNS + "{{ '<think>\\n' }}"  # as QwQ's and DeepSeek-R1's
+MAYBE = TURNS + "{% if not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"  # as Qwen3's
+WITHOUT = TURNS.replace("</think>", "---")
+HELLO = [{"role": "user", "content": "hi"}]
+BOTH = [(OPEN, "Hm,\nso.\n</think>\n\nYes."), (MAYBE, "<think>\nHm,\nso.\n</think>\n\nYes.")]
+THOUGHTS, ANSWER = "Hm,\nso.", "Yes."
+NO_THOUGHTS = "<user>()hi\n<assistant><think>\n\n</think>\n\n"
+ANTHROPIC: dict[str, Any] = {"messages": HELLO, "seed": 0}
+OPENAI: dict[str, Any] = {"input": "hi", "seed": 0}
+CUT = [(OPEN, "Hm,\nso.\n</thi"), (MAYBE, "<think>Hm,\nso.\n</thi")]
+
+
+class Spoken:
+    """A model that says texts[seed] after a prompt, and knows what it has read and said."""
+
+    def __init__(self, source: str, *texts: str, prompt: str | None = None) -> None:
+        template = ChatTemplate(source)
+        self.prompt = template.render(HELLO, {"enable_thinking": True}) if prompt is None else prompt
+        self.seen = ""
+        self._texts = [text.encode() for text in texts]
+        self.backend = FakeBackend(n_cells=4096, chat_template=template, script=self._say)
+
+    def _say(self, params: SamplingParams, tokens: tuple[int, ...]) -> int:
+        self.seen = bytes(tokens).decode(errors="replace")
+        said = len(tokens) - len(self.prompt.encode())
+        text = self._texts[params.seed % len(self._texts)]
+        return text[said] if 0 <= said < len(text) else END
+
+
+async def chat(connect: Connect, model: Spoken, **body: Any) -> Any:
+    return await send(await connect(model.backend), **{"tools": None, "messages": HELLO} | body)
+
+
+def thoughts_of(chunks: list[Any], index: int = 0) -> str:
+    choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
+    return "".join(choice["delta"].get("reasoning_content") or "" for choice in choices)
+
+
+@pytest.mark.parametrize(("source", "text"), BOTH)
+async def test_a_chat(connect: Connect, source: str, text: str) -> None:
+    model = Spoken(source, text, text.replace("so", "no"), text[: text.index("so")])
+    choices = (await chat(connect, model, n=3))["choices"]
+    expected = [(THOUGHTS, ANSWER), ("Hm,\nno.", ANSWER), ("Hm,", "")]
+    messages = [choice["message"] for choice in choices]
+    assert [(message["reasoning_content"], message["content"]) for message in messages] == expected
+    chunks = await chat(connect, model, n=3, stream=True)
+    for index, (thoughts, content) in enumerate(expected):
+        assert (thoughts_of(chunks, index), assembled(chunks, index)) == (thoughts, (content, [], "stop"))
+    for chunk in chunks:
+        assert all(len(choice["delta"].keys() - {"role"}) <= 1 for choice in chunk["choices"])
+
+
+@pytest.mark.parametrize(("source", "text"), BOTH)
+async def test_log_probabilities_of_a_chat_are_those_of_all_tokens(connect: Connect, source: str, text: str) -> None:
+    model = Spoken(source, text)
+    whole = (await chat(connect, model, logprobs=True))["choices"][0]["logprobs"]["content"]
+    chunks = await chat(connect, model, logprobs=True, stream=True)
+    streamed = [token for chunk in chunks for token in chunk["choices"][0]["logprobs"]["content"]]
+    for tokens in whole, streamed:
+        assert "".join(token["token"] for token in tokens) == f"{text}<END>"
+
+
+async def test_a_chat_with_thoughts_in_its_content(connect: Connect) -> None:
+    for source, text in BOTH:
+        model = Spoken(source, text)
+        message = (await chat(connect, model, reasoning_format="none"))["choices"][0]["message"]
+        chunks = await chat(connect, model, reasoning_format="none", stream=True)
+        assert "reasoning_content" not in message
+        assert message["content"] == assembled(chunks, 0)[0] == "<think>\nHm,\nso.\n</think>\n\nYes."
+        assert thoughts_of(chunks) == ""
+
+
+async def test_calls_after_thoughts_but_not_in_them(connect: Connect) -> None:
+    for begin, source in ("", OPEN), ("<think>", MAYBE):
+        text = f"{begin}So: {PARIS}?\n</think>\n\nWell:\n{PARIS}"
+        model = Spoken(source, text)
+        client = await connect(model.backend)
+        model.prompt = (await posted(client, "/apply-template", ASK))["prompt"]
+        choice = (await send(client))["choices"][0]
+        assert choice["finish_reason"] == "tool_calls"
+        assert (choice["message"]["reasoning_content"], choice["message"]["content"]) == (f"So: {PARIS}?", "Well:")
+        assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == ["weather"]
+        chunks = await send(client, stream=True)
+        content, calls, reason = assembled(chunks, 0)
+        assert (thoughts_of(chunks), content, len(calls), reason) == (f"So: {PARIS}?", "Well:", 1, "tool_calls")
+
+
+async def test_a_template_without_tags_has_no_thoughts(connect: Connect) -> None:
+    text = "<think>Hm.</think>Yes."
+    client = await connect(Spoken(WITHOUT, text).backend)
+    message = (await send(client, messages=HELLO, tools=None))["choices"][0]["message"]
+    assert message == {"role": "assistant", "content": text, "refusal": None}
+    assert (await posted(client, "/v1/messages", ANTHROPIC))["content"] == [{"type": "text", "text": text}]
+    assert [item["type"] for item in (await posted(client, "/v1/responses", OPENAI))["output"]] == ["message"]
+    assert (await lines(client, "/api/chat", messages=HELLO, stream=False))[0]["message"] == {
+        "role": "assistant",
+        "content": text,
+    }
+
+
+async def test_native_events_and_completions_show_the_text_as_it_is(connect: Connect) -> None:
+    for source, text in BOTH:
+        client = await connect(Spoken(source, text).backend)
+        body = {"messages": HELLO, "n": 1, "seed": 0}
+        response = await client.post("/v1/chat/completions", json=body | {"stream": "events"})
+        shown = [json.loads(block.partition("data: ")[2]) for block in (await response.text()).split("\n\n")[:-1]]
+        assert "".join(event.get("text", "") for event in shown) == text
+        completion = await posted(client, "/v1/completions", body | {"stream": False})
+        assert completion["choices"][0]["text"] == text
+
+
+@pytest.mark.parametrize(("source", "text"), BOTH)
+async def test_a_message_of_anthropic(connect: Connect, source: str, text: str) -> None:
+    client = await connect(Spoken(source, text).backend)
+    blocks = [{"type": "thinking", "thinking": THOUGHTS, "signature": ""}, {"type": "text", "text": ANSWER}]
+    assert (await posted(client, "/v1/messages", ANTHROPIC))["content"] == blocks
+
+    start, *received, _end, _stop = await events(await client.post("/v1/messages", json=ANTHROPIC | {"stream": True}))
+    assert start["message"]["content"] == []
+    streamed: list[dict[str, Any]] = []
+    for event in received:
+        if event["type"] == "content_block_start":
+            streamed.append(event["content_block"])
+        assert event["index"] == len(streamed) - 1, "one ends before the next one begins"
+        if event["type"] == "content_block_delta":
+            kind, value = event["delta"].pop("type").removesuffix("_delta"), next(iter(event["delta"].values()))
+            streamed[-1][kind] += value
+    assert streamed == blocks
+    kinds = [event["delta"].keys() for event in received if event["type"] == "content_block_delta"]
+    assert [*map(list, kinds)].count(["signature"]) == 1
+
+
+async def test_a_message_of_anthropic_that_ends_in_its_thoughts(connect: Connect) -> None:
+    for source, text in CUT:
+        message = await posted(await connect(Spoken(source, text).backend), "/v1/messages", ANTHROPIC)
+        assert [block["type"] for block in message["content"]] == ["thinking"]
+        assert message["content"][0]["thinking"] == f"{THOUGHTS}\n</thi"
+
+
+async def test_anthropics_thinking_may_be_disabled(connect: Connect) -> None:
+    for source, _ in BOTH:
+        model = Spoken(source, ANSWER, prompt=NO_THOUGHTS)
+        client = await connect(model.backend)
+        body = ANTHROPIC | {"thinking": {"type": "disabled"}}
+        response = await client.post("/v1/messages", json=body)
+        assert (await response.json())["content"] == [{"type": "text", "text": ANSWER}]
+        assert "x-srb-ignored" not in response.headers
+        body["thinking"] = {"type": "enabled", "budget_tokens": 1024}
+        assert (await client.post("/v1/messages", json=body)).headers["x-srb-ignored"] == "thinking.budget_tokens"
+        body["thinking"] = {"type": "disabled"}
+        counted = await posted(client, "/v1/messages/count_tokens", body)
+        assert counted == {"input_tokens": len(NO_THOUGHTS)}
+
+
+@pytest.mark.parametrize(("source", "text"), BOTH)
+async def test_a_response_of_openai(connect: Connect, source: str, text: str) -> None:
+    client = await connect(Spoken(source, text).backend)
+    body = OPENAI | {"include": ["message.output_text.logprobs"]}
+    response = await posted(client, "/v1/responses", body)
+    thought, message = response["output"]
+    assert (thought["type"], thought["status"], thought["summary"]) == ("reasoning", "completed", [])
+    assert thought["content"] == [{"type": "reasoning_text", "text": THOUGHTS}]
+    assert (message["type"], message["content"][0]["text"]) == ("message", ANSWER)
+    assert "".join(token["token"] for token in message["content"][0]["logprobs"]) == f"{ANSWER}<END>"
+    n_thought = len(text) - len(ANSWER)
+    assert response["usage"]["output_tokens_details"] == {"reasoning_tokens": n_thought}
+
+    received = await events(await client.post("/v1/responses", json=body | {"stream": True}))
+    names = [event["type"].removeprefix("response.") for event in received]
+    assert list(dict.fromkeys(names)) == [
+        *("created", "in_progress", "output_item.added", "content_part.added", "reasoning_text.delta"),
+        *("reasoning_text.done", "content_part.done", "output_item.done", "output_text.delta", "output_text.done"),
+        "completed",
+    ]
+    for kind, item, value in ("reasoning_text", thought, THOUGHTS), ("output_text", message, ANSWER):
+        deltas = [event for event in received if event["type"] == f"response.{kind}.delta"]
+        done = next(event for event in received if event["type"] == f"response.{kind}.done")
+        assert "".join(event["delta"] for event in deltas) == done["text"] == value
+        assert {event["output_index"] for event in deltas} == {response["output"].index(item)}
+    last = received[-1]["response"]
+    assert [item | {"id": ""} for item in last["output"]] == [item | {"id": ""} for item in response["output"]]
+    assert last["usage"]["output_tokens_details"] == {"reasoning_tokens": n_thought}
+    added = [event["part"]["type"] for event in received if event["type"] == "response.content_part.added"]
+    assert added == ["reasoning_text", "output_text"]
+
+
+async def test_a_response_goes_on_from_one_with_thoughts(connect: Connect) -> None:
+    text = BOTH[0][1]
+    model = Spoken(OPEN, text)
+    client = await connect(model.backend, **KEPT)
+    first = await posted(client, "/v1/responses", OPENAI)
+    second = {"input": "and?", "previous_response_id": first["id"]}
+    await posted(client, "/v1/responses", second)
+    assert f"<assistant>({THOUGHTS}){ANSWER}\n<user>()and?" in model.seen
+
+
+async def lines(client: Client, path: str, **body: Any) -> list[dict[str, Any]]:
+    response = await client.post(path, json=body | {"options": {"seed": 0}})
+    assert response.status == 200, await response.text()
+    return [json.loads(line) for line in (await response.text()).splitlines()]
+
+
+@pytest.mark.parametrize(("source", "text"), BOTH)
+async def test_ollamas_routes(connect: Connect, source: str, text: str) -> None:
+    client = await connect(Spoken(source, text).backend)
+    for think in ({}, {"think": True}, {"think": "low"}):
+        (whole,) = await lines(client, "/api/chat", messages=HELLO, stream=False, **think)
+        assert whole["message"] == {"role": "assistant", "content": ANSWER, "thinking": THOUGHTS}
+        (whole,) = await lines(client, "/api/generate", prompt="hi", stream=False, **think)
+        assert (whole["response"], whole["thinking"]) == (ANSWER, THOUGHTS)
+    *parts, _last = [each["message"] for each in await lines(client, "/api/chat", messages=HELLO)]
+    assert "".join(part.get("thinking", "") for part in parts) == THOUGHTS
+    assert "".join(part["content"] for part in parts) == ANSWER
+    assert not [part for part in parts if part["content"] and "thinking" in part]
+    *parts, _last = await lines(client, "/api/generate", prompt="hi")
+    assert "".join(part.get("thinking", "") for part in parts) == THOUGHTS
+    assert "".join(part["response"] for part in parts) == ANSWER
+
+
+async def test_ollamas_thoughts_may_be_off(connect: Connect) -> None:
+    for source, _ in BOTH:
+        client = await connect(Spoken(source, "<think>Yes.", prompt=NO_THOUGHTS).backend)
+        (whole,) = await lines(client, "/api/chat", messages=HELLO, stream=False, think=False)
+        assert whole["message"] == {"role": "assistant", "content": "<think>Yes."}
+
+
+async def test_ollamas_clients_see_who_thinks(connect: Connect) -> None:
+    for source, thinks in (OPEN, True), (MAYBE, True), (WITHOUT, False):
+        client = await connect(Spoken(source, "").backend)
+        assert ("thinking" in (await posted(client, "/api/show", {}))["capabilities"]) == thinks
+
+
+async def test_ollamas_thoughts_of_earlier_messages_reach_the_template(connect: Connect) -> None:
+    model = Spoken(OPEN, "Yes.")
+    client = await connect(model.backend)
+    history = [*HELLO, {"role": "assistant", "content": "Yes", "thinking": "Hm."}, *HELLO]
+    await lines(client, "/api/chat", messages=history, stream=False)
+    assert "<assistant>(Hm.)Yes\n" in model.seen
