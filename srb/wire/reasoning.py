@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from srb.engine.model import ChatTemplate
 from srb.wire.tools.calls import CallFormat, CallReader, Delta
 
-_END = re.compile(r"([<\[◁])/([\w:]*th(?:ink|ought)\w*)([>\]▷])|<\|END_THINKING\|>", re.IGNORECASE)
+_END = re.compile(r"([<\[◁])/([\w:]*th(?:ink|ought)[\w:]*)([>\]▷])|<\|END_THINKING\|>", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

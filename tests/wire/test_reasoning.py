@@ -2,10 +2,12 @@
 
 import json
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from srb.engine.media import Media
 from srb.llama.model.chat_template import ChatTemplate
 from srb.wire.limits import Limits
 from srb.wire.reasoning import AnswerReader, ReasoningFormat, reasoning_format
@@ -32,6 +34,7 @@ CALL = PLAIN.write([{"function": {"name": "f", "arguments": "{}"}}])
         ("<seed:think>{{ m }}</seed:think>", ("<seed:think>", "</seed:think>")),
         ("◁think▷{{ m }}◁/think▷", ("◁think▷", "◁/think▷")),
         ("<|START_THINKING|>{{ m }}<|END_THINKING|>", ("<|START_THINKING|>", "<|END_THINKING|>")),
+        ("<think:os>{{ m }}</think:os>", ("<think:os>", "</think:os>")),
         ("<thought>{{ m }}</thought>", ("<thought>", "</thought>")),
         ("think about it: </tool_call> </thin>", None),
     ],
@@ -91,10 +94,16 @@ def test_nothing_is_buffered_that_cannot_be_a_tag() -> None:
     assert [delta.text for delta in AnswerReader(None, THINK).push("Yes ")] == ["Yes "]
 
 
+def take(parts: Sequence[Any]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
+    """The tokens of a prompt with images, each of which has the token 1."""
+    return tuple(token for part in parts for token in (part.encode() if isinstance(part, str) else b"\1")), ()
+
+
 def read(template: ChatTemplate, *messages: dict[str, Any], chat: bool = True, **fields: Any) -> tuple[str, Parsed]:
     """The end of the prompt, after the assistant's tag, and what was parsed."""
     body = json.dumps({"messages": list(messages) or [HELLO], "stream": False} | fields).encode()
-    parsed = parse(body, Limits("fake", n=1, max_n=8), lambda text, **_: tuple(text.encode()), template, chat=chat)
+    limits = Limits("fake", n=1, max_n=8)
+    parsed = parse(body, limits, lambda text, **_: tuple(text.encode()), template, chat=chat, take=take)
     prompt = parsed.completion.prompts[0]
     assert isinstance(prompt, tuple)
     return bytes(prompt).decode().rpartition("<assistant>\n")[2], parsed
@@ -113,6 +122,9 @@ def test_the_prompt_tells_whether_the_answer_begins_with_thoughts() -> None:
         for fields in ({}, {"reasoning_format": "auto"}, {"reasoning_format": "deepseek"}, {"reasoning_format": None}):
             end, parsed = read(template, **fields)
             assert (end, kinds(parsed, text), parsed.ignored) == (prompt, SPLIT, [])
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,eHh4"}}
+    end, parsed = read(OPEN, {"role": "user", "content": [{"type": "text", "text": "What is this?"}, image]})
+    assert (end, kinds(parsed, "Hm.\n</think>\n\nYes.")) == ("<think>\n", SPLIT)
     user = {"role": "user", "content": "What is <think>?"}
     assert kinds(read(MAYBE, user)[1], "A tag.") == [("text", "A tag.")]
     for parsed in read(WITHOUT)[1], read(OPEN, chat=False)[1], read(OPEN, echo=True)[1]:
@@ -161,6 +173,14 @@ def test_thoughts_are_closed_where_there_may_be_none(fields: dict[str, Any]) -> 
     assert read(MAYBE, **fields)[0] == ("<think>\n\n</think>\n\n" if "chat_template_kwargs" in fields else "")
     if "chat_template_kwargs" not in fields:
         assert read(OPEN, reasoning_format="none", **fields)[0] == "<think>\n", "the grammar is for the whole text"
+
+
+def test_a_template_that_can_write_prompts_without_thoughts_does() -> None:
+    template = ChatTemplate(TURNS + "{{ '<think>\\n' if enable_thinking else '</think>' }}")  # as DeepSeek-V4's
+    for fields in ({"regex": "a+"}, {"chat_template_kwargs": {"enable_thinking": False}}):
+        assert read(template, **fields)[0] == "</think>"
+    assert read(template)[0] == "<think>\n"
+    assert read(template, HELLO, {"role": "assistant", "content": "Once"}, regex="a+")[0] == "Once"
 
 
 def test_thoughts_stay_open_with_tools() -> None:

@@ -189,7 +189,10 @@ def parse_messages(body: bytes, context: RequestContext) -> Reply:
             **fields.structure,
         )
     parsed.ignored.extend(f"output_config.{name}" for name in fields.output_config or () if name != "format")
-    parsed.ignored.extend(f"thinking.{name}" for name in fields.thinking or () if name != "type")
+    if isinstance(fields.thinking, dict):
+        parsed.ignored.extend(f"thinking.{name}" for name in fields.thinking if name != "type")
+    elif fields.thinking is not None:
+        parsed.ignored.append("thinking")
     make = partial(_MessageBuilder, parsed.completion.id, context.limits.model, parsed.reader)
     return Reply.of(parsed, fields.stream, make)
 

@@ -151,8 +151,12 @@ def prompt_of(
     if continued is not None:
         opening = reasoning.opening(prompt) if reasoning else ""
         return prompt.removesuffix(opening) + continued
-    may_think = thinks and variables.get("enable_thinking") is not False
-    return prompt if may_think or not reasoning else reasoning.close(prompt)
+    if not reasoning or not reasoning.opening(prompt):
+        return prompt
+    if not thinks:  # some templates can write prompts without thoughts
+        variables = variables | {"enable_thinking": False}
+        prompt = _rendered(template, conversation, variables, described)
+    return prompt if variables.get("enable_thinking") is not False else reasoning.close(prompt)
 
 
 def begun_text(message: dict[str, Any], reasoning: ReasoningFormat | None) -> str:

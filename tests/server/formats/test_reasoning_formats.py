@@ -166,6 +166,8 @@ async def test_anthropics_thinking_may_be_disabled(connect: Connect) -> None:
         assert "x-srb-ignored" not in response.headers
         body["thinking"] = {"type": "enabled", "budget_tokens": 1024}
         assert (await client.post("/v1/messages", json=body)).headers["x-srb-ignored"] == "thinking.budget_tokens"
+        body["thinking"] = 5
+        assert (await client.post("/v1/messages", json=body)).headers["x-srb-ignored"] == "thinking"
         body["thinking"] = {"type": "disabled"}
         counted = await posted(client, "/v1/messages/count_tokens", body)
         assert counted == {"input_tokens": len(NO_THOUGHTS)}
