@@ -110,8 +110,8 @@ class AnswerReader:
 
 
 def _deltas(thoughts: str, text: str) -> list[Delta]:
-    both = [Delta("reasoning", thoughts), Delta("text", text)]
-    return [delta for delta in both if delta.text]
+    found = [Delta("reasoning", thoughts)] if thoughts else []
+    return [*found, Delta("text", text)] if text else found
 
 
 class _ThoughtReader:

@@ -122,9 +122,9 @@ def parse_fields(
     in_text = fields.reasoning_format == "none" or bool(fields.echo)
     is_free = tools is not None or all(getattr(each, name) is None for each in branches for name in GRAMMAR_FIELDS)
     sent = sent_prompt(fields, template, chat, tools, thinks=in_text or is_free)
-    reasoning, opening = _reasoning(fields, template, sent, is_free=is_free)
+    tags, opening = _reasoning(fields, template, sent, is_free=is_free)
     prefix = opening if in_text and not fields.echo and chat else ""
-    reasoning = None if in_text else reasoning
+    reasoning = None if in_text else tags
     prompts, media = make_prompts(sent, limits, len(branches), tokenize_for(fields, limits, tokenize), take)
     if media and fields.story is not None:
         raise InvalidRequestError("a story's texts have no images and sounds; leave story out", param="story")
@@ -147,7 +147,7 @@ def parse_fields(
         logprobs=0 if logprobs is None and len(branches) > n else logprobs,  # needed to find the best
         return_tokens=times or (bool(fields.return_tokens) and form == "events"),
         return_progress=bool(fields.return_progress) and form != "object",
-        special_tokens=bool((calls and calls.is_native) or (splits and reasoning and reasoning.is_special)),
+        special_tokens=bool((calls and calls.is_native) or (splits and tags and tags.is_special)),
         slot=take_slot(fields, limits),
         id=f"chat{new_request_id()}" if chat else new_request_id(),
     )
