@@ -210,7 +210,8 @@ def test_a_continued_message_is_not_put_into_thoughts() -> None:
 
 def test_control_tokens_are_text_where_they_are_the_tags() -> None:
     control = ChatTemplate(TURNS.replace("</think>", "[/THINK]"))
-    for fields in ({}, {"reasoning_format": "none"}):
+    kept: dict[str, Any] = {"reasoning_format": "none"}
+    for fields in ({}, kept):
         assert read(control, **fields)[1].completion.special_tokens
     for parsed in read(OPEN)[1], read(control, stream="events")[1], read(control, chat=False)[1]:
         assert not parsed.completion.special_tokens

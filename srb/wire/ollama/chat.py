@@ -168,7 +168,6 @@ def _reply(
         model=fields.model,
     )
     parsed.ignored.extend(f"options.{name}" for name in (options and options.model_extra) or ())
-
     return Reply.of(parsed, fields.stream, partial(make, parsed.completion.id, parsed.reader))
 
 

@@ -175,7 +175,7 @@ class Tools:
         """
         text = "/(.|\\n)*/"
         thoughts = "" if not reasoning or reasoning.is_open else f"/\\s*/ {_text(reasoning.begin)} "
-        is_text = f" & ~({thoughts}{text})" if thoughts else ""  # else a call could begin within thoughts
+        unthought = f" & ~({thoughts}{text})" if thoughts else ""  # else a call could begin within thoughts
         several = form.again is not None and (form.is_native if self.parallel is None else self.parallel)
         again = f" ({_text(form.again or '')} call)*" if several else ""
         rules = [  # a line for each function: `blame` finds an error's line
@@ -189,13 +189,13 @@ class Tools:
         elif answer is not None:
             start = f"{as_lark(corrected(json.loads(answer)))} | {_text(form.begin)} {calls}"
         elif form.trigger:
-            rules += [f"TEXT: {text}{is_text}", f"head[lazy]: TEXT {_text(form.trigger)}"]
+            rules += [f"TEXT: {text}{unthought}", f"head[lazy]: TEXT {_text(form.trigger)}"]
             start = f"TEXT | head {_text(form.begin.removeprefix(form.trigger))} {calls}"
         else:
             space = "\\s" if reasoning else ""  # after thoughts, a call may have space before it, which isn't text
-            rules.append(f"TEXT: /([^{re.escape(form.begin[0])}{space}](.|\\n)*)?/{is_text}")
+            rules.append(f"TEXT: /([^{re.escape(form.begin[0])}{space}](.|\\n)*)?/{unthought}")
             if reasoning:
-                rules.append(f"BLANK: /\\s(.|\\n)*/{is_text}")
+                rules.append(f"BLANK: /\\s(.|\\n)*/{unthought}")
                 direct = "answer | BLANK"
             start = f"TEXT | {_text(form.begin)} {calls}"
         if not reasoning:
