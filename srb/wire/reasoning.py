@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from srb.engine.model import ChatTemplate
 from srb.wire.tools.calls import CallFormat, CallReader, Delta
 
+_BEGIN = re.compile(r"(<)([\w:]*th(?:ink|ought)[\w:]*)(>)", re.IGNORECASE)
 _END = re.compile(r"([<\[◁])/([\w:]*th(?:ink|ought)[\w:]*)([>\]▷])|<\|END_THINKING\|>", re.IGNORECASE)
 
 
@@ -49,13 +50,15 @@ class ReasoningFormat:
 def reasoning_format(template: ChatTemplate | None) -> ReasoningFormat | None:
     """The tags around thoughts in a template's source. None if it has none.
 
-    Most templates only remove the thoughts of earlier messages, so the closing tag is looked for.
+    Many templates only remove the thoughts of earlier messages, so the closing tag is looked for first.
     """
-    found = _END.search(template.source) if template else None
+    found = (_END.search(template.source) or _BEGIN.search(template.source)) if template else None
     if not found:
         return None
     left, name, right = found.groups()
-    return ReasoningFormat(left + name + right if name else found[0].replace("END", "START"), found[0])
+    if not name:
+        return ReasoningFormat(found[0].replace("END", "START"), found[0])
+    return ReasoningFormat(f"{left}{name}{right}", f"{left}/{name}{right}")
 
 
 class AnswerReader:

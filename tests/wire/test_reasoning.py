@@ -36,6 +36,8 @@ CALL = PLAIN.write([{"function": {"name": "f", "arguments": "{}"}}])
         ("<|START_THINKING|>{{ m }}<|END_THINKING|>", ("<|START_THINKING|>", "<|END_THINKING|>")),
         ("<think:os>{{ m }}</think:os>", ("<think:os>", "</think:os>")),
         ("<thought>{{ m }}</thought>", ("<thought>", "</thought>")),
+        ("<assistant>{{ '<think>\\n' }}", ("<think>", "</think>")),
+        ("{{ m[thinking] }} <3 thinks> m<think", None),
         ("think about it: </tool_call> </thin>", None),
     ],
 )
