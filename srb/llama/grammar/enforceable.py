@@ -50,9 +50,13 @@ def enforceable(text: str, *, bounds_integers: bool = True) -> tuple[Any, tuple[
 
 
 def place_of_fault(schema: Any) -> str | None:
-    """Return the path of the innermost schema that can't be enforced, such as `properties.email`; None if unknown."""
+    """Return the path of the innermost schema that can't be enforced, such as `properties.email`; None if unknown.
+
+    It has the same kind of fault as the whole: a part without its document may have another one of its own.
+    """
     try:
-        return (_Trials(schema, lenient=False).place(schema, "") or "").removeprefix(".") or None
+        kind = _kind(refusal(schema, lenient=False))
+        return (_Trials(schema, lenient=False).place(schema, "", kind) or "").removeprefix(".") or None
     except (RecursionError, _TooManyError):
         return None
 
@@ -80,6 +84,15 @@ def refusal(schema: Any, *, lenient: bool = True) -> str | None:
         return with_stack(compiled, _STACK_BYTES_PER_CHAR * len(grammar)) or None
     except MemoryError as error:
         return str(error)
+
+
+def _kind(reason: str | None) -> str | None:
+    """Return what a refusal says before its details, such as `Unknown format`."""
+    return reason and reason.partition("\n")[0].removeprefix(_HEAD).partition(":")[0]
+
+
+_HEAD = "at 1(8): failed to compile JSON schema: "
+"""The beginning of llguidance's messages about schemas."""
 
 
 @cache
@@ -124,8 +137,8 @@ class _Trials:
             kept["additionalProperties"] = True  # the names that it allows can't be told from others
         return kept
 
-    def place(self, schema: Any, path: str) -> str | None:
-        """Return the path of the innermost schema that can't be enforced."""
+    def place(self, schema: Any, path: str, kind: str | None) -> str | None:
+        """Return the path of the innermost schema with this kind of fault."""
         parts: list[tuple[str, Any]] = []
         for name, value in schema.items() if isinstance(schema, dict) else ():
             if name in OF_NAMES and isinstance(value, dict):
@@ -134,8 +147,9 @@ class _Trials:
                 parts += [(f"{path}.{name}[{k}]", part) for k, part in enumerate(value)]
             elif name in OF_ONE:
                 parts.append((f"{path}.{name}", value))
-        found = next((found for place, part in parts if (found := self.place(part, place))), None)
-        return found or (path if self._fails(schema) else None)
+        schemas = [(place, part) for place, part in parts if not isinstance(part, bool)]
+        found = next((found for place, part in schemas if (found := self.place(part, place, kind))), None)
+        return found or (path if _kind(self._refusal(schema)) == kind else None)
 
     def _member(self, name: str, schema: Any, left_out: dict[str, None]) -> Any:
         if isinstance(schema, dict):
@@ -146,11 +160,14 @@ class _Trials:
         return {}
 
     def _fails(self, schema: Any) -> bool:
+        return self._refusal(schema) is not None
+
+    def _refusal(self, schema: Any) -> str | None:
         alone = self._alone(schema)
         self._n_tried += len(json.dumps(alone))
         if self._n_tried > _MAX_TRIED:
             raise _TooManyError
-        return refusal(alone, lenient=self._lenient) is not None
+        return refusal(alone, lenient=self._lenient)
 
     def _alone(self, schema: Any) -> Any:
         """Return a schema whose references allow everything, if they can be resolved."""

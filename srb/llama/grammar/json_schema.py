@@ -93,6 +93,8 @@ OF_LISTS = ("anyOf", "allOf", "oneOf", "prefixItems", "items")
 OF_ONE = ("items", "additionalItems", "additionalProperties")
 """Keywords with one schema, of those that are enforced."""
 
+_ANNOTATIONS = ("title", "description")
+
 _VALUES = ("const", "enum", "default", "examples", "example")
 # A schema with one of these keywords isn't closed: it says which other properties are allowed, or closing one of its
 # parts would contradict another part.
@@ -117,7 +119,8 @@ def corrected(schema: Any) -> Any:
     """Return a schema in the notation that llguidance reads, with better patterns for some formats.
 
     A null is an absent keyword, 2.0 is an integer, Python's names of types are JSON's, and what excludes nothing is
-    left out. llguidance's date allows the 29th of February in any year.
+    left out. Names that `propertyNames` lists become properties, and its pattern one of `patternProperties`.
+    llguidance's date allows the 29th of February in any year.
     """
 
     def correct(each: dict[str, Any]) -> dict[str, Any]:
@@ -134,9 +137,12 @@ def corrected(schema: Any) -> Any:
                 del result[name]
             elif name in _COUNTS and isinstance(value, float) and value.is_integer():
                 result[name] = int(value)
+        _name_properties(result, schema)
         for name in (*_LOWER, *_UPPER):
             if _excludes_nothing(name, result.get(name), result.get("type")):
                 del result[name]
+        if _is_label(result):
+            del result["format"]
         if isinstance(result.get("pattern"), str):
             result["pattern"] = _javascript(result["pattern"])
         if isinstance(result.get("patternProperties"), dict):
@@ -161,6 +167,45 @@ def _correct_type(schema: dict[str, Any]) -> None:
         return
     found = [_TYPES.get(kind, kind) if isinstance(kind, str | None) else kind for kind in listed]
     schema["type"] = found if isinstance(kinds, list) else found[0]
+
+
+def _name_properties(schema: dict[str, Any], root: Any) -> None:
+    """Replace `propertyNames`, as zod and pydantic write it for records, if it lists the names or has a pattern."""
+    known, rest = schema.get("properties", {}), schema.get("additionalProperties", {})
+    if "patternProperties" in schema or not isinstance(known, dict):
+        return
+    match _named(schema.get("propertyNames"), root):
+        case {"enum": list(names)} if all(isinstance(name, str) for name in names) and known.keys() <= set(names):
+            others = () if rest is False else (name for name in names if name not in known)
+            schema["properties"] = known | dict.fromkeys(others, rest)
+        case {"pattern": str(pattern)} if not known:
+            schema["patternProperties"] = {pattern: rest}
+        case _:
+            return
+    del schema["propertyNames"]
+    schema["additionalProperties"] = False
+
+
+def _named(names: Any, root: Any) -> Any:
+    """Return a schema of names that has only an enum or a pattern, if this one is such; pydantic refers to enums."""
+    match names, root:
+        case {"$ref": str(place), **others}, {"$defs": dict(schemas)} if not others:
+            names = schemas.get(place.removeprefix("#/$defs/"))
+    kept = {name: value for name, value in names.items() if name not in _ANNOTATIONS} if isinstance(names, dict) else {}
+    if kept.pop("type", "string") != "string" or len(kept) != 1:
+        return None
+    return {"enum": [kept["const"]]} if "const" in kept else kept
+
+
+def _is_label(schema: dict[str, Any]) -> bool:
+    """Return whether an unknown `format` only names the patterns next to it, as zod writes them."""
+    others = schema.get("allOf")
+    listed = [schema, *(each for each in (others if isinstance(others, list) else ()) if isinstance(each, dict))]
+    return (
+        isinstance(schema.get("format"), str)
+        and schema["format"] not in FORMATS
+        and any(isinstance(each.get("pattern"), str) for each in listed)
+    )
 
 
 def _excludes_nothing(name: str, bound: Any, kind: Any) -> bool:

@@ -63,6 +63,18 @@ ALLOWED: list[tuple[Any, str]] = [
     ({"type": "object", "properties": None, "required": None}, "{}"),
     ({"type": "object", "properties": {"a": None}}, '{"a": []}'),
     ({"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "integer"}}, '{"a": 1}'),
+    (
+        {"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "integer"}, "required": ["a"]},
+        '{"a": 1}',
+    ),
+    ({"type": "object", "properties": {"a": {}}, "propertyNames": {"type": "string", "const": "a"}}, '{"a": []}'),
+    (
+        {"type": "object", "propertyNames": {"$ref": "#/$defs/n"}, "$defs": {"n": {"title": "N", "enum": ["a"]}}},
+        '{"a": 1}',
+    ),
+    ({"propertyNames": {"pattern": "^k[0-9]$"}, "additionalProperties": {"type": "integer"}}, '{"k1": 5}'),
+    ({"type": "string", "format": "cuid2", "pattern": "^[0-9a-z]+$"}, '"a1"'),
+    ({"type": "string", "format": "ends_with", "allOf": [{"pattern": "^x.*"}, {"pattern": ".*y$"}]}, '"x-y"'),
     ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, "-5"),
     ({"type": "number", "minimum": -1.8e308, "maximum": 1.8e308}, "-5.5"),
     ({"type": "integer"}, f"{-(2**53) + 1}"),
@@ -87,6 +99,16 @@ IMPOSSIBLE: list[tuple[Any, str]] = [
     (EITHER, '{"t": "c"}'),
     ({"type": "array"}, "[ ]"),
     ({"properties": {"a": {}}}, "5"),
+    ({"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "integer"}}, '{"c": 1}'),
+    ({"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "integer"}}, '{"a": ""}'),
+    (
+        {"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "integer"}, "required": ["b"]},
+        '{"a": 1}',
+    ),
+    ({"properties": {"a": {}}, "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": False}, '{"b": 1}'),
+    ({"type": "object", "propertyNames": {"$ref": "#/$defs/n"}, "$defs": {"n": {"enum": ["a"]}}}, '{"b": 1}'),
+    ({"propertyNames": {"pattern": "^k[0-9]$"}, "additionalProperties": {"type": "integer"}}, '{"k": 5}'),
+    ({"type": "string", "format": "cuid2", "pattern": "^[0-9a-z]+$"}, '"A"'),
 ]
 
 
@@ -110,6 +132,12 @@ def test_a_choice_is_recognized_before_its_objects_are_closed(writer: Writer) ->
         list(writer.texts({"oneOf": [first, second]}, 1))
 
 
+OBJECT: Any = {"type": "object", "properties": {}, "additionalProperties": False}
+TAGGED: Any = {  # a discriminated union, as pydantic writes it
+    "properties": {"a": {"oneOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}]}},
+    "$defs": {k: {"type": "object", "properties": {"t": {"const": k}}, "required": ["t"]} for k in "xy"},
+}
+
 REFUSED: list[tuple[Any, str]] = [
     *(
         ({each: {"x": ["y"]}}, rf"json_schema can't be enforced: .*{each[1:]}.*; leave that out")
@@ -125,6 +153,12 @@ REFUSED: list[tuple[Any, str]] = [
     ({"multipleOf": 1.00001}, "multipleOf is 1.00001"),
     ({"properties": {"a": {"items": {"pattern": "(?=x)"}}}}, r"be enforced: properties\.a\.items: regex parse error"),
     ({"properties": {"a": {"$ref": "#/$defs/m"}}, "$defs": {"m": {"not": {}}}}, r"be enforced: \$defs\.m: "),
+    (OBJECT | {"properties": {"a": OBJECT, "b": {"uniqueItems": True}}}, r"be enforced: properties\.b: Unimplemented"),
+    (
+        TAGGED | {"properties": {"a": TAGGED["properties"]["a"], "b": {"format": "jwt"}}},
+        r"be enforced: properties\.b: ",
+    ),
+    ({"properties": {"a": {}, "b": {}}, "propertyNames": {"enum": ["a"]}}, "be enforced: .*propertyNames"),
     ({"minProperties": 2}, "minProperties is 2, but a name may come twice"),
     ({"const": "a\0"}, "a control character"),
     ({"enum": [{"a": ["\x7f"]}]}, "a control character"),
