@@ -181,7 +181,9 @@ class OutputItem:
 
     @property
     def arguments(self) -> dict[str, Any] | None:
-        """The arguments of a call. None if their JSON is incomplete."""
+        """The arguments of a call. None if their JSON is incomplete, and for a text, even if it is JSON."""
+        if self.name is None:
+            return None
         try:
             found = json.loads(self.text)
         except ValueError:

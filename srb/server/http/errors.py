@@ -115,5 +115,14 @@ def error_response(
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, UnsupportedMediaTypeError):
         headers["Accept-Encoding"] = "identity"
-    form = request.app[ERROR_FORMATS].get((request.method, request.path), SRB_ERRORS)
+    form = _format_of(request)
     return web.json_response((body or {}) | form.to_json(error), status=status or error.status, headers=headers)
+
+
+def _format_of(request: web.Request) -> ErrorFormat:
+    """The format of errors at the request's path. Without a route, it is that of all routes next to the path."""
+    formats, folder = request.app[ERROR_FORMATS], request.path.rpartition("/")[0]
+    if found := formats.get((request.method, request.path)):
+        return found
+    near = [form for (_, path), form in formats.items() if path.rpartition("/")[0] == folder]
+    return near[0] if near and all(form is near[0] for form in near) else SRB_ERRORS

@@ -270,22 +270,28 @@ def time_of(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-DETAILS: dict[str, Any] = {
-    "parent_model": "",
-    "format": "gguf",
-    "family": "",
-    "families": [],
-    "parameter_size": "",
-    "quantization_level": "",
-}
-"""Ollama's details of how a model was made. Most are empty, because the server doesn't know them."""
-
-
 _FILE_TYPES = (
     "F32 F16 Q4_0 Q4_1 - - - Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ2_XXS IQ2_XS "
     "Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M BF16 - - - TQ1_0 TQ2_0 MXFP4"
 )
 """The names of `general.file_type`, llama.cpp's `llama_ftype`, from 0 on."""
+
+
+def _details(context: RequestContext) -> dict[str, Any]:
+    """How the model was made."""
+    info = context.engine.model.info
+    n_params = info.n_params
+    file_type = info.metadata.get("general.file_type")
+    return {
+        "parent_model": "",
+        "format": "gguf",
+        "family": info.architecture,
+        "families": [info.architecture],
+        "parameter_size": f"{n_params / 1e9:.1f}B" if n_params >= 1e9 else f"{n_params / 1e6:.2f}M",
+        "quantization_level": {str(k): name for k, name in enumerate(_FILE_TYPES.split())}.get(
+            str(file_type), "unknown"
+        ),
+    }
 
 
 def _times(context: RequestContext) -> dict[str, str]:
@@ -296,7 +302,7 @@ def _models(context: RequestContext, **more: Any) -> JsonAnswer:
     limits = context.limits
     size = Path(limits.model_path).stat().st_size if limits.model_path else 0
     model = {"name": limits.model, "model": limits.model, **_times(context), "size": size, "digest": ""}
-    return {"models": [model | {"details": DETAILS} | more]}, []
+    return {"models": [model | {"details": _details(context)} | more]}, []
 
 
 def tags(_body: bytes, context: RequestContext) -> JsonAnswer:
@@ -318,29 +324,20 @@ def version(_body: bytes, _context: RequestContext) -> JsonAnswer:
 def show_model(body: bytes, context: RequestContext) -> JsonAnswer:
     """Show the model, as in Ollama."""
     fields, vocabulary, info = read_fields(body, OllamaShowFields), context.vocabulary, context.engine.model.info
-    architecture, n_params = info.architecture, info.n_params
     # Ollama leaves long lists out, too.
     metadata = {name: value for name, value in info.metadata.items() if not isinstance(value, list)}
     return {
         "modelfile": "",
         "parameters": "",
         "template": vocabulary.template.source if vocabulary.template else "",
-        "details": DETAILS
-        | {
-            "family": architecture,
-            "families": [architecture],
-            "parameter_size": f"{n_params / 1e9:.1f}B" if n_params >= 1e9 else f"{n_params / 1e6:.2f}M",
-            "quantization_level": dict(enumerate(_FILE_TYPES.split())).get(
-                metadata.get("general.file_type", -1), "unknown"
-            ),
-        },
+        "details": _details(context),
         "model_info": metadata
         | {
-            "general.architecture": architecture,
+            "general.architecture": info.architecture,
             "general.basename": vocabulary.model,
-            "general.parameter_count": n_params,
+            "general.parameter_count": info.n_params,
             # Clients look for a name that ends with `.context_length`. This server's is meant, not the model's.
-            f"{architecture}.context_length": vocabulary.n_cells,
+            f"{info.architecture}.context_length": vocabulary.n_cells,
             "general.context_length": vocabulary.n_cells,
         },
         "capabilities": _capabilities(context),

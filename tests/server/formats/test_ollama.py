@@ -119,6 +119,17 @@ async def test_a_format_is_a_schema(connect: Connect) -> None:
     assert given[0].max_tokens == -1
 
 
+async def test_a_text_that_is_json_is_no_call(connect: Connect) -> None:
+    """Streamed answers to `format`, as `Model.model_json_schema()`, end like others."""
+    client = await connect(backend(b'{"a": 1}', b'{"a": 1}'))
+    bodies: list[tuple[str, dict[str, Any]]] = [("/api/generate", {"prompt": "hi"}), ("/api/chat", {"messages": HELLO})]
+    for path, body in bodies:
+        parts = await lines(client, path, body | {"format": {"type": "object"}})
+        assert "".join(map(text_of, parts)) == '{"a": 1}'
+        assert (parts[-1]["done"], parts[-1]["done_reason"]) == (True, "stop")
+        assert not any("tool_calls" in part.get("message", {}) for part in parts)
+
+
 async def test_nothing_to_say_loads_the_model(connect: Connect) -> None:
     client = await connect(backend(b""))
     bodies: list[tuple[str, dict[str, Any]]] = [("/api/generate", {}), ("/api/chat", {"messages": []})]
@@ -147,6 +158,9 @@ async def test_errors_are_in_its_own_shape(connect: Connect) -> None:
     for path, body, expected in bad:
         answer = await posted(client, path, body, 501 if path == "/api/embed" else 400)
         assert expected in answer["error"]
+    for method, path in (("POST", "/api/pull"), ("DELETE", "/api/delete"), ("GET", "/api/chat")):
+        response = await client.request(method, path)
+        assert path in (await response.json())["error"]
     client = await connect(FakeBackend(chat_template=ChatTemplate(SOURCE), fail_decodes={1, 2}))
     *_, fault, last = await lines(client, "/api/chat", {"messages": HELLO})
     assert "llama_decode" in fault["error"]
@@ -193,6 +207,8 @@ async def test_what_the_model_can_do(connect: Connect) -> None:
     assert (shown["details"]["parameter_size"], shown["details"]["quantization_level"]) == ("8.0B", "Q4_K_M")
     assert shown["model_info"]["llama.context_length"] == 4096
     assert "tokens" not in shown["model_info"]
+    for path in ("/api/tags", "/api/ps"):
+        assert (await (await client.get(path)).json())["models"][0]["details"] == shown["details"]
     (model,) = (await (await client.get("/v1/models")).json())["data"]
     assert (model["max_model_len"], model["meta"]["n_ctx"]) == (4096, 4096)
 
