@@ -120,6 +120,7 @@ def corrected(schema: Any) -> Any:
 
     A null is an absent keyword, 2.0 is an integer, Python's names of types are JSON's, and what excludes nothing is
     left out. Names that `propertyNames` lists become properties, and its pattern one of `patternProperties`.
+    A oneOf whose choices exclude each other is an anyOf.
     llguidance's date allows the 29th of February in any year.
     """
 
@@ -138,6 +139,8 @@ def corrected(schema: Any) -> Any:
             elif name in _COUNTS and isinstance(value, float) and value.is_integer():
                 result[name] = int(value)
         _name_properties(result, schema)
+        if "anyOf" not in result and _exclude_each_other(result.get("oneOf"), schema):
+            result["anyOf"] = result.pop("oneOf")  # llguidance doesn't follow references to see this
         for name in (*_LOWER, *_UPPER):
             if _excludes_nothing(name, result.get(name), result.get("type")):
                 del result[name]
@@ -188,13 +191,43 @@ def _name_properties(schema: dict[str, Any], root: Any) -> None:
 
 def _named(names: Any, root: Any) -> Any:
     """Return a schema of names that has only an enum or a pattern, if this one is such; pydantic refers to enums."""
-    match names, root:
-        case {"$ref": str(place), **others}, {"$defs": dict(schemas)} if not others:
-            names = schemas.get(place.removeprefix("#/$defs/"))
+    names = _referred(names, root)
     kept = {name: value for name, value in names.items() if name not in _ANNOTATIONS} if isinstance(names, dict) else {}
     if kept.pop("type", "string") != "string" or len(kept) != 1:
         return None
     return {"enum": [kept["const"]]} if "const" in kept else kept
+
+
+def _referred(schema: Any, root: Any) -> Any:
+    """Return the schema that a reference is to, if it is one of `$defs`; another schema as it is."""
+    match schema, root:
+        case {"$ref": str(place), **others}, {"$defs": dict(schemas)} if not others:
+            return schemas.get(place.removeprefix("#/$defs/"))
+    return schema
+
+
+def _exclude_each_other(choices: Any, root: Any) -> bool:
+    """Return whether each choice requires a property with other texts than the others, as in discriminated unions."""
+    tags = [_tags(_referred(choice, root)) for choice in choices] if isinstance(choices, list) and choices else [{}]
+    common = set.intersection(*(set(each) for each in tags))
+    return any(
+        sum(len(each[name]) for each in tags) == len(set().union(*(each[name] for each in tags))) for name in common
+    )
+
+
+def _tags(schema: Any) -> dict[str, set[str]]:
+    """Return the properties that an object must have with one of certain texts, and these texts."""
+    match schema:
+        case {"type": "object", "properties": dict(properties), "required": list(required)}:
+            given = {name: each for name, each in properties.items() if name in required and isinstance(each, dict)}
+        case _:
+            return {}
+    values = {name: [each["const"]] if "const" in each else each.get("enum") for name, each in given.items()}
+    return {
+        name: set(texts)
+        for name, texts in values.items()
+        if isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+    }
 
 
 def _is_label(schema: dict[str, Any]) -> bool:

@@ -39,6 +39,13 @@ def test_texts_match_and_what_the_suite_calls_invalid_is_impossible(writer: Writ
 
 EITHER = {"oneOf": [{"type": "object", "properties": {"t": {"const": k}}, "required": ["t"]} for k in "ab"]}
 
+TAGGED: Any = {  # a discriminated union, as pydantic writes it
+    "properties": {"a": {"oneOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}]}},
+    "$defs": {
+        k: {"type": "object", "properties": {"t": {"const": k, "type": "string"}}, "required": ["t"]} for k in "xy"
+    },
+}
+
 ALLOWED: list[tuple[Any, str]] = [
     (True, '[1, {"a": null}]'),
     ({"type": "object", "properties": {"a": {}, "b": {}}}, '{"b": 1}'),
@@ -55,6 +62,7 @@ ALLOWED: list[tuple[Any, str]] = [
     ({"format": "date"}, "5"),
     ({"title": "t", "deprecated": True, "x-own": {}, "const": "a"}, '"a"'),
     (EITHER, '{"t": "b"}'),
+    (TAGGED, '{"a": {"t": "y"}}'),
     ({"$ref": "#/$defs/n", "$defs": {"n": {"type": "array", "items": {"$ref": "#/$defs/n"}}}}, "[[], [[]]]"),
     ({"multipleOf": 0.01}, "1.25"),
     ({"type": "str", "minLength": 2.0, "maxLength": None, "enum": None}, '"ab"'),
@@ -97,6 +105,7 @@ IMPOSSIBLE: list[tuple[Any, str]] = [
     ({"type": ["integer", "null"], "minimum": 0}, "1" + "0" * 16),
     ({"type": "str", "minLength": 2.0, "maxLength": None, "enum": None}, '"a"'),
     (EITHER, '{"t": "c"}'),
+    (TAGGED, '{"a": {"t": "z"}}'),
     ({"type": "array"}, "[ ]"),
     ({"properties": {"a": {}}}, "5"),
     ({"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "integer"}}, '{"c": 1}'),
@@ -133,11 +142,6 @@ def test_a_choice_is_recognized_before_its_objects_are_closed(writer: Writer) ->
 
 
 OBJECT: Any = {"type": "object", "properties": {}, "additionalProperties": False}
-TAGGED: Any = {  # a discriminated union, as pydantic writes it
-    "properties": {"a": {"oneOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}]}},
-    "$defs": {k: {"type": "object", "properties": {"t": {"const": k}}, "required": ["t"]} for k in "xy"},
-}
-
 REFUSED: list[tuple[Any, str]] = [
     *(
         ({each: {"x": ["y"]}}, rf"json_schema can't be enforced: .*{each[1:]}.*; leave that out")
@@ -158,6 +162,11 @@ REFUSED: list[tuple[Any, str]] = [
         TAGGED | {"properties": {"a": TAGGED["properties"]["a"], "b": {"format": "jwt"}}},
         r"be enforced: properties\.b: ",
     ),
+    (
+        {"oneOf": [{"$ref": "#/$defs/x"}] * 2, "$defs": TAGGED["$defs"]},
+        "oneOf has choices that the same value may match",
+    ),
+    ({"oneOf": [{"$ref": "#"}, {"$ref": "#/$defs/z"}], "$defs": 1}, "does not exist"),
     ({"properties": {"a": {}, "b": {}}, "propertyNames": {"enum": ["a"]}}, "be enforced: .*propertyNames"),
     ({"minProperties": 2}, "minProperties is 2, but a name may come twice"),
     ({"const": "a\0"}, "a control character"),
