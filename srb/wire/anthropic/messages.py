@@ -1,5 +1,6 @@
 """`POST /v1/messages`: parses Anthropic's bodies, and builds its messages and events."""
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Literal
@@ -28,6 +29,10 @@ _ERRORS = {
 """The types of errors, by their HTTP status. Another status below 500 is `invalid_request_error`, else `api_error`."""
 
 
+_FOREIGN = re.compile(r"server_tool_use|mcp_tool_use|\w+_tool_result|container_upload|compaction")
+"""The types of the blocks of Anthropic's own tools, which are left out, as these tools are."""
+
+
 class AnthropicTurn(PartFields):
     """One of `messages`: a text, or blocks of the types text, image, thinking, tool_use and tool_result."""
 
@@ -41,6 +46,17 @@ class AnthropicTurn(PartFields):
     def _split(self) -> "AnthropicTurn":
         self._messages = list(_messages_of(self))
         return self
+
+    @property
+    def left_out(self) -> list[str]:
+        """The blocks of Anthropic's own tools, for `ignored`."""
+        blocks = enumerate(self.content if isinstance(self.content, list) else ())
+        return [f"content[{k}] ({block['type']:.60})" for k, block in blocks if block and _is_foreign(block)]
+
+
+def _is_foreign(block: dict[str, Any]) -> bool:
+    kind = block.get("type")
+    return isinstance(kind, str) and _FOREIGN.fullmatch(kind) is not None
 
 
 def _messages_of(turn: AnthropicTurn) -> Iterator[Message]:
@@ -63,6 +79,8 @@ def _messages_of(turn: AnthropicTurn) -> Iterator[Message]:
             case {"type": "thinking", **rest} if rest.get("thinking") is None:
                 pass
             case {"type": "redacted_thinking"}:  # it is encrypted, and only the service that wrote it can read it
+                pass
+            case dict() if _is_foreign(block):
                 pass
             case {"type": "tool_use" | "tool_result" | "thinking" as kind}:
                 raise ValueError(f"block {k} misses fields of a {kind}")
@@ -189,6 +207,7 @@ def parse_messages(body: bytes, context: RequestContext) -> Reply:
             **fields.structure,
         )
     parsed.ignored.extend(f"output_config.{name}" for name in fields.output_config or () if name != "format")
+    parsed.ignored.extend(f"messages[{k}].{name}" for k, turn in enumerate(fields.messages) for name in turn.left_out)
     if isinstance(fields.thinking, dict):
         parsed.ignored.extend(f"thinking.{name}" for name in fields.thinking if name != "type")
     elif fields.thinking is not None:

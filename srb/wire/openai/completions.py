@@ -6,6 +6,7 @@ The list of models is here, too, as OpenAI, TabbyAPI and text-generation-webui h
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar
 
@@ -351,4 +352,6 @@ def _model(context: RequestContext) -> dict[str, Any]:
     known = {"id": context.limits.model, "object": "model", "created": int(context.created), "owned_by": "llamacpp"}
     # Agents read the context's size: vLLM's name, and llama-server's.
     sizes = {"max_model_len": model.n_cells, "meta": {"n_ctx": model.n_cells, "n_vocab": model.tokenizer.n_vocab}}
-    return known | {"capabilities": capabilities} | sizes
+    created_at = datetime.fromtimestamp(int(context.created), UTC).isoformat().replace("+00:00", "Z")
+    of_anthropic = {"type": "model", "display_name": context.limits.model, "created_at": created_at}
+    return known | {"capabilities": capabilities} | sizes | of_anthropic

@@ -1,11 +1,13 @@
 """`POST /v1/responses`: parses bodies, and builds OpenAI's responses and their typed events."""
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent
 from srb.errors import InvalidRequestError, SrbError
@@ -24,12 +26,31 @@ LOGPROBS = "message.output_text.logprobs"
 """The only entry of `include` that has an effect."""
 
 
+_ITEMS = {
+    "message": ("role",),
+    "function_call": ("call_id", "name"),
+    "function_call_output": ("call_id",),
+    "reasoning": (),
+    "item_reference": ("id",),
+}
+"""The types of items, and the fields that each must have."""
+
+_FOREIGN = re.compile(r"\w+_call(_output)?|mcp_\w+|compaction\w*")
+"""The types of the items of OpenAI's own tools, which are left out, as these tools are."""
+
+
+def _own_kind(kind: str) -> str:
+    if kind in _ITEMS or _FOREIGN.fullmatch(kind):
+        return kind
+    raise ValueError(f"should be one of {', '.join(_ITEMS)}, or an item of one of OpenAI's own tools")
+
+
 class InputItem(PartFields):
     """One item of `input`: a message, a call, the result of a call, or thoughts."""
 
     model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
 
-    type: Literal["message", "function_call", "function_call_output", "reasoning", "item_reference"] = "message"
+    type: Annotated[str, AfterValidator(_own_kind)] = "message"
     id: str | None = None
     role: str | None = None
     content: Content = ""
@@ -39,28 +60,33 @@ class InputItem(PartFields):
     output: Content = ""
     summary: Content = ""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_other_tools(cls, data: Any) -> Any:
+        """Read calls of tools that take a text as calls of functions with an argument `input`; of others, the type."""
+        match data:
+            case {"type": "custom_tool_call"}:
+                arguments = json.dumps({"input": data.get("input")}, ensure_ascii=False)
+                return data | {"type": "function_call", "arguments": arguments}
+            case {"type": "custom_tool_call_output"}:
+                return data | {"type": "function_call_output"}
+            case {"type": str(kind)} if kind not in _ITEMS:
+                return {"type": kind}
+        return data
+
     @model_validator(mode="after")
     def _is_whole(self) -> "InputItem":
-        for name in _NEEDED[self.type]:
+        needed = _ITEMS.get(self.type, ())
+        for name in needed:
             if getattr(self, name) is None:
-                raise ValueError(f"a {self.type} should have {' and '.join(_NEEDED[self.type])}; {name} is missing")
+                raise ValueError(f"a {self.type} should have {' and '.join(needed)}; {name} is missing")
         return self
-
-
-_NEEDED = {
-    "message": ("role",),
-    "function_call": ("call_id", "name"),
-    "function_call_output": ("call_id",),
-    "reasoning": (),
-    "item_reference": ("id",),
-}
-"""The fields that items of each type must have."""
 
 
 def conversation_of(items: list[InputItem]) -> list[Message]:
     """Items as messages. A call joins the message of the assistant that comes before it, and so do thoughts.
 
-    References are left out.
+    References and the items of OpenAI's own tools are left out.
     """
     messages: list[dict[str, Any]] = []
     thoughts: list[str] = []
@@ -68,8 +94,6 @@ def conversation_of(items: list[InputItem]) -> list[Message]:
         match item.type:
             case "reasoning":
                 thoughts += [each for each in (item.content, item.summary) if isinstance(each, str) and each][:1]
-                continue
-            case "item_reference":
                 continue
             case "message":
                 messages.append((item.model_extra or {}) | {"role": item.role, "content": item.content})
@@ -81,6 +105,8 @@ def conversation_of(items: list[InputItem]) -> list[Message]:
                 messages[-1].setdefault("tool_calls", []).append(call)
             case "function_call_output":
                 messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.output})
+            case _:
+                continue
         if thoughts and messages[-1]["role"] == "assistant":
             before = messages[-1].get("reasoning_content")
             messages[-1]["reasoning_content"] = "\n".join([*([before] if before else []), *thoughts])
@@ -150,19 +176,19 @@ def resolved(items: list[InputItem], context: RequestContext) -> tuple[list[Inpu
     """Replace the references to messages of stored responses, as `ai` sends them, by these messages.
 
     Returns:
-        The items, and the names of the references to anything else, which are left out.
+        The items, and the names of those that are left out: other references, and items of OpenAI's own tools.
     """
     named = {item.id: _response_of(item.id) for item in items if item.type == "item_reference" and item.id}
     ids = tuple(dict.fromkeys(filter(None, named.values())))[:MAX_REQUESTS]
     answers = context.stored_answers(ids) if ids else {}
     found, unknown = [], []
     for k, item in enumerate(items):
-        if item.type != "item_reference":
+        if item.type != "item_reference" and item.type in _ITEMS:
             found.append(item)
         elif answer := answers.get(named.get(item.id or "", "")):
             found.append(InputItem.model_validate({"role": "assistant", "content": answer.content}))
         else:
-            unknown.append(f"input[{k}] (item_reference)")
+            unknown.append(f"input[{k}] ({item.type:.60})")
     return found, unknown
 
 

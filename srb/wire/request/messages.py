@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from srb.engine.model import ChatTemplate
 from srb.errors import InvalidRequestError
@@ -51,8 +51,17 @@ class CallFields(PartFields):
 
     model_config = ConfigDict(extra="allow")
 
-    type: str = Field("function", description="no other type is accepted.")
+    type: str = Field("function", description="function, or custom: a call of a tool that takes a text.")
     function: CalledFields = Field(description="the function that was called, and its arguments.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_custom_tools(cls, data: Any) -> Any:
+        match data:
+            case {"type": "custom", "custom": {"name": name, **rest}, **others} if "function" not in others:
+                arguments = json.dumps({"input": rest.get("input")}, ensure_ascii=False)
+                return others | {"function": {"name": name, "arguments": arguments}}
+        return data
 
 
 class Message(PartFields):

@@ -6,6 +6,7 @@ The bodies are in clients/, written down from what is known of these clients.
 import asyncio
 import json
 import math
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,13 @@ async def test_big_agi_beam(connect: Connect) -> None:
     client = await connect(server())
     replies = await asyncio.gather(*(send(client, "big_agi_beam") for _ in range(4)))
     assert [joined(chunks) for chunks in replies] == ["a" * 8] * 4
+
+
+async def test_anthropic_reads_the_list_of_models(connect: Connect) -> None:
+    client = await connect(server())
+    (model,) = (await (await client.get("/v1/models")).json())["data"]
+    assert (model["id"], model["type"], model["display_name"]) == ("fake", "model", "fake")
+    assert datetime.fromisoformat(model["created_at"]).timestamp() == model["created"]
 
 
 async def test_logitloom(connect: Connect) -> None:

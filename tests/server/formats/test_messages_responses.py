@@ -70,6 +70,19 @@ async def test_blocks_and_the_system_message(connect: Connect) -> None:
     assert counted == {"input_tokens": len(text)}
 
 
+async def test_what_is_left_out_of_a_conversation_is_reported(connect: Connect) -> None:
+    client = await connect(backend(b"ab"))
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    turns = [*HELLO, {"role": "assistant", "content": [{"type": "text", "text": "A"}, search]}, *HELLO]
+    response = await client.post("/v1/messages", json=ANTHROPIC | {"messages": turns})
+    assert (response.status, response.headers["x-srb-ignored"]) == (200, "messages[1].content[1] (server_tool_use)")
+    items = [{"type": "web_search_call", "id": "ws_1"}, *HELLO]
+    response = await client.post("/v1/responses", json=OPENAI | {"input": items})
+    assert (response.status, response.headers["x-srb-ignored"]) == (200, "input[0] (web_search_call)")
+    counted = await posted(client, "/v1/responses/input_tokens", {"model": "fake", "input": items})
+    assert counted["input_tokens"] == 7
+
+
 async def test_structured_outputs_in_all_notations(connect: Connect) -> None:
     """Each format's own, and OpenAI's in all."""
     seen: list[str | None] = []

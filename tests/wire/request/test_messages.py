@@ -147,6 +147,34 @@ def test_items_of_responses() -> None:
     assert responses([{"type": "item_reference", "id": "rs_1"}, HELLO]) == "user=hi|>"
 
 
+def test_what_vendors_own_tools_have_written_is_left_out() -> None:
+    """A conversation that began elsewhere can go on here."""
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    answer = {"role": "assistant", "content": [search, found, text("A") | {"citations": None}]}
+    assert anthropic([HELLO, answer, HELLO]) == "user=hi|assistant=A|user=hi|>"
+    searched = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}}
+    tools = {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "d", "tools": []}
+    seen = {"type": "computer_call_output", "call_id": "1", "output": {"type": "computer_screenshot", "image_url": "x"}}
+    assert responses([searched, tools, seen, HELLO, searched]) == "user=hi|>"
+    with pytest.raises(InvalidRequestError, match=r'input\[0\].type: should be one of message, .*, got "mesage"'):
+        responses([{"type": "mesage", "role": "user", "content": "hi"}])
+
+
+def test_calls_of_tools_that_take_a_text() -> None:
+    custom = {"id": "1", "type": "custom", "custom": {"name": "f", "input": "a b"}}
+    result = {"role": "tool", "tool_call_id": "1", "content": "rain"}
+    call = CALL | {"function": {"name": "f", "arguments": '{"input": "a b"}'}}
+    expected = chat([HELLO, {"role": "assistant", "content": "", "tool_calls": [call]}, result])
+    assert "a b" in expected
+    assert chat([HELLO, {"role": "assistant", "tool_calls": [custom]}, result]) == expected
+    items = [
+        {"type": "custom_tool_call", "call_id": "1", "name": "f", "input": "a b", "id": "ctc_1"},
+        {"type": "custom_tool_call_output", "call_id": "1", "output": "rain"},
+    ]
+    assert responses([HELLO, *items]) == expected
+
+
 ONE_SYSTEM = """\
 {% for m in messages %}
 {%- if m.role == 'system' and not loop.first %}{{ raise_exception('system must be first') }}{% endif %}
