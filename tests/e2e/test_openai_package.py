@@ -7,9 +7,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from datetime import date
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pytest
+from pydantic import BaseModel, Field, create_model
 from real_server import Server
 
 if TYPE_CHECKING:
@@ -204,6 +206,45 @@ def test_tools(client: OpenAI) -> None:
     )
     assert answer.choices[0].message.content
     assert answer.choices[0].message.tool_calls is None
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int = Field(ge=1, le=9)
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    barks: bool
+
+
+class Owner(BaseModel):
+    pet: Annotated[Cat | Dog, Field(discriminator="kind")]
+    scores: dict[Literal["x", "y"], Literal[1, 2]]
+    zip: str = Field(pattern=r"^\d{5}$")
+    born: date | None
+
+
+def test_structured_outputs_as_pydantic_writes_them(client: OpenAI) -> None:
+    """A union of references and a record; `parse` closes all objects."""
+    from openai import BadRequestError, pydantic_function_tool
+
+    asked: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "temperature": 0, "max_tokens": 100}
+    form = {"type": "json_schema", "json_schema": {"name": "owner", "schema": Owner.model_json_schema()}}
+    content = client.chat.completions.create(**asked, response_format=form).choices[0].message.content
+    owner = Owner.model_validate_json(content or "")
+    assert owner.pet.kind in ("cat", "dog")
+    assert owner.scores.keys() <= {"x", "y"}
+    tool = pydantic_function_tool(Cat)
+    choice = client.chat.completions.parse(**asked, tools=[tool], tool_choice="required").choices[0]
+    assert choice.message.tool_calls
+    (call, *_) = choice.message.tool_calls
+    assert isinstance(call.function.parsed_arguments, Cat)
+    response = client.responses.parse(model=MODEL, input="A dog", temperature=0, text_format=Dog)
+    assert isinstance(response.output_parsed, Dog)
+    owners = create_model("Owners", pet=Dog, tags=set[str])
+    with pytest.raises(BadRequestError, match=r"properties\.tags: .*uniqueItems"):
+        client.chat.completions.parse(**asked, response_format=owners)
 
 
 def test_a_response_calls_a_tool_and_goes_on(client: OpenAI) -> None:

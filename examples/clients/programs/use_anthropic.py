@@ -1,7 +1,9 @@
 # needs: anthropic
 import os
+from typing import Literal
 
 from anthropic import Anthropic, BadRequestError
+from pydantic import BaseModel
 
 client = Anthropic(base_url=os.environ["HOST"], api_key="none")
 model = os.environ["MODEL"]
@@ -35,6 +37,25 @@ turns = [
 ]
 asked["tool_choice"] = {"type": "none"}
 assert client.messages.create(messages=turns, **asked).content[0].text
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    age: int
+
+
+parsed = client.messages.parse(model=model, max_tokens=60, messages=question, output_format=Dog).parsed_output
+assert parsed.kind == "dog"
+with client.messages.stream(model=model, max_tokens=60, messages=question, output_format=Dog) as stream:
+    assert stream.get_final_message().parsed_output.kind == "dog"
+assert client.models.list().data[0].display_name == model
+searched = [
+    {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}},
+    {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
+    {"type": "text", "text": "It rains"},
+]
+turns = [*question, {"role": "assistant", "content": searched}, *question]
+assert client.messages.create(model=model, max_tokens=8, messages=turns).content[0].text
 
 try:
     client.messages.create(model=model, max_tokens=8, messages=messages, extra_body={"top_p": 2})

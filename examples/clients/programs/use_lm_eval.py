@@ -15,7 +15,9 @@ cities = " France", " Peru"
 requests = [Instance("loglikelihood", {}, ("Paris is the capital of", city), k) for k, city in enumerate(cities)]
 france, peru = by_tokens.loglikelihood(requests)
 assert -20 < peru[0] < france[0] < 0
-assert abs(by_text.loglikelihood(requests)[0][0] - france[0]) < 0.01
+for (logprob, greedy), (same, also) in zip(by_text.loglikelihood(requests), (france, peru), strict=True):
+    assert abs(logprob - same) < 0.01
+    assert greedy == also
 until = Instance("generate_until", {}, ("Once upon a", {"until": ["."], "max_gen_toks": 8}), 0)
 (text,) = by_tokens.generate_until([until])
 assert text

@@ -1,7 +1,9 @@
 # needs: ollama
 import os
+from typing import Literal
 
 import ollama
+from pydantic import BaseModel, Field
 
 client = ollama.Client(host=os.environ["HOST"])
 model = client.list().models[0].model
@@ -18,6 +20,19 @@ assert text == client.chat(model=model, messages=messages, options=options).mess
 schema = {"type": "object", "properties": {"age": {"enum": [1, 2]}}, "required": ["age"]}
 answer = client.chat(model=model, messages=messages, format=schema, options={"num_predict": 40})
 assert answer.message.content.lstrip().startswith("{")
+
+
+class Dog(BaseModel):
+    name: str = Field(max_length=8)
+    kind: Literal["dog"]
+
+
+given = {"format": Dog.model_json_schema(), "options": {"num_predict": 60}}
+parts = client.generate(model=model, prompt="Invent a dog", stream=True, **given)
+assert Dog.model_validate_json("".join(part.response for part in parts)).name
+parts = client.chat(model=model, messages=messages, stream=True, **given)
+assert Dog.model_validate_json("".join(part.message.content for part in parts)).name
+assert client.list().models[0].details.family == "llama"
 
 
 def add(a: int, b: int) -> int:

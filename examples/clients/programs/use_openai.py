@@ -1,9 +1,12 @@
 # needs: openai
+import datetime
 import json
 import os
 import time
+from typing import Annotated, Literal
 
-from openai import BadRequestError, NotFoundError, OpenAI
+from openai import BadRequestError, NotFoundError, OpenAI, pydantic_function_tool
+from pydantic import BaseModel, Field
 
 client = OpenAI(base_url=f"{os.environ['HOST']}/openai/v1", api_key="none")
 model = client.models.list().data[0].id
@@ -51,6 +54,36 @@ except NotFoundError as error:
 else:
     status = 200
 assert status == 404
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int = Field(ge=1, le=9)
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    barks: bool
+
+
+class Owner(BaseModel):
+    pet: Annotated[Cat | Dog, Field(discriminator="kind")]
+    zip: str = Field(pattern=r"^\d{5}$")
+    born: datetime.date | None
+
+
+structured = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 200}
+assert client.chat.completions.parse(**structured, response_format=Owner).choices[0].message.parsed.zip
+with client.chat.completions.stream(**structured, response_format=Owner) as stream:
+    assert stream.get_final_completion().choices[0].message.parsed.zip
+assert client.responses.parse(model=model, input="Hi", temperature=0, text_format=Owner).output_parsed.zip
+choice = client.chat.completions.parse(
+    **structured, tools=[pydantic_function_tool(Owner)], tool_choice="required", parallel_tool_calls=False
+).choices[0]
+(call,) = choice.message.tool_calls
+assert call.function.parsed_arguments.zip
+result = {"role": "tool", "tool_call_id": call.id, "content": [{"type": "text", "text": "ok"}]}
+assert client.chat.completions.create(**structured | {"messages": [*messages, choice.message, result]}).choices
 
 try:
     client.completions.create(model=model, prompt="p", n=0)

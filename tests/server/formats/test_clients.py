@@ -149,6 +149,16 @@ async def test_sillytavern_with_chat_completions(connect: Connect) -> None:
     assert [choice["message"]["content"] for choice in reply["choices"]] == ["a" * 8] * 2
 
 
+async def test_sillytavern_tabby_not_streamed(connect: Connect) -> None:
+    """At the bare address, without `model` and `stream`, and with all fields of its 1.19."""
+    client = await connect(server())
+    reply = await send(client, "sillytavern_tabby")
+    assert [choice["text"] for choice in reply["choices"]] == ["a" * 8] * 2
+    assert reply["choices"][0]["logprobs"]["top_logprobs"][0]
+    for path in ("/v1/model/list", "/v1/model"):
+        assert (await client.get(path)).status == 200
+
+
 async def test_mikupad(connect: Connect) -> None:
     client = await connect(server())
     assert (await (await client.get("/v1/models")).json())["object"] == "list"
