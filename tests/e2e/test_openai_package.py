@@ -230,7 +230,7 @@ def test_structured_outputs_as_pydantic_writes_them(client: OpenAI) -> None:
     from openai import BadRequestError, pydantic_function_tool
 
     asked: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "temperature": 0, "max_tokens": 100}
-    form = {"type": "json_schema", "json_schema": {"name": "owner", "schema": Owner.model_json_schema()}}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "owner", "schema": Owner.model_json_schema()}}
     content = client.chat.completions.create(**asked, response_format=form).choices[0].message.content
     owner = Owner.model_validate_json(content or "")
     assert owner.pet.kind in ("cat", "dog")
