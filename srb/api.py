@@ -113,6 +113,10 @@ def score(prompt: Any, candidates: Any, *, model: Model = None) -> Any:
         return scores_of(table, prompt, (count() or row for row in rows))
 
 
+_LISTS = ("stop", "stop_token_ids", "bad_words", "banned_strings", "avoid")
+"""The fields that may be given as lists; one text stands for a list of it."""
+
+
 def _params(sampling: dict[str, Any]) -> SamplingParams:
     names = [field.name for field in dataclasses.fields(SamplingParams)]
     values = {}
@@ -121,7 +125,7 @@ def _params(sampling: dict[str, Any]) -> SamplingParams:
             close = difflib.get_close_matches(name, names, 1)
             hint = f"did you mean {close[0]}?" if close else "help(srb.SamplingParams) lists the fields"
             raise InvalidRequestError(f"there is no {name!r}; {hint}", param=name)
-        if name in ("stop", "banned_strings", "avoid") and isinstance(value, (str, list)):
+        if name in _LISTS and isinstance(value, (str, list)):
             value = (value,) if isinstance(value, str) else tuple(value)
         values[name] = value
     return SamplingParams(**values)

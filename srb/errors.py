@@ -53,6 +53,9 @@ class SrbError(Exception):
         if code is not None:
             self.code = code
 
+    def __str__(self) -> str:
+        return self.message  # which a caller that knows more may have changed
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions unpickle by calling the class with the message only, and some classes need more arguments.
         return restored, (type(self), self.args, self.__dict__)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_backend import FakeBackend, babble
+from fake_backend import ByteTokenizer, FakeBackend, babble
 from rich.console import Console
 
 import srb
@@ -97,6 +97,44 @@ def test_texts_may_stop_at_a_text_or_a_list_of_them(loaded: Loaded) -> None:
     (text,) = srb.generate("Once", 1, max_tokens=9, seed=4)
     assert srb.generate("Once", 1, max_tokens=9, seed=4, stop=text[3]) == [text.partition(text[3])[0]]
     assert srb.generate("Once", 1, max_tokens=9, seed=4, stop=[text[3], "~"]) == [text.partition(text[3])[0]]
+
+
+def test_the_other_ends_of_texts(loaded: Loaded) -> None:
+    (text,) = srb.generate("Once", 1, max_tokens=9, seed=4)
+    before = text.partition(text[3])[0]
+    token = text[3].encode()[0]
+    assert srb.generate("Once", 1, max_tokens=9, seed=4, stop_token_ids=[token]) == [before]
+    shown = srb.generate("Once", 1, max_tokens=9, seed=4, stop=text[3], include_stop_str_in_output=True)
+    assert shown == [before + text[3]]
+    assert srb.generate("Once", 1, max_tokens=9, seed=4, bad_words="never") == [text]
+
+
+class BosTokenizer(ByteTokenizer):
+    """It adds BOS, the token 1."""
+
+    def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
+        return (1, *text.encode()) if is_prompt else tuple(text.encode())
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token == 1 else super().piece(token)
+
+
+def test_an_empty_prompt_is_the_bos_token_of_a_model_that_has_one(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidRequestError, match=r"^prompt must not be empty: this model adds no BOS token$"):
+        srb.generate("", 1)
+    params = SamplingParams(seed=1, max_tokens=4)
+    with pytest.raises(InvalidRequestError, match=r"^prompt\[1\] must not be empty: this model adds no BOS") as caught:
+        Engine(FakeBackend()).add_request(CompletionRequest(("a", ""), (params,)))
+    assert caught.value.param == "prompt[1]"
+    fake = FakeBackend(n_cells=4096, script=babble, tokenizer=BosTokenizer())
+    monkeypatch.setattr(api, "LlamaBackend", lambda _settings: fake)
+    api.loaded_model.close()
+    assert srb.generate("", 1, max_tokens=4, seed=1) == srb.generate((1,), 1, max_tokens=4, seed=1) != [""]
+    both = CompletionRequest(("a", ""), (params,))
+    engine = Engine(FakeBackend(n_cells=4096, script=babble, tokenizer=BosTokenizer()))
+    assert {event.index for event in engine.run(both) if isinstance(event, StreamEvent)} == {0, 1}
 
 
 def text_of(engine: Engine, prompt: Any, **params: Any) -> str:

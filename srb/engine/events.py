@@ -15,6 +15,9 @@ from srb.errors import SrbError
 FinishReason = Literal["stop", "length", "abort", "error"]
 """Why an alternative ended. `stop`: by itself; `length`: at a limit; `abort`: it was aborted; `error`: it failed."""
 
+StopReason = str | int | None
+"""Which stop string or stop token ended an alternative, or why it was aborted."""
+
 AbortReason = Literal["cancelled", "timeout", "shutdown", "ahead"]
 """Why a sequence was aborted. `ahead`: it was prefetched, and its place is needed."""
 
@@ -153,7 +156,7 @@ class NodeEvent:
 class StopEvent:
     """One alternative ended after `length` generated tokens.
 
-    stop_reason: the stop string that matched, or why the alternative was aborted, else None.
+    stop_reason: the stop string that matched, the id of the stop token, or why the alternative was aborted, else None.
     mean_logprob: the mean of the generated tokens' logprobs, if the request asked for these.
     rewinds, rewound_tokens: how often it went back because of `banned_strings` or `avoid`, and how many tokens were
         dropped; None if it has neither. For a resumed alternative, only those since it was resumed.
@@ -170,7 +173,7 @@ class StopEvent:
     index: int
     length: int
     finish_reason: FinishReason
-    stop_reason: str | None
+    stop_reason: StopReason
     mean_logprob: float | None = None
     rewinds: int | None = field(default=None, compare=False)
     rewound_tokens: int | None = field(default=None, compare=False)

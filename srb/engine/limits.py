@@ -229,6 +229,7 @@ class RequestLimits:
                 raise InvalidRequestError(message, param="candidates")
         for params in request.branches:
             self._check_tokens("logit_bias", [token for token, _ in params.logit_bias])
+            self._check_tokens("stop_token_ids", params.stop_token_ids)
             for each in params.avoid or ():
                 if not isinstance(each, str):
                     self._check_tokens("avoid", each)

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from srb.engine.backend import Backend
 from srb.engine.batch import BatchPlan, BatchPlanner
 from srb.engine.decoding.base import AnyStrategy
-from srb.engine.events import FinishReason
+from srb.engine.events import FinishReason, StopReason
 from srb.engine.kv_cache.cells import Cells
 from srb.engine.output.processor import OutputProcessor
 from srb.engine.output.prompt_logprobs import PromptLogprobs
@@ -195,7 +195,7 @@ class ModelRunner:
                 return
             self._cells.give_back(self.finished.popleft())
 
-    def finish(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
+    def finish(self, seq: Sequence, finish_reason: FinishReason, stop_reason: StopReason) -> None:
         """Ends a sequence. The last sequence of a request ends the request, too."""
         active = seq.prompt.active
         for each in seq.group:

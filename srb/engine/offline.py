@@ -238,5 +238,6 @@ def with_tokens(request: CompletionRequest, tokenize: Tokenize) -> CompletionReq
         replace(each, negative_prompt=each.negative_prompt and tokens(each.negative_prompt))
         for each in request.branches
     )
+    prompts = tuple(tokens(each, name=request.prompt_name(k)) for k, each in enumerate(request.prompts))
     suffix = request.suffix and to_tokens(request.suffix, tokenize, is_prompt=False, name="suffix")
-    return replace(request, prompts=tuple(map(tokens, request.prompts)), suffix=suffix, branches=branches)
+    return replace(request, prompts=prompts, suffix=suffix, branches=branches)

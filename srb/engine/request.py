@@ -183,6 +183,9 @@ class CompletionRequest:
     )
     return_tokens: bool = described(False, "report token ids with their text.")
     special_tokens: bool = described(False, "show the names of generated control tokens in the text.")
+    hidden_stop: tuple[str, ...] = described(
+        (), "stop strings that aren't part of the text even with include_stop_str_in_output: those of a chat template."
+    )
     return_progress: bool = described(False, "report how much of the prompts is evaluated.")
     cache_prompt: bool = described(
         True, "prefix caching: start from what other requests have evaluated, and keep this prompt's state for others."
@@ -249,8 +252,9 @@ class CompletionRequest:
             raise InvalidRequestError("n must be at least 1, got 0", param="n")
         if not self.prompts:
             raise InvalidRequestError("prompt must not be an empty list", param="prompt")
-        for prompt in self.prompts:
-            check_text("prompt", prompt)
+        for k, prompt in enumerate(self.prompts):
+            if prompt != "":  # for models that add BOS
+                check_text(self.prompt_name(k), prompt)
         if self.suffix is not None:
             check_text("suffix", self.suffix)
         if self.resumed and (len(self.resumed) != self.count or None not in {each.finished for each in self.resumed}):
@@ -260,11 +264,12 @@ class CompletionRequest:
             )
         object.__setattr__(self, "branches", tuple(params.with_seed() for params in self.branches))
         check_exclusions(self)
-        banned = sum(sum(map(len, strings)) for strings in {params.banned_strings for params in self.branches})
+        lists = {each for params in self.branches for each in (params.banned_strings, params.bad_words)}
+        banned = sum(sum(map(len, strings)) for strings in lists)
         if banned > MAX_BANNED_CHARS_IN_ALL:
             raise InvalidRequestError(
-                f"banned_strings of all branches have {banned} characters; the limit is {MAX_BANNED_CHARS_IN_ALL}; "
-                "the same list in several branches counts once",
+                f"banned_strings and bad_words of all branches have {banned} characters; the limit is "
+                f"{MAX_BANNED_CHARS_IN_ALL}; the same list in several branches counts once",
                 param="banned_strings",
             )
 
@@ -283,6 +288,10 @@ class CompletionRequest:
     def count(self) -> int:
         """The number of alternatives of all prompts."""
         return len(self.prompts) * len(self.branches)
+
+    def prompt_name(self, number: int) -> str:
+        """Return the name of a prompt in errors."""
+        return "prompt" if len(self.prompts) == 1 else f"prompt[{number}]"
 
     def params(self, index: int) -> SamplingParams:
         """Return the parameters of an alternative."""

@@ -37,6 +37,7 @@ DEFAULT_MOST_TOKENS = 1_024
 MAX_SEED = 2**32 - 1
 MAX_STOP_STRINGS = 1_000
 MAX_STOP_CHARS = 1_000
+MAX_STOP_TOKENS = 1_000
 MAX_STOP_CHARS_IN_ALL = 64_000
 
 MAX_BANNED_STRINGS = 1_000
@@ -188,7 +189,7 @@ class SamplingParams:
     seed: int = described(
         -1, "the seed of this alternative's random numbers; -1: a random seed for each request.", (-1, MAX_SEED)
     )
-    min_tokens: int = described(0, "sample no end-of-generation token before this many tokens.", (0, _COUNT))
+    min_tokens: int = described(0, "sample no end-of-generation or stop token before this many tokens.", (0, _COUNT))
     max_tokens: int | None = described(
         None,
         "how many tokens to generate at most. Left out: the engine's default, or less if the context is full before. "
@@ -199,6 +200,15 @@ class SamplingParams:
         (),
         "strings that end the alternative; they aren't part of the text. The name of a special token ends it at that "
         "token.",
+    )
+    stop_token_ids: tuple[int, ...] = described((), "ids of tokens that end the alternative before their text.")
+    include_stop_str_in_output: bool = described(
+        False, "the text ends with the stop string, or the text of the stop token, that ended it."
+    )
+    bad_words: tuple[str, ...] = described(
+        (),
+        "words that never appear, except within longer words: when one is complete, the alternative goes back, as for "
+        "banned_strings. Case counts.",
     )
     banned_strings: tuple[str, ...] = described(
         (),
@@ -252,7 +262,15 @@ class SamplingParams:
             raise InvalidRequestError(
                 f"stop takes at most {MAX_STOP_CHARS_IN_ALL} characters in all, got {n_chars}", param="stop"
             )
+        if self.stop_token_ids:
+            check_text("stop_token_ids", self.stop_token_ids)
+        if len(self.stop_token_ids) > MAX_STOP_TOKENS:
+            raise InvalidRequestError(
+                f"stop_token_ids takes at most {MAX_STOP_TOKENS} ids, got {len(self.stop_token_ids)}",
+                param="stop_token_ids",
+            )
         _check_banned(self.banned_strings)
+        check_strings("bad_words", self.bad_words, MAX_BANNED_STRINGS, MAX_BANNED_CHARS)
         check_strings("dry_sequence_breakers", self.dry_sequence_breakers, MAX_DRY_BREAKERS, MAX_DRY_BREAKER_CHARS)
         if self.avoid is not None:
             if len(self.avoid) > MAX_AVOIDED:

@@ -196,6 +196,7 @@ class Part:
             elif isinstance(event, ErrorEvent):
                 self.errors[event.index] = event.error
             elif isinstance(event, StopEvent) and event.finish_reason == "abort":
+                assert not isinstance(event.stop_reason, int)
                 self.aborted = event.stop_reason
             elif isinstance(event, DoneEvent):
                 self.done = event
@@ -341,8 +342,16 @@ def to_tokens(text: Text, tokenize: Tokenize, *, is_prompt: bool, name: str = "p
     """Tokenizes a text, and leaves token ids as they are. Raises `InvalidRequestError` for anything else."""
     if isinstance(text, list):
         text = tuple(text)
-    check_text(name, text)
-    return tokenize(text, is_prompt=is_prompt) if isinstance(text, str) else text
+    if text != "" or not is_prompt:  # a prompt may be BOS alone
+        check_text(name, text)
+    if not isinstance(text, str):
+        return text
+    try:
+        return tokenize(text, is_prompt=is_prompt)
+    except InvalidRequestError as error:
+        if error.param == "prompt" and error.message.startswith("prompt "):
+            error.param, error.message = name, name + error.message.removeprefix("prompt")
+        raise
 
 
 def pair_tokens(context: Text, continuation: Text, tokenize: Tokenize) -> tuple[tuple[int, ...], tuple[int, ...]]:

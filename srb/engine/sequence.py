@@ -325,7 +325,9 @@ class Sequence:
         self.index = index
         self.params = params
         self.state: SequenceState = "waiting"
-        self.output = OutputState(IncrementalDetokenizer(stops), resumed.sum_logprob)
+        shown = {*params.stop}.difference(prompt.active.request.hidden_stop)
+        included = shown if params.include_stop_str_in_output else ()
+        self.output = OutputState(IncrementalDetokenizer(stops, included), resumed.sum_logprob)
         self.constraints: list[Constraint] = []
         self.negatives: tuple[Sequence, ...] = ()
         self.positive: Sequence | None = None

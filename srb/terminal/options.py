@@ -29,7 +29,8 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "the text": (
         "constraints, and when the text ends",
         (
-            *("stop", "min_tokens", "ignore_eos", "seed", "banned_strings", "banned_tokens", "logit_bias"),
+            *("stop", "stop_token_ids", "include_stop_str_in_output", "min_tokens", "ignore_eos", "seed"),
+            *("banned_strings", "bad_words", "banned_tokens", "logit_bias"),
             *("grammar", "regex", "lark", "json_schema", "response_format", "structured_outputs", "echo", "heal"),
         ),
     ),
@@ -93,7 +94,7 @@ def add_field_arguments(parser: argparse.ArgumentParser) -> None:
             group.add_argument(*flags, action=argparse.BooleanOptionalAction, **options)
         elif name in _TEXTS:
             group.add_argument(*flags, metavar="TEXT", **options)
-        elif name in ("stop", "banned_strings", "avoid"):
+        elif name in ("stop", "banned_strings", "bad_words", "avoid"):
             group.add_argument(*flags, action="append", metavar="TEXT", **options)
         else:
             group.add_argument(*flags, metavar=getattr(_kind(name), "__name__", "json").upper(), **options)

@@ -175,7 +175,7 @@ def _title(alternative: Alternative) -> Text:
     """Return the name in colour, the seed, and how the alternative ended."""
     details = f"seed {alternative.seed}"
     if end := alternative.end:
-        reason = end["finish_reason"] + (f" {end['stop_reason']!r}" if end["stop_reason"] else "")
+        reason = end["finish_reason"] + (f" {end['stop_reason']!r}" if end["stop_reason"] is not None else "")
         details += f" · {end['length']} tokens · {reason}"
         if rank := _rank(alternative):
             details += f" · rank {rank}, {end['suffix_logprob']:.1f}"

@@ -3,7 +3,7 @@
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from srb.wire.request.read import Float, Id, Text
 
@@ -16,6 +16,7 @@ def _check_numbers(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 Object = Annotated[dict[str, Any], AfterValidator(_check_numbers)]
+StopReason = Annotated[Text, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 Tokens = list[Annotated[int, Field(ge=0, lt=2**31)]]
 
 _CONTEXT = "an object of any fields, stored with the story unchanged. It replaces the previous one."
@@ -50,8 +51,8 @@ class NodeFields(_Fields):
     )
     length: Id | None = Field(None, description="how many tokens were generated.")
     finish_reason: Literal["stop", "length", "abort", "error"] | None = Field(None, description="why the text ended.")
-    stop_reason: Text | None = Field(
-        None, description="the stop string at which the text ended, or why it was aborted."
+    stop_reason: StopReason | None = Field(
+        None, description="the stop string or the id of the token at which the text ended, or why it was aborted."
     )
     suffix_logprob: Float | None = Field(
         None, le=0, description="of a bridge, the log-probability (natural) of the text that it leads to."

@@ -62,7 +62,7 @@ def test_a_request_chooses_random_seeds_for_its_branches() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "param"),
-    [({"prompts": ()}, "prompt"), ({"prompts": ((1,), ())}, "prompt"), ({"branches": ()}, "n")],
+    [({"prompts": ()}, "prompt"), ({"prompts": ((1,), ())}, "prompt[1]"), ({"branches": ()}, "n")],
 )
 def test_a_request_has_prompts_with_tokens_and_alternatives(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:

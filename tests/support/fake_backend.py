@@ -254,13 +254,14 @@ class FakeRanker:
     def rank(self, logits: Context, top: int, *, may_end: bool) -> list[Ranked]:
         all_scores = self.scores(logits)
         biased = {token: all_scores[token] + bias for token, bias in self._biases.items()}
-        if self.params.ignore_eos or not may_end:
-            biased.pop(END, None)
+        ends = {END} if self.params.ignore_eos else set()
+        for end in ends if may_end else {END, *self.params.stop_token_ids}:
+            biased.pop(end, None)
         if not biased:
             return []
         total = math.log(sum(map(math.exp, biased.values())))
         ranked = [(token, each - total) for token, each in biased.items()]
-        return sorted(ranked, key=lambda each: -each[1])[: top + 1]
+        return sorted(ranked, key=lambda each: -each[1])[: top + 1 + len(self.params.stop_token_ids)]
 
 
 @dataclass

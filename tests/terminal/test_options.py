@@ -31,6 +31,8 @@ def test_the_help_says_what_the_engine_and_the_openapi_description_say() -> None
 
 VALUES = {
     "stop": ["."],
+    "stop_token_ids": [5],
+    "bad_words": ["1"],
     "banned_strings": ["1"],
     "avoid": ["1"],
     "logit_bias": {"5": False},
@@ -46,6 +48,7 @@ VALUES = {
 def test_every_field_is_an_option(name: str) -> None:
     flag = "--" + name.replace("_", "-")
     texts = {"stop": ".", "logit_bias": '{"5": false}', "banned_tokens": "[5]", "samplers": "top_k, temperature"}
+    texts["stop_token_ids"] = "[5]"
     texts |= {
         "json_schema": '{"type": "string"}',
         "response_format": '{"type": "text"}',
@@ -58,7 +61,7 @@ def test_every_field_is_an_option(name: str) -> None:
         "post_sampling_probs",
         "echo",
         "stop_at_suffix",
-    ) or name.startswith(("return", "cache", "context_shift")):
+    ) or name.startswith(("return", "cache", "context_shift", "include")):
         assert read(flag) == {name: True}
         assert read(flag.replace("--", "--no-", 1)) == {name: False}
     else:

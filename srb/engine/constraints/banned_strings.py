@@ -1,4 +1,4 @@
-"""`banned_strings`, `avoid`: takes tokens back that become a banned string, or an opening that another text has.
+"""`banned_strings`, `bad_words`, `avoid`: takes back what becomes a banned string, or an opening that another text has.
 
 An example, with the banned string "the cat": " the" is in the rollback window, and isn't reported. If " dog" follows,
 both are reported. If " cat" follows, both are taken back, and another token is sampled in place of " the".
@@ -24,6 +24,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from srb.engine.backend import Backend
+from srb.engine.constraints.bad_words import BadWords, WordState
 from srb.engine.constraints.base import Constraint, ConstraintSetup, SamplingInput
 from srb.engine.events import StopEvent
 from srb.engine.model import Tokenizer
@@ -97,19 +98,23 @@ class Openings:
         self._used.discard(each)
 
 
-Search = tuple[int, int, State]
-"""The states of the searches for exact strings, for strings in any case, and for patterns."""
+Search = tuple[int, int, State, WordState]
+"""The states of the searches for exact strings, for strings in any case, for patterns and for words."""
 
 
 class Phrases:
-    """Finds any of several strings in a stream of characters, each as `SamplingParams.banned_strings` has it.
+    """Finds any of several strings and words in a stream of characters.
+
+    Args:
+        strings: Each as `SamplingParams.banned_strings` has it.
+        words: Each as `SamplingParams.bad_words` has it.
 
     The state begins as `start`; `advance` returns the next one for each character.
     """
 
-    start: Search = (0, 0, Patterns.start)
+    start: Search = (0, 0, Patterns.start, BadWords.start)
 
-    def __init__(self, strings: tuple[str, ...]) -> None:
+    def __init__(self, strings: tuple[str, ...], words: tuple[str, ...] = ()) -> None:
         phrases = [each for each in strings if not is_pattern(each)]
         self._exact = StopStrings(tuple(each for each in phrases if not each.startswith(ANY_CASE)))
         any_case = [each[len(ANY_CASE) :] for each in phrases if each.startswith(ANY_CASE)]
@@ -118,27 +123,37 @@ class Phrases:
             tuple("".join(map(folded, form)) for each in any_case for form in (each, each.casefold()))
         )
         self._patterns = patterns_of(tuple(filter(is_pattern, strings)))
+        self._words = BadWords(words)
 
     def advance(self, state: Search, char: str) -> Search:
         """Return the state after `char`."""
-        exact, any_case, patterns = state
+        exact, any_case, patterns, words = state
         return (
             self._exact.advance(exact, char),
             self._folded.advance(any_case, folded(char)),
             self._patterns.advance(patterns, char),
+            self._words.advance(words, char),
         )
 
     def depth(self, state: Search) -> int:
         """Return how many of the last characters may still become one of the strings."""
-        return max(self._exact.depth[state[0]], self._folded.depth[state[1]], self._patterns.depth(state[2]))
+        exact, any_case, patterns, words = state
+        return max(
+            self._exact.depth[exact],
+            self._folded.depth[any_case],
+            self._patterns.depth(patterns),
+            self._words.depth(words),
+        )
 
     def matched(self, state: Search) -> int:
         """Return the length of the longest string that is complete in this state, in characters; 0: none is."""
-        return max(len(self._exact.match[state[0]] or ""), len(self._folded.match[state[1]] or ""), state[2].found)
+        exact, any_case, patterns, words = state
+        whole = self._exact.match[exact] or "", self._folded.match[any_case] or ""
+        return max(*map(len, whole), patterns.found, words.found)
 
     def matched_at_end(self, state: Search) -> int:
         """Return the same if the text ends here, which completes a word that might have gone on."""
-        return self._patterns.found_at_end(state[2])
+        return max(self._patterns.found_at_end(state[2]), self._words.found_at_end(state[3]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,9 +395,9 @@ class BannedStrings(Constraint):
 
 
 def build(setup: ConstraintSetup) -> None:
-    """Add the constraint to each alternative that has `banned_strings` or `avoid`."""
+    """Add the constraint to each alternative that has `banned_strings`, `bad_words` or `avoid`."""
     branches, tokenizer = setup.request.branches, setup.backend.tokenizer
-    strings = {each: Phrases(each) for each in {params.banned_strings for params in branches}}
+    phrases = {each: Phrases(*each) for each in {(params.banned_strings, params.bad_words) for params in branches}}
     lists = {params.avoid for params in branches if params.avoid is not None}
     avoided = {texts: frozenset(opening_of(text, tokenizer) for text in texts) for texts in lists}
     used: list[set[Opening]] = [set() for _ in setup.asked]
@@ -392,10 +407,10 @@ def build(setup: ConstraintSetup) -> None:
             used[number].add(opening_of(each.tokens, tokenizer, len(setup.asked[number][1])))
     for seq in setup.active.sequences:
         params = seq.params
-        if params.banned_strings or params.avoid is not None:
+        if params.banned_strings or params.bad_words or params.avoid is not None:
             openings = None
             if params.avoid is not None:
                 openings = Openings(avoided[params.avoid], used[seq.index // len(branches)])
             stops = setup.stops.get(params.stop)
-            matcher = TextMatcher(strings[params.banned_strings], stops, openings)
+            matcher = TextMatcher(phrases[params.banned_strings, params.bad_words], stops, openings)
             seq.constraints.append(BannedStrings(seq, matcher, setup.backend))

@@ -5,7 +5,7 @@
 | `distinct.py` | `distinct` | siblings begin with different tokens |
 | `diversity.py` | `diversity` | siblings go on with different words |
 | `guidance.py` | `negative_prompt`, `guidance_scale` | classifier-free guidance away from a negative prompt |
-| `banned_strings.py` | `banned_strings`, `avoid` | takes tokens back that become a banned string, or a known opening |
+| `banned_strings.py` | `banned_strings`, `bad_words`, `avoid` | takes banned strings and known openings back |
 
 To add one: write a module with a `Constraint` and a function `build`, which gives the constraint to those alternatives
 of a request that want it, and add the function to `BUILDERS`.

@@ -217,6 +217,14 @@ class DecodingStrategy(Generic[RowT]):
         """Return the event of a finished sequence, with what this strategy adds to it."""
         return event
 
+    def is_end(self, params: SamplingParams, token: int) -> bool:
+        """Return whether a text ends with this token: it ends the generation, or is one of `stop_token_ids`."""
+        return self._parts.backend.tokenizer.is_end(token) or token in params.stop_token_ids
+
+    def stop_reason(self, token: int) -> int | None:
+        """Return the reason of a text's end with this token: None if it ends the generation by itself."""
+        return None if self._parts.backend.tokenizer.is_end(token) else token
+
     def new_sampler(self, params: SamplingParams, tokens: tuple[int, ...]) -> Sampler:
         """Return the sampler of a text that continues the prompt, and has these tokens already.
 
@@ -232,7 +240,7 @@ class DecodingStrategy(Generic[RowT]):
         stops = prompt.sequences[0].text.stops
         if stops is None:
             return None
-        text = IncrementalDetokenizer(stops)
+        text = IncrementalDetokenizer(stops, prompt.sequences[0].text.included)
         text.push_prompt(b"".join(map(self._parts.backend.tokenizer.special_piece, prompt.asked[-LONGEST_CHARACTER:])))
         return text
 

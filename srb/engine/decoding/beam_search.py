@@ -146,7 +146,8 @@ class BeamSearch(CandidateStrategy[Beam]):
     def _finish_reason(self, beam: Beam, parent: Beam) -> FinishReason | None:
         """Return why a beam's text ends with its last token; None: it doesn't end."""
         token, seq = beam.tokens[-1], self._prompt.sequences[0]
-        if self._parts.backend.tokenizer.is_end(token):
+        if self.is_end(seq.params, token):
+            beam.stop_reason = self.stop_reason(token)
             return "stop"
         if parent.text:
             beam.text = parent.text.copy()

@@ -131,7 +131,7 @@ class BridgeCandidate(TextRow):
     def shown(self) -> tuple[int, bytes]:
         """Return the part of its text that a client sees: the number of whole tokens, and the bytes after these.
 
-        It ends before a stop string, and before a character that isn't complete.
+        It ends before a stop string, or after one that is included, and before a character that isn't complete.
         """
         text = b"".join(self.pieces)
         if self.text is None or self.text.matched is None:
@@ -141,9 +141,11 @@ class BridgeCandidate(TextRow):
             if end == len(text):
                 return len(self.tokens), b""
         else:
-            end = text.find(self.text.matched.encode())
+            stop, is_included = self.text.matched.encode(), self.text.matched in self.text.included
+            end = text.find(stop)
             if end < 0:  # it has bytes that aren't UTF-8
-                return len(self.tokens) - 1, b""
+                return len(self.tokens) - (not is_included), b""
+            end += len(stop) if is_included else 0
         n_tokens = n_bytes = 0
         while n_bytes + len(self.pieces[n_tokens]) <= end:
             n_bytes += len(self.pieces[n_tokens])
@@ -438,8 +440,10 @@ class Bridge(CandidateStrategy[BridgeCandidate | SuffixRow]):
             logits: Those that its last token was sampled from, if they are at hand.
         """
         n_tokens = len(candidate.tokens)
-        if n_tokens and self._parts.backend.tokenizer.is_end(candidate.tokens[-1]):
-            self._end(candidate, "stop", n_tokens - 1, b"", logits)
+        if n_tokens and self.is_end(candidate.params, candidate.tokens[-1]):
+            candidate.stop_reason = self.stop_reason(candidate.tokens[-1])
+            n_shown = n_tokens if candidate.pieces[-1] else n_tokens - 1
+            self._end(candidate, "stop", n_shown, b"", logits if n_shown < n_tokens else None)
         elif candidate.text and candidate.text.matched:
             candidate.stop_reason = candidate.text.matched
             self._end(candidate, "stop", *candidate.shown())

@@ -59,13 +59,13 @@ class Sampling(DecodingStrategy[Sequence]):
 
     def _sample(self, seq: Sequence, inputs: SamplingInput) -> tuple[int, int]:
         """Sample a token, and return it with the number of tokens to take back. Raises `BackendError`."""
-        output, backend = self._parts.output, self._parts.backend
+        output = self._parts.output
         for constraint in seq.constraints:
             constraint.before_sampling(inputs)
         token = self._next_token(seq, inputs)
         details = self._active.report.details(seq, token, inputs.model_logits)
         piece = output.piece(seq, token, seq.length)
-        is_last = backend.tokenizer.is_end(token) or len(seq.tokens) + 1 == seq.max_tokens
+        is_last = self.is_end(seq.params, token) or len(seq.tokens) + 1 == seq.max_tokens
         n_back = rollback_window = 0
         for constraint in seq.constraints:
             n_back = max(n_back, constraint.after_sampling(inputs, token, piece, is_last=is_last))
@@ -101,8 +101,8 @@ class Sampling(DecodingStrategy[Sequence]):
         finish = self._parts.runner.finish
         if n_back:
             self._roll_back(seq, n_back)
-        elif self._parts.backend.tokenizer.is_end(token):
-            finish(seq, "stop", None)
+        elif self.is_end(seq.params, token):
+            finish(seq, "stop", self.stop_reason(token))
         elif seq.text.matched:
             finish(seq, "stop", seq.text.matched)
         elif len(seq.tokens) == seq.max_tokens:

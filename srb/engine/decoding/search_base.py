@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from srb.engine.decoding.base import AnyStrategy, DecodingStrategy, EngineParts, Row
-from srb.engine.events import FinishReason, StopEvent, Token
+from srb.engine.events import FinishReason, StopEvent, StopReason, Token
 from srb.engine.output.detokenizer import IncrementalDetokenizer
 from srb.engine.sequence import Prompt, Sequence
 from srb.errors import NoTokenError
@@ -80,7 +80,7 @@ class TextRow(OwnRow):
         self.text: IncrementalDetokenizer | None = None  # only if there are stop strings
         self.details: list[list[Token]] = []  # for each token, if tokens are reported
         self.finish_reason: FinishReason | None = None
-        self.stop_reason: str | None = None
+        self.stop_reason: StopReason = None
 
 
 OwnRowT = TypeVar("OwnRowT", bound=OwnRow)

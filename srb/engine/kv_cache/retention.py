@@ -21,7 +21,7 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 from srb.engine.backend import Backend, Logits
-from srb.engine.events import FinishReason
+from srb.engine.events import FinishReason, StopReason
 from srb.engine.kv_cache.radix import WORTH_SHARING, Tokens, pack
 from srb.engine.kv_cache.slots import Slots
 from srb.engine.kv_cache.state_cache import StateCache
@@ -205,7 +205,7 @@ class RetentionPolicy:
         """Notes when a step begins: caching has its share of the time since the last one."""
         self._last_step, self._this_step = self._this_step, self._clock()
 
-    def finished(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
+    def finished(self, seq: Sequence, finish_reason: FinishReason, stop_reason: StopReason) -> None:
         """Notes why a sequence has finished."""
         saved = self._of(seq)
         saved.finish_reason = finish_reason

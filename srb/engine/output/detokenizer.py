@@ -5,6 +5,7 @@ The work for a token depends only on the token's length, and not on the length o
 
 import codecs
 from collections import deque
+from collections.abc import Collection
 
 LONGEST_CHARACTER = 4
 """The most bytes of a character in UTF-8."""
@@ -70,15 +71,17 @@ class IncrementalDetokenizer:
 
     Args:
         stops: The strings that may end the text.
+        included: Those of them that are a part of the text which they end.
     """
 
-    __slots__ = ("_decoder", "_state", "_waiting", "matched", "stops")
+    __slots__ = ("_decoder", "_state", "_waiting", "included", "matched", "stops")
 
-    def __init__(self, stops: StopStrings | None = None) -> None:
+    def __init__(self, stops: StopStrings | None = None, included: Collection[str] = ()) -> None:
         self.matched: str | None = None
         """The stop string that was found; nothing may be pushed after that."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.stops = stops
+        self.included = included
         self._state = 0
         self._waiting = ""
 
@@ -89,7 +92,7 @@ class IncrementalDetokenizer:
 
     def copy(self) -> "IncrementalDetokenizer":
         """Return a copy, which can go on with other tokens."""
-        other = IncrementalDetokenizer(self.stops)
+        other = IncrementalDetokenizer(self.stops, self.included)
         other._decoder.setstate(self._decoder.getstate())
         other._state, other._waiting, other.matched = self._state, self._waiting, self.matched
         return other
@@ -107,9 +110,9 @@ class IncrementalDetokenizer:
         for i, char in enumerate(text):
             state = advance(state, char)
             if matched := match[state]:
-                shown = (self._waiting + text[: i + 1])[: -len(matched)]
+                shown = self._waiting + text[: i + 1]
                 self.matched, self._waiting = matched, ""
-                return shown
+                return shown if matched in self.included else shown[: -len(matched)]
         self._state = state
         text = self._waiting + text
         end = len(text) - self.stops.depth[state]

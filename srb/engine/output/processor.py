@@ -12,6 +12,7 @@ from srb.engine.events import (
     ProgressEvent,
     StartEvent,
     StopEvent,
+    StopReason,
     Timings,
     Token,
     Usage,
@@ -101,13 +102,18 @@ class OutputProcessor:
             token: The token.
             number: How many tokens come before it in the alternative.
         """
-        if self._tokenizer.is_end(token):
+        tokenizer, params = self._tokenizer, seq.params
+        if not params.include_stop_str_in_output and (tokenizer.is_end(token) or token in params.stop_token_ids):
             return b""
-        is_special = seq.prompt.active.request.special_tokens
-        piece = self._tokenizer.special_piece(token) if is_special else self._tokenizer.piece(token)
-        if not piece and seq.params.stop:  # a special token is text where its name is a stop string
-            name = self._tokenizer.special_piece(token)
-            piece = name if name.decode(errors="replace") in seq.params.stop else piece
+        if tokenizer.is_end(token):
+            piece = b""
+        elif seq.prompt.active.request.special_tokens:
+            piece = tokenizer.special_piece(token)
+        else:
+            piece = tokenizer.piece(token)
+        if not piece and params.stop:  # a special token is text where its name is a stop string
+            name = tokenizer.detokenize([token])
+            piece = name if name.decode(errors="replace") in params.stop else piece
         return piece if number else piece[len(seq.prompt.repeated) :]
 
     def add_token(self, seq: Sequence, token: int, details: list[Token], piece: bytes) -> None:
@@ -132,7 +138,7 @@ class OutputProcessor:
         """Add the nodes that an exploring request has found."""
         self._events += nodes
 
-    def stop(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
+    def stop(self, seq: Sequence, finish_reason: FinishReason, stop_reason: StopReason) -> None:
         """Add the event of a sequence's end, after the text of it that was still waiting."""
         prompt, active = seq.prompt, seq.prompt.active
         for token, details, piece in seq.rollback_window:

@@ -70,7 +70,7 @@ EXCLUSIONS = (
         "candidates", (BRIDGE, BEAM_SEARCH, "distinct", "heal", "post_sampling_probs", "context_shift", "explore")
     ),
     *(Exclusion(name, _ROWS) for name in ("distinct", "post_sampling_probs")),
-    *(Exclusion(name, _ROWS) for name in ("banned_strings", "avoid", "diversity", "guidance_scale")),
+    *(Exclusion(name, _ROWS) for name in ("banned_strings", "bad_words", "avoid", "diversity", "guidance_scale")),
     *(Exclusion(name, (BEAM_SEARCH,)) for name in (*GRAMMAR_FIELDS, "logits_processor")),
     *(
         Exclusion(
@@ -91,7 +91,7 @@ EXCLUSIONS = (
         "context_shift",
         (
             *("several prompts", BEAM_SEARCH, "suffix", "explore", "images and sounds", "echo with logprobs"),
-            *("guidance_scale", "banned_strings", "avoid"),
+            *("guidance_scale", "banned_strings", "bad_words", "avoid"),
         ),
         remedy="leave one out, or start with a larger --ctx-size",
     ),

@@ -28,7 +28,7 @@ class LlamaRanker:
     """Ranks tokens by the model's probabilities, after adding biases. Implements `srb.engine.model.Ranker`."""
 
     def __init__(self, tokenizer: LlamaTokenizer, params: SamplingParams) -> None:
-        self._ends = np.fromiter(tokenizer.ends, np.intp)
+        self._ends = np.fromiter(tokenizer.ends.union(params.stop_token_ids), np.intp)
         biases = dict.fromkeys(tokenizer.suppressed, -np.inf) | dict(params.logit_bias)
         if params.ignore_eos:
             biases |= dict.fromkeys(tokenizer.ends, -np.inf)
@@ -94,7 +94,7 @@ class LlamaSampler:
         self._changed: Places = np.empty(0, np.intp)  # the tokens that the chain may give other logits
         self._changed_set: set[int] = set()
         self._penalizes = False  # whether a sampler of the chain changes the logits of tokens that it has seen
-        self._min_tokens = 0 if params.ignore_eos else params.min_tokens
+        self._min_tokens = 0 if params.ignore_eos and not params.stop_token_ids else params.min_tokens
         self._snapshots: deque[_Snapshot] = deque()  # before each of the last tokens, if they may be taken back
         # Interfaces to which llama.cpp has pointers.
         self._smoothing: Any = None
@@ -131,7 +131,8 @@ class LlamaSampler:
         self, tokenizer: LlamaTokenizer, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...]
     ) -> None:
         if self._min_tokens:
-            self._add(self._bias(dict.fromkeys(tokenizer.ends, _BAN)))  # at index 0, where `_accept` later removes it
+            ends = tokenizer.ends.union(params.stop_token_ids)
+            self._add(self._bias(dict.fromkeys(ends, _BAN)))  # at index 0, where `_accept` later removes it
         biases = dict.fromkeys(tokenizer.suppressed, _BAN) | dict(params.logit_bias)
         if params.ignore_eos:
             biases |= dict.fromkeys(tokenizer.ends, _BAN)

@@ -249,7 +249,7 @@ _CHOICE = object_of(
     text=STRING,
     length=INTEGER,
     finish_reason={"enum": ["stop", "length", "abort", "error", None]},
-    stop_reason=OPTIONAL_STRING,
+    stop_reason={"type": ["string", "integer", "null"]},
 )
 _STATE = object_of(
     id=STRING,

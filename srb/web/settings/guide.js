@@ -8,6 +8,7 @@ export const GROUPS = {
     n: ["Alternatives", "How many to write."],
     temperature: ["Temperature", "0 is predictable; higher values are wilder."],
     diversity: ["Variety", "How different the alternatives are. 0 leaves it to chance; 2 is a good start."],
+    bad_words: ["Bad words", "Never written as words of their own. Longer words may contain them."],
     banned_strings: ["Banned phrases", "Never written. Start a line with (?i) to ignore case."],
   },
   words: {
@@ -49,6 +50,8 @@ export const GROUPS = {
   },
   endings: {
     stop: ["Stop strings", "An alternative ends before any of these."],
+    stop_token_ids: ["Stop tokens", "JSON: the ids of tokens before which an alternative ends."],
+    include_stop_str_in_output: ["Show the stop string", "The text ends with the stop string that ended it."],
     min_tokens: ["Minimum length", "An alternative doesn't end by itself before this many tokens."],
     ignore_eos: ["Never end by itself", "Keeps writing where the model would have ended."],
   },

@@ -282,8 +282,8 @@ class _MessageBuilder:
         if self._items.ends_with_calls:
             return {"stop_reason": "tool_use", "stop_sequence": None}
         if stop.finish_reason == "stop":
-            reason = "stop_sequence" if stop.stop_reason else "end_turn"
-            return {"stop_reason": reason, "stop_sequence": stop.stop_reason}
+            text = stop.stop_reason if isinstance(stop.stop_reason, str) else None  # clients expect no token id here
+            return {"stop_reason": "end_turn" if text is None else "stop_sequence", "stop_sequence": text}
         reason = "max_tokens" if stop.finish_reason == "length" else "pause_turn"
         return {"stop_reason": reason, "stop_sequence": None}
 

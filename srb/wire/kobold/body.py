@@ -48,7 +48,7 @@ class KoboldFields(CompletionFields):
         None, description="ids: 0 top_k, 1 top_a, 2 top_p and min_p, 3 tfs, 4 typical_p, 5 temperature, 6 penalties."
     )
     quiet: bool = Field(False, description="ignored: texts are never logged here.")
-    trim_stop: bool = Field(True, description="a stop sequence is never part of the text; false is ignored.")
+    trim_stop: bool = Field(True, description="false is `include_stop_str_in_output`.")
     bypass_eos: bool = Field(False, description="ignored.")
     render_special: bool = Field(False, description="ignored.")
     images: list[Any] = Field([], description="ignored.")
@@ -128,7 +128,8 @@ def _drop_unused(fields: KoboldFields) -> list[str]:
     ignored = [name for name in _WITHOUT_EFFECT if getattr(fields, name)]
     for name in ignored:
         setattr(fields, name, None)
-    ignored += [] if fields.trim_stop else ["trim_stop"]
+    if not fields.trim_stop and fields.include_stop_str_in_output is None:
+        fields.include_stop_str_in_output = True
     return ignored + (["sampler_order"] if fields.sampler_order and fields.samplers is not None else [])
 
 

@@ -119,7 +119,7 @@ class Generation:
                     result["last_seed"] = event.seeds[0]
                 case StopEvent():
                     ended = event.finish_reason == "stop"
-                    result["stop_reason"] = (2 if event.stop_reason else 1) if ended else 0
+                    result["stop_reason"] = (1 if event.stop_reason is None else 2) if ended else 0
                 case DoneEvent(timings=timings, usage=usage):
                     result |= _pace("process", timings.prompt_n, timings.prompt_ms)
                     result |= _pace("eval", timings.predicted_n, timings.predicted_ms)

@@ -180,7 +180,7 @@ class Completion:
             "has_new_line": alternative.has_line_break,
             "truncated": event.truncated or (event.finish_reason == "length" and event.length != params.max_tokens),
             "stop_type": _stop_type(event),
-            "stopping_word": event.stop_reason if event.finish_reason == "stop" and event.stop_reason else "",
+            "stopping_word": _stopping_word(event) or "",
             "tokens_cached": n_prompt - evaluated if event.timings else 0,
             "timings": timings(event.timings, len(prompt)) if event.timings else {},
         }
@@ -268,9 +268,15 @@ def _prob(token: Token) -> dict[str, Any]:
     return result | {"prob": None if logprob is None else math.exp(logprob)}
 
 
+def _stopping_word(event: StopEvent) -> str | None:
+    """Return the stop string that ended an alternative. None: another token or reason has ended it."""
+    reason = event.stop_reason
+    return reason if event.finish_reason == "stop" and isinstance(reason, str) else None
+
+
 def _stop_type(event: StopEvent) -> str:
     if event.finish_reason == "stop":
-        return "word" if event.stop_reason else "eos"
+        return "eos" if _stopping_word(event) is None else "word"
     if event.finish_reason == "length" or event.stop_reason == "timeout":
         return "limit"
     return "none"

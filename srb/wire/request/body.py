@@ -131,7 +131,9 @@ def parse_fields(
     calls = call_format(template) if tools and template else None
     if tools and calls:
         branches = tuple(tools.constrain(each, calls, reasoning) for each in branches)
+    hidden: tuple[str, ...] = ()
     if fields.messages is not None and template and template.stop:
+        hidden = tuple(stop for stop in template.stop if not any(stop in each.stop for each in branches))
         branches = tuple(dataclasses.replace(each, stop=(*each.stop, *template.stop)) for each in branches)
     logprobs = _logprobs(fields)
     splits = chat and form != "events"
@@ -148,6 +150,7 @@ def parse_fields(
         return_tokens=times or (bool(fields.return_tokens) and form == "events"),
         return_progress=bool(fields.return_progress) and form != "object",
         special_tokens=bool((calls and calls.is_native) or (splits and tags and tags.is_special)),
+        hidden_stop=hidden,
         slot=take_slot(fields, limits),
         id=f"chat{new_request_id()}" if chat else new_request_id(),
     )

@@ -24,6 +24,7 @@ from srb.wire.request.read import (
     PartFields,
     Phrases,
     Seed,
+    StopIds,
     Stops,
     Strings,
     Text,
@@ -199,6 +200,9 @@ class SamplingFields(BodyFields):
     max_tokens: Int | None = None
     seed: Seed | None = Field(None, description=f"{MEANINGS['seed']} Any whole number; it is taken modulo 2^32.")
     stop: Stops | None = None
+    stop_token_ids: StopIds | None = None
+    include_stop_str_in_output: bool | None = None
+    bad_words: Stops | None = None
     banned_strings: Phrases | None = None
     diversity: Float | None = None
     avoid: Avoid | None = Field(
@@ -304,6 +308,8 @@ def _avoided(entries: list[str | list[int] | KeptTexts]) -> tuple[str | tuple[in
 _CONVERT: dict[str, Callable[[Any], Any]] = {
     "stop": tuple,
     "dry_sequence_breakers": tuple,
+    "stop_token_ids": tuple,
+    "bad_words": tuple,
     "banned_strings": tuple,
     "avoid": _avoided,
     "lora": lambda adapters: tuple(each.asked for each in adapters),

@@ -177,6 +177,7 @@ Strings = Annotated[list[str], BeforeValidator(as_list, json_schema_input_type=s
 Stops = Annotated[
     list[str], BeforeValidator(lambda value: _filled(as_list(value)), json_schema_input_type=str | list[str])
 ]
+StopIds = Annotated[list[Int], BeforeValidator(_filled)]
 TokenIds = Annotated[list[Any], BeforeValidator(_as_ids, json_schema_input_type=str | list[Any])]
 Phrases = Annotated[list[str], BeforeValidator(_as_phrases, json_schema_input_type=str | list[str])]
 Breakers = Annotated[list[str], BeforeValidator(_as_breakers, json_schema_input_type=str | list[str])]

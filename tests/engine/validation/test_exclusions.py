@@ -29,6 +29,7 @@ BRANCHES: dict[str, tuple[dict[str, Any], ...]] = {
     "regex": ({"regex": "a"},),
     "logits_processor": ({"logits_processor": lambda tokens, logits: None},),
     "banned_strings": ({"banned_strings": ("a",)},),
+    "bad_words": ({"bad_words": ("a",)},),
     "avoid": ({"avoid": ()},),
     "diversity": ({"diversity": 1.0},),
     "guidance_scale": ({"guidance_scale": 2.0},),

@@ -10,6 +10,7 @@ from alone import KINDS, tiny_model
 from driver import check_order, request, run, stops, texts, tokens_of
 
 from srb.engine.engine import Engine
+from srb.engine.events import StopReason
 from srb.engine.request import CompletionRequest
 from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
@@ -66,7 +67,7 @@ def test_the_suffix_is_as_likely_as_a_table_says(backend: LlamaBackend, case: st
 
 def test_some_end_where_the_suffix_follows_best(backend: LlamaBackend) -> None:
     engine = Engine(backend)
-    reasons: list[str | None] = []
+    reasons: list[StopReason] = []
     for seed in range(4):
         events = run(engine, asked(seed, CASES["stops at the suffix"], regex=SENTENCES, max_tokens=120))
         reasons += [stop.stop_reason for stop in stops(events).values()]

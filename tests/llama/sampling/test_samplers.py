@@ -321,6 +321,13 @@ def test_min_tokens_holds_the_end_back(load: Callable[..., LlamaBackend]) -> Non
     assert stops(run(engine, request(**eager)))[0].length == 1
     assert stops(run(engine, request(min_tokens=5, **eager)))[0].length == 6
     assert stops(run(engine, request(min_tokens=5, ignore_eos=True, **eager)))[0].length == 20
+    eager = {"logit_bias": ((65, 100.0),), "max_tokens": 20, "stop_token_ids": (65,)}
+    for ignore_eos in (False, True):
+        (stop,) = stops(run(engine, request(min_tokens=5, ignore_eos=ignore_eos, **eager))).values()
+        assert (stop.length, stop.stop_reason) == (6, 65)
+    beams = replace(request(min_tokens=5, **eager), search="beam", beams=2, early_stopping=True)
+    (stop,) = stops(run(engine, beams)).values()
+    assert (stop.length, stop.stop_reason) == (6, 65)
 
 
 def test_the_samplers_of_all_alternatives_see_the_prompt_once(

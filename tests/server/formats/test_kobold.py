@@ -240,7 +240,9 @@ async def test_settings_are_mapped(connect: Connect) -> None:
     assert given.banned_strings == ("(?i)bc", "(?i)x", "(?i)yz")
     assert given.stop == ("\nYou:",)
     ignored = set(response.headers["x-srb-ignored"].split(", "))
-    assert {"trim_stop", "render_special", "images"} <= ignored
+    assert given.include_stop_str_in_output
+    assert {"render_special", "images"} <= ignored
+    assert "trim_stop" not in ignored
     assert not any(name.startswith("banned") for name in ignored)
 
 

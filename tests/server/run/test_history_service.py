@@ -83,7 +83,7 @@ async def test_a_request_is_stored_completely(connect: Connect, history: History
     body = {
         "prompt": "ab",
         "seed": 0,
-        "branches": [{"temperature": 1.5, "label": "wild"}, {"stop": ["."]}],
+        "branches": [{"temperature": 1.5, "label": "wild"}, {"stop": ["."]}, {"stop_token_ids": [101]}],
         "logit_bias": {"5": False},
     }
     request_id, _ = await run(client, **body)
@@ -95,10 +95,11 @@ async def test_a_request_is_stored_completely(connect: Connect, history: History
         "ab",
     )
     assert (stored["usage"]["prompt_tokens"], stored["detached"], stored["model"]) == (2, False, "fake")
-    wild, stopped = stored["choices"]
+    wild, stopped, by_token = stored["choices"]
     assert (wild["text"], wild["tokens"], wild["label"], wild["seed"]) == ("oneé", list("oneé".encode()), "wild", 0)
     assert wild["settings"] == {"temperature": 1.5, "logit_bias": [[5, False]]}
     assert (stopped["text"], stopped["finish_reason"], stopped["stop_reason"]) == ("two", "stop", ".")
+    assert (by_token["text"], by_token["finish_reason"], by_token["stop_reason"]) == ("on", "stop", "101")
     assert [each["id"] for each in (await get(client, "/v1/history"))["data"]] == [request_id]
     assert (await get(client, "/v1/history?q=two"))["data"][0]["request"] == request_id
 

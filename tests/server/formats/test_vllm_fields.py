@@ -1,0 +1,189 @@
+"""vLLM's `stop_token_ids`, `include_stop_str_in_output` and `bad_words` in all formats. On the fake backend."""
+
+import json
+from typing import Any
+
+import pytest
+from fake_backend import END, ByteTokenizer, FakeBackend, Script
+from server.conftest import Client, Connect
+
+from srb.engine.sampling_params import SamplingParams
+from srb.llama.model.chat_template import ChatTemplate
+
+HELLO = [{"role": "user", "content": "hi"}]
+
+FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
+    "native": ("/v1/completions", {"prompt": "p>", "n": 1, "stream": "events"}),
+    "completions": ("/v1/completions", {"prompt": "p>", "model": "fake"}),
+    "chat": ("/v1/chat/completions", {"messages": HELLO, "model": "fake"}),
+    "responses": ("/v1/responses", {"input": "hi", "model": "fake"}),
+    "messages": ("/v1/messages", {"messages": HELLO, "model": "fake", "max_tokens": 40}),
+    "llama-server": ("/completion", {"prompt": "p>"}),
+    "kobold": ("/api/v1/generate", {"prompt": "p>"}),
+    "ollama": ("/api/generate", {"prompt": "p>", "raw": True, "stream": False}),
+    "ollama chat": ("/api/chat", {"messages": HELLO, "stream": False}),
+}
+STREAMED = {
+    **{name: {"stream": True} for name in FORMATS},
+    "native": {},
+    "kobold": {},
+}
+in_all_formats = pytest.mark.parametrize("name", FORMATS)
+
+
+class Tokenizer(ByteTokenizer):
+    """Its token 1 is a special one, and the BOS that prompts begin with."""
+
+    def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
+        return (1, *text.encode()) if is_prompt else tuple(text.encode())
+
+    def detokenize(self, tokens: Any) -> bytes:
+        return b"".join(b"<s>" if token == 1 else self.special_piece(token) for token in tokens)
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token == 1 else super().piece(token)
+
+    def special_piece(self, token: int) -> bytes:
+        return b"" if token == 1 else super().special_piece(token)
+
+
+def writes(text: bytes) -> Script:
+    """Writes a text after the last > of the prompt, and ends."""
+
+    def script(_params: SamplingParams, tokens: tuple[int, ...]) -> int:
+        n_written = tokens[::-1].index(ord(">"))
+        return text[n_written] if n_written < len(text) else END
+
+    return script
+
+
+def backend(text: bytes) -> FakeBackend:
+    made = FakeBackend(n_cells=4096, chat_template=ChatTemplate("{{ messages[0].content }}>"), script=writes(text))
+    made.tokenizer = Tokenizer()
+    return made
+
+
+def body_of(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    body = FORMATS[name][1]
+    return body | ({"options": fields} if name.startswith("ollama") else fields)
+
+
+async def text_of(client: Client, name: str, **fields: Any) -> str:
+    """The text that a format answers, which must be the same as an object and as a stream."""
+    path, body = FORMATS[name][0], body_of(name, fields)
+    response = await client.post(path, json=body)
+    assert response.status == 200, await response.text()
+    assert "x-srb-ignored" not in response.headers, response.headers
+    streamed = path.replace("/v1/generate", "/extra/generate/stream")
+    chunks = await (await client.post(streamed, json=body | STREAMED[name])).text()
+    pieces = [json.loads(line.removeprefix("data: ")) for line in chunks.split("\n") if "{" in line]
+    text = "".join(map(_piece, pieces))
+    if name != "native":
+        answer = await response.json()
+        assert _whole(answer) == text
+    return text
+
+
+def _piece(chunk: dict[str, Any]) -> str:
+    match chunk:
+        case {"choices": [{"text": str(text)}]} | {"choices": [{"delta": {"content": str(text)}}]}:
+            return text
+        case {"type": "content_block_delta", "delta": {"text": str(text)}}:
+            return text
+        case {"type": "response.output_text.delta", "delta": str(text)}:
+            return text
+        case {"event": "stream", "text": str(text)} | {"content": str(text)} | {"token": str(text)}:
+            return text
+        case {"response": str(text)} | {"message": {"content": str(text)}}:
+            return text
+    return ""
+
+
+def _whole(answer: dict[str, Any]) -> str:
+    match answer:
+        case {"choices": [{"text": str(text)}]} | {"choices": [{"message": {"content": str(text)}}]}:
+            return text
+        case {"output": [*_, {"content": [{"text": str(text)}]}]} | {"results": [{"text": str(text)}]}:
+            return text
+        case {"content": [{"text": str(text)}]} | {"content": str(text)}:
+            return text
+        case {"response": str(text)} | {"message": {"content": str(text)}}:
+            return text
+    raise AssertionError(answer)
+
+
+@in_all_formats
+async def test_a_stop_token_ends_the_text_before_its_own(connect: Connect, name: str) -> None:
+    client = await connect(backend(b"abcd"))
+    assert await text_of(client, name, stop_token_ids=[ord("c")]) == "ab"
+    assert await text_of(client, name, stop_token_ids=["99", None, 5]) == "ab"
+    assert await text_of(client, name, stop_token_ids=[]) == "abcd"
+    assert await text_of(client, name, stop_token_ids=[ord("c")], include_stop_str_in_output=True) == "abc"
+    assert await text_of(client, name, stop_token_ids=[ord("c")], stop=["bcd"]) == "ab"
+    response = await client.post(FORMATS[name][0], json=body_of(name, {"stop_token_ids": [5, 257]}))
+    assert response.status == 400
+    assert "stop_token_ids has the token id 257; the model's ids go from 0 to 256" in await response.text()
+
+
+@in_all_formats
+async def test_the_text_may_end_with_the_stop_string(connect: Connect, name: str) -> None:
+    client = await connect(backend("a™b\x01c".encode()))
+    for stop, text in ((["™b"], "a™b"), (["a™bc", "™"], "a™"), (["<s>"], "a™b<s>"), (["x"], "a™bc")):
+        assert await text_of(client, name, stop=stop, include_stop_str_in_output=True) == text
+        assert await text_of(client, name, stop=stop) == (text.removesuffix(stop[-1]) if stop != ["x"] else text)
+    # "b" is taken back before the stop string is known.
+    fields = {"stop": ["c"], "include_stop_str_in_output": True, "banned_strings": ["b"]}
+    assert await text_of(client, name, **fields) == "a™c"
+
+
+@in_all_formats
+async def test_bad_words_are_not_written(connect: Connect, name: str) -> None:
+    client = await connect(backend(b"a cat, the cats /x/"))
+    for words, text in (
+        (["cat"], "a dat, the cats /x/"),
+        ([" cat", "", None], "a dat, the cats /x/"),
+        (["ca", "at", "Cat"], "a cat, the cats /x/"),
+        (["/x/", "cats"], "a cat, the dats 0x/"),
+        (["(?i)CAT"], "a cat, the cats /x/"),
+        ("cat", "a dat, the cats /x/"),
+    ):
+        assert await text_of(client, name, bad_words=words) == text, words
+
+
+async def test_which_token_stopped_a_text(connect: Connect) -> None:
+    client = await connect(backend(b"ab\0cd"))
+    body = {"prompt": "p>", "n": 1, "seed": 0}
+    for token, text in ((0, "ab"), (99, "ab\0"), (END, "ab\0cd")):
+        events = await (await client.post("/v1/completions", json=body | {"stop_token_ids": [token]})).text()
+        stop = next(json.loads(line[6:]) for line in events.split("\n") if '"stop"' in line)
+        reason = None if token == END else token
+        assert (stop["stop"], stop["finish_reason"], stop["stop_reason"]) == (1, "stop", reason)
+        choice = await (await client.post("/completion", json=body | {"stop_token_ids": [token]})).json()
+        assert (choice["content"], choice["stop_type"], choice["stopping_word"]) == (text, "eos", "")
+        message = {"messages": HELLO, "max_tokens": 9, "stop_token_ids": [token]}
+        answer = await (await client.post("/v1/messages", json=message)).json()
+        assert (answer["stop_reason"], answer["stop_sequence"]) == ("end_turn", None)
+
+
+async def test_a_chat_templates_own_stop_strings_are_never_shown(connect: Connect) -> None:
+    made = backend(b"ab#cd|")
+    made.chat_template = ChatTemplate("{{ messages[0].content }}>", stop=("#", "|"))
+    client = await connect(made)
+    assert await text_of(client, "chat", include_stop_str_in_output=True) == "ab"
+    assert await text_of(client, "chat", include_stop_str_in_output=True, stop="b") == "ab"
+    assert await text_of(client, "chat", include_stop_str_in_output=True, stop="#") == "ab#"
+
+
+async def test_koboldcpps_name_for_the_stop_string_in_the_text(connect: Connect) -> None:
+    client = await connect(backend(b"abcd"))
+    assert await text_of(client, "kobold", stop_sequence=["c"], trim_stop=True) == "ab"
+    assert await text_of(client, "kobold", stop_sequence=["c"], trim_stop=False) == "abc"
+    assert await text_of(client, "kobold", stop_sequence=["c"]) == "ab"
+
+
+async def test_each_alternative_has_its_own_stop_tokens(connect: Connect) -> None:
+    client = await connect(backend(b"abcd"))
+    body = {"prompt": "p>", "model": "fake", "branches": [{"stop_token_ids": [98]}, {"stop_token_ids": [99]}, {}]}
+    answer = await (await client.post("/v1/completions", json=body)).json()
+    assert [choice["text"] for choice in answer["choices"]] == ["a", "ab", "abcd"]
+    assert {choice["finish_reason"] for choice in answer["choices"]} == {"stop"}
