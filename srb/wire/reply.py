@@ -311,8 +311,8 @@ def parse_one(
                 param=name,
             )
     known = SamplingFields.model_fields.keys() & sampling.model_fields_set if sampling else ()
-    sent = {name: getattr(sampling, name) for name in known} | given
-    asked = validate({name: value for name, value in sent.items() if value is not None}, CompletionFields)
+    sent = {name: getattr(sampling, name) for name in known}
+    asked = validate(sent | {name: value for name, value in given.items() if value is not None}, CompletionFields)
     chat = asked.messages is not None
     parsed = parse_fields(
         asked, context.limits, context.engine.tokenize, context.vocabulary.template, chat=chat, take=context.take

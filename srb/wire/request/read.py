@@ -80,16 +80,23 @@ def as_list(value: Any) -> Any:
 def _as_breakers(value: Any) -> Any:
     """Read `dry_sequence_breakers`.
 
-    Frontends send a list, a list as JSON text, comma-separated texts, or as text-generation-webui texts in quotes with
-    commas between them.
+    Frontends send a list, a list as JSON text, comma-separated texts with escapes or without, or as
+    text-generation-webui texts in quotes with commas between them.
     """
     if not isinstance(value, str):
         return _filled(value)
     first = value.lstrip()[:1]
     if first in ("[", '"'):
         with suppress(ValueError):
-            return _filled(json.loads(value if first == "[" else f"[{value}]", strict=False))
-    return _filled([value] if first == "[" else value.split(","))
+            return _filled(json.loads(value if first == "[" else f"[{value.rstrip(', ')}]", strict=False))
+    return _filled([value] if first == "[" else [_unescaped(part) for part in value.split(",")])
+
+
+def _unescaped(text: str) -> str:
+    """Return a text with its escapes, such as a backslash and an n, replaced as in JSON."""
+    with suppress(ValueError):
+        return str(json.loads(f'"{text}"', strict=False)) if "\\" in text else text
+    return text
 
 
 def _filled(value: Any) -> Any:

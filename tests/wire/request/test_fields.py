@@ -121,7 +121,8 @@ def test_seeds_are_taken_modulo_2_to_the_32(name: str, sent: Any, taken: int) ->
 
 
 @pytest.mark.parametrize(
-    "breakers", [["\n", "x"], '["\\n", "x"]', "\n,x", '"\\n", "x"', '"\n","x"', ["\n", "", None, "x"]]
+    "breakers",
+    [["\n", "x"], '["\\n", "x"]', "\n,x", '"\\n", "x"', '"\n","x"', ["\n", "", None, "x"], '"\\n", "x", ', "\\n,x"],
 )
 def test_dry_breakers_as_a_list_as_json_and_with_commas(breakers: Any) -> None:
     assert params(dry_sequence_breakers=breakers).dry_sequence_breakers == ("\n", "x")
@@ -130,6 +131,8 @@ def test_dry_breakers_as_a_list_as_json_and_with_commas(breakers: Any) -> None:
 def test_dry_breakers_of_text_generation_webui() -> None:
     defaults = r'''"\n", ":", "\"", "*"'''
     assert params(dry_sequence_breakers=defaults).dry_sequence_breakers == ("\n", ":", '"', "*")
+    assert params(dry_sequence_breakers=r"\n,:,\",*").dry_sequence_breakers == ("\n", ":", '"', "*")
+    assert params(dry_sequence_breakers=[r"\n"]).dry_sequence_breakers == (r"\n",)
     assert params(dry_sequence_breakers='"').dry_sequence_breakers == ('"',)
     assert params(dry_sequence_breakers="").dry_sequence_breakers == ()
 
