@@ -60,5 +60,7 @@ async def test_xtc_lets_texts_and_lines_end(connect: Connect, backend: Any, name
     """With the threshold 0, XTC would leave only the least probable token of all."""
     client = await connect(backend)
     xtc = {"xtc_probability": 1.0, "xtc_threshold": 0, "temperature": 0, "samplers": ["xtc", "temperature"]}
+    asked = {"logit_bias": {"120": 100}, "max_tokens": 5, "stop_token_ids": [120]}
+    assert await text_of(client, name, **asked, **xtc) == ""
     for end, text in ((EOS, ""), (ord("\n"), "\n" * 5)):
         assert await text_of(client, name, logit_bias={str(end): 100}, max_tokens=5, **xtc) == text
