@@ -183,7 +183,9 @@ class LlamaSampler:
                 return llama_cpp.llama_sampler_init_min_p(params.min_p, min_keep)
             case "xtc" if params.xtc_probability > 0:
                 seed = _fixed_seed(params.seed)
-                self._xtc_guard = XtcGuard(np.append(tokenizer.text_and_line_ends, np.array(params.stop_token_ids, np.intp)))
+                self._xtc_guard = XtcGuard(
+                    np.append(tokenizer.text_and_line_ends, np.array(params.stop_token_ids, np.intp))
+                )
                 self._add(llama_cpp.llama_sampler_init(self._xtc_guard.before, None))
                 self._add(
                     llama_cpp.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, min_keep, seed)

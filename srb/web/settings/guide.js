@@ -8,7 +8,6 @@ export const GROUPS = {
     n: ["Alternatives", "How many to write."],
     temperature: ["Temperature", "0 is predictable; higher values are wilder."],
     diversity: ["Variety", "How different the alternatives are. 0 leaves it to chance; 2 is a good start."],
-    bad_words: ["Bad words", "Never written as words of their own. Longer words may contain them."],
     banned_strings: ["Banned phrases", "Never written. Start a line with (?i) to ignore case."],
   },
   words: {
@@ -50,7 +49,6 @@ export const GROUPS = {
   },
   endings: {
     stop: ["Stop strings", "An alternative ends before any of these."],
-    stop_token_ids: ["Stop tokens", "JSON: the ids of tokens before which an alternative ends."],
     include_stop_str_in_output: ["Show the stop string", "The text ends with the stop string that ended it."],
     min_tokens: ["Minimum length", "An alternative doesn't end by itself before this many tokens."],
     ignore_eos: ["Never end by itself", "Keeps writing where the model would have ended."],
@@ -65,6 +63,8 @@ export const GROUPS = {
     lark: ["Lark grammar", "In llguidance's dialect of Lark. The text must match it."],
     json_schema: ["JSON schema", "The text is JSON that fits it."],
     structured_outputs: ["Structured outputs", "JSON: the same constraints in vLLM's notation."],
+    stop_token_ids: ["Stop tokens", "JSON: the ids of tokens before which an alternative ends."],
+    bad_words: ["Bad words", "Never written as words of their own. Longer words may contain them."],
     banned_tokens: ["Banned tokens", "Token ids, or texts whose tokens never appear."],
     logit_bias: ["Logit bias", "JSON: values to add to the logits of tokens, from -100 to 100. false bans a token."],
     samplers: ["Sampler order", "The samplers to use, in this order. All others are off."],
