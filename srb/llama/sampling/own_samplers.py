@@ -1,4 +1,4 @@
-"""Samplers that llama.cpp doesn't have: smoothing, a caller's `logits_processor`, and the limits of DRY's breakers."""
+"""What llama.cpp's samplers lack: smoothing, `logits_processor`, guards around some samplers, limits of DRY's breakers."""
 
 import ctypes
 import math
@@ -19,6 +19,7 @@ MAX_TOKENS = 20_000
 MAX_BREAKERS = 128
 """How many breakers the different DRY settings of a request may have in total. Each takes 5 ms with 50,000 tokens."""
 
+_FARTHEST = np.float32(80)  # below the highest logit; e to the power of -104 is 0 as a float
 _MAX_BYTES = 40  # llama.cpp cuts longer breakers off
 
 
@@ -49,6 +50,25 @@ def _apply(factor: float, curve: float, _: Any, array: Any) -> None:
     rows = rows_of(array.contents)
     rows["logit"] = smoothing(factor, curve, rows["logit"])
     array.contents.sorted = False
+
+
+def possible_interface() -> Any:
+    """Make the interface of a llama.cpp sampler that drops impossible candidates, for `llama_sampler_init`.
+
+    These are candidates with a logit of -inf, and those whose probability is 0 as a float. Some samplers of llama.cpp
+    don't survive them: `typ_p` and mirostat 1 compute 0 * -inf, and the dynamic temperature counts them when it
+    computes the largest possible entropy. llama.cpp has a pointer to the interface, so it must live as long as the
+    sampler.
+    """
+    return llama_cpp.llama_sampler_i(apply=llama_cpp.llama_sampler_i_apply(_drop_impossible))
+
+
+def _drop_impossible(_: Any, array: Any) -> None:
+    rows = rows_of(array.contents)
+    remaining = rows[rows["logit"] > rows["logit"].max() - _FARTHEST]
+    if 0 < len(remaining) < len(rows):
+        rows[: len(remaining)] = remaining
+        array.contents.size = len(remaining)
 
 
 class XtcGuard:

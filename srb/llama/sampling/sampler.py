@@ -17,7 +17,7 @@ from srb.llama.grammar.matcher import GrammarMatcher
 from srb.llama.model.tokenizer import LlamaTokenizer
 from srb.llama.sampling.candidates import Candidates, Floats, Places, largest_of, logprobs, narrowing_top_k, only
 from srb.llama.sampling.compiled import CompiledSampling, checked
-from srb.llama.sampling.own_samplers import ProcessorCall, XtcGuard, smoothing_interface
+from srb.llama.sampling.own_samplers import ProcessorCall, XtcGuard, possible_interface, smoothing_interface
 
 _SMALLEST_TEMPERATURE = 1e-30  # logits divided by less may overflow a float
 _MIROSTAT_M = 100  # candidates for its estimate of Zipf's exponent; llama-server's value
@@ -98,6 +98,7 @@ class LlamaSampler:
         self._snapshots: deque[_Snapshot] = deque()  # before each of the last tokens, if they may be taken back
         # Interfaces to which llama.cpp has pointers.
         self._smoothing: Any = None
+        self._possible: Any = None
         self._xtc_guard: XtcGuard | None = None
         self._processor = ProcessorCall(params.logits_processor, prompt) if params.logits_processor else None
         with ExitStack() as stack:
@@ -140,6 +141,8 @@ class LlamaSampler:
             self._add(self._bias(biases))
         if params.mirostat:
             self._add(llama_cpp.llama_sampler_init_temp(_temperature(params)))
+            if params.mirostat == 1:
+                self._drop_impossible()
             self._add(self._mirostat(params))
             return
         for name in params.samplers:
@@ -176,6 +179,7 @@ class LlamaSampler:
             case "top_k" if params.top_k > 0:
                 return llama_cpp.llama_sampler_init_top_k(params.top_k)
             case "typ_p" if params.typical_p < 1:
+                self._drop_impossible()
                 return llama_cpp.llama_sampler_init_typical(params.typical_p, min_keep)
             case "top_p" if params.top_p < 1:
                 return llama_cpp.llama_sampler_init_top_p(params.top_p, min_keep)
@@ -192,6 +196,8 @@ class LlamaSampler:
                 )
                 return llama_cpp.llama_sampler_init(self._xtc_guard.after, None)
             case "temperature":
+                if params.dynatemp_range:
+                    self._drop_impossible()
                 temperature = llama_cpp.llama_sampler_init_temp_ext(
                     _temperature(params), params.dynatemp_range, params.dynatemp_exponent
                 )
@@ -220,6 +226,11 @@ class LlamaSampler:
         if self._top_k and (new := set(tokens) - self._changed_set):
             self._changed_set |= new
             self._changed = np.append(self._changed, np.fromiter(new, np.intp))
+
+    def _drop_impossible(self) -> None:
+        """Add a sampler that drops what other samplers, a ban or the grammar have excluded."""
+        self._possible = self._possible or possible_interface()
+        self._add(llama_cpp.llama_sampler_init(self._possible, None))
 
     def _add(self, sampler: Any) -> None:
         llama_cpp.llama_sampler_chain_add(self._chain, checked(sampler))

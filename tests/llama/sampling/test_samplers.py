@@ -5,7 +5,7 @@ The seeds are fixed, so a test passes always or never.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,20 +55,27 @@ class Row:
         self.row = backend.logits(row)
         self.logits: Floats = self.row.astype(np.float64)
 
-    def draw(self, n: int = DRAWS, **params: Any) -> Counter[int]:
-        """The n tokens that one sampler samples."""
-        return self._draw(1, n, PROMPT, params)
+    def draw(self, n: int = DRAWS, biases: Mapping[int, float] | None = None, **params: Any) -> Counter[int]:
+        """The n tokens that one sampler samples. biases: of each step, as a constraint has them."""
+        return self._draw(1, n, PROMPT, params, biases)
 
     def draw_first(self, seen: tuple[int, ...] = PROMPT, **params: Any) -> Counter[int]:
         """The first token of each of many samplers that have seen these tokens."""
         return self._draw(FRESH_DRAWS, 1, seen, params)
 
-    def _draw(self, n_samplers: int, n: int, seen: tuple[int, ...], params: dict[str, Any]) -> Counter[int]:
+    def _draw(
+        self,
+        n_samplers: int,
+        n: int,
+        seen: tuple[int, ...],
+        params: dict[str, Any],
+        biases: Mapping[int, float] | None = None,
+    ) -> Counter[int]:
         result: Counter[int] = Counter()
         compiled = self.backend.compile((SamplingParams(**params),))
         for seed in range(n_samplers):
             sampler = self.backend.sampler(SamplingParams(seed=seed, **params), compiled, seen, ())
-            result.update(sampler.sample(self.row) for _ in range(n))
+            result.update(sampler.sample(self.row, biases=biases) for _ in range(n))
             sampler.close()
         compiled.close()
         return result
@@ -99,8 +106,9 @@ def top_p(logits: Floats, p: float) -> Floats:
 
 def typical(logits: Floats, p: float) -> Floats:
     probabilities = softmax(logits)
-    surprise = -np.log(probabilities)
-    order = np.argsort(np.abs(surprise - (probabilities * surprise).sum()))
+    surprise = np.where(probabilities > 0, -np.log(np.maximum(probabilities, 1e-300)), np.inf)
+    entropy = (probabilities * np.where(probabilities > 0, surprise, 0)).sum()
+    order = np.argsort(np.abs(surprise - entropy))
     n = int(np.searchsorted(np.cumsum(probabilities[order]), p, side="right")) + 1
     return masked(logits, order[:n])
 
@@ -211,6 +219,82 @@ def test_logit_bias(row: Row) -> None:
     biased[likeliest[0]], biased[likeliest[1]] = -np.inf, biased[likeliest[1]] - 2
     sampled = row.draw(**ONLY, logit_bias=((likeliest[0], -math.inf), (likeliest[1], -2.0)))
     assert_agrees(sampled, softmax(biased))
+
+
+def above_min_p(logits: Floats, p: float) -> Floats:
+    return masked(logits, softmax(logits) >= p * softmax(logits).max())
+
+
+def within_sigma(logits: Floats, n: float) -> Floats:
+    return masked(logits, logits >= logits.max() - n * logits[logits > -np.inf].std())
+
+
+def dynamic(logits: Floats, temperature: float, spread: float) -> Floats:
+    probabilities = softmax(logits[logits > -np.inf])
+    entropy = -(probabilities * np.log(probabilities)).sum() / np.log(len(probabilities))
+    return np.asarray(logits / (temperature - spread + entropy * 2 * spread))
+
+
+Reference = Callable[[Floats], Floats]
+
+REFERENCES: dict[str, tuple[dict[str, Any], Reference]] = {
+    "temperature": ({"temperature": 2.5}, lambda logits: logits / 2.5),
+    "top_k": ({"top_k": 20}, lambda logits: masked(logits, np.argsort(-logits)[:20])),
+    "top_p": ({"top_p": 0.7}, lambda logits: top_p(logits, 0.7)),
+    "min_p": ({"min_p": 0.1}, lambda logits: above_min_p(logits, 0.1)),
+    "typical_p": ({"typical_p": 0.6}, lambda logits: typical(logits, 0.6)),
+    "top_n_sigma": ({"top_n_sigma": 1.2}, lambda logits: within_sigma(logits, 1.2)),
+    "dynatemp": ({"temperature": 2, "dynatemp_range": 1.5}, lambda logits: dynamic(logits, 2, 1.5)),
+    "smoothing": (
+        {"smoothing_factor": 0.3},
+        lambda logits: logits.max() - 0.3 * (logits - logits.max()) ** 2,
+    ),
+    "typical_p after top_n_sigma": (
+        {"top_n_sigma": 1.2, "typical_p": 0.6},
+        lambda logits: typical(within_sigma(logits, 1.2), 0.6),
+    ),
+    "dynatemp after top_n_sigma": (
+        {"top_n_sigma": 1.2, "temperature": 2, "dynatemp_range": 1.5},
+        lambda logits: dynamic(within_sigma(logits, 1.2), 2, 1.5),
+    ),
+    "mirostat 2": ({"mirostat": 2, "mirostat_tau": 100, "mirostat_eta": 0}, lambda logits: logits),
+}
+"""Each sampler's fields, and what it does to logits of which some are -inf."""
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+@pytest.mark.parametrize("ban", ["bias", "bias of -100", "ignore_eos", "min_tokens", "grammar", "one step"])
+def test_a_sampler_with_banned_tokens(row: Row, name: str, ban: str) -> None:
+    fields, reference = REFERENCES[name]
+    likeliest = [int(token) for token in np.argsort(-row.logits)[:40:3]]
+    row.logits[EOS] = row.row[EOS] = row.logits.max() - 0.5  # so that its ban matters
+    logits = row.logits.copy()
+    params: dict[str, Any] = ONLY | fields
+    allowed: list[int] = []
+    biases: dict[int, float] = {}
+    match ban:
+        case "bias":
+            logits[likeliest] = -np.inf
+            params["logit_bias"] = tuple((token, -math.inf) for token in likeliest)
+        case "bias of -100":  # the probability is 0 as a float
+            least = [int(token) for token in np.argsort(row.logits)[:3]]
+            logits[least] -= 100
+            params["logit_bias"] = tuple((token, -100.0) for token in least)
+        case "ignore_eos" | "min_tokens":
+            logits[EOS] = -np.inf
+            params[ban] = True if ban == "ignore_eos" else 10**6
+        case "grammar":
+            row.logits[EOS] = row.row[EOS] = logits[EOS] = -100  # the grammar goes on
+            params["grammar"] = "root ::= [a-z]*"
+            allowed = [*range(ord("a"), ord("z") + 1), EOS]
+        case "one step":
+            logits[likeliest] = -np.inf
+            biases = dict.fromkeys(likeliest, -math.inf)
+    expected = softmax(reference(logits))
+    if ban == "grammar":  # the chain samples again if the grammar refuses its token
+        rest = 1 - expected[allowed].sum()
+        expected = masked(expected, allowed).clip(0) + rest * softmax(reference(masked(logits, allowed)))
+    assert_agrees(row.draw(biases=biases, **params), expected)
 
 
 def test_the_default_chain_and_another_order(row: Row) -> None:
