@@ -3,7 +3,7 @@
 The names that requests may use, the fields without effect, and KoboldCpp's order of samplers come from these rows.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,9 +58,6 @@ SAMPLERS = tuple(each.name for each in TABLE)
 
 FIELDS = (*(name for each in TABLE for name in each.fields), "samplers", "min_keep", *ADAPTIVE_FIELDS)
 
-REPLACED_BY_MIROSTAT = frozenset(FIELDS) - {"temperature"}
-"""The fields without effect with mirostat, which replaces all samplers but temperature."""
-
 REPLACED_BY_BEAMS = frozenset((*FIELDS, *MIROSTAT_FIELDS, "seed"))
 """The fields without effect in a beam search, which ranks by the model's own probabilities after `logit_bias`."""
 
@@ -68,6 +65,16 @@ _NAMES = {name: each.name for each in TABLE for name in (each.name, *each.aliase
 
 KOBOLD_IDS = range(7)
 """KoboldCpp's ids. llama.cpp has no sampler for 1 (top_a) and 3 (tfs)."""
+
+
+def without_effect(samplers: Container[str], mirostat: int) -> frozenset[str]:
+    """Return the fields of samplers that have no effect with these `SamplingParams`.
+
+    Mirostat replaces all samplers but temperature. A temperature of 0 always has an effect.
+    """
+    if mirostat:
+        return frozenset(FIELDS) - {"temperature"}
+    return frozenset(name for each in TABLE if each.name not in samplers for name in each.fields)
 
 
 def sampler_named(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What llama.cpp's samplers lack: smoothing, `logits_processor`, guards around some samplers, limits of DRY's breakers."""
+"""What llama.cpp's samplers lack: smoothing, `logits_processor`, guards of XTC and `typ_p`, DRY's limits."""
 
 import ctypes
 import math

@@ -150,6 +150,8 @@ class LlamaSampler:
             if sampler is not None:
                 self._add(sampler)
                 self._penalizes |= name in ("penalties", "dry")
+        if not _temperature(params) and "temperature" not in params.samplers:
+            self._add(llama_cpp.llama_sampler_init_temp(0))
         if params.adaptive_target >= 0:
             self._add(
                 llama_cpp.llama_sampler_init_adaptive_p(

@@ -11,12 +11,13 @@ from typing import Any, Literal
 from srb.engine.media import Media
 from srb.engine.model import ChatTemplate, Tokenize
 from srb.engine.request import SEARCHES, CompletionRequest, new_request_id
+from srb.engine.samplers import SAMPLERS, sampler_named, without_effect
 from srb.engine.sampling_params import DEFAULT_MOST_TOKENS, GRAMMAR_FIELDS, SamplingParams
 from srb.engine.validation.exclusions import excludes
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
 from srb.wire.reasoning import AnswerReader, ReasoningFormat, reasoning_format
-from srb.wire.request.fields import BEAM_FIELDS, BRIDGE_FIELDS, BranchFields, CompletionFields, joined
+from srb.wire.request.fields import BEAM_FIELDS, BRIDGE_FIELDS, BranchFields, CompletionFields, SamplingFields, joined
 from srb.wire.request.media import Take, not_here
 from srb.wire.request.messages import begun_text, prompt_of
 from srb.wire.request.prompts import (
@@ -334,8 +335,8 @@ def take_candidates(fields: CompletionFields) -> None:
 
 def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
     """Return the names of the fields that were sent and have no effect in any format."""
-    mirostat = limits.sampling.get("mirostat") if fields.mirostat is None else fields.mirostat
-    ignored = fields.ignored(mirostat, fields.search)
+    unused = [_unused(branch, fields, limits) for branch in fields.branches or (fields,)]
+    ignored = fields.ignored(frozenset.intersection(*unused), fields.search)
     if not _shifts(fields, limits):
         ignored += sorted({"n_keep", "n_discard"} & fields.model_fields_set)
     ignored += sorted(({*BEAM_FIELDS, *BRIDGE_FIELDS} - {*fields.search_fields}) & fields.model_fields_set)
@@ -348,9 +349,20 @@ def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
         negative_prompt=bool(fields.negative_prompt) and all(scale in (None, 1) for scale in scales),
     )
     for k, branch in enumerate(fields.branches or ()):
-        its = mirostat if branch.mirostat is None else branch.mirostat
-        ignored += [f"branches[{k}].{name}" for name in branch.ignored(its, fields.search)]
+        ignored += [f"branches[{k}].{name}" for name in branch.ignored(unused[k], fields.search)]
     return ignored
+
+
+def _unused(branch: SamplingFields, fields: SamplingFields, limits: Limits) -> frozenset[str]:
+    """Return the fields that none of an alternative's samplers reads."""
+    mirostat = _first(branch.mirostat, fields.mirostat, limits.sampling.get("mirostat"), 0)
+    named = _first(branch.samplers, fields.samplers)
+    samplers = limits.sampling.get("samplers", SAMPLERS) if named is None else filter(None, map(sampler_named, named))
+    return without_effect(frozenset(samplers), mirostat)
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
 
 
 def _ignored_here(

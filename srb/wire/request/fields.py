@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 
 from srb.engine.model import Tokenize
 from srb.engine.request import EARLY_STOPPING, SEARCHES, CompletionRequest
-from srb.engine.samplers import REPLACED_BY_BEAMS, REPLACED_BY_MIROSTAT, sampler_named
+from srb.engine.samplers import REPLACED_BY_BEAMS, sampler_named
 from srb.engine.sampling_params import GRAMMAR_FIELDS, SamplingParams, in_lark
 from srb.engine.validation.exclusions import BEAM_SEARCH, BODY_NAMES, BRIDGE, REQUIREMENTS
 from srb.engine.validation.fields import defaults, meanings, ranges
@@ -245,19 +245,20 @@ class SamplingFields(BodyFields):
         None, description=f"what the text must match, in vLLM's notation: one of {', '.join(KINDS)}."
     )
 
-    def ignored(self, mirostat: int | None, search: str | None = None) -> list[str]:
+    def ignored(self, unused: frozenset[str], search: str | None = None) -> list[str]:
         """Return the names of the fields and samplers that were sent and have no effect.
 
         Args:
-            mirostat: the alternative's, which may come from the request or the server.
+            unused: the fields that none of the chosen samplers reads.
             search: the request's.
         """
         unknown = [*self._unknown, *(f"samplers.{name}" for name in self.samplers or () if not sampler_named(name))]
         unknown += [f"structured_outputs.{name}" for name in self.structured_outputs or () if name not in KINDS]
-        replaced = REPLACED_BY_MIROSTAT if mirostat else frozenset[str]()
         if search == "beam":
-            replaced = REPLACED_BY_BEAMS
-        return [*unknown, *sorted(replaced & self.model_fields_set)]
+            unused = REPLACED_BY_BEAMS
+        elif self.temperature == 0:  # takes the likeliest token, whatever the samplers are
+            unused -= {"temperature"}
+        return [*unknown, *sorted(unused & self.model_fields_set)]
 
     @property
     def biased_texts(self) -> int:

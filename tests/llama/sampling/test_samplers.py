@@ -306,6 +306,10 @@ def test_the_default_chain_and_another_order(row: Row) -> None:
     assert_agrees(row.draw(temperature=3, top_p=0.6, samplers=("temperature", "top_p")), hot_first)
 
 
+def test_temperature_0_takes_the_likeliest_token_without_its_sampler(row: Row) -> None:
+    assert set(row.draw(50, **ONLY | {"temperature": 0}, samplers=("top_p",))) == {int(row.logits.argmax())}
+
+
 def test_min_keep(row: Row) -> None:
     assert len(row.draw(**ONLY | {"top_p": 0.0001, "temperature": 5}, min_keep=7)) == 7
 

@@ -277,6 +277,13 @@ def test_the_order_of_samplers_and_unknown_ones() -> None:
     assert params(samplers=["temp", "typical_p", "top_k"]).samplers == ("temperature", "typ_p", "top_k")
     assert params(samplers=SAMPLERS).samplers == SAMPLERS
     assert ignored(samplers=["top_k", "tfs_z"]) == ["samplers.tfs_z"]
+    assert ignored(samplers=["temp", "typical_p"], top_k=3, min_p=0.1, typ_p=0.5, temperature=1) == ["min_p", "top_k"]
+    assert ignored(samplers=["top_k"], temperature=0.7) == ["temperature"]
+    assert ignored(samplers=["top_k"], temperature=0) == []
+    assert ignored(samplers=["top_k"], min_p=0.1, branches=[{"samplers": ["min_p"], "top_k": 4}, {"top_p": 1}]) == [
+        "branches[0].top_k",
+        "branches[1].top_p",
+    ]
 
 
 def test_probabilities_have_two_names() -> None:
@@ -293,6 +300,7 @@ def test_probabilities_have_two_names() -> None:
 def test_what_mirostat_replaces_is_named() -> None:
     assert ignored(mirostat=2, top_k=5, temperature=1, mirostat_tau=4, min_p=0.1) == ["min_p", "top_k"]
     assert ignored(mirostat=0, top_k=5) == []
+    assert ignored(mirostat=1, top_k=5, branches=[{}, {"mirostat": 0}]) == []
     assert ignored(mirostat=1, branches=[{"top_p": 0.5}, {"top_p": 0.5, "mirostat": 0}]) == ["branches[0].top_p"]
 
 
