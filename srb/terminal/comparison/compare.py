@@ -189,7 +189,8 @@ def _report(folders: list[Path], out: Path | None) -> int:
     out.mkdir(parents=True, exist_ok=True)
     found = Findings.of(results)
     write_tables(out, found)
-    write_report(out / "report.html", found, notes=[f"Runs: {', '.join(names)}."], date=_now())
+    ratings = [each for folder, name in zip(folders, names, strict=True) for each in read_ratings(folder, name)]
+    write_report(out / "report.html", found, notes=[f"Runs: {', '.join(names)}."], date=_now(), ratings=ratings)
     print(f"{len(results)} alternatives; see {out / 'report.html'}")
     return 0
 

@@ -50,19 +50,23 @@ def interval(values: Sequence[float]) -> Interval | None:
 def p_value(differences: Any) -> Any:
     """Compute the p of a two-sided sign-flip test of paired differences: `[..., group]` to `[...]`.
 
-    It is the probability of a mean as far from 0 if each difference had a random sign (Fisher 1935, section 21). With n
-    groups it is at least 2 / 2 ** n.
+    It is the probability of a mean as far from 0 if each difference had a random sign (Fisher 1935, section 21). Signs
+    that give exactly the same mean count half (the mid-p of Lancaster 1961), since with scores of 0 and 1 many do; the
+    observed signs and their opposites count whole. So with n groups p is at least 2 / 2 ** n.
     """
     import numpy as np
 
     n = differences.shape[-1]
+    own = 2 / 2**n if n <= MAX_EXACT else 1 / (RESAMPLES + 1)  # the share of the observed signs and their opposites
     if n <= MAX_EXACT:
         signs = 1 - 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
     else:
         signs = np.random.default_rng(SEED).choice([-1, 1], size=(RESAMPLES + 1, n))
         signs[0] = 1  # the observed signs are among the possible ones
     sums = np.abs(differences @ signs.T.astype(float))
-    return (sums >= sums[..., :1] * (1 - 1e-9)).mean(axis=-1)
+    observed = sums[..., :1]
+    farther, as_far = (sums > observed * (1 + 1e-9)).mean(axis=-1), (sums >= observed * (1 - 1e-9)).mean(axis=-1)
+    return np.where(observed[..., 0] > 0, (farther + as_far + own) / 2, 1.0)
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,7 @@ class Result:
         tokens: For each token `[text, logprob, [[text, logprob], ...]]`, with the top tokens in the inner list.
         run: The name of the folder, if a report is about several.
         first: The lowest seed of the alternatives that it depends on (`Spec.siblings`), or None.
+        group: The name of the prompts that its prompt depends on (`Prompt.group`), or "": on none.
     """
 
     prompt: str
@@ -143,6 +148,7 @@ class Result:
     tokens: list[Any] = field(default_factory=list)
     run: str = ""
     first: int | None = None
+    group: str = ""
 
     @property
     def is_whole(self) -> bool:
@@ -162,7 +168,7 @@ Place = tuple[str, int]
 """A prompt and a seed."""
 
 Group = tuple[str, int | None]
-"""A prompt and the lowest seed of a group, or None for all texts of the prompt."""
+"""A group of prompts and the lowest seed of a group of texts, or None for all texts of these prompts."""
 
 Means = dict[Group, float]
 """The mean of a measure in each group."""
@@ -212,14 +218,14 @@ class Findings:
         cells: The measures of each prompt and kind.
         pooled: The measures of each kind, over all prompts.
         tests: The tests of each kind against the first one.
-        groups: The number of groups: the prompts, or the requests of the only prompt.
+        groups: The groups of texts that don't depend on each other.
     """
 
     results: list[Result]
     cells: Cells
     pooled: dict[Kind, Measures]
     tests: list[Paired]
-    groups: int
+    groups: list[Group]
 
     @classmethod
     def of(cls, results: list[Result]) -> "Findings":
@@ -230,7 +236,7 @@ class Findings:
         whole = pooled(results, cells, means)
         if len({each.prompt for each in results}) == 1:  # then both are the same, and have the same intervals
             cells = {(prompt, kind): whole[kind] for prompt, kind in cells}
-        return cls(results, cells, whole, tests_of(means), len({*groups.values()}))
+        return cls(results, cells, whole, tests_of(means), list(dict.fromkeys(groups.values())))
 
     @property
     def kinds(self) -> list[Kind]:
@@ -251,27 +257,30 @@ class Findings:
 def groups_of(results: Iterable[Result]) -> dict[Place, Group]:
     """Return the group of each prompt and seed. Texts of different groups don't depend on each other.
 
-    With several prompts, a group is a prompt, and findings hold for prompts like these. With one, a group is a seed, or
-    the seeds of a request whose alternatives depend on each other, in any kind.
+    Forks of one text, and one text with several rows of variables, are prompts of one group, as is what the spec gives
+    the same `group`. With several groups of prompts, each is a group, and findings hold for prompts like these. With
+    one, a group is a seed, or the seeds of a request whose alternatives depend on each other, in any prompt and kind.
     """
     firsts: dict[str, dict[int, int]] = {}
+    group_of: dict[Place, str] = {}
     for each in results:
-        of_prompt = firsts.setdefault(each.prompt, {})
+        name = group_of[each.prompt, each.seed] = each.group or each.prompt
+        of_group = firsts.setdefault(name, {})
         first = each.seed if each.first is None else each.first
-        of_prompt[each.seed] = min(first, of_prompt.get(each.seed, first))
+        of_group[each.seed] = min(first, of_group.get(each.seed, first))
     if len(firsts) > 1:
-        return {(prompt, seed): (prompt, None) for prompt, seeds in firsts.items() for seed in seeds}
-    groups: dict[Place, Group] = {}
-    for prompt, seeds in firsts.items():
+        return {place: (name, None) for place, name in group_of.items()}
+    lowest_of: dict[int, int] = {}
+    for seeds in firsts.values():
         ordered = [*sorted(seeds, reverse=True), -math.inf]
         lowest, pending = math.inf, list[int]()
         for seed, lower in itertools.pairwise(ordered):
             pending.append(int(seed))
             lowest = min(lowest, seeds[int(seed)])
             if lowest > lower:  # none of these depends on a lower seed
-                groups |= {(prompt, each): (prompt, int(seed)) for each in pending}
+                lowest_of |= dict.fromkeys(pending, int(seed))
                 lowest, pending = math.inf, []
-    return groups
+    return {(prompt, seed): (name, lowest_of[seed]) for (prompt, seed), name in group_of.items()}
 
 
 def group_means(results: Iterable[Result], name: str, groups: Mapping[Place, Group]) -> Means:

@@ -16,7 +16,7 @@ from srb.terminal.options import check_names
 MAX_PROMPTS = 1_000
 MAX_FORKS = 32
 
-KEYS = {"file", "text", "system", "user", "messages", "forks"}
+KEYS = {"file", "text", "system", "user", "messages", "forks", "group"}
 
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 
@@ -30,11 +30,14 @@ class Prompt:
         variables: The values of its placeholders.
         forks: Replaces the prompt by several: with each of this number of top next tokens, or with each of these texts,
             added to its end.
+        group: Prompts of the same group depend on each other. By default these are the forks of a text, and a text with
+            each row of variables.
     """
 
     body: dict[str, Any]
     variables: dict[str, Any] = field(default_factory=dict)
     forks: int | tuple[str, ...] = 0
+    group: str = ""
 
     @property
     def text(self) -> str:
@@ -46,7 +49,7 @@ class Prompt:
     def forked(self, texts: tuple[str, ...]) -> dict[str, "Prompt"]:
         """Return this prompt with each of the texts added to its end, by text."""
         before = self.body["prompt"]
-        return {text: Prompt({"prompt": before + text}, self.variables) for text in texts}
+        return {text: replace(self, body={"prompt": before + text}, forks=0) for text in texts}
 
 
 def read_prompts(named: Mapping[str, Any], variables: Any, folder: Path) -> dict[str, Prompt]:
@@ -67,13 +70,16 @@ def read_prompts(named: Mapping[str, Any], variables: Any, folder: Path) -> dict
     found = {}
     for name, value in named.items():
         prompt = _prompt(f"prompts.{name}", value, folder)
+        group = prompt.group or name
         if rows is None:
-            found[name] = prompt
+            found[name] = replace(prompt, group=group)
             continue
         for number, row in enumerate(rows, 1):
-            filled = replace(prompt, body=filled_body(prompt.body, row, f"prompts.{name} {number}"), variables=row)
+            where = f"prompts.{name} {number}"
+            body, own = filled_body(prompt.body, row, where), fill(group, row, where) if prompt.group else name
+            filled = replace(prompt, body=body, variables=row, group=own)
             if filled.body == prompt.body:  # without placeholders all rows would give the same prompt
-                found[name] = prompt
+                found[name] = replace(prompt, group=own)
                 break
             found[f"{name} {number}"] = filled
     if len(found) > MAX_PROMPTS:
@@ -124,9 +130,10 @@ def _is_message(value: Any) -> bool:
 
 def _prompt(where: str, value: Any, folder: Path) -> Prompt:
     forks: Any = 0
+    group: Any = ""
     if isinstance(value, dict):
         check_names(value, KEYS, where)
-        forks = value.get("forks", 0)
+        forks, group = value.get("forks", 0), value.get("group", "")
         if "file" in value:
             value = {"text": read_text(folder, value["file"], where).removesuffix("\n")}
     body = body_of(value, where)
@@ -138,7 +145,9 @@ def _prompt(where: str, value: Any, folder: Path) -> Prompt:
         raise InvalidRequestError(
             f"{where}: forks must be a number of tokens from 0 to {MAX_FORKS}, or a list of texts; got {forks!r:.60}"
         )
-    return Prompt(body, forks=forks)
+    if not isinstance(group, str):
+        raise InvalidRequestError(f'{where}: group must be a text, such as "{{topic}}", got {group!r:.60}')
+    return Prompt(body, forks=forks, group=group)
 
 
 def read_text(folder: Path, name: Any, where: str) -> str:

@@ -88,8 +88,8 @@ class Ratings:
             self._path.write_text("".join(json.dumps(_line(each)) + "\n" for each in self.given), encoding="utf-8")
 
 
-def read_ratings(folder: Path) -> list[Rating]:
-    """Read the ratings of a folder. Raises `SettingsError`."""
+def read_ratings(folder: Path, run: str = "") -> list[Rating]:
+    """Read the ratings of a folder, whose name in reports is `run`. Raises `SettingsError`."""
     path = folder / "ratings.jsonl"
     if not path.exists():
         return []
@@ -97,7 +97,7 @@ def read_ratings(folder: Path) -> list[Rating]:
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         try:
             saved = json.loads(line)
-            one, other = (tuple(kind) for kind in saved["kinds"])
+            one, other = ((run or own, model, setting) for own, model, setting in saved["kinds"])
             found.append(Rating(saved["prompt"], saved["seed"], (one, other), float(saved["winner"])))
         except (ValueError, TypeError, KeyError):
             raise SettingsError(f"{path}, line {number}, is not a rating; delete that line") from None

@@ -178,6 +178,7 @@ class Results:
         return dataclasses.asdict(each) | {
             "model": self._names[each.model],
             "prompt_text": prompt.text,
+            "group": prompt.group,
             "variables": prompt.variables,
             "settings": self.spec.settings[each.setting],
             "first": self.spec.siblings(each.setting, each.seed)[0],

@@ -28,7 +28,7 @@ variables = "cities.csv"
 [prompts]
 city = "The capital of {country} is"
 plain = "Nothing to fill in"
-ask = {system = "Be brief.", user = "What about {country}?"}
+ask = {system = "Be brief.", user = "What about {country}?", group = "about {country}"}
 fork = {text = "He said", forks = [" no", " yes"]}
 
 [settings.usual]
@@ -46,6 +46,8 @@ judge = "About {prompt}: {text}. Good? From a to m:"
 answers = {a = 1, b = 0.9, c = 0.8, d = 0.7, e = 0.6, f = 0.5, g = 0, h = 0, i = 0.4, j = 0, k = 0, l = 0, m = 0}
 """
 PROMPTS = ["city 1", "city 2", "plain", "ask 1", "ask 2", "fork ' no'", "fork ' yes'"]
+GROUPS = {"city": [0, 1], "plain": [2], "about France": [3], "about Italy, too": [4], "fork": [5, 6]}
+"""The prompts of each group."""
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +66,8 @@ def test_a_row_for_each_alternative_has_its_text_settings_and_scores(srb: Run) -
     assert texts["city 2"] == "The capital of Italy, too is"
     assert texts["ask 1"] == "system: Be brief.\nuser: What about France?"
     assert texts["fork ' yes'"] == "He said yes"
+    groups = {PROMPTS[place]: group for group, places in GROUPS.items() for place in places}
+    assert {row["prompt"]: row["group"] for row in rows} == groups
     assert rows[0]["variables"] == {"country": "France", "capital": "Paris"}
     assert rows[-1]["settings"] == {"max_tokens": 8, "ignore_eos": True, "temperature": 2}
     for row in rows:
@@ -120,11 +124,11 @@ def test_the_numbers_are_scipys_and_sacrebleus_own(srb: Run) -> None:
     tests = {each["measure"]: each for each in table("tests.csv")}
     usual, wild = (
         np.array([[row["scores"]["good"] for row in rows if (row["prompt"], row["setting"]) == (prompt, setting)]
-                  for prompt in PROMPTS]).mean(axis=1)
+                  for places in GROUPS.values() for prompt in [PROMPTS[places[0]]]]).mean(axis=1)
         for setting in ("usual", "wild")
     )  # fmt: skip
     found = permutation_test((wild - usual,), np.mean, permutation_type="samples")
-    assert int(tests["good"]["groups"]) == len(PROMPTS)
+    assert int(tests["good"]["groups"]) == len(GROUPS)
     assert float(tests["good"]["difference"]) == pytest.approx(found.statistic)
     assert np.ptp(wild - usual) == pytest.approx(0, abs=1e-12)  # this backend says the same after every prompt
     assert tests["good"]["low"] == tests["good"]["high"] == ""
@@ -184,10 +188,15 @@ def test_two_runs_in_one_report(srb: Run, capsys: pytest.CaptureFixture[str]) ->
     out = capsys.readouterr().out
     assert out == f"{len(lines('a/results.jsonl')) * 2} alternatives; see a-b/report.html\n"
     others = {(each["other"], each["groups"]) for each in table("tests.csv", "a-b")}
-    assert others == {(kind, str(len(PROMPTS))) for kind in ("a · wild", "b · usual", "b · wild")}
+    assert others == {(kind, str(len(GROUPS))) for kind in ("a · wild", "b · usual", "b · wild")}
     found = Findings.of(read_results(Path("a"), "a") + read_results(Path("b"), "b"))
     length = next(test for test in found.tests if test.measure == "length" and test.other == "b · usual")
     assert (length.difference, length.low, length.high) == (-4, None, None)  # the same everywhere
+    rating = {"prompt": "1", "seed": 50, "kinds": [["", "fake", "usual"], ["", "fake", "wild"]], "winner": 0}
+    Path("b/ratings.jsonl").write_text(json.dumps(rating) + "\n")
+    assert srb("compare", "--report", "a", "b", "--out", "rated") == 0
+    rated = Path("rated/report.html").read_text().partition("<h2>Blind ratings</h2>")[2]
+    assert rated.index("b · usual") < rated.index("b · wild"), "blind ratings are in a report of several folders"
     assert srb("compare", "--report", "a", "nowhere") == 2
     assert "nowhere/results.jsonl can't be read: No such file or directory" in capsys.readouterr().err
     assert srb("compare") == 2

@@ -39,7 +39,7 @@ def test_a_whole_spec(tmp_path: Path) -> None:
 
 def test_the_least_there_may_be(tmp_path: Path) -> None:
     assert read(tmp_path, 'prompts = ["p"]', n=3) == Spec(
-        {"1": Prompt({"prompt": "p"})}, {"default": {"max_tokens": 128}}, 3, (0,)
+        {"1": Prompt({"prompt": "p"}, group="1")}, {"default": {"max_tokens": 128}}, 3, (0,)
     )
 
 

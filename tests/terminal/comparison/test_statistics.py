@@ -1,6 +1,7 @@
 """What a comparison says of its numbers is true as often as it says: of groups, of tables and tests, and of reports."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_siblings_that_depend_on_each_other_are_one_group() -> None:
     (test,) = [each for each in Findings.of([*plain, *diverse]).tests if each.measure == "mean_logprob"]
     assert (test.groups, test.p) == (2, 0.5)
     without = Findings.of([*plain, *(dataclasses.replace(each, setting="b") for each in plain)])
-    assert without.groups == 8
+    assert len(without.groups) == 8
     only_cut = [each for each in diverse if each.seed != 101]  # the group is known by a seed that has no text
     assert len({*groups_of(only_cut).values()}) == 2
     two_runs = [*diverse, *(result("diverse", seed, -2.0, first=4, run="b") for seed in (4, 101))]
@@ -121,9 +122,59 @@ def test_prompts_are_groups_and_the_report_says_so() -> None:
         for seed in (1, 2, 3)
     ]
     found = Findings.of(results)
-    assert {each.groups for each in found.tests} == {found.groups} == {2}
+    assert {each.groups for each in found.tests} == {len(found.groups)} == {2}
     page = render(found, notes=[], date="today")
-    assert "about prompts like these 2" in page
+    assert "Each of the 2 prompts is a group. More seeds" in page
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_prompts_of_one_group_count_once_and_the_report_names_the_groups() -> None:
+    texts = {"a 1": "a", "a 2": "a", "b": "b"}
+    results = [
+        result(setting, seed, -seed / 10 - (setting == "y") - len(prompt), prompt=prompt, group=group)
+        for prompt, group in texts.items()
+        for setting in "xy"
+        for seed in (1, 2, 3)
+    ]
+    found = Findings.of(results)
+    assert {each.groups for each in found.tests} == {2}
+    page = render(found, notes=[], date="today")
+    assert "The 3 prompts form 2 groups" in page
+    assert "depend on each other: a, b. More seeds" in page
+    of_one = Findings.of([each for each in results if each.group == "a"])
+    assert {each.groups for each in of_one.tests} == {3}, "with one group of prompts, seeds are groups"
+    assert "about these forks or rows of one text only" in render(of_one, notes=[], date="today")
+
+
+def texts_of(counts: tuple[int, int], chance: np.random.Generator) -> list[Result]:
+    """Texts of two settings without a difference; each text has an effect in each setting that its prompts share."""
+    found = []
+    for text in range(counts[0]):
+        shared = dict(zip("xy", chance.normal(size=2), strict=True))
+        for prompt in range(counts[1]):
+            for setting, effect in shared.items():
+                score = effect + 0.3 * chance.normal()
+                found.append(result(setting, 1, score, prompt=f"{text} {prompt}", group=str(text)))
+    return found
+
+
+@pytest.mark.parametrize("counts", [(1, 8), (2, 10), (6, 4), (8, 3)])
+def test_prompts_that_depend_on_each_other_are_no_evidence_of_their_own(counts: tuple[int, int]) -> None:
+    chance = np.random.default_rng(sum(counts))
+    runs = 400
+    found = [compared(shared_means(each, groups_of(each))) for each in (texts_of(counts, chance) for _ in range(runs))]
+    n_found = sum(test.p <= 0.05 for tests in found for test in tests)
+    assert n_found <= 0.05 * runs + 3 * math.sqrt(0.05 * 0.95 * runs)
+    assert (n_found > 0) == (counts[0] >= 6), "with fewer groups p can't be below 0.05, and with more it sometimes is"
+
+
+@pytest.mark.parametrize("groups", [8, 16, 30])
+def test_scores_of_0_and_1_arent_tested_more_strictly_than_others(groups: int) -> None:
+    chance = np.random.default_rng(groups)
+    scores = chance.integers(0, 2, size=(2, 4_000 if groups < 14 else 1_000, groups))
+    found = float((p_value(scores[0] - scores[1]) <= 0.05).mean())
+    assert found <= 0.055
+    assert found > {8: 0.01, 16: 0.03, 30: 0.035}[groups]
 
 
 def test_the_table_and_the_test_agree() -> None:
