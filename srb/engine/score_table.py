@@ -41,12 +41,15 @@ class Score:
         tokens: the ids of its tokens.
         logprobs: of each token given all tokens before it, as a natural logarithm.
         greedy: whether each token is the most probable one at its place.
+        retokenized: whether the whole text has other tokens than the context and `tokens`, as `"Hello wor"` and
+            `"ld!"`. Such scores can't be compared with others; let the context end between two words.
     """
 
     logprob: float = field(init=False)
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     greedy: bool = False
+    retokenized: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "logprob", fsum(self.logprobs))
@@ -169,6 +172,7 @@ class _Row:
     continuation: int
     tokens: tuple[int, ...]
     text: Text
+    retokenized: bool = False
 
 
 _Contexts = list[tuple[tuple[int, ...], list[_Row]]]
@@ -248,7 +252,7 @@ class TableScorer:
             text = row.text
             if not isinstance(text, str):
                 text = b"".join(token.piece for token in tokens).decode(errors="replace")
-            score = Score(row.tokens, of_tokens, greedy)
+            score = Score(row.tokens, of_tokens, greedy, row.retokenized)
             scored = replace(scored, score=score, n_characters=len(text), reported=tuple(tokens))
         group = self._scored.setdefault((row.context, branch), {})
         group[row.continuation] = scored
@@ -296,8 +300,8 @@ class TableScorer:
         for k, text in enumerate(self._table.continuations[number]):
             row = _Row(number, k, (), text)
             try:
-                tokens, own = pair_tokens(context, text, self._tokenize)
-                row = replace(row, tokens=own)
+                tokens, own, retokenized = pair_tokens(context, text, self._tokenize)
+                row = replace(row, tokens=own, retokenized=retokenized)
                 self._check(_request("", [(tokens, [row])], SamplingParams(seed=0), 0))
             except InvalidRequestError as error:
                 name = self._table.name(number, k)
@@ -354,7 +358,7 @@ def to_tokens(text: Text, tokenize: Tokenize, *, is_prompt: bool, name: str = "p
         raise
 
 
-def pair_tokens(context: Text, continuation: Text, tokenize: Tokenize) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def pair_tokens(context: Text, continuation: Text, tokenize: Tokenize) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
     """Tokenizes a context and a continuation of it.
 
     Two texts are tokenized like in lm-evaluation-harness (`TemplateLM._encode_pair`). Spaces at the end of the context
@@ -363,7 +367,7 @@ def pair_tokens(context: Text, continuation: Text, tokenize: Tokenize) -> tuple[
     (its letters are in the last token of the context), or if one of the two is given as tokens.
 
     Returns:
-        The tokens of the context, and those of the continuation.
+        The tokens of the context, those of the continuation, and whether both together have other tokens as one text.
 
     Raises:
         InvalidRequestError: `Tokenize`.
@@ -372,10 +376,11 @@ def pair_tokens(context: Text, continuation: Text, tokenize: Tokenize) -> tuple[
         before = context.rstrip() or context
         continuation = context[len(before) :] + continuation
         tokens = tokenize(before)
-        if own := tokenize(before + continuation)[len(tokens) :]:
-            return tokens, own
-        context = tokens
+        whole = tokenize(before + continuation)
+        own = whole[len(tokens) :] or tokenize(continuation, is_prompt=False)
+        return tokens, own, tokens + own != whole
     return (
         tokenize(context) if isinstance(context, str) else context,
         tokenize(continuation, is_prompt=False) if isinstance(continuation, str) else continuation,
+        False,
     )

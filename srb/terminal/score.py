@@ -154,7 +154,8 @@ def _line(event: Event, text: str) -> str:
     if event["event"] == "error":
         return f"   -  {event['error']['message']}: {text}"
     each = event["logprob"] / event["n_tokens"]
-    return f"{event['rank']:4}  {event['logprob']:9.3f}  {each:8.3f} a token{' *' if event['greedy'] else '  '} {text}"
+    mark = "~" if event.get("retokenized") else "*" if event["greedy"] else ""
+    return f"{event['rank']:4}  {event['logprob']:9.3f}  {each:8.3f} a token{mark:>2} {text}"
 
 
 def _shown(text: Any, n_chars: int | None = None) -> str:

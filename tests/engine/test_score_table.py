@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from driver import request, run
-from fake_backend import END, FakeBackend, scores
+from fake_backend import END, ByteTokenizer, FakeBackend, scores
 
 from srb.engine import score_table as tables
 from srb.engine.engine import Engine
@@ -185,7 +185,18 @@ def test_pairs(context: Any, continuation: Any, tokens: Sequence[str]) -> None:
     def shown(ids: tuple[int, ...]) -> str:
         return " ".join("99" if each == 99 else WORDS[each] for each in ids)
 
-    assert [*map(shown, pair_tokens(context, continuation, longest_words))] == tokens
+    *found, retokenized = pair_tokens(context, continuation, longest_words)
+    assert [*map(shown, found)] == tokens
+    assert retokenized == (context == "app")
+
+
+def test_rows_whose_boundary_is_tokenized_anew_are_marked() -> None:
+    class Words(ByteTokenizer):
+        def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
+            return super().tokenize(text.replace("apple", "@"), is_prompt=is_prompt, parse_special=parse_special)
+
+    rows = table_rows(Engine(FakeBackend(tokenizer=Words())), Table.of(["app"], ["les", " is", (1, 2)]))
+    assert [row.score and row.score.retokenized for row in rows] == [True, False, False]
 
 
 def test_reproducible_scores_are_the_same_in_a_table_and_alone() -> None:

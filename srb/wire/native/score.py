@@ -215,6 +215,8 @@ class ScoreBuilder:
             "greedy": score.greedy,
             "rank": row.rank,
         }
+        if score.retokenized:
+            value["retokenized"] = True
         if (top := self._request.top) is not None:
             value["logprobs"] = [
                 token_json(token) | ({"top_logprobs": list(map(token_json, token.top_logprobs[:top]))} if top else {})
@@ -253,7 +255,7 @@ class ScoreBuilder:
 
 _ROW = object_of(**fields_of(INTEGER, "context continuation branch"))
 _ROW["properties"] |= fields_of(INTEGER, "n_tokens n_characters rank") | fields_of(OBJECT, "error")
-_ROW["properties"] |= {"logprob": NUMBER, "greedy": BOOLEAN, "logprobs": list_of(OBJECT)}
+_ROW["properties"] |= {"logprob": NUMBER, "greedy": BOOLEAN, "retokenized": BOOLEAN, "logprobs": list_of(OBJECT)}
 
 OBJECT_SCHEMA = object_of(
     **fields_of(STRING, "id object model"),
@@ -264,5 +266,6 @@ OBJECT_SCHEMA = object_of(
 STREAM_SCHEMA = {
     "description": "lines `data: {...}` with the native events start, score, error and done. A score has the numbers "
     "of its `context`, `continuation` and `branch`, its `logprob`, `n_tokens`, `n_characters`, `greedy` and `rank`, "
-    "and with logprobs the `logprobs` of its tokens. An error with such numbers belongs to this row alone"
+    "`retokenized` if it is true, and with logprobs the `logprobs` of its tokens. An error with such numbers belongs "
+    "to this row alone"
 }

@@ -106,7 +106,7 @@ def test_a_table_has_the_numbers_of_its_rows_one_by_one(load: Load, tmp_path: Pa
         rows = list(engine.score_table(table))
         assert len(rows) == 12 * 3 * 2
         for row in rows:
-            context, end = pair_tokens(contexts[row.context], ends[row.continuation], alone.tokenize)
+            context, end, _ = pair_tokens(contexts[row.context], ends[row.continuation], alone.tokenize)
             expected = echoed(alone, context + end, branches[row.branch].lora)[len(context) :]
             assert row.score
             assert row.score.logprobs == pytest.approx(expected, abs=1e-4)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientResponse
-from fake_backend import END, FakeBackend, Gate, scores
+from fake_backend import END, ByteTokenizer, FakeBackend, Gate, scores
 from server.conftest import Client, Connect
 from waiting import until
 
@@ -251,3 +251,14 @@ async def test_the_history_has_none(connect: Connect, tmp_path: Path) -> None:
         assert read(await (await score(client)).text())[-1]["event"] == "done"
         listed = await (await client.get("/v1/history")).json()
         assert listed["data"] == []
+
+
+async def test_a_row_whose_boundary_is_tokenized_anew_is_marked(connect: Connect) -> None:
+    class Words(ByteTokenizer):
+        def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
+            return super().tokenize(text.replace("world", "@"), is_prompt=is_prompt, parse_special=parse_special)
+
+    client = await connect(FakeBackend(tokenizer=Words()))
+    body = {"contexts": ["Hello wor"], "continuations": ["ld!", "!"], "stream": False}
+    response = await client.post("/v1/score", json=body)
+    assert [row.get("retokenized") for row in (await response.json())["scores"]] == [True, None]
