@@ -2,7 +2,6 @@
 
 import atexit
 import dataclasses
-import difflib
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,6 @@ from srb.engine.offline import Texts, TextsRequest, scores_of, table_of
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.score_table import Score
 from srb.engine.validation.fields import Text
-from srb.errors import InvalidRequestError
 from srb.files.download import fetch_model, show_count, show_download
 from srb.llama.backend import LlamaBackend
 from srb.llama.model.metadata import sampling_of
@@ -118,13 +116,8 @@ _LISTS = ("stop", "stop_token_ids", "bad_words", "banned_strings", "avoid")
 
 
 def _params(sampling: dict[str, Any]) -> SamplingParams:
-    names = [field.name for field in dataclasses.fields(SamplingParams)]
     values = {}
     for name, value in sampling.items():
-        if name not in names:
-            close = difflib.get_close_matches(name, names, 1)
-            hint = f"did you mean {close[0]}?" if close else "help(srb.SamplingParams) lists the fields"
-            raise InvalidRequestError(f"there is no {name!r}; {hint}", param=name)
         if name in _LISTS and isinstance(value, (str, list)):
             value = (value,) if isinstance(value, str) else tuple(value)
         values[name] = value

@@ -163,6 +163,7 @@ def test_paths_may_be_texts() -> None:
 
 
 ONE: Any = SamplingParams().alternatives(1)
+PAIRS = "; write a tuple such as ((15043, 1.0),)"
 
 
 @pytest.mark.parametrize(
@@ -173,6 +174,22 @@ ONE: Any = SamplingParams().alternatives(1)
         (lambda: SamplingParams(seed=True), "seed takes a whole number, got True"),
         (lambda: SamplingParams(grammar=5), "grammar takes a text or None, got 5"),  # type: ignore[arg-type]
         (lambda: SamplingParams(stop="."), "stop takes a tuple, got '.'; write ('.',)"),  # type: ignore[arg-type]
+        (
+            lambda: SamplingParams(logprobs=1),
+            "SamplingParams has no field 'logprobs'; help(srb.SamplingParams) lists the fields",
+        ),  # type: ignore[call-arg]
+        (lambda: SamplingParams(zzz=1), "SamplingParams has no field 'zzz'; help(srb.SamplingParams) lists the fields"),  # type: ignore[call-arg]
+        (
+            lambda: SamplingParams(logit_bias={5: 1.0}),  # type: ignore[arg-type]
+            "logit_bias takes a tuple, got {5: 1.0}; write a tuple such as ((1, 0.5),)",
+        ),
+        (
+            lambda: SamplingParams(logit_bias=((5, "x"),)),
+            "logit_bias takes pairs of a token id and a number, got (5, 'x')" + PAIRS,
+        ),  # type: ignore[arg-type]
+        (lambda: SamplingParams(logit_bias=(5,)), "logit_bias takes pairs of a token id and a number, got 5" + PAIRS),  # type: ignore[arg-type]
+        (lambda: SamplingParams(stop=["a"]), "stop takes a tuple, got ['a']; write a tuple such as ('a',)"),  # type: ignore[arg-type]
+        (lambda: SamplingParams(lora=5), "lora takes a tuple or None, got 5; write a tuple such as ((1, 0.5),)"),  # type: ignore[arg-type]
         (lambda: SamplingParams(negative_prompt=5), "negative_prompt takes a text or a tuple or None, got 5"),  # type: ignore[arg-type]
         (lambda: SamplingParams().alternatives("2"), "n takes a whole number, got '2'"),  # type: ignore[arg-type]
         (lambda: Explore(depth="2"), "depth takes a whole number, got '2'"),  # type: ignore[arg-type]
@@ -191,7 +208,10 @@ ONE: Any = SamplingParams().alternatives(1)
         (lambda: CompletionRequest(((1.5,),), ONE), "prompt takes whole numbers as token ids, got (1.5,)"),  # type: ignore[arg-type]
         (lambda: srb.score("a", []), "candidates must have at least one text"),
         (lambda: srb.score("a", 5), "candidates takes a list of texts, got 5; write [...] around it"),  # type: ignore[call-overload]
-        (lambda: srb.generate("a", temprature=1), "there is no 'temprature'; did you mean temperature?"),
+        (
+            lambda: srb.generate("a", temprature=1),
+            "SamplingParams has no field 'temprature'; did you mean temperature?",
+        ),
         (lambda: srb.score("a", "b"), "candidates takes a list of texts, got 'b'; write [...] around it"),
         (lambda: srb.score("a", [5]), "candidates[0] takes a text, or a tuple of token ids, got 5"),  # type: ignore[list-item]
         (lambda: srb.generate("a", model=5), "--model takes a path, as a text or a pathlib.Path or None, got 5"),  # type: ignore[arg-type]

@@ -8,12 +8,14 @@ import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from srb.engine.samplers import SAMPLERS
 from srb.engine.validation.fields import (
     Text,
     check_fields,
+    check_names,
     check_strings,
     check_text,
     described,
@@ -255,6 +257,11 @@ class SamplingParams:
     )
     label: str | None = described(None, "a name for this alternative, which `start` returns.")
 
+    def __new__(cls, *_values: Any, **given: Any) -> Self:
+        """Refuse unknown fields, before `__init__` does so with a plain `TypeError`."""
+        check_names(cls, given)
+        return object.__new__(cls)  # `slots` makes another class, which super() without arguments doesn't know
+
     def __post_init__(self) -> None:
         check_fields(self)
         check_strings("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_CHARS)
@@ -283,7 +290,14 @@ class SamplingParams:
                 raise InvalidRequestError(
                     f"samplers are {', '.join(SAMPLERS)}, each at most once; got {name!r}", param="samplers"
                 )
-        for token, bias in self.logit_bias:
+        for pair in self.logit_bias:
+            if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(each, Real) for each in pair)):
+                raise InvalidRequestError(
+                    f"logit_bias takes pairs of a token id and a number, got {pair!r:.60}; write a tuple such as "
+                    "((15043, 1.0),)",
+                    param="logit_bias",
+                )
+            token, bias = pair
             if not (-MAX_LOGIT_BIAS <= bias <= MAX_LOGIT_BIAS or bias == -math.inf):
                 raise InvalidRequestError(
                     f"logit_bias must be from {-MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}, or false for a ban; "

@@ -195,7 +195,7 @@ def test_rows_whose_boundary_is_tokenized_anew_are_marked() -> None:
         def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
             return super().tokenize(text.replace("apple", "@"), is_prompt=is_prompt, parse_special=parse_special)
 
-    rows = table_rows(Engine(FakeBackend(tokenizer=Words())), Table.of(["app"], ["les", " is", (1, 2)]))
+    rows = table_rows(Engine(FakeBackend(tokenizer=Words())), Table.of(["app"], ("les", " is", (1, 2))))
     assert [row.score and row.score.retokenized for row in rows] == [True, False, False]
 
 

@@ -4,10 +4,12 @@
 """
 
 import dataclasses
+import difflib
 import math
 import numbers
 import types
 import typing
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -88,6 +90,26 @@ def check_fields(instance: Any) -> None:
         raise InvalidRequestError(f"{name} must be {problem}, got {value!s:.60}", param=name)
 
 
+def check_names(of: type, given: Iterable[str]) -> None:
+    """Raise `InvalidRequestError` for the first name that isn't a field of a dataclass, with the nearest one."""
+    names = of.__dataclass_fields__  # type: ignore[attr-defined]
+    for name in given:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1)
+            hint = f"did you mean {close[0]}?" if close else f"help(srb.{of.__name__}) lists the fields"
+            raise InvalidRequestError(f"{of.__name__} has no field {name!r}; {hint}", param=name)
+
+
+def _example(hint: Any) -> Any:
+    """Return a value of a type, for errors. None: there is none as short."""
+    if isinstance(hint, types.UnionType):
+        return next(filter(None, map(_example, typing.get_args(hint))), None)
+    if typing.get_origin(hint) is tuple:
+        found = tuple(_example(each) for each in typing.get_args(hint) if each is not ...)
+        return None if None in found else found
+    return {int: 1, float: 0.5, str: "a"}.get(hint)
+
+
 def wrong_field(instance: Any) -> tuple[str, str] | None:
     """Return the first field whose value has a wrong type, and what to pass instead. None: all are right.
 
@@ -97,7 +119,10 @@ def wrong_field(instance: Any) -> tuple[str, str] | None:
         value = getattr(instance, name)
         if type(value) not in kinds and not any(_fits(value, kind) for kind in kinds):
             takes = " or ".join(NAMES[kind] for kind in kinds)
-            instead = f"; write ({value!r:.40},)" if isinstance(value, str) and tuple in kinds else ""
+            instead = ""
+            if kinds[0] is tuple and (example := _example(instance.__class__.__dataclass_fields__[name].type)):
+                is_one = isinstance(value, str) and isinstance(example[0], str)
+                instead = f"; write {(value[:40],)}" if is_one else f"; write a tuple such as {example}"
             return name, f"takes {takes}, got {value!r:.60}{instead}"
     return None
 

@@ -13,7 +13,6 @@ from typing import Any
 from srb.errors import InvalidRequestError
 from srb.terminal.options import check_names
 
-MAX_PROMPTS = 1_000
 MAX_FORKS = 32
 
 KEYS = {"file", "text", "system", "user", "messages", "forks", "group"}
@@ -52,21 +51,20 @@ class Prompt:
         return {text: replace(self, body={"prompt": before + text}, forks=0) for text in texts}
 
 
-def read_prompts(named: Mapping[str, Any], variables: Any, folder: Path) -> dict[str, Prompt]:
+def read_prompts(named: Mapping[str, Any], rows: list[dict[str, Any]] | None, folder: Path) -> dict[str, Prompt]:
     """Read the prompts of a spec, and fill their placeholders with each row of the variables.
 
     Args:
         named: The prompts in the spec, by name.
-        variables: The `variables` of the spec: a file name, a list of rows, or None.
+        rows: The rows of the variables. None: the spec has no variables.
         folder: The folder of the spec.
 
     Returns:
         The prompts, by name. With several rows, the row's number is added to the name.
 
     Raises:
-        InvalidRequestError: A prompt or a row is wrong, or a file can't be read.
+        InvalidRequestError: A prompt is wrong, or a file can't be read.
     """
-    rows = _rows(variables, folder)
     found = {}
     for name, value in named.items():
         prompt = _prompt(f"prompts.{name}", value, folder)
@@ -82,8 +80,6 @@ def read_prompts(named: Mapping[str, Any], variables: Any, folder: Path) -> dict
                 found[name] = replace(prompt, group=own)
                 break
             found[f"{name} {number}"] = filled
-    if len(found) > MAX_PROMPTS:
-        raise InvalidRequestError(f"there are {len(found)} prompts; the limit is {MAX_PROMPTS}")
     return found
 
 
@@ -163,8 +159,12 @@ def read_text(folder: Path, name: Any, where: str) -> str:
         raise InvalidRequestError(f"{where}: the file {path} is not UTF-8: byte {error.start}") from None
 
 
-def _rows(variables: Any, folder: Path) -> list[dict[str, Any]] | None:
-    """Return the rows of a CSV file with a header, of a JSONL file of objects, or of a list of tables."""
+def read_rows(variables: Any, folder: Path) -> list[dict[str, Any]] | None:
+    """Read the variables of a spec: a CSV file with a header, a JSONL file of objects, a list of tables, or None.
+
+    Raises:
+        InvalidRequestError: A row is wrong, or a file can't be read.
+    """
     if variables is None:
         return None
     if isinstance(variables, str):

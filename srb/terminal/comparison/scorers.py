@@ -76,10 +76,15 @@ class Scorers:
         return {name: score(row) for name, score in self.functions.items()}
 
 
-def read_scorers(named: Any, folder: Path, models: list[str]) -> Scorers:
-    """Read the scorers of a spec. Raises `InvalidRequestError`."""
+def scorer_tables(named: Any) -> dict[str, Any]:
+    """Return the `scorers` of a spec, by name. Raises `InvalidRequestError`."""
     if not isinstance(named, dict):
         raise InvalidRequestError(f"scorers must be tables, such as [scorers.short], got {named!r:.60}")
+    return named
+
+
+def read_scorers(named: Mapping[str, Any], folder: Path, models: list[str]) -> Scorers:
+    """Read scorers of a spec. Raises `InvalidRequestError`."""
     functions: dict[str, Score] = {}
     judges = {}
     for name, table in named.items():

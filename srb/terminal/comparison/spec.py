@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ from srb.engine.request import MAX_LOGPROBS
 from srb.engine.sampling_params import DEFAULT_MAX_TOKENS, MAX_SEED
 from srb.errors import InvalidRequestError, SettingsError
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings
-from srb.terminal.comparison.prompts import Prompt, read_prompts
-from srb.terminal.comparison.scorers import Scorers, read_scorers
+from srb.terminal.comparison.prompts import Prompt, read_prompts, read_rows
+from srb.terminal.comparison.scorers import Scorers, read_scorers, scorer_tables
 from srb.terminal.generate import tokenize_nothing
 from srb.terminal.options import BRANCH_NAMES, check_names
 from srb.wire.limits import Limits
 from srb.wire.request.body import parse
 from srb.wire.request.read import ALIASES
+
+MAX_PROMPTS = 1_000
 
 MAX_ALTERNATIVES = 256
 """Limit of n times the number of seeds. Self-BLEU compares all pairs, which takes seconds at this limit."""
@@ -96,20 +99,69 @@ def read_spec(path: Path, settings: Settings) -> Spec:
         raise SettingsError(f"the spec {path} can't be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"the spec {path} is not valid TOML: {error}") from None
+    mistakes = _Mistakes()
     try:
-        return _spec(data, settings, path.parent)
+        return _spec(data, settings, path.parent, mistakes)
     except InvalidRequestError as error:
-        raise SettingsError(f"{path}: {error.message}") from None
+        messages = [*mistakes.messages, error.message]
+    listed = f"{path}: {messages[0]}" if len(messages) == 1 else "\n- ".join((f"{path}:", *messages))
+    raise SettingsError(listed)
 
 
-def _spec(data: dict[str, Any], settings: Settings, folder: Path) -> Spec:
-    check_names(data, KEYS | FIELDS, "the spec")
-    n = _integer("n", data.get("n", settings.n), 1, MAX_ALTERNATIVES)
-    seeds = data.get("seeds", [0])
+class _Mistakes:
+    """Collects the mistakes of a spec, so that all of them are told at once. messages: all but the last."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def tried(self, default: Any, read: Callable[..., Any], *args: Any) -> Any:
+        """Return `read(*args)`, or the default if that is a mistake."""
+        try:
+            return read(*args)
+        except InvalidRequestError as error:
+            self.messages.append(error.message)
+            return default
+
+    def check(self) -> None:
+        """Raise `InvalidRequestError` if there are mistakes."""
+        if self.messages:
+            raise InvalidRequestError(self.messages.pop())
+
+
+def _spec(data: dict[str, Any], settings: Settings, folder: Path, mistakes: _Mistakes) -> Spec:
+    tried = mistakes.tried
+    for name in data:
+        tried(None, check_names, [name], KEYS | FIELDS, "the spec")
+    n = tried(1, _integer, "n", data.get("n", settings.n), 1, MAX_ALTERNATIVES)
+    seeds = tried([0], _seeds, data.get("seeds", [0]), n)
+    max_tokens = DEFAULT_MAX_TOKENS if settings.max_tokens is None else settings.max_tokens
+    common = {"max_tokens": max_tokens}
+    common |= tried({}, _fields, "the spec", {name: data[name] for name in FIELDS & {*data}})
+    each: dict[str, Any] = tried({}, _named, "settings", data.get("settings", {"default": {}}))
+    merged = {name: common | tried({}, _fields, f"settings.{name}", fields, common) for name, fields in each.items()}
+    rows = tried(None, read_rows, data.get("variables"), folder)
+    prompts: dict[str, Prompt] = {}
+    for name, value in tried({}, _named, "prompts", data.get("prompts")).items():
+        prompts |= tried({}, read_prompts, {name: value}, rows, folder)
+    models = tried({}, _models, data.get("models", {"": {}}), settings, folder)
+    scorers = Scorers()
+    tables: dict[str, Any] = tried({}, scorer_tables, data.get("scorers", {}))
+    for name, table in tables.items() if models else ():
+        read = tried(Scorers(), read_scorers, {name: table}, folder, list(models))
+        scorers = Scorers(scorers.functions | read.functions, scorers.judges | read.judges)
+    logprobs = tried(0, _integer, "logprobs", data.get("logprobs", DEFAULT_LOGPROBS), 0, MAX_LOGPROBS)
+    mistakes.check()
+    check_prompts(prompts)
+    _check_different("settings", merged)
+    _check_placeholders(scorers, prompts)
+    return Spec(prompts, merged, n, tuple(seeds), models, scorers, logprobs)
+
+
+def _seeds(seeds: Any, n: int) -> list[int]:
     if not isinstance(seeds, list) or not seeds:
         raise InvalidRequestError(f"seeds must be a list of whole numbers, such as [0, 100], got {seeds!r:.60}")
-    seeds = sorted(_integer("seeds", seed, 0, MAX_SEED + 1 - n) for seed in seeds)
-    for seed, following in itertools.pairwise(seeds):
+    found = sorted(_integer("seeds", seed, 0, MAX_SEED + 1 - n) for seed in seeds)
+    for seed, following in itertools.pairwise(found):
         if following - seed < n:
             raise InvalidRequestError(
                 f"seeds {seed} and {following} overlap: with n = {n}, alternatives use seeds {seed} to "
@@ -120,22 +172,16 @@ def _spec(data: dict[str, Any], settings: Settings, folder: Path) -> Spec:
             f"n = {n} with {len(seeds)} seeds is {n * len(seeds)} alternatives per prompt and setting; the limit is "
             f"{MAX_ALTERNATIVES}"
         )
-    max_tokens = DEFAULT_MAX_TOKENS if settings.max_tokens is None else settings.max_tokens
-    common = {"max_tokens": max_tokens} | _fields("the spec", {name: data[name] for name in FIELDS & {*data}})
-    each = _named("settings", data.get("settings", {"default": {}}))
-    prompts = read_prompts(_named("prompts", data.get("prompts")), data.get("variables"), folder)
-    models = _models(data.get("models", {"": {}}), settings, folder)
-    scorers = read_scorers(data.get("scorers", {}), folder, list(models))
-    logprobs = _integer("logprobs", data.get("logprobs", DEFAULT_LOGPROBS), 0, MAX_LOGPROBS)
-    merged = {name: common | _fields(f"settings.{name}", fields, common) for name, fields in each.items()}
-    check_prompts(prompts)
-    _check_different("settings", merged)
-    _check_placeholders(scorers, prompts)
-    return Spec(prompts, merged, n, tuple(seeds), models, scorers, logprobs)
+    return found
 
 
 def check_prompts(prompts: dict[str, Prompt]) -> None:
-    """Raise `InvalidRequestError` for identical prompts, even with different variables: their results are the same."""
+    """Raise `InvalidRequestError` for too many prompts, and for identical ones, even with different variables.
+
+    The results of identical prompts are the same.
+    """
+    if len(prompts) > MAX_PROMPTS:
+        raise InvalidRequestError(f"there are {len(prompts)} prompts; the limit is {MAX_PROMPTS}")
     _check_different("prompts", {name: (each.body, each.forks) for name, each in prompts.items()})
 
 

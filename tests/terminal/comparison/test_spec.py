@@ -150,6 +150,28 @@ def test_what_is_wrong_is_named_with_its_file_and_key(tmp_path: Path, text: str,
     assert message in caught.value.message
 
 
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    text = """
+n = 0
+seed = [1]
+logprobs = 101
+prompts = ["", "{a", {file = "nowhere.txt"}]
+[settings.a]
+top_p = 2
+[settings.b]
+tempereture = 1
+[scorers.s]
+regex = "["
+"""
+    with pytest.raises(SettingsError) as caught:
+        read(tmp_path, text)
+    first, *messages = caught.value.message.split("\n- ")
+    assert first == f"{tmp_path / 'spec.toml'}:"
+    starts = ["the spec: there is no 'seed'", "n must", "settings.a: top_p", "settings.b: there is no 'tempereture'"]
+    starts += ["prompts.1 must be a text", "prompts.3: the file", "scorers.s", "logprobs must"]
+    assert [message[: len(start)] for message, start in zip(messages, starts, strict=True)] == starts
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
