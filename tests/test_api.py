@@ -175,18 +175,18 @@ PAIRS = "; write a tuple such as ((15043, 1.0),)"
         (lambda: SamplingParams(grammar=5), "grammar takes a text or None, got 5"),  # type: ignore[arg-type]
         (lambda: SamplingParams(stop="."), "stop takes a tuple, got '.'; write ('.',)"),  # type: ignore[arg-type]
         (
-            lambda: SamplingParams(logprobs=1),
+            lambda: SamplingParams(logprobs=1),  # type: ignore[call-arg]
             "SamplingParams has no field 'logprobs'; help(srb.SamplingParams) lists the fields",
-        ),  # type: ignore[call-arg]
+        ),
         (lambda: SamplingParams(zzz=1), "SamplingParams has no field 'zzz'; help(srb.SamplingParams) lists the fields"),  # type: ignore[call-arg]
         (
             lambda: SamplingParams(logit_bias={5: 1.0}),  # type: ignore[arg-type]
             "logit_bias takes a tuple, got {5: 1.0}; write a tuple such as ((1, 0.5),)",
         ),
         (
-            lambda: SamplingParams(logit_bias=((5, "x"),)),
+            lambda: SamplingParams(logit_bias=((5, "x"),)),  # type: ignore[arg-type]
             "logit_bias takes pairs of a token id and a number, got (5, 'x')" + PAIRS,
-        ),  # type: ignore[arg-type]
+        ),
         (lambda: SamplingParams(logit_bias=(5,)), "logit_bias takes pairs of a token id and a number, got 5" + PAIRS),  # type: ignore[arg-type]
         (lambda: SamplingParams(stop=["a"]), "stop takes a tuple, got ['a']; write a tuple such as ('a',)"),  # type: ignore[arg-type]
         (lambda: SamplingParams(lora=5), "lora takes a tuple or None, got 5; write a tuple such as ((1, 0.5),)"),  # type: ignore[arg-type]

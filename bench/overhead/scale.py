@@ -154,6 +154,9 @@ class Idle:
     def logprobs(self, logits: Any, token: int, top: int) -> Logprobs:
         return 0.0, []
 
+    def rank(self, logits: Any, token: int) -> int:
+        return 1
+
     def entropy(self, logits: Any) -> float:
         return 0.0
 

@@ -22,6 +22,7 @@ from srb.engine.events import (
     FinishReason,
     NodeEvent,
     ProgressEvent,
+    PromptLogprobsEvent,
     StartEvent,
     StopEvent,
     StreamEvent,
@@ -147,6 +148,9 @@ class SplitRequest:
                 return [event]
             case StreamEvent() | StopEvent():
                 return [dataclasses.replace(event, request_id=request.id, index=part.indices[event.index])]
+            case PromptLogprobsEvent():
+                theirs = tuple(part.indices[index] for index in event.indices)
+                return [dataclasses.replace(event, request_id=request.id, indices=theirs)]
             case StartEvent():
                 if self._has_started:
                     return []

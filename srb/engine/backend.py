@@ -326,6 +326,9 @@ class Backend(Protocol):
     def logprobs(self, logits: Any, token: int, top: int) -> Logprobs:
         """Returns the log-probabilities of a token and of the `top` likeliest ones, by the model without samplers."""
 
+    def rank(self, logits: Any, token: int) -> int:
+        """Returns how many tokens have at least the logit of this one, itself included."""
+
     def entropy(self, logits: Any) -> float:
         """Returns the entropy of the distribution that a row of logits stands for, in nats."""
 

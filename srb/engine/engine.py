@@ -417,8 +417,7 @@ class Engine:
         for index, reason in active.early_aborts.items():
             self._abort(active, index, reason)
         for prompt in active.prompts:
-            if prompt.scores is None:
-                self._output.start_texts(prompt)
+            self._output.start_texts(prompt)
 
     def _release(self) -> None:
         """Gives back the cells of finished sequences.

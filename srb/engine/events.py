@@ -1,9 +1,10 @@
 """The events in which the engine answers a request.
 
-A request gets its events in this order: one `StartEvent` when it is admitted; `ProgressEvent`s, if it asked for them;
-`StreamEvent`s, or `NodeEvent`s if it explores; one `StopEvent` per index, after that index's last `StreamEvent`; one
-`DoneEvent`. A failure adds an `ErrorEvent`; the `StopEvent`s and the `DoneEvent` still come. A request that is aborted
-before it was admitted has no `StartEvent`. A request that is resumed after an interruption gets one more.
+A request gets its events in this order: one `StartEvent` when it is admitted; `ProgressEvent`s and
+`PromptLogprobsEvent`s, if it asked for them; `StreamEvent`s, or `NodeEvent`s if it explores; one `StopEvent` per index,
+after that index's last `StreamEvent`; one `DoneEvent`. A failure adds an `ErrorEvent`; the `StopEvent`s and the
+`DoneEvent` still come. A request that is aborted before it was admitted has no `StartEvent`. A request that is resumed
+after an interruption gets one more.
 """
 
 from collections.abc import Iterable
@@ -100,12 +101,26 @@ class Token:
     piece: its bytes, which may be a part of a character. A special token has its name here.
     logprob: the natural logarithm of its probability; None for the first token of a prompt.
     top_logprobs: the most probable tokens at its place, the most probable first.
+    rank: how many tokens are at least as probable at its place, itself included. Only tokens of a prompt have it.
     """
 
     id: int
     piece: bytes
     logprob: float | None
     top_logprobs: tuple["Token", ...] = ()
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobsEvent:
+    """The next tokens of a prompt with their log-probabilities, for a request with `prompt_logprobs`.
+
+    indices: the alternatives that have this prompt. Each prompt's tokens come in order, and before its alternatives.
+    """
+
+    request_id: str
+    indices: tuple[int, ...]
+    tokens: tuple[Token, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +219,7 @@ class DoneEvent:
     timings: Timings
 
 
-Event = StartEvent | ProgressEvent | StreamEvent | NodeEvent | StopEvent | ErrorEvent | DoneEvent
+Event = StartEvent | ProgressEvent | PromptLogprobsEvent | StreamEvent | NodeEvent | StopEvent | ErrorEvent | DoneEvent
 
 
 def by_request(events: Iterable[Event]) -> dict[str, list[Event]]:

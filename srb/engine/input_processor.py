@@ -53,8 +53,8 @@ def build_request(
             theirs = {number * n + k: resumed[number * n + k] for k, each in enumerate(loras) if each == lora}
             for group in prompt_groups(theirs, restarts=strategy.restarts):
                 prompt = Prompt(active, tokens, group, stops, lora, repeated, restarts=strategy.restarts)
-                if request.scores_prompt:
-                    prompt.scores = Scores(prompt.packed, request.logprobs or 0)
+                if request.scored_top is not None:
+                    prompt.scores = Scores(prompt.packed, request.scored_top)
                 active.prompts.append(prompt)
     add_constraints(ConstraintSetup(active, backend, asked, resumed, stops))
     for prompt in active.prompts:

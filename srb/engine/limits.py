@@ -13,7 +13,7 @@ from srb.engine.backend import Backend
 from srb.engine.decoding.context_shift import LEAST_CELLS, may_shift
 from srb.engine.media import Media, MediaReader, PromptPart, no_media, placed, words
 from srb.engine.model import SpecialTokens, Tokenizer
-from srb.engine.request import CompletionRequest
+from srb.engine.request import MAX_PROMPT_LOGPROBS, CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import ContextSizeError, InvalidRequestError, context_of, larger_context
 
@@ -235,6 +235,15 @@ class RequestLimits:
                     self._check_tokens("avoid", each)
             self._check_tokens("negative_prompt", params.negative_ids)
         self._check_room(request)
+        if request.prompt_logprobs is not None:
+            entries = request.prompt_tokens * (request.prompt_logprobs + 1)
+            if entries > MAX_PROMPT_LOGPROBS:
+                raise InvalidRequestError(
+                    f"prompt_logprobs of {request.prompt_logprobs} for {request.prompt_tokens} prompt tokens makes "
+                    f"{entries} log-probabilities; the limit is {MAX_PROMPT_LOGPROBS}; ask for fewer, or for fewer or "
+                    "shorter prompts",
+                    param="prompt_logprobs",
+                )
 
     def _check_tokens(self, param: str, tokens: Collection[int], name: str | None = None) -> None:
         n_vocab = self._tokenizer.n_vocab

@@ -20,6 +20,9 @@ EARLY_STOPPING = (True, False, "never")
 
 MAX_LOGPROBS = 100
 
+MAX_PROMPT_LOGPROBS = 200_000
+"""The most log-probabilities that a request with `prompt_logprobs` may have: they take about 50 MB of memory."""
+
 MAX_PATH = 128
 """The most tokens of a text that is explored."""
 
@@ -181,6 +184,12 @@ class CompletionRequest:
     echo: bool = described(
         False, "each alternative's text begins with its prompt; with logprobs, the prompt's tokens are reported, too."
     )
+    prompt_logprobs: int | None = described(
+        None,
+        "report the log-probabilities of the prompt's own tokens, and of this many of the top tokens at each position, "
+        f"0 to {MAX_LOGPROBS}. Left out: off.",
+        (0, MAX_LOGPROBS),
+    )
     return_tokens: bool = described(False, "report token ids with their text.")
     special_tokens: bool = described(False, "show the names of generated control tokens in the text.")
     hidden_stop: tuple[str, ...] = described(
@@ -336,9 +345,12 @@ class CompletionRequest:
         return tuple(index for index, params in enumerate(branches) if params.is_guided)
 
     @property
-    def scores_prompt(self) -> bool:
-        """Whether the prompt's own tokens must be reported with their log-probabilities."""
-        return self.echo and self.logprobs is not None and not self.resumed
+    def scored_top(self) -> int | None:
+        """How many top tokens are reported at each position of the prompt. None: its tokens aren't scored."""
+        echoed = self.logprobs if self.echo else None
+        if self.resumed or echoed is self.prompt_logprobs is None:
+            return None
+        return max(echoed or 0, self.prompt_logprobs or 0)
 
     @property
     def is_joint(self) -> bool:

@@ -20,6 +20,7 @@ from srb.engine.events import (
     Event,
     FinishReason,
     NodeEvent,
+    PromptLogprobsEvent,
     StartEvent,
     StopEvent,
     StreamEvent,
@@ -58,7 +59,7 @@ class RequestProgress:
         self._request = request
         self.has_begun = False
         """Whether there was any event."""
-        self._scored = 0
+        self._n_scored = [0] * request.count  # how many tokens of the prompt were reported, for each alternative
         resumed = request.resumed or [Resumed()] * request.count
         self._tokens = [list(each.tokens) for each in resumed]
         self._sums = [each.sum_logprob for each in resumed]
@@ -88,8 +89,11 @@ class RequestProgress:
                     self._tokens[event.index] += event.sampled
                     if event.token and event.token.logprob:
                         self._sums[event.index] += event.token.logprob
-                elif event.token:
-                    self._scored += 1
+                elif event.token and self._request.prompt_logprobs is None:
+                    self._n_scored[event.index] += 1
+            elif isinstance(event, PromptLogprobsEvent):
+                for index in event.indices:
+                    self._n_scored[index] += len(event.tokens)
             elif isinstance(event, NodeEvent):
                 before = self._nodes[event.parent - 1] if event.parent else ()
                 self._nodes.append(before + event.tokens)
@@ -131,8 +135,14 @@ class RequestProgress:
             return request
         if not self.living:
             return None
-        if request.scores_prompt and self._scored < request.prompt_tokens * len(request.branches):
-            raise InvalidRequestError("echo with logprobs was interrupted in the middle of the prompt", param="echo")
+        if request.scored_top is not None and not any(self._tokens):
+            if not any(self._n_scored):
+                return request
+            if any(self._n_scored[k] < len(request.prompts[k // len(request.branches)]) for k in self.living):
+                raise InvalidRequestError(
+                    "the log-probabilities of a prompt were interrupted in the middle",
+                    param="echo" if request.prompt_logprobs is None else "prompt_logprobs",
+                )
         states = zip(map(tuple, self._tokens), self._sums, self._finished, strict=True)
         fingerprint = "".join(self._fingerprints) if len(self._fingerprints) == 1 else ""
         resumed = tuple(Resumed(*state, tuple(self._nodes), fingerprint) for state in states)

@@ -22,6 +22,7 @@ from srb.engine.events import (
     ErrorEvent,
     Event,
     ProgressEvent,
+    PromptLogprobsEvent,
     StartEvent,
     StopEvent,
     StreamEvent,
@@ -53,13 +54,17 @@ def _pack(event: Event) -> Any:
         return packed
     if isinstance(event, ErrorEvent):
         return vars(event.error) | {"error": type(event.error).__name__, "index": event.index}
+    if isinstance(event, PromptLogprobsEvent):
+        return {"prompt": [_pack_token(token) for token in event.tokens], "indices": event.indices}
     fields = dataclasses.asdict(event)
     del fields["request_id"]
     return {"event": type(event).__name__} | fields
 
 
 def _pack_token(token: Token) -> list[Any]:
-    return [token.id, token.piece.decode("latin-1"), token.logprob, [_pack_token(each) for each in token.top_logprobs]]
+    top = [_pack_token(each) for each in token.top_logprobs]
+    packed = [token.id, token.piece.decode("latin-1"), token.logprob, top]
+    return packed if token.rank is None else [*packed, token.rank]
 
 
 def unpack(request_id: str, packed: str) -> list[Event]:
@@ -75,6 +80,9 @@ def _unpack(request_id: str, packed: Any) -> Event:
         kind, index = getattr(srb.errors, packed.pop("error"), SrbError), packed.pop("index")
         fields = {name: _tuples(value) for name, value in packed.items()}
         return ErrorEvent(request_id, index, restored(kind, (fields["message"],), fields))
+    if "prompt" in packed:
+        tokens = tuple(map(_unpack_token, packed["prompt"]))
+        return PromptLogprobsEvent(request_id, tuple(packed["indices"]), tokens)
     kind = _KINDS[packed.pop("event")]
     for name, of in (("usage", Usage), ("timings", Timings)):
         if packed.get(name):
@@ -89,8 +97,8 @@ def _renamed(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unpack_token(packed: list[Any]) -> Token:
-    token, piece, logprob, top = packed
-    return Token(token, piece.encode("latin-1"), logprob, tuple(map(_unpack_token, top)))
+    token, piece, logprob, top, *rank = packed
+    return Token(token, piece.encode("latin-1"), logprob, tuple(map(_unpack_token, top)), *rank)
 
 
 def pack_request(request: CompletionRequest) -> bytes:

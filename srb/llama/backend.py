@@ -199,6 +199,10 @@ class LlamaBackend:
         """Return the model's log-probabilities of a token and of the `top` most probable ones."""
         return logprobs(logits, token, top)
 
+    def rank(self, logits: Floats, token: int) -> int:
+        """Return how many tokens have at least the logit of this one, itself included."""
+        return int(np.count_nonzero(logits >= logits[token]))
+
     def entropy(self, logits: Floats) -> float:
         """Return the entropy of the softmax of a row of logits, in nats."""
         return entropy(logits)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from srb.engine.events import ErrorEvent
+from srb.engine.events import ErrorEvent, PromptLogprobsEvent, Token
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, ContextSizeError, InvalidRequestError, LogitsProcessorError, SrbError
@@ -35,3 +35,9 @@ def test_an_error_of_another_srb_is_an_error() -> None:
 def test_a_request_that_resumes_shares_with_the_same_requests() -> None:
     request = CompletionRequest(((1, 2),), (SamplingParams(seed=1),), shared_within="ann")
     assert unpack_request(pack_request(request)) == request
+
+
+def test_the_log_probabilities_of_a_prompt_come_back_as_they_were() -> None:
+    tokens = (Token(5, b"\xc3", None), Token(6, b"a", -0.5, (Token(7, b"b", -0.25),), 2))
+    event = PromptLogprobsEvent("r", (0, 1), tokens)
+    assert unpack("r", pack([event])) == [event]

@@ -17,6 +17,7 @@ from srb.engine.events import (
     ErrorEvent,
     Event,
     ProgressEvent,
+    PromptLogprobsEvent,
     StartEvent,
     StopEvent,
     StreamEvent,
@@ -58,6 +59,7 @@ tokens = st.builds(lambda number, logprob, top: token(number, logprob, *top), nu
 others = st.one_of(
     st.builds(ProgressEvent, st.just("r"), numbers, numbers, numbers),
     st.builds(stopped, indexes),
+    st.builds(PromptLogprobsEvent, st.just("r"), st.just((0, 1)), st.lists(tokens, max_size=3).map(tuple)),
     st.builds(ErrorEvent, st.just("r"), indexes, st.just(BackendError("broken"))),
 )
 

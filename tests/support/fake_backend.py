@@ -440,6 +440,10 @@ class FakeBackend:
         likeliest = heapq.nlargest(top, range(N_VOCAB), key=all_scores.__getitem__)
         return all_scores[token], [(each, all_scores[each]) for each in likeliest]
 
+    def rank(self, logits: Context, token: int) -> int:
+        all_scores = self.scores(logits)
+        return sum(all_scores[each] >= all_scores[token] for each in range(N_VOCAB))
+
     def entropy(self, logits: Context) -> float:
         return self.entropy_of(logits) if self.entropy_of else entropy(logits, self.scores)
 

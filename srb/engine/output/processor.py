@@ -10,6 +10,7 @@ from srb.engine.events import (
     FinishReason,
     NodeEvent,
     ProgressEvent,
+    PromptLogprobsEvent,
     StartEvent,
     StopEvent,
     StopReason,
@@ -74,11 +75,20 @@ class OutputProcessor:
                 total = active.request.prompt_tokens - _n_truncated(active)
                 self._events.append(ProgressEvent(active.id, _evaluated(active.prompts), _cached(active), total))
 
+    def prompt_logprobs(self, prompt: Prompt, tokens: tuple[Token, ...]) -> None:
+        """Add the event of a prompt's next tokens with their log-probabilities."""
+        indices = tuple(seq.index for seq in prompt.living)
+        if indices:
+            self._events.append(PromptLogprobsEvent(prompt.active.id, indices, tokens))
+
     def start_texts(self, prompt: Prompt) -> None:
         """Start the texts of a prompt's sequences: with the whole prompt if it is echoed.
 
-        Otherwise they start with the prompt's last bytes, as these may be the first half of a character.
+        Otherwise they start with the prompt's last bytes, as these may be the first half of a character. A prompt that
+        is echoed with log-probabilities starts them token by token instead (`PromptLogprobs`).
         """
+        if prompt.scores and prompt.active.report.echoes and prompt.active.request.logprobs is not None:
+            return
         request, special = prompt.active.request, self._tokenizer.special_piece
         echoes = prompt.active.report.echoes
         asked = request.token_ids[prompt.sequences[0].index // len(request.branches)]

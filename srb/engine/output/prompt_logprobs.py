@@ -1,5 +1,8 @@
 """Computes and reports the log-probabilities of prompts' own tokens, for requests that want them."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from srb.engine.backend import Backend
 from srb.engine.events import Token
 from srb.engine.output.logprobs import token_of
@@ -26,7 +29,8 @@ class PromptLogprobs:
         if scores and scores.end > end - n_tokens:
             for place in range(scores.end, min(end + 1, len(scores.tokens))):
                 logits = self._backend.logits(last_row - end + place)
-                scores.append(self._backend.logprobs(logits, scores.tokens[place], scores.top))
+                token = scores.tokens[place]
+                scores.append(self._backend.logprobs(logits, token, scores.top), self._backend.rank(logits, token))
         self.report(prompt)
 
     def report(self, prompt: Prompt) -> None:
@@ -34,11 +38,20 @@ class PromptLogprobs:
         scores, tokenizer = prompt.scores, self._backend.tokenizer
         if scores is None or scores.n_reported >= scores.end:
             return
-        tokens = []
-        for place, token in enumerate(scores.tokens[scores.n_reported : scores.end], scores.n_reported):
-            first = Token(token, tokenizer.special_piece(token), None)  # nothing comes before it, so it has none
-            tokens.append(token_of(tokenizer, token, scores.of(place)) if place else first)
+        request, begin = prompt.active.request, scores.n_reported
         scores.n_reported = scores.end
-        for seq in prompt.living:
-            for reported in tokens:
-                self._output.add_text(seq, [reported], seq.push_prompt(reported.piece))
+
+        def tokens(top: int) -> Iterator[Token]:
+            for place, token in enumerate(scores.tokens[begin : scores.end], begin):
+                if place:
+                    yield replace(token_of(tokenizer, token, scores.of(place, top)), rank=scores.rank(place))
+                else:
+                    yield Token(token, tokenizer.special_piece(token), None)  # nothing comes before it
+
+        if request.prompt_logprobs is not None:
+            self._output.prompt_logprobs(prompt, tuple(tokens(request.prompt_logprobs)))
+        if request.echo and request.logprobs is not None:
+            echoed = list(tokens(request.logprobs))
+            for seq in prompt.living:
+                for reported in echoed:
+                    self._output.add_text(seq, [reported], seq.push_prompt(reported.piece))

@@ -65,7 +65,9 @@ class Exclusion:
 
 EXCLUSIONS = (
     Exclusion("suffix", (BEAM_SEARCH,)),
-    Exclusion("explore", (BRIDGE, BEAM_SEARCH, "several prompts", "several branches", "echo", "logprobs")),
+    Exclusion(
+        "explore", (BRIDGE, BEAM_SEARCH, "several prompts", "several branches", "echo", "logprobs", "prompt_logprobs")
+    ),
     Exclusion(
         "candidates", (BRIDGE, BEAM_SEARCH, "distinct", "heal", "post_sampling_probs", "context_shift", "explore")
     ),
@@ -86,21 +88,22 @@ EXCLUSIONS = (
         Exclusion(name, ("different branches",), param="branches", remedy="give branches nothing but labels")
         for name in _ROWS
     ),
-    Exclusion("heal", (*GRAMMAR_FIELDS, BEAM_SEARCH, "explore", "echo with logprobs")),
+    Exclusion("heal", (*GRAMMAR_FIELDS, BEAM_SEARCH, "explore", "echo with logprobs", "prompt_logprobs")),
     Exclusion(
         "context_shift",
         (
             *("several prompts", BEAM_SEARCH, "suffix", "explore", "images and sounds", "echo with logprobs"),
-            *("guidance_scale", "banned_strings", "bad_words", "avoid"),
+            *("prompt_logprobs", "guidance_scale", "banned_strings", "bad_words", "avoid"),
         ),
         remedy="leave one out, or start with a larger --ctx-size",
     ),
     Exclusion("echo", ("images and sounds",), why="it can't show them", remedy="leave echo out"),
+    Exclusion("prompt_logprobs", ("images and sounds", BRIDGE)),
     Exclusion(
         "ahead",  # each alternative must be the same whatever its siblings are, and the next seed must be known
         (
             *("several prompts", BEAM_SEARCH, "suffix", "explore", "candidates", "images and sounds"),
-            *("echo with logprobs", "max_tokens 0", "distinct", "diversity", "avoid"),
+            *("echo with logprobs", "prompt_logprobs", "max_tokens 0", "distinct", "diversity", "avoid"),
             *("branches that differ in more than seeds that follow each other", "context_shift without max_tokens"),
         ),
     ),

@@ -10,6 +10,7 @@ from srb.engine.events import (
     Event,
     NodeEvent,
     ProgressEvent,
+    PromptLogprobsEvent,
     StartEvent,
     StopEvent,
     StreamEvent,
@@ -95,6 +96,12 @@ def to_json(
                 "cached": event.cached,
                 "total": event.total,
             }
+        case PromptLogprobsEvent():
+            tokens = [token_json(each) for each in event.tokens]
+            for value, token in zip(tokens, event.tokens, strict=True):
+                value["rank"] = token.rank
+                value["top_logprobs"] = [token_json(each) for each in token.top_logprobs]
+            return {"event": "prompt_logprobs", "indices": event.indices, "tokens": tokens}
         case ErrorEvent():
             index = {} if event.index is None else {"index": event.index}
             return {"event": "error", **index, "error": event.error.body()}

@@ -23,6 +23,7 @@ class ChatCompletion(Completion):
 
     kind: ClassVar[str] = "chat.completion"
     chunk_kind: ClassVar[str] = "chat.completion.chunk"
+    prompt_in_choices: ClassVar[bool] = False
     first: ClassVar[dict[str, Any]] = {"delta": {"role": "assistant", "content": ""}}
 
     def __init__(self, request_id: str, *, reader: Callable[[], AnswerReader] = AnswerReader, **more: Any) -> None:

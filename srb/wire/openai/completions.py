@@ -16,6 +16,7 @@ from srb.engine.events import (
     Event,
     FinishReason,
     ProgressEvent,
+    PromptLogprobsEvent,
     StartEvent,
     StopEvent,
     StreamEvent,
@@ -82,6 +83,7 @@ class _Choice:
     finish_reason: FinishReason | None = None
     mean_logprob: float = 0.0
     rank: int = 0
+    prompt: list[dict[str, Any] | None] = field(default_factory=list)
     error: SrbError | None = None
 
     def add(self, event: StreamEvent) -> None:
@@ -157,6 +159,10 @@ class Completion:
             match event:
                 case StreamEvent():
                     self._choice(event.index).add(event)
+                case PromptLogprobsEvent():
+                    tokens = [*map(_prompt_token, event.tokens)]
+                    for index in event.indices:
+                        self._choice(index).prompt += tokens
                 case StopEvent():
                     self._end(event)
                 case ErrorEvent(index=None):
@@ -172,7 +178,12 @@ class Completion:
             self._choice_object(k, self.whole(k, choice.text, choice.finish_reason), choice)
             for k, choice in enumerate(self._returned())
         ]
-        return self._head | {"object": self.kind, "choices": choices, "usage": usage} | timings
+        prompt = self._prompt(next((choice.prompt for choice in self._returned()), []))
+        return self._head | {"object": self.kind, "choices": choices, "usage": usage} | timings | prompt
+
+    def _prompt(self, tokens: list[dict[str, Any] | None]) -> dict[str, Any]:
+        """The log-probabilities of the prompt, for the response."""
+        return {"prompt_logprobs": tokens} if tokens and not self.prompt_in_choices else {}
 
     def _returned(self) -> list[_Choice]:
         """The alternatives to return, in the order of their prompts; those of a bridge in the order of their ranks."""
@@ -200,6 +211,11 @@ class Completion:
                 case ProgressEvent():
                     progress = prompt_progress(event, self._clock() - self._started)
                     yield self._chunk(0, self.end(0, None), _Choice()) | {"prompt_progress": progress}
+                case PromptLogprobsEvent():
+                    tokens = [*map(_prompt_token, event.tokens)]
+                    for index in event.indices if self.prompt_in_choices else event.indices[:1]:
+                        chunk = self._chunk(index, self.end(index, None), _Choice(prompt=tokens))
+                        yield chunk | self._prompt(tokens)
                 case StreamEvent():
                     self._choice(event.index).add(event)
                     times = {"timings": self._times.after(event)} if self._times else {}
@@ -250,10 +266,14 @@ class Completion:
             **content,
             "logprobs": self.logprobs(choice.tokens, choice.offsets) if self._logprobs else None,
             "finish_reason": choice.finish_reason,
+            **({"prompt_logprobs": choice.prompt} if choice.prompt and self.prompt_in_choices else {}),
             **({"error": choice.error.body()} if choice.error else {}),
         } | content
 
     # Chat completions override these.
+
+    prompt_in_choices: ClassVar[bool] = True
+    """Whether each choice has the log-probabilities of its prompt, and not the response."""
 
     shows_end: ClassVar[bool] = True
     """Whether the probabilities include that of the end token, which has no text."""
@@ -312,6 +332,17 @@ def content_of(tokens: list[Token]) -> list[dict[str, Any]]:
 
 def _token(token: Token) -> dict[str, Any]:
     return {"id": token.id, "token": text_of(token), "logprob": logprob_of(token), "bytes": list(token.piece)}
+
+
+def _prompt_token(token: Token) -> dict[str, Any] | None:
+    """A token of a prompt and the top tokens at its place, by their ids, as in vLLM. The first token has nothing."""
+    if token.logprob is None:
+        return None
+    ranked = [(token, token.rank), *((each, rank) for rank, each in enumerate(token.top_logprobs, 1))]
+    return {
+        str(each.id): {"logprob": logprob_of(each), "rank": rank, "decoded_token": each.piece.decode(errors="replace")}
+        for each, rank in reversed(ranked)
+    }
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

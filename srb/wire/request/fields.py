@@ -402,6 +402,7 @@ class CompletionFields(SamplingFields):
     top_logprobs: Int | None = Field(
         None, description="for chats, where logprobs is true or false: how many of the most probable tokens to report."
     )
+    prompt_logprobs: Int | None = None
     n_probs: Int | None = Field(None, description="the same as logprobs, but 0 means off.")
     post_sampling_probs: bool | None = None
     echo: bool | None = None

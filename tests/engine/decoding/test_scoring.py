@@ -11,7 +11,7 @@ from memory_store import MemoryStore
 from mixed import COSTS
 
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, Event, StreamEvent, Token
+from srb.engine.events import DoneEvent, Event, PromptLogprobsEvent, StreamEvent, Token
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
@@ -25,6 +25,11 @@ IDEAL = sum(map(len, CONTEXTS)) + len(CONTEXTS) * sum(map(len, ENDS))
 def scoring(prompt: str | list[str], n: int = 1, *, logprobs: int = 1, **params: Any) -> CompletionRequest:
     """Asks for the log-probabilities of prompts, as lm-eval does."""
     return dataclasses.replace(request(prompt, n, **{"max_tokens": 1} | params), echo=True, logprobs=logprobs)
+
+
+def prompt_scoring(prompt: str | list[str], n: int = 1, **params: Any) -> CompletionRequest:
+    """Asks for the log-probabilities of prompts, as vLLM's clients do."""
+    return dataclasses.replace(request(prompt, n, **{"max_tokens": 1} | params), prompt_logprobs=1)
 
 
 def make(cache_bytes: int = 1_000_000, **options: Any) -> tuple[Engine, FakeBackend]:
@@ -46,6 +51,17 @@ def check(each: CompletionRequest, events: list[Event]) -> None:
     """Checks what was reported of the prompts of a request that has ended."""
     for index, stop in stops(events).items():
         prompt = each.token_ids[index // len(each.branches)]
+        if each.prompt_logprobs is not None:
+            reports = [event for event in events if isinstance(event, PromptLogprobsEvent) and index in event.indices]
+            scored = [token for event in reports for token in event.tokens]
+            is_whole = stop.finish_reason in ("length", "stop")
+            assert tuple(token.id for token in scored) == (prompt if is_whole else prompt[: len(scored)])
+            check_tokens(scored, (), each.prompt_logprobs)
+            for place, token in enumerate(scored[1:], 1):
+                logits = scores(prompt[:place])
+                assert token.rank == sum(logit >= logits[token.id] for logit in logits)
+        if not each.echo:
+            continue
         own = [event.token for event in events if isinstance(event, StreamEvent) and event.index == index]
         said = [token for token in own if token]
         is_whole = stop.finish_reason in ("length", "stop")
@@ -181,8 +197,12 @@ def test_whatever_is_shared_each_token_has_its_own_log_probability(seed: int) ->
         prompts = [
             "".join(rng.choices(["a" * 17, "b" * 20, "c" * 3], k=rng.randint(1, 5))) for _ in range(pick([1, 3]))
         ]
-        kind = pick([scoring, scoring, scoring, request])
+        kind = pick([scoring, scoring, prompt_scoring, request])
         each = kind(prompts, rng.choice([1, 2]), max_tokens=rng.choice([0, 1, 4]), seed=rng.randint(0, 9))
+        if kind is prompt_scoring:
+            each = dataclasses.replace(each, prompt_logprobs=pick([0, 1, 2]), cache_prompt=rng.random() < 0.9)
+            if rng.random() < 0.3:
+                each = dataclasses.replace(each, echo=True, logprobs=pick([0, 1]))
         if kind is scoring:
             each = dataclasses.replace(each, logprobs=pick([0, 1, 2]), cache_prompt=rng.random() < 0.9)
         requests[each.id] = each
@@ -195,7 +215,7 @@ def test_whatever_is_shared_each_token_has_its_own_log_probability(seed: int) ->
     for each in requests.values():
         own = [event for event in events if event.request_id == each.id]
         assert isinstance(own[-1], DoneEvent)
-        if each.scores_prompt:
+        if each.scored_top is not None:
             check(each, own)
     assert (backend.cells, engine.stats().cells) == (0, 0)
     assert engine.stats().retained_bytes <= engine.stats().max_retained_bytes

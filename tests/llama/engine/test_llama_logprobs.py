@@ -4,8 +4,10 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import llama_cpp
 import numpy as np
 import pytest
 from driver import request, run, stops
@@ -15,7 +17,7 @@ from hypothesis.extra import numpy as arrays
 
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.events import StreamEvent, Token
+from srb.engine.events import PromptLogprobsEvent, StreamEvent, Token
 from srb.engine.request import CompletionRequest
 from srb.llama.backend import LlamaBackend
 from srb.llama.sampling.candidates import Candidates, logprobs
@@ -155,3 +157,45 @@ def test_the_mean_is_that_of_the_reported_tokens(load: Callable[..., LlamaBacken
         of_index = [e.token.logprob for e in events if isinstance(e, StreamEvent) and e.index == index and e.token]
         assert len(of_index) == stop.length
         assert stop.mean_logprob == pytest.approx(sum(p or 0 for p in of_index) / stop.length)
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize(("n_texts", "precision"), [(1, 1e-5), (8, 1e-4)])
+def test_prompt_logprobs_are_those_of_llama_cpp_pythons_own_logits(
+    load: Callable[..., LlamaBackend], tiny_model: Path, n_texts: int, precision: float
+) -> None:
+    """20 contexts with 4 continuations each, on an F32 model: alone, and in requests of texts that begin alike."""
+    rng = np.random.default_rng(0)
+    contexts = [bytes(rng.integers(32, 127, rng.integers(3, 60)).tolist()) for _ in range(20)]
+    texts = [context + bytes(rng.integers(32, 127, 5).tolist()) for context in contexts for _ in range(4)]
+    exact = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attn": "off", "parallel": 16}
+    engine = Engine(load(**exact), cache_bytes=10_000_000)
+    found: dict[int, list[Token]] = {}
+    for first in range(0, len(texts), n_texts):
+        asked = request([text.decode() for text in texts[first : first + n_texts]], max_tokens=1)
+        for event in run(engine, dataclasses.replace(asked, prompt_logprobs=3, cache_prompt=n_texts > 1)):
+            if isinstance(event, PromptLogprobsEvent):
+                (index,) = event.indices
+                found.setdefault(first + index, []).extend(event.tokens)
+    model = llama_cpp.Llama(
+        str(tiny_model),
+        n_ctx=256,
+        n_batch=32,
+        n_ubatch=32,
+        logits_all=True,
+        verbose=False,
+        type_k=llama_cpp.GGML_TYPE_F32,
+        type_v=llama_cpp.GGML_TYPE_F32,
+    )
+    for number, text in enumerate(texts):
+        model.n_tokens = 0
+        model.eval([*text])
+        assert [token.id for token in found[number]] == [*text]
+        for place, token in enumerate(found[number][1:]):
+            expected = reference(model.scores[place].astype(np.float64))
+            assert token.logprob == pytest.approx(expected[token.id], abs=precision)
+            assert [each.logprob for each in token.top_logprobs] == pytest.approx(
+                np.sort(expected)[:-4:-1], abs=precision
+            )
+            assert token.rank == pytest.approx(np.count_nonzero(expected >= expected[token.id]), abs=1)
+    model.close()

@@ -323,3 +323,30 @@ async def test_models(connect: Connect) -> None:
     error = (await response.json())["error"]
     assert error["code"] == "model_not_found"
     assert "no model org/other; there is fake" in error["message"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_prompt_logprobs_are_the_responses(connect: Connect, stream: bool) -> None:
+    text = await prompt(connect, HELLO)
+    body: dict[str, Any] = {"prompt_logprobs": 1, "n": 2, "max_tokens": 1}
+    if stream:
+        replies = await chunks(connect, backend(), **body)
+    else:
+        replies = [await chat(connect, backend(), model="fake", **body)]
+    found = [each for reply in replies for each in reply.get("prompt_logprobs", [])]
+    assert found[0] is None
+    assert all(str(byte) in (each or {}) for each, byte in zip(found[1:], text.encode()[1:], strict=True))
+    assert all("prompt_logprobs" not in choice for reply in replies for choice in reply["choices"])
+
+
+async def test_prompt_logprobs_are_a_native_event(connect: Connect) -> None:
+    client = await connect(backend())
+    body = {"messages": HELLO, "stream": "events", "n": 2, "prompt_logprobs": 1, "max_tokens": 1}
+    lines = (await (await client.post("/v1/chat/completions", json=body)).text()).split("\n\n")
+    events = [json.loads(line.partition("data: ")[2]) for line in lines if "data: {" in line]
+    scored = [event for event in events if event["event"] == "prompt_logprobs"]
+    tokens = [token for event in scored for token in event["tokens"]]
+    assert {tuple(event["indices"]) for event in scored} == {(0, 1)}
+    assert len(tokens) == events[0]["prompt_tokens"]
+    assert tokens[0]["logprob"] is None
+    assert all(token["rank"] >= 1 and len(token["top_logprobs"]) == 1 for token in tokens[1:])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientTimeout
-from fake_backend import END, FakeBackend, Gate, says, score
+from fake_backend import END, N_VOCAB, FakeBackend, Gate, says, score
 from server.conftest import Connect
 from waiting import until
 
@@ -107,6 +107,55 @@ async def test_logprobs_and_echo(connect: Connect, stream: bool) -> None:
     assert logprobs["token_logprobs"] == [None, *(round(score(ids[:i], ids[i]), 6) for i in (1, 2, 3))]
     assert logprobs["top_logprobs"][0] is None
     assert all(len(top) in (1, 2) for top in logprobs["top_logprobs"][1:])
+
+
+def vllm(prompt: bytes, top: int) -> list[dict[str, Any] | None]:
+    """The `prompt_logprobs` of a prompt, as vLLM writes them."""
+    found: list[dict[str, Any] | None] = [None]
+    for place in range(1, len(prompt)):
+        logits = [score(tuple(prompt[:place]), token) for token in range(N_VOCAB)]
+        order = sorted(range(N_VOCAB), key=logits.__getitem__, reverse=True)
+        found.append(
+            {
+                str(token): {
+                    "logprob": round(logits[token], 6),
+                    "rank": sum(logit >= logits[token] for logit in logits),
+                    "decoded_token": "<END>" if token == END else bytes([token]).decode(errors="replace"),
+                }
+                for token in {*order[:top], prompt[place]}
+            }
+        )
+    return found
+
+
+@pytest.mark.parametrize("top", [0, 2])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_prompt_logprobs_are_vllms(connect: Connect, stream: bool, top: int) -> None:
+    prompts = ["one", "two!"]
+    body: dict[str, Any] = {"prompt": prompts, "n": 2, "prompt_logprobs": top, "max_tokens": 2}
+    found: dict[int, list[Any]] = {}
+    if stream:
+        for chunk in await chunks(connect, FakeBackend(), **body):
+            for choice in chunk["choices"]:
+                found.setdefault(choice["index"], []).extend(choice.get("prompt_logprobs", []))
+    else:
+        for choice in (await completion(connect, FakeBackend(), **body))["choices"]:
+            found[choice["index"]] = choice["prompt_logprobs"]
+    assert found == {index: vllm(prompts[index // 2].encode(), top) for index in range(4)}
+
+
+async def test_prompt_logprobs_are_evaluated_once_and_bounded(connect: Connect) -> None:
+    backend = FakeBackend(n_cells=4000)
+    client = await connect(backend)
+    asked = {"prompt": "x" * 100, "n": 8, "prompt_logprobs": 1, "max_tokens": 1, "model": "fake"}
+    await (await client.post("/v1/completions", json=asked)).json()
+    assert backend.rows == 100
+    many = asked | {"prompt": ["x" * 2000], "prompt_logprobs": 100}
+    response = await client.post("/v1/completions", json=many)
+    message = "prompt_logprobs of 100 for 2000 prompt tokens makes 202000 log-probabilities; the limit is 200000"
+    assert (response.status, message in (await response.json())["error"]["message"]) == (400, True)
+    response = await client.post("/v1/completions", json=asked | {"prompt_logprobs": 101})
+    assert "prompt_logprobs must be from 0 to 100" in (await response.json())["error"]["message"]
 
 
 async def test_texts_that_are_scored_share_their_beginnings(connect: Connect) -> None:
