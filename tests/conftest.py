@@ -1,6 +1,7 @@
 import gc
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -16,7 +17,7 @@ if importlib.util.find_spec("llama_cpp") is None:
 
 # Each worker of pytest-xdist, and each server that it starts, has its own CPU, so that llama.cpp uses one thread. Two
 # workers with two threads each would wait for each other.
-if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
+if sys.platform == "linux" and (worker := os.environ.get("PYTEST_XDIST_WORKER")):
     cpus = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cpus[int(worker.removeprefix("gw")) % len(cpus)]})
 

@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.ray,
     pytest.mark.xdist_group("ray"),
+    pytest.mark.skipif(sys.platform != "linux", reason="the tests find Ray's processes in /proc"),
     pytest.mark.skipif(not find_spec("ray"), reason="replicas need Ray: pip install 'llama-srb[cluster]'"),
 ]
 

@@ -30,7 +30,8 @@ CGROUP = Path("/sys/fs/cgroup")
 def available_memory() -> int:
     """Return how many bytes of memory are free for this process, as far as the system reports it.
 
-    This is the least of what the machine, the container and `ulimit -v` leave. The file cache counts as free.
+    This is the least of what the machine, the container and `ulimit -v` leave. The file cache counts as free. Where
+    Linux's files are missing, as on macOS, all of the machine's memory counts as free.
     """
     return min(_of_machine(), _of_container(), _of_process())
 

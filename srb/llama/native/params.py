@@ -7,6 +7,7 @@ Options in `settings.EVALUATION` change what a text becomes, so they are a part 
 import ctypes
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from srb.engine.kv_cache.allocator import Layout
 from srb.errors import ModelLoadError, SettingsError
 from srb.llama.native import library as log
 from srb.llama.native.library import devices
+from srb.llama.native.macos import sysctl
 from srb.options.settings import PLACEMENT, Settings
 
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
@@ -238,6 +240,8 @@ def _ggml_type(name: str | None) -> int:
 
 def physical_cores() -> int:
     """Return how many physical cores this process may use. Two threads on one core only slow each other down."""
+    if sys.platform == "darwin":  # all threads wait for the slowest, so only the fast cores of an Apple chip count
+        return int(sysctl("hw.perflevel0.physicalcpu") or sysctl("hw.physicalcpu") or os.cpu_count() or 1)
     try:
         topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
         return len({Path(topology.format(cpu)).read_text() for cpu in os.sched_getaffinity(0)})

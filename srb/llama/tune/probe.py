@@ -415,7 +415,7 @@ class OtherPrograms:
 
 
 def busy_elsewhere() -> float:
-    """Return the processor seconds that other programs have used since boot; 0 if unknown."""
+    """Return the processor seconds that other programs have used since boot; 0 if unknown, as on macOS."""
     try:
         ticks = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     except (OSError, ValueError):

@@ -8,6 +8,7 @@ import logging
 import math
 import platform
 import re
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from srb.llama.model.model_file import find_model
 from srb.llama.model.weights import FILE, FORMATS, convert, converted_path, identity, mixed
 from srb.llama.native.context import shiftable
 from srb.llama.native.cost_model import AttentionCosts, CostModel
+from srb.llama.native.macos import sysctl
 from srb.llama.native.params import physical_cores
 from srb.options.settings import EVALUATION, PLACEMENT, Settings
 
@@ -246,6 +248,8 @@ def _lines(values: dict[str, Any]) -> list[str]:
 
 def processor() -> str:
     """Return the name of the processor."""
+    if sys.platform == "darwin" and (name := sysctl("machdep.cpu.brand_string")):
+        return name
     try:
         found = re.search(r"^(?:model name|Model)\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
