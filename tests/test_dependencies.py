@@ -4,6 +4,9 @@ import re
 import tomllib
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PYPROJECT["project"]["optional-dependencies"]
@@ -26,6 +29,23 @@ def test_build_sh_installs_exact_versions_of_both() -> None:
     wanted = {re.split(r"[\[<>=]", each)[0] for each in (*GROUPS["dev"], *GROUPS["bench"], *EXTRAS["compare"])}
     assert sorted(wanted - pins) == []
     assert tuple(map(int, PINS["pip"].split(".")[:2])) >= (25, 1)  # older ones know no groups
+
+
+def test_constraints_are_in_step_with_pyproject() -> None:
+    """The line that uv has written at the top of constraints.txt makes it again."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [(Requirement(line.partition("#")[0]), line) for line in lines if not line.startswith("#")]
+    published = (*PYPROJECT["project"]["dependencies"], *(each for extra in EXTRAS.values() for each in extra))
+    wanted = [Requirement(each) for each in (*published, *GROUPS["dev"], *GROUPS["bench"])]
+    wanted = [each for each in wanted if each.name != "llama-srb"]
+    for each in wanted:
+        versions = [next(iter(pin.specifier)).version for pin, _ in pins if pin.name == canonicalize_name(each.name)]
+        assert versions, f"{each} isn't in constraints.txt"
+        assert all(map(each.specifier.contains, versions)), f"{each}: constraints.txt has {versions}"
+    named = {canonicalize_name(each.name) for each in wanted}
+    assert {pin.name for pin, line in pins if "(pyproject.toml" in line} - named == set(), (
+        "these aren't in pyproject.toml"
+    )
 
 
 def test_every_extra_that_a_text_names_is_there() -> None:
