@@ -1,9 +1,12 @@
 """What pyproject.toml publishes, what it keeps for who works on srb, and what constraints.txt pins of both."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -60,3 +63,11 @@ def test_llguidance_is_pinned_to_its_minor_version() -> None:
     """srb reads the texts of its errors."""
     major, minor, _ = map(int, PINS["llguidance"].split("."))
     assert f"llguidance>={major}.{minor},<{major}.{minor + 1}" in PYPROJECT["project"]["dependencies"]
+
+
+@pytest.mark.starts
+def test_schemas_are_checked_without_llama_cpp() -> None:
+    """As in `./build.sh quick`, which doesn't install it: requests with tools need this."""
+    check = "from srb.llama.grammar.enforceable import refusal; print(refusal({}))"
+    program = f"import sys; sys.modules['llama_cpp'] = None; {check}"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True).stdout == "None\n"

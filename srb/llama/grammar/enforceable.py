@@ -65,7 +65,7 @@ def refusal(schema: Any, *, lenient: bool = True) -> str | None:
     """Return why llguidance can't enforce a schema; None if it can."""
     from llguidance import LLMatcher
 
-    from srb.llama.native.library import with_stack
+    from srb.llama.native.stack import with_stack
 
     try:
         if found := problem(schema):

@@ -21,7 +21,7 @@ from srb.llama.grammar import gbnf, json_schema
 from srb.llama.grammar.enforceable import place_of_fault
 from srb.llama.grammar.limits import LARGE, USUAL, is_too_large
 from srb.llama.model.tokenizer import LlamaTokenizer
-from srb.llama.native.library import with_stack
+from srb.llama.native.stack import with_stack
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

@@ -14,7 +14,7 @@ import numpy as np
 
 from srb.engine.model import SpecialTokens
 from srb.errors import BackendError, InvalidRequestError, UnavailableError
-from srb.llama.native.library import with_stack
+from srb.llama.native.stack import with_stack
 from srb.llama.sampling.candidates import Places
 
 # For some vocabularies llama.cpp splits texts by std::regex, which recurses once for each character of a run. With
