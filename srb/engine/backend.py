@@ -341,6 +341,10 @@ class Backend(Protocol):
         """Names all that a state must fit: the model, how its cache is laid out, and the build that wrote it."""
 
     @property
+    def cpu_variant(self) -> str:
+        """The kernels that compute on the processor: "native" if they were compiled for one kind of processor."""
+
+    @property
     def window(self) -> int | None:
         """How many of its last tokens a saved sequence remembers. None: all of them. A number: the size of the model's
         sliding window. 0: the model has a recurrent state, which belongs to the sequence's end alone."""

@@ -25,6 +25,7 @@ class ModelFacts:
         embedder: makes embeddings. None unless the settings ask for them.
         media: turns images and sounds into parts of prompts. None if the model takes neither.
         n_texts: the number of alternatives that the context is divided among. 1: it isn't divided.
+        cpu_variant: the kernels that compute on the processor, as `Backend.cpu_variant`. Empty with replicas.
     """
 
     tokenizer: Tokenizer
@@ -36,6 +37,7 @@ class ModelFacts:
     embedder: Embedder | None = None
     media: MediaReader | None = None
     n_texts: int = 1
+    cpu_variant: str = ""
 
     @classmethod
     def of(cls, backend: Backend) -> "ModelFacts":
@@ -50,6 +52,7 @@ class ModelFacts:
             backend.embedder,
             backend.media,
             backend.n_parallel if backend.block_size else 1,
+            backend.cpu_variant,
         )
 
     @cached_property

@@ -94,6 +94,7 @@ class LlamaBackend:
             stack.callback(self._contexts.close)
             self.n_cells, self.can_shift = self._contexts.n_cells, self._contexts.can_shift
             self.identity = _identity(settings, self._model, self._contexts, self.media)
+            self.cpu_variant = log.cpu_variant()
             self.fingerprint = self._fingerprint(settings) if settings.reproducible else ""
             self.drafter = None
             if draft := draft_settings(settings):
@@ -337,7 +338,7 @@ def _identity(settings: Settings, model: LoadedModel, contexts: Contexts, media:
         model.fingerprint,
         contexts.cache_types,
         f"flash attention {settings.flash_attn}",
-        f"llama-cpp-python {llama_cpp.__version__}",
+        f"llama-cpp-python {log.build()}",
     ]
     if settings.reproducible:
         parts.append("reproducible")

@@ -284,6 +284,7 @@ class FakeBackend:
     """As in `Backend.window`. Cells that have left the window are lost at once; llama.cpp loses them only at times."""
     identity: str = "fake"
     fingerprint: str = ""
+    cpu_variant: str = "fake"
     adapters: tuple[Adapter, ...] = ()
     can_unify: bool = True
     shifts: bool = False

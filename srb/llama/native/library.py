@@ -1,15 +1,20 @@
-"""Calls into llama.cpp's libraries: its log, functions of ggml, and devices."""
+"""Calls into llama.cpp's libraries: its log, functions of ggml, CPU kernels, and devices."""
 
 import ctypes
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import llama_cpp
 from llama_cpp import _ggml
+
+from srb.errors import ModelLoadError
 
 Result = TypeVar("Result")
 
@@ -96,6 +101,45 @@ def function(name: str, result: Any, *arguments: Any) -> Any:
     return found
 
 
+NATIVE = "native"
+"""The `cpu_variant` of a build for one kind of processor."""
+
+_LOADED = re.compile(r"loaded CPU backend from .*libggml-cpu-(.+)\.so$")
+
+
+@cache
+def cpu_variant() -> str:
+    """Load the kernels that suit this processor, unless libllama contains them, and return their name.
+
+    A portable build has one library of kernels for each kind of processor, such as `haswell` and `zen4`. ggml loads the
+    best one that runs here. It must be told where they are: it would search beside Python and in the working folder.
+
+    Raises:
+        ModelLoadError: none of them runs here.
+    """
+    folder = Path(llama_cpp.llama_cpp._base_path)
+    variants = sorted(path.stem.removeprefix("libggml-cpu-") for path in folder.glob("libggml-cpu-*.so"))
+    if not variants:
+        return NATIVE
+    redirect()
+    with collected() as messages:
+        _load_all(bytes(folder))
+    found = [match[1] for line in messages.lines if (match := _LOADED.search(line))]
+    if not found:
+        raise ModelLoadError(
+            f"this llama-cpp-python has kernels for {', '.join(variants)}, and this processor runs none of them; "
+            "compile it for this machine: pip install --no-binary llama-cpp-python llama-cpp-python"
+        )
+    return found[0]
+
+
+def build() -> str:
+    """Return the version of llama-cpp-python, and the kernels of a portable build, which affect the last bits."""
+    variant = cpu_variant()
+    return str(llama_cpp.__version__) + ("" if variant == NATIVE else f" {variant}")
+
+
+_load_all = function("ggml_backend_load_all_from_path", None, ctypes.c_char_p)
 _count = function("ggml_backend_dev_count", ctypes.c_size_t)
 _get = function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
 _name = function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)

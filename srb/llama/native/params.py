@@ -54,7 +54,7 @@ def start(settings: Settings) -> None:
     """Start llama.cpp in this process.
 
     Raises:
-        ModelLoadError: this process was forked from one that has used llama.cpp.
+        ModelLoadError: this process was forked from one that has used llama.cpp, or no kernels run on this processor.
     """
     _parents.add(os.getpid())
     if len(_parents) > 1:
@@ -63,6 +63,7 @@ def start(settings: Settings) -> None:
             "wait forever; start it in another way, as with multiprocessing.get_context('spawn')"
         )
     log.redirect()
+    log.logger.info("llama.cpp's kernels for the processor: %s", log.cpu_variant())
     llama_cpp.llama_backend_init()
     if settings.numa:
         llama_cpp.llama_numa_init(_NUMA[settings.numa])

@@ -23,6 +23,7 @@ from srb.llama.model.model_file import find_model
 from srb.llama.model.weights import FILE, FORMATS, convert, converted_path, identity, mixed
 from srb.llama.native.context import shiftable
 from srb.llama.native.cost_model import AttentionCosts, CostModel
+from srb.llama.native.library import build, cpu_variant
 from srb.llama.native.macos import sysctl
 from srb.llama.native.params import physical_cores
 from srb.options.settings import EVALUATION, PLACEMENT, Settings
@@ -84,7 +85,8 @@ def tuned_path(path: Path, settings: Settings) -> Path:
     `EVALUATION` and `PLACEMENT`.
     """
     gpu = max(-1, settings.n_gpu_layers) if llama_cpp.llama_supports_gpu_offload() else 0
-    machine = [processor(), llama_cpp.__version__, llama_cpp.llama_print_system_info().decode(), physical_cores(), gpu]
+    # The kernels first: llama.cpp knows its own features when they are loaded.
+    machine = [processor(), build(), llama_cpp.llama_print_system_info().decode(), physical_cores(), gpu]
     if other := settings.given((*EVALUATION, *PLACEMENT)):
         machine.append(other)
     key = hashlib.sha256(json.dumps(machine).encode()).hexdigest()[:8]
@@ -259,6 +261,7 @@ def processor() -> str:
 
 def computes_bf16() -> bool:
     """Return whether the processor has instructions for bf16. Such weights are often the fastest then."""
+    cpu_variant()  # llama.cpp knows its own features when its kernels are loaded
     return b"BF16 = 1" in llama_cpp.llama_print_system_info()
 
 

@@ -256,6 +256,7 @@ def props(_body: bytes, context: RequestContext) -> JsonAnswer:
         "bos_token": vocabulary.name_of(special.bos),
         "eos_token": vocabulary.name_of(special.eos),
         "build_info": context.fingerprint,
+        "cpu_variant": engine.model.cpu_variant,
         "is_sleeping": engine.health.is_sleeping,
         "kv_cache": {name: getattr(stats, name) for name in _KV_CACHE},
     }, []

@@ -304,6 +304,7 @@ async def test_props(connect: Connect) -> None:
     assert (props["total_slots"], props["model_alias"], props["chat_template"]) == (8, "fake", "{{ messages }}")
     assert (props["bos_token"], props["eos_token"]) == ("", "<END>")
     assert (props["kv_cache"]["layout"], props["kv_cache"]["preemptions"]) == ("unified", 0)
+    assert props["cpu_variant"] == "fake"
     for path in ("/v1/health", "/models"):
         assert (await client.get(path)).status == 200
 
