@@ -438,7 +438,7 @@ compile_wheel() {
     command -v "${CXX:-c++}" >/dev/null ||
         die "a C++ compiler is missing (${CXX:-c++}); on Debian and Ubuntu: apt install build-essential; on macOS: xcode-select --install"
     say "compiling llama.cpp: llama-cpp-python $LLAMA_CPP_PYTHON with $options"
-    say "this takes 2 to 10 minutes on a CPU build, longer for a GPU, and is done once; the log is $log"
+    say "this takes 2 to 15 minutes, longer for a GPU, and is done once; the log is $log"
     rm -rf "$out" "$VENV/tmp"
     mkdir -p "$out" "$VENV/tmp"
     # pip's cache ignores CMAKE_ARGS, and would return a wheel made with other ones.
