@@ -321,6 +321,7 @@ run_tests() {
 # Checks that the packages run in an environment with nothing else.
 check_packages() {
     local bare=$VENV/bare
+    renice -n 19 -p "$BASHPID" >/dev/null  # it may compile, and the tests have limits
     rm -rf "$bare"
     make_dist
     check_metadata
@@ -343,8 +344,8 @@ generate_on_old_processor() {
     kernels=$(find "$1" -name 'libggml-cpu-sse42.so')
     [ -n "$kernels" ] || return 0
     find "$(dirname "$kernels")" -name 'libggml-cpu-*.so' ! -name '*-sse42.so' ! -name '*-x64.so' -delete
-    (cd / && "$1/bin/srb" generate "Once upon a time," -n 2 --max-tokens 4 --no-tune --log-level debug 2>&1) |
-        tee "$1/old.log" | grep -q 'kernels for the processor: sse42' || { cat "$1/old.log"; return 1; }
+    (cd / && "$1/bin/srb" generate "Once upon a time," -n 2 --max-tokens 4 --no-tune --log-level info) >"$1/old.log" 2>&1 &&
+        grep -q 'kernels for the processor: sse42' "$1/old.log" || { cat "$1/old.log"; return 1; }
 }
 
 # A checksum of everything that affects an installation.
@@ -399,7 +400,7 @@ wheels_source() {
         [ -z "$SRB_WHEELS" ] || (cd "$CALLED_FROM" && cd "$SRB_WHEELS" 2>/dev/null && pwd) || echo "$SRB_WHEELS"
         return
     fi
-    project=$(sed -n 's/^\(Repository\|Source\) = "\(.*\)"/\2/p' pyproject.toml | head -n 1)
+    project=$(sed -nE 's/^(Repository|Source) = "(.*)"/\2/p' pyproject.toml | head -n 1)
     version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' srb/__init__.py)
     [ -z "$project" ] || echo "$project/releases/expanded_assets/v$version"
 }

@@ -28,14 +28,16 @@ WORK = {"prompt": 0, "n = 1": 1, "n = 8": 8, "n = 32": 32}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("pythons", nargs=2, type=Path, metavar="PYTHON")
+    parser.add_argument("pythons", nargs="*", type=Path, metavar="PYTHON", help="two of them")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--model", type=Path, action="append", help="default: the default model, and its tuned weights")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        work(*arguments.model)
+        work(arguments.worker)
         return
+    if len(arguments.pythons) != 2:
+        parser.error("name two Pythons")
     for model in arguments.model or default_models():
         compare(arguments.pythons, model, arguments.rounds)
 
@@ -72,9 +74,13 @@ class Build:
     """A process with one build."""
 
     def __init__(self, python: Path, model: Path) -> None:
-        command = [python.absolute(), __file__, "--worker", "--model", model, sys.executable, sys.executable]
+        command = [python.absolute(), __file__, "--worker", model]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
         )
         self.name: str = self._read()
 
