@@ -74,7 +74,7 @@ class Build:
     """A process with one build."""
 
     def __init__(self, python: Path, model: Path) -> None:
-        command = [python.absolute(), __file__, "--worker", model]
+        command = [str(python.absolute()), __file__, "--worker", str(model)]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
