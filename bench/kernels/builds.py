@@ -7,6 +7,8 @@ and they work in turn, so a machine that slows down affects both alike. One eval
 code, while the other waits. For each kind of work the program prints the tokens per second of both, and the median of
 the ratios of the rounds: above 1, the first build is faster. Without `--model`, it measures the default model as its
 file has it, and with the weights that `srb tune` has chosen.
+
+While other programs run, set OMP_WAIT_POLICY=passive: otherwise threads spin while they wait for one without a core.
 """
 
 import argparse
