@@ -25,7 +25,7 @@ usage: ./build.sh VERB [OPTION...]
   test    set up, then run all checks: ruff, mypy and all tests, on up to 4 CPUs; arguments go to pytest
   quick   run ruff and the tests that need no llama.cpp, no browser and no Ray; needs no compiler
   bench   set up, build llama-server of the same llama.cpp, and compare their speed: 40 minutes or more; --quick does less
-  reference   write the API reference of the Python library: reference/srb.html
+  docs    make the documentation as a site, with the references of the HTTP API and the Python library: site/
   dist    make wheels in dist/: of srb, and of llama-cpp-python for all processors of this kind (x86_64, arm64)
   into    install these wheels, and the default model, into a new virtual environment: ./build.sh into FOLDER
   setup   set up only: .venv with srb, llama-cpp-python and the default model, tuned for this machine
@@ -57,7 +57,7 @@ main() {
         test)  setup; install_dev; install_node_tools; run_checks "$@" ;;
         quick) install_quick; run_ruff; run_tests --hypothesis-profile quick -m "$QUICK" "$@" ;;
         bench) setup; tune; pip_install --group bench; build_peers; "$VENV/bin/python" bench/serving/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
-        reference) setup; pip_install pdoc; "$VENV/bin/pdoc" srb -o reference; say "see reference/srb.html" ;;
+        docs)  install_quick; build_docs; say "made site/; to read it: $VENV/bin/python -m http.server --directory site" ;;
         dist)  make_dist ;;
         into)  install_into "$(absolute "${1:?into which folder?}")" ;;
         setup) setup; tune ;;
@@ -285,10 +285,16 @@ run_checks() {
     trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
     check_types >"$VENV/mypy.log" 2>&1 & mypy=$!
     if [ $# -eq 0 ]; then check_packages >"$VENV/packages.log" 2>&1 & packages=$!; fi
+    [ $# -gt 0 ] || build_docs || failed=1
     LLAMA_SRB_NEEDS_MTMD=1 run_tests "$@" || failed=1
     wait "$mypy" || { failed=1; say "mypy:"; cat "$VENV/mypy.log" >&2; }
     [ -z "$packages" ] || wait "$packages" || { failed=1; say "the packages:"; cat "$VENV/packages.log" >&2; }
     return "$failed"
+}
+
+# A broken link, a page without a place in the navigation, or a file from another host makes it fail.
+build_docs() {
+    NO_MKDOCS_2_WARNING=1 "$VENV/bin/mkdocs" build --strict --quiet
 }
 
 run_ruff() {

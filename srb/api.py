@@ -48,11 +48,12 @@ def generate(
         ModelLoadError: The model can't be loaded.
         SrbError: A fault.
 
-    >>> texts = srb.generate("Once upon a time,", n=3, max_tokens=12, seed=1)
-    >>> len(texts)
-    3
-    >>> srb.generate("One, two, three,", n=2, max_tokens=4, temperature=0)
-    [' four, five', ' four, five']
+    Examples:
+        >>> texts = srb.generate("Once upon a time,", n=3, max_tokens=12, seed=1)
+        >>> len(texts)
+        3
+        >>> srb.generate("One, two, three,", n=2, max_tokens=4, temperature=0)
+        [' four, five', ' four, five']
     """
     params = _params(sampling)
     heal = isinstance(prompt, str) and not params.has_grammar
@@ -83,7 +84,7 @@ def score(prompt: Any, candidates: Any, *, model: Model = None) -> Any:
     Args:
         prompt: a text, or a tuple of token ids; or a list of such prompts.
         candidates: texts, or tuples of token ids. With several prompts: those that all have, or a list for each prompt.
-        model: `generate`.
+        model: As in `generate`.
 
     Returns:
         A score for each candidate, in order; with several prompts, such a list for each.
@@ -93,14 +94,15 @@ def score(prompt: Any, candidates: Any, *, model: Model = None) -> Any:
         ModelLoadError: The model can't be loaded.
         SrbError: A fault.
 
-    >>> cities = [" Paris", " Rome", " a"]
-    >>> scores = srb.score("The capital of France is", cities)
-    >>> best = max(scores, key=lambda each: each.logprob)
-    >>> cities[scores.index(best)]
-    ' Paris'
-    >>> table = srb.score(["The capital of France is", "The capital of Italy is"], cities)
-    >>> [max(scores, key=lambda each: each.logprob) == scores[k] for k, scores in enumerate(table)]
-    [True, True]
+    Examples:
+        >>> cities = [" Paris", " Rome", " a"]
+        >>> scores = srb.score("The capital of France is", cities)
+        >>> best = max(scores, key=lambda each: each.logprob)
+        >>> cities[scores.index(best)]
+        ' Paris'
+        >>> table = srb.score(["The capital of France is", "The capital of Italy is"], cities)
+        >>> [max(scores, key=lambda each: each.logprob) == scores[k] for k, scores in enumerate(table)]
+        [True, True]
     """
     table = table_of(prompt, candidates)
     with (

@@ -33,7 +33,7 @@ def test_the_architecture_names_every_room() -> None:
     assert [room for room in sorted(rooms - {"__pycache__"}) if f"| `{room}/` |" not in ARCHITECTURE] == []
 
 
-FOLDERS = ("bench", "deploy", "docs", "examples", "srb", "tests")
+FOLDERS = ("bench", "deploy", "docs", "examples", "srb", "tests", "website")
 SUFFIXES = {".md", ".py", ".cfg", ".css", ".html", ".js", ".service", ".sh", ".toml", ".yaml", ".yml", ""}
 
 
