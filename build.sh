@@ -292,9 +292,10 @@ run_checks() {
     return "$failed"
 }
 
-# A broken link, a page without a place in the navigation, or a file from another host makes it fail.
+# A broken link, a page without a place in the navigation, or a file from another host makes it fail. With --quiet,
+# --strict would not see warnings.
 build_docs() {
-    NO_MKDOCS_2_WARNING=1 "$VENV/bin/mkdocs" build --strict --quiet
+    NO_MKDOCS_2_WARNING=1 "$VENV/bin/mkdocs" build --strict
 }
 
 run_ruff() {
