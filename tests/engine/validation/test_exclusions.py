@@ -44,6 +44,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "echo with logprobs": {"echo": True, "logprobs": 0},
     "context_shift without max_tokens": {"context_shift": True},
     "logprobs": {"logprobs": 0},
+    "prompt_logprobs": {"prompt_logprobs": 0},
     "explore": {"explore": Explore()},
     "candidates": {"candidates": ((1,),)},
     "ahead": {"ahead": 1},
