@@ -13,7 +13,7 @@ from srb.wire.request.messages import Message, prompt_of
 from srb.wire.request.read import BodyFields, Int, read_fields
 from srb.wire.route import INTEGER, OBJECT, STRING, JsonHandler, also_below, get, list_of, object_of, post
 from srb.wire.tokens import Parts, Vocabulary, tokens_of
-from srb.wire.tools.definitions import ToolFields, tools_of
+from srb.wire.tools.definitions import ToolList, tools_of
 
 
 class TemplateFields(BodyFields):
@@ -21,7 +21,7 @@ class TemplateFields(BodyFields):
 
     messages: list[Message] | None = Field(None, description="the conversation.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="variables for the chat template.")
-    tools: list[ToolFields] | None = Field(None, description="functions that the model may call.")
+    tools: ToolList | None = Field(None, description="functions that the model may call.")
     tool_choice: ToolChoice = Field(None, description='"none" leaves them out.')
 
 

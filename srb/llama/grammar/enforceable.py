@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any
 
+from srb.engine.sampling_params import MAX_LARK_CHARS
 from srb.llama.grammar.json_schema import (
     OF_LISTS,
     OF_NAMES,
@@ -16,13 +17,13 @@ from srb.llama.grammar.json_schema import (
     schemas_in,
     unenforced,
 )
-from srb.llama.grammar.limits import USUAL
+from srb.llama.grammar.limits import LARGE, USUAL, GrammarLimits, is_too_large
 
 _STACK_BYTES_PER_CHAR = 1024
 _MAX_TRIED = 1_000_000
 
-MAX_BOUNDED_INTEGERS = 64
-"""How many integers of one grammar to bound at most. Each takes about 1 % of the lexer that `limits.py` allows."""
+_MAX_OPTIONAL = 400
+"""How many optional properties an object may have. Each takes four of the 2,000 items that a position may have."""
 
 _LAST = ("allOf", "pattern", "patternProperties")  # an earlier keyword is kept where two contradict each other
 
@@ -49,6 +50,14 @@ def enforceable(text: str, *, bounds_integers: bool = True) -> tuple[Any, tuple[
     return {"type": "object"}, (*left_out, "parameters")
 
 
+@lru_cache(maxsize=32)
+def fits(grammar: str) -> bool:
+    """Return whether a grammar in Lark, of schemas that can be enforced, is within the limits of all together."""
+    if len(grammar) > MAX_LARK_CHARS:
+        return False
+    return not is_too_large(_error_of(grammar, USUAL)) or not is_too_large(_error_of(grammar, LARGE))
+
+
 def place_of_fault(schema: Any) -> str | None:
     """Return the path of the innermost schema that can't be enforced, such as `properties.email`; None if unknown.
 
@@ -63,25 +72,38 @@ def place_of_fault(schema: Any) -> str | None:
 
 def refusal(schema: Any, *, lenient: bool = True) -> str | None:
     """Return why llguidance can't enforce a schema; None if it can."""
-    from llguidance import LLMatcher
-
-    from srb.llama.native.stack import with_stack
-
     try:
         if found := problem(schema):
             return found
+        if any(map(_has_too_many, schemas_in(schema))):
+            return "it has too many optional properties"
         grammar = f"start: {as_lark(schema, lenient=lenient)}"
     except RecursionError:
         return "it is nested too deeply"
 
+    return _error_of(grammar, USUAL) or None
+
+
+def _has_too_many(schema: dict[str, Any]) -> bool:
+    properties, required = schema.get("properties"), schema.get("required")
+    n_required = len(required) if isinstance(required, list) else 0
+    return isinstance(properties, dict) and len(properties) - n_required > _MAX_OPTIONAL
+
+
+def _error_of(grammar: str, limits: GrammarLimits) -> str:
+    """Return llguidance's message about a grammar in Lark; empty if there is none."""
+    from llguidance import LLMatcher
+
+    from srb.llama.native.stack import with_stack
+
     def compiled() -> str:
-        matcher = LLMatcher(_bytes(), grammar, log_level=0, limits=USUAL.of_parser())
+        matcher = LLMatcher(_bytes(), grammar, log_level=0, limits=limits.of_parser())
         if not matcher.is_error():
             matcher.compute_bitmask()  # fails if no text can match
         return str(matcher.get_error())
 
     try:
-        return with_stack(compiled, _STACK_BYTES_PER_CHAR * len(grammar)) or None
+        return with_stack(compiled, _STACK_BYTES_PER_CHAR * len(grammar))
     except MemoryError as error:
         return str(error)
 

@@ -58,6 +58,9 @@ UNENFORCED = {
 MAX_INTEGER = 2**53 - 1
 """The largest integer, in either direction, for a schema without bounds: JavaScript's, which has 16 digits."""
 
+_FARTHER = 2**62
+"""The largest integer beyond a bound that is already above `MAX_INTEGER`. llguidance has 64 bits."""
+
 _TYPES = {
     "str": "string",
     "int": "integer",
@@ -93,7 +96,8 @@ OF_LISTS = ("anyOf", "allOf", "oneOf", "prefixItems", "items")
 OF_ONE = ("items", "additionalItems", "additionalProperties")
 """Keywords with one schema, of those that are enforced."""
 
-_ANNOTATIONS = ("title", "description")
+_ANNOTATIONS = ("title", "description", "default", "examples", "example", "$comment", "deprecated")
+_OF_NUMBERS = {"type", "format", "multipleOf", *_LOWER, *_UPPER}
 
 _VALUES = ("const", "enum", "default", "examples", "example")
 # A schema with one of these keywords isn't closed: it says which other properties are allowed, or closing one of its
@@ -119,13 +123,18 @@ def corrected(schema: Any) -> Any:
     """Return a schema in the notation that llguidance reads, with better patterns for some formats.
 
     A null is an absent keyword, 2.0 is an integer, Python's names of types are JSON's, and what excludes nothing is
-    left out. Names that `propertyNames` lists become properties, and its pattern one of `patternProperties`.
+    left out, as are titles and descriptions. Names that `propertyNames` lists become properties, and its pattern one of
+    `patternProperties`.
     A oneOf whose choices exclude each other is an anyOf.
     llguidance's date allows the 29th of February in any year.
     """
 
     def correct(each: dict[str, Any]) -> dict[str, Any]:
-        result = {name: value for name, value in each.items() if value is not None or name == "const"}
+        result = {
+            name: value
+            for name, value in each.items()
+            if (value is not None or name == "const") and not (name in _ANNOTATIONS and isinstance(value, str))
+        }
         for name in OF_NAMES:
             if isinstance(result.get(name), dict):
                 result[name] = {key: {} if value is None else value for key, value in result[name].items()}
@@ -250,20 +259,38 @@ def _excludes_nothing(name: str, bound: Any, kind: Any) -> bool:
 
 
 def bounded(schema: Any) -> Any:
-    """Bound integers that the schema doesn't bound: a small model might write digits forever."""
+    """Bound integers on each side that the schema doesn't bound: a small model might write digits forever.
+
+    Equal ones share a definition, because each definition takes about 1 % of the lexer that `limits.py` allows.
+    """
+    names: dict[str, str] = {}
 
     def bound(each: dict[str, Any]) -> dict[str, Any]:
         kinds = each.get("type")
         if "integer" not in (kinds if isinstance(kinds, list) else [kinds]) or "const" in each or "enum" in each:
             return each
-        given = {name: value for name in (*_LOWER, *_UPPER) if isinstance(value := each.get(name), int | float)}
-        if any(abs(value) >= MAX_INTEGER for value in given.values()):
-            return each
-        low = {} if any(name in given for name in _LOWER) else {"minimum": -MAX_INTEGER}
-        high = {} if any(name in given for name in _UPPER) else {"maximum": MAX_INTEGER}
-        return each | low | high
+        whole = each | _outer(each, _LOWER, _UPPER) | _outer(each, _UPPER, _LOWER)
+        says = {name: value for name, value in whole.items() if name not in _ANNOTATIONS}
+        if whole == each or not says.keys() <= _OF_NUMBERS:
+            return whole
+        name = names.setdefault(json.dumps(says, sort_keys=True), f"x-bounded-{len(names)}")
+        return {"$ref": f"#/$defs/{name}"}
 
-    return _mapped(schema, bound)
+    result = _mapped(schema, bound)
+    if not names:
+        return result
+    given = result.get("$defs", {})
+    return result | {"$defs": given | {name: json.loads(text) for text, name in names.items()}}
+
+
+def _outer(schema: dict[str, Any], missing: tuple[str, str], given: tuple[str, str]) -> dict[str, int]:
+    """Return the bound on the side of `missing`, if there is none: beyond any that is given on the other side."""
+    if any(isinstance(schema.get(name), int | float) for name in missing):
+        return {}
+    sign = 1 if missing is _UPPER else -1
+    others = [sign * schema[name] for name in given if isinstance(schema.get(name), int | float)]
+    limit = next((limit for limit in (MAX_INTEGER, _FARTHER) if all(each < limit for each in others)), None)
+    return {} if limit is None else {missing[0]: sign * limit}
 
 
 def _javascript(pattern: str) -> str:
@@ -313,9 +340,11 @@ def unenforced(schema: Any) -> list[str]:
 
 def problem(schema: Any) -> str | None:
     """Return the first part of a schema that llguidance gets wrong or takes very long for; None if there is none."""
+    if _has_least_integer(schema):
+        return f"an integer in const or enum is {-(2**63)} or next to it"
     for each in schemas_in(schema):
         multiple = each.get("multipleOf")
-        if isinstance(multiple, int | float) and _digits(multiple) > MAX_MULTIPLE:
+        if isinstance(multiple, int | float) and _digits(+multiple) > MAX_MULTIPLE:  # +True is 1
             return (
                 f"multipleOf is {multiple!s:.60}; without its decimal point and trailing zeros it must be at most "
                 f"{MAX_MULTIPLE}"
@@ -331,6 +360,20 @@ def problem(schema: Any) -> str | None:
         if any(map(_CONTROL.search, values)) or any(map(_CONTROL_ESCAPE.search, _texts(patterns))):
             return "a control character in const, enum or pattern can't be written"
     return None
+
+
+def _has_least_integer(schema: Any) -> bool:
+    """Return whether a constant anywhere is an integer that rounds to -2^63: llguidance overflows its stack on it."""
+    rest: list[tuple[Any, bool]] = [(schema, False)]
+    while rest:
+        value, is_constant = rest.pop()
+        if isinstance(value, dict):
+            rest += [(each, is_constant or name in ("const", "enum")) for name, each in value.items()]
+        elif isinstance(value, list):
+            rest += [(each, is_constant) for each in value]
+        elif is_constant and isinstance(value, int) and -(2**63) <= value <= 512 - 2**63:
+            return True
+    return False
 
 
 def _digits(number: float) -> int:

@@ -17,6 +17,7 @@ from srb.wire.request.media import as_content
 from srb.wire.request.messages import Message, Text, system_message
 from srb.wire.request.read import PartFields, depth_refused, read_fields, show, validate
 from srb.wire.tokenize import count_prompt
+from srb.wire.tools.definitions import ToolList
 
 _ERRORS = {
     401: "authentication_error",
@@ -93,32 +94,6 @@ def _messages_of(turn: AnthropicTurn) -> Iterator[Message]:
         yield Message.model_validate((turn.model_extra or {}) | message)
 
 
-class AnthropicTool(PartFields):
-    """One of `tools`."""
-
-    type: str | None = Field(None, description="custom; tools of other types are left out, and reported.")
-    name: str | None = Field(None, description="its name.")
-    description: str | None = Field(None, description="what the tool does, for the model to read.")
-    input_schema: dict[str, Any] | None = Field(
-        None, description="the JSON schema of its input, which every call matches."
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> "AnthropicTool":
-        if self.type in (None, "custom"):
-            for name in ("name", "input_schema"):
-                if getattr(self, name) is None:
-                    raise ValueError(f"{name} is missing")
-        return self
-
-    @property
-    def of_chat(self) -> dict[str, Any]:
-        """The tool in OpenAI's notation for chats."""
-        if self.type not in (None, "custom"):
-            return {"type": self.type, "name": self.name}
-        return {"function": {"name": self.name, "description": self.description, "parameters": self.input_schema}}
-
-
 class AnthropicChoice(PartFields):
     """The `tool_choice` of a request."""
 
@@ -137,7 +112,11 @@ class MessagesFields(SamplingFields):
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
     messages: list[AnthropicTurn] = Field(description="the conversation.")
     system: Text | None = Field(None, description="the system message, a text or blocks of the type text.")
-    tools: list[AnthropicTool] | None = Field(None, description="functions that the model may call.")
+    tools: ToolList | None = Field(
+        None,
+        description="functions that the model may call, each with the JSON schema `input_schema`, which its input "
+        "matches.",
+    )
     tool_choice: AnthropicChoice | None = Field(
         None, description="whether the model may call tools, or must, and which one."
     )
@@ -174,12 +153,11 @@ class MessagesFields(SamplingFields):
     @property
     def chat(self) -> dict[str, Any]:
         """The conversation and the tools in OpenAI's notation for chats."""
-        tools = [tool.of_chat for tool in self.tools or ()]
         conversation = [*system_message(self.system), *(each for turn in self.messages for each in turn._messages)]
         choice = self.tool_choice
         asked = {
             "messages": conversation,
-            "tools": tools,
+            "tools": self.tools or [],
             "chat_template_kwargs": None if self.may_think else {"enable_thinking": False},
         }
         if choice is None:

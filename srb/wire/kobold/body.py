@@ -24,7 +24,7 @@ TOP_LOGPROBS = 5
 
 
 _WITHOUT_EFFECT = (
-    *("bypass_eos", "render_special", "images", "messages", "chat_template_kwargs", "tools", "functions", "suffix"),
+    *("bypass_eos", "render_special", "images", "messages", "chat_template_kwargs", "tools", "suffix"),
     *("echo", "best_of", "stream_options", "top_logprobs", "post_sampling_probs", "return_tokens", "return_progress"),
     "timings_per_token",
 )

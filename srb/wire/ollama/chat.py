@@ -21,7 +21,7 @@ from srb.wire.request.fields import SamplingFields
 from srb.wire.request.media import with_images
 from srb.wire.request.messages import Message
 from srb.wire.request.read import BodyFields, Int, depth_refused, read_fields, show
-from srb.wire.tools.definitions import ToolFields
+from srb.wire.tools.definitions import ToolList
 
 VERSION = "0.13.0"
 """The version of Ollama's API that srb has. Clients decide by it what they send."""
@@ -69,7 +69,7 @@ class OllamaChatFields(OllamaFields):
     """The body of `POST /api/chat`."""
 
     messages: list[Message] | None = Field(None, description="the conversation.")
-    tools: list[ToolFields] | None = Field(None, description="functions that the model may call.")
+    tools: ToolList | None = Field(None, description="functions that the model may call.")
 
 
 class OllamaShowFields(BodyFields):

@@ -20,7 +20,7 @@ from srb.wire.request.messages import Content, Message, Text, system_message
 from srb.wire.request.prompts import MAX_REQUESTS
 from srb.wire.request.read import Int, PartFields, depth_refused, read_fields, show, validate
 from srb.wire.tokenize import count_prompt
-from srb.wire.tools.definitions import ToolFields
+from srb.wire.tools.definitions import ToolList
 
 LOGPROBS = "message.output_text.logprobs"
 """The only entry of `include` that has an effect."""
@@ -137,7 +137,7 @@ class ResponseFields(SamplingFields):
     stream: bool = Field(False, description="answer with a stream of events.")
     metadata: dict[str, Any] | None = Field(None, description="an object that comes back in the response.")
     store: bool | None = Field(None, description="has no effect: a response is stored for a while, as every request.")
-    tools: list[ToolFields] | None = Field(None, description="functions that the model may call.")
+    tools: ToolList | None = Field(None, description="functions that the model may call.")
     tool_choice: ToolChoice = Field(
         None, description='"auto", "none", "required", or the one function that must be called.'
     )
@@ -155,7 +155,7 @@ class ResponseFields(SamplingFields):
         """The conversation, which begins with the instructions, and the tools, in OpenAI's notation for chats."""
         return {
             "messages": [*system_message(self.instructions), *messages],
-            "tools": [tool.model_dump() for tool in self.tools or ()],
+            "tools": self.tools or [],
             "tool_choice": self.tool_choice,
             "parallel_tool_calls": self.parallel_tool_calls,
         }

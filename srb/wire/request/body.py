@@ -33,7 +33,7 @@ from srb.wire.request.prompts import (
 from srb.wire.request.read import depth_refused, read_fields, show
 from srb.wire.tokens import MAX_BIASED_TEXTS
 from srb.wire.tools.calls import call_format
-from srb.wire.tools.definitions import Tools, tools_of
+from srb.wire.tools.definitions import Tools, left_out, tools_of
 
 REASONING_FORMATS = ("none", "auto", "deepseek")
 """The values of `reasoning_format` that have an effect."""
@@ -131,6 +131,7 @@ def parse_fields(
         raise InvalidRequestError("a story's texts have no images and sounds; leave story out", param="story")
     calls = call_format(template) if tools and template else None
     if tools and calls:
+        tools = tools.fitted(calls, [each.json_schema for each in branches], reasoning)
         branches = tuple(tools.constrain(each, calls, reasoning) for each in branches)
     hidden: tuple[str, ...] = ()
     if fields.messages is not None and template and template.stop:
@@ -370,11 +371,11 @@ def _ignored_here(
 ) -> list[str]:
     """Return the names of the fields that were sent and have no effect in this format of the answer."""
     ignored = _names(chat_template_kwargs=fields.messages is None and fields.chat_template_kwargs is not None)
-    ignored += [name for tool in fields.tools or () if (name := tool.left_out)]
-    if not any(tool.function for tool in fields.tools or ()):
+    ignored += left_out(fields.tools)
+    if not any(tool.usable for tool in fields.tools or ()):
         ignored += sorted({"tool_choice", "parallel_tool_calls"} & fields.model_fields_set)
     if tools:
-        ignored += tools.unenforced
+        ignored += tools.ignored
     return ignored + _names(
         reasoning_format=fields.reasoning_format not in ((None, *REASONING_FORMATS) if splits else (None,)),
         post_sampling_probs=bool(fields.post_sampling_probs) and logprobs is None,
@@ -406,9 +407,11 @@ def _tools(fields: CompletionFields) -> Tools | None:
 
 def _refuse_unsupported(fields: CompletionFields) -> None:
     """Refuse fields that can't be ignored, because the answer would be another one."""
-    if fields.functions:
+    if isinstance((fields.model_extra or {}).get("function_call"), dict):
         raise InvalidRequestError(
-            "functions are not supported; send tools instead", param="functions", code="unsupported_parameter"
+            "function_call is not supported; send tools and tool_choice instead of functions and function_call",
+            param="function_call",
+            code="unsupported_parameter",
         )
     if fields.suffix and fields.messages is not None:
         raise InvalidRequestError(

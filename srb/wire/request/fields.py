@@ -32,7 +32,7 @@ from srb.wire.request.read import (
     as_list,
 )
 from srb.wire.tokens import biases_of, is_text, join_tokens
-from srb.wire.tools.definitions import ToolFields
+from srb.wire.tools.definitions import ToolList
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
 """The kinds of constraints in vLLM's `structured_outputs`."""
@@ -365,14 +365,13 @@ class CompletionFields(SamplingFields):
         description="for chats in OpenAI's format: none keeps thoughts in the content, with their tags. auto and "
         "deepseek, the default, move them into `reasoning_content`.",
     )
-    tools: list[ToolFields] | None = Field(None, description="functions that the model may call, in a chat.")
+    tools: ToolList | None = Field(None, description="functions that the model may call, in a chat.")
     tool_choice: ToolChoice = Field(
         None, description='"auto", "none", "required", or the only function that must be called.'
     )
     parallel_tool_calls: Parallel = Field(
         None, description="whether an answer may have several calls. Left out: if the model's template can write them."
     )
-    functions: list[Any] | None = Field(None, description="refused, unless it is empty: send tools instead.")
     suffix: str | list[int | str] | None = Field(
         None,
         description="the text after the alternatives, or token ids; not for chats. A model with tokens for infill "

@@ -2,19 +2,22 @@
 
 import json
 import re
+from bisect import bisect_left
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from srb.engine.sampling_params import GRAMMAR_FIELDS, SamplingParams, in_lark
 from srb.errors import InvalidRequestError
-from srb.llama.grammar.enforceable import MAX_BOUNDED_INTEGERS, enforceable
+from srb.llama.grammar.enforceable import enforceable, fits
 from srb.llama.grammar.json_schema import as_lark, corrected
 from srb.llama.grammar.limits import LARGE
 from srb.wire.reasoning import ReasoningFormat
-from srb.wire.request.read import show
+from srb.wire.request.read import show, without_nulls
 from srb.wire.tools.calls import PLAIN, CallFormat
 
 _DESCRIPTION = """\
@@ -56,40 +59,87 @@ def without_tools(conversation: list[dict[str, Any]], tools: list[dict[str, Any]
     return result
 
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+_NAME = r"[A-Za-z0-9_.:/-]{1,128}"
+
+_NO_ARGUMENTS = {"type": "object", "properties": {}}
+_ANY_OBJECT = {"type": "object"}
 
 
 class FunctionFields(BaseModel):
-    """A function that the model may call."""
+    """A function that the model may call.
 
-    name: Name = Field(description="its name.")
-    description: str | None = Field(None, description="what it does, for the model to read.")
-    parameters: dict[str, Any] | None = Field(
+    Tools come from other people's servers, so no value is refused. What can't be read is left out, and reported.
+    """
+
+    name: Annotated[Any, WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"})] = Field(
+        None, description="its name. A function without a name, or with another one, is left out."
+    )
+    description: Annotated[Any, WithJsonSchema({"type": "string"})] = Field(
+        None, description="what it does, for the model to read."
+    )
+    parameters: Annotated[Any, WithJsonSchema({"type": "object"})] = Field(
         None, description="the JSON schema of its arguments, which every call matches; left out: it has none."
     )
-    strict: bool | None = Field(None, description="without effect: calls always match the schema.")
+    strict: Any = Field(None, description="without effect: calls always match the schema.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_others(cls, data: Any) -> Any:
+        """Read Anthropic's and MCP's name of `parameters`; null is absent."""
+        data = without_nulls(data)
+        for name in ("input_schema", "inputSchema"):
+            if name in data:
+                data.setdefault("parameters", data[name])
+        return data
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a call can name the function."""
+        return isinstance(self.name, str) and re.fullmatch(_NAME, self.name) is not None
+
+    def read(self) -> tuple[dict[str, Any], list[str]]:
+        """Return the function in OpenAI's notation, with an object as its schema, and the fields that aren't used."""
+        schema, unread = self.parameters or None, []
+        if isinstance(schema, str):
+            with suppress(ValueError, RecursionError):
+                schema = json.loads(schema)
+        if schema is None or schema == {}:
+            schema = _NO_ARGUMENTS
+        elif not isinstance(schema, dict):
+            unread += [] if schema is True else ["parameters"]
+            schema = _ANY_OBJECT
+        description = self.description or ""
+        if not isinstance(description, str):
+            unread.append("description")
+            description = ""
+        return {"name": self.name, "description": description, "parameters": schema}, unread
 
 
 class ToolFields(BaseModel):
     """One of `tools`."""
 
-    type: str = Field("function", description="function; tools of other types are left out, and reported.")
+    type: Annotated[Any, WithJsonSchema({"type": "string"})] = Field(
+        "function", description="function; tools of other types are left out, and reported."
+    )
     function: FunctionFields | None = Field(
         None, description="what may be called. Its fields may also be next to `type`, as in OpenAI's responses."
     )
-    name: str | None = Field(None, description="the name of a tool of another type.")
+    name: Any = Field(None, description="the name of a tool of another type.")
 
     @model_validator(mode="before")
     @classmethod
     def _nest(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
+        if isinstance(data, cls):
             return data
-        kind = data.get("type") or "function"
-        if kind != "function":
-            names = [_name(data), _name(data.get(kind) if isinstance(kind, str) else None)]
-            return {"type": kind, "name": next((name for name in names if isinstance(name, str)), None)}
-        function = data.get("function")
-        return {"type": kind, "function": {**data, "type": None} if function is None else function}
+        data = data if isinstance(data, dict) else {}
+        kind, function = data.get("type") or "function", data.get("function")
+        if isinstance(function, dict):
+            return {"type": "function", "function": function}
+        # Anthropic's `custom` tools are functions; OpenAI's take a text.
+        if kind == "function" or (kind == "custom" and "input_schema" in data):
+            return {"type": "function", "function": data}
+        names = [_name(data), _name(data.get(kind) if isinstance(kind, str) else None)]
+        return {"type": kind, "name": next((name for name in names if isinstance(name, str)), None)}
 
     @property
     def flat(self) -> dict[str, Any]:
@@ -97,9 +147,17 @@ class ToolFields(BaseModel):
         return {"type": self.type} | (self.function or self).model_dump(exclude={"type", "function"})
 
     @property
-    def left_out(self) -> str | None:
-        """The name by which a tool is reported that isn't a function; None for a function."""
-        return None if self.function else f"tools.{self.name or self.type:.60}"
+    def usable(self) -> FunctionFields | None:
+        """The function, if it can be called."""
+        return self.function if self.function and self.function.is_usable else None
+
+
+def _listed(tools: Any) -> Any:
+    """Return a list of tools. A single tool is one; an empty value of another type is none."""
+    return tools if isinstance(tools, list) else [tools] if tools else []
+
+
+ToolList = Annotated[list[ToolFields], BeforeValidator(_listed, json_schema_input_type=list[ToolFields])]
 
 
 @dataclass(frozen=True)
@@ -110,16 +168,52 @@ class Tools:
         functions: The functions in OpenAI's notation, as templates take them.
         required: Whether there must be a call.
         parallel: Whether there may be several calls. None: if the template can write several.
+        unread: The names of what wasn't read of the functions.
+        enforced: What is enforced of the schema of each function's arguments, and the names of the rest. None: what can
+            be enforced of each alone.
     """
 
     functions: tuple[dict[str, Any], ...]
     required: bool
     parallel: bool | None
+    unread: tuple[str, ...] = ()
+    enforced: tuple[tuple[Any, tuple[str, ...]], ...] | None = None
 
     @property
     def described(self) -> list[dict[str, Any]]:
         """The functions in the form that templates show to the model."""
         return [{"type": "function", "function": function} for function in self.functions]
+
+    def fitted(
+        self, form: CallFormat, answers: Iterable[str | None] = (None,), reasoning: ReasoningFormat | None = None
+    ) -> "Tools":
+        """The tools, enforced as far as one grammar of them all can be.
+
+        If it is too large, integers aren't bounded, and then as many functions as must be, the largest first, may have
+        any arguments.
+
+        Args:
+            form: How the model writes calls.
+            answers: The JSON schemas of texts next to the calls.
+            reasoning: How the model writes thoughts.
+        """
+
+        def is_small(tools: Tools) -> bool:
+            return all(fits(tools._grammar(form, answer, reasoning)) for answer in set(answers))
+
+        def opened(n: int) -> Tools:
+            largest = set(by_size[:n])
+            enforced = (
+                (_ANY_OBJECT, (*parts, "parameters")) if k in largest else (schema, parts)
+                for k, (schema, parts) in enumerate(unbounded._arguments)
+            )
+            return replace(self, enforced=tuple(enforced))
+
+        if is_small(self):
+            return self
+        unbounded = replace(self, enforced=self._enforceable(bounds_integers=False))
+        by_size = sorted(range(len(self.functions)), key=lambda k: -len(unbounded._schemas[k]))
+        return opened(bisect_left(range(len(by_size)), True, key=lambda n: is_small(opened(n))))
 
     def constrain(
         self, params: SamplingParams, form: CallFormat, reasoning: ReasoningFormat | None = None
@@ -138,35 +232,52 @@ class Tools:
                     'or send "tool_choice": "none"',
                     param=name,
                 )
-        return replace(params, json_schema=None, grammar=in_lark(self._grammar(form, params.json_schema, reasoning)))
+        grammar = in_lark(self._grammar(form, params.json_schema, reasoning))
+        try:
+            return replace(params, json_schema=None, grammar=grammar)
+        except InvalidRequestError as error:
+            raise self.blame(error) from None
 
     def blame(self, error: InvalidRequestError) -> InvalidRequestError:
         """Translates the engine's error about the grammar of `constrain`."""
         if error.param != "grammar":
             return error
         line = re.search(r"at (\d+)\(\d+\): (.*)", error.message)
-        if line and int(line[1]) - 2 >= len(self.functions):  # lines are counted from 1, and the first one has no rule
+        if line and int(line[1]) - 2 >= 2 * len(
+            set(self._schemas)
+        ):  # lines are counted from 1, and the first one has no rule
             return InvalidRequestError(f"json_schema can't be enforced: {line[2]}", param="json_schema")
         return InvalidRequestError(
             f"{len(self.functions)} tools are too many for one grammar of {LARGE.symbols} symbols: "
-            f"{line[2] if line else error.message}; send fewer of them, or tools with fewer parameters",
+            f"{line[2] if line else error.message}; send fewer of them",
             param="tools",
         )
 
     @property
-    def unenforced(self) -> list[str]:
-        """The names of what isn't enforced of the functions' schemas, for `ignored`."""
+    def ignored(self) -> list[str]:
+        """The names of what isn't used of the functions, or not enforced."""
         names = [function["name"] for function in self.functions]
         return [
-            f"tools.{name}.{part}" for name, (_, parts) in zip(names, self._arguments, strict=True) for part in parts
+            *self.unread,
+            *(
+                f"tools.{name}.{part}"
+                for name, (_, parts) in zip(names, self._arguments, strict=True)
+                for part in parts
+            ),
         ]
 
     @cached_property
-    def _arguments(self) -> list[tuple[Any, tuple[str, ...]]]:
-        """What can be enforced of the schema of each function's arguments, and the names of the rest."""
-        texts = [json.dumps(function["parameters"]) for function in self.functions]
-        bounds_integers = sum(text.count('"integer"') for text in texts) <= MAX_BOUNDED_INTEGERS
-        return [enforceable(text, bounds_integers=bounds_integers) for text in texts]
+    def _arguments(self) -> tuple[tuple[Any, tuple[str, ...]], ...]:
+        return self._enforceable() if self.enforced is None else self.enforced
+
+    def _enforceable(self, *, bounds_integers: bool = True) -> tuple[tuple[Any, tuple[str, ...]], ...]:
+        texts = (json.dumps(function["parameters"]) for function in self.functions)
+        return tuple(enforceable(text, bounds_integers=bounds_integers) for text in texts)
+
+    @cached_property
+    def _schemas(self) -> list[str]:
+        """The rule for the arguments of each function."""
+        return [as_lark(schema, lenient=True) for schema, _ in self._arguments]
 
     def _grammar(self, form: CallFormat, answer: str | None, reasoning: ReasoningFormat | None) -> str:
         """The grammar of an answer: calls, or text if none is required. answer: the text's JSON schema, if any.
@@ -178,11 +289,14 @@ class Tools:
         unthought = f" & ~({thoughts}{text})" if thoughts else ""  # else a call could begin within thoughts
         several = form.again is not None and (form.is_native if self.parallel is None else self.parallel)
         again = f" ({_text(form.again or '')} call)*" if several else ""
-        rules = [  # a line for each function: `blame` finds an error's line
-            f"f{k}: {_text(function['name'] + form.middle)} " + as_lark(self._arguments[k][0], lenient=True)
-            for k, function in enumerate(self.functions)
+        named: dict[str, list[str]] = {}
+        for function, schema in zip(self.functions, self._schemas, strict=True):
+            named.setdefault(schema, []).append(_text(function["name"] + form.middle))
+        # Two lines for each schema: `blame` finds an error's line.
+        rules = [
+            f"NAME{k}: {' | '.join(names)}\nf{k}: NAME{k} {schema}" for k, (schema, names) in enumerate(named.items())
         ]
-        rules.append("call: " + " | ".join(f"f{k}" for k in range(len(self.functions))))
+        rules.append("call: " + " | ".join(f"f{k}" for k in range(len(named))))
         calls, direct = f"call{again} {_text(form.end)}", "answer"
         if self.required:
             start = f"{_text(form.begin)} {calls}"
@@ -209,41 +323,64 @@ def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if text else ""
 
 
+def left_out(tools: list[ToolFields] | None) -> list[str]:
+    """The names by which tools are reported that can't be called: foreign ones, and those without their own name."""
+    found, seen = [], set[str]()
+    for k, tool in enumerate(tools or ()):
+        function = tool.usable
+        if not function and (name := tool.name or (tool.type if not tool.function else None)):
+            found.append(f"tools.{name!s:.60}")
+        elif not function or function.name in seen:
+            name = tool.function and tool.function.name
+            found.append(f"tools[{k}]" + (f" ({name:.60})" if name and isinstance(name, str) else ""))
+        else:
+            seen.add(function.name)
+    return found
+
+
 def tools_of(tools: list[ToolFields] | None, choice: Any, parallel: Any) -> Tools | None:
     """The tools that `tools`, `tool_choice` and `parallel_tool_calls` allow. None if the model may call nothing.
 
-    Raises `InvalidRequestError`.
+    Of two functions with one name, the first counts. Raises `InvalidRequestError`, also if there must be a call and no
+    tool can be called.
     """
-    defined = [tool.function for tool in tools or () if tool.function]
-    if not defined:
+    functions: dict[str, dict[str, Any]] = {}
+    unread: dict[str, list[str]] = {}
+    for function in (function for tool in tools or () if (function := tool.usable)):
+        if function.name not in functions:
+            functions[function.name], unread[function.name] = function.read()
+    if not tools:
         return None
-    functions = {
-        function.name: {
-            "name": function.name,
-            "description": function.description or "",
-            "parameters": function.parameters or {"type": "object", "properties": {}},
-        }
-        for function in defined
-    }
-    if len(functions) < len(defined):
-        raise InvalidRequestError("tools has a name twice", param="tools")
-    if not isinstance(parallel, bool | None):
+    if functions and not isinstance(parallel, bool | None):
         raise InvalidRequestError(
             f"parallel_tool_calls must be true or false, got {show(parallel)}", param="parallel_tool_calls"
         )
     mode, names = _choice(choice)
+    usable = f"none of the tools: {', '.join(functions):.300}" if functions else f"no function: {_without(tools)}"
     for name in names or ():
         if name not in functions:
-            raise InvalidRequestError(
-                f"tool_choice names {show(name)}, which is none of the tools: {', '.join(functions):.300}",
-                param="tool_choice",
-            )
+            raise InvalidRequestError(f"tool_choice names {show(name)}, which is {usable}", param="tool_choice")
     if mode == "none":
         return None
-    if names == []:  # only tools of other types are allowed
+    if not functions or names == []:  # only tools of other types are allowed
+        if mode != "auto":
+            raise InvalidRequestError(
+                f"tool_choice is {show(choice)}, but no tool that it allows can be called: {_without(tools)}; "
+                'send a function, or "tool_choice": "auto"',
+                param="tool_choice",
+            )
         return None
     chosen = tuple(functions.values()) if names is None else tuple(functions[name] for name in names)
-    return Tools(chosen, mode != "auto", False if mode == "function" else parallel)
+    parts = [f"tools.{each['name']}.{part}" for each in chosen for part in unread[each["name"]]]
+    return Tools(chosen, mode != "auto", False if mode == "function" else parallel, tuple(parts))
+
+
+def _without(tools: list[ToolFields]) -> str:
+    return f"srb leaves out {', '.join(left_out(tools)):.300}"
+
+
+_MODES = {"none": "none", "auto": "auto", "required": "required", "any": "required"}
+"""The modes of a `tool_choice`; `any` is Anthropic's and Mistral's."""
 
 
 def _choice(choice: Any) -> tuple[str, list[Any] | None]:
@@ -251,15 +388,18 @@ def _choice(choice: Any) -> tuple[str, list[Any] | None]:
 
     The mode is none, auto or required, or `function` if it names one function that must be called.
     """
-    if choice is None or choice in ("none", "auto", "required"):
-        return choice or "auto", None
-    if isinstance(choice, dict) and choice.get("type") == "function":
-        return "function", [_name(choice)]
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+    if choice is None or choice == {}:
+        return "auto", None
+    kind = choice.get("type") or "function" if isinstance(choice, dict) else choice
+    if isinstance(kind, str) and kind in _MODES:
+        return _MODES[kind], None
+    if isinstance(choice, dict) and kind == "allowed_tools":
         allowed = choice.get("allowed_tools", choice)
         if isinstance(allowed, dict) and allowed.get("mode") in ("auto", "required") and allowed.get("tools"):
-            functions = [tool for tool in allowed["tools"] if _kind(tool) == "function"]
+            functions = [tool for tool in _listed(allowed["tools"]) if _kind(tool) == "function"]
             return allowed["mode"], list(map(_name, functions))
+    elif isinstance(choice, dict):  # a function, Anthropic's `tool`, or a tool of another type
+        return "function", [_name(choice) if kind in ("function", "tool") else _name(choice) or kind]
     raise InvalidRequestError(
         'tool_choice must be "none", "auto", "required", {"type": "function", "function": {"name": NAME}}, or '
         f"OpenAI's allowed_tools; got {show(choice)}",

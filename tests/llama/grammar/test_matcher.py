@@ -1,6 +1,7 @@
 """Grammars in Lark, as tools have them: what they allow, and what can't be one."""
 
 import json
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import jsonschema_rs
 import pytest
 from driver import request, run, run_interrupted, stops, texts
 from llguidance import LLMatcher
+from odd_tools import odd_function
 from tiny_model import CONTROL
 
 from srb.engine.engine import Engine
@@ -284,6 +286,8 @@ REDUCED: list[tuple[Any, list[str]]] = [
     ({"enum": []}, ["enum"]),
     ({"type": "integer", "minimum": 3, "maximum": 1}, ["maximum"]),
     ({"const": "a\0"}, ["const"]),
+    ({"const": {"a": [-(2**63)]}}, ["const"]),  # a crash of llguidance
+    ({"enum": [1 - 2**63]}, ["enum"]),
     ("a text", ["properties"]),
     (None, []),
     ({"type": "object", "properties": None, "required": None}, []),
@@ -296,7 +300,7 @@ REDUCED: list[tuple[Any, list[str]]] = [
 def test_tools_with_what_cannot_be_enforced_run_without_it(load: Load, schema: Any, left_out: list[str]) -> None:
     parameters = {"type": "object", "properties": {"a": schema, "b": {"const": "b"}}, "required": ["a", "b"]}
     tools = offer({"name": "good"}, {"name": "bad", "parameters": parameters}, choice="required")
-    assert tools.unenforced == [f"tools.bad.{name}" for name in left_out]
+    assert tools.ignored == [f"tools.bad.{name}" for name in left_out]
     assert tools.functions[1]["parameters"] == parameters  # what the model sees
     params = tools.constrain(SamplingParams(seed=0, max_tokens=400), PLAIN)
     said = texts(run(Engine(load()), CompletionRequest(((1,),), params.alternatives(8)))).values()
@@ -323,11 +327,111 @@ def test_128_tools_with_ten_arguments_each(load: Load) -> None:
     assert texts(run(Engine(load()), CompletionRequest(((1,),), (params,))))
 
 
+def test_tools_that_are_too_large_together_are_enforced_less(load: Load) -> None:
+    functions = [
+        {
+            "name": f"tool_{k}",
+            "parameters": {"properties": {f"argument_{k}_{j}": {"type": "integer"} for j in range(n)}},
+        }
+        for k, n in enumerate([30] * 120 + [1])
+    ]
+    tools = offer(*functions, choice="required").fitted(PLAIN)
+    reported = set(tools.ignored)
+    assert 0 < len(reported) < 100
+    assert reported < {f"tools.tool_{k}.parameters" for k in range(120)}
+    names = [name for name in ("tool_0", "tool_119", "tool_120") if f"tools.{name}.parameters" not in reported]
+    matches = matcher(load(), tools)
+    for name in names:
+        assert matches(name, f'{{"argument_{name.removeprefix("tool_")}_0": 5}}'), name
+        assert not matches(name, '{"other": 5}'), name
+    assert matches(sorted(reported)[0].split(".")[1], '{"other": [5, {}]}')
+    assert "tool_120" in names, "the largest are opened first"
+
+
+def matcher(backend: LlamaBackend, tools: Tools) -> Callable[[str, str], bool]:
+    """Return a function that tells whether a call of a tool may have these arguments."""
+    params = tools.constrain(SamplingParams(), PLAIN)
+    grammar = backend.compile((params,))
+
+    def matches(name: str, arguments: str) -> bool:
+        found = grammar.constraint(params)
+        assert found
+        found = found.copy()
+        for token in PLAIN.write([{"function": {"name": name, "arguments": arguments}}]).encode():
+            if not found.allows(token):
+                return False
+            found.accept(token)
+        return True
+
+    return matches
+
+
 def test_no_tool_is_blamed_for_their_number(load: Load) -> None:
-    tools = offer(*many(1000))
+    tools = offer(*({"name": f"{k:0128}"} for k in range(8000)))
     with pytest.raises(InvalidRequestError) as caught:
-        Engine(load()).add_request(request(grammar=tools.constrain(SamplingParams(), PLAIN).grammar))
-    blamed = tools.blame(caught.value)
-    assert blamed.param == "tools"
-    assert "1000 tools are too many for one grammar of 24000 symbols" in blamed.message
-    assert "tool_" not in blamed.message
+        tools.fitted(PLAIN).constrain(SamplingParams(), PLAIN)
+    assert caught.value.param == "tools"
+    assert "8000 tools are too many for one grammar of 24000 symbols" in caught.value.message
+    assert "0000" not in caught.value.message.replace("1000000", "").replace("8000", "").replace("24000", "")
+
+
+def test_a_schema_of_the_text_is_blamed_for_itself(load: Load) -> None:
+    tools = offer({"name": "f"}, {"name": "g", "parameters": {"properties": {"a": {}}}})
+    params = tools.constrain(SamplingParams(json_schema='{"type": "file"}'), PLAIN)
+    with pytest.raises(InvalidRequestError) as caught:
+        Engine(load()).add_request(request(grammar=params.grammar))
+    assert tools.blame(caught.value).param == "json_schema"
+
+
+INTEGERS: list[tuple[dict[str, Any], list[str], list[str]]] = [
+    ({"type": "integer"}, ["0", "-7", "9007199254740991", "-9007199254740991"], ["9007199254740992", "1.5"]),
+    ({"type": "int"}, ["9007199254740991"], ["9007199254740992"]),
+    ({"type": "integer", "title": "Count", "default": 3, "format": "int64"}, ["5"], ["9007199254740992"]),
+    ({"type": ["integer", "null"]}, ["null", "5"], ["9007199254740992"]),
+    ({"type": "integer", "minimum": 3}, ["3", "9007199254740991"], ["2", "9007199254740992"]),
+    ({"type": "integer", "exclusiveMaximum": 3}, ["2", "-9007199254740991"], ["3", "-9007199254740992"]),
+    ({"type": "integer", "minimum": 2**57}, [f"{2**57}", f"{2**62}"], [f"{2**57 - 1}", f"{2**62}0"]),
+    ({"type": "integer", "maximum": 2**53}, ["9007199254740992"], ["-9007199254740992"]),
+    ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, ["5"], ["9007199254740992"]),
+    ({"allOf": [{"type": "integer"}, {"minimum": 3}]}, ["3"], ["2", "9007199254740992"]),
+    ({"anyOf": [{"type": "integer"}, {"type": "boolean"}]}, ["true", "3"], ["9007199254740992"]),
+    ({"$ref": "#/properties/b"}, ["3"], ["9007199254740992"]),
+]
+
+
+@pytest.mark.parametrize(("schema", "right", "wrong"), INTEGERS, ids=lambda each: str(each)[:60])
+def test_integers_without_bounds_get_some(load: Load, schema: Any, right: list[str], wrong: list[str]) -> None:
+    parameters = {"type": "object", "properties": {"a": schema, "b": {"type": "integer"}}, "required": ["a"]}
+    tools = offer({"name": "f", "parameters": parameters}, choice="required").fitted(PLAIN)
+    matches = matcher(load(), tools)
+    assert [text for text in right if not matches("f", f'{{"a": {text}}}')] == []
+    assert [text for text in wrong if matches("f", f'{{"a": {text}}}')] == []
+    assert tools.ignored == []
+
+
+def test_their_number_and_names_do_not_matter(load: Load) -> None:
+    names = ["integer", *(f"argument_{k}" for k in range(299))]
+    properties: dict[str, Any] = {name: {"type": "integer"} for name in names}
+    parameters = {"type": "object", "properties": properties | {"kind": {"enum": ["integer"] * 100}}}
+    tools = offer({"name": "f", "parameters": parameters}, {"name": "g", "parameters": parameters}).fitted(PLAIN)
+    matches = matcher(load(), tools)
+    for name in ("integer", "argument_298"):
+        assert matches("g", f'{{"{name}": 9007199254740991}}')
+        assert not matches("g", f'{{"{name}": 9007199254740992}}')
+    assert tools.ignored == []
+
+
+def test_an_object_of_many_optional_properties_is_any_object(load: Load) -> None:
+    """At one position of a text, a grammar may have only so many continuations; beyond, the text would fail."""
+    parameters = {"properties": {f"argument_{k}": {"type": "string"} for k in range(700)}}
+    tools = offer({"name": "f", "parameters": parameters}, *many(100)).fitted(PLAIN)
+    assert tools.ignored == ["tools.f.properties"]
+    assert matcher(load(), tools)("f", '{"argument_1": "x", "argument_2": "y"}')
+
+
+def test_300_odd_functions(load: Load) -> None:
+    backend = load()
+    for seed in range(60):
+        rng = random.Random(seed)
+        tools = offer(*(odd_function(rng, k) for k in range(5))).fitted(PLAIN)
+        backend.compile((tools.constrain(SamplingParams(), PLAIN),))

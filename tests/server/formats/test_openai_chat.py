@@ -193,7 +193,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"messages": [{"role": "user", "content": "\ud800"}]}, "prompt", "not valid Unicode"),
     ({"messages": [*HELLO, *[{"role": "assistant", "content": "a"}] * 2]}, "messages", "two messages of the assistant"),
     ({"prompt": "hi"}, "prompt", "exclude each other"),
-    ({"functions": [{"name": "f"}]}, "functions", "send tools instead"),
+    ({"functions": [{"name": "f"}], "function_call": {"name": "f"}}, "function_call", "send tools and tool_choice"),
     ({"top_logprobs": 5}, "top_logprobs", '"logprobs": true'),
     ({"logprobs": True, "top_logprobs": 101}, "logprobs", "from 0 to 100"),
     ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs", "can't set tools"),

@@ -1,9 +1,11 @@
 """Chats with tools, on the fake backend: what the model gets, what it says, and what a client sees of it."""
 
 import json
+import random
 from typing import Any
 
 from fake_backend import END, FakeBackend
+from odd_tools import odd_tool
 from server.conftest import Client, Connect
 
 from srb.engine.sampling_params import SamplingParams
@@ -170,7 +172,12 @@ async def test_what_may_be_called(connect: Connect) -> None:
         (None, ("weather", "time"), True),
         ("auto", ("weather", "time"), True),
         ("required", ("weather", "time"), False),
+        ("any", ("weather", "time"), False),
+        ({"type": "any"}, ("weather", "time"), False),
+        ({"type": "auto"}, ("weather", "time"), True),
+        ({}, ("weather", "time"), True),
         (one, ("time",), False),
+        ({"type": "tool", "name": "time"}, ("time",), False),
         (some, ("time",), False),
         (some["allowed_tools"] | {"type": "allowed_tools", "mode": "auto"}, ("time",), True),
     ):
@@ -282,6 +289,98 @@ async def test_flat_tools_are_read_and_tools_of_other_types_left_out(connect: Co
     assert model.grammar is None
 
 
+UNUSABLE: list[tuple[Any, str]] = [
+    (None, "tools[1]"),
+    ("a text", "tools[1]"),
+    ({"type": "function"}, "tools[1]"),
+    ({"type": "function", "function": None}, "tools[1]"),
+    ({"function": {"name": ""}}, "tools[1]"),
+    ({"function": {"name": "a b"}}, "tools[1] (a b)"),
+    ({"function": {"name": 5, "parameters": CITY}}, "tools[1]"),
+    ({"type": 5}, "tools.5"),
+    (TOOL, "tools[1] (weather)"),
+]
+
+
+async def test_tools_that_cannot_be_called_are_left_out(connect: Connect) -> None:
+    model = Model(PARIS, source=NATIVE)
+    client = await connect(model.backend)
+    for tool, reported in UNUSABLE:
+        for path, body in each_format([TOOL, tool]):
+            response = await client.post(path, json=body)
+            assert response.status == 200, (path, tool, await response.text())
+            assert response.headers["x-srb-ignored"] == reported, (path, tool)
+            assert model.prompt.count('"name": ') == 1, (path, tool)
+        response = await client.post("/apply-template", json=ASK | {"tools": [TOOL, tool]})
+        assert (await response.json())["prompt"].count('"name": ') == 1, tool
+
+
+def each_format(tools: Any) -> list[tuple[str, dict[str, Any]]]:
+    """A body with these tools, in each format that has tools."""
+    messages = {"messages": ASK["messages"], "seed": 0}
+    return [
+        ("/v1/chat/completions", messages | {"tools": tools}),
+        ("/v1/responses", {"input": "hi", "seed": 0, "tools": tools}),
+        ("/v1/messages", messages | {"max_tokens": 99, "tools": tools}),
+        ("/api/chat", {"messages": ASK["messages"], "stream": False, "tools": tools}),
+    ]
+
+
+async def test_schemas_that_are_none(connect: Connect) -> None:
+    none: Any = {"type": "object", "properties": {}}
+    cases: list[tuple[dict[str, Any], Any, str | None]] = [
+        ({"parameters": []}, none, None),
+        ({"parameters": {}}, none, None),
+        ({"parameters": ""}, none, None),
+        ({"parameters": json.dumps(CITY)}, CITY, None),
+        ({"input_schema": CITY}, CITY, None),
+        ({"inputSchema": CITY}, CITY, None),
+        ({"parameters": True}, {"type": "object"}, None),
+        ({"input_schema": True}, {"type": "object"}, None),
+        ({"parameters": "a text"}, {"type": "object"}, "tools.weather.parameters"),
+        ({"parameters": ["city"]}, {"type": "object"}, "tools.weather.parameters"),
+        ({"parameters": CITY, "description": ["It rains?"]}, CITY, "tools.weather.description"),
+    ]
+    model = Model(PARIS, source=NATIVE)
+    client = await connect(model.backend)
+    for function, schema, reported in cases:
+        flat = {"name": "weather", "description": "It rains?"} | function
+        for path, body in each_format([flat]):
+            response = await client.post(path, json=body)
+            assert response.status == 200, (path, function, await response.text())
+            assert response.headers.get("x-srb-ignored") == reported, (path, function)
+            (described,) = json.loads(model.prompt.partition("<user>")[0].removeprefix("<tools>"))
+            assert described["function"]["parameters"] == schema, (path, function)
+
+
+async def test_a_value_that_is_no_list_of_tools(connect: Connect) -> None:
+    model = Model(PARIS)
+    client = await connect(model.backend)
+    for tools, reported in (({}, None), ("", None), (False, None), ("all", "tools[0]"), (TOOL, None)):
+        for path, body in each_format(tools):
+            response = await client.post(path, json=body)
+            assert response.status == 200, (path, tools, await response.text())
+            assert response.headers.get("x-srb-ignored") == reported, (path, tools)
+            assert bool(model.grammar) == (tools == TOOL), (path, tools)
+
+
+async def test_functions_are_reported_and_a_demanded_one_is_refused(connect: Connect) -> None:
+    client = await connect(Model("x").backend)
+    body = {"messages": ASK["messages"], "functions": [{"name": "f"}], "function_call": "auto"}
+    response = await client.post("/v1/chat/completions", json=body)
+    assert response.headers["x-srb-ignored"] == "functions, function_call"
+
+
+async def test_300_odd_tools_in_every_format(connect: Connect) -> None:
+    client = await connect(Model(PARIS, source=NATIVE).backend)
+    for seed in range(75):
+        rng = random.Random(seed)
+        tools = [odd_tool(rng, k) for k in range(4)]
+        for path, body in each_format(tools):
+            response = await client.post(path, data=json.dumps(body).replace("Infinity", "1e999"))
+            assert response.status == 200, (path, tools, await response.text())
+
+
 async def test_native_events_show_what_the_model_wrote(connect: Connect) -> None:
     client = await connect(Model(PARIS).backend)
     response = await client.post("/v1/chat/completions", json=ASK | {"stream": "events", "n": 1})
@@ -291,11 +390,34 @@ async def test_native_events_show_what_the_model_wrote(connect: Connect) -> None
 
 
 BAD: list[tuple[dict[str, Any], str, str]] = [
-    ({"tools": [{"type": "function"}]}, "tools[0].name", "required"),
-    ({"tools": [{"function": {"name": "a b"}}]}, "tools[0].function.name", "match pattern"),
-    ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters", "dictionary"),
-    ({"tools": [OTHER, OTHER]}, "tools", "twice"),
-    ({"tool_choice": "any"}, "tool_choice", 'must be "none", "auto", "required"'),
+    ({"tool_choice": "all"}, "tool_choice", 'must be "none", "auto", "required"'),
+    ({"tool_choice": 5}, "tool_choice", 'must be "none", "auto", "required"'),
+    ({"tool_choice": {"type": "web_search"}}, "tool_choice", 'names "web_search", which is none of the tools: weather'),
+    (
+        {"tool_choice": "required", "tools": [{"function": {"name": "a b"}}, {"type": "web_search"}]},
+        "tool_choice",
+        'is "required", but no tool that it allows can be called: srb leaves out tools[0] (a b), tools.web_search',
+    ),
+    (
+        {
+            "tool_choice": {"type": "tool", "name": "web_search"},
+            "tools": [{"type": "web_search_1", "name": "web_search"}],
+        },
+        "tool_choice",
+        'names "web_search", which is no function: srb leaves out tools.web_search',
+    ),
+    (
+        {
+            "tool_choice": {
+                "type": "allowed_tools",
+                "mode": "required",
+                "tools": [{"type": "web_search"}],
+            },
+            "tools": [TOOL, {"type": "web_search"}],
+        },
+        "tool_choice",
+        "but no tool that it allows can be called: srb leaves out tools.web_search",
+    ),
     ({"tool_choice": {"type": "function", "function": {"name": "nope"}}}, "tool_choice", "none of the tools: weather"),
     ({"tool_choice": {"type": "function"}}, "tool_choice", "names None"),
     ({"parallel_tool_calls": "yes"}, "parallel_tool_calls", "true or false"),
