@@ -14,7 +14,7 @@ from srb.wire.reasoning import ReasoningFormat, reasoning_format
 from srb.wire.request.media import FILES, Mixed, as_content, new_marker, not_here, split
 from srb.wire.request.read import PartFields
 from srb.wire.tools.calls import arguments_text, call_format
-from srb.wire.tools.definitions import Tools, without_tools
+from srb.wire.tools.definitions import Tools, simplified, without_tools
 
 
 def as_text(content: Any) -> Any:
@@ -156,7 +156,13 @@ def prompt_of(
             conversation, described = without_tools(conversation, described or []), None
         else:
             _convert_arguments(conversation, arguments_text if form.as_text else _read)
-    prompt = _rendered(template, conversation, variables, described)
+    try:
+        prompt = _rendered(template, conversation, variables, described)
+    except InvalidRequestError:
+        if not described:
+            raise
+        described = simplified(described)
+        prompt = _rendered(template, conversation, variables, described)
     if continued is not None:
         opening = reasoning.opening(prompt) if reasoning else ""
         return prompt.removesuffix(opening) + continued

@@ -103,7 +103,7 @@ class FunctionFields(BaseModel):
         if isinstance(schema, str):
             with suppress(ValueError, RecursionError):
                 schema = json.loads(schema)
-        if schema is None or schema == {}:
+        if not schema:
             schema = _NO_ARGUMENTS
         elif not isinstance(schema, dict):
             unread += [] if schema is True else ["parameters"]
@@ -150,6 +150,22 @@ class ToolFields(BaseModel):
     def usable(self) -> FunctionFields | None:
         """The function, if it can be called."""
         return self.function if self.function and self.function.is_usable else None
+
+
+def simplified(described: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tools as templates take them, whose schemas have the usual types, for templates that fail for others."""
+    found = []
+    for tool in described:
+        schema = tool["function"]["parameters"]
+        properties, required = schema.get("properties"), schema.get("required")
+        given = properties if isinstance(properties, dict) else {}
+        usual = {
+            "type": "object",
+            "properties": {name: each if isinstance(each, dict) else {} for name, each in given.items()},
+            "required": required if isinstance(required, list) else [],
+        }
+        found.append(tool | {"function": tool["function"] | {"parameters": schema | usual}})
+    return found
 
 
 def _listed(tools: Any) -> Any:

@@ -332,6 +332,7 @@ async def test_schemas_that_are_none(connect: Connect) -> None:
         ({"parameters": []}, none, None),
         ({"parameters": {}}, none, None),
         ({"parameters": ""}, none, None),
+        ({"parameters": "[]"}, none, None),
         ({"parameters": json.dumps(CITY)}, CITY, None),
         ({"input_schema": CITY}, CITY, None),
         ({"inputSchema": CITY}, CITY, None),
@@ -351,6 +352,29 @@ async def test_schemas_that_are_none(connect: Connect) -> None:
             assert response.headers.get("x-srb-ignored") == reported, (path, function)
             (described,) = json.loads(model.prompt.partition("<user>")[0].removeprefix("<tools>"))
             assert described["function"]["parameters"] == schema, (path, function)
+
+
+async def test_templates_that_read_schemas_get_usual_ones_if_they_must(connect: Connect) -> None:
+    source = NATIVE.replace(
+        "{{ tools | tojson }}",
+        "{% for t in tools %}{{ t.function.name }} {% set p = t.function.parameters %}"
+        "{% for name, each in p.properties.items() %}{{ name }}:{{ each['type'] | upper }} {% endfor %}"
+        "{% if 'a' in p.required %}must{% endif %}{% endfor %}",
+    )
+    model = Model(PARIS, source=source)
+    client = await connect(model.backend)
+    cases: list[tuple[dict[str, Any], str]] = [
+        (CITY, "city:STRING "),
+        ({"properties": {"a": {"type": "string"}}, "required": None}, "a:STRING "),
+        ({"properties": {"a": {"type": "string"}, "b": None, "c": "text"}, "required": ["a"]}, "a:STRING b: c: must"),
+        ({"type": "object", "properties": None}, ""),
+        ({"anyOf": [CITY]}, ""),
+    ]
+    for parameters, shown in cases:
+        for path, body in each_format([{"name": "weather", "input_schema": parameters}]):
+            response = await client.post(path, json=body)
+            assert response.status == 200, (path, parameters, await response.text())
+            assert model.prompt.partition("<user>")[0] == f"<tools>weather {shown}", (path, parameters)
 
 
 async def test_a_value_that_is_no_list_of_tools(connect: Connect) -> None:
