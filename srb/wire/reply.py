@@ -61,6 +61,7 @@ class Reply:
         make: Returns what builds the response: an object with `chunks`, which turns the next events into what is
             streamed, or with `object`, which turns all events into the response and raises `SrbError` if there is none.
             It is called once for each reader, in a worker thread. None: the response is native events.
+        ping: Returns what is sent while no chunk comes. None: that of the frame.
         blame: Translates the engine's refusal of the request into the terms of the body. None if they are the same.
         detach: Whether the request goes on without readers.
         story: The story that the alternatives belong to.
@@ -76,6 +77,7 @@ class Reply:
     ignored: list[str]
     stream: bool
     make: Callable[[], Any] | None
+    ping: Callable[[], bytes] | None = None
     blame: Callable[[InvalidRequestError], InvalidRequestError] | None = None
     detach: bool = False
     story: str | None = None
@@ -93,8 +95,8 @@ class Reply:
             parsed.ignored,
             stream,
             make,
-            parsed.blame,
-            parsed.detach,
+            blame=parsed.blame,
+            detach=parsed.detach,
             story=parsed.story,
             node=parsed.node,
             **more,
@@ -116,7 +118,7 @@ class Frame:
         prefix: Returns the text before a chunk.
         suffix: The text after each chunk.
         ping: What is sent while no chunk comes. A comment has no blank line, which would dispatch an event if an `id:`
-            came before. A builder with a method `ping` makes its own.
+            came before. `Reply.ping` replaces it.
         content_type: The media type of the stream.
     """
 
@@ -132,7 +134,7 @@ SSE_TYPED = Frame(lambda chunk: f"event: {chunk['type']}\ndata: " if isinstance(
 """The name of each event is the `type` of its object."""
 
 LINES = Frame(lambda _chunk: "", "\n", b"", "application/x-ndjson")
-"""A line of JSON for each chunk. Clients take each line for a chunk, so its ping is a builder's chunk without text."""
+"""A line of JSON for each chunk. Clients take each line for a chunk, so the ping of a reply is a chunk without text."""
 
 
 @dataclass

@@ -243,8 +243,8 @@ async def _respond(reply: Reply, frame: Frame, request: web.Request, stream: Req
             return builder.chunks(events)
 
         if reply.stream:
-            if hasattr(builder, "ping"):
-                frame = replace(frame, ping=builder.ping())
+            if reply.ping:
+                frame = replace(frame, ping=reply.ping())
             return await sse.respond(request, Batches(stream.__anext__, to_json), headers=headers, frame=frame)
 
         async def whole() -> web.Response:

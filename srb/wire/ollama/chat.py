@@ -168,7 +168,8 @@ def _reply(
         model=fields.model,
     )
     parsed.ignored.extend(f"options.{name}" for name in (options and options.model_extra) or ())
-    return Reply.of(parsed, fields.stream, partial(make, parsed.completion.id, parsed.reader))
+    make = partial(make, parsed.completion.id, parsed.reader)
+    return Reply.of(parsed, fields.stream, make, ping=lambda: make().ping())
 
 
 def _schema(form: Any) -> dict[str, Any]:
