@@ -30,8 +30,10 @@ class EmbeddingFields(BodyFields):
     embd_normalize: Int = Field(
         2, description="the norm by which vectors are scaled to length 1. 0: the largest number becomes 32760. -1: off."
     )
-    truncate: bool | None = Field(
-        None, description="false: a text that is too long is an error at /api/embed and /api/embeddings, too."
+    truncate: Any = Field(
+        None,
+        description="false: a text that is too long is an error at /api/embed and /api/embeddings, too. Other values "
+        "than true and false are ignored.",
     )
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
@@ -156,7 +158,7 @@ def parse_embeddings(
         ignored.append("encoding_format")
     if not embedder.pools and "embd_normalize" in given:
         ignored.append("embd_normalize")
-    if not form.truncates and fields.truncate:
+    if fields.truncate not in ((None, False, True) if form.truncates else (None, False)):
         ignored.append("truncate")
     if fields.model not in (None, model):
         ignored.append("model")

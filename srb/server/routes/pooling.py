@@ -64,7 +64,7 @@ async def close_embedding_queue(app: web.Application) -> None:
     await asyncio.to_thread(app[EMBEDDING_QUEUE].thread.shutdown, cancel_futures=True)
 
 
-async def embeddings(form: EmbeddingFormat, request: web.Request) -> web.Response:
+async def embeddings(form: EmbeddingFormat, request: web.Request) -> web.StreamResponse:
     """Answers with the vectors of texts. If the client disconnects, its request ends after the current text."""
     engine, model = request.app[ENGINE], request.app[LIMITS].model
     embedder = engine.model.embedder
@@ -75,11 +75,16 @@ async def embeddings(form: EmbeddingFormat, request: web.Request) -> web.Respons
     data = await read_body(request)
     with queue.entered(engine):
         parsed = await queue.run(parse_embeddings, data, embedder, engine.model.tokenizer, model, form)
-        vectors = [await queue.run(_embed, embedder, tokens, parsed.norm) for tokens in parsed.texts]
-        return await queue.run(lambda: json_response(parsed.to_json(vectors, model), ignored_header(parsed.ignored)))
+        headers = ignored_header(parsed.ignored)
+
+        async def whole() -> web.Response:
+            vectors = [await queue.run(_embed, embedder, tokens, parsed.norm) for tokens in parsed.texts]
+            return await queue.run(lambda: json_response(parsed.to_json(vectors, model), headers))
+
+        return await respond_whole(request, whole(), headers)
 
 
-async def rerank(request: web.Request) -> web.Response:
+async def rerank(request: web.Request) -> web.StreamResponse:
     """Rank documents by their relevance to a query, the best first, with --reranking."""
     engine, model = request.app[ENGINE], request.app[LIMITS].model
     embedder = engine.model.embedder
@@ -92,8 +97,13 @@ async def rerank(request: web.Request) -> web.Response:
     data = await read_body(request)
     with queue.entered(engine):
         parsed = await queue.run(parse_rerank, data, embedder, embedder.rank_template, engine.model.tokenizer, model)
-        scores = [(await queue.run(embedder.embed, tokens))[0][0] for tokens in parsed.prompts]
-        return await queue.run(lambda: json_response(parsed.to_json(scores, model), ignored_header(parsed.ignored)))
+        headers = ignored_header(parsed.ignored)
+
+        async def whole() -> web.Response:
+            scores = [(await queue.run(embedder.embed, tokens))[0][0] for tokens in parsed.prompts]
+            return await queue.run(lambda: json_response(parsed.to_json(scores, model), headers))
+
+        return await respond_whole(request, whole(), headers)
 
 
 def _embed(embedder: Embedder, tokens: tuple[int, ...], p: int) -> list[list[float]]:

@@ -16,6 +16,7 @@ from fake_backend import FakeBackend, says
 from server.conftest import Connect
 from waiting import until
 
+from srb.server.http import exchange, sse
 from srb.wire import embeddings as module
 
 
@@ -55,6 +56,14 @@ async def test_openai_format(connect: Connect) -> None:
     assert first["embedding"] == pytest.approx([194 / math.hypot(194, 2), 2 / math.hypot(194, 2)])
     assert usage == {"prompt_tokens": 4, "total_tokens": 4}
     assert (await (await post(connect, "/openai/v1/embeddings", input="aa")).json())["object"] == "list"
+
+
+@pytest.mark.parametrize("truncate", ["END", "NONE", 5])
+async def test_other_servers_truncate(connect: Connect, truncate: Any) -> None:
+    """NVIDIA's clients send a word."""
+    for path in ("/v1/embeddings", "/api/embed", "/embedding"):
+        response = await post(connect, path, input="aa", truncate=truncate)
+        assert (response.status, response.headers["x-srb-ignored"]) == (200, "truncate")
 
 
 async def test_what_an_input_may_be(connect: Connect) -> None:
@@ -139,6 +148,22 @@ async def test_embeddings_leave_the_threads_of_completions_alone(connect: Connec
     go_on.set()
     assert {(await each).status for each in posts} == {200}
     assert set(names) == {"srb-embeddings_0"}
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embedding", "/api/embed", "/rerank"])
+async def test_spaces_while_numbers_take_long(connect: Connect, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setattr(exchange, "FIRST_SPACE_SECONDS", 0.01)
+    monkeypatch.setattr(sse, "PING_SECONDS", 0.01)
+    go_on = threading.Event()
+    embedder = FakeEmbedder(max_tokens=50, on_embed=lambda: _true(go_on.wait(10)))
+    if path == "/rerank":
+        embedder.rank_template = "{query} {document}"
+    client = await connect(FakeBackend(embedder=embedder))
+    response = await client.post(path, json={"input": "a", "query": "a", "documents": ["a"], "unknown_": 1})
+    assert await response.content.readexactly(2) == b"  "
+    assert response.headers["x-srb-ignored"].endswith("unknown_")
+    go_on.set()
+    assert await response.json()
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/rerank"])
