@@ -35,7 +35,7 @@ _ITEMS = {
 }
 """The types of items, and the fields that each must have."""
 
-_FOREIGN = re.compile(r"\w+_call(_output)?|mcp_\w+|compaction\w*")
+_FOREIGN = re.compile(r"\w+_call(_output)?|\w+_search_output|mcp_\w+|compaction\w*")
 """The types of the items of OpenAI's own tools, which are left out, as these tools are."""
 
 
@@ -70,6 +70,8 @@ class InputItem(PartFields):
                 return data | {"type": "function_call", "arguments": arguments}
             case {"type": "custom_tool_call_output"}:
                 return data | {"type": "function_call_output"}
+            case {"id": str()} if data.get("type") is None and "role" not in data:
+                return data | {"type": "item_reference"}
             case {"type": str(kind)} if kind not in _ITEMS:
                 return {"type": kind}
         return data

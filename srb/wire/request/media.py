@@ -98,6 +98,8 @@ def _parts(k: int, part: Any) -> list[Part]:
             pass
         case {"type": "search_result", "content": str() | list() as content}:
             pass
+        case {"type": "search_result"} if part.get("content") is None:
+            content = ""
         case {"type": "document"}:
             raise ValueError(f"part {k} is a document whose source is neither of the type text nor content")
         case _:

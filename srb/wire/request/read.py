@@ -147,10 +147,16 @@ def _read_dynatemp(fields: dict[str, Any]) -> None:
         fields.pop(name, None)
 
 
+_NO_CHOICE = ("structured_outputs", "grammar", "json_schema", "regex", "lark", "search", "suffix", "heal", "tools")
+"""The fields that `guided_choice` gives way to. They exclude a grammar."""
+
+
 def _read_choice(fields: dict[str, Any]) -> None:
     """Turn `guided_choice`, vLLM's older name, into `structured_outputs`. One that can't be enforced is reported."""
     choice = fields.get("guided_choice")
-    if not isinstance(choice, list) or not choice or "structured_outputs" in fields:
+    if not isinstance(choice, list) or not choice or any(fields.get(name) for name in _NO_CHOICE):
+        return
+    if fields.get("response_format") not in (None, {}, {"type": "text"}):
         return
     if all(isinstance(text, str) and text for text in choice):
         fields["structured_outputs"] = {"choice": fields.pop("guided_choice")}

@@ -368,6 +368,10 @@ def test_what_a_text_must_match_in_vllms_notation() -> None:
     assert params(guided_choice=["a", "b"]) == choice
     assert params(guided_choice=None) == params()
     assert ignored(guided_choice=[1]) == ["guided_choice"]
+    for other in ({"regex": "a"}, {"search": "beam"}, {"response_format": {"type": "json_object"}}, {"heal": True}):
+        assert ignored(guided_choice=["a"], **other) == ["guided_choice"]
+    for other in ({"heal": False}, {"response_format": {"type": "text"}}):
+        assert params(guided_choice=["a", "b"], **other) == choice
     assert ignored(structured_outputs={"regex": "a", "disable_any_whitespace": True}) == [
         "structured_outputs.disable_any_whitespace"
     ]

@@ -92,6 +92,7 @@ def text(of: str) -> dict[str, Any]:
             {"type": "search_result", "source": "http://x", "title": "Rain", "content": [text("It"), text("rains.")]},
             "Rain\nhttp://x\nIt\nrains.",
         ),
+        ({"type": "search_result", "source": "http://x", "title": None, "content": None}, "http://x\n"),
         ({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "abc"}}, "abc"),
         (
             {"type": "document", "title": "T", "context": None, "source": {"type": "content", "content": "abc"}},
@@ -145,6 +146,8 @@ def test_items_of_responses() -> None:
     output = {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "rain"}]}
     assert "<tool_response>\nrain\n" in responses([HELLO, thought, call, output])
     assert responses([{"type": "item_reference", "id": "rs_1"}, HELLO]) == "user=hi|>"
+    assert responses([{"type": None, "id": "rs_1"}, HELLO]) == "user=hi|>"
+    assert responses([{"type": "tool_search_call"}, {"type": "tool_search_output", "tools": []}, HELLO]) == "user=hi|>"
 
 
 def test_what_vendors_own_tools_have_written_is_left_out() -> None:
