@@ -42,7 +42,7 @@ from srb.serving.event_log import EventLog, RequestStream
 from srb.wire.context import RequestContext
 from srb.wire.reply import Frame, Reply
 from srb.wire.request.messages import Message
-from srb.wire.request.read import depth_refused
+from srb.wire.request.read import depth_refused, in_sent_names
 from srb.wire.route import EmbeddingHandler, GenerateHandler, JsonHandler, Route
 from srb.wire.vendors import ROUTES as VENDORS
 
@@ -112,8 +112,11 @@ async def _generate(handler: GenerateHandler, request: web.Request) -> web.Strea
     context = _context(request, now)
 
     def parse() -> Reply:
-        with depth_refused():
-            return handler.parse(body, context)
+        try:
+            with depth_refused():
+                return handler.parse(body, context)
+        except InvalidRequestError as error:
+            raise in_sent_names(error, body) from None
 
     reply = await with_lookups(parse)
     if reply.completion is None:
@@ -124,7 +127,8 @@ async def _generate(handler: GenerateHandler, request: web.Request) -> web.Strea
         # The response has the time `now`. One that is built again later must have it, too.
         return await submit(request, reply, _format_of(reply, handler.frame), int(now), respond_first)
     except InvalidRequestError as error:
-        raise reply.blame(error) if reply.blame else error from None
+        error = reply.blame(error) if reply.blame else error
+        raise await asyncio.to_thread(in_sent_names, error, body) from None
 
 
 def _context(request: web.Request, now: float, original: CompletionRequest | None = None) -> RequestContext:

@@ -5,6 +5,7 @@ An error names the field, its value, and what the value should be.
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any, ClassVar, NoReturn, TypeVar
@@ -294,6 +295,7 @@ def validate(data: Any, kind: type[Fields]) -> Fields:
         param, value = "", data
         for k, part in enumerate(first["loc"]):
             is_last = k == len(first["loc"]) - 1
+            part = sent_name(value, part) if isinstance(part, str) else part
             if isinstance(part, int):
                 param += f"[{part}]"
             elif not param or (is_last and param.endswith("]")) or (isinstance(value, dict) and part in value):
@@ -306,6 +308,26 @@ def validate(data: Any, kind: type[Fields]) -> Fields:
             message = "Input should be an object"
         got = kind_of(first["input"]) if param.startswith("messages") else show(first["input"])
         raise InvalidRequestError(f"{param}: {message}, got {got}", param=param) from None
+
+
+def sent_name(fields: Any, name: str) -> str:
+    """Return the name that an object of a body has for a field: `name`, or another server's."""
+    if not isinstance(fields, dict) or fields.get(name) is not None:
+        return name
+    return next((alias for alias, each in ALIASES.items() if each == name and fields.get(alias) is not None), name)
+
+
+def in_sent_names(error: InvalidRequestError, body: bytes) -> InvalidRequestError:
+    """Return an error about a field with the name that the body has for it, at the top or in Ollama's `options`."""
+    name, fields = error.param or "", None
+    if name not in ALIASES.values() or type(error) is not InvalidRequestError:
+        return error
+    with suppress(ValueError, RecursionError):
+        fields = json.loads(body)
+    options = fields.get("options") if isinstance(fields, dict) else None
+    sent = next((found for each in (fields, options) if (found := sent_name(each, name)) != name), name)
+    message = re.sub(rf"\b{name}\b", sent, error.message)
+    return InvalidRequestError(message, param=sent, code=error.code)
 
 
 def _inside(value: Any, part: str | int) -> Any:

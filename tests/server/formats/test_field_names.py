@@ -1,0 +1,77 @@
+"""Names of fields that other servers have too: which one counts, and which one errors have."""
+
+import re
+from typing import Any
+
+import pytest
+from fake_backend import FakeBackend, says
+from server.conftest import Connect
+
+from srb.llama.model.chat_template import ChatTemplate
+
+MESSAGES = {"messages": [{"role": "user", "content": "p"}]}
+OF_PATH: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "p"},
+    "/v1/chat/completions": MESSAGES,
+    "/completion": {"prompt": "p"},
+    "/infill": {"input_prefix": "p", "input_suffix": "s"},
+    "/api/v1/generate": {"prompt": "p"},
+    "/v1/responses": {"input": "p"},
+    "/v1/messages": MESSAGES,
+    "/api/chat": MESSAGES,
+    "/api/generate": {"prompt": "p"},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/v1/completions", "max_tokens"),
+        ("/v1/completions", "max_completion_tokens"),
+        ("/v1/chat/completions", "max_completion_tokens"),
+        ("/completion", "n_predict"),
+        ("/infill", "n_predict"),
+        ("/api/v1/generate", "max_length"),
+        ("/v1/responses", "max_output_tokens"),
+        ("/v1/messages", "max_tokens"),
+        ("/api/chat", "num_predict"),
+        ("/api/generate", "num_predict"),
+    ],
+)
+@pytest.mark.parametrize("value", [100_000, -5, "x"])
+async def test_errors_have_the_name_and_the_number_that_were_sent(
+    connect: Connect, path: str, name: str, value: Any
+) -> None:
+    client = await connect(FakeBackend(chat_template=ChatTemplate("{{ messages[0].content }}")))
+    sent = {"options": {name: value}} if name == "num_predict" else {name: value}
+    response = await client.post(path, json=OF_PATH[path] | sent)
+    text = await response.text()
+    assert response.status == 400, text
+    assert re.search(rf"\b{name}\b", text), text
+    assert str(value) in text
+    assert name == "max_tokens" or not re.search(r"\bmax_tokens\b", text), text
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "setting"),
+    [
+        ({"n_predict": 2}, {"max_tokens": 3}, "n_predict"),
+        ({"n_predict": 2}, {"max_completion_tokens": 3}, "n_predict"),
+        ({"repeat_penalty": 1.5}, {"repetition_penalty": 2}, "repeat_penalty"),
+        ({"repeat_last_n": 5}, {"rep_pen_range": 6}, "repeat_last_n"),
+        ({"typical_p": 0.5}, {"typical": 0.6}, "typical_p"),
+        ({"seed": 5}, {"sampler_seed": 6}, "seed"),
+        ({"ignore_eos": True}, {"ban_eos_token": False}, "ignore_eos"),
+        ({"stop": ["x"]}, {"stop_sequence": ["y"]}, "stop"),
+        ({"n_probs": 2}, {"logprobs": 3}, "n_probs"),
+    ],
+)
+async def test_llama_servers_own_names_win_on_its_routes(
+    connect: Connect, own: dict[str, Any], other: dict[str, Any], setting: str
+) -> None:
+    client = await connect(FakeBackend(script=says(b"abcdefgh")))
+    for body in (own | other, other | own):
+        response = await client.post("/completion", json={"prompt": "p", "n_predict": 2} | body)
+        answer = await response.json()
+        assert answer["generation_settings"][setting] == own[setting]
+        assert [*other][0] in response.headers["x-srb-ignored"]
