@@ -1,6 +1,7 @@
 """llama-server's routes, on the default model."""
 
 import json
+import math
 from collections.abc import Callable
 from operator import mul
 from pathlib import Path
@@ -49,6 +50,42 @@ def test_post_sampling_probabilities(server: Server) -> None:
         assert 0 < each["prob"] <= 1
         assert all(0 < top["prob"] <= 1 for top in each["top_probs"])
         assert len(each["top_probs"]) == 10 or sum(top["prob"] for top in each["top_probs"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
+def test_all_seeds_report_what_the_grammar_leaves(server: Server, path: str) -> None:
+    body = {"prompt": "Is it?", "grammar": 'root ::= ("yes" | "no") "."', "temperature": 1, "post_sampling_probs": True}
+    body |= {"n_probs": 5, "n_predict": 1, "stream": False} | ({"model": "m"} if path != "/completion" else {})
+    reported = set()
+    for seed in range(10):
+        answer = post(server, path, **body, seed=seed)
+        if path == "/completion":
+            tops = {top["token"]: top["prob"] for top in answer["completion_probabilities"][0]["top_probs"]}
+        else:
+            content = answer["choices"][0]["logprobs"]["content"]
+            tops = {top["token"]: math.exp(top["logprob"]) for top in content[0]["top_logprobs"]}
+        assert all("yes".startswith(token) or "no".startswith(token) for token in tops)
+        assert sum(tops.values()) == pytest.approx(1, abs=1e-4)
+        reported.add(tuple(sorted((token, round(prob, 5)) for token, prob in tops.items())))
+    assert len(reported) == 1
+
+
+@pytest.mark.parametrize(
+    "grammar", ['root ::= "a"\n  | "b"\n', 'root ::=\n  | my_rule\r\nmy_rule ::= "a"', '_b ::= "b"\nroot ::= _b']
+)
+def test_grammars_as_llama_cpp_reads_them(server: Server, grammar: str) -> None:
+    """Lines may begin with `|`, and names may have `_`."""
+    bodies = {
+        "/completion": {"prompt": "x", "n_predict": 3},
+        "/v1/completions": {"prompt": "x", "max_tokens": 3, "model": "m"},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3},
+        "/api/v1/generate": {"prompt": "x", "max_length": 3},
+    }
+    for path, body in bodies.items():
+        answer = post(server, path, **body, grammar=grammar, stream=False)
+        (choice,) = answer.get("choices") or answer.get("results") or [answer]
+        text = choice["message"]["content"] if "message" in choice else choice.get("text", choice.get("content"))
+        assert text in ("", "a", "b")
 
 
 def test_tokens_and_their_pieces(server: Server) -> None:
