@@ -284,6 +284,10 @@ class OutputItems:
         return ItemChange("more", item, text, tokens)
 
 
+_OF_SEVERAL = ("n", "n_cmpl", "best_of", "branches")
+"""Fields that formats with one alternative refuse."""
+
+
 def parse_one(
     fields: BodyFields,
     sampling: SamplingFields | None,
@@ -305,7 +309,7 @@ def parse_one(
         InvalidRequestError: A field is wrong, or the body asks for more than one alternative.
     """
     extra = fields.model_extra or {}
-    for name in ("n", "best_of", "branches"):
+    for name in _OF_SEVERAL:
         if str(extra.get(name, 1)) != "1":
             raise InvalidRequestError(
                 f"{name} is {show(extra[name])}, but this format has one alternative per request; leave it out, or use "
@@ -319,7 +323,7 @@ def parse_one(
     parsed = parse_fields(
         asked, context.limits, context.engine.tokenize, context.vocabulary.template, chat=chat, take=context.take
     )
-    parsed.ignored.extend(name for name in extra if name not in ("n", "best_of", "branches"))
+    parsed.ignored.extend(name for name in extra if name not in _OF_SEVERAL)
     if prefix:
         completion = replace(parsed.completion, id=prefix + new_request_id().removeprefix("cmpl-"))
         parsed = replace(parsed, completion=completion)

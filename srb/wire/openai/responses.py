@@ -154,7 +154,13 @@ class ResponseFields(SamplingFields):
     detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
 
     def chat(self, messages: list[Message]) -> dict[str, Any]:
-        """The conversation, which begins with the instructions, and the tools, in OpenAI's notation for chats."""
+        """The conversation, which begins with the instructions, and the tools, in OpenAI's notation for chats.
+
+        Raises:
+            InvalidRequestError: There are neither.
+        """
+        if not messages and not self.instructions:
+            raise InvalidRequestError("input must not be empty", param="input")
         return {
             "messages": [*system_message(self.instructions), *messages],
             "tools": self.tools or [],

@@ -228,6 +228,8 @@ class BodyFields(BaseModel):
             return data
         fields = without_nulls(data)
         for alias, name in ALIASES.items():
+            if name not in cls.model_fields:  # it is reported by the name that was sent
+                continue
             if alias in fields and name in fields and alias in cls.own_names:
                 fields[f"{name} ({alias} tells it)"] = fields.pop(name)
             if alias in fields and name not in fields:

@@ -75,3 +75,21 @@ async def test_llama_servers_own_names_win_on_its_routes(
         answer = await response.json()
         assert answer["generation_settings"][setting] == own[setting]
         assert [*other][0] in response.headers["x-srb-ignored"]
+
+
+@pytest.mark.parametrize("path", ["/v1/responses/input_tokens", "/v1/messages/count_tokens", "/apply-template"])
+async def test_ignored_fields_have_the_name_that_was_sent(connect: Connect, path: str) -> None:
+    client = await connect(FakeBackend(chat_template=ChatTemplate("{{ messages[0].content }}")))
+    sent = {"max_output_tokens": 5, "max_length": 6, "stopping_strings": ["x"]}
+    response = await client.post(path, json={"input": "p"} | MESSAGES | sent)
+    assert response.status == 200, await response.text()
+    ignored = response.headers.get("x-srb-ignored", "").split(", ")
+    assert {"max_tokens", "stop"}.isdisjoint(ignored)
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/api/chat"])
+async def test_formats_with_one_alternative_refuse_more_by_any_name(connect: Connect, path: str) -> None:
+    client = await connect(FakeBackend(chat_template=ChatTemplate("{{ messages[0].content }}")))
+    response = await client.post(path, json=OF_PATH[path] | {"n_cmpl": 2})
+    assert response.status == 400
+    assert "n_cmpl is 2" in await response.text()

@@ -318,7 +318,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("/api/v1/generate", {"prompt": "a", "n": 9}, "n", "from 1 to 8"),
     ("/api/v1/generate", {"prompt": "a", "sampler_order": [7]}, "sampler_order", "from 0 to 6, got 7"),
     ("/api/v1/generate", {"prompt": "a", "max_context_length": 0}, "max_context_length", "at least 1"),
-    ("/api/v1/generate", {"prompt": "a", "max_length": 9000}, "max_tokens", "too high"),
+    ("/api/v1/generate", {"prompt": "a", "max_length": 9000}, "max_length", "too high"),
     ("/api/extra/abort", {"genkey": 1}, "genkey", "string"),
     ("/api/extra/detokenize", {"ids": [257]}, "ids", "from 0 to 256"),
 ]

@@ -183,6 +183,14 @@ async def test_a_response(connect: Connect) -> None:
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
 
 
+async def test_an_empty_input(connect: Connect) -> None:
+    client = await connect(backend(b"k"))
+    for items in ([], [{"type": "item_reference", "id": "rs_1"}]):
+        answer = await posted(client, "/v1/responses", {"input": items}, 400)
+        assert answer["error"]["param"] == "input"
+    await posted(client, "/v1/responses", {"input": [], "instructions": "be"})
+
+
 async def test_input_in_all_its_forms(connect: Connect) -> None:
     text = "s:be\nu:hi\na:ho\nu:so\nx\na:"
     client = await connect(backend(b"k", prompt=len(text)))
@@ -237,7 +245,7 @@ async def test_errors_of_responses(connect: Connect) -> None:
         ({"tool_choice": "all", "tools": [{"type": "function", "name": "x"}]}, "tool_choice"),
         ({"n": 2}, "n"),
         ({"input": [call]}, "input[0]"),
-        ({"input": []}, "messages"),
+        ({"input": []}, "input"),
         ({"text": {"format": {"type": "yaml"}}}, "text.format"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
     ]
