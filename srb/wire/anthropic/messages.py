@@ -138,7 +138,11 @@ class MessagesFields(SamplingFields):
         form = self.output_format if configured is None else configured
         if not form:
             return {}
-        if not isinstance(form, dict) or form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
+        if (
+            not isinstance(form, dict)
+            or form.get("type") != "json_schema"
+            or not isinstance(form.get("schema"), dict | bool)
+        ):
             name = "output_format" if configured is None else "output_config.format"
             raise InvalidRequestError(
                 f'{name} must be {{"type": "json_schema", "schema": {{...}}}}, got {show(form)}', param=name

@@ -108,6 +108,8 @@ async def test_structured_outputs_in_all_notations(connect: Connect) -> None:
         ("/api/v1/generate", {"prompt": "p", "response_format": nested}),
         ("/api/chat", {"messages": HELLO, "format": schema, "stream": False}),
     ]
+    anything = ANTHROPIC | {"output_format": {"type": "json_schema", "schema": True}}
+    await posted(client, "/v1/messages", anything)
     for path, body in sent:
         seen.clear()
         await posted(client, path, body)
