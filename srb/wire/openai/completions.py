@@ -66,6 +66,8 @@ def parse_as(body: bytes, context: RequestContext, *, chat: bool, builder_of: Ca
         per_prompt=len(completion.branches),
         n=parsed.n,
         logprobs=parsed.logprobs,
+        prompts=completion.token_ids if parsed.token_ids else None,
+        echo=completion.echo,
         usage=parsed.usage,
         times=parsed.times,
     )
@@ -80,6 +82,8 @@ class _Choice:
     text: str = ""
     tokens: list[Token] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    n_echoed: int = 0  # how many of the prompt's ids are still to come
     finish_reason: FinishReason | None = None
     mean_logprob: float = 0.0
     rank: int = 0
@@ -90,6 +94,9 @@ class _Choice:
         if event.token:
             self.tokens.append(event.token)
             self.offsets.append(len(self.text))
+        echoed = event.tokens[: self.n_echoed]
+        self.n_echoed -= len(echoed)
+        self.token_ids += event.tokens[len(echoed) :]
         self.text += event.text
 
     def drop_textless(self) -> None:
@@ -110,6 +117,8 @@ class Completion:
         per_prompt: How many alternatives of each prompt run.
         n: How many of them to return.
         logprobs: Whether to show log-probabilities.
+        prompts: The token ids of each prompt, which are shown with those of the alternatives. None: no ids are shown.
+        echo: Whether the events of each alternative begin with the prompt's tokens.
         usage: Whether a stream shows the usage.
         times: Whether to show `timings` with each chunk.
         clock: Returns seconds since any moment, for the time in `prompt_progress`.
@@ -128,6 +137,8 @@ class Completion:
         per_prompt: int,
         n: int,
         logprobs: bool,
+        prompts: tuple[tuple[int, ...], ...] | None = None,
+        echo: bool = False,
         usage: bool = True,
         times: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -136,12 +147,15 @@ class Completion:
         self._per_prompt = per_prompt
         self._n = n
         self._logprobs = logprobs
+        self._prompts = prompts
+        self._echo = echo
         self._usage = usage
         self._clock = clock
         self._times = RunningTimings(clock) if times else None
         self._started = 0.0
         self._prompt_tokens = 0
         self._choices: dict[int, _Choice] = {}
+        self._told: set[int] = set()  # the choices that the prompt's ids were shown with
 
     def object(self, events: Iterable[Event]) -> dict[str, Any]:
         """The object of a finished request, with the n of `per_prompt` alternatives of the best mean log-probability.
@@ -179,7 +193,15 @@ class Completion:
             for k, choice in enumerate(self._returned())
         ]
         prompt = self._prompt(next((choice.prompt for choice in self._returned()), []))
-        return self._head | {"object": self.kind, "choices": choices, "usage": usage} | timings | prompt
+        head = self._head | {"object": self.kind, "choices": choices, "usage": usage} | timings | prompt
+        return head | ({} if self.prompt_in_choices else self._prompt_ids(0))
+
+    def _prompt_ids(self, index: int) -> dict[str, Any]:
+        """The token ids of a choice's prompt, once. Each placeholder of an image or a sound is -1."""
+        if self._prompts is None or index in self._told:
+            return {}
+        self._told.add(index)
+        return {"prompt_token_ids": [max(token, -1) for token in self._prompts[index // self._n]]}
 
     def _prompt(self, tokens: list[dict[str, Any] | None]) -> dict[str, Any]:
         """The log-probabilities of the prompt, for the response."""
@@ -241,7 +263,7 @@ class Completion:
         choice = self._choice(index)
         for content in contents:
             yield self._chunk(index, content, choice)
-            choice.tokens, choice.offsets = [], []
+            choice.tokens, choice.offsets, choice.token_ids = [], [], []
 
     def _end(self, event: StopEvent) -> _Choice:
         choice = self._choice(event.index)
@@ -253,12 +275,16 @@ class Completion:
         return choice
 
     def _choice(self, index: int) -> _Choice:
-        return self._choices.setdefault(index, _Choice())
+        if index not in self._choices:
+            echoed = self._prompts[index // self._per_prompt] if self._prompts and self._echo else ()
+            self._choices[index] = _Choice(n_echoed=len(echoed))
+        return self._choices[index]
 
     def _chunk(self, index: int, content: dict[str, Any], choice: _Choice) -> dict[str, Any]:
         usage = {"usage": None} if self._usage else {}
         choices = [self._choice_object(index, content, choice)]
-        return self._head | {"object": self.chunk_kind, "choices": choices} | usage
+        prompt = {} if self.prompt_in_choices else self._prompt_ids(0)
+        return self._head | {"object": self.chunk_kind, "choices": choices} | usage | prompt
 
     def _choice_object(self, index: int, content: dict[str, Any], choice: _Choice) -> dict[str, Any]:
         return {
@@ -267,13 +293,15 @@ class Completion:
             "logprobs": self.logprobs(choice.tokens, choice.offsets) if self._logprobs else None,
             "finish_reason": choice.finish_reason,
             **({"prompt_logprobs": choice.prompt} if choice.prompt and self.prompt_in_choices else {}),
+            **({} if self._prompts is None else {"token_ids": choice.token_ids}),
+            **(self._prompt_ids(index) if self.prompt_in_choices else {}),
             **({"error": choice.error.body()} if choice.error else {}),
         } | content
 
     # Chat completions override these.
 
     prompt_in_choices: ClassVar[bool] = True
-    """Whether each choice has the log-probabilities of its prompt, and not the response."""
+    """Whether each choice has the log-probabilities and token ids of its prompt, and not the response."""
 
     shows_end: ClassVar[bool] = True
     """Whether the probabilities include that of the end token, which has no text."""

@@ -49,7 +49,7 @@ class Parsed:
     Attributes:
         ignored: the names of the body's fields that have no effect.
         n: how many alternatives of each prompt to return; `best_of` runs more.
-        logprobs, usage, times: whether to show them, in OpenAI's formats.
+        logprobs, token_ids, usage, times: whether to show them, in OpenAI's formats.
         detach: whether the request goes on without readers.
         tools: the functions that may be called; None without tools.
         reader: returns what splits the text of an alternative into thoughts, text and calls.
@@ -64,6 +64,7 @@ class Parsed:
     usage: bool
     detach: bool
     times: bool
+    token_ids: bool = False
     tools: Tools | None = None
     reader: Callable[[], AnswerReader] = AnswerReader
     story: str | None = None
@@ -137,6 +138,12 @@ def parse_fields(
     if fields.messages is not None and template and template.stop:
         hidden = tuple(stop for stop in template.stop if not any(stop in each.stop for each in branches))
         branches = tuple(dataclasses.replace(each, stop=(*each.stop, *template.stop)) for each in branches)
+    if fields.return_tokens and fields.heal and fields.echo and form != "events":
+        raise InvalidRequestError(
+            "return_token_ids with echo and heal is for native events: heal takes the prompt's last token back; leave "
+            "echo or heal out",
+            param="heal",
+        )
     logprobs = _logprobs(fields)
     splits = chat and form != "events"
     times = bool(fields.timings_per_token) and chat and form == "chunks"
@@ -149,7 +156,7 @@ def parse_fields(
         media=media,
         most_tokens=DEFAULT_MOST_TOKENS if is_open else None,
         logprobs=0 if logprobs is None and len(branches) > n else logprobs,  # needed to find the best
-        return_tokens=times or (bool(fields.return_tokens) and form == "events"),
+        return_tokens=times or bool(fields.return_tokens),
         return_progress=bool(fields.return_progress) and form != "object",
         special_tokens=bool((calls and calls.is_native) or (splits and tags and tags.is_special)),
         hidden_stop=hidden,
@@ -165,6 +172,7 @@ def parse_fields(
         usage=form == "object" or bool((fields.stream_options or {}).get("include_usage")),
         detach=bool(fields.detach),
         times=times,
+        token_ids=bool(fields.return_tokens),
         tools=tools,
         reader=partial(AnswerReader, calls, reasoning if chat else None, prefix),
         story=fields.story,
@@ -380,7 +388,6 @@ def _ignored_here(
         reasoning_format=fields.reasoning_format not in ((None, *REASONING_FORMATS) if splits else (None,)),
         post_sampling_probs=bool(fields.post_sampling_probs) and logprobs is None,
         best_of=fields.best_of is not None and form == "events",
-        return_tokens=bool(fields.return_tokens) and form != "events",
         return_progress=bool(fields.return_progress) and form == "object",
         timings_per_token=bool(fields.timings_per_token) and not times,
     )

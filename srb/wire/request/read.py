@@ -54,6 +54,7 @@ ALIASES = {
     "guided_regex": "regex",
     "custom_token_bans": "banned_tokens",
     "cfg_scale": "guidance_scale",
+    "return_token_ids": "return_tokens",
 }
 """Other servers' names of fields.
 

@@ -339,6 +339,22 @@ async def test_prompt_logprobs_are_the_responses(connect: Connect, stream: bool)
     assert all("prompt_logprobs" not in choice for reply in replies for choice in reply["choices"])
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_token_ids_are_vllms(connect: Connect, stream: bool) -> None:
+    body: dict[str, Any] = {"return_token_ids": True, "n": 2}
+    if stream:
+        replies = await chunks(connect, backend(b"one", b"two"), **body)
+    else:
+        replies = [await chat(connect, backend(b"one", b"two"), model="fake", **body)]
+    assert [reply["prompt_token_ids"] for reply in replies if "prompt_token_ids" in reply] == [[*PROMPT]]
+    assert replies[0]["prompt_token_ids"]
+    found: dict[int, list[int]] = {}
+    for choice in (choice for reply in replies for choice in reply["choices"]):
+        assert "prompt_token_ids" not in choice
+        found.setdefault(choice["index"], []).extend(choice["token_ids"])
+    assert found == {0: [*b"one", END], 1: [*b"two", END]}
+
+
 async def test_prompt_logprobs_are_a_native_event(connect: Connect) -> None:
     client = await connect(backend())
     body = {"messages": HELLO, "stream": "events", "n": 2, "prompt_logprobs": 1, "max_tokens": 1}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientTimeout
-from fake_backend import END, N_VOCAB, FakeBackend, Gate, says, score
+from fake_backend import END, N_VOCAB, FakeBackend, Gate, babble, says, score
 from server.conftest import Connect
 from waiting import until
 
@@ -142,6 +142,47 @@ async def test_prompt_logprobs_are_vllms(connect: Connect, stream: bool, top: in
         for choice in (await completion(connect, FakeBackend(), **body))["choices"]:
             found[choice["index"]] = choice["prompt_logprobs"]
     assert found == {index: vllm(prompts[index // 2].encode(), top) for index in range(4)}
+
+
+@pytest.mark.parametrize("more", [{}, {"echo": True}, {"logprobs": 1}, {"echo": True, "logprobs": 0}, {"stop": "!"}])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_token_ids_are_vllms(connect: Connect, stream: bool, more: dict[str, Any]) -> None:
+    """Those of a stop string are among them, and with `echo`, the prompt's aren't."""
+    backend = FakeBackend(script=says(b"a" + "\u20ac".encode() + b"!", prompt=3))
+    body: dict[str, Any] = {"prompt": ["one", "two"], "n": 2, "return_token_ids": True, "max_tokens": 9} | more
+    found: dict[int, list[int]] = {}
+    prompts: dict[int, list[int]] = {}
+    replies = await chunks(connect, backend, **body) if stream else [await completion(connect, backend, **body)]
+    for choice in (choice for reply in replies for choice in reply["choices"]):
+        found.setdefault(choice["index"], []).extend(choice["token_ids"])
+        if "prompt_token_ids" in choice:
+            assert choice["index"] not in prompts
+            prompts[choice["index"]] = choice["prompt_token_ids"]
+    assert prompts == {index: list((b"one", b"two")[index // 2]) for index in range(4)}
+    ended = [] if "stop" in more else [END]
+    assert found == {index: [*b"a\xe2\x82\xac!", *ended] for index in range(4)}
+
+
+async def test_no_token_ids_unless_asked_for(connect: Connect) -> None:
+    for asked in ({}, {"return_token_ids": False}):
+        (choice,) = (await completion(connect, FakeBackend(), prompt="one", max_tokens=1, **asked))["choices"]
+        assert not {"token_ids", "prompt_token_ids"} & choice.keys()
+
+
+async def test_the_best_of_several_prompts_have_their_ids(connect: Connect) -> None:
+    body: dict[str, Any] = {"prompt": ["one", "two!"], "n": 2, "best_of": 3, "return_token_ids": True, "max_tokens": 4}
+    choices = (await completion(connect, FakeBackend(script=babble), **body))["choices"]
+    assert [bytes(choice["prompt_token_ids"]) for choice in choices] == [b"one", b"one", b"two!", b"two!"]
+    for choice in choices:
+        shown = bytes(choice["token_ids"]).decode(errors="replace")
+        assert shown.rstrip("\ufffd") == choice["text"].rstrip("\ufffd") != ""
+
+
+async def test_token_ids_of_a_healed_echo_are_refused(connect: Connect) -> None:
+    client = await connect(FakeBackend())
+    body = {"prompt": "a ", "model": "fake", "return_token_ids": True, "heal": True, "echo": True}
+    response = await client.post("/v1/completions", json=body)
+    assert (response.status, (await response.json())["error"]["param"]) == (400, "heal")
 
 
 async def test_prompt_logprobs_are_evaluated_once_and_bounded(connect: Connect) -> None:
