@@ -11,10 +11,12 @@ from typing import Any, overload
 
 from srb.engine.engine import Engine
 from srb.engine.events import StopEvent
-from srb.engine.offline import Texts, TextsRequest, scores_of, table_of
+from srb.engine.offline import Texts, TextsRequest, are_texts, run, scores_of, table_of, with_tokens
+from srb.engine.outputs import CompletionOutput, CompletionOutputs
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.score_table import Score
 from srb.engine.validation.fields import Text
+from srb.errors import InvalidRequestError
 from srb.files.download import fetch_model, show_count, show_download
 from srb.llama.backend import LlamaBackend
 from srb.llama.model.metadata import sampling_of
@@ -25,23 +27,60 @@ Model = str | Path | Settings | None
 """The path of a GGUF file, or all settings. None: the default model."""
 
 
+@overload
 def generate(
-    prompt: Text, n: int = 8, *, suffix: Text | None = None, model: Model = None, **sampling: Any
-) -> list[str]:
-    """Generates n texts that continue a prompt.
+    prompt: Text,
+    n: int = 8,
+    *,
+    suffix: Text | None = None,
+    logprobs: int | None = None,
+    progress: bool = True,
+    model: Model = None,
+    **sampling: Any,
+) -> CompletionOutputs[CompletionOutput]: ...
+@overload
+def generate(
+    prompt: Texts,
+    n: int = 8,
+    *,
+    suffix: Text | None = None,
+    logprobs: int | None = None,
+    progress: bool = True,
+    model: Model = None,
+    **sampling: Any,
+) -> CompletionOutputs[CompletionOutputs[CompletionOutput]]: ...
+
+
+def generate(
+    prompt: Any,
+    n: int = 8,
+    *,
+    suffix: Text | None = None,
+    logprobs: int | None = None,
+    progress: bool = True,
+    model: Model = None,
+    **sampling: Any,
+) -> Any:
+    """Generates n texts that continue a prompt, which is evaluated once.
 
     The model stays loaded for the next calls, until a call asks for another one or the program ends. A prompt that ends
-    with a space or within a word does no harm (`CompletionRequest.heal`). If stderr is a terminal, it shows the number
-    of finished texts.
+    with a space or within a word does no harm (`CompletionRequest.heal`).
 
     Args:
-        prompt: a text, or a tuple of token ids.
-        n: the number of texts.
+        prompt: a text, or a tuple of token ids; or a list of such prompts, which run together.
+        n: the number of texts for each prompt.
         suffix: the text that comes after them. With it, the texts are ordered by how well it follows (`suffix`) in
             `CompletionRequest`.
+        logprobs: report each token's log-probability, and those of this many most probable tokens at its place.
+        progress: show the number of finished texts, if stderr is a terminal, or in a notebook if tqdm is installed.
         model: the path of a GGUF file, or `Settings`. None: the default model.
         sampling: fields of `SamplingParams`, such as `temperature=1.1`, `max_tokens=40`, `seed=7` or `stop="."`. The
             others have the values in the model's file, or else the defaults.
+
+    Returns:
+        The texts. Each is a `str` with its `token_ids`, `logprobs` and `finish_reason` (`CompletionOutput`). With
+        several prompts, such a list for each, in order. Jupyter shows the list as a table, and `to_pandas` makes a
+        table of it.
 
     Raises:
         InvalidRequestError: An argument is wrong.
@@ -54,17 +93,38 @@ def generate(
         3
         >>> srb.generate("One, two, three,", n=2, max_tokens=4, temperature=0)
         [' four, five', ' four, five']
+        >>> texts = srb.generate(["One, two,", "A, B,"], n=2, max_tokens=4, temperature=0, logprobs=0)
+        >>> [len(text.logprobs) for text in texts[1]]
+        [4, 4]
     """
     params = _params(sampling)
-    heal = isinstance(prompt, str) and not params.has_grammar
-    with loaded_model.engine(model) as engine, show_count("writing", n) as count:
+    prompts = prompt if are_texts(prompt) else [prompt]
+    if not prompts:
+        raise InvalidRequestError("prompt must have at least one text", param="prompt")
+    with (
+        loaded_model.engine(model) as engine,
+        show_count("writing", n * len(prompts), show=progress) as count,
+    ):
         by_model = {name: value for name, value in loaded_model.sampling.items() if name not in sampling}
-        texts = TextsRequest(prompt, n, dataclasses.replace(params, **by_model), heal=heal, suffix=suffix)
-        for event in engine.run(texts.request):
-            texts.take(event)
+        params = dataclasses.replace(params, **by_model)
+        texts: dict[str, TextsRequest] = {}
+        for k, each in enumerate(prompts):
+            heal = isinstance(each, str) and not params.has_grammar
+            try:
+                asked = TextsRequest(each, n, params, settings=sampling, heal=heal, suffix=suffix, logprobs=logprobs)
+                engine.check(with_tokens(asked.request, engine.tokenize))  # before any runs
+            except InvalidRequestError as error:
+                if len(prompts) > 1:
+                    name = f"prompt[{k}]"
+                    raise InvalidRequestError(f"{name}: {error.message}", param=name, code=error.code) from None
+                raise
+            texts[asked.request.id] = asked
+        for event in run(engine, *(each.request for each in texts.values())):
+            texts[event.request_id].take(event)
             if isinstance(event, StopEvent):
                 count()
-    return texts.result()
+    results = CompletionOutputs([each.result() for each in texts.values()])
+    return results if are_texts(prompt) else results[0]
 
 
 @overload

@@ -16,6 +16,7 @@ from srb.engine.events import (
     Usage,
 )
 from srb.engine.model import ModelInfo
+from srb.engine.outputs import CompletionOutput, CompletionOutputs
 from srb.engine.request import CompletionRequest, Explore, Resumed
 from srb.engine.resume import resume
 from srb.engine.sampling_params import SamplingParams
@@ -38,6 +39,8 @@ from srb.serving.async_engine import AsyncEngine
 __all__ = [
     "AsyncEngine",
     "BackendError",
+    "CompletionOutput",
+    "CompletionOutputs",
     "CompletionRequest",
     "DoneEvent",
     "Engine",

@@ -1,18 +1,34 @@
 """`srb.generate` and `srb.score`, what the library takes in place of tokens and paths, and wrong types."""
 
+import contextlib
+import copy
 import dataclasses
 import io
+import pickle
+import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_backend import ByteTokenizer, FakeBackend, babble
+from fake_backend import END, N_VOCAB, ByteTokenizer, FakeBackend, babble, score
 from rich.console import Console
 
 import srb
-from srb import AsyncEngine, CompletionRequest, Engine, Explore, SamplingParams, Settings, StreamEvent, api
-from srb.errors import InvalidRequestError, SettingsError, SrbError
+from srb import (
+    AsyncEngine,
+    CompletionOutput,
+    CompletionOutputs,
+    CompletionRequest,
+    Engine,
+    Explore,
+    SamplingParams,
+    Settings,
+    StreamEvent,
+    api,
+)
+from srb.errors import InvalidRequestError, NotSupportedError, SettingsError, SrbError
 
 Loaded = list[tuple[Settings, FakeBackend]]
 
@@ -40,8 +56,8 @@ def test_one_call_gives_the_texts_and_the_model_stays_loaded(loaded: Loaded) -> 
     by_tokens = srb.generate(tuple(b"Once"), 1, max_tokens=5, seed=1)
     assert by_tokens == [text_of(Engine(FakeBackend(n_cells=4096, script=babble)), "Once", max_tokens=5)]
     assert len(srb.generate("Once", max_tokens=1)) == 8
-    (score,) = srb.score("Once", [" upon"])
-    assert score.tokens == tuple(b" upon")
+    (scored,) = srb.score("Once", [" upon"])
+    assert scored.tokens == tuple(b" upon")
     assert len(loaded) == 1
 
 
@@ -86,11 +102,152 @@ def test_nothing_is_shown_where_nobody_looks(loaded: Loaded, capsys: pytest.Capt
     assert capsys.readouterr() == ("", "")
 
 
+def test_texts_have_their_tokens_and_how_they_ended(loaded: Loaded) -> None:
+    asked: dict[str, Any] = {"n": 3, "max_tokens": 40, "seed": 5}
+    texts = srb.generate("Once", **asked, stop="e")
+    assert [text.alternative for text in texts] == [0, 1, 2]
+    assert [text.seed for text in texts] == [5, 6, 7]
+    assert {text.prompt for text in texts} == {"Once"}
+    assert {text.finish_reason for text in texts} >= {"stop"}
+    for text in texts:
+        ended = "e" if text.stop_reason == "e" else ""
+        shown = bytes(token for token in text.token_ids if token != END).decode(errors="replace")
+        assert shown.rstrip("\ufffd") == (text + ended).rstrip("\ufffd")
+        assert (text.stop_reason is None) == (text.finish_reason == "length" or text.token_ids[-1] == END)
+        assert (text.logprobs, text.top_logprobs, text.mean_logprob, text.cumulative_logprob) == (None,) * 4
+    assert not {*CompletionOutput.__annotations__} & {*dir(str)}
+    assert repr(texts) == repr([*map(str, texts)])
+
+
+def test_texts_have_their_log_probabilities(loaded: Loaded) -> None:
+    (plain,) = srb.generate("Once", 1, max_tokens=5, seed=5)
+    (text,) = srb.generate("Once", 1, max_tokens=5, seed=5, logprobs=2)
+    assert (text, text.token_ids) == (plain, plain.token_ids)
+    ids = tuple(b"Once")
+    expected = [score((*ids, *text.token_ids[:k]), token) for k, token in enumerate(text.token_ids)]
+    assert text.logprobs == pytest.approx(expected)
+    assert text.cumulative_logprob == pytest.approx(sum(expected))
+    assert text.mean_logprob == pytest.approx(sum(expected) / 5)
+    assert text.top_logprobs
+    for k, top in enumerate(text.top_logprobs):
+        likeliest = sorted((score((*ids, *text.token_ids[:k]), token) for token in range(N_VOCAB)), reverse=True)[:2]
+        assert [*top.values()] == pytest.approx(likeliest)
+
+
+def test_a_list_of_prompts_runs_together_and_gives_the_texts_of_each(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [f"{chr(65 + k % 26)}{k} begins" for k in range(9)]
+    asked: dict[str, Any] = {"n": 2, "max_tokens": 6, "seed": 3}
+    alone = [srb.generate(prompt, **asked) for prompt in prompts]
+    api.loaded_model.close()  # and its cached prompts
+    monkeypatch.setattr("srb.engine.offline.REQUESTS_AT_ONCE", 4)
+    together = srb.generate(prompts, **asked)
+    assert together == alone
+    fake = loaded[-1][1]
+    assert fake.rows <= sum(map(len, prompts)) + 2 * 5 * len(prompts)  # each prompt once
+    assert fake.decodes < 6 * len(prompts)  # several prompts in a step
+    by_tokens = srb.generate([tuple(prompt.encode()) for prompt in prompts], **asked)
+    assert by_tokens == together
+    assert srb.generate(prompts[:1], **asked) == [together[0]]
+
+
+def test_a_wrong_prompt_is_told_before_any_runs(loaded: Loaded) -> None:
+    with pytest.raises(
+        InvalidRequestError, match=r"^prompt\[1\]: prompt has at least 5000 tokens, more than the 4096 cells"
+    ) as caught:
+        srb.generate(["Once", "x" * 5000], 2)
+    assert caught.value.param == "prompt[1]"
+    assert loaded[0][1].rows == 0
+    assert len(loaded) == 1
+    srb.generate("Once", 1, max_tokens=1)
+    assert len(loaded) == 1
+
+
+def test_texts_as_a_table(loaded: Loaded) -> None:
+    pytest.importorskip("pandas")
+    texts = srb.generate("Once", 3, max_tokens=4, seed=5, temperature=0.5, logprobs=0)
+    table = texts.to_pandas()
+    assert table.columns.tolist() == [
+        *("prompt", "alternative", "seed", "text", "n_tokens", "finish_reason", "stop_reason", "mean_logprob"),
+        *("max_tokens", "temperature"),
+    ]
+    assert table["text"].tolist() == texts
+    assert table["seed"].tolist() == [5, 6, 7]
+    assert table["mean_logprob"].tolist() == [text.mean_logprob for text in texts]
+    assert (table["temperature"] == 0.5).all()
+    both = srb.generate(["Once", "Twice"], 3, max_tokens=4, seed=5).to_pandas()
+    assert both["prompt"].tolist() == ["Once"] * 3 + ["Twice"] * 3
+    assert both["mean_logprob"].isna().all()
+    assert both["alternative"].tolist() == [0, 1, 2] * 2
+
+
+def test_jupyter_shows_a_table_without_the_texts_html() -> None:
+    def output(text: str, **attributes: Any) -> CompletionOutput:
+        shown = {"prompt": "p", "alternative": 0, "seed": 1, "token_ids": (1,), "logprobs": None, "settings": {}}
+        return CompletionOutput.of(text, finish_reason="stop", stop_reason=None, **shown | attributes)
+
+    html = CompletionOutputs([output("<script>alert('&')</script>")])._repr_html_()
+    assert "<script>" not in html
+    assert "&lt;script&gt;alert(&#x27;&amp;&#x27;)&lt;/script&gt;" in html
+    assert "prompt" not in html
+    assert "mean_logprob" not in html
+    one, other = (CompletionOutputs([output("t", prompt=prompt, logprobs=(-0.5,))]) for prompt in ("<b>", (1, 2)))
+    html = CompletionOutputs([one, other])._repr_html_()
+    assert html.count("<tr>") == 3
+    for cell in ("&lt;b&gt;", "(1, 2)", "-0.500", "mean_logprob", "prompt"):
+        assert f">{cell}</t" in html
+
+
+def test_without_pandas_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(NotSupportedError, match=r"^to_pandas needs pandas: pip install 'llama-srb\[notebook\]'$"):
+        CompletionOutputs[CompletionOutput]().to_pandas()
+
+
+def test_texts_can_be_sent_to_other_processes(loaded: Loaded) -> None:
+    texts = srb.generate(["Once", "Twice"], 2, max_tokens=3, logprobs=1)
+    for copied in (pickle.loads(pickle.dumps(texts)), copy.deepcopy(texts)):
+        assert copied == texts
+        assert type(copied) is CompletionOutputs
+        assert [vars(text) for part in copied for text in part] == [vars(text) for part in texts for text in part]
+
+
+def test_in_a_notebook_tqdm_counts(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+
+    class Bar(contextlib.nullcontext[None]):
+        def __init__(self, **given: Any) -> None:
+            super().__init__()
+            counted.append(given["total"])
+
+        def __enter__(self) -> Any:
+            return self
+
+        def update(self) -> bool:
+            counted.append(1)
+            return True
+
+    tqdm: Any = types.ModuleType("tqdm.auto")
+    tqdm.tqdm = Bar
+    monkeypatch.setitem(sys.modules, "tqdm.auto", tqdm)
+    monkeypatch.setattr("srb.files.download.error_console", lambda: Console(force_jupyter=True, file=io.StringIO()))
+    srb.generate(["Once", "Twice"], n=3, max_tokens=2)
+    assert counted == [6] + [1] * 6
+    assert len(srb.score("Once", [" upon", " more"])) == 2
+    assert counted[7:] == [2, 1, 1]
+    srb.generate("Once", n=3, max_tokens=2, progress=False)
+    assert len(counted) == 10
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    assert len(srb.generate("Once", n=3, max_tokens=2)) == 3
+    assert len(counted) == 10
+
+
 def test_a_printed_score_has_its_value(loaded: Loaded) -> None:
-    (score,) = srb.score("Once", [" upon"])
-    assert score.logprob == pytest.approx(sum(score.logprobs))
-    assert repr(score).startswith(f"Score(logprob={score.logprob}, tokens=(32, ")
-    assert dataclasses.asdict(score)["logprob"] == score.logprob
+    (scored,) = srb.score("Once", [" upon"])
+    assert scored.logprob == pytest.approx(sum(scored.logprobs))
+    assert repr(scored).startswith(f"Score(logprob={scored.logprob}, tokens=(32, ")
+    assert dataclasses.asdict(scored)["logprob"] == scored.logprob
 
 
 def test_texts_may_stop_at_a_text_or_a_list_of_them(loaded: Loaded) -> None:
@@ -200,7 +357,10 @@ PAIRS = "; write a tuple such as ((15043, 1.0),)"
         (lambda: Settings(model=5), "--model takes a path, as a text or a pathlib.Path or None, got 5"),  # type: ignore[arg-type]
         (lambda: srb.LlamaBackend("a.gguf"), "takes srb.Settings, got 'a.gguf'; write Settings(model=...)"),  # type: ignore[arg-type]
         (lambda: AsyncEngine.from_settings("a"), "takes srb.Settings, got 'a'; write Settings(model=...)"),  # type: ignore[arg-type]
-        (lambda: srb.generate(5), "prompt takes a text, or a tuple of token ids, got 5"),  # type: ignore[arg-type]
+        (lambda: srb.generate(5), "prompt takes a text, or a tuple of token ids, got 5"),  # type: ignore[call-overload]
+        (lambda: srb.generate([]), "prompt must have at least one text"),
+        (lambda: srb.generate(["a", ""]), "prompt[1]: prompt must not be empty: this model adds no BOS token"),
+        (lambda: srb.generate(["a", "b"], n=0), "prompt[0]: n must be at least 1, got 0"),
         (lambda: SamplingParams(stop=(5,)), "stop takes texts, got 5"),  # type: ignore[arg-type]
         (lambda: SamplingParams(banned_strings=(5,)), "banned_strings takes texts, got 5"),  # type: ignore[arg-type]
         (lambda: SamplingParams().alternatives(True), "n takes a whole number, got True"),
@@ -214,7 +374,7 @@ PAIRS = "; write a tuple such as ((15043, 1.0),)"
         ),
         (lambda: srb.score("a", "b"), "candidates takes a list of texts, got 'b'; write [...] around it"),
         (lambda: srb.score("a", [5]), "candidates[0] takes a text, or a tuple of token ids, got 5"),  # type: ignore[list-item]
-        (lambda: srb.generate("a", model=5), "--model takes a path, as a text or a pathlib.Path or None, got 5"),  # type: ignore[arg-type]
+        (lambda: srb.generate("a", model=5), "--model takes a path, as a text or a pathlib.Path or None, got 5"),  # type: ignore[call-overload]
     ],
 )
 def test_the_error_of_a_wrong_type_says_what_to_pass(loaded: Loaded, call: Callable[[], object], message: str) -> None:

@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from docs_hooks import foreign_hosts, on_page_markdown, on_post_build, python_reference
+from docs_hooks import foreign_hosts, notebook_page, on_page_markdown, on_post_build, python_reference
 from mkdocs.config.base import load_config
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -24,6 +24,14 @@ def config() -> MkDocsConfig:
     loaded = load_config(str(ROOT / "mkdocs.yml"), plugins=[], hooks=[])
     loaded.plugins.run_event("startup", command="build", dirty=False)
     return loaded
+
+
+def test_a_notebook_is_a_page_of_its_cells() -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "text"]},
+        {"cell_type": "code", "source": ["a = 1\n", "a"], "outputs": [{"data": {"text/plain": "1"}}]},
+    ]
+    assert notebook_page({"cells": cells}) == "# Title\ntext\n\n```python\na = 1\na\n```\n"
 
 
 @pytest.mark.parametrize(

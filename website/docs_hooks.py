@@ -9,6 +9,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -152,8 +153,16 @@ def _sources(page: File) -> list[str]:
 
 
 def _as_page(source: str) -> str:
+    if source.endswith(".ipynb"):
+        return notebook_page(json.loads((ROOT / source).read_text()))
     language = LANGUAGES.get(Path(source).suffix, "text")
     return f"# {source}\n\n````{language}\n{(ROOT / source).read_text()}\n````\n"
+
+
+def notebook_page(notebook: dict[str, Any]) -> str:
+    """The cells of a notebook, without what they have shown."""
+    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+    return "\n\n".join(f"```python\n{text}\n```" if kind == "code" else text for kind, text in cells) + "\n"
 
 
 def _target(page: File, target: str) -> str:

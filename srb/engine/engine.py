@@ -35,6 +35,7 @@ from srb.engine.model_runner import ModelRunner
 from srb.engine.offline import Answer, Texts, with_tokens
 from srb.engine.output.processor import OutputProcessor
 from srb.engine.output.prompt_logprobs import PromptLogprobs
+from srb.engine.outputs import CompletionOutput, CompletionOutputs
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import DEFAULT_MAX_TOKENS, SamplingParams
 from srb.engine.scheduler import Scheduler
@@ -268,7 +269,9 @@ class Engine:
         """
         return offline.run(self, request)
 
-    def generate_texts(self, prompt: Text, n: int = 1, params: SamplingParams | None = None) -> list[str]:
+    def generate_texts(
+        self, prompt: Text, n: int = 1, params: SamplingParams | None = None
+    ) -> CompletionOutputs[CompletionOutput]:
         """Generates n texts that continue a prompt. Raises `InvalidRequestError`, and `SrbError` for a fault."""
         texts = offline.TextsRequest(prompt, n, params)
         for event in self.run(texts.request):

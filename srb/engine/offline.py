@@ -3,18 +3,20 @@
 `Engine` and `EngineClient` share what is here. The functions that take an engine need one that has no other work.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from math import hypot
-from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from srb.engine.events import ErrorEvent, Event, StopEvent, StreamEvent, by_request
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StopEvent, StreamEvent, by_request
 from srb.engine.kv_cache.radix import WORTH_SHARING, pack
 from srb.engine.kv_cache.slots import SavedSlot, Slots, read_slot, write_slot
 from srb.engine.model import Embedder, Tokenize
+from srb.engine.outputs import CompletionOutput, CompletionOutputs
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.score_table import PARTS_AT_ONCE, Part, Score, ScoredRow, Table, TableScorer, is_tokens, to_tokens
@@ -40,39 +42,77 @@ class TextsRequest:
         prompt: a text, or token ids.
         n: the number of texts.
         params: how they are sampled.
-        heal: `CompletionRequest.heal`.
+        settings: those of `params` that the caller gave, for `CompletionOutput.settings`.
         suffix: the text that comes after them. If there is one, the texts are ordered by how well it follows.
+        more: other fields of `CompletionRequest`.
     """
 
     def __init__(
-        self, prompt: Text, n: int, params: SamplingParams | None, *, heal: bool = False, suffix: Text | None = None
+        self,
+        prompt: Text,
+        n: int,
+        params: SamplingParams | None,
+        *,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+        suffix: Text | None = None,
+        **more: Any,
     ) -> None:
         branches = (params or SamplingParams()).alternatives(n)
-        self.request = CompletionRequest((prompt,), branches, heal=heal, suffix=suffix)
-        self._texts = [""] * n
-        self._ranks = [0] * n
+        self.request = CompletionRequest((prompt,), branches, suffix=suffix, return_tokens=True, **more)
+        self._prompt = prompt
+        self._settings = settings
+        self._streamed: list[list[StreamEvent]] = [[] for _ in range(n)]
+        self._stopped: list[StopEvent] = []
 
     def take(self, event: Event) -> None:
         """Takes an event of the request. Raises `SrbError` for a fault."""
         if isinstance(event, ErrorEvent):
             raise event.error
         if isinstance(event, StreamEvent):
-            self._texts[event.index] += event.text
+            self._streamed[event.index].append(event)
         if isinstance(event, StopEvent):
-            self._ranks[event.index] = event.rank or 0
+            self._stopped.append(event)
 
-    def result(self) -> list[str]:
+    def result(self) -> CompletionOutputs[CompletionOutput]:
         """The texts."""
-        return [text for _, text in sorted(zip(self._ranks, self._texts, strict=True), key=itemgetter(0))]
+        in_order = sorted(self._stopped, key=lambda stop: (stop.rank or 0, stop.index))
+        return CompletionOutputs(map(self._output, in_order))
+
+    def _output(self, stop: StopEvent) -> CompletionOutput:
+        events = self._streamed[stop.index]
+        tokens = None if self.request.logprobs is None else [event.token for event in events if event.token]
+        return CompletionOutput.of(
+            "".join(event.text for event in events),
+            prompt=self._prompt,
+            alternative=stop.index,
+            seed=self.request.params(stop.index).seed,
+            token_ids=tuple(token for event in events for token in event.tokens),
+            logprobs=None if tokens is None else tuple(token.logprob for token in tokens),
+            top_logprobs=None
+            if tokens is None
+            else tuple({top.id: top.logprob for top in token.top_logprobs} for token in tokens),
+            finish_reason=stop.finish_reason,
+            stop_reason=stop.stop_reason,
+            settings=self._settings,
+        )
 
 
-def run(engine: "Engine", request: CompletionRequest) -> Iterator[Event]:
-    """Yields the events of a request. Raises `RuntimeError` if the engine has other work."""
+REQUESTS_AT_ONCE = 64
+"""The number of requests of `run` in an engine at a time."""
+
+
+def run(engine: "Engine", *requests: CompletionRequest) -> Iterator[Event]:
+    """Yields the events of requests. Raises `RuntimeError` if the engine has other work."""
     if engine.has_work:
         raise RuntimeError("run() is for an engine that has no other work; use add_request() and step()")
-    engine.add_request(request)
+    waiting = iter(requests)
+    for request in islice(waiting, REQUESTS_AT_ONCE):
+        engine.add_request(request)
     while engine.has_work:
-        yield from engine.step()
+        for event in engine.step():
+            if isinstance(event, DoneEvent) and (request_after := next(waiting, None)):
+                engine.add_request(request_after)
+            yield event
 
 
 # Scores
@@ -84,7 +124,7 @@ def table_of(prompt: Any, candidates: Any) -> Table:
         raise InvalidRequestError(
             f"candidates takes a list of texts, got {candidates!r:.60}; write [...] around it", param="candidates"
         )
-    return Table.of(prompt if _are_texts(prompt) else [prompt], [*candidates], names=("prompt", "candidates"))
+    return Table.of(prompt if are_texts(prompt) else [prompt], [*candidates], names=("prompt", "candidates"))
 
 
 def scores_of(table: Table, prompt: Any, rows: Iterable[ScoredRow]) -> Any:
@@ -94,10 +134,11 @@ def scores_of(table: Table, prompt: Any, rows: Iterable[ScoredRow]) -> Any:
         if row.score is None:
             raise row.error or SrbError("a row wasn't scored")
         scores[row.context].append(row.score)
-    return scores if _are_texts(prompt) else scores[0]
+    return scores if are_texts(prompt) else scores[0]
 
 
-def _are_texts(prompt: Any) -> bool:
+def are_texts(prompt: Any) -> bool:
+    """Tells whether there are several prompts."""
     return isinstance(prompt, list) and not is_tokens(prompt)
 
 

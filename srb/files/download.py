@@ -11,6 +11,7 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -291,23 +292,52 @@ def show_loading(fraction: Callable[[], float]) -> Iterator[None]:
 
 
 @contextmanager
-def show_count(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """Shows a count up to `total`. The block gets a function to call once for each."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+def show_count(what: str, total: int, *, show: bool = True) -> Iterator[Callable[[], None]]:
+    """Shows a count up to `total` in a terminal or a notebook. The block gets a function to call once for each.
 
+    Args:
+        what: what is counted.
+        total: the last number.
+        show: whether to show it at all.
+    """
     console = error_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True)
-    with bar:
-        task = bar.add_task(what, total=total)
-        yield lambda: bar.advance(task)
+    if not show or not (console.is_terminal or console.is_jupyter):
+        yield lambda: None
+    elif console.is_jupyter:
+        with _notebook_count(what, total) as count:
+            yield count
+    else:
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda: bar.advance(task)
+
+
+@contextmanager
+def _notebook_count(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """Shows a count in a notebook if tqdm is installed, which needs no widgets, as rich does."""
+    try:
+        with warnings.catch_warnings():  # without ipywidgets, its count is a line of text
+            warnings.simplefilter("ignore")
+            from tqdm.auto import tqdm
+    except ImportError:
+        yield lambda: None
+        return
+    with tqdm(total=total, desc=what, leave=False) as bar:
+
+        def count() -> None:
+            bar.update()
+
+        yield count
 
 
 @contextmanager

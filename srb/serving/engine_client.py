@@ -21,6 +21,7 @@ from srb.engine.lora import Adapters
 from srb.engine.model import ModelInfo, Tokenize
 from srb.engine.model_facts import ModelFacts
 from srb.engine.offline import Answer, Texts
+from srb.engine.outputs import CompletionOutput, CompletionOutputs
 from srb.engine.request import CompletionRequest, Explore
 from srb.engine.resume import resume
 from srb.engine.sampling_params import SamplingParams
@@ -319,7 +320,9 @@ class EngineClient(ABC):
             elif isinstance(event, ErrorEvent):
                 raise event.error
 
-    async def generate_texts(self, prompt: Text, n: int = 1, params: SamplingParams | None = None) -> list[str]:
+    async def generate_texts(
+        self, prompt: Text, n: int = 1, params: SamplingParams | None = None
+    ) -> CompletionOutputs[CompletionOutput]:
         """Generates n texts that continue a prompt. Raises what `submit` raises, and `SrbError` for a fault."""
         texts = offline.TextsRequest(prompt, n, params)
         async for event in self.generate(texts.request):

@@ -1,5 +1,6 @@
 """Every example runs as written."""
 
+import ast
 import json
 import os
 import runpy
@@ -7,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from real_server import Server
 from tiny_model import write_tiny_model
+
+from srb import api
 
 pytestmark = pytest.mark.e2e
 
@@ -122,7 +126,32 @@ def test_compare_with_another_file(tmp_path: Path) -> None:
     assert "<h3>small-cache · wild</h3>" in page
 
 
+def test_notebook() -> None:
+    """Runs its cells one after the other, and shows the value of each one's last line, as Jupyter does.
+
+    Jupyter itself isn't needed for that, which takes 30 packages and a process for the kernel.
+    """
+    shown, names = [], dict[str, Any]()
+    for cell in json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            *lines, last = ast.parse("".join(cell["source"])).body
+            exec(compile(ast.Module(lines, []), cell["id"], "exec"), names)
+            assert isinstance(last, ast.Expr)
+            shown.append(eval(compile(ast.Expression(last.value), cell["id"], "eval"), names))
+    api.loaded_model.close()
+    texts, likeliest, compared, scores = shown
+    assert texts._repr_html_().count("<tr>") == 9
+    assert texts == names["texts"]
+    means = sorted((text.mean_logprob for text in names["texts"]), reverse=True)
+    assert likeliest["mean_logprob"].tolist() == means[:3]
+    assert len(names["table"]) == 2 * 2 * 4
+    assert compared.shape == (8, 2)
+    assert compared[0.5].mean() > compared[1.2].mean()
+    assert scores.idxmax(axis="columns").tolist() == [" Paris", " Rome"]
+
+
 def test_every_example_is_tried() -> None:
     tried = {"chat.py", "compare.toml", "curl.sh", "library.py", "logits_processor.py", "saved_prompt.py", "stream.py"}
+    tried |= {"notebook.ipynb"}
     tried |= {"haproxy.cfg", "serve.yaml"}  # in tests/cluster
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == tried
