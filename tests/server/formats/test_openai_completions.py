@@ -11,7 +11,9 @@ from waiting import until
 
 from srb import __version__
 from srb.engine.engine import Engine
+from srb.engine.events import StopEvent
 from srb.server.http.exchange import ENGINE
+from srb.wire.openai.completions import Completion
 
 
 async def chunks(connect: Connect, backend: FakeBackend, **body: Any) -> list[Any]:
@@ -176,6 +178,12 @@ async def test_the_best_of_several_prompts_have_their_ids(connect: Connect) -> N
     for choice in choices:
         shown = bytes(choice["token_ids"]).decode(errors="replace")
         assert shown.rstrip("\ufffd") == choice["text"].rstrip("\ufffd") != ""
+
+
+def test_placeholders_of_images_have_no_ids() -> None:
+    given: dict[str, Any] = {"model": "m", "created": 0, "fingerprint": "", "per_prompt": 1, "n": 1, "logprobs": False}
+    reply = Completion("cmpl-1", **given, prompts=((5, -7, -8, 6),)).object([StopEvent("cmpl-1", 0, 0, "length", None)])
+    assert reply["choices"][0]["prompt_token_ids"] == [5, -1, -1, 6]
 
 
 async def test_token_ids_of_a_healed_echo_are_refused(connect: Connect) -> None:
