@@ -24,6 +24,7 @@ OUTSIDE = (
     "CONTRIBUTING.md",
     "bench/README.md",
     "examples/clients/README.md",
+    "examples/promptfoo/README.md",
     "tests/README.md",
 )
 """The pages outside docs/."""
@@ -31,7 +32,7 @@ OUTSIDE = (
 LINK = re.compile(r"(?<!!)\[([^]]*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 BARE = re.compile(r"(?<![\w/`(\[\].-])(\(?)(docs/[\w/-]+\.md)(?![\w`\]])")
 SLUG = slugify(case="lower")
-LANGUAGES = {".cfg": "text", ".py": "python", ".toml": "toml", ".yaml": "yaml"}
+LANGUAGES = {".cfg": "text", ".mjs": "javascript", ".py": "python", ".toml": "toml", ".yaml": "yaml"}
 
 REFERENCE = {
     "Functions": ("generate", "score", "resume"),

@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 NODE = shutil.which("node")
 TOOLS = HERE / "node_modules" / ".bin"
+LINTED = ("srb/web", "tests/web", "examples/promptfoo")
 
 
 def run(command: list[str]) -> str:
@@ -55,4 +56,4 @@ def test_every_module_is_checked() -> None:
 
 @pytest.mark.starts
 def test_eslint_finds_no_fault() -> None:
-    run([tool("eslint"), "--config", "tests/web/eslint.config.js", "--max-warnings", "0", "srb/web", "tests/web"])
+    run([tool("eslint"), "--config", "tests/web/eslint.config.js", "--max-warnings", "0", *LINTED])
