@@ -363,13 +363,13 @@ def _token(token: Token) -> dict[str, Any]:
 
 
 def _prompt_token(token: Token) -> dict[str, Any] | None:
-    """A token of a prompt and the top tokens at its place, by their ids, as in vLLM. The first token has nothing."""
+    """A token of a prompt, then the top tokens at its place, by their ids, as in vLLM. The first token has nothing."""
     if token.logprob is None:
         return None
-    ranked = [(token, token.rank), *((each, rank) for rank, each in enumerate(token.top_logprobs, 1))]
+    top = ((each, rank) for rank, each in enumerate(token.top_logprobs, 1) if each.id != token.id)
     return {
         str(each.id): {"logprob": logprob_of(each), "rank": rank, "decoded_token": each.piece.decode(errors="replace")}
-        for each, rank in reversed(ranked)
+        for each, rank in ((token, token.rank), *top)
     }
 
 
