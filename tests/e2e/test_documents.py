@@ -28,7 +28,7 @@ NEEDS = {
     "messages of your own": ("[...]",),
     "several machines": ("ray ", "RAY_", "192.0.2.11"),
     "another program in front": ("localhost:8080", "haproxy"),
-    "a build": ("./build.sh", "docker ", "pip ", "pipx ", "uvx "),
+    "a build": ("./build.sh", "docker ", "pip ", "pipx ", "uvx ", ".venv/"),
     "root": ("sudo ", "systemctl", "journalctl"),
     "the network": ("--hf-repo", "--model-url"),
     "another model": ("~/models",),
