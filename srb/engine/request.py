@@ -347,10 +347,8 @@ class CompletionRequest:
     @property
     def scored_top(self) -> int | None:
         """How many top tokens are reported at each position of the prompt. None: its tokens aren't scored."""
-        echoed = self.logprobs if self.echo else None
-        if self.resumed or echoed is self.prompt_logprobs is None:
-            return None
-        return max(echoed or 0, self.prompt_logprobs or 0)
+        wanted = [each for each in (self.logprobs if self.echo else None, self.prompt_logprobs) if each is not None]
+        return None if self.resumed else max(wanted, default=None)
 
     @property
     def is_joint(self) -> bool:

@@ -140,7 +140,7 @@ class RequestProgress:
                 return request
             if any(self._n_scored[k] < len(request.prompts[k // len(request.branches)]) for k in self.living):
                 raise InvalidRequestError(
-                    "the log-probabilities of a prompt were interrupted in the middle",
+                    "the log-probabilities of a prompt were interrupted in the middle; send the request again",
                     param="echo" if request.prompt_logprobs is None else "prompt_logprobs",
                 )
         states = zip(map(tuple, self._tokens), self._sums, self._finished, strict=True)

@@ -42,9 +42,9 @@ class ReasoningFormat:
         thoughts = f"{self.begin}\n{thoughts.strip()}"
         return f"{thoughts}\n{self.end}\n\n{text}" if text else thoughts
 
-    def of_message(self, begun: str) -> "ReasoningFormat":
+    def of_message(self, prefill: str) -> "ReasoningFormat":
         """The format for the rest of a message that has begun."""
-        return replace(self, is_open=begun.rfind(self.begin) > begun.rfind(self.end))
+        return replace(self, is_open=prefill.rfind(self.begin) > prefill.rfind(self.end))
 
 
 def reasoning_format(template: ChatTemplate | None) -> ReasoningFormat | None:

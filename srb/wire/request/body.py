@@ -19,7 +19,7 @@ from srb.wire.limits import Limits
 from srb.wire.reasoning import AnswerReader, ReasoningFormat, reasoning_format
 from srb.wire.request.fields import BEAM_FIELDS, BRIDGE_FIELDS, BranchFields, CompletionFields, SamplingFields, joined
 from srb.wire.request.media import Take, not_here
-from srb.wire.request.messages import begun_text, prompt_of
+from srb.wire.request.messages import prefill_text, prompt_of
 from srb.wire.request.prompts import (
     PathTo,
     TextsOf,
@@ -195,11 +195,11 @@ def _reasoning(
     last = fields.messages[-1]
     if last.role == "assistant" and not last.tool_calls:
         content = last.content if isinstance(last.content, str) else last.content.as_text("")
-        begun, opening = begun_text(last.model_dump() | {"content": content}, reasoning), ""
+        prefill, opening = prefill_text(last.model_dump() | {"content": content}, reasoning), ""
     else:
         prompt = sent if isinstance(sent, str) else sent.parts[-1]
-        begun = opening = reasoning.opening(prompt) if isinstance(prompt, str) else ""
-    return reasoning.of_message(begun if is_free else ""), opening
+        prefill = opening = reasoning.opening(prompt) if isinstance(prompt, str) else ""
+    return reasoning.of_message(prefill if is_free else ""), opening
 
 
 def chat_prompt(fields: CompletionFields, template: ChatTemplate | None) -> str:

@@ -148,7 +148,7 @@ def prompt_of(
     reasoning = reasoning_format(template)
     continued = None
     if last["role"] == "assistant" and "tool_calls" not in last:
-        continued = begun_text(conversation.pop(), reasoning)
+        continued = prefill_text(conversation.pop(), reasoning)
     described = tools.described if tools else None
     if tools or any("tool_calls" in message or message["role"] == "tool" for message in conversation):
         form = call_format(template)
@@ -174,7 +174,7 @@ def prompt_of(
     return prompt if variables.get("enable_thinking") is not False else reasoning.close(prompt)
 
 
-def begun_text(message: dict[str, Any], reasoning: ReasoningFormat | None) -> str:
+def prefill_text(message: dict[str, Any], reasoning: ReasoningFormat | None) -> str:
     """Return the text of a message that is continued, with its thoughts. Its content must be a text."""
     content, thoughts = message["content"], message.get("reasoning_content")
     return reasoning.write(thoughts, content) if reasoning and isinstance(thoughts, str) and thoughts else content
