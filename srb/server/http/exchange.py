@@ -23,6 +23,7 @@ from srb.server.http import sse
 from srb.server.http.bodies import BODY, MAX_BODY_BYTES
 from srb.server.http.errors import log_and_answer
 from srb.server.http.sse import Batches
+from srb.server.http.telemetry import RequestSpan
 from srb.server.run.history import HISTORY
 from srb.serving.engine_client import EngineClient
 from srb.serving.event_log import EventLog, RequestStream, memory_of
@@ -156,6 +157,7 @@ async def submit(
     form: ResponseFormat,
     created: int,
     respond_first: Respond | None = None,
+    span: RequestSpan | None = None,
 ) -> web.StreamResponse:
     """Queues a request, and answers with its events.
 
@@ -165,6 +167,7 @@ async def submit(
         form: How readers of the request are answered.
         created: When the request arrived, in seconds since 1970.
         respond_first: Answers the client that made the request, if it differs from `form.respond`.
+        span: Observes the request.
     """
     assert reply.completion is not None
     engine, history_service = request.app[ENGINE], request.app[HISTORY]
@@ -182,6 +185,7 @@ async def submit(
             exact=form.stored is not None,
             created=created,
             extra_bytes=held,
+            on_end=span.ended if span else None,
         )
         # Clients of other formats can't reconnect, and stop a request by closing the connection.
         linger = 0 if form.respond else request.app[LIMITS].linger

@@ -35,6 +35,7 @@ from srb.server.http.exchange import (
     with_lookups,
 )
 from srb.server.http.sse import Batches
+from srb.server.http.telemetry import TELEMETRY, RequestSpan
 from srb.server.routes.pooling import embeddings
 from srb.server.routes.requests import events_so_far, find_response, find_stored
 from srb.server.run.history import HISTORY, read_file
@@ -105,6 +106,17 @@ async def _answer_with_json(handler: JsonHandler, request: web.Request) -> web.R
 
 
 async def _generate(handler: GenerateHandler, request: web.Request) -> web.StreamResponse:
+    span = request.app[TELEMETRY].begin(request, handler.operation)
+    try:
+        return await _queue(handler, request, span)
+    except ConnectionError:  # the client has disconnected: the event log ends the span, if there is one
+        raise
+    except Exception as error:
+        span.refused(error)
+        raise
+
+
+async def _queue(handler: GenerateHandler, request: web.Request, span: RequestSpan) -> web.StreamResponse:
     now = time.time()
     request.app[ENGINE].check_ready()
     request.app[ENGINE].check_queue()
@@ -125,7 +137,7 @@ async def _generate(handler: GenerateHandler, request: web.Request) -> web.Strea
     try:
         respond_first = partial(_respond_with_state, reply) if reply.in_background else None
         # The response has the time `now`. One that is built again later must have it, too.
-        return await submit(request, reply, _format_of(reply, handler.frame), int(now), respond_first)
+        return await submit(request, reply, _format_of(reply, handler.frame), int(now), respond_first, span)
     except InvalidRequestError as error:
         error = reply.blame(error) if reply.blame else error
         raise await asyncio.to_thread(in_sent_names, error, body) from None

@@ -26,6 +26,7 @@ from srb.server.access import read_hosts
 from srb.server.app import SERVER_OPTIONS, create_app
 from srb.server.http.connections import read_limits
 from srb.server.http.remote_media import fetch
+from srb.server.http.telemetry import Telemetry
 from srb.server.routes.metrics import Metrics
 from srb.server.routes.slots import check_folder
 from srb.server.run.history import HistoryService
@@ -100,7 +101,12 @@ def stop_signal() -> Iterator[asyncio.Future[None]]:
 
 @asynccontextmanager
 async def open_site(
-    settings: Settings, engine: EngineClient, limits: Limits, metrics: Metrics, history_service: HistoryService
+    settings: Settings,
+    engine: EngineClient,
+    limits: Limits,
+    metrics: Metrics,
+    history_service: HistoryService,
+    telemetry: Telemetry,
 ) -> AsyncIterator[Runner]:
     """Serves HTTP at the server's address while the block runs. Raises `SettingsError` if it can't."""
     api_keys = read_keys(settings)
@@ -116,6 +122,7 @@ async def open_site(
         fetch=fetch if settings.allow_remote_media else None,
         shares_prompts=settings.share_prompts == "all",
         connections=read_limits(settings),
+        telemetry=telemetry,
     )
     runner = Runner(app, shutdown_timeout=LINGER_SECONDS, **SERVER_OPTIONS)
     await runner.setup()
@@ -243,13 +250,16 @@ async def serve(settings: Settings, load: Load | None = None) -> None:
     )
     check_fd(settings)
     preload = read_preload(settings)
+    telemetry = _make_telemetry(settings)
     with stop_signal() as stop:
         async with AsyncExitStack() as at_end:
+            at_end.push_async_callback(telemetry.close)
             at_end.push_async_callback(history_service.close)
             history_service.is_resuming = history_service.is_on
             engine.start()
             try:
-                runner = await at_end.enter_async_context(open_site(settings, engine, limits, metrics, history_service))
+                site = open_site(settings, engine, limits, metrics, history_service, telemetry)
+                runner = await at_end.enter_async_context(site)
                 logger.info("loading %s", path)
                 ready = asyncio.ensure_future(
                     _make_ready(engine, preload, history_service, model, resume=settings.resume)
@@ -290,6 +300,19 @@ def _make_engine(
             f"--replicas and --ray-address need Ray ({error.name} is missing): " + pip_install("'llama-srb[cluster]'")
         ) from None
     return make_engine(settings, history_service.record)
+
+
+def _make_telemetry(settings: Settings) -> Telemetry:
+    """Telemetry as `--otlp-endpoint` asks for it. Raises `SettingsError`."""
+    if settings.otlp_endpoint is None:
+        return Telemetry()
+    try:
+        from srb.server.run.otlp import OtlpTelemetry
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"--otlp-endpoint needs OpenTelemetry ({error.name} is missing): " + pip_install("'llama-srb[otel]'")
+        ) from None
+    return OtlpTelemetry(settings.otlp_endpoint)
 
 
 def _open_history(settings: Settings) -> HistoryService:

@@ -9,4 +9,11 @@ _TREE = {
     "`cumulative_logprob`, `entropy` and `finish_reason`"
 }
 
-ROUTES = (post("/v1/explore", GenerateHandler(parse_explore), other_schemas={EVENTS: _TREE}, body=ExploreFields),)
+ROUTES = (
+    post(
+        "/v1/explore",
+        GenerateHandler(parse_explore, operation="explore"),
+        other_schemas={EVENTS: _TREE},
+        body=ExploreFields,
+    ),
+)
