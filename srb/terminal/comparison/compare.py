@@ -13,6 +13,7 @@ from pathlib import Path
 from srb.errors import InvalidRequestError, SettingsError, SrbError
 from srb.options.arguments import pip_install
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
+from srb.terminal.comparison.inspect_logs import write_logs
 from srb.terminal.comparison.measures import Findings, groups_of
 from srb.terminal.comparison.rating import Ratings, rate, read_ratings, strengths
 from srb.terminal.comparison.report import write_report
@@ -52,6 +53,11 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
         help="generate the results of SPEC again, write nothing, and list those that differ; none should with "
         "--reproducible",
     )
+    parser.add_argument(
+        "--export",
+        choices=("inspect",),
+        help="with a spec or --report: also write the results as logs of inspect-ai, one for each setting and model",
+    )
     add_arguments(parser, without=SERVER_OPTIONS - CHAT_OPTIONS)
 
 
@@ -80,8 +86,10 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
             raise SettingsError(f"srb compare needs {module}: {command}")
     if [arguments.spec, arguments.report, arguments.rate].count(None) != 2:
         raise SettingsError("srb compare takes either a spec, or --report or --rate with the results of earlier runs")
+    if arguments.export and (arguments.rate or arguments.verify):
+        raise SettingsError("--export needs a spec, or --report with the results of earlier runs; leave it out")
     if arguments.report:
-        return _report(arguments.report, arguments.out)
+        return _report(arguments.report, arguments.out, arguments.export)
     if arguments.rate:
         return _rate(arguments.rate)
     check_url_options(settings, arguments)
@@ -105,8 +113,9 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
             raise
         for message in usage.errors:
             print(f"srb: {message}", file=sys.stderr)
-        _finish(folder, results, usage)
+        found = _finish(folder, results, usage)
         print(f"{len(results)} of {results.wanted} alternatives; {usage}; see {folder / 'report.html'}")
+        _export(folder, found, arguments.export)
         return int(len(results) < results.wanted)
 
 
@@ -154,7 +163,7 @@ async def _run_model(
                 await judge(source, name, each, results, usage)
 
 
-def _finish(folder: Path, results: Results, usage: Usage) -> None:
+def _finish(folder: Path, results: Results, usage: Usage) -> Findings:
     found = results.finish()
     each = len(results.spec.all_seeds)
     cut = len(found.results) - len(results)
@@ -165,6 +174,7 @@ def _finish(folder: Path, results: Results, usage: Usage) -> None:
         )
     notes.append(_repeats(results.fingerprints))
     write_report(folder / "report.html", found, notes=notes, date=_now(), ratings=read_ratings(folder))
+    return found
 
 
 def _repeats(fingerprints: set[str | None]) -> str:
@@ -177,7 +187,13 @@ def _repeats(fingerprints: set[str | None]) -> str:
     return "The same command may generate different texts; use --reproducible for identical ones."
 
 
-def _report(folders: list[Path], out: Path | None) -> int:
+def _export(folder: Path, found: Findings, export: str | None) -> None:
+    """Write the results in the format of another program, if that was asked for."""
+    if export == "inspect":
+        print(f"to see them in inspect-ai: inspect view --log-dir {write_logs(folder, found.results)}")
+
+
+def _report(folders: list[Path], out: Path | None, export: str | None) -> int:
     """Write one report about several runs, each named after its folder."""
     names = [folder.name or str(folder) for folder in map(Path.absolute, folders)]
     if len({*names}) < len(names):
@@ -192,6 +208,7 @@ def _report(folders: list[Path], out: Path | None) -> int:
     ratings = [each for folder, name in zip(folders, names, strict=True) for each in read_ratings(folder, name)]
     write_report(out / "report.html", found, notes=[f"Runs: {', '.join(names)}."], date=_now(), ratings=ratings)
     print(f"{len(results)} alternatives; see {out / 'report.html'}")
+    _export(out, found, export)
     return 0
 
 

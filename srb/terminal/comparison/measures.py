@@ -130,6 +130,7 @@ class Result:
         run: The name of the folder, if a report is about several.
         first: The lowest seed of the alternatives that it depends on (`Spec.siblings`), or None.
         group: The name of the prompts that its prompt depends on (`Prompt.group`), or "": on none.
+        messages: The messages of a chat; None for a text.
     """
 
     prompt: str
@@ -149,6 +150,7 @@ class Result:
     run: str = ""
     first: int | None = None
     group: str = ""
+    messages: list[dict[str, Any]] | None = None
 
     @property
     def is_whole(self) -> bool:

@@ -178,6 +178,7 @@ class Results:
         return dataclasses.asdict(each) | {
             "model": self._names[each.model],
             "prompt_text": prompt.text,
+            "messages": prompt.body.get("messages"),
             "group": prompt.group,
             "variables": prompt.variables,
             "settings": self.spec.settings[each.setting],
@@ -278,9 +279,9 @@ def write_tables(folder: Path, found: Findings) -> None:
 
 
 def _flat(each: Result) -> Row:
-    """Return a row of the tables: variables and settings as JSON, and no tokens."""
+    """Return a row of the tables: variables and settings as JSON, no tokens, and a chat as its `prompt_text`."""
     row = dataclasses.asdict(each)
-    del row["tokens"]
+    del row["tokens"], row["messages"]
     scores = {f"score_{name}": score for name, score in row.pop("scores").items()}
     row |= {name: json.dumps(row[name], ensure_ascii=False) for name in ("variables", "settings")}
     return row | {"perplexity": perplexity(each.mean_logprob)} | scores

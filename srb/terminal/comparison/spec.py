@@ -13,6 +13,7 @@ from srb.engine.request import MAX_LOGPROBS
 from srb.engine.sampling_params import DEFAULT_MAX_TOKENS, MAX_SEED
 from srb.errors import InvalidRequestError, SettingsError
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings
+from srb.terminal.comparison.inspect_logs import read_samples
 from srb.terminal.comparison.prompts import Prompt, read_prompts, read_rows
 from srb.terminal.comparison.scorers import Scorers, read_scorers, scorer_tables
 from srb.terminal.generate import tokenize_nothing
@@ -35,7 +36,10 @@ KEYS = {"prompts", "variables", "settings", "models", "scorers", "n", "seeds", "
 FIELDS = {name for name in BRANCH_NAMES if ALIASES.get(name, name) not in ("seed", "label")}
 """Fields of a setting: not the seed, which is common to all settings, nor the label, which is the setting's name."""
 
-TAKES = {"prompts": "a list of texts, or a table of them", "models": "a list of paths, or tables of options"}
+TAKES = {
+    "prompts": "a list of texts, a table of them, or a log of inspect-ai",
+    "models": "a list of paths, or tables of options",
+}
 
 
 @dataclass(frozen=True)
@@ -139,10 +143,13 @@ def _spec(data: dict[str, Any], settings: Settings, folder: Path, mistakes: _Mis
     common |= tried({}, _fields, "the spec", {name: data[name] for name in FIELDS & {*data}})
     each: dict[str, Any] = tried({}, _named, "settings", data.get("settings", {"default": {}}))
     merged = {name: common | tried({}, _fields, f"settings.{name}", fields, common) for name, fields in each.items()}
-    rows = tried(None, read_rows, data.get("variables"), folder)
     prompts: dict[str, Prompt] = {}
-    for name, value in tried({}, _named, "prompts", data.get("prompts")).items():
-        prompts |= tried({}, read_prompts, {name: value}, rows, folder)
+    if isinstance(data.get("prompts"), str):
+        prompts = tried({}, _samples, data, folder)
+    else:
+        rows = tried(None, read_rows, data.get("variables"), folder)
+        for name, value in tried({}, _named, "prompts", data.get("prompts")).items():
+            prompts |= tried({}, read_prompts, {name: value}, rows, folder)
     models = tried({}, _models, data.get("models", {"": {}}), settings, folder)
     scorers = Scorers()
     tables: dict[str, Any] = tried({}, scorer_tables, data.get("scorers", {}))
@@ -155,6 +162,14 @@ def _spec(data: dict[str, Any], settings: Settings, folder: Path, mistakes: _Mis
     _check_different("settings", merged)
     _check_placeholders(scorers, prompts)
     return Spec(prompts, merged, n, tuple(seeds), models, scorers, logprobs)
+
+
+def _samples(data: dict[str, Any], folder: Path) -> dict[str, Prompt]:
+    if "variables" in data:
+        raise InvalidRequestError("prompts: the samples of a log have their own variables; leave variables out")
+    found = read_samples(folder / data["prompts"])
+    _named("prompts", found)
+    return found
 
 
 def _seeds(seeds: Any, n: int) -> list[int]:

@@ -306,3 +306,19 @@ def test_results_are_verified(srb: Run, backend: FakeBackend, capsys: pytest.Cap
     assert "srb: one, cold, seed 11: the text is the same, but different: tokens\n" in err
     results.write_bytes(before[results])
     assert {path: path.read_bytes() for path in Path("spec-results").iterdir()} == before
+
+
+def test_results_are_exported_for_inspect_ai(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text(
+        'n = 2\nmax_tokens = 6\nprompts = ["one"]\n[settings.a]\n[settings.b]\ntop_k = 1\n'
+    )
+    assert srb("compare", "spec.toml", "--export", "inspect") == 0
+    assert "inspect view --log-dir spec-results/inspect" in capsys.readouterr().out
+    logs = [json.loads(path.read_text()) for path in sorted(Path("spec-results/inspect").iterdir())]
+    assert [log["eval"]["task"] for log in logs] == ["spec-results-a", "spec-results-b"]
+    texts = [each["output"]["completion"] for log in logs for each in log["samples"]]
+    assert texts == [each["text"] for each in lines()]
+    assert srb("compare", "--report", "spec-results", "--out", "again", "--export", "inspect") == 0
+    assert len([*Path("again/inspect").iterdir()]) == 2
+    assert srb("compare", "spec.toml", "--verify", "--export", "inspect") == 2
+    assert "--export needs a spec, or --report" in capsys.readouterr().err
