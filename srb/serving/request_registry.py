@@ -270,8 +270,10 @@ class RequestRegistry:
     def _close(self, active: _Active) -> None:
         """Removes a request that has ended."""
         self._remove(active)
-        if active.event_log.on_end:
-            active.event_log.on_end(active.event_log)
+        event_log = active.event_log
+        if on_end := event_log.on_end:
+            event_log.on_end = None  # the log stays for a while, and what it calls needs memory
+            on_end(event_log)
 
     def _remove(self, active: _Active) -> None:
         del self._active[active.event_log.request.id]

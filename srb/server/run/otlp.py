@@ -163,7 +163,7 @@ class _RequestSpan(RequestSpan):
 
     def ended(self, event_log: EventLog) -> None:
         """Ends the span of a request that the engine took."""
-        if self._has_ended:
+        if self._has_ended:  # answering failed before the engine had ended it
             return
         try:
             self._report(event_log, time.time_ns())
