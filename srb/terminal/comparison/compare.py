@@ -18,8 +18,9 @@ from srb.terminal.comparison.measures import Findings, groups_of
 from srb.terminal.comparison.rating import Ratings, rate, read_ratings, strengths
 from srb.terminal.comparison.report import write_report
 from srb.terminal.comparison.results import Results, differences, read_results, write_tables
-from srb.terminal.comparison.running import Usage, judge, run
+from srb.terminal.comparison.running import Usage, begin, judge, run
 from srb.terminal.comparison.scorers import Scorers
+from srb.terminal.comparison.sequential import Sequential
 from srb.terminal.comparison.spec import Spec, read_spec
 from srb.terminal.generate import check_url_options
 from srb.terminal.source import Source, open_source
@@ -46,6 +47,13 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FOLDER",
         help="without a spec: rate the texts in this folder in a browser, two at a time",
+    )
+    parser.add_argument(
+        "--until",
+        type=float,
+        metavar="ERROR",
+        help="look at the results after every few texts, and end when the settings are found to differ; ERROR, such as "
+        "0.05, is the probability of finding a difference that isn't there",
     )
     parser.add_argument(
         "--verify",
@@ -88,10 +96,16 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
         raise SettingsError("srb compare takes either a spec, or --report or --rate with the results of earlier runs")
     if arguments.export and (arguments.rate or arguments.verify):
         raise SettingsError("--export needs a spec, or --report with the results of earlier runs; leave it out")
+    if arguments.until is not None and not arguments.spec:
+        raise SettingsError("--until needs a spec, because it decides what to generate")
     if arguments.report:
         return _report(arguments.report, arguments.out, arguments.export)
     if arguments.rate:
         return _rate(arguments.rate)
+    if arguments.until is not None and not 0 < arguments.until < 1:
+        raise SettingsError(f"--until must be above 0 and below 1, such as 0.05, got {arguments.until:g}")
+    if arguments.until is not None and arguments.verify:
+        raise SettingsError("--verify generates all results of the spec again; leave out --until")
     check_url_options(settings, arguments)
     spec = read_spec(arguments.spec, settings)
     folder = arguments.out or Path(f"{arguments.spec.stem}-results")
@@ -99,13 +113,14 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
     if arguments.verify:
         return _verify(settings, spec, folder, usage)
     with Results(folder, spec) as results:
+        until = Sequential(results, arguments.until) if arguments.until else None
         try:
-            _run(settings, results, usage)
+            _run(settings, results, usage, until)
         except (SettingsError, InvalidRequestError):
             raise  # the results in the folder may belong to another spec, so no report is written
         except BaseException:
             if not results.is_empty:
-                _finish(folder, results, usage)
+                _finish(folder, results, usage, until)
                 print(
                     f"srb: {folder} has {len(results)} of {results.wanted} alternatives; run it again to continue",
                     file=sys.stderr,
@@ -113,10 +128,12 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
             raise
         for message in usage.errors:
             print(f"srb: {message}", file=sys.stderr)
-        found = _finish(folder, results, usage)
+        found = _finish(folder, results, usage, until)
+        for note in until.notes() if until else ():
+            print(note)
         print(f"{len(results)} of {results.wanted} alternatives; {usage}; see {folder / 'report.html'}")
         _export(folder, found, arguments.export)
-        return int(len(results) < results.wanted)
+        return int(bool(usage.errors) if until else len(results) < results.wanted)
 
 
 def _verify(settings: Settings, spec: Spec, folder: Path, usage: Usage) -> int:
@@ -132,7 +149,7 @@ def _verify(settings: Settings, spec: Spec, folder: Path, usage: Usage) -> int:
     return int(bool(found))
 
 
-def _run(settings: Settings, results: Results, usage: Usage) -> None:
+def _run(settings: Settings, results: Results, usage: Usage, until: Sequential | None = None) -> None:
     """Generate with one model after the other, and then ask the judges."""
     spec = results.spec
     judges = spec.scorers.judges
@@ -141,7 +158,7 @@ def _run(settings: Settings, results: Results, usage: Usage) -> None:
     last = [*spec.models][-1]
     for model, source in sources.items():
         # After the last model all texts are complete. It judges them while it is still loaded.
-        asyncio.run(_run_model(source, model, results, settings.max_n, usage, judges=model == last))
+        asyncio.run(_run_model(source, model, results, settings.max_n, usage, judges=model == last, until=until))
     for model in sorted({each.model for each in judges.values()} - {last}):
         source = open_source(_settings_of(model, settings, results))
         asyncio.run(_run_model(source, model, results, None, usage, judges=True))
@@ -152,19 +169,28 @@ def _settings_of(model: str, settings: Settings, results: Results) -> Settings:
 
 
 async def _run_model(
-    source: Source, model: str, results: Results, max_n: int | None, usage: Usage, *, judges: bool
+    source: Source,
+    model: str,
+    results: Results,
+    max_n: int | None,
+    usage: Usage,
+    *,
+    judges: bool,
+    until: Sequential | None = None,
 ) -> None:
     """Generate with a model, unless `max_n` is None, and ask its judges."""
     async with source:
-        if max_n is not None:
-            await run(source, model, results, max_n, usage)
-        for name, each in results.spec.scorers.judges.items():
-            if judges and each.model == model:
-                await judge(source, name, each, results, usage)
+        missing = [] if max_n is None else await begin(source, model, results)
+        for part in until.rounds(missing) if until else [missing]:
+            if max_n is not None:
+                await run(source, model, results, part, max_n, usage)
+            for name, each in results.spec.scorers.judges.items():
+                if judges and each.model == model:
+                    await judge(source, name, each, results, usage)
 
 
-def _finish(folder: Path, results: Results, usage: Usage) -> Findings:
-    found = results.finish()
+def _finish(folder: Path, results: Results, usage: Usage, until: Sequential | None = None) -> Findings:
+    found = results.finish(until.p_values if until else None)
     each = len(results.spec.all_seeds)
     cut = len(found.results) - len(results)
     notes = [f"{len(results)} of {results.wanted} alternatives, {each} for each prompt and kind. Last run: {usage}."]
@@ -172,7 +198,7 @@ def _finish(folder: Path, results: Results, usage: Usage) -> Findings:
         notes.append(
             f"The run was interrupted: {cut} more alternatives are incomplete, and marked. Run it again to continue."
         )
-    notes.append(_repeats(results.fingerprints))
+    notes += [*(until.notes() if until else []), _repeats(results.fingerprints)]
     write_report(folder / "report.html", found, notes=notes, date=_now(), ratings=read_ratings(folder))
     return found
 

@@ -230,15 +230,23 @@ class Findings:
     groups: list[Group]
 
     @classmethod
-    def of(cls, results: list[Result]) -> "Findings":
-        """Measure and compare results."""
+    def of(cls, results: list[Result], p_values: Mapping[tuple[str, str], float] | None = None) -> "Findings":
+        """Measure and compare results.
+
+        Args:
+            results: The results.
+            p_values: The p of kinds and measures that were tested otherwise, by the names in the report.
+        """
         groups = groups_of(results)
         means = shared_means(results, groups)
         cells = measures_of(results)
         whole = pooled(results, cells, means)
         if len({each.prompt for each in results}) == 1:  # then both are the same, and have the same intervals
             cells = {(prompt, kind): whole[kind] for prompt, kind in cells}
-        return cls(results, cells, whole, tests_of(means), list(dict.fromkeys(groups.values())))
+        tests = tests_of(means)
+        if p_values:
+            tests = adjusted([replace(each, p=p_values.get((each.other, each.measure), each.p)) for each in tests])
+        return cls(results, cells, whole, tests, list(dict.fromkeys(groups.values())))
 
     @property
     def kinds(self) -> list[Kind]:

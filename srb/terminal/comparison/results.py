@@ -6,13 +6,13 @@ import fcntl
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
 from srb.errors import SettingsError
-from srb.terminal.comparison.measures import Findings, Result, perplexity
+from srb.terminal.comparison.measures import Findings, Group, Place, Result, groups_of, perplexity
 from srb.terminal.comparison.scorers import Judge, Row
 from srb.terminal.comparison.spec import Spec, is_joint
 
@@ -149,8 +149,24 @@ class Results:
         with (self._folder / "judged.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"key": key, "score": score}) + "\n")
 
-    def finish(self) -> Findings:
-        """Write the files in the order of the spec, and return the findings, including incomplete results."""
+    def groups(self) -> dict[Place, Group]:
+        """Return the group of each prompt and seed of the spec."""
+        nothing = {"text": "", "length": 0, "finish_reason": "", "stop_reason": None, "mean_logprob": None}
+        return groups_of(
+            result_of(self._origin(each) | nothing) for model in self._names for each in self._wanted(model)
+        )
+
+    def scored(self, places: Set[Place]) -> list[Result]:
+        """Return the complete results of prompts and seeds, with their scores."""
+        lines = [line for each, line in self._lines.items() if (each.prompt, each.seed) in places]
+        return [result_of(line | {"scores": self._scores(line)}) for line in lines]
+
+    def finish(self, p_values: Mapping[tuple[str, str], float] | None = None) -> Findings:
+        """Write the files in the order of the spec, and return the findings, including incomplete results.
+
+        Args:
+            p_values: As in `Findings.of`.
+        """
         known = self._incomplete | self._lines
         lines = [known[each] for model in self._names for each in self._wanted(model) if each in known]
         # An earlier run may have results of models that this one hasn't reached.
@@ -160,7 +176,7 @@ class Results:
         ordered = self._path.with_suffix(".tmp")
         ordered.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         ordered.replace(self._path)
-        found = Findings.of([result_of(line) for line in lines])
+        found = Findings.of([result_of(line) for line in lines], p_values)
         write_tables(self._folder, found)
         return found
 

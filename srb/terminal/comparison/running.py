@@ -53,15 +53,20 @@ class Request:
     body: Body
 
 
-async def run(source: Source, model: str, results: Results, max_n: int, usage: Usage) -> None:
-    """Generate the missing alternatives of a model. `source` must be entered."""
+async def begin(source: Source, model: str, results: Results) -> list[Alternative]:
+    """Return the missing alternatives of a model. `source` must be entered."""
     results.spec = await _with_forks(source, results.spec)
+    return results.open(model, source.model, source.identity)
+
+
+async def run(
+    source: Source, model: str, results: Results, missing: list[Alternative], max_n: int, usage: Usage
+) -> None:
+    """Generate missing alternatives of a model. `source` must be entered."""
     spec = results.spec
-    missing = results.open(model, source.model, source.identity)
     with _progress() as progress:
-        left = sum(spec.most_tokens(each.setting) for each in missing)
-        total = sum(map(spec.most_tokens, spec.settings)) * len(spec.prompts) * len(spec.all_seeds)
-        task = progress.add_task(f"comparing {model}".rstrip(), total=total, completed=total - left)
+        total = sum(spec.most_tokens(each.setting) for each in missing)
+        task = progress.add_task(f"comparing {model}".rstrip(), total=total)
         advance = partial(progress.advance, task)
         for group in _batched([*requests(missing, spec, max_n)]):
             async with AsyncExitStack() as stack:

@@ -32,7 +32,7 @@ MAX_NAME_CHARS = 80
 DEFAULT_LOGPROBS = 3
 """The number of top tokens in the report, if the spec doesn't set `logprobs`."""
 
-KEYS = {"prompts", "variables", "settings", "models", "scorers", "n", "seeds", "logprobs"}
+KEYS = {"prompts", "variables", "settings", "models", "scorers", "n", "seeds", "logprobs", "decides"}
 FIELDS = {name for name in BRANCH_NAMES if ALIASES.get(name, name) not in ("seed", "label")}
 """Fields of a setting: not the seed, which is common to all settings, nor the label, which is the setting's name."""
 
@@ -54,6 +54,7 @@ class Spec:
         models: The options of each model, by name. Without `models` in the spec, the only name is "".
         scorers: The scorers, by name.
         logprobs: The number of top tokens to report for each token.
+        decides: The measure or scorer that `--until` tests, or None for the first scorer, or else `mean_logprob`.
     """
 
     prompts: dict[str, Prompt]
@@ -63,6 +64,7 @@ class Spec:
     models: dict[str, dict[str, Any]] = field(default_factory=lambda: {"": {}})
     scorers: Scorers = field(default_factory=Scorers)
     logprobs: int = DEFAULT_LOGPROBS
+    decides: str | None = None
 
     @property
     def all_seeds(self) -> list[int]:
@@ -157,11 +159,19 @@ def _spec(data: dict[str, Any], settings: Settings, folder: Path, mistakes: _Mis
         read = tried(Scorers(), read_scorers, {name: table}, folder, list(models))
         scorers = Scorers(scorers.functions | read.functions, scorers.judges | read.judges)
     logprobs = tried(0, _integer, "logprobs", data.get("logprobs", DEFAULT_LOGPROBS), 0, MAX_LOGPROBS)
+    decides = tried(None, _decides, data.get("decides"), tables)
     mistakes.check()
     check_prompts(prompts)
     _check_different("settings", merged)
     _check_placeholders(scorers, prompts)
-    return Spec(prompts, merged, n, tuple(seeds), models, scorers, logprobs)
+    return Spec(prompts, merged, n, tuple(seeds), models, scorers, logprobs, decides)
+
+
+def _decides(name: str | None, scorers: dict[str, Any]) -> str | None:
+    known = ["mean_logprob", "length", *scorers]
+    if name is not None and name not in known:
+        raise InvalidRequestError(f"decides must be one of {', '.join(known)}, got {name!r:.60}")
+    return name
 
 
 def _samples(data: dict[str, Any], folder: Path) -> dict[str, Prompt]:

@@ -322,3 +322,44 @@ def test_results_are_exported_for_inspect_ai(srb: Run, capsys: pytest.CaptureFix
     assert len([*Path("again/inspect").iterdir()]) == 2
     assert srb("compare", "spec.toml", "--verify", "--export", "inspect") == 2
     assert "--export needs a spec, or --report" in capsys.readouterr().err
+
+
+UNTIL = """
+n = 40
+prompts = ["a prompt"]
+decides = "length"
+ignore_eos = true
+[settings.short]
+max_tokens = 2
+[settings.long]
+max_tokens = 3
+"""
+
+
+def test_until_ends_when_a_difference_is_found(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text(UNTIL)
+    assert srb("compare", "spec.toml", "--until", "0.05") == 0
+    printed = capsys.readouterr().out
+    assert "long differs from short in length: 8 of 40 groups, " in printed
+    assert [each["seed"] for each in lines()] == [*range(8)] * 2
+    (test,) = (row for row in table("tests.csv") if row["measure"] == "length")
+    assert f"p = {float(test['p']):.2g}" in printed
+    assert "These p allow for the looks" in Path("spec-results/report.html").read_text()
+
+    assert srb("compare", "spec.toml", "--until", "0.05") == 0
+    assert "0 tokens generated" in capsys.readouterr().out
+    assert srb("compare", "spec.toml") == 0  # the rest of the plan
+    assert len(lines()) == 80
+
+
+def test_until_says_what_it_needs(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert srb("compare", "spec.toml", "--until", "0.05") == 2
+    assert "3 groups can't decide 2 tests" in capsys.readouterr().err
+    assert srb("compare", "spec.toml", "--until", "5") == 2
+    assert "--until must be above 0 and below 1" in capsys.readouterr().err
+    (tmp_path / "spec.toml").write_text(UNTIL.replace("[settings.long]\nmax_tokens = 3", ""))
+    assert srb("compare", "spec.toml", "--until", "0.05") == 2
+    assert "1 models and 1 settings" in capsys.readouterr().err
+    (tmp_path / "spec.toml").write_text(UNTIL.replace("length", "beauty"))
+    assert srb("compare", "spec.toml", "--until", "0.05") == 2
+    assert "decides must be one of mean_logprob, length, got 'beauty'" in capsys.readouterr().err

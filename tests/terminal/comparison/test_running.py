@@ -248,7 +248,7 @@ def test_a_model_that_isnt_there_is_told_before_another_runs(srb: Run, monkeypat
 def test_a_full_disk_keeps_what_is_there(
     srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_results: Results) -> None:
+    def fail(*_args: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     Path("spec.toml").write_text('n = 2\nprompts = ["p"]\nmax_tokens = 2\n')

@@ -1,0 +1,58 @@
+"""Simulate comparisons that end with `srb compare --until 0.05`, looked at after each seed.
+
+usage: python bench/checks/until.py [--runs 2000] [--planned 64]
+
+Without a difference at most 5% of the runs may find one. With a difference, the program prints how many seeds are used
+on average, and how many a plan of a fixed length needs to find it as often, by Student's t test.
+"""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.special import nctdtr, stdtrit
+
+from srb.terminal.comparison.sequential import sequential_test
+
+ERROR = 0.05
+
+
+def main() -> None:
+    """Print a row for each distribution of the differences."""
+    parser = argparse.ArgumentParser(description="Does --until keep its error, and what does it save?")
+    parser.add_argument("--runs", type=int, default=2_000)
+    parser.add_argument("--planned", type=int, default=64)
+    arguments = parser.parse_args()
+    chance = np.random.default_rng(1)
+    draws: dict[str, tuple[Callable[[int], Any], float]] = {
+        "none, normal": (chance.standard_normal, 0),
+        "none, t with 3 degrees of freedom": (lambda n: chance.standard_t(3, size=n), 0),
+        "none, scores of 0 and 1": (lambda n: chance.integers(0, 2, n) - 1.0 * chance.integers(0, 2, n), 0),
+        "0.25 standard deviations": (lambda n: chance.normal(0.25, 1, n), 0.25),
+        "0.5 standard deviations": (lambda n: chance.normal(0.5, 1, n), 0.5),
+        "1 standard deviation": (lambda n: chance.normal(1, 1, n), 1),
+    }
+    print("difference", "found", "right one", "mean seeds", "fixed plan", sep="\t")
+    for name, (draw, effect) in draws.items():
+        found, right, used = 0, 0, 0
+        for _ in range(arguments.runs):
+            differences = draw(arguments.planned)
+            looks, p = sequential_test([*differences], arguments.planned, ERROR, resamples=1_999)
+            if p <= ERROR * looks / arguments.planned:
+                found, right = found + 1, right + bool(np.sum(differences[:looks]) > 0)
+            used += looks
+        fixed = fixed_plan(effect, found / arguments.runs) if effect else "-"
+        print(name, f"{found / arguments.runs:.1%}", right, f"{used / arguments.runs:.1f}", fixed, sep="\t", flush=True)
+
+
+def fixed_plan(effect: float, power: float) -> int:
+    """Return the number of seeds with which a two-sided t test finds an effect as often."""
+    n = 2
+    while n < 10_000 and 1 - nctdtr(n - 1, effect * n**0.5, stdtrit(n - 1, 1 - ERROR / 2)) < power:
+        n += 1
+    return n
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""`--until` keeps its error although it looks after each group, and ends as soon as there is a difference."""
+
+import numpy as np
+import pytest
+from driver import few
+
+from srb.terminal.comparison.sequential import sequential_test
+
+PLANNED = 24
+ERROR = 0.05
+
+
+def decided(differences: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> int:
+    """Return the number of groups after which the test decides, or 0."""
+    looks, p = sequential_test([*map(float, differences)], PLANNED, ERROR, resamples=999)
+    return looks if p <= ERROR * looks / PLANNED else 0
+
+
+@pytest.mark.parametrize("runs", few(300, many=[2_000]))
+@pytest.mark.parametrize("scores", ["normal", "binary"])
+def test_looks_find_no_more_than_they_may(runs: int, scores: str) -> None:
+    chance = np.random.default_rng(7)
+    normal, binary = chance.normal(size=(runs, PLANNED)), chance.integers(-1, 2, size=(runs, PLANNED)).astype(float)
+    found = sum(decided(each) > 0 for each in (normal if scores == "normal" else binary))
+    assert found / runs <= ERROR + 3 * (ERROR * (1 - ERROR) / runs) ** 0.5
+
+
+def test_a_difference_ends_the_test_early() -> None:
+    chance = np.random.default_rng(7)
+    looks = [decided(chance.normal(1, 1, size=PLANNED)) for _ in range(100)]
+    assert sum(each > 0 for each in looks) > 95
+    assert np.mean(looks) < 14
+
+
+def test_equal_texts_decide_nothing() -> None:
+    assert sequential_test([0.0] * PLANNED, PLANNED, ERROR, resamples=999) == (PLANNED, 1.0)
+
+
+def test_a_decision_stays_when_there_is_more() -> None:
+    differences = [1.0, 2.0, 1.5, 1.2, 0.8, 1.1, 1.9, 1.4, 2.0, 1.0]
+    looks, p = sequential_test(differences, PLANNED, ERROR)
+    assert looks < len(differences)
+    assert sequential_test(differences[:looks], PLANNED, ERROR) == (looks, p)
+    assert sequential_test([*differences, -9.0], PLANNED, ERROR) == (looks, p)
