@@ -1,6 +1,6 @@
 """Simulate comparisons that end with `srb compare --until 0.05`, looked at after each seed.
 
-usage: python bench/checks/until.py [--runs 2000] [--planned 64]
+usage: python bench/checks/until.py [--runs 10000] [--planned 64]
 
 Without a difference at most 5% of the runs may find one. With a difference, the program prints how many seeds are used
 on average, and how many a plan of a fixed length needs to find it as often, by Student's t test.
@@ -21,7 +21,7 @@ ERROR = 0.05
 def main() -> None:
     """Print a row for each distribution of the differences."""
     parser = argparse.ArgumentParser(description="Does --until keep its error, and what does it save?")
-    parser.add_argument("--runs", type=int, default=2_000)
+    parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--planned", type=int, default=64)
     arguments = parser.parse_args()
     chance = np.random.default_rng(1)
@@ -38,11 +38,11 @@ def main() -> None:
         found, right, used = 0, 0, 0
         for _ in range(arguments.runs):
             differences = draw(arguments.planned)
-            looks, p = sequential_test([*differences], arguments.planned, ERROR, resamples=1_999)
+            looks, p = sequential_test([*differences], arguments.planned, ERROR, resamples=499)
             if p <= ERROR * looks / arguments.planned:
                 found, right = found + 1, right + bool(np.sum(differences[:looks]) > 0)
             used += looks
-        fixed = fixed_plan(effect, found / arguments.runs) if effect else "-"
+        fixed = fixed_plan(effect, min(found, arguments.runs - 1) / arguments.runs) if effect else "-"
         print(name, f"{found / arguments.runs:.1%}", right, f"{used / arguments.runs:.1f}", fixed, sep="\t", flush=True)
 
 
