@@ -246,7 +246,7 @@ install_dev() {
     stamp=$(stamp_of dev)
     [ "$(cat "$VENV/dev.stamp" 2>/dev/null)" != "$stamp" ] || return 0
     say "installing the development tools"
-    pip_install -e '.[cluster,compare,hub,media,notebook,otel,parquet]' --group dev
+    pip_install -e '.[cluster,compare,documents,hub,media,notebook,otel,parquet]' --group dev
     echo "$stamp" >"$VENV/dev.stamp"
 }
 

@@ -16,17 +16,19 @@ from srb.server.http.connections import CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADE
 from srb.server.http.errors import ERROR_FORMATS, error_middleware
 from srb.server.http.exchange import ENGINE, FETCH, LIMITS, RESPONSE_FORMATS, Fetch
 from srb.server.http.telemetry import TELEMETRY, Telemetry
-from srb.server.routes import about, history, mount, pooling, requests, slots
+from srb.server.routes import about, documents, history, mount, pooling, requests, slots
 from srb.server.routes.about import DESCRIPTION, METRICS
+from srb.server.routes.documents import PANDOC
 from srb.server.routes.metrics import Metrics
 from srb.server.routes.pooling import EMBEDDING_QUEUE, TABLES, EmbeddingQueue, close_embedding_queue
 from srb.server.routes.slots import SLOT_FOLDER
 from srb.server.run.history import HISTORY, HistoryService
+from srb.server.run.pandoc import Pandoc
 from srb.serving.engine_client import EngineClient
 from srb.wire.limits import Limits
 from srb.wire.vendors import ROUTES as VENDORS
 
-_OWN = (about, requests, history, pooling, slots)
+_OWN = (about, requests, history, documents, pooling, slots)
 ROUTES = (*(route for each in _OWN for route in each.ROUTES), *VENDORS)
 """All routes: the server's own, and those of the vendors."""
 
@@ -95,6 +97,7 @@ def create_app(
     app[HISTORY] = history_service or HistoryService()
     app[LIMITS] = limits
     app[SLOT_FOLDER] = slot_folder
+    app[PANDOC] = Pandoc()
     app[FETCH] = fetch
     app[RESPONSE_FORMATS] = WeakKeyDictionary()
     app[ERROR_FORMATS] = _ERROR_FORMATS

@@ -139,6 +139,9 @@ def _operation(route: Route, path: str, summary: str, schemas: dict[str, Schema]
             schemas |= _schemas(route.body, limits)
         content = {JSON: {"schema": {"$ref": REF + route.body.__name__}}}
         result["requestBody"] = {"required": True, "content": content}
+    if route.other_bodies:
+        content = {kind: {"schema": each} for kind, each in route.other_bodies.items()}
+        result["requestBody"] = {"required": True, "content": content}
     return result
 
 
@@ -149,7 +152,7 @@ def _common_errors(route: Route, is_open: bool) -> Iterator[int]:
         yield 401
     if route.method != "GET":
         yield 403
-    if route.body:
+    if route.body or route.other_bodies:
         yield from (400, 408, 413, 415)
     if isinstance(route.handler, GenerateHandler | EmbeddingHandler):
         yield from (429, 503)

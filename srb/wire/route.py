@@ -128,6 +128,7 @@ class Route:
         other_schemas: The other media types that a successful response may have, with their schemas. Without `schema`
             and these, success is a 204.
         body: The model that validates the request's body, if it has one.
+        other_bodies: Instead, the media types of a body that isn't JSON, with their schemas.
         errors: The statuses of its errors, besides those that all routes of its kind have.
         query: The query parameters, with their meanings.
         summary: Its summary in the description. Left out: the first paragraph of its function's docstring. A route
@@ -144,6 +145,7 @@ class Route:
     _: KW_ONLY
     other_schemas: Mapping[str, Schema] = field(default_factory=dict)
     body: type[BaseModel] | None = None
+    other_bodies: Mapping[str, Schema] = field(default_factory=dict)
     errors: tuple[int, ...] = ()
     query: Mapping[str, str] = field(default_factory=dict)
     summary: str = ""

@@ -1,0 +1,79 @@
+"""Routes that read docx and epub as Markdown, and write Markdown as docx and epub."""
+
+import asyncio
+from pathlib import Path
+from typing import get_args
+
+from aiohttp import web
+
+from srb.errors import InvalidRequestError
+from srb.server.http.bodies import read_body
+from srb.server.http.exchange import ENGINE, ignored_header, json_response
+from srb.server.run import pandoc
+from srb.server.run.pandoc import Pandoc
+from srb.wire.documents import DIALECT, MEDIA_TYPES, DocumentFields, Format, from_pandoc, to_line, to_pandoc
+from srb.wire.request.read import depth_refused, read_fields, show
+from srb.wire.route import INTEGER, STRING, object_of, post
+
+PANDOC = web.AppKey("pandoc", Pandoc)
+
+MAX_DOCUMENT_BYTES = 32 << 20
+
+_FILTER = Path(pandoc.__file__).with_name("plain_text.lua")
+
+
+async def import_document(request: web.Request) -> web.Response:
+    """Read a document as Markdown.
+
+    The body is the file.
+    """
+    kind, kinds = request.query.get("format", ""), get_args(Format)
+    if kind not in kinds:
+        raise InvalidRequestError(f"format is one of {', '.join(kinds)}, got {show(kind)}", param="format")
+    data = await read_body(request, MAX_DOCUMENT_BYTES)
+    options = ("--wrap=none", f"--lua-filter={_FILTER}", f"--metadata=from:{kind}")
+    output = await request.app[PANDOC].convert(request.app[ENGINE], data, f"--from={kind}", f"--to={DIALECT}", *options)
+    title, pictures, text = (*output.decode().split("\n", 2), "")[:3]
+    markdown = await asyncio.to_thread(from_pandoc, text)
+    return json_response({"object": "document", "title": title, "text": markdown, "pictures": int(pictures)})
+
+
+async def export_document(request: web.Request) -> web.Response:
+    """Write Markdown as a document."""
+    body = await read_body(request, MAX_DOCUMENT_BYTES)
+
+    def read() -> tuple[DocumentFields, bytes]:
+        with depth_refused():
+            fields = read_fields(body, DocumentFields)
+        return fields, to_pandoc(fields.text).encode()
+
+    fields, text = await asyncio.to_thread(read)
+    title = to_line(fields.title)
+    about = [f"--metadata={name}:{value}" for name, value in (("title", title), ("lang", fields.language)) if value]
+    document = await request.app[PANDOC].convert(
+        request.app[ENGINE], text, f"--from={DIALECT}", f"--to={fields.format}", *about
+    )
+    headers = ignored_header(list(fields.model_extra or ()))
+    return web.Response(body=document, content_type=MEDIA_TYPES[fields.format], headers=headers)
+
+
+_DOCUMENT = object_of(object={"const": "document"}, title=STRING, text=STRING, pictures=INTEGER)
+_FILE = {"type": "string", "format": "binary"}
+
+ROUTES = (
+    post(
+        "/v1/documents/import",
+        import_document,
+        _DOCUMENT,
+        other_bodies=dict.fromkeys(("application/octet-stream", *MEDIA_TYPES.values()), _FILE),
+        errors=(429, 501),
+        query={"format": "docx or epub"},
+    ),
+    post(
+        "/v1/documents/export",
+        export_document,
+        other_schemas=dict.fromkeys(MEDIA_TYPES.values(), _FILE),
+        body=DocumentFields,
+        errors=(429, 501),
+    ),
+)

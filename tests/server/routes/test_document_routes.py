@@ -1,0 +1,158 @@
+"""Documents: docx and epub through pandoc."""
+
+import io
+import sys
+import zipfile
+from typing import Any
+
+import pytest
+from fake_backend import FakeBackend
+from server.conftest import Client, Connect
+
+from srb.errors import NotSupportedError
+from srb.server.run import pandoc
+from srb.server.run.pandoc import find_pandoc
+
+NOVEL = """# The boat
+
+She said "no" -- and *left*. He **stayed**; 3 < 4 & <i>5</i>.
+- No, he said.
+1986. A *good* year.
+
+* * *
+
+## Below
+
+> A letter.
+
+\\*Not italic\\* [Note]: he lies, `x_y` and ***both***. Ünïcode 🙂 “quotes”.
+
+[Note]: he lies
+"""
+
+
+@pytest.fixture
+def _pandoc() -> None:
+    try:
+        find_pandoc()
+    except NotSupportedError as error:
+        pytest.skip(error.message)
+
+
+async def write(client: Client, **fields: Any) -> bytes:
+    response = await client.post("/v1/documents/export", json=fields)
+    assert response.status == 200, await response.text()
+    document: bytes = await response.read()
+    return document
+
+
+async def read(client: Client, document: bytes, kind: str) -> dict[str, Any]:
+    response = await client.post(f"/v1/documents/import?format={kind}", data=document)
+    assert response.status == 200, await response.text()
+    body: dict[str, Any] = await response.json()
+    return body
+
+
+async def error(client: Client, path: str, status: int, **options: Any) -> str:
+    response = await client.post(f"/v1/documents/{path}", **options)
+    assert response.status == status, await response.text()
+    message: str = (await response.json())["error"]["message"]
+    return message
+
+
+@pytest.mark.starts
+@pytest.mark.usefixtures("_pandoc")
+@pytest.mark.parametrize("kind", ["docx", "epub"])
+async def test_a_text_survives_there_and_back(connect: Connect, kind: str) -> None:
+    client = await connect(FakeBackend())
+    document = await write(client, format=kind, text=NOVEL, title="The *boat*: one", language="de-AT")
+    got = await read(client, document, kind)
+    assert got == {"object": "document", "title": "The *boat*: one", "text": got["text"], "pictures": 0}
+    assert got["text"].split() == NOVEL.split()
+    assert got["text"].replace("\n\n", "\n") == NOVEL.replace("\n\n", "\n").strip()
+    again = await read(client, await write(client, format=kind, text=got["text"]), kind)
+    assert again["text"] == got["text"]
+
+
+@pytest.mark.starts
+@pytest.mark.usefixtures("_pandoc")
+async def test_an_epub_has_a_file_for_each_chapter_and_the_language(connect: Connect) -> None:
+    client = await connect(FakeBackend())
+    document = await write(client, format="epub", text="# One\n\na\n\n# Two\n\nb", title="T & <x>", language="de-AT")
+    with zipfile.ZipFile(io.BytesIO(document)) as file:
+        assert {"EPUB/text/ch001.xhtml", "EPUB/text/ch002.xhtml"} <= set(file.namelist())
+        about = file.read("EPUB/content.opf").decode()
+    assert "<dc:language>de-AT</dc:language>" in about
+    assert ">T &amp; &lt;x&gt;</dc:title>" in about
+
+
+BODY = """<?xml version="1.0" encoding="UTF-8"?>
+<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>
+<w:p><w:pPr><w:pStyle w:val="Title"/></w:pPr><w:r><w:t>The boat</w:t></w:r></w:p>
+<w:p><w:pPr><w:pStyle w:val="Author"/></w:pPr><w:r><w:t>Ann Author</w:t></w:r></w:p>
+<w:p><w:pPr><w:pStyle w:val="Heading1"/></w:pPr><w:r><w:t>One</w:t></w:r></w:p>
+<w:p><w:r><w:t xml:space="preserve">He </w:t></w:r><w:r><w:rPr><w:u w:val="single"/></w:rPr><w:t>ran</w:t></w:r></w:p>
+<w:tbl><w:tr><w:tc><w:p><w:r><w:t>left</w:t></w:r></w:p></w:tc><w:tc><w:p><w:r><w:t>right</w:t></w:r></w:p></w:tc></w:tr></w:tbl>
+</w:body></w:document>"""
+PACKAGE = {
+    "[Content_Types].xml": """<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">
+<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>
+<Override PartName="/word/document.xml"
+ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/></Types>""",
+    "_rels/.rels": """<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships"><Relationship
+Id="r" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
+Target="word/document.xml"/></Relationships>""",
+    "word/styles.xml": """<w:styles xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main">
+<w:style w:type="paragraph" w:styleId="Title"><w:name w:val="Title"/></w:style>
+<w:style w:type="paragraph" w:styleId="Author"><w:name w:val="Author"/></w:style>
+<w:style w:type="paragraph" w:styleId="Heading1"><w:name w:val="heading 1"/></w:style></w:styles>""",
+    "word/_rels/document.xml.rels": """<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">
+<Relationship Id="s" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/styles"
+Target="styles.xml"/></Relationships>""",
+    "word/document.xml": BODY,
+}
+
+
+@pytest.mark.starts
+@pytest.mark.usefixtures("_pandoc")
+async def test_what_markdown_has_no_sign_for_becomes_text(connect: Connect) -> None:
+    client = await connect(FakeBackend())
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as package:
+        for name, text in PACKAGE.items():
+            package.writestr(name, text)
+    got = await read(client, file.getvalue(), "docx")
+    assert (got["title"], got["text"]) == ("The boat", "Ann Author\n\n# One\n\nHe *ran*\n\nleft | right")
+
+
+@pytest.mark.starts
+@pytest.mark.usefixtures("_pandoc")
+async def test_a_text_reads_no_file_of_the_server_and_a_broken_document_is_refused(connect: Connect) -> None:
+    client = await connect(FakeBackend())
+    assert "can't convert" in await error(client, "import?format=docx", 400, data=b"no zip")
+    document = await write(client, format="docx", text="a ![x](/etc/passwd) b")
+    with zipfile.ZipFile(io.BytesIO(document)) as file:
+        assert not [name for name in file.namelist() if "media/" in name]
+        assert "x" in file.read("word/document.xml").decode()
+
+
+async def test_without_pandoc_the_error_says_how_to_get_it(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await connect(FakeBackend())
+    find_pandoc.cache_clear()
+    monkeypatch.setitem(sys.modules, "pypandoc", None)
+    monkeypatch.setenv("PATH", "")
+    for path, options in (("import?format=epub", {"data": b"x"}), ("export", {"json": {"format": "docx", "text": ""}})):
+        assert "pip install 'llama-srb[documents]'" in await error(client, path, 501, **options)
+    assert 'format is one of docx, epub, got "odt"' in await error(client, "import?format=odt", 400, data=b"x")
+
+
+async def test_the_conversion_is_bounded(connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    client = await connect(FakeBackend(), api_keys=(b"key",))
+    assert "API key is missing" in await error(client, "import?format=docx", 401, data=b"x")
+    headers = {"x-api-key": "key"}
+    slow = tmp_path / "pandoc"
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(pandoc, "find_pandoc", lambda: str(slow))
+    monkeypatch.setattr(pandoc, "SECONDS", 0.05)
+    assert "within 0.05 s" in await error(client, "import?format=docx", 400, data=b"x", headers=headers)
