@@ -156,7 +156,7 @@ def test_the_tree_is_exported_and_imported(story: Story, tmp_path: Path, server:
     story.press(story.cards.first, "Keep")
     text = story.text
     story.find("#open-stories").click()
-    for button, name in (("Export the tree", "story.json"), ("Export this path as Markdown", "story.md")):
+    for button, name in (("Export the tree", "story.json"), ("Export this path", "story.md")):
         with story.page.expect_download() as download:
             story.page.get_by_role("button", name=button).click()
         assert download.value.suggested_filename == name

@@ -8,6 +8,8 @@ import { Desk } from "../desk/desk.js";
 import { Explorer } from "../desk/explorer.js";
 import { Manuscript } from "../desk/manuscript.js";
 import { OtherWords } from "../desk/other_words.js";
+import { keepFormatting } from "../desk/paste.js";
+import { printManuscript } from "../desk/print.js";
 import { Probabilities } from "../desk/probabilities.js";
 import { PromptView } from "../desk/prompt_view.js";
 import { Rewriter } from "../desk/rewriter.js";
@@ -16,7 +18,7 @@ import { TreeDrawing } from "../desk/tree_drawing.js";
 import { Writing } from "../desk/writing.js";
 import { health, openapi, setKey } from "../lib/api.js";
 import { find, isFocusLost, leaveText } from "../lib/dom.js";
-import { copy, download, readJson } from "../lib/files.js";
+import { copy } from "../lib/files.js";
 import { hideError, nameFields, safely, showError, showStatus } from "../lib/messages.js";
 import { Compare } from "../settings/compare.js";
 import { TITLES } from "../settings/guide.js";
@@ -25,11 +27,11 @@ import { Settings } from "../settings/settings.js";
 import { BrowserStories, Stories } from "../story/browser_store.js";
 import { ServerStories } from "../story/server_store.js";
 import { textOf } from "../story/tree.js";
-import { exportTree, importTree } from "../story/tree_file.js";
 import { listenToAppearance, listenToFocusMode } from "./appearance.js";
 import { keepFocus, listenToKeys, listenToUndo } from "./keyboard.js";
 import { OtherStories } from "./other_stories.js";
 import { connectPanel } from "./panels.js";
+import { listenToFiles } from "./story_files.js";
 import { openStory, StoryList } from "./story_list.js";
 
 const onClick = (selector, action) => find(selector).addEventListener("click", action);
@@ -80,13 +82,7 @@ function listen(desk, writing, storyList) {
     writing.forget();
     story.focus();
   }));
-  onClick("#export", () => {
-    const about = { model: find("#model").textContent, title: storyList.story.title, settings: desk.settings.values, beside: desk.background.values, ...desk.editorChat.values };
-    download("story.json", "application/json", JSON.stringify(exportTree(desk.tree, story.drafts.all, about)));
-  });
-  onClick("#markdown", () => {
-    download("story.md", "text/markdown", `${story.value}\n`);
-  });
+  listenToFiles(desk, storyList, leave);
   onClick("#error button", () => {
     hideError();
     find("#generate").focus();
@@ -111,17 +107,13 @@ function listen(desk, writing, storyList) {
   listenToFocusMode(find("#focus"), story);
   listenToKeys(find("#keys"));
   keepFocus(story.box, find("main"));
+  keepFormatting(story.box);
+  printManuscript(story, () => storyList.story.title);
   connectPanel(find("#open-stories"), find("#stories"), safely(() => {
     desk.drawTree();
     desk.chapters.draw();
     find("#stories [role=treeitem][aria-selected=true]")?.focus({ preventScroll: true });
     return storyList.list();
-  }));
-  find("#import").addEventListener("change", safely(async ({ target }) => {
-    const [file] = target.files;
-    if (!file) return;
-    const read = importTree(await readJson(file).finally(() => (target.value = "")));
-    await storyList.make(read.title || file.name.replace(/\.json$/, ""), read, leave);
   }));
   document.addEventListener("input", () => desk.savePage());
   find("#story").addEventListener("input", () => desk.showOpenings());

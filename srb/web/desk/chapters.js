@@ -8,12 +8,12 @@ import { plural } from "../lib/messages.js";
 const REST = 400; // milliseconds after the last key
 
 /**
- * Find the chapters of a text. A line such as "# The boat" starts one.
+ * Find the chapters of a text. A line such as "# The boat" or "## The boat" starts one.
  * @param {string} text
  * @returns {{ title: string, at: number, words: number }[]} `at` is the end of the heading
  */
 export function chapters(text) {
-  const heads = [...text.matchAll(/^# +(\S.*)$/gm)];
+  const heads = [...text.matchAll(/^##? +(\S.*)$/gm)];
   return heads.map((head, k) => {
     const at = head.index + head[0].length;
     return { title: head[1].trim(), at, words: words(text.slice(at, heads[k + 1]?.index)) };

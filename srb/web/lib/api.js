@@ -47,6 +47,22 @@ export const health = async () => (await fetch("health")).json();
 export const search = async (query) => (await call(`v1/history?${new URLSearchParams(query)}`)).json();
 
 /**
+ * Read a docx or an epub as Markdown.
+ * @param {Blob} file
+ * @param {string} format
+ * @returns {Promise<{ title: string, text: string, pictures: number }>}
+ */
+export const importDocument = async (file, format) =>
+  (await call(`v1/documents/import?format=${format}`, { method: "POST", body: file })).json();
+
+/**
+ * Write Markdown as a docx or an epub.
+ * @param {{ format: string, text: string, title: string, language: string }} body
+ * @returns {Promise<Blob>}
+ */
+export const exportDocument = async (body) => (await call("v1/documents/export", { method: "POST", body: JSON.stringify(body) })).blob();
+
+/**
  * Call a route of a story. Resolves to the JSON of the response, or null if it is empty.
  * @param {string} [path]
  * @param {string} [method]

@@ -1,9 +1,14 @@
 // @ts-check
 // Files and the clipboard.
 
-export function download(name, type, text) {
+/**
+ * Save a file.
+ * @param {string} name
+ * @param {Blob} file
+ */
+export function download(name, file) {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.href = URL.createObjectURL(file);
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);

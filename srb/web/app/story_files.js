@@ -1,0 +1,68 @@
+// @ts-check
+// Export and import of stories.
+
+import { exportDocument, importDocument } from "../lib/api.js";
+import { find } from "../lib/dom.js";
+import { download, readJson } from "../lib/files.js";
+import { safely, showStatus } from "../lib/messages.js";
+import { exportLoom, exportLoomsidian, importLoom } from "../story/loom_files.js";
+import { decodeText, fileName, plainText } from "../story/text_file.js";
+import { suggestTitle } from "../story/titles.js";
+import { ROOT } from "../story/tree.js";
+import { exportTree, importTree } from "../story/tree_file.js";
+
+/** Export a path: the text as it is on the page. */
+const PATHS = {
+  md: (text) => new Blob([`${text}\n`], { type: "text/markdown" }),
+  txt: (text) => new Blob([`${plainText(text)}\n`], { type: "text/plain" }),
+  docx: (text, title) => exportDocument({ format: "docx", text, title, language: navigator.language }),
+  epub: (text, title) => exportDocument({ format: "epub", text, title, language: navigator.language }),
+};
+
+/** Read a file. Resolves to the title and contents of a story. */
+const READERS = {
+  txt: async (file) => ({ drafts: [[ROOT, decodeText(await file.arrayBuffer()).replace(/\n$/, "")]] }),
+  json: async (file) => readTree(await readJson(file)),
+  docx: (file) => readDocument(file, "docx"),
+  epub: (file) => readDocument(file, "epub"),
+};
+
+const readTree = (data) => (data?.format === "srb-tree" ? importTree(data) : (importLoom(data) ?? importTree(data)));
+
+async function readDocument(file, format) {
+  showStatus(`Reading ${file.name} …`);
+  const { title, text, pictures } = await importDocument(file, format);
+  const isWithout = !pictures || confirm(`${file.name} has ${pictures} pictures, which a story can't have. Import it without them?`);
+  return isWithout ? { title, drafts: [[ROOT, text]] } : null;
+}
+
+/**
+ * Connect the buttons and the file input of the panel of stories.
+ * @param {import("../desk/desk.js").Desk} desk
+ * @param {import("./story_list.js").StoryList} storyList
+ * @param {(id: string) => any} leave
+ */
+export function listenToFiles(desk, storyList, leave) {
+  const title = () => storyList.story.title || suggestTitle({ pieces: [{ text: desk.story.value }] });
+  const about = () => ({ model: find("#model").textContent, title: storyList.story.title, settings: desk.settings.values, beside: desk.background.values, ...desk.editorChat.values });
+  const trees = {
+    srb: () => exportTree(desk.tree, desk.story.drafts.all, about()),
+    loomsidian: () => exportLoomsidian(desk.tree, desk.story.drafts.all),
+    loom: () => exportLoom(desk.tree, desk.story.drafts.all),
+  };
+  find("#export-path").addEventListener("click", safely(async () => {
+    const format = find("#path-format").value;
+    download(fileName(title(), format), await PATHS[format](desk.story.value, title()));
+  }));
+  find("#export").addEventListener("click", safely(() => {
+    const data = trees[find("#tree-format").value]();
+    download(fileName(title(), "json"), new Blob([JSON.stringify(data)], { type: "application/json" }));
+  }));
+  find("#import").addEventListener("change", safely(async ({ target }) => {
+    const [file] = target.files;
+    if (!file) return;
+    const [, name, ending] = /^(.*?)(?:\.([^.]*))?$/s.exec(file.name) ?? [];
+    const read = await (READERS[ending?.toLowerCase()] ?? READERS.txt)(file).finally(() => (target.value = ""));
+    if (read) await storyList.make(read.title || name, read, leave);
+  }));
+}

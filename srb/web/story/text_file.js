@@ -1,0 +1,65 @@
+// @ts-check
+// Stories in text files: names, encodings, and Markdown without its signs.
+
+const LONGEST_NAME = 100; // characters
+
+/**
+ * Name a file after a story.
+ * @param {string} title
+ * @param {string} extension
+ * @returns {string}
+ */
+export function fileName(title, extension) {
+  const name = title
+    .replace(/[\p{Cc}\\/:*?"<>|]/gu, " ")
+    .replace(/\s+/g, " ")
+    .slice(0, LONGEST_NAME)
+    .replace(/^[ .]+|[ .]+$/g, "");
+  return `${name || "story"}.${extension}`;
+}
+
+/**
+ * Decode a text file: UTF-8 or UTF-16, or else Windows' encoding for Western languages.
+ * @param {ArrayBuffer} bytes
+ * @returns {string}
+ */
+export function decodeText(bytes) {
+  const [first, second] = new Uint8Array(bytes);
+  const wide = first === 0xff && second === 0xfe ? "utf-16le" : first === 0xfe && second === 0xff ? "utf-16be" : null;
+  const decode = (encoding, options) => new TextDecoder(encoding, options).decode(bytes).replace(/\r\n?/g, "\n");
+  if (wide) return decode(wide);
+  try {
+    return decode("utf-8", { fatal: true });
+  } catch {
+    return decode("windows-1252");
+  }
+}
+
+const INNER = String.raw`(?![\s*_])((?:\\.|[^*_\\]|\*\*[^*]+\*\*|__[^_]+__|(?!\1)[*_])*?(?:\\.|[^\s\\]))`;
+const EMPHASIS = new RegExp(String.raw`(?<![\p{L}\p{N}\\*_])(\*\*\*|___|\*\*|__|\*|_)${INNER}\1(?![\p{L}\p{N}*_])`, "u");
+const unescape = (text) => text.replace(/\\([!-/:-@[-`{-~])/g, "$1");
+
+/** @typedef {{ text: string, bold: boolean, italic: boolean }} Run text of one style, without signs */
+
+/**
+ * Split a line of Markdown into runs of bold, italic and other text.
+ * @param {string} line
+ * @returns {Run[]}
+ */
+export function runsOf(line, bold = false, italic = false) {
+  const found = EMPHASIS.exec(line);
+  if (!found) return line ? [{ text: unescape(line), bold, italic }] : [];
+  const [all, { length }, inner] = found;
+  const rest = line.slice(found.index + all.length);
+  const before = line.slice(0, found.index);
+  const first = before ? [{ text: unescape(before), bold, italic }] : [];
+  return [...first, ...runsOf(inner, bold || length > 1, italic || length !== 2), ...runsOf(rest, bold, italic)];
+}
+
+/**
+ * Return a text without the signs of Markdown for headings, bold and italics.
+ * @param {string} markdown
+ * @returns {string}
+ */
+export const plainText = (markdown) =>
+  markdown.split("\n").map((line) => runsOf(line.replace(/^#{1,6} +/, "")).map((run) => run.text).join("")).join("\n");

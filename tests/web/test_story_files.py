@@ -1,0 +1,138 @@
+"""Files in and out: import, export, formatted text from the clipboard, and printing."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+from web.conftest import Story
+
+from srb.errors import NotSupportedError
+from srb.server.run import pandoc
+
+pytestmark = pytest.mark.web
+
+PASTE = """(html) => {
+    const clipboardData = new DataTransfer();
+    clipboardData.setData("text/html", html);
+    clipboardData.setData("text/plain", "plain");
+    const event = new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true });
+    return document.querySelector("#story").dispatchEvent(event);
+}"""
+
+
+def export(story: Story, selector: str, kind: str, folder: Path) -> Path:
+    story.find(f"{selector}-format").select_option(kind)
+    with story.page.expect_download() as download:
+        story.find("#export-path" if selector == "#path" else "#export").click()
+    path = folder / download.value.suggested_filename
+    download.value.save_as(path)
+    return path
+
+
+def take(story: Story, path: Path) -> None:
+    story.page.evaluate("document.body.dataset.left = true")
+    story.find("#import").set_input_files(path)
+    expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
+
+
+def test_stories_go_to_files_and_come_back(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "Löwe.txt").write_bytes("# One\r\n\r\nHe *left*, naïve.".encode("windows-1252"))
+    story.find("#open-stories").click()
+    take(story, tmp_path / "Löwe.txt")
+    expect(story.find("#story")).to_have_value("# One\n\nHe *left*, naïve.")
+    story.find("#open-stories").click()
+    expect(story.find("#story-list [aria-current]")).to_have_text("Löwe")
+    assert export(story, "#path", "md", tmp_path).read_text() == "# One\n\nHe *left*, naïve.\n"
+    assert export(story, "#path", "txt", tmp_path).read_text() == "One\n\nHe left, naïve.\n"
+    for kind in ("loomsidian", "loom"):
+        path = export(story, "#tree", kind, tmp_path)
+        assert path.name == "Löwe.json"
+        assert "He *left*, naïve." in path.read_text()
+
+    def missing() -> str:
+        raise NotSupportedError("docx and epub need pandoc")
+
+    monkeypatch.setattr(pandoc, "find_pandoc", missing)
+    story.find("#path-format").select_option("docx")
+    story.find("#export-path").click()
+    expect(story.find("#error")).to_contain_text("docx and epub need pandoc")
+    story.excuse("501")
+
+    (converter := tmp_path / "pandoc").write_text(
+        "#!/bin/sh\ncat >/dev/null\nprintf 'The boat\\n2\\n\\n# Two\\n\\nNo'\n"
+    )
+    converter.chmod(0o755)
+    monkeypatch.setattr(pandoc, "find_pandoc", lambda: str(converter))
+    document = export(story, "#path", "epub", tmp_path)
+    assert document.name == "Löwe.epub"
+    story.page.once("dialog", lambda dialog: dialog.accept())  # it has pictures
+    take(story, document)
+    expect(story.find("#story")).to_have_value("# Two\n\nNo")
+    story.find("#open-stories").click()
+    expect(story.find("#story-list [aria-current]")).to_have_text("The boat")
+    expect(story.find("#story-list li")).to_have_count(3)
+    story.pictures("files", axe=True)
+
+
+def test_a_tree_of_another_loom_becomes_a_story(story: Story, tmp_path: Path) -> None:
+    nodes = {
+        "a": {"text": "Once", "parentId": None, "bookmarked": False},
+        "b": {"text": " upon", "parentId": "a", "bookmarked": True},
+        "c": {"text": " more", "parentId": "a", "bookmarked": False},
+    }
+    (tmp_path / "Tale.json").write_text(json.dumps({"current": "b", "nodes": nodes}))
+    story.find("#open-stories").click()
+    take(story, tmp_path / "Tale.json")
+    expect(story.find("#story")).to_have_value("Once upon")
+    story.find("#open-stories").click()
+    expect(story.find("#tree [role=treeitem]")).to_have_count(3)
+
+
+def test_formatting_is_pasted_as_markdown_and_plain_text_as_it_is(story: Story) -> None:
+    story.find("#story").fill("Before  after")
+    story.page.evaluate("document.querySelector('#story').setSelectionRange(7, 7)")
+    assert not story.page.evaluate(
+        PASTE, "<p>a <b>bold</b> <i onclick='x()'>word</i><script>window.bad = 1</script></p>"
+    )
+    expect(story.find("#story")).to_have_value("Before a **bold** *word* after")
+    assert story.page.evaluate(PASTE, "<p>nothing special</p>")
+    story.find("#undo").click()
+    expect(story.find("#story")).to_have_value("Before  after")
+    assert not story.page.evaluate("window.bad")
+    story.excuse("inline event handler")  # Chromium says that it has blocked it
+    docs = "<b style='font-weight:normal'><p style='font-weight:700'>x</p><p style='font-style:italic'>y</p></b>"
+    assert not story.page.evaluate(PASTE, docs)  # as Google Docs copies it
+    expect(story.find("#story")).to_have_value(re.compile(r"\*\*x\*\*\n\n\*y\*"))
+
+
+def test_the_manuscript_is_printed_alone(story: Story) -> None:
+    story.find("#story").fill("# One\n\nHe *left*.\nNow.\n***\n## Two\n\n3 < 4")
+    story.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    story.page.emulate_media(media="print")
+    expect(story.find("header")).to_be_hidden()
+    expect(story.find("#printed h2").first).to_have_text("One")
+    expect(story.find("#printed em")).to_have_text("left")
+    assert story.find("#printed").inner_text().split() == [
+        "One",
+        "He",
+        "left.",
+        "Now.",
+        "*",
+        "*",
+        "*",
+        "Two",
+        "3",
+        "<",
+        "4",
+    ]
+    visible = story.page.evaluate(
+        "[...document.body.children].filter((each) => each.checkVisibility()).map(({id}) => id)"
+    )
+    assert visible == ["printed"]
+    breaks = [each.evaluate("(each) => getComputedStyle(each).breakBefore") for each in story.find("#printed h2").all()]
+    assert breaks == ["auto", "page"]
+    story.page.emulate_media(media="screen")
+    story.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    expect(story.find("#printed")).to_have_count(0)
