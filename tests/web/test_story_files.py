@@ -82,6 +82,9 @@ def test_a_tree_of_another_loom_becomes_a_story(story: Story, tmp_path: Path) ->
         "b": {"text": " upon", "parentId": "a", "bookmarked": True},
         "c": {"text": " more", "parentId": "a", "bookmarked": False},
     }
+    (tmp_path / "Tale.odt").write_text("binary")
+    story.find("#import").set_input_files(tmp_path / "Tale.odt")
+    expect(story.find("#error")).to_contain_text("Tale.odt can't be imported; the page reads txt, md,")
     (tmp_path / "Tale.json").write_text(json.dumps({"current": "b", "nodes": nodes}))
     story.find("#open-stories").click()
     take(story, tmp_path / "Tale.json")
@@ -101,10 +104,10 @@ def test_formatting_is_pasted_as_markdown_and_plain_text_as_it_is(story: Story) 
     story.find("#undo").click()
     expect(story.find("#story")).to_have_value("Before  after")
     assert not story.page.evaluate("window.bad")
-    story.excuse("inline event handler")  # Chromium says that it has blocked it
     docs = "<b style='font-weight:normal'><p style='font-weight:700'>x</p><p style='font-style:italic'>y</p></b>"
     assert not story.page.evaluate(PASTE, docs)  # as Google Docs copies it
     expect(story.find("#story")).to_have_value(re.compile(r"\*\*x\*\*\n\n\*y\*"))
+    story.excuse("inline event handler", "inline style")  # Chromium says that it has blocked them
 
 
 def test_the_manuscript_is_printed_alone(story: Story) -> None:

@@ -12,7 +12,7 @@ from srb.serving.engine_client import EngineClient
 HEAP = "-M1G"
 """The most memory of pandoc, as an option of its runtime: documents are compressed, and may grow a thousandfold."""
 
-SECONDS = 60.0
+SECONDS = 120.0
 
 _MAJOR = 3
 """The oldest version. Version 2 can't write documents with --sandbox."""

@@ -19,9 +19,13 @@ const PATHS = {
   epub: (text, title) => exportDocument({ format: "epub", text, title, language: navigator.language }),
 };
 
+const readText = async (file) => ({ drafts: [[ROOT, decodeText(await file.arrayBuffer()).replace(/\n$/, "")]] });
+
 /** Read a file. Resolves to the title and contents of a story. */
 const READERS = {
-  txt: async (file) => ({ drafts: [[ROOT, decodeText(await file.arrayBuffer()).replace(/\n$/, "")]] }),
+  txt: readText,
+  md: readText,
+  markdown: readText,
   json: async (file) => readTree(await readJson(file)),
   docx: (file) => readDocument(file, "docx"),
   epub: (file) => readDocument(file, "epub"),
@@ -62,7 +66,12 @@ export function listenToFiles(desk, storyList, leave) {
     const [file] = target.files;
     if (!file) return;
     const [, name, ending] = /^(.*?)(?:\.([^.]*))?$/s.exec(file.name) ?? [];
-    const read = await (READERS[ending?.toLowerCase()] ?? READERS.txt)(file).finally(() => (target.value = ""));
+    const reader = READERS[ending?.toLowerCase()];
+    if (!reader) {
+      target.value = "";
+      throw new Error(`${file.name} can't be imported; the page reads ${Object.keys(READERS).join(", ")}`);
+    }
+    const read = await reader(file).finally(() => (target.value = ""));
     if (read) await storyList.make(read.title || name, read, leave);
   }));
 }
