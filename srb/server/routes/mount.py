@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from aiohttp import hdrs, web
+from pydantic import BaseModel
 
 import srb
 from srb.engine.events import Event
@@ -83,7 +84,7 @@ def setup(app: web.Application) -> None:
 def _handler_of(route: Route) -> Handler:
     match route.handler:
         case GenerateHandler() as handler:
-            return partial(_generate, handler)
+            return partial(_generate, handler, route.body)
         case JsonHandler() as handler:
             return partial(_answer_with_json, handler)
         case EmbeddingHandler(form):
@@ -105,10 +106,10 @@ async def _answer_with_json(handler: JsonHandler, request: web.Request) -> web.R
     return await with_lookups(partial(respond, await read_body(request)))
 
 
-async def _generate(handler: GenerateHandler, request: web.Request) -> web.StreamResponse:
+async def _generate(handler: GenerateHandler, kind: type[BaseModel] | None, request: web.Request) -> web.StreamResponse:
     span = request.app[TELEMETRY].begin(request, handler.operation)
     try:
-        return await _queue(handler, request, span)
+        return await _queue(handler, kind, request, span)
     except ConnectionError:  # the client has disconnected: the event log ends the span, if there is one
         raise
     except Exception as error:
@@ -116,7 +117,9 @@ async def _generate(handler: GenerateHandler, request: web.Request) -> web.Strea
         raise
 
 
-async def _queue(handler: GenerateHandler, request: web.Request, span: RequestSpan) -> web.StreamResponse:
+async def _queue(
+    handler: GenerateHandler, kind: type[BaseModel] | None, request: web.Request, span: RequestSpan
+) -> web.StreamResponse:
     now = time.time()
     request.app[ENGINE].check_ready()
     request.app[ENGINE].check_queue()
@@ -128,7 +131,7 @@ async def _queue(handler: GenerateHandler, request: web.Request, span: RequestSp
             with depth_refused():
                 return handler.parse(body, context)
         except InvalidRequestError as error:
-            raise in_sent_names(error, body) from None
+            raise in_sent_names(error, body, kind) from None
 
     reply = await with_lookups(parse)
     if reply.completion is None:
@@ -140,7 +143,7 @@ async def _queue(handler: GenerateHandler, request: web.Request, span: RequestSp
         return await submit(request, reply, _format_of(reply, handler.frame), int(now), respond_first, span)
     except InvalidRequestError as error:
         error = reply.blame(error) if reply.blame else error
-        raise await asyncio.to_thread(in_sent_names, error, body) from None
+        raise await asyncio.to_thread(in_sent_names, error, body, kind) from None
 
 
 def _context(request: web.Request, now: float, original: CompletionRequest | None = None) -> RequestContext:

@@ -39,6 +39,8 @@ class OllamaOptions(SamplingFields):
 class OllamaFields(BodyFields):
     """The fields that the bodies of `/api/generate` and `/api/chat` have in common."""
 
+    own_names = OllamaOptions.own_names
+
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
     stream: bool = Field(True, description="true: one line of JSON for each piece of text. false: one object.")
     options: OllamaOptions | None = Field(None, description="sampling parameters; num_predict is max_tokens.")

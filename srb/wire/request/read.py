@@ -143,7 +143,7 @@ def _read_dynatemp(fields: dict[str, Any]) -> None:
     if not -math.inf < low < high < math.inf:
         return
     if fields.get("temperature") not in (None, (low + high) / 2):
-        fields["temperature (dynatemp_low and dynatemp_high tell it)"] = fields["temperature"]
+        fields["temperature (dynatemp_low and dynatemp_high are used)"] = fields["temperature"]
     fields |= {"temperature": (low + high) / 2, "dynatemp_range": (high - low) / 2}
     for name in ("dynatemp_low", "dynatemp_high", "dynamic_temperature"):
         fields.pop(name, None)
@@ -232,7 +232,7 @@ class BodyFields(BaseModel):
             if name not in cls.model_fields:  # it is reported by the name that was sent
                 continue
             if alias in fields and name in fields and alias in cls.own_names:
-                fields[f"{name} ({alias} tells it)"] = fields.pop(name)
+                fields[f"{name} ({alias} is used)"] = fields.pop(name)
             if alias in fields and name not in fields:
                 fields[name] = fields.pop(alias)
         _read_dynatemp(fields)
@@ -298,7 +298,7 @@ def validate(data: Any, kind: type[Fields]) -> Fields:
         param, value = "", data
         for k, part in enumerate(first["loc"]):
             is_last = k == len(first["loc"]) - 1
-            part = sent_name(value, part) if isinstance(part, str) else part
+            part = sent_name(value, part, own_names_of(kind)) if isinstance(part, str) else part
             if isinstance(part, int):
                 param += f"[{part}]"
             elif not param or (is_last and param.endswith("]")) or (isinstance(value, dict) and part in value):
@@ -313,23 +313,38 @@ def validate(data: Any, kind: type[Fields]) -> Fields:
         raise InvalidRequestError(f"{param}: {message}, got {got}", param=param) from None
 
 
-def sent_name(fields: Any, name: str) -> str:
-    """Return the name that an object of a body has for a field: `name`, or another server's."""
-    if not isinstance(fields, dict) or fields.get(name) is not None:
+def own_names_of(kind: type[BaseModel] | None) -> frozenset[str]:
+    """Return the `own_names` of a kind of body. Other models have none."""
+    return kind.own_names if kind and issubclass(kind, BodyFields) else frozenset()
+
+
+def sent_name(fields: Any, name: str, own_names: frozenset[str]) -> str:
+    """Return the name that a field was read by in an object of a body: `name`, or another server's."""
+    if not isinstance(fields, dict):
         return name
-    return next((alias for alias, each in ALIASES.items() if each == name and fields.get(alias) is not None), name)
+    sent = [alias for alias, each in ALIASES.items() if each == name and fields.get(alias) is not None]
+    own = [alias for alias in sent if alias in own_names]
+    return next(iter([*own, name] if fields.get(name) is not None else [*own, *sent, name]))
 
 
-def in_sent_names(error: InvalidRequestError, body: bytes) -> InvalidRequestError:
-    """Return an error about a field with the name that the body has for it, at the top or in Ollama's `options`."""
+_QUOTED = r"""(?<!\w)"(?:[^"\\]|\\.)*(?:"|$)|(?<!\w)'(?:[^'\\]|\\.)*(?:'|$)"""
+"""What a message quotes. A quote that `show` cut has no end."""
+
+
+def in_sent_names(error: InvalidRequestError, body: bytes, kind: type[BaseModel] | None) -> InvalidRequestError:
+    """Return an error about a field with the name that it was read by, at the top or in Ollama's `options`.
+
+    kind: what validates the body. Quoted values stay as they are.
+    """
     name, fields = error.param or "", None
     if name not in ALIASES.values() or type(error) is not InvalidRequestError:
         return error
     with suppress(ValueError, RecursionError):
         fields = json.loads(body)
     options = fields.get("options") if isinstance(fields, dict) else None
-    sent = next((found for each in (fields, options) if (found := sent_name(each, name)) != name), name)
-    message = re.sub(rf"\b{name}\b", sent, error.message)
+    names = (sent_name(each, name, own_names_of(kind)) for each in (fields, options))
+    sent = next((found for found in names if found != name), name)
+    message = re.sub(rf"{_QUOTED}|\b{name}\b", lambda found: sent if found[0] == name else found[0], error.message)
     return InvalidRequestError(message, param=sent, code=error.code)
 
 

@@ -7,7 +7,10 @@ import pytest
 from fake_backend import FakeBackend, says
 from server.conftest import Connect
 
+from srb.errors import InvalidRequestError
 from srb.llama.model.chat_template import ChatTemplate
+from srb.wire.kobold.body import KoboldFields
+from srb.wire.request.read import ALIASES, in_sent_names
 
 MESSAGES = {"messages": [{"role": "user", "content": "p"}]}
 OF_PATH: dict[str, dict[str, Any]] = {
@@ -50,6 +53,68 @@ async def test_errors_have_the_name_and_the_number_that_were_sent(
     assert re.search(rf"\b{name}\b", text), text
     assert str(value) in text
     assert name == "max_tokens" or not re.search(r"\bmax_tokens\b", text), text
+
+
+OWN_NAMES = {
+    "/completion": {"n_predict", "n_cmpl"},
+    "/api/v1/generate": {
+        "max_length",
+        "rep_pen",
+        "rep_pen_range",
+        "sampler_seed",
+        "stop_sequence",
+        "typical",
+        "nsigma",
+    },
+    "/api/generate": {"num_predict"},
+    "/v1/responses": {"max_output_tokens"},
+    "/v1/messages": {"stop_sequences"},
+    "/v1/completions": set[str](),
+}
+
+
+@pytest.mark.parametrize(("alias", "name"), ALIASES.items())
+async def test_errors_name_the_one_of_two_names_that_counts(connect: Connect, alias: str, name: str) -> None:
+    client = await connect(FakeBackend(chat_template=ChatTemplate("{{ messages[0].content }}")))
+    bad = {"nothing": "of this type"}
+    for path, own_names in OWN_NAMES.items():
+        counts, other = (alias, name) if alias in own_names else (name, alias)
+        sent: dict[str, Any] = {counts: bad, other: 1}
+        sent = {"options": sent} if path == "/api/generate" else sent
+        response = await client.post(path, json=OF_PATH[path] | sent)
+        answer = await response.text()
+        if response.status == 200:  # the format doesn't have the field, or any JSON may be a schema
+            assert re.search(rf"\b{other}\b", response.headers["x-srb-ignored"]), path
+            continue
+        assert re.search(rf"\b{counts}\b", answer), f"{path}: {answer}"
+        assert not re.search(rf"\b{other}\b", answer), f"{path}: {answer}"
+
+
+@pytest.mark.parametrize(
+    ("path", "counts", "other"),
+    [
+        ("/completion", "n_predict", "max_tokens"),
+        ("/api/v1/generate", "max_length", "max_tokens"),
+        ("/v1/responses", "max_output_tokens", "max_tokens"),
+        ("/api/chat", "num_predict", "max_tokens"),
+        ("/v1/completions", "max_tokens", "n_predict"),
+    ],
+)
+async def test_errors_of_the_engine_name_it_too(connect: Connect, path: str, counts: str, other: str) -> None:
+    client = await connect(FakeBackend(chat_template=ChatTemplate("{{ messages[0].content }}")))
+    sent: dict[str, Any] = {counts: 100_000, other: 3}
+    response = await client.post(path, json=OF_PATH[path] | ({"options": sent} if path == "/api/chat" else sent))
+    text = await response.text()
+    assert response.status == 400, text
+    assert re.search(rf"\b{counts}\b", text), text
+    assert not re.search(rf"\b{other}\b", text), text
+
+
+@pytest.mark.parametrize("quoted", ['"no stop"', """'no stop'""", r'"\"stop"', '"a stop that is too lo...'])
+def test_what_a_message_quotes_is_not_renamed(quoted: str) -> None:
+    error = InvalidRequestError(f"the model's stop can't be {quoted}", param="stop")
+    renamed = in_sent_names(error, b'{"stop_sequence": ["no stop"]}', KoboldFields)
+    assert (str(renamed), renamed.param) == (f"the model's stop_sequence can't be {quoted}", "stop_sequence")
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_a_formats_own_name_counts_if_a_body_has_two() -> None:
         body = json.dumps({"prompt": "p", "n_cmpl": 2, "n": 4} | fields).encode()
         parsed = llama_body.parse_completion(body, LIMITS, tokenize)
         assert [branch.max_tokens for branch in parsed.completion.branches] == [3, 3]
-        told = ["max_tokens (n_predict tells it)", "n (n_cmpl tells it)"]
+        told = ["max_tokens (n_predict is used)", "n (n_cmpl is used)"]
         assert sorted(parsed.ignored) == sorted(told + ["max_length"] * ("max_length" in fields))
     both = {"max_tokens": 8, "stop": "b"}
     assert validate(both | {"max_length": 3, "stop_sequence": ["a"]}, KoboldFields).max_tokens == 3
@@ -195,7 +195,7 @@ def test_a_lowest_and_a_highest_temperature() -> None:
     assert both(**given) == (1, 0.5)
     assert both(**given, dynamic_temperature=True, temperature=0.7) == (1, 0.5)
     assert ignored(**given, temperature=1, dynamic_temperature=True) == []
-    assert ignored(**given, temperature=0.7) == ["temperature (dynatemp_low and dynatemp_high tell it)"]
+    assert ignored(**given, temperature=0.7) == ["temperature (dynatemp_low and dynatemp_high are used)"]
     for unused in (
         {"dynamic_temperature": False},
         {"dynatemp_range": 0},
