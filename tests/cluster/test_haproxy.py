@@ -8,7 +8,6 @@ import socket
 import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from aiohttp import ClientSession, ClientTimeout, web
 from aiohttp.test_utils import TestServer
 from fake_backend import FakeBackend, Gate, babble
+from real_server import free_port
 from server.conftest import Client, Connect
 from server.conftest import connect as connect  # a fixture
 from waiting import until
@@ -144,14 +144,6 @@ class Proxy:
             process.terminate()
         for process in self._processes:
             process.wait(10)
-
-
-def free_port() -> int:
-    """A free port that the system gives to nobody by itself, so that it is still free when HAProxy takes it."""
-    for port in range(10_000, 20_000):
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError("no port is free")
 
 
 @pytest.fixture

@@ -4,11 +4,13 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +81,14 @@ class Server(Asked):
         """Closes the pipe to a server that has ended."""
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+
+def free_port() -> int:
+    """A free port that the system gives to nobody by itself, so that it is still free when a program takes it."""
+    for port in range(10_000, 20_000):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
 
 
 def command(*options: str) -> list[str]:
