@@ -573,7 +573,7 @@ async def test_a_request_that_waited_too_long(connect: Connect) -> None:
     assert {event["stop_reason"] for event in events[:-1]} == {"timeout"}
     lines = (await waiting[1].text()).split("\n\n")
     assert lines[-2:] == ["data: [DONE]", ""]
-    assert all('"finish_reason": "abort"' in line for line in lines[:6])
+    assert all('"finish_reason": "abort", "stop_reason": null' in line for line in lines[:6])
     response = await task
     assert (response.status, response.headers["Retry-After"]) == (503, "2")
     assert "--queue-timeout" in (await response.json())["error"]["message"]

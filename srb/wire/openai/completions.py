@@ -19,6 +19,7 @@ from srb.engine.events import (
     PromptLogprobsEvent,
     StartEvent,
     StopEvent,
+    StopReason,
     StreamEvent,
     Timings,
     Token,
@@ -85,6 +86,7 @@ class _Choice:
     token_ids: list[int] = field(default_factory=list)
     n_echoed: int = 0  # how many of the prompt's ids are still to come
     finish_reason: FinishReason | None = None
+    stop_reason: StopReason = None
     mean_logprob: float = 0.0
     rank: int = 0
     prompt: list[dict[str, Any] | None] = field(default_factory=list)
@@ -268,6 +270,8 @@ class Completion:
     def _end(self, event: StopEvent) -> _Choice:
         choice = self._choice(event.index)
         choice.finish_reason = event.finish_reason
+        # As in vLLM, where it isn't the reason of an abort.
+        choice.stop_reason = event.stop_reason if event.finish_reason == "stop" else None
         choice.mean_logprob = event.mean_logprob or 0.0
         choice.rank = event.rank or 0
         if event.stop_reason is not None or not self.shows_end:  # a stop string's tokens aren't shown
@@ -292,6 +296,7 @@ class Completion:
             **content,
             "logprobs": self.logprobs(choice.tokens, choice.offsets) if self._logprobs else None,
             "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
             **({"prompt_logprobs": choice.prompt} if choice.prompt and self.prompt_in_choices else {}),
             **({} if self._prompts is None else {"token_ids": choice.token_ids}),
             **(self._prompt_ids(index) if self.prompt_in_choices else {}),

@@ -46,6 +46,7 @@ def _completion(kind: str, **answer: Schema) -> Schema:
                 **answer,
                 logprobs={"type": ["object", "null"]},
                 finish_reason={"enum": ["stop", "length", "abort", "error"]},
+                stop_reason={"type": ["string", "integer", "null"]},
             )
         ),
         usage=object_of(**fields_of(INTEGER, "prompt_tokens completion_tokens total_tokens")),

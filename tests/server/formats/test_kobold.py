@@ -164,7 +164,7 @@ async def test_kobold_lite(connect: Connect) -> None:
 async def test_silly_tavern(connect: Connect) -> None:
     client = await connect(backend(b"ab\nYou: c"))
     assert (await posted(client, "/api/extra/tokencount", {"prompt": "hé"})) == {"value": 3, "ids": [104, 195, 169]}
-    result = {"index": 0, "text": "ab\nY", "logprobs": None, "finish_reason": "length"}
+    result = {"index": 0, "text": "ab\nY", "logprobs": None, "finish_reason": "length", "stop_reason": None}
     answer = await posted(client, "/api/v1/generate", SILLY_TAVERN)
     assert answer == {"results": [result | {"prompt_tokens": 4, "completion_tokens": 4}]}
     (result,) = (await posted(client, "/api/v1/generate", SILLY_TAVERN | {"max_length": 20}))["results"]

@@ -83,8 +83,9 @@ async def test_one_object(connect: Connect) -> None:
                 "message": {"role": "assistant", "content": text, "refusal": None},
                 "logprobs": None,
                 "finish_reason": "stop",
+                "stop_reason": reason,
             }
-            for index, text in enumerate(("ab", "c"))
+            for index, (text, reason) in enumerate((("ab", None), ("c", "##")))
         ],
         "usage": {
             "prompt_tokens": 7,

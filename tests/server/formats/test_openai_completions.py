@@ -43,8 +43,8 @@ async def test_one_object(connect: Connect) -> None:
         "model": "fake",
         "system_fingerprint": f"srb-{__version__}",
         "choices": [
-            {"text": "ab", "index": 0, "logprobs": None, "finish_reason": "stop"},
-            {"text": "c", "index": 1, "logprobs": None, "finish_reason": "stop"},
+            {"text": "ab", "index": 0, "logprobs": None, "finish_reason": "stop", "stop_reason": None},
+            {"text": "c", "index": 1, "logprobs": None, "finish_reason": "stop", "stop_reason": "##"},
         ],
         "usage": {
             "prompt_tokens": 1,
@@ -82,9 +82,9 @@ async def test_openais_address_and_openais_default_format_need_neither_model_nor
 async def test_chunks(connect: Connect) -> None:
     received = await chunks(connect, FakeBackend(script=says(b"ab")), stream_options={"include_usage": True})
     assert [chunk["choices"] for chunk in received] == [
-        [{"text": "a", "index": 0, "logprobs": None, "finish_reason": None}],
-        [{"text": "b", "index": 0, "logprobs": None, "finish_reason": None}],
-        [{"text": "", "index": 0, "logprobs": None, "finish_reason": "stop"}],
+        [{"text": "a", "index": 0, "logprobs": None, "finish_reason": None, "stop_reason": None}],
+        [{"text": "b", "index": 0, "logprobs": None, "finish_reason": None, "stop_reason": None}],
+        [{"text": "", "index": 0, "logprobs": None, "finish_reason": "stop", "stop_reason": None}],
         [],
     ]
     assert [chunk["usage"] and chunk["usage"]["completion_tokens"] for chunk in received] == [None, None, None, 3]
