@@ -16,7 +16,7 @@ from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, add_arg
 from srb.terminal.comparison.dataset import check_pyarrow, write_dataset
 from srb.terminal.comparison.inspect_logs import write_logs
 from srb.terminal.comparison.measures import Findings, groups_of
-from srb.terminal.comparison.rating import Ratings, rate, read_ratings, strengths
+from srb.terminal.comparison.rating import Rating, Ratings, rate, read_ratings, strengths
 from srb.terminal.comparison.report import write_report
 from srb.terminal.comparison.results import Results, differences, read_results, write_tables
 from srb.terminal.comparison.running import Usage, begin, judge, run
@@ -46,8 +46,9 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate",
         type=Path,
+        nargs="+",
         metavar="FOLDER",
-        help="without a spec: rate the texts in this folder in a browser, two at a time",
+        help="without a spec: rate the texts in these folders in a browser, two at a time",
     )
     parser.add_argument(
         "--until",
@@ -105,7 +106,7 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
     if arguments.report:
         return _report(arguments.report, arguments.out, arguments.export)
     if arguments.rate:
-        return _rate(arguments.rate)
+        return _rate(arguments.rate, arguments.out)
     if arguments.until is not None and not 0 < arguments.until < 1:
         raise SettingsError(f"--until must be above 0 and below 1, such as 0.05, got {arguments.until:g}")
     if arguments.until is not None and arguments.verify:
@@ -227,35 +228,63 @@ def _export(folder: Path, found: Findings, export: str | None) -> None:
 
 def _report(folders: list[Path], out: Path | None, export: str | None) -> int:
     """Write one report about several runs, each named after its folder."""
-    names = [folder.name or str(folder) for folder in map(Path.absolute, folders)]
-    if len({*names}) < len(names):
-        raise SettingsError(f"--report takes folders with different names, got {', '.join(names)}")
-    results = [each for folder, name in zip(folders, names, strict=True) for each in read_results(folder, name)]
+    names = _names("--report", folders)
+    results = [each for folder, name in names.items() for each in read_results(folder, name)]
     if not results:
         raise SettingsError(f"--report: there are no results in {', '.join(map(str, folders))}")
-    out = out or Path("-".join(names))
-    out.mkdir(parents=True, exist_ok=True)
+    out = _out(names, out)
     found = Findings.of(results)
     write_tables(out, found)
-    ratings = [each for folder, name in zip(folders, names, strict=True) for each in read_ratings(folder, name)]
-    write_report(out / "report.html", found, notes=[f"Runs: {', '.join(names)}."], date=_now(), ratings=ratings)
+    between = [] if out.absolute() in map(Path.absolute, folders) else read_ratings(out)  # by --rate of several runs
+    ratings = _ratings(names) + between
+    write_report(out / "report.html", found, notes=[_runs(names)], date=_now(), ratings=ratings)
     print(f"{len(results)} alternatives; see {out / 'report.html'}")
     _export(out, found, export)
     return 0
 
 
-def _rate(folder: Path) -> int:
-    """Let a person rate the texts in a folder, and update its report."""
-    results = read_results(folder)
-    ratings = Ratings(folder, results)
+def _names(option: str, folders: list[Path]) -> dict[Path, str]:
+    """Return the names of runs, which are those of their folders. Raises `SettingsError`."""
+    names = {folder: folder.absolute().name or str(folder) for folder in folders}
+    if len({*names.values()}) < len(folders):
+        every = ", ".join(names[folder] for folder in folders)
+        raise SettingsError(f"{option} takes folders with different names, got {every}")
+    return names
+
+
+def _out(names: dict[Path, str], out: Path | None) -> Path:
+    """Make the folder of what several runs have in common."""
+    out = out or Path("-".join(names.values()))
+    out.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+def _runs(names: dict[Path, str]) -> str:
+    return f"Runs: {', '.join(names.values())}."
+
+
+def _ratings(names: dict[Path, str]) -> list[Rating]:
+    return [each for folder, name in names.items() for each in read_ratings(folder, name)]
+
+
+def _rate(folders: list[Path], out: Path | None) -> int:
+    """Let a person rate the texts in a folder, and update its report; or the texts of several runs."""
+    alone = len(folders) == 1
+    if out and (alone or out.absolute() in map(Path.absolute, folders)):
+        raise SettingsError(f"--rate takes --out for several folders, and it must be another folder, got {out}")
+    names = {folders[0]: ""} if alone else _names("--rate", folders)
+    results = [each for folder, name in names.items() for each in read_results(folder, name)]
+    folder = folders[0] if alone else _out(names, out)
+    ratings = Ratings(folder, results, [] if alone else _ratings(names))
     if not ratings.left and not ratings.given:
+        where = " and ".join(map(str, folders))
         raise SettingsError(
-            f"{folder} has no pair of different texts with the same prompt and seed; compare at least two settings"
+            f"{where} has no pair of different texts with the same prompt and seed; compare at least two settings"
         )
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(rate(ratings))
-    found = Findings.of(results)
-    write_report(folder / "report.html", found, notes=[], date=_now(), ratings=ratings.given)
+    found, notes = Findings.of(results), [] if alone else [_runs(names)]
+    write_report(folder / "report.html", found, notes=notes, date=_now(), ratings=ratings.given)
     known = {kind: each for kind, each in strengths(ratings.given, groups_of(results)).items() if kind in found.names}
     for kind, each in known.items():
         ends = " ({:.0f} to {:.0f})".format(*each.interval) if each.interval else ""

@@ -53,11 +53,18 @@ class Rating:
 
 
 class Ratings:
-    """The ratings of a folder, stored in ratings.jsonl, and the pairs without a rating."""
+    """The ratings of a folder, stored in ratings.jsonl, and the pairs without a rating.
 
-    def __init__(self, folder: Path, results: Sequence[Result]) -> None:
+    Args:
+        folder: The folder.
+        results: The texts.
+        others: Ratings of these texts that are stored elsewhere.
+    """
+
+    def __init__(self, folder: Path, results: Sequence[Result], others: Sequence[Rating] = ()) -> None:
         self._path = folder / "ratings.jsonl"
-        self.given = read_ratings(folder)
+        self._others = len(others)
+        self.given = [*others, *read_ratings(folder)]
         rated = {each.key for each in self.given}
         self._left = [pair for pair in pairs_of(results) if pair.key not in rated]
         self._rated: list[Pair] = []
@@ -85,7 +92,8 @@ class Ratings:
         if self._rated:
             self._left.insert(0, self._rated.pop())
             self.given.pop()
-            self._path.write_text("".join(json.dumps(_line(each)) + "\n" for each in self.given), encoding="utf-8")
+            own = self.given[self._others :]
+            self._path.write_text("".join(json.dumps(_line(each)) + "\n" for each in own), encoding="utf-8")
 
 
 def read_ratings(folder: Path, run: str = "") -> list[Rating]:
@@ -109,11 +117,14 @@ def _line(each: Rating) -> dict[str, Any]:
 
 
 def pairs_of(results: Sequence[Result]) -> list[Pair]:
-    """Return all pairs of different texts with the same prompt and seed, in random order, on random sides."""
-    by_place: dict[tuple[str, int], list[Result]] = {}
+    """Return all pairs of different texts with the same prompt and seed, in random order, on random sides.
+
+    Prompts of several runs may have the same name and different texts. Those aren't the same prompt.
+    """
+    by_place: dict[tuple[str, str, int], list[Result]] = {}
     for each in results:
         if each.is_whole:
-            by_place.setdefault((each.prompt, each.seed), []).append(each)
+            by_place.setdefault((each.prompt, each.prompt_text, each.seed), []).append(each)
     chance = random.Random(SEED)
     found = [
         chance.sample(two, 2)

@@ -22,7 +22,13 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def result(prompt: str, seed: int, **fields: Any) -> Result:
-    given = {"text": "a\n“b”", "length": 2, "finish_reason": "stop", "stop_reason": None, "mean_logprob": -0.5}
+    given: dict[str, Any] = {
+        "text": "a\n“b”",
+        "length": 2,
+        "finish_reason": "stop",
+        "stop_reason": None,
+        "mean_logprob": -0.5,
+    }
     return Result(prompt, "wild", seed, **(given | fields))
 
 

@@ -2,12 +2,14 @@
 
 import json
 import math
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from terminal.conftest import Run
 
 from srb.errors import SettingsError
 from srb.terminal.comparison.measures import Findings, Kind, Result, groups_of
@@ -60,6 +62,51 @@ def test_ratings_are_kept_and_can_be_taken_back(tmp_path: Path) -> None:
     (tmp_path / "ratings.jsonl").write_text("[]\n")
     with pytest.raises(SettingsError, match=r"ratings\.jsonl, line 1, is not a rating"):
         read_ratings(tmp_path)
+
+
+def test_a_pair_has_the_same_prompt_in_all_runs() -> None:
+    """Else one of the two texts is shown after a prompt that it wasn't written for."""
+    other = Result("p", "b", 1, "text", 3, "stop", None, -1.0, prompt_text="Twice", run="later")
+    assert pairs_of([RESULTS[0], other]) == []
+    assert len(pairs_of([RESULTS[0], replace(other, prompt_text="Once")])) == 1
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_texts_of_several_runs_are_rated_against_each_other(
+    srb: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run, kinds in (("old", "a"), ("new", "ab")):
+        rows = [replace(result(("", "m", kind), seed, f"{run} {kind}"), run="") for kind in kinds for seed in (1, 2)]
+        Path(run).mkdir()
+        lines = [json.dumps(asdict(each) | {"key": f"{each.setting}{each.seed}"}) for each in rows]
+        Path(run, "results.jsonl").write_text("\n".join(lines) + "\n")
+    own = {"prompt": "p", "seed": 1, "kinds": [["", "m", "a"], ["", "m", "b"]], "winner": 0.5}
+    Path("new/ratings.jsonl").write_text(json.dumps(own) + "\n")
+
+    async def prefer_new(ratings: Ratings) -> None:
+        ratings.rate(0)
+        ratings.undo()  # it leaves the ratings of the runs alone
+        while pair := ratings.next:
+            ratings.rate(0.5 if pair.left.run == pair.right.run else float(pair.right.run == "new"))
+
+    monkeypatch.setattr("srb.terminal.comparison.compare.rate", prefer_new)
+    assert srb("compare", "--rate", "old", "new") == 0
+    *elos, last = capsys.readouterr().out.splitlines()
+    assert last == "6 ratings; see old-new/report.html"
+    assert elos[-1].endswith(" old · a")
+    found = read_ratings(Path("old-new"))
+    assert len(found) == 5, "the pair that was rated in its own folder isn't shown again"
+    assert {run for each in found for run, _, _ in each.kinds} == {"old", "new"}
+    assert read_ratings(Path("new")) == [Rating("p", 1, (A, B), 0.5)]
+    table = Path("old-new/report.html").read_text().partition("<h2>Blind ratings</h2>")[2].partition("</table>")[0]
+    assert srb("compare", "--report", "old", "new") == 0
+    again = Path("old-new/report.html").read_text().partition("<h2>Blind ratings</h2>")[2].partition("</table>")[0]
+    assert again == table, "a report keeps the ratings between its runs"
+    assert "old · a" in table
+
+    assert srb("compare", "--rate", "old", "new", "--out", "new") == 2
+    assert srb("compare", "--rate", "new", "--out", "other") == 2
+    assert "--rate takes --out for several folders, and it must be another folder" in capsys.readouterr().err
 
 
 @settings(max_examples=8)
