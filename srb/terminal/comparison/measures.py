@@ -131,6 +131,7 @@ class Result:
         first: The lowest seed of the alternatives that it depends on (`Spec.siblings`), or None.
         group: The name of the prompts that its prompt depends on (`Prompt.group`), or "": on none.
         messages: The messages of a chat; None for a text.
+        relative: The names of scores that depend on the other texts of the same prompt and kind.
     """
 
     prompt: str
@@ -151,6 +152,7 @@ class Result:
     first: int | None = None
     group: str = ""
     messages: list[dict[str, Any]] | None = None
+    relative: list[str] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
@@ -294,12 +296,16 @@ def groups_of(results: Iterable[Result]) -> dict[Place, Group]:
 
 
 def group_means(results: Iterable[Result], name: str, groups: Mapping[Place, Group]) -> Means:
-    """Return the means of `mean_logprob`, `length` or a score, for each group with values."""
+    """Return the means of `mean_logprob`, `length` or a score, for each group with values.
+
+    All texts of a prompt are one group for a score that depends on the others.
+    """
     found: dict[Group, list[float]] = {}
     for each in results:
         value = each.scores[name] if name in each.scores else getattr(each, name, None)
         if value is not None and each.is_whole:
-            found.setdefault(groups[each.prompt, each.seed], []).append(float(value))
+            group = groups[each.prompt, each.seed]
+            found.setdefault((group[0], None) if name in each.relative else group, []).append(float(value))
     return {group: _mean(values) for group, values in found.items()}
 
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from srb.errors import SettingsError
 from srb.terminal.comparison.measures import Findings, Group, Place, Result, groups_of, perplexity
-from srb.terminal.comparison.scorers import Judge, Row
+from srb.terminal.comparison.scorers import Judge, Row, Surprise
 from srb.terminal.comparison.spec import Spec, is_joint
 
 
@@ -144,7 +144,23 @@ class Results:
 
     def judge(self, judge: Judge, line: Row, score: float | None) -> None:
         """Store a judge's score."""
-        key = self._judged_key(judge, line)
+        self._store(self._judged_key(judge, line), score)
+
+    def unscored(self, scorer: Surprise) -> list[tuple[str, list[Row]]]:
+        """Return the results without a score of `scorer`, by their contexts."""
+        found: dict[str, list[Row]] = {}
+        contexts = scorer.contexts(self._lines.values())
+        for line in self._lines.values():
+            context = contexts.get(line["key"])
+            if context is not None and self._surprise_key(scorer, context, line) not in self._judged:
+                found.setdefault(context, []).append(line)
+        return [*found.items()]
+
+    def surprise(self, scorer: Surprise, context: str, line: Row, score: float | None) -> None:
+        """Store the score of a text after a context."""
+        self._store(self._surprise_key(scorer, context, line), score)
+
+    def _store(self, key: str, score: float | None) -> None:
         self._judged[key] = score
         with (self._folder / "judged.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"key": key, "score": score}) + "\n")
@@ -173,6 +189,8 @@ class Results:
         lines += [line for line in self._saved if line["model"] in self.spec.models.keys() - self._names.keys()]
         for line in lines:
             line["scores"] = self._scores(line) if line["finish_reason"] != "abort" else {}
+            line["relative"] = self.spec.scorers.relative
+        self._surprises(lines)
         ordered = self._path.with_suffix(".tmp")
         ordered.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         ordered.replace(self._path)
@@ -216,9 +234,25 @@ class Results:
         # Earlier scores are found once the judge's model is loaded, and its identity is known.
         return _hash([judge.model, self._identities.get(judge.model), judge.answers, judge.request(line)])
 
+    def _surprise_key(self, scorer: Surprise, context: str, line: Row) -> str:
+        return _hash([scorer.model, self._identities.get(scorer.model), context, line["text"]])
+
+    def _surprises(self, lines: list[Row]) -> None:
+        """Add the scores that depend on other texts."""
+        for name, scorer in self.spec.scorers.judges.items():
+            if isinstance(scorer, Surprise):
+                contexts = scorer.contexts(lines)
+                for line in lines:
+                    if (context := contexts.get(line["key"])) is not None:
+                        line["scores"][name] = self._judged.get(self._surprise_key(scorer, context, line))
+                    elif line["finish_reason"] != "abort":
+                        line["scores"][name] = None
+
     def _scores(self, line: Row) -> dict[str, float | None]:
         judged = {
-            name: self._judged.get(self._judged_key(judge, line)) for name, judge in self.spec.scorers.judges.items()
+            name: self._judged.get(self._judged_key(judge, line))
+            for name, judge in self.spec.scorers.judges.items()
+            if isinstance(judge, Judge)
         }
         return self.spec.scorers.score(line) | judged
 
@@ -297,7 +331,7 @@ def write_tables(folder: Path, found: Findings) -> None:
 def _flat(each: Result) -> Row:
     """Return a row of the tables: variables and settings as JSON, no tokens, and a chat as its `prompt_text`."""
     row = dataclasses.asdict(each)
-    del row["tokens"], row["messages"]
+    del row["tokens"], row["messages"], row["relative"]
     scores = {f"score_{name}": score for name, score in row.pop("scores").items()}
     row |= {name: json.dumps(row[name], ensure_ascii=False) for name in ("variables", "settings")}
     return row | {"perplexity": perplexity(each.mean_logprob)} | scores

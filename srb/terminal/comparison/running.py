@@ -15,7 +15,7 @@ from srb.errors import SrbError
 from srb.files.download import error_console
 from srb.terminal.comparison.prompts import Prompt
 from srb.terminal.comparison.results import Alternative, Results
-from srb.terminal.comparison.scorers import Judge, Row
+from srb.terminal.comparison.scorers import Judge, Row, Surprise
 from srb.terminal.comparison.spec import Spec, check_prompts
 from srb.terminal.source import Body, Events, Source
 
@@ -75,8 +75,11 @@ async def run(
                 await _all([_read(each, events, spec, results, usage, advance) for each, events in opened])
 
 
-async def judge(source: Source, name: str, judge: Judge, results: Results, usage: Usage) -> None:
+async def judge(source: Source, name: str, judge: Judge | Surprise, results: Results, usage: Usage) -> None:
     """Ask a judge about all results without a score. `source` must be entered, and have the judge's model."""
+    if isinstance(judge, Surprise):
+        await _surprise(source, name, judge, results, usage)
+        return
     lines = results.unjudged(judge)
     without = 0
     with _progress() as progress:
@@ -106,6 +109,43 @@ async def judge(source: Source, name: str, judge: Judge, results: Results, usage
             f"scorers.{name}: {without} of {len(lines)} texts have no score, because none of the top 100 tokens starts "
             f"{answers}"
         )
+
+
+async def _surprise(source: Source, name: str, scorer: Surprise, results: Results, usage: Usage) -> None:
+    """Score all results after their siblings. Each context is evaluated once, and its texts are forks."""
+    tables = results.unscored(scorer)
+    without = 0
+    errors: list[str] = []
+    with _progress() as progress:
+        task = progress.add_task(f"scoring: {name}", total=sum(len(lines) for _, lines in tables))
+
+        async def score(context: str, lines: list[Row]) -> None:
+            nonlocal without
+            body = {"contexts": [context], "continuations": [line["text"] for line in lines]}
+            async with source.score(body) as events:
+                async for event in events:
+                    if event["event"] == "score":
+                        line = lines[event["continuation"]]
+                        found = scorer.score(event, line["text"])
+                        results.surprise(scorer, context, line, found)
+                        without += found is None
+                        progress.advance(task)
+                    elif event["event"] == "error":
+                        errors.append(event["error"]["message"])
+                    elif event["event"] == "done":
+                        usage.add(event["usage"])
+
+        for group in _batched(tables):
+            await _all([score(*each) for each in group])
+    total = sum(len(lines) for _, lines in tables)
+    if without:
+        usage.errors.append(
+            f"scorers.{name}: {without} of {total} texts have no score, because their first token continues the "
+            "prompt's last word"
+        )
+    if errors:
+        left = sum(len(lines) for _, lines in results.unscored(scorer))
+        usage.errors.append(f"scorers.{name}: {left} of {total} texts have no score: {errors[0]}")
 
 
 async def _with_forks(source: Source, spec: Spec) -> Spec:

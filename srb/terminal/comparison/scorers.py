@@ -1,4 +1,4 @@
-"""Scorers of texts: regular expressions, JSON schemas, Python functions and judges."""
+"""Scorers of texts: regular expressions, JSON schemas, Python functions, judges, and surprise given other texts."""
 
 import copy
 import importlib
@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,11 @@ from srb.options.arguments import pip_install
 from srb.terminal.comparison.prompts import body_of, filled_body, read_text
 from srb.terminal.options import check_names
 
-KINDS = ("regex", "schema", "function", "judge")
+KINDS = ("regex", "schema", "function", "judge", "siblings")
+MAX_SIBLINGS = 32
+MORE = {"judge": ("answers", "model"), "siblings": ("model",)}
+"""Fields that kinds have beside their own."""
+
 ANSWERS = {"yes": 1.0, "no": 0.0}
 
 Row = dict[str, Any]
@@ -65,11 +69,64 @@ class Judge:
 
 
 @dataclass(frozen=True)
+class Surprise:
+    """Scores a text by its conditional surprise: how unexpected it is, in bits per byte, after texts like it.
+
+    This is the a_k of Williams-King et al. 2026 (arXiv:2606.01811), the surprise of a text after k - 1 others for the
+    same prompt. They average over random orders, in each of which every text comes after those before it. Here texts
+    are in two halves, and those of a half come after the same texts of the other one, so that a model evaluates each
+    context once, and the cost grows with the number of texts and not with its square.
+
+    Attributes:
+        siblings: The number of other texts in the context; half of the texts, if there are too few.
+        model: The name of the scoring model in the spec.
+    """
+
+    siblings: int
+    model: str
+
+    def contexts(self, lines: Iterable[Row]) -> dict[str, str]:
+        """Return the context of each text that has one, by the key of its result."""
+        cells: dict[tuple[str, ...], list[Row]] = {}
+        for line in lines:
+            if line["text"] and line["finish_reason"] != "abort":
+                cells.setdefault((line["model"], line["prompt"], line["setting"]), []).append(line)
+        found: dict[str, str] = {}
+        for cell in cells.values():
+            cell.sort(key=lambda line: int(line["seed"]))
+            count = min(self.siblings, len(cell) // 2)
+            if self.siblings and not count:
+                continue
+            for one, other in ((0, 1), (1, 0)):
+                before = "".join(f"{_asked(line)}{line['text']}\n\n" for line in cell[other::2][:count])
+                found |= {line["key"]: before + _asked(line) for line in cell[one::2]}
+        return found
+
+    def score(self, event: Mapping[str, Any], text: str) -> float | None:
+        """Return the score from a `score` event, or None if it is that of another text."""
+        if event.get("retokenized"):
+            return None
+        bits: float = -event["logprob"] / math.log(2)
+        return bits / len(text.encode())
+
+
+def _asked(line: Row) -> str:
+    """Return the prompt of a text, with which it is a plain text; a chat is its messages, each with its role."""
+    prompt: str = line["prompt_text"]
+    return f"{prompt}\nassistant: " if line.get("messages") else prompt
+
+
+@dataclass(frozen=True)
 class Scorers:
-    """The scorers of a spec, by name: functions, which need no model, and judges."""
+    """The scorers of a spec, by name: functions, which need no model, judges, and surprises."""
 
     functions: dict[str, Score] = field(default_factory=dict)
-    judges: dict[str, Judge] = field(default_factory=dict)
+    judges: dict[str, Judge | Surprise] = field(default_factory=dict)
+
+    @property
+    def relative(self) -> list[str]:
+        """The names of the scorers whose scores depend on other texts."""
+        return [name for name, each in self.judges.items() if isinstance(each, Surprise) and each.siblings]
 
     def score(self, row: Row) -> dict[str, float | None]:
         """Return the scores of the functions for a text. Raises `SettingsError` if one fails."""
@@ -86,15 +143,17 @@ def scorer_tables(named: Any) -> dict[str, Any]:
 def read_scorers(named: Mapping[str, Any], folder: Path, models: list[str]) -> Scorers:
     """Read scorers of a spec. Raises `InvalidRequestError`."""
     functions: dict[str, Score] = {}
-    judges = {}
+    judges: dict[str, Judge | Surprise] = {}
     for name, table in named.items():
         where = f"scorers.{name}"
         if not isinstance(table, dict) or len(kinds := [kind for kind in KINDS if kind in table]) != 1:
             raise InvalidRequestError(f"{where} must have exactly one of {', '.join(KINDS)}, got {table!r:.60}")
-        check_names(table, [*kinds, *(("answers", "model") if "judge" in table else ())], where)
+        check_names(table, [*kinds, *MORE.get(kinds[0], ())], where)
         value = table[kinds[0]]
         if kinds == ["judge"]:
             judges[name] = _judge(table, where, models)
+        elif kinds == ["siblings"]:
+            judges[name] = _surprise(table, where, models)
         elif kinds == ["schema"]:
             functions[name] = _schema(value, folder, where)
         elif not isinstance(value, str):
@@ -111,9 +170,7 @@ def _judge(table: Mapping[str, Any], where: str, models: list[str]) -> Judge:
         raise InvalidRequestError(
             f"{where}: answers must be at least two texts with finite numbers, got {answers!r:.60}"
         )
-    if "model" in table and models == [""]:
-        raise InvalidRequestError(f"{where}: model must be one of the spec's models, and there are none; leave it out")
-    check_names([model], models, f"{where}: model")
+    _check_model(table, where, models)
     body = body_of(table["judge"], where)
     judge = Judge(body, {answer.strip(): float(value) for answer, value in answers.items()}, model)
     for one, other in itertools.permutations([answer.strip().casefold() for answer in answers], 2):
@@ -125,6 +182,23 @@ def _judge(table: Mapping[str, Any], where: str, models: list[str]) -> Judge:
     if "{text}" not in json.dumps(body):
         raise InvalidRequestError(f"{where}: the judge's prompt must contain {{text}}, the placeholder of the text")
     return judge
+
+
+def _check_model(table: Mapping[str, Any], where: str, models: list[str]) -> None:
+    if "model" in table and models == [""]:
+        raise InvalidRequestError(f"{where}: model must be one of the spec's models, and there are none; leave it out")
+    check_names([table.get("model", models[-1])], models, f"{where}: model")
+
+
+def _surprise(table: Mapping[str, Any], where: str, models: list[str]) -> Surprise:
+    count = table["siblings"]
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_SIBLINGS:
+        raise InvalidRequestError(
+            f"{where}: siblings must be a whole number from 0 to {MAX_SIBLINGS}, the number of other texts that come "
+            f"before a text, got {count!r:.60}"
+        )
+    _check_model(table, where, models)
+    return Surprise(count, table.get("model", models[-1]))
 
 
 def _regex(pattern: str, where: str) -> Score:

@@ -15,7 +15,7 @@ from srb.errors import InvalidRequestError, SettingsError
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings
 from srb.terminal.comparison.inspect_logs import read_samples
 from srb.terminal.comparison.prompts import Prompt, read_prompts, read_rows
-from srb.terminal.comparison.scorers import Scorers, read_scorers, scorer_tables
+from srb.terminal.comparison.scorers import Judge, Scorers, read_scorers, scorer_tables
 from srb.terminal.generate import tokenize_nothing
 from srb.terminal.options import BRANCH_NAMES, check_names
 from srb.wire.limits import Limits
@@ -260,7 +260,8 @@ def _models(value: Any, settings: Settings, folder: Path) -> dict[str, dict[str,
 
 def _check_placeholders(scorers: Scorers, prompts: dict[str, Prompt]) -> None:
     """Raise `InvalidRequestError` for a judge with a placeholder that a prompt has no variable for."""
-    for name, judge in scorers.judges.items():
+    judges = {name: each for name, each in scorers.judges.items() if isinstance(each, Judge)}
+    for name, judge in judges.items():
         for prompt in prompts.values():
             try:
                 judge.request({"text": "", "prompt_text": "", "variables": prompt.variables})

@@ -1,0 +1,135 @@
+"""The conditional surprise of texts given others with the same prompt and setting."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from terminal.comparison.test_compare import lines, table
+from terminal.conftest import Run
+
+from srb.errors import SettingsError
+from srb.options.settings import Settings
+from srb.terminal.comparison.measures import Findings
+from srb.terminal.comparison.results import read_results
+from srb.terminal.comparison.scorers import Surprise
+from srb.terminal.comparison.spec import read_spec
+
+SPEC = """
+n = 4
+max_tokens = 6
+ignore_eos = true
+prompts = ["one", "two"]
+[settings.usual]
+[settings.wild]
+temperature = 2
+[scorers.surprise]
+siblings = 8
+[scorers.alone]
+siblings = 0
+"""
+
+
+def line(seed: int, text: str, **fields: Any) -> dict[str, Any]:
+    common = {"model": "m", "prompt": "p", "setting": "s", "prompt_text": "Once", "finish_reason": "stop"}
+    return common | {"seed": seed, "text": text, "key": f"{seed}{fields}"} | fields
+
+
+def contexts(siblings: int, rows: list[dict[str, Any]]) -> list[str | None]:
+    found = Surprise(siblings, "").contexts(rows)
+    return [found.get(row["key"]) for row in rows]
+
+
+def test_each_half_comes_after_the_other() -> None:
+    rows = [line(seed, f" {seed}") for seed in (3, 0, 2, 1, 9)]  # as they arrived
+    even, odd = "Once 0\n\nOnce 2\n\nOnce", "Once 1\n\nOnce 3\n\nOnce"
+    assert contexts(8, rows) == [even, odd, odd, even, odd]
+    assert contexts(1, rows) == [
+        "Once 0\n\nOnce",
+        "Once 1\n\nOnce",
+        "Once 1\n\nOnce",
+        "Once 0\n\nOnce",
+        "Once 1\n\nOnce",
+    ]
+    assert contexts(0, rows) == ["Once"] * 5
+
+
+def test_only_whole_texts_of_the_same_prompt_and_setting_are_siblings() -> None:
+    rows = [
+        line(0, "a"),
+        line(1, "b"),
+        line(2, "c", finish_reason="abort"),
+        line(3, ""),
+        line(0, "d", setting="t"),
+        line(0, "e", prompt="q", messages=[]),
+        line(0, "f", model="n"),
+    ]
+    assert contexts(8, rows) == ["Onceb\n\nOnce", "Oncea\n\nOnce", *[None] * 5], "one text has no sibling"
+    rows = [line(seed, "a", messages=[{"role": "user", "content": "x"}], prompt_text="user: x") for seed in (0, 1)]
+    assert contexts(8, rows)[0] == "user: x\nassistant: a\n\nuser: x\nassistant: "
+
+
+def test_a_score_is_in_bits_per_byte() -> None:
+    scorer = Surprise(8, "")
+    assert scorer.score({"logprob": -4 * math.log(2)}, "é") == pytest.approx(2)
+    assert scorer.score({"logprob": -4, "retokenized": True}, "é") is None
+
+
+@pytest.mark.e2e  # it needs no model, but self-BLEU and statistics take long to import
+@pytest.mark.usefixtures("no_plots")
+def test_texts_are_scored_after_their_siblings(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text(SPEC)
+    assert srb("compare", "spec.toml") == 0
+    rows = lines()
+    (tmp_path / "asked.jsonl").write_text(
+        "".join(
+            json.dumps({"context": context, "continuations": [row["text"]]}) + "\n"
+            for row, context in zip(rows, contexts(8, rows), strict=True)
+        )
+    )
+    capsys.readouterr()
+    assert srb("score", "asked.jsonl", "--json") == 0
+    scores = [json.loads(each) for each in capsys.readouterr().out.splitlines()]
+    for row, event in zip(rows, sorted(scores, key=lambda each: each["context"]), strict=True):
+        bits = -event["logprob"] / math.log(2) / len(row["text"].encode())
+        assert row["scores"]["surprise"] == pytest.approx(bits, rel=1e-4)
+    assert all(row["scores"]["alone"] > 0 for row in rows)
+    assert float(table("measures.csv")[0]["score_surprise"]) > 0
+
+    before = Path("spec-results/judged.jsonl").read_text()
+    assert srb("compare", "spec.toml") == 0
+    assert Path("spec-results/judged.jsonl").read_text() == before, "no text is scored twice"
+    assert "; 0 prompt tokens evaluated, 0 tokens generated;" in capsys.readouterr().out
+
+
+@pytest.mark.e2e  # it needs no model, but self-BLEU and statistics take long to import
+@pytest.mark.usefixtures("no_plots")
+def test_siblings_are_one_group(srb: Run, tmp_path: Path) -> None:
+    """Their scores depend on each other, so with one prompt there is nothing to estimate an error from."""
+    (tmp_path / "spec.toml").write_text(SPEC.replace('"one", "two"', '"one"'))
+    assert srb("compare", "spec.toml") == 0
+    found = Findings.of(read_results(Path("spec-results")))
+    assert {each.measure for each in found.tests} >= {"alone"}
+    assert "surprise" not in {each.measure for each in found.tests}
+    for each in found.pooled.values():
+        assert each.scores["surprise"]
+        assert each.intervals["surprise"] is None
+        assert each.intervals["alone"]
+
+
+@pytest.mark.e2e  # it needs no model, but self-BLEU and statistics take long to import
+@pytest.mark.usefixtures("no_plots")
+def test_texts_without_a_score_are_told(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text(SPEC.replace('"one", "two"', f'"{"x" * 3000}"'))  # two are too long
+    assert srb("compare", "spec.toml") == 0
+    assert "srb: scorers.surprise: 8 of 8 texts have no score: " in capsys.readouterr().err
+    assert {row["scores"]["surprise"] for row in lines()} == {None}
+    assert all(row["scores"]["alone"] for row in lines())
+
+
+@pytest.mark.parametrize("siblings", ["-1", "33", "true", '"8"'])
+def test_wrong_numbers_are_named(siblings: str, tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text(f'prompts = ["one"]\n[scorers.s]\nsiblings = {siblings}\n')
+    with pytest.raises(SettingsError, match=r"scorers\.s: siblings must be a whole number from 0 to 32"):
+        read_spec(tmp_path / "spec.toml", Settings())
