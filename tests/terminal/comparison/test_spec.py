@@ -92,7 +92,7 @@ def test_the_least_there_may_be(tmp_path: Path) -> None:
         ('prompts = ["p"]\nmodels = ["a", "a"]', "models.1 and models.2 are identical"),
         (
             'prompts = ["p"]\nscorers = {a = {}}',
-            "scorers.a must have exactly one of regex, schema, function, judge, got {}",
+            "scorers.a must have exactly one of regex, schema, function, judge, siblings, got {}",
         ),
         ('prompts = ["p"]\nscorers = {a = {regex = "("}}', "scorers.a: regex must be a Python regular expression"),
         ('prompts = ["p"]\nscorers = {a = {schema = {type = 5}}}', "scorers.a: schema must be a JSON schema"),
