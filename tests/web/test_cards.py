@@ -91,7 +91,7 @@ def test_more_like_this_has_the_same_beginning_and_settings(story: Story) -> Non
         story.wait_done()
         sent = json.loads(asked.value.post_data or "")
         assert (sent["temperature"], len(sent["branches"])) == (0.7, 3)
-    first = story.cards.filter(has_text="Like alternative 2").first
+    first = story.find(".batch[aria-label='Like alternative 2'] .card").first
     begun = first.locator(".stem-text").inner_text()
     assert begun
     assert like.strip().startswith(begun)
@@ -128,7 +128,7 @@ def test_more_like_this_is_shared_with_other_devices(
         story.press(story.cards.last, "More like this")
     expect(story.cards).to_have_count(4)
     story.wait_done()
-    like = story.cards.filter(has_text="Like alternative 2").first
+    like = story.find(".batch[aria-label='Like alternative 2'] .card").first
     begun, said = like.locator(".stem-text").inner_text(), story.said(like)
 
     def begins(asked: Request) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def test_more_like_this_is_shared_with_other_devices(
         other.press(other.cards.last, "More like this")
     expect(other.cards).to_have_count(6)
     assert begins(asked.value)["text"].strip() == begun
-    other.press(other.cards.filter(has_text="Like alternative 2").nth(2), "Keep")
+    other.press(other.find(".batch[aria-label='Like alternative 2'] .card").nth(2), "Keep")
     expect(other.find("#story")).to_have_value(kept)
 
 

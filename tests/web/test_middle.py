@@ -147,7 +147,7 @@ def test_a_passage_is_rewritten_and_its_versions_are_compared(
     expect(box).to_have_value(story_so_far)
     expect(box).to_be_focused()
     expect(story.find("#version blockquote")).to_have_text("He slept.")
-    expect(story.find(".title").first).to_have_text("Shorter.")
+    expect(story.find(".batch-title")).to_have_text("Shorter.")
     story.find("#differences").click()
     differs = "[...CSS.highlights.get('differs')].map((each) => each.toString())"
     said = story.said(story.cards.first)

@@ -58,11 +58,11 @@ def test_eight_alternatives_are_shown_and_one_is_stopped(story: Story, server: S
     expect(story.find("#generate")).to_be_focused()
     assert story.find(".card.running").count() == 0
     story.page.mouse.move(0, 0)
-    expect(first.get_by_role("button", name="Keep")).to_be_hidden()
+    expect(first.get_by_role("button", name="Discard")).to_be_hidden()
     first.scroll_into_view_if_needed()  # so that pointing at it doesn't scroll
     boxes = [each.bounding_box() for each in story.cards.all()]
     first.hover()
-    expect(first.get_by_role("button", name="Keep")).to_be_visible()
+    expect(first.get_by_role("button", name="Discard")).to_be_visible()
     assert [each.bounding_box() for each in story.cards.all()] == boxes
     assert story.jumps() == []
     is_whole = "(all) => all.every((each) => each.scrollHeight <= each.clientHeight + 1)"

@@ -57,3 +57,16 @@ export function listenToFocusMode(button, story) {
     if (event.key === "Escape") event.preventDefault();
   });
 }
+
+/**
+ * Connect the button that unfolds the bar in a low window.
+ * @param {HTMLElement} button
+ * @param {HTMLElement} bar
+ */
+export function listenToFolding(button, bar) {
+  button.addEventListener("click", () => {
+    const isUnfolded = bar.classList.toggle("unfolded");
+    button.setAttribute("aria-expanded", String(isUnfolded));
+    button.textContent = isUnfolded ? "Less" : "More";
+  });
+}

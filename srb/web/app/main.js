@@ -27,7 +27,7 @@ import { Settings } from "../settings/settings.js";
 import { BrowserStories, Stories } from "../story/browser_store.js";
 import { ServerStories } from "../story/server_store.js";
 import { textOf } from "../story/tree.js";
-import { listenToAppearance, listenToFocusMode } from "./appearance.js";
+import { listenToAppearance, listenToFocusMode, listenToFolding } from "./appearance.js";
 import { keepFocus, listenToKeys, listenToUndo } from "./keyboard.js";
 import { OtherStories } from "./other_stories.js";
 import { connectPanel } from "./panels.js";
@@ -38,7 +38,10 @@ const onClick = (selector, action) => find(selector).addEventListener("click", a
 
 /** Return the actions of a card's buttons. */
 const cardActions = (/** @type {Desk} */ desk, /** @type {Writing} */ writing) => ({
-  keep: (node) => desk.keep(node),
+  keep: (node) => {
+    desk.keep(node);
+    showStatus("Kept.");
+  },
   favourite: (node) => desk.searchPanel.toggle(node),
   more: safely((node) => writing.like(node)),
   stop: safely((node) => writing.stop(node)),
@@ -105,6 +108,7 @@ function listen(desk, writing, storyList) {
   onClick("#naming", ({ target }) => target.setAttribute("aria-pressed", find("#options").classList.toggle("naming")));
   listenToAppearance(find("#text-size"), find("#line-width"));
   listenToFocusMode(find("#focus"), story);
+  listenToFolding(find("#more-tools"), find("#bar"));
   listenToKeys(find("#keys"));
   keepFocus(story.box, find("main"));
   keepFormatting(story.box);

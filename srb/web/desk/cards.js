@@ -1,7 +1,7 @@
 // @ts-check
 // The cards, one for each alternative in sight. A card appends new text, and never redraws the text it has.
 
-import { find, isFocusLost } from "../lib/dom.js";
+import { create, find, isFocusLost } from "../lib/dom.js";
 import { LOST } from "../story/generation.js";
 import { describeFit } from "./bridge.js";
 import { areShaded } from "./token_preview.js";
@@ -37,11 +37,19 @@ export class Card {
       this.buttons.set(button.value, button);
       button.addEventListener("click", () => actions[button.value](node));
     }
-    const label = node.label ?? `Alternative ${(node.order ?? 0) + 1}`;
-    this.title.textContent = node.label ?? "";
-    this.title.setAttribute("aria-label", label);
-    this.text.setAttribute("aria-label", `Text of ${label}`);
+    this.name(node.label);
     this.state = null;
+  }
+
+  /**
+   * Set the title that is shown next to the number.
+   * @param {string} [label]
+   */
+  name(label) {
+    const name = label ?? `Alternative ${(this.node.order ?? 0) + 1}`;
+    this.title.textContent = label ?? "";
+    this.title.setAttribute("aria-label", name);
+    this.text.setAttribute("aria-label", `Text of ${name}`);
   }
 
   /**
@@ -137,7 +145,7 @@ export class Cards {
     this.writing = writing;
     this.actions = actions;
     this.cards = new Map();
-    this.grids = new Map();
+    this.grids = new Map(); // by batch: its title, if it has one, and its grid
     this.changed = new Set();
     this.flushed = 0;
   }
@@ -149,18 +157,22 @@ export class Cards {
     const batches = [...Map.groupBy(nodes, (node) => node.batch)].sort(([a = 0], [b = 0]) => b - a);
     const shown = { cards: new Map(), grids: new Map() };
     for (const [id, batch] of batches) {
-      const grid = this.grids.get(id) ?? document.createElement("ol");
-      shown.grids.set(id, grid);
+      const grid = this.grids.get(id)?.at(-1) ?? document.createElement("ol");
       const labels = new Set(batch.map((node) => node.label)); // compared columns have labels
       grid.className = labels.size > 1 && !labels.has(undefined) ? "batch columns" : "batch";
       grid.style.setProperty("--columns", labels.size);
       grid.style.setProperty("--count", batch.length);
       for (const node of batch) shown.cards.set(node.id, this.cards.get(node.id) ?? new Card(node, this.actions));
+      const title = labels.size === 1 && batch.length > 1 && batch[0].label; // once, not on each card
+      for (const node of batch) shown.cards.get(node.id).name(title ? undefined : node.label);
+      if (title) grid.setAttribute("aria-label", title);
+      else grid.removeAttribute("aria-label");
+      shown.grids.set(id, title ? [batchTitle(title, batch.length), grid] : [grid]);
       batch.sort((a, b) => (a.order ?? 0) - (b.order ?? 0));
       arrange(grid, batch.map((node) => shown.cards.get(node.id).element));
     }
     Object.assign(this, shown);
-    arrange(this.element, [...this.grids.values()]);
+    arrange(this.element, [...this.grids.values()].flat());
     for (const node of nodes) this.update(node);
     if (areShaded()) this.desk.probabilities.all(nodes);
   }
@@ -235,6 +247,12 @@ export class Cards {
     this.changed.clear();
     this.flushed = performance.now();
   }
+}
+
+function batchTitle(textContent, count) {
+  const title = create("p", { className: "batch-title", textContent });
+  title.style.setProperty("--count", String(count));
+  return title;
 }
 
 /** Set the children of an element. Children that stay keep their scroll position and the keyboard. */

@@ -15,6 +15,7 @@ import { repair, upgradeQuestions } from "../story/validation.js";
 import { Background } from "./background.js";
 import { Chapters } from "./chapters.js";
 import { EditorChat } from "./editor_chat.js";
+import { Forks } from "./forks.js";
 import { SearchPanel } from "./search_panel.js";
 import { drawPath } from "./tree_list.js";
 import { UndoHistory } from "./undo_history.js";
@@ -59,6 +60,7 @@ export class Desk {
     this.searchPanel = new SearchPanel(find("#stories"), this);
     this.cards = this.promptView = this.treeDrawing = this.probabilities = null; // set by main.js
     this.versions = new Versions(this);
+    this.forks = new Forks(find("#back"), this);
     this.context = null;
     this.store = new Store();
     this.saving = new SaveQueue((items) => this.#write(items), saveMessages("What you wrote last"));
@@ -180,6 +182,7 @@ export class Desk {
   #drawCards() {
     this.cards.show();
     this.versions.show();
+    this.forks.draw();
   }
 
   drawTree() {

@@ -45,7 +45,9 @@ export function isFocusLost() {
  * @param {HTMLElement} button
  */
 export function leaveText(button) {
-  if (focused().matches("textarea")) button.focus({ preventScroll: true });
+  if (!focused().matches("textarea")) return;
+  if (button.checkVisibility()) button.focus({ preventScroll: true });
+  else focused().blur();
 }
 
 /**
