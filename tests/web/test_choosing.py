@@ -1,8 +1,9 @@
 """Choosing among alternatives: what a card shows, the way back, and the bar in a low window."""
 
 import pytest
-from playwright.sync_api import expect
-from web.conftest import PROMPT, Story
+from playwright.sync_api import Browser, expect
+from scripted import Scripted
+from web.conftest import PROMPT, Story, profile
 
 pytestmark = pytest.mark.web
 
@@ -91,3 +92,121 @@ def test_the_bar_folds_in_a_low_window(story: Story) -> None:
     story.page.keyboard.press("Escape")
     expect(box).to_be_focused()
     assert box.evaluate("(box) => [box.selectionStart, box.selectionEnd]") == [0, 9]
+
+
+TINTED = """async () => {
+    for (let k = 0; k < 3; k++) await new Promise(requestAnimationFrame);
+    return ["writer", "model"].map((name) => [...CSS.highlights.get(name)].map((each) => each.toString()).sort());
+}"""
+
+SENTENCES = """async (text) => {
+    const { sentencesOf } = await import("/web/desk/combine.js");
+    return sentencesOf(text).map(([from, to]) => text.slice(from, to));
+}"""
+
+
+def sentences(story: Story, card: int) -> list[str]:
+    """The sentences of an alternative, of which there must be some."""
+    found = story.page.evaluate(SENTENCES, story.said(story.cards.nth(card)))
+    assert len(found) > 1
+    return list(found)
+
+
+def test_sentences_of_two_alternatives_are_combined(story: Story) -> None:
+    keyboard, combine = story.page.keyboard, story.find("#combine")
+    expect(combine).to_be_hidden()
+    story.set(n=2, max_tokens=90, seed=1)
+    story.find("#story").click()
+    keyboard.insert_text(PROMPT)
+    story.generate(cards=2)
+    first, second = sentences(story, 0), sentences(story, 1)
+    combine.click()
+    expect(story.find("#combine-hint")).to_be_visible()
+    story.picture("combine", axe=True)
+
+    # A click takes a sentence with its space, and the keyboard returns to the text.
+    text = story.cards.first.locator(".text")
+    token = text.locator("[data-k]").nth(2)
+    token.click()
+    expect(story.find("#story")).to_have_value(f"{PROMPT} {first[0]}")
+    expect(story.find("#story")).to_be_focused()
+    expect(story.find("#token-preview")).to_be_hidden()
+    expect(story.find("#status")).to_contain_text("Taken: “")
+
+    # With the keyboard: two sentences of the other one.
+    keyboard.press("Escape")
+    keyboard.press("j")
+    expect(story.find("#status")).to_have_text(f"Sentence 1 of {len(second)}. Enter takes it.")
+    keyboard.press("ArrowRight")
+    keyboard.press("ArrowLeft")
+    keyboard.press("Shift+ArrowRight")
+    keyboard.press("Enter")
+    taken = f" {first[0]} {second[0]} {second[1]}"
+    expect(story.find("#story")).to_have_value(PROMPT + taken)
+    keyboard.press("i")
+    expect(combine).to_have_attribute("aria-pressed", "false")
+    story.find("#undo").click()
+    expect(story.find("#story")).to_have_value(f"{PROMPT} {first[0]}")
+    story.find("#redo").click()
+
+    # Who wrote what is kept, also when it is in the tree.
+    tints = [[PROMPT], [taken]]
+    assert story.page.evaluate(TINTED) == tints
+    story.generate(cards=2)
+    story.reload()
+    assert story.page.evaluate(TINTED) == tints
+
+
+def test_a_selected_passage_is_taken_to_the_cursor(story: Story) -> None:
+    take, keyboard = story.find("#take-passage"), story.page.keyboard
+    story.set(n=2, max_tokens=40, seed=1)
+    story.find("#story").click()
+    keyboard.insert_text("He slept. He woke.")
+    story.find("#story").evaluate("(box) => box.setSelectionRange(9, 9)")
+    story.generate(cards=2)
+    words = story.said(story.cards.last).split()
+    expect(take).to_be_hidden()
+
+    def select() -> None:
+        """Drag over the first two words."""
+        story.find("#status").hover()
+        tokens = story.cards.last.locator("[data-k]")
+        letters = len(story.said(story.cards.last)) - len(story.said(story.cards.last).lstrip())
+        start, end = (tokens.nth(k).bounding_box() for k in (letters, letters + len(" ".join(words[:2])) - 1))
+        assert start
+        assert end
+        story.page.mouse.move(start["x"] + 1, start["y"] + 8)
+        story.page.mouse.down()
+        story.page.mouse.move(end["x"] + end["width"] - 1, end["y"] + 8, steps=5)
+        story.page.mouse.up()
+
+    select()
+    expect(take).to_be_in_viewport(ratio=1)
+    story.picture("selection", axe=True)
+    take.click()
+    expect(story.find("#story")).to_have_value(f"He slept. {words[0]} {words[1]} He woke.")
+    expect(take).to_be_hidden()
+    assert story.page.evaluate(TINTED)[1] == [f" {words[0]} {words[1]}"]
+    story.page.set_viewport_size({"width": 390, "height": 844})
+    story.cards.last.scroll_into_view_if_needed()
+    select()
+    story.picture("selection-phone")
+    keyboard.press("i")
+    expect(take).to_be_hidden()
+    assert len(story.text.split()) == 4 + 2 * 2
+
+
+def test_sentences_are_combined_with_a_finger(browser: Browser, server: Scripted) -> None:
+    with profile(browser, is_phone=True) as story:
+        story.open(server.url)
+        story.set(n=2, max_tokens=90, seed=1)
+        story.generate(PROMPT, cards=2)
+        (first, *_), (second, *_) = sentences(story, 0), sentences(story, 1)
+        story.find("#combine").tap()
+        story.cards.first.locator("[data-k]").nth(2).tap()
+        expect(story.find("#story")).to_have_value(f"{PROMPT} {first}")
+        story.swipe(-250)
+        story.cards.last.locator("[data-k]").nth(2).tap()
+        expect(story.find("#story")).to_have_value(f"{PROMPT} {first} {second}")
+        expect(story.cards.last.locator(".text")).to_be_in_viewport()
+        story.picture("combine-phone", axe=True)

@@ -33,7 +33,7 @@ def test_eight_alternatives_are_shown_and_one_is_stopped(story: Story, server: S
     openings.evaluate("(each) => (each.hidden = true)")
     cards = story.find("#cards").bounding_box()
     assert cards
-    story.page.mouse.move(60, cards["y"] + 50)  # where text is going to come
+    story.page.mouse.move(60, cards["y"] + 80)  # where text is going to come
     openings.evaluate("(each) => (each.hidden = false)")
     story.find("#openings button").first.press("Enter")
     expect(story.cards).to_have_count(8)

@@ -2,6 +2,7 @@
 // Keyboard shortcuts for buttons. Letters work only where the writer can't be typing: on an alternative, the path,
 // the tree and the list of stories.
 
+import { pressCombine } from "../desk/combine.js";
 import { find, findAll, focused } from "../lib/dom.js";
 import { showStatus } from "../lib/messages.js";
 
@@ -46,6 +47,7 @@ const KEYS = [
   ["f", "F", "add or remove a bookmark", () => act("favourite")],
   ["c", "C", "continue this one", () => act("continue")],
   ["d", "D", "discard this one", discard],
+  ["i", "I", "combine: take sentences, or the selected passage, to the cursor", pressCombine],
   ["e", "E", "edit the text", () => find("#story").focus()],
   ["g", "G", "generate", () => press(find("#generate"))],
   ["b", "B", "bridge: lead to the text after the cursor", () => press(find("#bridge"))],

@@ -3,6 +3,7 @@
 
 import { watchCursor } from "../desk/bridge.js";
 import { Cards } from "../desk/cards.js";
+import { Combine } from "../desk/combine.js";
 import { ContextWindow } from "../desk/context_window.js";
 import { Desk } from "../desk/desk.js";
 import { Explorer } from "../desk/explorer.js";
@@ -197,6 +198,7 @@ async function begin() {
       desk.keep(await desk.add(desk.tree.upTo(node.id, k)));
     }),
   });
+  desk.combine = new Combine(find("#combine"), find("#take-passage"), desk, tokenPreview);
   const otherWords = new OtherWords(find("#other-words"), desk, tokenPreview, safely((...chosen) => {
     if (document.body.classList.contains("focused")) find("#focus").click(); // to show the alternatives
     return writing.replaceWord(...chosen);

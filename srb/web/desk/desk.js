@@ -58,7 +58,7 @@ export class Desk {
     this.background = new Background(find("#model-view"), () => this.measure());
     this.editorChat = new EditorChat(find("#ask"), this);
     this.searchPanel = new SearchPanel(find("#stories"), this);
-    this.cards = this.promptView = this.treeDrawing = this.probabilities = null; // set by main.js
+    this.cards = this.combine = this.promptView = this.treeDrawing = this.probabilities = null; // set by main.js
     this.versions = new Versions(this);
     this.forks = new Forks(find("#back"), this);
     this.context = null;
@@ -183,6 +183,7 @@ export class Desk {
     this.cards.show();
     this.versions.show();
     this.forks.draw();
+    this.combine.draw();
   }
 
   drawTree() {
@@ -284,13 +285,14 @@ export class Desk {
   /**
    * Insert a passage at the cursor, in one step.
    * @param {string} passage
+   * @param {(before: string, passage: string, behind: string) => string} [fit] adds space around it
    */
-  insert(passage) {
+  insert(passage, fit = fitted) {
     const { steps } = this.undoHistory;
     const [, at] = this.story.selection;
     const [before, behind] = [this.story.value.slice(0, at), this.story.value.slice(at)];
     steps.close();
-    this.story.insert(fitted(before, passage, behind), MODEL);
+    this.story.insert(fit(before, passage, behind), MODEL);
     steps.close();
     this.measure();
   }

@@ -84,7 +84,7 @@ export class TokenPreview {
   }
 
   #focus(target) {
-    if (target.matches("[data-k]")) this.#show(target);
+    if (target.matches("[data-k]") && !document.body.classList.contains("combining")) this.#show(target);
     else if (target !== this.token && !target.closest("#token-preview")) this.#hide();
   }
 
@@ -194,6 +194,11 @@ export class TokenPreview {
   /** At the bottom of the screen, the list stays while the page scrolls, so that its word can be scrolled into view. */
   #scroll(scrolled) {
     if (!isNarrow.matches || scrolled !== document) this.#hide();
+  }
+
+  /** Close the list. */
+  close() {
+    this.#hide();
   }
 
   #hide() {

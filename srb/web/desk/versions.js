@@ -55,8 +55,13 @@ export class Versions {
 
 const lengthOf = (node) => node.textContent.length;
 
-/** A range of an element's text. */
-function within(element, from, to) {
+/**
+ * Return a range of an element's text.
+ * @param {Element} element
+ * @param {number} from
+ * @param {number} to
+ */
+export function within(element, from, to) {
   const range = new Range();
   const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
   range.selectNodeContents(element);

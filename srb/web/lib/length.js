@@ -9,7 +9,8 @@ export const UNITS = ["tokens", ...Object.keys(TOKENS)];
 
 export const maxTokens = ({ unit, count }) => TOKENS[unit] * count + ROOM;
 
-const sentences = new Intl.Segmenter(undefined, { granularity: "sentence" });
+export const sentences = new Intl.Segmenter(undefined, { granularity: "sentence" });
+
 /**
  * Count the words of a text.
  * @param {string} text
