@@ -1,5 +1,7 @@
 """Choosing among alternatives: what a card shows, the way back, and the bar in a low window."""
 
+import re
+
 import pytest
 from playwright.sync_api import Browser, expect
 from scripted import Scripted
@@ -210,3 +212,35 @@ def test_sentences_are_combined_with_a_finger(browser: Browser, server: Scripted
         expect(story.find("#story")).to_have_value(f"{PROMPT} {first} {second}")
         expect(story.cards.last.locator(".text")).to_be_in_viewport()
         story.picture("combine-phone", axe=True)
+
+
+def test_blind_alternatives_have_letters_until_one_is_kept(story: Story) -> None:
+    story.set(n=8, max_tokens=12, seed=7)
+    with story.panel("options"):
+        story.reach("#style").select_option("Mixed")
+        story.reach("#blind").check()
+    story.generate(PROMPT, cards=8)
+    titles = story.cards.locator(".title")
+    expect(titles).to_have_text(list("ABCDEFGH"))
+    shown = [story.said(card) for card in story.cards.all()]
+    for text in ("Careful", "Lively", "Wild"):
+        assert text not in story.find("#cards").inner_html()
+    story.picture("blind", axe=True)
+    story.reload()
+    assert [story.said(card) for card in story.cards.all()] == shown
+    story.press(story.cards.nth(2), "Keep")
+    expect(story.find("#status")).to_contain_text(re.compile(r"Kept C: (Careful|Default|Lively|Wild)\."))
+    style = (story.find("#status").text_content() or "").removeprefix("Kept C: ").rstrip(".")
+    story.find("#back").click()
+    expect(titles).to_have_text(["Careful", "Default", "Lively", "Wild"] * 2)
+    assert [story.said(card) for card in story.cards.all()] != shown  # the order was another
+    assert sorted(story.said(card) for card in story.cards.all()) == sorted(shown)
+
+    story.find("#open-stories").click()
+    story.find("#statistics summary").click()
+    expect(story.find("#statistics tbody tr").first).to_have_text(f"Style{style}1 of 250%")
+    story.picture("statistics", axe=True)
+    story.find("#undo").click()  # back to the kept one
+    story.find("#undo").click()
+    expect(titles).to_have_text(list("ABCDEFGH"))
+    expect(story.find("#statistics")).to_contain_text("Nothing to compare yet.")

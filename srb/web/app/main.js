@@ -40,8 +40,9 @@ const onClick = (selector, action) => find(selector).addEventListener("click", a
 /** Return the actions of a card's buttons. */
 const cardActions = (/** @type {Desk} */ desk, /** @type {Writing} */ writing) => ({
   keep: (node) => {
+    const kept = desk.cards.describeKept(node);
     desk.keep(node);
-    showStatus("Kept.");
+    showStatus(kept);
   },
   favourite: (node) => desk.searchPanel.toggle(node),
   more: safely((node) => writing.like(node)),
@@ -104,7 +105,8 @@ function listen(desk, writing, storyList) {
   listenToSettingSearch(find("#options"));
   connectPanel(find("#open-model-view"), find("#model-view"), () => desk.measure());
   connectPanel(find("#open-ask"), find("#ask"));
-  find("#shades").addEventListener("change", () => desk.cards.show());
+  for (const name of ["#shades", "#blind"]) find(name).addEventListener("change", () => desk.cards.show());
+  find("#statistics").addEventListener("toggle", () => desk.drawTree());
   onClick("#reset", () => desk.settings.reset());
   onClick("#naming", ({ target }) => target.setAttribute("aria-pressed", find("#options").classList.toggle("naming")));
   listenToAppearance(find("#text-size"), find("#line-width"));

@@ -46,6 +46,7 @@ export class Card {
    * @param {string} [label]
    */
   name(label) {
+    this.shownLabel = label;
     const name = label ?? `Alternative ${(this.node.order ?? 0) + 1}`;
     this.title.textContent = label ?? "";
     this.title.setAttribute("aria-label", name);
@@ -159,16 +160,18 @@ export class Cards {
     for (const [id, batch] of batches) {
       const grid = this.grids.get(id)?.at(-1) ?? document.createElement("ol");
       const labels = new Set(batch.map((node) => node.label)); // compared columns have labels
-      grid.className = labels.size > 1 && !labels.has(undefined) ? "batch columns" : "batch";
+      const isCompared = labels.size > 1 && !labels.has(undefined);
+      const isBlind = isCompared && this.desk.settings.blind.checked && !batch.some((node) => node.kept);
+      grid.className = isBlind ? "batch blind" : isCompared ? "batch columns" : "batch";
       grid.style.setProperty("--columns", labels.size);
       grid.style.setProperty("--count", batch.length);
       for (const node of batch) shown.cards.set(node.id, this.cards.get(node.id) ?? new Card(node, this.actions));
       const title = labels.size === 1 && batch.length > 1 && batch[0].label; // once, not on each card
-      for (const node of batch) shown.cards.get(node.id).name(title ? undefined : node.label);
+      batch.sort((a, b) => (isBlind ? shuffled(a.id) - shuffled(b.id) : 0) || (a.order ?? 0) - (b.order ?? 0));
+      batch.forEach((node, k) => shown.cards.get(node.id).name(isBlind ? letter(k) : title ? undefined : node.label));
       if (title) grid.setAttribute("aria-label", title);
       else grid.removeAttribute("aria-label");
       shown.grids.set(id, title ? [batchTitle(title, batch.length), grid] : [grid]);
-      batch.sort((a, b) => (a.order ?? 0) - (b.order ?? 0));
       arrange(grid, batch.map((node) => shown.cards.get(node.id).element));
     }
     Object.assign(this, shown);
@@ -211,6 +214,15 @@ export class Cards {
     if (node.follows !== undefined) this.#compare(node);
   }
 
+  /**
+   * Say which alternative was kept; of blind ones, also its settings.
+   * @param {StoryNode} node
+   */
+  describeKept({ id, label }) {
+    const shown = this.cards.get(id)?.shownLabel;
+    return shown && shown !== label ? `Kept ${shown}: ${label}.` : "Kept.";
+  }
+
   #stemText({ parent }) {
     const { tree } = this.desk;
     return parent === tree.current ? "" : tree.text(parent).slice(tree.text(tree.start(parent)).length).trim();
@@ -248,6 +260,12 @@ export class Cards {
     this.flushed = performance.now();
   }
 }
+
+/** A letter in place of settings: A to Z, then AA. */
+const letter = (k) => (k < 26 ? "" : letter(Math.floor(k / 26) - 1)) + String.fromCharCode(65 + (k % 26));
+
+/** A number that orders ids at random, and always in the same way (FNV-1a). */
+const shuffled = (/** @type {string} */ id) => [...id].reduce((hash, each) => Math.imul(hash ^ each.charCodeAt(0), 0x01000193) >>> 0, 0x811c9dc5);
 
 function batchTitle(textContent, count) {
   const title = create("p", { className: "batch-title", textContent });

@@ -17,6 +17,7 @@ import { Chapters } from "./chapters.js";
 import { EditorChat } from "./editor_chat.js";
 import { Forks } from "./forks.js";
 import { SearchPanel } from "./search_panel.js";
+import { drawStatistics } from "./statistics.js";
 import { drawPath } from "./tree_list.js";
 import { UndoHistory } from "./undo_history.js";
 import { Versions } from "./versions.js";
@@ -189,6 +190,7 @@ export class Desk {
   drawTree() {
     this.searchPanel.draw();
     this.treeDrawing.draw();
+    if (find("#statistics").open) drawStatistics(find("#kept-by-setting"), this.tree);
   }
 
   /** Show openings to choose from while nothing is written. */

@@ -33,6 +33,7 @@ export class Settings {
     this.shades = find("#shades");
     this.unseen = find("#unseen");
     this.tints = find("#tints");
+    this.blind = find("#blind");
     this.n = Math.min(8, properties.n.maximum);
     this.fields.get("n").input.placeholder = this.n;
     this.fields.get("seed").input.placeholder = "any";
@@ -203,8 +204,8 @@ export class Settings {
   /** The values of all controls, to store them. */
   get values() {
     const inputs = [...this.fields].map(([name, { input }]) => [name, input.type === "checkbox" ? input.checked : input.value]);
-    const [shades, unseen, tints] = [this.shades, this.unseen, this.tints].map((each) => each.checked);
-    return { ...Object.fromEntries(inputs), shades, unseen, tints, unit: this.unit.value, mixed: this.styles.isMixed };
+    const [shades, unseen, tints, blind] = [this.shades, this.unseen, this.tints, this.blind].map((each) => each.checked);
+    return { ...Object.fromEntries(inputs), shades, unseen, tints, blind, unit: this.unit.value, mixed: this.styles.isMixed };
   }
 
   set values(values) {
@@ -213,6 +214,7 @@ export class Settings {
     if (UNITS.includes(values.unit)) this.unit.value = values.unit;
     if ("unseen" in values) this.unseen.checked = values.unseen;
     if ("tints" in values) this.tints.checked = values.tints;
+    this.blind.checked = values.blind === true;
     for (const [name, { kind, input }] of this.fields) {
       if (!(name in values)) continue;
       if (input.type === "checkbox") input.checked = values[name];
