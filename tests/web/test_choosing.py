@@ -1,9 +1,12 @@
 """Choosing among alternatives: what a card shows, the way back, and the bar in a low window."""
 
+import json
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Request, expect
 from scripted import Scripted
 from web.conftest import PROMPT, Story, profile
 
@@ -244,3 +247,68 @@ def test_blind_alternatives_have_letters_until_one_is_kept(story: Story) -> None
     story.find("#undo").click()
     expect(titles).to_have_text(list("ABCDEFGH"))
     expect(story.find("#statistics")).to_contain_text("Nothing to compare yet.")
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_the_widest_earlier_fork_is_gone_back_to(
+    blank: Story, start_scripted: Callable[..., Scripted], tmp_path: Path, is_shared: bool
+) -> None:
+    story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
+    story.open(server.url)
+    keyboard, forks = story.page.keyboard, story.find("#earlier-forks li button")
+    story.set(n=2, max_tokens=40, seed=1)
+    story.generate(PROMPT, cards=2)
+    kept = story.said(story.cards.first)
+    story.press(story.cards.first, "Keep")
+    story.generate(cards=2)
+    story.page.evaluate("(text) => document.querySelector('#story').setSelectionRange(text, text)", len(PROMPT + kept))
+    expect(story.find("#earlier")).to_be_visible()
+    keyboard.press("Escape")
+    keyboard.press("h")
+    expect(forks.first).to_be_focused()
+    assert 1 < forks.count() <= 6
+    widths = forks.evaluate_all("(all) => all.map((each) => Number(each.style.getPropertyValue('--chance')))")
+    assert widths == sorted(widths, reverse=True)
+    expect(forks.locator("small").first).to_contain_text("or: ")
+    story.picture("forks", axe=True)
+    keyboard.press("Escape")
+    expect(story.find("#earlier-forks")).to_be_hidden()
+    expect(story.find("#story")).to_be_focused()
+
+    # One in the kept alternative: it goes on from its tokens. All that was written is still in the tree.
+    story.find("#earlier").click()
+    expect(story.find("#earlier-forks")).to_be_visible()
+    within = forks.filter(has=story.page.locator("span", has_text=re.compile(re.escape(kept.split()[0]))))
+    word = within.first.locator("strong").text_content()
+    assert word
+    with story.page.expect_request(is_generation) as asked:
+        within.first.click()
+    expect(story.cards).to_have_count(2)
+    story.wait_done()
+    assert (PROMPT + kept).startswith(story.text)
+    assert (PROMPT + kept)[len(story.text) :].lstrip().startswith(word)
+    body = json.loads(asked.value.post_data or "")
+    assert ("node" in body) if is_shared else (bytes(body["prompt"]).decode() == story.text)
+    story.find("#undo").click()
+    expect(story.find("#story")).to_have_value(PROMPT + kept)
+
+    # One in typed text, whose probabilities the server is asked for. The text after the cursor stays.
+    story.find("#path button").nth(1).click()
+    expect(story.find("#story")).to_have_value(PROMPT)
+    story.find("#story").evaluate("(box) => box.setSelectionRange(40, 40)")
+    story.generate(cards=2)
+    story.find("#earlier").click()
+    expect(story.find("#earlier-forks")).to_be_visible()
+    typed = forks.first.locator("strong").text_content()
+    assert typed
+    forks.first.click()
+    expect(story.cards).to_have_count(2)
+    story.wait_done()
+    before, behind = story.text.removesuffix(PROMPT[40:]), PROMPT[40:]
+    assert before + behind == story.text
+    assert PROMPT[:40].startswith(before)
+    assert PROMPT[len(before) :].lstrip().startswith(typed)
+
+
+def is_generation(request: Request) -> bool:
+    return request.url.endswith("/v1/completions") and '"n"' in (request.post_data or "")

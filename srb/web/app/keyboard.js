@@ -47,6 +47,7 @@ const KEYS = [
   ["f", "F", "add or remove a bookmark", () => act("favourite")],
   ["c", "C", "continue this one", () => act("continue")],
   ["d", "D", "discard this one", discard],
+  ["h", "H", "go back to an earlier fork, where the model was least sure", () => press(find("#earlier:not([hidden])"))],
   ["i", "I", "combine: take sentences, or the selected passage, to the cursor", pressCombine],
   ["e", "E", "edit the text", () => find("#story").focus()],
   ["g", "G", "generate", () => press(find("#generate"))],

@@ -7,6 +7,7 @@ import { Combine } from "../desk/combine.js";
 import { ContextWindow } from "../desk/context_window.js";
 import { Desk } from "../desk/desk.js";
 import { Explorer } from "../desk/explorer.js";
+import { Forks } from "../desk/forks.js";
 import { Manuscript } from "../desk/manuscript.js";
 import { OtherWords } from "../desk/other_words.js";
 import { keepFormatting } from "../desk/paste.js";
@@ -200,6 +201,7 @@ async function begin() {
       desk.keep(await desk.add(desk.tree.upTo(node.id, k)));
     }),
   });
+  desk.forks = new Forks(find("#earlier-forks"), desk, (id) => writing.generateFrom(id));
   desk.combine = new Combine(find("#combine"), find("#take-passage"), desk, tokenPreview);
   const otherWords = new OtherWords(find("#other-words"), desk, tokenPreview, safely((...chosen) => {
     if (document.body.classList.contains("focused")) find("#focus").click(); // to show the alternatives

@@ -15,7 +15,6 @@ import { repair, upgradeQuestions } from "../story/validation.js";
 import { Background } from "./background.js";
 import { Chapters } from "./chapters.js";
 import { EditorChat } from "./editor_chat.js";
-import { Forks } from "./forks.js";
 import { SearchPanel } from "./search_panel.js";
 import { drawStatistics } from "./statistics.js";
 import { drawPath } from "./tree_list.js";
@@ -59,9 +58,8 @@ export class Desk {
     this.background = new Background(find("#model-view"), () => this.measure());
     this.editorChat = new EditorChat(find("#ask"), this);
     this.searchPanel = new SearchPanel(find("#stories"), this);
-    this.cards = this.combine = this.promptView = this.treeDrawing = this.probabilities = null; // set by main.js
+    this.cards = this.combine = this.forks = this.promptView = this.treeDrawing = this.probabilities = null; // set by main.js
     this.versions = new Versions(this);
-    this.forks = new Forks(find("#back"), this);
     this.context = null;
     this.store = new Store();
     this.saving = new SaveQueue((items) => this.#write(items), saveMessages("What you wrote last"));

@@ -280,10 +280,21 @@ export class Tree {
    * @returns {Partial<StoryNode>}
    */
   upTo(id, k) {
-    const { parent, healed, settings, label, order, pieces } = this.nodes.get(id);
+    const { pieces } = this.nodes.get(id);
     let last = k;
     while (/^[\p{L}\p{N}'’]/u.test(pieces[last + 1]?.text)) last++;
-    const kept = pieces.slice(0, last + 1);
+    return this.before(id, last + 1);
+  }
+
+  /**
+   * Return a new node that is the beginning of this one, before its piece k.
+   * @param {string} id
+   * @param {number} k
+   * @returns {Partial<StoryNode>}
+   */
+  before(id, k) {
+    const { parent, healed, settings, label, order, pieces } = this.nodes.get(id);
+    const kept = pieces.slice(0, k);
     const name = `${label ?? `Alternative ${order + 1}`}, a part`;
     return { parent, healed, settings, pieces: kept, label: name, kept: true, length: kept.length, end: "up to a word of your choice" };
   }
