@@ -89,14 +89,14 @@ def test_the_bar_folds_in_a_low_window(story: Story) -> None:
     expect(rewrite).to_be_hidden()
 
     # The keys of what is folded work as before.
-    box = story.find("#story")
-    box.fill("He slept. He woke.")
-    box.evaluate("(box) => box.setSelectionRange(0, 9)")
+    text = story.find("#story")
+    text.fill("He slept. He woke.")
+    text.evaluate("(box) => box.setSelectionRange(0, 9)")
     story.page.keyboard.press("Control+Shift+Enter")
     expect(story.find("#rewriter")).to_be_visible()
     story.page.keyboard.press("Escape")
-    expect(box).to_be_focused()
-    assert box.evaluate("(box) => [box.selectionStart, box.selectionEnd]") == [0, 9]
+    expect(text).to_be_focused()
+    assert text.evaluate("(box) => [box.selectionStart, box.selectionEnd]") == [0, 9]
 
 
 TINTED = """async () => {
@@ -201,6 +201,16 @@ def test_a_selected_passage_is_taken_to_the_cursor(story: Story) -> None:
     assert len(story.text.split()) == 4 + 2 * 2
 
 
+SELECT = """(text) => {
+    const { length } = text.textContent.trim().match(/.*?[.!]/)[0];
+    const tokens = text.querySelectorAll("[data-k]");
+    const from = text.textContent.search(/\\S/);
+    text.focus();
+    getSelection().setBaseAndExtent(tokens[from], 0, tokens[from + Math.floor(length / 2)], 0);
+}"""
+"""Select half of the first sentence, as a long press and its handles do."""
+
+
 def test_sentences_are_combined_with_a_finger(browser: Browser, server: Scripted) -> None:
     with profile(browser, is_phone=True) as story:
         story.open(server.url)
@@ -215,6 +225,11 @@ def test_sentences_are_combined_with_a_finger(browser: Browser, server: Scripted
         expect(story.find("#story")).to_have_value(f"{PROMPT} {first} {second}")
         expect(story.cards.last.locator(".text")).to_be_in_viewport()
         story.picture("combine-phone", axe=True)
+        story.find("#combine").tap()
+        story.cards.last.locator(".text").evaluate(SELECT)
+        story.find("#take-passage").tap()
+        expect(story.find("#take-passage")).to_be_hidden()
+        expect(story.find("#story")).to_have_value(f"{PROMPT} {first} {second} {second[: len(second) // 2].rstrip()}")
 
 
 def test_blind_alternatives_have_letters_until_one_is_kept(story: Story) -> None:

@@ -58,6 +58,8 @@ export function joined(before, passage, behind) {
 export class Combine {
   /** The sentences that the keyboard is at. @type {{ text: HTMLElement, first: number, last: number } | null} */
   #at = null;
+  /** The selection when its button was pressed: a finger may clear it. @type {{ text: Element, range: Range } | null} */
+  #pressed = null;
 
   /**
    * @param {HTMLButtonElement} button turns the mode on, in which a click takes a sentence
@@ -81,6 +83,8 @@ export class Combine {
     document.addEventListener("selectionchange", () => this.#follow());
     document.addEventListener("scroll", () => this.selection && this.#place(), { capture: true, passive: true });
     take.addEventListener("mousedown", (event) => event.preventDefault()); // keeps the selection
+    take.addEventListener("pointerdown", () => (this.#pressed = this.selection));
+    take.addEventListener("pointercancel", () => (this.#pressed = null));
     take.addEventListener("click", () => this.#takeSelection());
   }
 
@@ -174,12 +178,13 @@ export class Combine {
     const range = selection.getRangeAt(0);
     const around = range.commonAncestorContainer;
     const text = (around instanceof Element ? around : around.parentElement)?.closest(".card .text");
-    return text && range.toString().trim() ? { text, range } : null;
+    return text && range.toString().trim() ? { text, range: range.cloneRange() } : null;
   }
 
   /** Show the button of a selected passage. */
   #follow() {
     const isShown = this.takeButton.matches(":popover-open");
+    if (this.#pressed) return undefined;
     if (!this.selection) return isShown && this.takeButton.hidePopover();
     this.tokenPreview.close(); // the press that began the selection opened it
     if (!isShown) this.takeButton.showPopover();
@@ -198,7 +203,8 @@ export class Combine {
   }
 
   #takeSelection() {
-    const { selection } = this;
+    const selection = this.#pressed ?? this.selection;
+    this.#pressed = null;
     if (!selection) return;
     const { text, range } = selection;
     const until = new Range();
@@ -207,6 +213,7 @@ export class Combine {
     const from = until.toString().length;
     this.#take(text, [from, from + range.toString().length]);
     getSelection()?.removeAllRanges();
+    this.#follow();
     this.desk.story.resume();
   }
 }
