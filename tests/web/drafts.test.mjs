@@ -111,3 +111,13 @@ test("tokens are estimated from the last count", () => {
   assert.deepEqual(count.of(novel + "x".repeat(511)), { tokens: 5743, isExact: false });
   assert.deepEqual(count.of(""), { tokens: 0, isExact: false });
 });
+
+test("a draft of another tab is known by what this page has had lately, and isn't saved again", () => {
+  const drafts = new Drafts([["root", "Once"]]);
+  drafts.put("root", "Once upon");
+  assert.deepEqual(["Once", "Once upon", "Twice"].map((text) => drafts.knows("root", text)), [true, true, false]);
+  assert.deepEqual(drafts.changes(), ["root"]);
+  drafts.follow("root", "Twice", "w5");
+  assert.deepEqual([drafts.at("root"), drafts.marks("root"), drafts.knows("root", "Twice")], ["Twice", "w5", true]);
+  assert.deepEqual(drafts.changes(), []);
+});

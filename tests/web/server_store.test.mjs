@@ -29,7 +29,7 @@ beforeEach(() => {
 });
 
 async function open() {
-  const browser = { page: async () => structuredClone(pages), savePage: async (_id, page) => (pages = { page, drafts: [] }) };
+  const browser = { page: async () => structuredClone(pages), savePage: async (_id, page) => (pages = { page, drafts: [] }), follow() {} };
   const store = new ServerStories(browser).store({ id: "s", title: "A tale" });
   const pauses = [];
   store.sending.later = (again) => pauses.push(again);

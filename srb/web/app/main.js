@@ -250,6 +250,7 @@ async function begin() {
       desk.background.values = values;
       desk.measure();
     },
+    saved: (drafts, page) => desk.takeOver(drafts, page),
     deleted: () => showError(new Error("This story was deleted. What you see is not saved: export it, or open another story.")),
   });
 }

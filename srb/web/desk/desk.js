@@ -4,7 +4,7 @@
 import { find, isFocusLost } from "../lib/dom.js";
 import { saveMessages, showError, showStatus } from "../lib/messages.js";
 import { SaveQueue } from "../lib/save_queue.js";
-import { MODEL, packMarks } from "../story/authorship.js";
+import { MODEL, packMarks, unpackMarks } from "../story/authorship.js";
 import { Store } from "../story/browser_store.js";
 import { fitted } from "../story/conversation.js";
 import { Drafts } from "../story/drafts.js";
@@ -396,12 +396,66 @@ export class Desk {
     return this.saving.save(PAGE, ...this.story.drafts.changes(), ...nodes);
   }
 
-  #write(items) {
+  /**
+   * Take over what another tab has saved.
+   * @param {[place: string, text: string | undefined][]} drafts
+   * @param {Record<string, any>} page
+   */
+  takeOver(drafts, page) {
+    for (const [place, text] of drafts) this.#takeDraft(place, text, page.marks?.[place]);
+    const known = { beside: this.background.values, texts: this.compare.texts, ...this.editorChat.values, ...this.choices };
+    const isNews = (name) => name in page && JSON.stringify(page[name]) !== JSON.stringify(known[name]);
+    if (isNews("beside")) this.background.values = page.beside;
+    if (isNews("texts")) this.compare.texts = page.texts;
+    if (isNews("settings")) this.settings.values = page.settings;
+    if (isNews("compare")) this.compare.values = page.compare;
+    if (isNews("conversation") || isNews("question")) this.editorChat.values = { conversation: page.conversation, question: page.question };
+    if (isNews("editor")) this.editorChat.choices = page.editor;
+    this.drawTree();
+    this.measure();
+  }
+
+  #takeDraft(place, text, marks) {
+    const { tree, story } = this;
+    if (story.drafts.at(place) === text) return;
+    story.drafts.follow(place, text, marks);
+    if (place !== tree.current) return;
+    const shown = text ?? tree.text(place) + tree.after(place);
+    story.follow(shown, text === undefined ? tree.marks(place) : unpackMarks(marks, shown.length));
+    this.showOpenings();
+  }
+
+  /**
+   * Keep both texts after this one and another tab's or device's have replaced the same draft. This one becomes a node,
+   * where the writer goes on; the other one is the draft again.
+   * @param {string} place
+   * @param {string} theirs
+   * @param {string} [marks] packed
+   */
+  async split(place, theirs, marks) {
+    const { tree, story } = this;
+    const mine = story.drafts.at(place);
+    if (!mine?.trim()) return this.#takeDraft(place, theirs, marks);
+    const id = await this.write({ before: mine, marks: unpackMarks(story.drafts.marks(place), mine.length) });
+    if (place === tree.current) {
+      const text = tree.text(id) + tree.after(id);
+      if (story.value !== text) story.drafts.put(id, story.value, () => packMarks(story.marks));
+      this.undoHistory.steps.rename(place, { current: id, shown: [id] });
+      tree.go(id);
+      this.#draw();
+    }
+    story.drafts.put(place, theirs, () => marks);
+    this.show();
+    showError(new Error("The same text was changed in another tab or on another device. Both are kept: yours is in the box, and the other one is a draft in the tree (Story)."));
+  }
+
+  async #write(items) {
     const { current, shown } = this.tree;
     const drafts = items.filter((item) => typeof item === "string").map((place) => [place, this.story.drafts.at(place)]);
     const typed = { beside: this.background.values, texts: this.compare.texts, ...this.editorChat.values };
     const marks = this.story.drafts.allMarks;
     const page = { current, shown, steps: this.undoHistory.steps.all, marks, untils: this.untils, ...typed, ...this.choices };
-    return this.store.save(items.filter((item) => item.pieces), page, drafts);
+    const knows = (place, text) => this.story.drafts.knows(place, text);
+    for (const [place, text] of await this.store.save(items.filter((item) => item.pieces), page, drafts, knows)) await this.split(place, text);
   }
 }

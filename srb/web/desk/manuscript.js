@@ -135,6 +135,18 @@ export class Manuscript {
     return true;
   }
 
+  /**
+   * Show what another tab or device has made of this text. The cursor stays between the same characters.
+   * @param {string} text
+   * @param {string} marks
+   */
+  follow(text, marks) {
+    const { at, removed, added } = change(this.value, text);
+    this.box.setRangeText(added, at, at + removed.length, "preserve");
+    this.marks = marks;
+    this.#draw();
+  }
+
   #type(by) {
     const step = change(this.#known, this.value, this.selection[1]);
     const { at, removed, added } = step;

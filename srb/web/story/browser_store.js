@@ -15,6 +15,8 @@ import { repair, upgradeQuestions, withoutQuestions } from "./validation.js";
  * @property {(story: StoryInfo) => void} renamed
  * @property {(background: any) => void} background
  * @property {() => void} deleted
+ * @property {(drafts: [place: string, text: string | undefined][], page: Record<string, any>) => void} saved by another
+ *   tab: these drafts, and the rest of the page's state
  */
 
 const finished = (request) =>
@@ -53,9 +55,12 @@ export class Store {
    * @param {StoryNode[]} _nodes
    * @param {Record<string, any>} _page
    * @param {[place: string, text: string | undefined][]} _drafts
-   * @returns {Promise<void>}
+   * @param {(place: string, text: string) => boolean} [_knows] whether this page has had a draft
+   * @returns {Promise<Draft[]>} drafts of others that were replaced, and that this page doesn't know
    */
-  async save(_nodes, _page, _drafts) {}
+  async save(_nodes, _page, _drafts, _knows) {
+    return [];
+  }
 
   /**
    * Return the fields of a request that continues a node.
@@ -138,10 +143,22 @@ export class Stories {
    * @param {string} _id
    * @param {Record<string, any>} _page
    * @param {[place: string, text: string | undefined][]} [_drafts]
-   * @returns {Promise<void>}
+   * @param {(place: string, text: string) => boolean} [_knows] as for `Store.save`
+   * @returns {Promise<Draft[]>}
    */
-  async savePage(_id, _page, _drafts) {}
+  async savePage(_id, _page, _drafts, _knows) {
+    return [];
+  }
+
+  /**
+   * Report what other tabs save.
+   * @param {string} _id
+   * @param {StoreListener} _listener
+   */
+  follow(_id, _listener) {}
 }
+
+const STORES = ["stories", "nodes", "page"];
 
 /** The keys of a story's drafts, in the object store of pages. */
 const draftsOf = (id) => IDBKeyRange.bound([id], [id, []]);
@@ -162,6 +179,8 @@ export class BrowserStories extends Stories {
     super();
     this.database = database;
     this.removed = new Set(); // ids of deleted stories
+    this.tabs = new BroadcastChannel("srb-stories"); // says what this tab has saved
+    this.saves = 0; // by this tab
   }
 
   async list() {
@@ -183,6 +202,7 @@ export class BrowserStories extends Stories {
   async rename(story, title) {
     story.title = title;
     await this.write(({ stories }) => stories.put({ ...story, changed: Date.now() }));
+    this.tabs.postMessage({ id: story.id, title });
   }
 
   async remove({ id }) {
@@ -194,6 +214,7 @@ export class BrowserStories extends Stories {
       page.delete(draftsOf(id));
       for (const each of ids) nodes.delete(each);
     });
+    this.tabs.postMessage({ id, isRemoved: true });
   }
 
   store(story) {
@@ -223,23 +244,84 @@ export class BrowserStories extends Stories {
     return { page: { question, ...page }, drafts };
   }
 
-  /** Store a page. `also(stores)` adds to the same transaction. */
-  async savePage(id, fields, drafts = [], also = (_stores) => {}) {
-    if (this.removed.has(id)) return;
+  /**
+   * Store a page. Each draft is read before it is replaced, in the same transaction: another tab may have changed it.
+   * The transaction doesn't wait for that, because the page may be closing.
+   */
+  async savePage(id, fields, drafts = [], knows = (_place, _text) => true, nodes = [], story = null) {
+    if (this.removed.has(id)) return [];
+    this.saves++;
+    const replaced = [];
     await this.write((stores) => {
       stores.page.put(fields, id);
-      for (const [place, text] of drafts)
+      for (const [place, text] of drafts) {
+        stores.page.get([id, place]).onsuccess = ({ target }) => replaced.push([place, target.result]);
         if (text === undefined) stores.page.delete([id, place]);
         else stores.page.put(text, [id, place]);
-      also(stores);
+      }
+      if (story) stores.stories.put(story);
+      for (const node of nodes) stores.nodes.put(node);
     });
+    const unknown = replaced.filter(([place, text]) => text !== undefined && !knows(place, text));
+    if (!unknown.length) this.tabs.postMessage({ id, places: drafts.map(([place]) => place), nodes: nodes.map((node) => node.id) });
+    return unknown;
+  }
+
+  follow(id, listener) {
+    const [places, nodes] = [new Set(), new Set()];
+    /** @type {Promise<void> | null} */
+    let reading = null;
+    const read = async () => {
+      for (let saves = -1; places.size || nodes.size || saves !== this.saves; ) {
+        saves = this.saves; // what was typed while this reads is saved, and compared then
+        const asked = { places: [...places], nodes: [...nodes] };
+        const news = await this.#read(id, asked);
+        if (saves !== this.saves) continue;
+        for (const each of asked.places) places.delete(each);
+        for (const each of asked.nodes) nodes.delete(each);
+        for (const node of news.nodes) if (node) listener.changed(node);
+        listener.saved(news.drafts, news.page);
+      }
+      reading = null;
+    };
+    const readSoon = (news) => {
+      for (const each of news.places) places.add(each);
+      for (const each of news.nodes) nodes.add(each);
+      reading ??= read();
+    };
+    this.tabs.onmessage = ({ data }) => {
+      if (data.id !== id) return;
+      if (data.isRemoved) {
+        this.removed.add(id);
+        listener.deleted();
+      } else if (data.title !== undefined) listener.renamed({ id, title: data.title });
+      else readSoon(data);
+    };
+    // A page that was frozen may have missed messages.
+    addEventListener("focus", async () => {
+      const { page } = this.#stores("readonly");
+      readSoon({ places: (await finished(page.getAllKeys(draftsOf(id)))).map(([, place]) => place), nodes: [] });
+    });
+  }
+
+  async #read(id, { places, nodes }) {
+    const stores = this.#stores("readonly");
+    const page = finished(stores.page.get(id));
+    const drafts = places.map(async (place) => /** @type {[string, any]} */ ([place, await finished(stores.page.get([id, place]))]));
+    const found = nodes.map((each) => finished(stores.nodes.get(each)));
+    return { page: (await page) ?? {}, drafts: await Promise.all(drafts), nodes: await Promise.all(found) };
+  }
+
+  #stores(mode) {
+    const transaction = this.database.transaction(STORES, mode);
+    return Object.fromEntries(STORES.map((name) => [name, transaction.objectStore(name)]));
   }
 
   /** Change the object stores in one transaction. */
   write(change) {
-    const names = ["stories", "nodes", "page"];
-    const transaction = this.database.transaction(names, "readwrite");
-    change(Object.fromEntries(names.map((name) => [name, transaction.objectStore(name)])));
+    const stores = this.#stores("readwrite");
+    change(stores);
+    const { transaction } = stores.page;
     transaction.commit(); // now: the page may be closing
     return new Promise((resolve, reject) => {
       transaction.oncomplete = () => resolve(undefined);
@@ -271,15 +353,16 @@ class BrowserStore extends Store {
     this.listener?.renamed(this.story);
   }
 
-  save(nodes, page, drafts) {
-    return this.stories.savePage(this.story.id, page, drafts, ({ stories, nodes: nodeStore }) => {
-      if (nodes.length) stories.put({ ...this.story, changed: Date.now() });
-      for (const node of nodes) nodeStore.put({ ...node, story: this.story.id });
-    });
+  save(nodes, page, drafts, knows) {
+    const { id } = this.story;
+    const story = nodes.length ? { ...this.story, changed: Date.now() } : null;
+    return this.stories.savePage(id, page, drafts, knows, nodes.map((node) => ({ ...node, story: id })), story);
   }
 
   async watch(listener) {
     this.listener = listener;
+    const renamed = (story) => listener.renamed((this.story = { ...this.story, ...story }));
+    this.stories.follow(this.story.id, { ...listener, renamed });
   }
 }
 

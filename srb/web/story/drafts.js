@@ -3,6 +3,8 @@
 
 import { ROOT } from "./tree.js";
 
+const KNOWN = 20; // texts of each place
+
 /**
  * Move drafts to nodes with other ids.
  * @param {[place: string, text: string][]} drafts
@@ -16,6 +18,7 @@ export class Drafts {
   #texts;
   #marks; // packed by authorship.js
   #changed = new Set();
+  #known = new Map(); // the last texts of each place
   /** @type {string | null} */
   place = null; // the current place
   treeText = ""; // the tree's text at that place
@@ -26,6 +29,7 @@ export class Drafts {
    */
   constructor(stored = [], marks = {}) {
     this.#texts = new Map(stored);
+    for (const [place, text] of stored) this.#know(place, text);
     this.#marks = new Map(Object.entries(marks));
   }
 
@@ -103,10 +107,37 @@ export class Drafts {
     if (place === this.place) this.treeText = text;
   }
 
+  /**
+   * Take over a draft that another tab or device has saved.
+   * @param {string} place
+   * @param {string | undefined} text
+   * @param {string | undefined} marks packed
+   */
+  follow(place, text, marks) {
+    const isChanged = this.#changed.has(place);
+    this.put(place, text, () => marks);
+    if (!isChanged) this.#changed.delete(place);
+  }
+
+  /**
+   * Whether this page has lately had this draft at a place, or read it. Otherwise it is somebody else's.
+   * @param {string} place
+   * @param {string} text
+   * @returns {boolean}
+   */
+  knows(place, text) {
+    return this.#known.get(place)?.includes(text) ?? false;
+  }
+
+  #know(place, text) {
+    this.#known.set(place, [...(this.#known.get(place) ?? []), text].slice(-KNOWN));
+  }
+
   #set(place, text) {
     if (this.at(place) === text) return false;
     if (text === undefined) this.#texts.delete(place);
     else this.#texts.set(place, text);
+    if (text !== undefined) this.#know(place, text);
     this.#changed.add(place);
     return true;
   }

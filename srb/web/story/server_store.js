@@ -132,8 +132,8 @@ export class ServerStories extends Stories {
     return this.browser.page(id);
   }
 
-  savePage(id, page, drafts) {
-    return this.browser.savePage(id, page, drafts);
+  savePage(id, page, drafts, knows) {
+    return this.browser.savePage(id, page, drafts, knows);
   }
 }
 
@@ -168,7 +168,7 @@ class ServerStore extends Store {
     return { ...this.#fromServer(added), ...fields };
   }
 
-  async save(nodes, page, drafts) {
+  async save(nodes, page, drafts, knows) {
     this.page = page;
     const isNews = (id, said) => this.unsent.has(id) || differences(said, this.remarks.get(id)).length;
     const changed = nodes.filter((node) => this.remarks.has(node.id) && isNews(node.id, remarks(node)));
@@ -176,9 +176,10 @@ class ServerStore extends Store {
     const background = asRemark(page.beside);
     const isOther = isNews(ROOT, background);
     if (isOther) this.unsent.set(ROOT, background);
-    await this.#keepPage(drafts);
+    const replaced = await this.#keepPage(drafts, knows);
     if (isOther) this.resting ??= setTimeout(() => this.#sendBackground(), REST);
     if (changed.length) await this.sending.save(...changed.map((node) => node.id));
+    return replaced;
   }
 
   #sendBackground() {
@@ -186,8 +187,8 @@ class ServerStore extends Store {
     return this.sending.save(ROOT);
   }
 
-  #keepPage(drafts) {
-    return this.all.savePage(this.story.id, { ...this.page, unsent: Object.fromEntries(this.unsent) }, drafts);
+  #keepPage(drafts, knows) {
+    return this.all.savePage(this.story.id, { ...this.page, unsent: Object.fromEntries(this.unsent) }, drafts, knows);
   }
 
   /** Send changes of these nodes that the server doesn't know, after the previous ones. */
@@ -218,6 +219,7 @@ class ServerStore extends Store {
   }
 
   async watch(listener) {
+    this.all.browser.follow(this.story.id, { ...listener, renamed() {}, deleted() {} }); // the server reports these
     if (this.unsent.size) this.sending.save(...this.unsent.keys()); // left by an earlier page
     const onEvent = (event) => {
       if (event.event === "node") listener.changed(this.#fromServer(event.node));

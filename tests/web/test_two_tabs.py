@@ -1,0 +1,67 @@
+"""The same story in two tabs of a browser: nothing that was typed in one is overwritten by the other."""
+
+import pytest
+from playwright.sync_api import expect
+from scripted import Scripted
+from web.conftest import PROMPT, Story
+
+pytestmark = pytest.mark.web
+
+HOUR = "The keeper counted his matches. " * 40
+
+# Chromium delivers no messages to a frozen page, but runs it when it is used again.
+DEAF = "BroadcastChannel.prototype.postMessage = () => {}"
+
+
+def second_tab(story: Story) -> Story:
+    """Another tab with the same story."""
+    tab = Story(story.page.context.new_page(), story.faults)
+    tab.open(story.page.url)
+    return tab
+
+
+def test_a_tab_follows_the_other_and_goes_on_from_there(story: Story, server: Scripted) -> None:
+    story.find("#story").fill("It rained.")
+    tab = second_tab(story)
+    expect(tab.find("#story")).to_have_value("It rained.")
+    story.find("#story").fill("It rained. " + HOUR)
+    expect(tab.find("#story")).to_have_value("It rained. " + HOUR)
+    tab.find("#story").press("Control+End")
+    tab.page.keyboard.insert_text("!")
+    expect(story.find("#story")).to_have_value("It rained. " + HOUR + "!")
+    story.set(n=2, max_tokens=6)
+    story.generate(cards=2)
+    expect(tab.cards).to_have_count(2)
+    story.find("#open-model-view").click()
+    story.find("#memory").fill("Ada is ninety.")
+    expect(tab.find("#memory")).to_have_value("Ada is ninety.")
+    tab.find("#story").press("Control+End")
+    tab.page.keyboard.insert_text("?")
+    story.reload()
+    assert story.find("#memory").input_value() == "Ada is ninety."
+    assert story.text == "It rained. " + HOUR + "!?"
+
+
+def test_both_texts_stand_if_a_tab_could_not_follow(story: Story, server: Scripted) -> None:
+    story.find("#story").fill(PROMPT)
+    story.page.evaluate(DEAF)
+    tab = second_tab(story)
+    tab.page.evaluate(DEAF)
+    story.find("#story").fill(PROMPT + HOUR)
+    assert tab.text == PROMPT
+    tab.find("#story").press("Control+End")
+    tab.page.keyboard.insert_text("x")
+    expect(tab.find("#error")).to_contain_text("Both are kept")
+    assert tab.text == PROMPT + "x"
+    tab.page.keyboard.insert_text("y")
+    tab.find("#open-stories").click()
+    tab.find("#find").fill("his matches")
+    expect(tab.find("#found")).to_contain_text("draft")
+    tab.find("#find").fill("")
+    expect(tab.find("#tree")).to_contain_text("draft")
+    tab.page.close()
+    story.reload()
+    assert story.text == PROMPT + HOUR
+    story.find("#open-stories").click()
+    story.find("#tree [role=treeitem]", has_text="draft").last.click()
+    assert story.text == PROMPT + "xy"
