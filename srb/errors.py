@@ -12,6 +12,7 @@
     ├── OriginError            403  a page served from another origin sent a request
     ├── NotFoundError          404  no such path, request or alternative
     ├── MethodNotAllowedError  405  the path has no such method
+    ├── ConflictError          409  somebody else has changed it meanwhile
     ├── GoneError              410  the request has finished and was deleted
     ├── MisdirectedRequestError    421  the host name isn't allowed
     ├── QueueFullError         429  the queue is full; try again later
@@ -194,6 +195,14 @@ class MethodNotAllowedError(SrbError):
     status = 405
     type = "invalid_request_error"
     code = "method_not_allowed"
+
+
+class ConflictError(SrbError):
+    """Somebody else has changed it since the change that this one is based on."""
+
+    status = 409
+    type = "invalid_request_error"
+    code = "conflict"
 
 
 class GoneError(SrbError):

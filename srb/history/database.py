@@ -166,6 +166,21 @@ MIGRATIONS = (
         INSERT INTO search_spaced(search_spaced, rowid, spaced) VALUES ('delete', old.id, old.spaced);
     END;
     """,
+    """
+    ALTER TABLE stories ADD COLUMN deleted INTEGER;  -- when it was put into the trash; null: it isn't there
+    ALTER TABLE stories ADD COLUMN place TEXT;  -- where its writer is; JSON
+
+    -- Typed texts that aren't in the tree yet, at most one per place. They aren't in the search.
+    CREATE TABLE drafts (
+        story INTEGER NOT NULL REFERENCES stories(number) ON DELETE CASCADE,
+        node INTEGER NOT NULL,           -- the place; 0: the beginning
+        text TEXT,                       -- null: the draft was removed
+        metadata TEXT,                   -- JSON
+        changed INTEGER NOT NULL,
+        change INTEGER NOT NULL,
+        PRIMARY KEY (story, node)
+    ) WITHOUT ROWID;
+    """,
 )
 """Each script brings a file to the next version. A released script is never changed: a new version is a new script."""
 

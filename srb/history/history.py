@@ -5,7 +5,7 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +16,7 @@ from srb.errors import HistoryError, NotFoundError, SettingsError
 from srb.history.database import check_place, connect, explained, prepare, remove_orphans
 from srb.history.queries import Recorded, Unfinished, end_of, unfinished
 from srb.history.recorder import Recorder, Submitted
-from srb.history.stories import Node, Story, read_nodes
+from srb.history.stories import Draft, Node, Story, empty_trash, read_nodes
 from srb.history.writer import Change, Writer
 
 
@@ -28,14 +28,16 @@ def as_json(value: Any) -> dict[str, Any]:
 def listed_json(story: Story) -> dict[str, Any]:
     """Returns a story as it is in a list: without its context, which may be large."""
     data = {"id": story.id, "object": "story"} | as_json(story)
-    del data["context"]
+    del data["context"], data["place"]
     return data
 
 
-def story_json(story: Story, nodes: list[Node] | None = None) -> dict[str, Any]:
-    """Returns a story, with these nodes or without."""
-    data = listed_json(story) | {"context": story.context}
-    return data if nodes is None else data | {"nodes": [as_json(node) for node in nodes]}
+def story_json(story: Story, nodes: list[Node] | None = None, drafts: Sequence[Draft] = ()) -> dict[str, Any]:
+    """Returns a story, without nodes, or with these nodes and drafts."""
+    data = listed_json(story) | {"context": story.context, "place": story.place}
+    if nodes is None:
+        return data
+    return data | {"nodes": [as_json(node) for node in nodes], "drafts": [as_json(draft) for draft in drafts]}
 
 
 def request_json(request: Recorded) -> dict[str, Any]:
@@ -155,7 +157,7 @@ class History:
         except BaseException:
             os.close(self._lock)
             raise
-        self._record(lambda recorder: [recorder.restore])
+        self._record(lambda recorder: [recorder.restore, empty_trash])
 
     @property
     def problem(self) -> HistoryError | None:

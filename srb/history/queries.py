@@ -200,6 +200,8 @@ def _found_in(index: str) -> str:
         LEFT JOIN stories ON stories.number = nodes.story
         WHERE {index} MATCH :words AND {index}.rowid < :before
             AND (requests.id IS NOT NULL AND {_seen("requests")} OR stories.id IS NOT NULL AND {_seen("stories")})
+            AND stories.deleted IS NULL
+            AND coalesce(requests.story, '') NOT IN (SELECT id FROM stories WHERE deleted IS NOT NULL)
     """
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from srb.engine.sampling_params import SamplingParams
-from srb.errors import InvalidRequestError, NotFoundError
+from srb.errors import ConflictError, InvalidRequestError, NotFoundError
 from srb.history.database import ANYBODY, add_text, clean, from_row, insert, remove_orphans, unpack_tokens
 
 
@@ -33,6 +33,8 @@ class Story:
         change: the number of its last change.
         node_count: the number of its nodes.
         context: a JSON object that belongs to the story; None if it has none.
+        place: a JSON object that says where the writer is; None if it is unknown.
+        deleted: when it was put into the trash, in seconds since 1970; None if it isn't there.
     """
 
     id: str
@@ -42,6 +44,8 @@ class Story:
     change: int
     node_count: int
     context: dict[str, Any] | None
+    place: dict[str, Any] | None
+    deleted: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,28 @@ class Remark:
     created: int
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Typed text at a place of a story that isn't in its tree yet.
+
+    Attributes:
+        node: the id of the place; 0: the beginning of the story.
+        text: None if the draft was removed.
+        metadata: a JSON object of the client; None if it has none.
+        changed: in seconds since 1970.
+        change: the number of the story's change that wrote it.
+    """
+
+    node: int
+    text: str | None
+    metadata: dict[str, Any] | None
+    changed: int
+    change: int
+
+
+TRASH_SECONDS = 30 * 24 * 3600
+"""How long a story stays in the trash."""
+
 _NODES = "SELECT nodes.*, texts.text AS words, texts.tokens FROM nodes LEFT JOIN texts ON texts.id = nodes.text"
 
 _PATH = f"""
@@ -130,13 +156,19 @@ _PATH = f"""
     {_NODES} JOIN above ON above.id = nodes.id WHERE nodes.story = :story ORDER BY above.depth DESC
 """
 _COUNT = "(SELECT count(*) FROM nodes WHERE story = stories.number) AS node_count"
-_SUMMARY = f"number, id, title, created, changed, change, {_COUNT}"
+_SUMMARY = f"number, id, title, created, changed, change, deleted, {_COUNT}"
 _OWN = f"FROM stories WHERE (owner IS NULL OR owner = :owner OR :owner = '{ANYBODY}')"
-_STORY = f"SELECT {_SUMMARY}, context {_OWN} AND id = :id"
+_STORY = f"SELECT {_SUMMARY}, context, place {_OWN} AND id = :id AND deleted IS NULL"
+_TRASHED = f"SELECT number, deleted {_OWN} AND id = :id AND deleted IS NOT NULL"
 
 
 def make_story(
-    db: sqlite3.Connection, owner: str | None, title: str, tree: Sequence[NewNode] = (), context: str | None = None
+    db: sqlite3.Connection,
+    owner: str | None,
+    title: str,
+    tree: Sequence[NewNode] = (),
+    context: str | None = None,
+    drafts: Mapping[int | str, tuple[str | None, str | None]] | None = None,
 ) -> Story:
     """Makes a story.
 
@@ -146,9 +178,10 @@ def make_story(
         title: of the story.
         tree: its nodes; those of another story, for example.
         context: a JSON object.
+        drafts: the text and metadata of its drafts, by the id of their node; 0: the beginning.
 
     Raises:
-        InvalidRequestError: The nodes aren't a tree.
+        InvalidRequestError: The nodes aren't a tree, or a draft isn't at one of them.
     """
     story, now = f"story-{secrets.token_hex(12)}", int(time.time())
     values = {"id": story, "owner": owner, "title": title, "created": now, "changed": now, "change": 0}
@@ -159,6 +192,10 @@ def make_story(
         added = _insert_node(db, number, node, parent)
         if node.id is not None:
             ids[node.id] = added
+    for place, draft in (drafts or {}).items():
+        if place and place not in ids:
+            raise InvalidRequestError(f"drafts: there is no node {place!r:.60}", param="drafts")
+        write_draft(db, owner, story, ids[place] if place else 0, *draft, since=0)
     return get_story(db, owner, story)
 
 
@@ -181,9 +218,17 @@ def _parents_first(tree: Sequence[NewNode]) -> list[NewNode]:
     return ordered
 
 
-def list_stories(db: sqlite3.Connection, owner: str | None) -> list[Story]:
-    """Lists the stories, the last changed first, without their contexts, which may be large."""
-    rows = db.execute(f"SELECT {_SUMMARY}, NULL AS context {_OWN} ORDER BY changed DESC, number DESC", {"owner": owner})
+def list_stories(db: sqlite3.Connection, owner: str | None, *, deleted: bool = False) -> list[Story]:
+    """Lists the stories, the last changed first, without their contexts, which may be large.
+
+    Args:
+        db: a connection.
+        owner: the hash of the reader's key.
+        deleted: list those in the trash instead, the last deleted first.
+    """
+    which = "deleted > :oldest ORDER BY deleted" if deleted else "deleted IS NULL ORDER BY changed"
+    values = {"owner": owner, "oldest": int(time.time()) - TRASH_SECONDS}
+    rows = db.execute(f"SELECT {_SUMMARY}, NULL AS context, NULL AS place {_OWN} AND {which} DESC, number DESC", values)
     return [_story(row) for row in rows]
 
 
@@ -206,11 +251,11 @@ def find_number(db: sqlite3.Connection, owner: str | None, story: str) -> int | 
 
 
 def _story(row: sqlite3.Row) -> Story:
-    return from_row(Story, row, context=None if row["context"] is None else json.loads(row["context"]))
+    return from_row(Story, row, context=_json(row["context"]), place=_json(row["place"]))
 
 
 def change_story(db: sqlite3.Connection, owner: str | None, story: str, values: Mapping[str, str | None]) -> Story:
-    """Changes the `title` of a story, or its `context`, which is a JSON object. Raises `NotFoundError`."""
+    """Changes the `title` of a story, or its `context` or `place`, which are JSON objects. Raises `NotFoundError`."""
     number = _find(db, owner, story)["number"]
     if values:
         count_change(db, number)
@@ -219,9 +264,50 @@ def change_story(db: sqlite3.Connection, owner: str | None, story: str, values: 
     return get_story(db, owner, story)
 
 
-def remove_story(db: sqlite3.Connection, owner: str | None, story: str) -> None:
-    """Removes a story, its nodes, and the requests that were made in it. Raises `NotFoundError`."""
-    number = _find(db, owner, story)["number"]
+def remove_story(db: sqlite3.Connection, owner: str | None, story: str, *, permanent: bool = False) -> None:
+    """Puts a story into the trash, and removes those that have been there for `TRASH_SECONDS`.
+
+    Args:
+        db: a connection.
+        owner: the hash of the writer's key.
+        story: the id of the story.
+        permanent: remove it at once, also from the trash.
+
+    Raises:
+        NotFoundError: There is no such story, or it is in the trash already.
+    """
+    trashed = _trashed(db, owner, story) if permanent else None
+    number = (trashed or _find(db, owner, story))["number"]
+    if permanent:
+        _remove_story(db, number, story)
+    else:
+        count_change(db, number)
+        db.execute("UPDATE stories SET deleted = ? WHERE number = ?", (int(time.time()), number))
+    empty_trash(db)
+
+
+def restore_story(db: sqlite3.Connection, owner: str | None, story: str) -> Story:
+    """Takes a story out of the trash. Raises `NotFoundError` if there is no such story."""
+    if row := _trashed(db, owner, story):
+        count_change(db, row["number"])
+        db.execute("UPDATE stories SET deleted = NULL WHERE number = ?", (row["number"],))
+    return get_story(db, owner, story)
+
+
+def empty_trash(db: sqlite3.Connection) -> None:
+    """Removes the stories that have been in the trash for `TRASH_SECONDS`."""
+    rows = db.execute("SELECT number, id FROM stories WHERE deleted <= ?", (int(time.time()) - TRASH_SECONDS,))
+    for number, story in rows.fetchall():
+        _remove_story(db, number, story)
+
+
+def _trashed(db: sqlite3.Connection, owner: str | None, story: str) -> sqlite3.Row | None:
+    row: sqlite3.Row | None = db.execute(_TRASHED, {"owner": owner, "id": story}).fetchone()
+    return row
+
+
+def _remove_story(db: sqlite3.Connection, number: int, story: str) -> None:
+    """Removes a story, its nodes, and the requests that were made in it."""
     texts = db.execute(
         "SELECT text FROM nodes WHERE story = ? UNION SELECT text FROM alternatives WHERE request IN "
         "(SELECT number FROM requests WHERE story = ?)",
@@ -299,6 +385,75 @@ def remark(
             new = {"story": number, "change": change, "node": node, "field": field, "value": value, "created": now}
             insert(db, "remarks", new)
     return _find_node(db, number, node)
+
+
+def read_drafts(db: sqlite3.Connection, owner: str | None, story: str, since: int = 0) -> list[Draft]:
+    """Reads the drafts that were changed after the change `since`. Raises `NotFoundError`."""
+    number = _find(db, owner, story)["number"]
+    rows = db.execute("SELECT * FROM drafts WHERE story = ? AND change > ? ORDER BY node", (number, since))
+    return [_draft(row) for row in rows]
+
+
+def read_draft(db: sqlite3.Connection, owner: str | None, story: str, node: int) -> Draft:
+    """Reads the draft at a place. Raises `NotFoundError` if there is none."""
+    row = _draft_row(db, _find(db, owner, story)["number"], node)
+    if row is None:
+        raise NotFoundError(f"there is no draft at node {node} of this story", param="node")
+    return _draft(row)
+
+
+def write_draft(
+    db: sqlite3.Connection,
+    owner: str | None,
+    story: str,
+    node: int,
+    text: str | None,
+    metadata: str | None,
+    since: int,
+) -> Draft:
+    """Replaces the draft at a place.
+
+    Args:
+        db: a connection.
+        owner: the hash of the writer's key.
+        story: the id of the story.
+        node: the id of the place; 0: the beginning.
+        text: None removes the draft.
+        metadata: a JSON object.
+        since: the `change` of the draft that this one is based on; 0 if there was none.
+
+    Raises:
+        NotFoundError: There is no such story or node.
+        ConflictError: The draft was changed since.
+    """
+    number = _find(db, owner, story)["number"]
+    if node:
+        _find_node(db, number, node)
+    known = _draft_row(db, number, node)
+    if known is not None and known["change"] > since:
+        raise ConflictError(
+            f"the draft at node {node} was changed by change {known['change']}, after change {since}; get it, keep "
+            f"both texts, and send since {known['change']}",
+            param="since",
+        )
+    db.execute(
+        "INSERT OR REPLACE INTO drafts(story, node, text, metadata, changed, change) VALUES (?, ?, ?, ?, ?, ?)",
+        (number, node, text, metadata, int(time.time()), count_change(db, number)),
+    )
+    return read_draft(db, owner, story, node)
+
+
+def _draft_row(db: sqlite3.Connection, number: int, node: int) -> sqlite3.Row | None:
+    row: sqlite3.Row | None = db.execute("SELECT * FROM drafts WHERE story = ? AND node = ?", (number, node)).fetchone()
+    return row
+
+
+def _draft(row: sqlite3.Row) -> Draft:
+    return from_row(Draft, row, metadata=_json(row["metadata"]))
+
+
+def _json(value: str | None) -> Any:
+    return None if value is None else json.loads(value)
 
 
 def prompt_at(

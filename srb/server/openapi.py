@@ -58,6 +58,7 @@ ERRORS = {
     403: "a web page of an origin that isn't allowed (--cors-origins)",
     404: "not found",
     408: "the body made no progress for --receive-timeout seconds",
+    409: "it was changed since the change that the body is based on; nothing was written",
     410: "the request has finished, and isn't stored any more (--keep-finished)",
     413: "the body is too large",
     415: "the body is compressed",

@@ -73,12 +73,24 @@ class ImportedNodeFields(NodeFields):
     ends_at: Any = Field(None, description="has no effect: the text ends there already.")
 
 
+class ImportedDraftFields(_Fields):
+    """A draft of a whole story, as `GET /v1/stories/{story}` shows it."""
+
+    node: Id | Text = Field(0, description="the `id` of the node where it was typed; 0: the beginning.")
+    text: Text | None = Field(None, description="the typed text.")
+    metadata: Object | None = Field(None, description="an object of any fields, stored with the draft unchanged.")
+    changed: Any = Field(None, description="has no effect.")
+    change: Any = Field(None, description="has no effect.")
+
+
 class StoryFields(_Fields):
     """The body of `POST /v1/stories`: a title, or a story as `GET /v1/stories/{story}` shows it."""
 
     title: Text = Field("", max_length=MAX_TITLE_CHARS, description="the title of the story.")
     context: Object | None = Field(None, description=_CONTEXT)
     nodes: list[ImportedNodeFields] = Field([], description="the nodes that the story begins with.")
+    drafts: list[ImportedDraftFields] = Field([], description="its drafts.")
+    place: Any = Field(None, description="has no effect: the nodes get new ids.")
 
     @property
     def ignored(self) -> list[str]:
@@ -86,16 +98,31 @@ class StoryFields(_Fields):
 
         Fields that `GET /v1/stories/{story}` shows, such as `created`, aren't among them.
         """
-        known = {"id", "object", "created", "changed", "change", "node_count"}
+        known = {"id", "object", "created", "changed", "change", "node_count", "deleted"}
         of_nodes = {f"nodes.{name}": None for node in self.nodes for name in node.ignored}
-        return [*(name for name in super().ignored if name not in known), *of_nodes]
+        of_drafts = {f"drafts.{name}": None for draft in self.drafts for name in draft.ignored}
+        return [*(name for name in super().ignored if name not in known), *of_nodes, *of_drafts]
 
 
 class StoryChangeFields(_Fields):
-    """The body of `PATCH /v1/stories/{story}`. Fields that are left out stay; null removes a context."""
+    """The body of `PATCH /v1/stories/{story}`. Fields that are left out stay; null removes a value."""
 
     title: Text = Field("", max_length=MAX_TITLE_CHARS, description="the title of the story.")
     context: Object | None = Field(None, description=_CONTEXT)
+    place: Object | None = Field(
+        None, description="an object of any fields that says where the writer is. It replaces the previous one."
+    )
+    deleted: None = Field(None, description="null takes the story out of the trash.")
+
+
+class DraftFields(_Fields):
+    """The body of `PUT /v1/stories/{story}/drafts/{node}`."""
+
+    text: Text | None = Field(None, description="the typed text. null: the draft is removed.")
+    metadata: Object | None = Field(None, description="an object of any fields, stored with the draft unchanged.")
+    since: Id = Field(
+        0, description="the `change` of the draft that this text is based on. If it was changed later: 409."
+    )
 
 
 class RemarkFields(_Fields):

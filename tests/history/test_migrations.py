@@ -17,6 +17,7 @@ RELEASED = (
     "941174aff80d31b9",
     "57d08c668d09abc2",
     "5211e7c92912dd81",
+    "689120384a2af4be",
 )
 """A hash of each script that a release has. A new script needs a new line here; a line never changes."""
 

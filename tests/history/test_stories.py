@@ -1,17 +1,18 @@
 """Stories: trees that several write at once."""
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from srb.errors import InvalidRequestError, NotFoundError
+from srb.errors import ConflictError, InvalidRequestError, NotFoundError
 from srb.history import queries as find
 from srb.history import stories
 from srb.history.database import ANYBODY
 from srb.history.history import History, story_as_markdown
-from srb.history.stories import NewNode, Node
+from srb.history.stories import Draft, NewNode, Node
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ def test_a_story_is_seen_with_the_key_that_made_it(history: History) -> None:
 def test_a_removed_story_is_gone_from_everywhere(history: History, story: str) -> None:
     add(history, story, None, "gone forever")
     add(history, history.write(stories.make_story, None, "Other").result().id, None, "gone never")
-    history.write(stories.remove_story, None, story).result()
+    history.write(stories.remove_story, None, story, permanent=True).result()
     with pytest.raises(NotFoundError):
         history.read(stories.read_nodes, None, story)
     assert [each.snippet for each in history.read(find.search, None, "gone")] == ["gone never"]
@@ -225,3 +226,44 @@ def test_a_node_may_end_earlier_and_nothing_is_lost(history: History, story: str
     assert "One. Two 👩.\n" in history.read(story_as_markdown, None, story, node.id)
     again = history.write(stories.remark, None, story, node.id, {"ends_at": None}).result()
     assert (again.text, again.tokens) == (node.text, node.tokens)
+
+
+def test_a_draft_that_was_changed_since_isnt_replaced(history: History, story: str) -> None:
+    def write(text: str | None, since: int) -> Draft:
+        return history.write(stories.write_draft, None, story, 0, text, '{"marks": "w4"}', since).result()
+
+    first = write("Once", 0)
+    assert (first.node, first.text, first.metadata, first.change) == (0, "Once", {"marks": "w4"}, 1)
+    with pytest.raises(ConflictError, match=r"node 0 was changed by change 1, after change 0; get it"):
+        write("Twice", 0)
+    assert history.read(stories.read_drafts, None, story) == [first]
+    removed = write(None, first.change)
+    assert history.read(stories.read_drafts, None, story, first.change) == [removed]
+    assert removed.text is None
+    with pytest.raises(ConflictError):  # a removed draft has a change, too
+        write("Twice", first.change)
+    with pytest.raises(NotFoundError):
+        history.write(stories.write_draft, None, story, 7, "Once", None, 0).result()
+
+
+def test_a_deleted_story_is_in_the_trash_for_30_days(
+    history: History, story: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def titles(*, deleted: bool) -> list[str]:
+        return [each.title for each in history.read(stories.list_stories, None, deleted=deleted)]
+
+    add(history, story, None, "an hour of prose")
+    history.write(stories.remove_story, None, story).result()
+    assert (titles(deleted=False), titles(deleted=True)) == ([], ["A tale"])
+    assert history.read(find.search, None, "prose") == []
+    with pytest.raises(NotFoundError):
+        add(history, story, None, "more")
+    assert history.write(stories.restore_story, None, story).result().deleted is None
+    assert history.read(stories.read_nodes, None, story)[1][0].text == "an hour of prose"
+    assert len(history.read(find.search, None, "prose")) == 1
+    history.write(stories.remove_story, None, story).result()
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 31 * 24 * 3600)
+    assert titles(deleted=True) == []
+    history.write(stories.empty_trash).result()
+    assert [history.read(count, table) for table in ("stories", "nodes", "texts")] == [0, 0, 0]

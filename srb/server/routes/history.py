@@ -36,7 +36,7 @@ from srb.wire.route import (
     object_of,
     post,
 )
-from srb.wire.stories import NodeFields, RemarkFields, StoryChangeFields, StoryFields
+from srb.wire.stories import DraftFields, NodeFields, RemarkFields, StoryChangeFields, StoryFields
 
 MAX_STORY_BYTES = 64 << 20
 """The largest story in one body. A node with its token ids takes about ten bytes per token."""
@@ -51,8 +51,11 @@ async def close_feeds(app: web.Application) -> None:
 
 
 async def list_stories(request: web.Request) -> web.Response:
-    """List the stories, with --history."""
-    data = await read_file(request, stories.list_stories)
+    """List the stories, with --history; or those in the trash."""
+    deleted = request.query.get("deleted", "false")
+    if deleted not in ("true", "false"):
+        raise InvalidRequestError(f"deleted is true or false, got {deleted:.60}", param="deleted")
+    data = await read_file(request, stories.list_stories, deleted=deleted == "true")
     return web.json_response({"object": "list", "data": [listed_json(each) for each in data]})
 
 
@@ -60,7 +63,8 @@ async def make_story(request: web.Request) -> web.Response:
     """Create a story, or import one."""
     fields = await _fields(request, StoryFields, MAX_STORY_BYTES)
     tree = await asyncio.to_thread(lambda: [_new_node(node) for node in fields.nodes])
-    story = await write_file(request, stories.make_story, fields.title, tree, _json(fields.context))
+    drafts = {each.node: (each.text, _json(each.metadata)) for each in fields.drafts}
+    story = await write_file(request, stories.make_story, fields.title, tree, _json(fields.context), drafts)
     return json_response(story_json(story), ignored_header(fields.ignored))
 
 
@@ -73,14 +77,17 @@ async def get_story(request: web.Request) -> web.Response:
     if form != "json":
         raise InvalidRequestError(f"format is json or markdown, got {form:.60}", param="format")
     story, nodes = await read_file(request, stories.read_nodes, name)
+    drafts = await read_file(request, stories.read_drafts, name)
     nodes = _with_texts(request, nodes, {})
-    return await asyncio.to_thread(lambda: json_response(story_json(story, nodes)))
+    return await asyncio.to_thread(lambda: json_response(story_json(story, nodes, drafts)))
 
 
 async def change_story(request: web.Request) -> web.Response:
-    """Change the title or the context of a story."""
+    """Change the title, context or place of a story, or restore it from the trash."""
     fields, story = await _fields(request, StoryChangeFields), request.match_info["story"]
-    values = {"title": fields.title, "context": _json(fields.context)}
+    if "deleted" in fields.model_fields_set:
+        await write_file(request, stories.restore_story, story)
+    values = {"title": fields.title, "context": _json(fields.context), "place": _json(fields.place)}
     given = {name: value for name, value in values.items() if name in fields.model_fields_set}
     changed = await write_file(request, stories.change_story, story, given)
     return json_response(story_json(changed), ignored_header(fields.ignored))
@@ -91,9 +98,11 @@ def _json(value: dict[str, Any] | None) -> str | None:
 
 
 async def remove_story(request: web.Request) -> web.Response:
-    """Delete a story, and its requests."""
-    story = request.match_info["story"]
-    await write_file(request, stories.remove_story, story)
+    """Put a story into the trash for 30 days; or delete it and its requests at once."""
+    story, permanent = request.match_info["story"], request.query.get("permanent", "false")
+    if permanent not in ("true", "false"):
+        raise InvalidRequestError(f"permanent is true or false, got {permanent:.60}", param="permanent")
+    await write_file(request, stories.remove_story, story, permanent=permanent == "true")
     for request_id in request.app[HISTORY].feeds.writers(story):
         request.app[ENGINE].abort(request_id)
     return web.Response(status=204)
@@ -118,7 +127,7 @@ async def get_nodes(request: web.Request) -> web.StreamResponse:
 async def _follow(request: web.Request, name: str, since: int) -> AsyncGenerator[Iterable[sse.Item], None]:
     """Yields events for a subscriber: nodes that are new or have changed, and texts as they grow."""
     feeds = request.app[HISTORY].feeds
-    last_head: tuple[str, dict[str, Any] | None] | None = None
+    last_head: tuple[object, ...] | None = None
     is_first = True  # a client that reconnects may have the growing nodes already, but not all of their texts
     running: dict[str, RunningNodes] = {}
     with feeds.subscribe(name) as subscriber:
@@ -127,6 +136,7 @@ async def _follow(request: web.Request, name: str, since: int) -> AsyncGenerator
             changed, subscriber.changed = subscriber.changed, False
             try:
                 found = await read_file(request, stories.read_nodes, name, since, growing=is_first) if changed else None
+                drafts = await read_file(request, stories.read_drafts, name, since) if changed else []
                 is_first = False
             except NotFoundError:
                 yield [{"event": "deleted"}]
@@ -137,11 +147,12 @@ async def _follow(request: web.Request, name: str, since: int) -> AsyncGenerator
             pending = list(_new_texts(running))
             if found:
                 story, nodes = found
-                head = (story.title, story.context)
+                head = (story.title, story.context, story.place)
                 if head != last_head and (last_head or 0 < since < story.change):  # a client may have missed it
                     pending.append({"event": "story", "story": story_json(story)})
                 last_head, since = head, story.change
                 pending += ({"event": "node", "node": as_json(node)} for node in _with_texts(request, nodes, running))
+                pending += ({"event": "draft", "draft": as_json(draft)} for draft in drafts)
                 # The last event has the number of the change as its id: a client that has it needs no earlier ones.
                 if pending:
                     pending[-1] = (story.change, cast(Chunk, pending[-1]))
@@ -199,6 +210,20 @@ async def remark(request: web.Request) -> web.Response:
     }
     changed = await write_file(request, stories.remark, story, int(request.match_info["node"]), values)
     return json_response(as_json(changed), ignored_header(fields.ignored))
+
+
+async def get_draft(request: web.Request) -> web.Response:
+    """Show the draft at a place of a story."""
+    story, node = request.match_info["story"], int(request.match_info["node"])
+    return json_response(as_json(await read_file(request, stories.read_draft, story, node)))
+
+
+async def write_draft(request: web.Request) -> web.Response:
+    """Write the draft at a place of a story, unless somebody else has changed it."""
+    fields, story = await _fields(request, DraftFields, MAX_STORY_BYTES), request.match_info["story"]
+    node, metadata = int(request.match_info["node"]), _json(fields.metadata)
+    written = await write_file(request, stories.write_draft, story, node, fields.text, metadata, fields.since)
+    return json_response(as_json(written), ignored_header(fields.ignored))
 
 
 def _new_node(fields: NodeFields) -> NewNode:
@@ -291,15 +316,28 @@ _NODE = object_of(
     **fields_of(INTEGER, "created change"),
 )
 _NUMBERS = fields_of(INTEGER, "created changed change node_count")
-_LISTED = object_of(id=STRING, object={"const": "story"}, title=STRING, **_NUMBERS)
-_STORY = object_of(**_LISTED["properties"], context={"type": ["object", "null"]})
+_LISTED = object_of(id=STRING, object={"const": "story"}, title=STRING, **_NUMBERS, deleted=OPTIONAL_INTEGER)
+_STORY = object_of(**_LISTED["properties"], **fields_of({"type": ["object", "null"]}, "context place"))
+_DRAFT = object_of(
+    node=INTEGER,
+    text=OPTIONAL_STRING,
+    metadata={"type": ["object", "null"]},
+    **fields_of(INTEGER, "changed change"),
+)
 _ONE, _NODES = "/v1/stories/{story}", "/v1/stories/{story}/nodes"
 _ONE_NODE = _NODES + r"/{node:\d{1,15}}"
-_EVENTS = {EVENTS: {"description": "lines `data: {...}` with the events node, text, story, deleted and error"}}
+_EVENTS = {EVENTS: {"description": "lines `data: {...}` with the events node, text, draft, story, deleted and error"}}
 _OFF = (404, 501, 503)
+_ONE_DRAFT = r"/v1/stories/{story}/drafts/{node:\d{1,15}}"
 
 ROUTES = (
-    get("/v1/stories", list_stories, data_of(_LISTED), errors=(501, 503)),
+    get(
+        "/v1/stories",
+        list_stories,
+        data_of(_LISTED),
+        errors=(400, 501, 503),
+        query={"deleted": "true: the stories in the trash, the last deleted first"},
+    ),
     post("/v1/stories", make_story, _STORY, body=StoryFields, errors=(501, 503)),
     get(
         _ONE,
@@ -310,7 +348,13 @@ ROUTES = (
         query={"format": "json or markdown", "node": "with markdown, the id of the node that the text goes to"},
     ),
     Route("PATCH", _ONE, change_story, _STORY, body=StoryChangeFields, errors=_OFF),
-    Route("DELETE", _ONE, remove_story, errors=_OFF),
+    Route(
+        "DELETE",
+        _ONE,
+        remove_story,
+        errors=(400, *_OFF),
+        query={"permanent": "true: delete it at once, also from the trash"},
+    ),
     get(
         _NODES,
         get_nodes,
@@ -322,6 +366,8 @@ ROUTES = (
     post(_NODES, add_node, _NODE, body=NodeFields, errors=_OFF),
     get(_ONE_NODE, get_node, _NODE, errors=_OFF),
     Route("PATCH", _ONE_NODE, remark, _NODE, body=RemarkFields, errors=_OFF),
+    get(_ONE_DRAFT, get_draft, _DRAFT, errors=_OFF),
+    Route("PUT", _ONE_DRAFT, write_draft, _DRAFT, body=DraftFields, errors=(409, *_OFF)),
     get(
         "/v1/history",
         list_or_search,

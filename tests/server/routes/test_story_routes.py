@@ -65,6 +65,36 @@ async def test_a_story_is_written_and_read(client: Client) -> None:
     assert [each["title"] for each in (await call(client, "GET", "/v1/stories"))["data"]] == ["Better"]
     await call(client, "DELETE", f"/v1/stories/{story}", status=204)
     await call(client, "GET", f"/v1/stories/{story}", status=404)
+    assert (await call(client, "GET", "/v1/stories"))["data"] == []
+    [trashed] = (await call(client, "GET", "/v1/stories?deleted=true"))["data"]
+    assert (trashed["id"], type(trashed["deleted"])) == (story, int)
+    assert (await call(client, "PATCH", f"/v1/stories/{story}", {"deleted": None}))["deleted"] is None
+    assert (await call(client, "GET", f"/v1/stories/{story}"))["nodes"] == whole["nodes"]
+    for _ in range(2):  # also from the trash
+        await call(client, "DELETE", f"/v1/stories/{story}?permanent=true", status=204)
+        story = await begin(client)
+        await call(client, "DELETE", f"/v1/stories/{story}", status=204)
+    assert [each["id"] for each in (await call(client, "GET", "/v1/stories?deleted=true"))["data"]] == [story]
+    error = (await call(client, "DELETE", f"/v1/stories/{story}?permanent=yes", status=400))["error"]
+    assert error["message"] == "permanent is true or false, got yes"
+
+
+async def test_drafts_are_stored_with_their_story_and_watched(client: Client) -> None:
+    story = await begin(client)
+    path = f"/v1/stories/{story}/drafts/0"
+    async with client.get(f"/v1/stories/{story}/nodes", headers={"Accept": "text/event-stream"}) as answer:
+        seen = events(answer)
+        draft = await call(client, "PUT", path, {"text": "Once", "metadata": {"marks": "w4"}})
+        assert await anext(seen) == {"event": "draft", "draft": draft}
+        assert (draft["node"], draft["text"], draft["metadata"]) == (0, "Once", {"marks": "w4"})
+        error = (await call(client, "PUT", path, {"text": "Twice"}, status=409))["error"]
+        assert (error["code"], error["param"]) == ("conflict", "since")
+        assert await call(client, "GET", path) == draft
+        assert (await call(client, "GET", f"/v1/stories/{story}"))["drafts"] == [draft]
+        await call(client, "PATCH", f"/v1/stories/{story}", {"place": {"node": 0, "cursor": 4}})
+        assert (await anext(seen))["story"]["place"] == {"node": 0, "cursor": 4}
+        await call(client, "PUT", path, {"text": None, "since": draft["change"]})
+        assert (await anext(seen))["draft"]["text"] is None
 
 
 async def test_what_was_exported_can_be_imported(client: Client) -> None:
@@ -76,6 +106,7 @@ async def test_what_was_exported_can_be_imported(client: Client) -> None:
     short = await call(client, "PATCH", f"/v1/stories/{story}/nodes/2", {"ends_at": 0})
     assert (short["text"], short["tokens"]) == ("", None)
     await call(client, "PATCH", f"/v1/stories/{story}/nodes/2", {"ends_at": -1}, 400)
+    await call(client, "PUT", f"/v1/stories/{story}/drafts/2", {"text": "typed", "metadata": {"marks": "w5"}})
     whole = await call(client, "GET", f"/v1/stories/{story}")
     answer = await client.post("/v1/stories", json=whole)
     assert "x-srb-ignored" not in answer.headers
@@ -83,6 +114,10 @@ async def test_what_was_exported_can_be_imported(client: Client) -> None:
     for each in (*whole["nodes"], *copy["nodes"]):
         del each["change"], each["ends_at"]
     assert copy["nodes"] == whole["nodes"]
+    [draft] = copy["drafts"]
+    assert (draft["node"], draft["text"], draft["metadata"]) == (2, "typed", {"marks": "w5"})
+    lost = {"title": "A tale", "drafts": [{"node": 7, "text": "typed"}]}
+    assert (await call(client, "POST", "/v1/stories", lost, 400))["error"]["param"] == "drafts"
     assert copy["title"] == whole["title"]
 
 
