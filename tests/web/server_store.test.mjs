@@ -153,3 +153,42 @@ test("the server searches other stories part by part, and the page searches draf
   const [draft] = await search("the lamp");
   assert.deepEqual([draft.story.id, draft.id, draft.kind, draft.match], ["t", "4", "draft", "the lamp"]);
 });
+
+test("a draft is sent after a pause, and one that another device has changed is kept, too", async (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const { store } = await open();
+  const heard = [];
+  store.listener = { saved: (drafts) => heard.push(["saved", drafts]), split: (...split) => heard.push(["split", ...split]), knows: (_place, text) => text === "Onc" };
+  const puts = [];
+  const fetched = globalThis.fetch;
+  const draft = (text, change) => ({ node: 0, text, metadata: null, change });
+  let current = null;
+  globalThis.fetch = async (path, options = {}) => {
+    if (!path.endsWith("/drafts/0")) return fetched(path, options);
+    if (options.method !== "PUT") return Response.json(current);
+    const body = JSON.parse(options.body);
+    puts.push([body.text, body.since]);
+    if (current && body.since < current.change) return Response.json({ error: { message: "changed" } }, { status: 409 });
+    return Response.json((current = draft(body.text, 5 + puts.length)));
+  };
+  context.after(() => (globalThis.fetch = fetched));
+  const rest = async () => {
+    context.mock.timers.tick(1000);
+    await new Promise(setImmediate);
+    await store.typed;
+  };
+  await store.save([], {}, [["root", "Onc"]]);
+  await store.save([], {}, [["root", "Once"]]);
+  assert.deepEqual(puts, []);
+  assert.deepEqual(pages.page.unsentDrafts, { root: 0 });
+  await rest();
+  assert.deepEqual(puts, [["Once", 0]]);
+  assert.deepEqual(pages.page.unsentDrafts, {});
+  current = draft("Twice", 9); // by another device, whose report hasn't come yet
+  await store.save([], {}, [["root", "Once upon"]]);
+  await rest();
+  assert.deepEqual(puts.at(-1), ["Once upon", 6]);
+  assert.deepEqual(heard, [["split", "root", "Twice", undefined]]);
+  await store.save([], {}, [["root", "Twice"]]); // as the desk does then
+  assert.deepEqual(pages.page.unsentDrafts, {});
+});

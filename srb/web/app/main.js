@@ -127,6 +127,8 @@ function listen(desk, writing, storyList) {
   find("#story").addEventListener("input", () => desk.showOpenings());
   document.addEventListener("selectionchange", () => document.activeElement === story.box && desk.measure());
   addEventListener("pagehide", () => desk.save());
+  addEventListener("focus", () => desk.resume());
+  document.addEventListener("visibilitychange", () => (document.hidden ? desk.save() : desk.resume()));
   addEventListener("beforeunload", (event) => desk.saving.hasUnsaved && event.preventDefault());
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
@@ -251,6 +253,9 @@ async function begin() {
       desk.measure();
     },
     saved: (drafts, page) => desk.takeOver(drafts, page),
+    knows: (place, text) => story.drafts.knows(place, text),
+    split: (place, text, marks) => desk.split(place, text, marks),
+    moved: (place) => desk.moved(place),
     deleted: () => showError(new Error("This story was deleted. What you see is not saved: export it, or open another story.")),
   });
 }

@@ -50,6 +50,7 @@ export class Desk {
     this.tree = new Tree();
     this.undoHistory = new UndoHistory(this);
     story.step = (change) => {
+      this.elsewhere = null;
       this.wordCount.typed(story.value, change);
       this.undoHistory.push({ kind: "text", place: this.tree.current, ...change });
     };
@@ -63,6 +64,8 @@ export class Desk {
     this.context = null;
     this.store = new Store();
     this.saving = new SaveQueue((items) => this.#write(items), saveMessages("What you wrote last"));
+    this.splitting = new SaveQueue((items) => Promise.all(items.map((each) => this.#split(...each))), saveMessages("Another version of this text"));
+    this.elsewhere = null; // where the writer is on another device
     this.growing = new Set(); // nodes to save soon
     this.untils = {}; // by request
     this.adding = new Map(); // nodes that are being added, by their fields
@@ -92,6 +95,7 @@ export class Desk {
     this.background.values = page.beside ?? { memory: page.note };
     this.story.drafts = new Drafts(drafts, page.marks);
     this.#draw();
+    if (Number.isInteger(page.cursor)) this.story.goTo(page.cursor);
     // Older pages stored the text of the box, and showed conversations as the chat template writes them.
     if (page.draft !== undefined && page.draft !== tree.text(tree.current)) this.story.type(page.draft);
     this.showOpenings();
@@ -224,6 +228,7 @@ export class Desk {
   go(id, shown, kept) {
     const { drafts } = this.story;
     const [from, left] = [this.state, this.tree.current];
+    this.elsewhere = null;
     const isOther = this.tree.go(id, shown);
     if (isOther) this.undoHistory.push({ kind: "go", from, to: this.state, kept });
     this.show();
@@ -413,6 +418,33 @@ export class Desk {
     if (isNews("editor")) this.editorChat.choices = page.editor;
     this.drawTree();
     this.measure();
+    this.#followPlace();
+  }
+
+  /**
+   * Follow the writer to where another device is: at once if that is further along, else when this page is used next.
+   * @param {{ current: string, shown: string[], cursor?: number } | null} place
+   */
+  moved(place) {
+    this.elsewhere = place;
+    this.#followPlace(document.hidden);
+  }
+
+  #followPlace(isAnywhere = false) {
+    const { tree, elsewhere } = this;
+    if (!elsewhere || ![elsewhere.current, ...elsewhere.shown].every((id) => tree.has(id))) return;
+    const isOnTheWay = tree.current === ROOT || tree.path(elsewhere.current).some((each) => each.id === tree.current);
+    if (!isAnywhere && (!isOnTheWay || this.#isTyped)) return;
+    this.elsewhere = null;
+    if (!tree.go(elsewhere.current, elsewhere.shown)) return; // not by the writer, so it can't be undone
+    this.#draw();
+    if (Number.isInteger(elsewhere.cursor)) this.story.goTo(elsewhere.cursor);
+    this.save();
+  }
+
+  /** The writer has come back to this page. */
+  resume() {
+    this.#followPlace(true);
   }
 
   #takeDraft(place, text, marks) {
@@ -432,7 +464,11 @@ export class Desk {
    * @param {string} theirs
    * @param {string} [marks] packed
    */
-  async split(place, theirs, marks) {
+  split(place, theirs, marks) {
+    return this.splitting.save([place, theirs, marks]);
+  }
+
+  async #split(place, theirs, marks) {
     const { tree, story } = this;
     const mine = story.drafts.at(place);
     if (!mine?.trim()) return this.#takeDraft(place, theirs, marks);
@@ -454,7 +490,8 @@ export class Desk {
     const drafts = items.filter((item) => typeof item === "string").map((place) => [place, this.story.drafts.at(place)]);
     const typed = { beside: this.background.values, texts: this.compare.texts, ...this.editorChat.values };
     const marks = this.story.drafts.allMarks;
-    const page = { current, shown, steps: this.undoHistory.steps.all, marks, untils: this.untils, ...typed, ...this.choices };
+    const [, cursor] = this.story.selection;
+    const page = { current, shown, cursor, steps: this.undoHistory.steps.all, marks, untils: this.untils, ...typed, ...this.choices };
     const knows = (place, text) => this.story.drafts.knows(place, text);
     for (const [place, text] of await this.store.save(items.filter((item) => item.pieces), page, drafts, knows)) await this.split(place, text);
   }

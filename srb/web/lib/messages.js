@@ -54,11 +54,13 @@ export function hideError(error = shown) {
 /**
  * Return the messages of a `SaveQueue`.
  * @param {string} what
+ * @param {string} [where] if it is saved in this browser already
  */
-export function saveMessages(what) {
+export function saveMessages(what, where) {
   let said;
   const failed = ({ message, status }) => {
-    said = new Error(`${what} isn't saved yet. The page keeps trying; export the tree to be safe. Reason: ${message}`);
+    const advice = where ? "" : "; export the tree to be safe";
+    said = new Error(`${what} isn't saved ${where ? `${where} ` : ""}yet. The page keeps trying${advice}. Reason: ${message}`);
     showError(Object.assign(said, { status }));
   };
   const recovered = () => {

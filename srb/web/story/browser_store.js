@@ -16,7 +16,10 @@ import { repair, upgradeQuestions, withoutQuestions } from "./validation.js";
  * @property {(background: any) => void} background
  * @property {() => void} deleted
  * @property {(drafts: [place: string, text: string | undefined][], page: Record<string, any>) => void} saved by another
- *   tab: these drafts, and the rest of the page's state
+ *   tab or device: these drafts, and the rest of the page's state
+ * @property {(place: string, text: string) => boolean} knows whether this page has had a draft
+ * @property {(place: string, text: string, marks?: string) => any} split this draft was written over another one
+ * @property {(place: { current: string, shown: string[] }) => void} moved where the writer is on another device
  */
 
 const finished = (request) =>

@@ -16,6 +16,15 @@ const PART = 1000; // results per request
 
 const REST = 400; // milliseconds to collect changes of the background
 
+const PAUSE = 1000; // milliseconds without a key after which drafts are sent
+const LONGEST_PAUSE = 10_000; // while somebody types on
+
+const PLACE = Symbol("where the writer is");
+const TITLE = Symbol("the title that the draft suggests");
+
+const numberOf = (place) => (place === ROOT ? 0 : Number(place));
+const placeOf = ({ node }) => (node ? String(node) : ROOT);
+
 const kept = (node) => (node.discarded ? false : node.kept ? true : null);
 
 /** The properties of a node that may change. */
@@ -67,6 +76,14 @@ function parentsFirst(nodes) {
 }
 
 const parentOf = (node) => (node.parent === ROOT ? null : node.parent);
+
+/** @typedef {import("./browser_store.js").StoreListener} StoreListener */
+
+/** Whether a story's place is one that a page has sent. */
+const isPlace = (place) => typeof place?.current === "string" && Array.isArray(place.shown);
+
+/** Where a page is, without the cursor. */
+const placeOfPage = ({ current = ROOT, shown = [current] }) => ({ current, shown });
 
 /** The stories on the server. */
 export class ServerStories extends Stories {
@@ -146,30 +163,75 @@ class ServerStore extends Store {
     this.all = all;
     this.path = `/${story.id}`;
     this.batches = new Map(); // the first node of each request
+    /** @type {StoreListener | null} */
+    this.listener = null;
     this.remarks = new Map(); // by node, as the server has them
     this.unsent = new Map(); // by node, not yet on the server; stored with the page
+    this.drafts = new Map(); // {text, change} by place, as the server has them
+    this.texts = new Map(); // by place, as this page has them
+    this.unsentDrafts = new Map(); // the change that each is based on, by place; stored with the page
+    /** @type {[place: string, text: string, marks?: string][]} */
+    this.splits = []; // drafts that differ from unsent ones, until `watch`
+    this.typing = new SaveQueue((items) => (this.typed = this.#sendTyped(items, this.typed)), saveMessages("What you typed last", "on the server"));
     this.sending = new SaveQueue((ids) => (this.sent = this.#send(ids, this.sent)), saveMessages("What you changed"));
   }
 
   async load() {
-    const [{ nodes, change, context }, { page, drafts }] = await Promise.all([stories(this.path), this.all.page(this.story.id)]);
+    const [{ nodes, change, context, place, drafts: known }, { page, drafts }] = await Promise.all([stories(this.path), this.all.page(this.story.id)]);
     this.change = change;
     this.page = page;
     this.unsent = new Map(Object.entries(page.unsent ?? {}));
     this.remarks.set(ROOT, asRemark(context ?? {}));
     if (context && !this.unsent.has(ROOT)) page.beside = context;
-    return { nodes: nodes.map((each) => this.#fromServer(each)), page, drafts };
+    if (isPlace(place) && !page.isPlaceUnsent) Object.assign(page, place);
+    await this.#merge(known ?? [], drafts);
+    return { nodes: nodes.map((each) => this.#fromServer(each)), page: this.page, drafts: [...this.texts].filter(([, text]) => text !== undefined) };
+  }
+
+  /** Compare the server's drafts with those in this browser, which may have been typed without a server. */
+  async #merge(known, drafts) {
+    const { page } = this;
+    this.knownPlace = placeOfPage(page);
+    this.isPlaceUnsent = page.isPlaceUnsent ?? false;
+    this.texts = new Map(drafts);
+    this.unsentDrafts = new Map(Object.entries(page.unsentDrafts ?? {}));
+    /** @type {[place: string, text: string | undefined][]} */
+    const taken = [];
+    const marks = { ...page.marks };
+    for (const draft of known) {
+      const [place, text] = [placeOf(draft), draft.text ?? undefined];
+      const since = this.unsentDrafts.get(place);
+      this.drafts.set(place, { text, change: draft.change });
+      if (since !== undefined && text !== this.texts.get(place)) {
+        this.unsentDrafts.set(place, draft.change);
+        if (draft.change > since && text !== undefined) this.splits.push([place, text, draft.metadata?.marks]);
+        continue;
+      }
+      this.unsentDrafts.delete(place);
+      if (this.texts.get(place) !== text) taken.push([place, text]);
+      this.texts.set(place, text);
+      marks[place] = draft.metadata?.marks;
+    }
+    for (const [place] of drafts) if (!this.drafts.has(place)) this.unsentDrafts.set(place, 0);
+    this.page = { ...page, marks };
+    this.suggested = suggestTitle({ pieces: [{ text: this.drafts.get(ROOT)?.text ?? "" }] });
+    await this.#keepPage(taken);
   }
 
   async add(fields) {
     const parent = fields.parent === ROOT ? null : Number(fields.parent);
     const added = await stories(`${this.path}/nodes`, "POST", { ...toServer(fields), parent });
-    if (!this.story.title) this.story = await this.all.rename(this.story, suggestTitle(fields));
+    if (!this.story.title || this.story.title === this.suggested) this.story = await this.all.rename(this.story, suggestTitle(fields));
     return { ...this.#fromServer(added), ...fields };
   }
 
   async save(nodes, page, drafts, knows) {
     this.page = page;
+    const isMove = JSON.stringify(placeOfPage(page)) !== JSON.stringify(this.knownPlace);
+    const isTyped = drafts.filter(([place, text]) => this.#note(place, text)).length;
+    this.isPlaceUnsent ||= isMove || isTyped > 0;
+    if (isMove) this.knownPlace = placeOfPage(page);
+    if (this.isPlaceUnsent) this.#sendSoon(isMove || document.hidden ? 0 : PAUSE);
     const isNews = (id, said) => this.unsent.has(id) || differences(said, this.remarks.get(id)).length;
     const changed = nodes.filter((node) => this.remarks.has(node.id) && isNews(node.id, remarks(node)));
     for (const node of changed) this.unsent.set(node.id, remarks(node));
@@ -188,7 +250,97 @@ class ServerStore extends Store {
   }
 
   #keepPage(drafts, knows) {
-    return this.all.savePage(this.story.id, { ...this.page, unsent: Object.fromEntries(this.unsent) }, drafts, knows);
+    const unsent = { unsent: Object.fromEntries(this.unsent), unsentDrafts: Object.fromEntries(this.unsentDrafts), isPlaceUnsent: this.isPlaceUnsent };
+    return this.all.savePage(this.story.id, { ...this.page, ...unsent }, drafts, knows);
+  }
+
+  /** Note a draft of this page. Returns whether it is to be sent. */
+  #note(place, text) {
+    const known = this.drafts.get(place);
+    this.texts.set(place, text);
+    if (text === known?.text) return this.unsentDrafts.delete(place) && false;
+    if (!this.unsentDrafts.has(place)) this.unsentDrafts.set(place, known?.change ?? 0);
+    return true;
+  }
+
+  /** Send drafts and the place after a pause, or while the writer types on, after a longer one. */
+  #sendSoon(pause) {
+    this.waiting ??= Date.now();
+    clearTimeout(this.timer);
+    const left = this.waiting + LONGEST_PAUSE - Date.now();
+    this.timer = setTimeout(() => {
+      this.waiting = null;
+      return this.typing.save(...this.unsentDrafts.keys(), TITLE, ...(this.isPlaceUnsent ? [PLACE] : []));
+    }, Math.max(0, Math.min(pause, left)));
+  }
+
+  async #sendTyped(items, before) {
+    await before?.catch(() => {});
+    for (const item of items)
+      if (item === TITLE) await this.#sendTitle();
+      else if (item === PLACE) await this.#sendPlace();
+      else await this.#sendDraft(item);
+    await this.#keepPage();
+  }
+
+  async #sendPlace() {
+    this.isPlaceUnsent = false;
+    const { current, shown, cursor } = this.page;
+    await stories(this.path, "PATCH", { place: { current, shown, cursor } }).catch((error) => {
+      this.isPlaceUnsent = true;
+      if (error.status !== 404) throw error; // the story was deleted
+    });
+  }
+
+  /** Name a story that isn't generated from yet by its draft. */
+  async #sendTitle() {
+    const { title } = this.story;
+    const suggested = suggestTitle({ pieces: [{ text: this.texts.get(ROOT) ?? "" }] });
+    if (this.batches.size || !suggested || suggested === title || (title && title !== this.suggested)) return;
+    this.story = await this.all.rename(this.story, suggested);
+    this.suggested = suggested;
+  }
+
+  async #sendDraft(place) {
+    const since = this.unsentDrafts.get(place);
+    if (since === undefined) return;
+    const [text, marks] = [this.texts.get(place), this.page.marks?.[place]];
+    const path = `${this.path}/drafts/${numberOf(place)}`;
+    try {
+      const { change } = await stories(path, "PUT", { text: text ?? null, metadata: marks ? { marks } : null, since });
+      this.#isSent(place, text, change);
+    } catch (error) {
+      if (error.status === 409) return this.#hearDraft(await stories(path));
+      if (error.status !== 404) throw error; // the story was deleted
+    }
+  }
+
+  /** The server has this text of a draft. */
+  #isSent(place, text, change) {
+    if (change > (this.drafts.get(place)?.change ?? 0)) this.drafts.set(place, { text, change });
+    if (this.texts.get(place) === text) this.unsentDrafts.delete(place);
+    else this.unsentDrafts.set(place, change);
+  }
+
+  /** Compare a draft of the server with this page's. */
+  #hearDraft(draft) {
+    const [place, text] = [placeOf(draft), draft.text ?? undefined];
+    const { change } = draft;
+    const marks = draft.metadata?.marks;
+    if (change <= (this.drafts.get(place)?.change ?? 0)) return;
+    this.drafts.set(place, { text, change });
+    if (!this.unsentDrafts.has(place)) {
+      this.texts.set(place, text);
+      this.page = { ...this.page, marks: { ...this.page.marks, [place]: marks } };
+      this.#keepPage([[place, text]]);
+      this.listener?.saved([[place, text]], { marks: { [place]: marks } });
+    } else if (text === undefined || text === this.texts.get(place) || this.listener?.knows(place, text)) {
+      this.#isSent(place, text, change);
+      if (this.unsentDrafts.has(place)) this.#sendSoon(PAUSE);
+    } else {
+      this.unsentDrafts.set(place, change);
+      this.listener?.split(place, text, marks);
+    }
   }
 
   /** Send changes of these nodes that the server doesn't know, after the previous ones. */
@@ -219,11 +371,20 @@ class ServerStore extends Store {
   }
 
   async watch(listener) {
-    this.all.browser.follow(this.story.id, { ...listener, renamed() {}, deleted() {} }); // the server reports these
+    this.listener = listener;
+    const saved = (drafts, page) => {
+      for (const [place, text] of drafts) this.#note(place, text);
+      if (this.unsentDrafts.size) this.#sendSoon(2 * PAUSE); // by then the other tab has sent them, unless it was closed
+      listener.saved(drafts, page);
+    };
+    this.all.browser.follow(this.story.id, { ...listener, saved, renamed() {}, deleted() {} }); // the server reports these
+    for (const each of this.splits) listener.split(...each);
+    if (this.unsentDrafts.size || this.page.isPlaceUnsent) this.#sendSoon(0);
     if (this.unsent.size) this.sending.save(...this.unsent.keys()); // left by an earlier page
     const onEvent = (event) => {
       if (event.event === "node") listener.changed(this.#fromServer(event.node));
       if (event.event === "story") this.#hear(event.story, listener);
+      if (event.event === "draft") this.#hearDraft(event.draft);
       return event.event === "deleted";
     };
     await watch(this.story.id, { after: this.change, onEvent });
@@ -232,6 +393,11 @@ class ServerStore extends Store {
 
   #hear(story, listener) {
     listener.renamed((this.story = story));
+    const isMove = isPlace(story.place) && JSON.stringify(placeOfPage(story.place)) !== JSON.stringify(this.knownPlace);
+    if (isMove && !this.isPlaceUnsent) {
+      this.knownPlace = placeOfPage(story.place);
+      listener.moved(story.place);
+    }
     const said = asRemark(story.context ?? {});
     if (this.unsent.has(ROOT) || !differences(said, this.remarks.get(ROOT)).length) return; // local changes win
     this.remarks.set(ROOT, said);
