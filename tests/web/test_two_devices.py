@@ -1,8 +1,7 @@
-"""A story of the server on two devices: typed prose, the place and the title are on both, and nothing is overwritten."""
+"""A story of the server on two devices: typed prose, place and title are on both, and nothing is overwritten."""
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Route, expect

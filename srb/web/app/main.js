@@ -35,6 +35,7 @@ import { OtherStories } from "./other_stories.js";
 import { connectPanel } from "./panels.js";
 import { listenToFiles } from "./story_files.js";
 import { openStory, StoryList } from "./story_list.js";
+import { listenToTrash } from "./trash.js";
 
 const onClick = (selector, action) => find(selector).addEventListener("click", action);
 
@@ -232,6 +233,7 @@ async function begin() {
   await desk.open(store);
   new OtherStories(find("#stories"), storyList);
   listen(desk, writing, storyList);
+  listenToTrash(storyList, desk);
   find("#desk").inert = false;
   if (storyList.place) safely(() => desk.searchPanel.go(storyList.place))();
   if (!desk.tree.nodes.size) story.focus();

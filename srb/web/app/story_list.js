@@ -21,6 +21,7 @@ export class StoryList {
     this.browser = browser;
     this.choices = choices;
     this.story = null;
+    this.listed = () => {}; // called after the stories were listed
     find("#rename").addEventListener("click", safely(() => this.#rename(this.story)));
     find("#move").addEventListener("click", safely(() => this.#move()));
   }
@@ -55,7 +56,7 @@ export class StoryList {
   }
 
   async remove(story) {
-    if (!confirm(`Delete “${storyTitle(story)}”? This can't be undone. Export it first to keep a copy.`)) return;
+    if (!confirm(`Delete “${storyTitle(story)}”? It stays in the trash for 30 days.`)) return;
     await this.stories.remove(story);
     if (story.id !== this.story.id) return this.list();
     const [next] = await this.stories.list();
@@ -78,6 +79,7 @@ export class StoryList {
     };
     find("#story-list").replaceChildren(...(await this.stories.list()).map(row));
     if (isFocusLost()) find("#story-list a").focus(); // the button that was pressed is gone
+    await this.listed();
   }
 
   showTitle(story) {
@@ -108,7 +110,7 @@ export class StoryList {
       const { story, ids } = await this.stories.make(old.title, nodes, page.beside);
       const here = { current: ids.get(page.current), shown: undefined, steps: undefined, marks: undefined };
       await this.browser.savePage(story.id, { ...page, ...here }, moveDrafts(drafts, ids));
-      await this.browser.remove(old);
+      await this.browser.erase(old);
       last = story;
     }
     openStory(last);

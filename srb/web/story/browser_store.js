@@ -110,8 +110,31 @@ export class Stories {
    */
   async rename(_story, _title) {}
 
-  /** @param {StoryInfo} _story */
+  /**
+   * Put a story into the trash, where it stays for 30 days.
+   * @param {StoryInfo} _story
+   */
   async remove(_story) {}
+
+  /**
+   * List the stories in the trash, the last deleted first.
+   * @returns {Promise<StoryInfo[]>}
+   */
+  async trash() {
+    return [];
+  }
+
+  /**
+   * Take a story out of the trash.
+   * @param {StoryInfo} _story
+   */
+  async restore(_story) {}
+
+  /**
+   * Delete a story for good.
+   * @param {StoryInfo} _story
+   */
+  async erase(_story) {}
 
   /**
    * @param {StoryInfo} _story
@@ -161,6 +184,8 @@ export class Stories {
   follow(_id, _listener) {}
 }
 
+const TRASH_MILLISECONDS = 30 * 24 * 3600 * 1000;
+
 const STORES = ["stories", "nodes", "page"];
 
 /** The keys of a story's drafts, in the object store of pages. */
@@ -175,7 +200,9 @@ export class BrowserStories extends Stories {
   static async open() {
     const opening = indexedDB.open("srb", 2);
     opening.onupgradeneeded = ({ oldVersion }) => upgrade(opening, oldVersion);
-    return new BrowserStories(await finished(opening));
+    const opened = new BrowserStories(await finished(opening));
+    for (const story of await opened.#all()) if (story.deleted < Date.now() - TRASH_MILLISECONDS) await opened.erase(story);
+    return opened;
   }
 
   constructor(database) {
@@ -186,9 +213,34 @@ export class BrowserStories extends Stories {
     this.saves = 0; // by this tab
   }
 
+  #all() {
+    return finished(this.database.transaction("stories").objectStore("stories").getAll());
+  }
+
   async list() {
-    const all = await finished(this.database.transaction("stories").objectStore("stories").getAll());
-    return all.sort((a, b) => b.changed - a.changed);
+    const all = await this.#all();
+    return all.filter(({ deleted }) => !deleted).sort((a, b) => b.changed - a.changed);
+  }
+
+  async trash() {
+    const all = await this.#all();
+    return all.filter(({ deleted }) => deleted).sort((a, b) => b.deleted - a.deleted);
+  }
+
+  async remove({ id }) {
+    this.removed.add(id);
+    await this.#mark(id, Date.now());
+    this.tabs.postMessage({ id, isRemoved: true });
+  }
+
+  async restore({ id }) {
+    await this.#mark(id, undefined);
+    this.removed.delete(id);
+  }
+
+  async #mark(id, deleted) {
+    const story = await finished(this.database.transaction("stories").objectStore("stories").get(id));
+    await this.write(({ stories }) => stories.put({ ...story, deleted }));
   }
 
   async make(title = "", nodes = []) {
@@ -208,7 +260,7 @@ export class BrowserStories extends Stories {
     this.tabs.postMessage({ id: story.id, title });
   }
 
-  async remove({ id }) {
+  async erase({ id }) {
     this.removed.add(id);
     const ids = await finished(this.database.transaction("nodes").objectStore("nodes").index("story").getAllKeys(id));
     await this.write(({ stories, nodes, page }) => {

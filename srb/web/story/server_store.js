@@ -114,7 +114,16 @@ export class ServerStories extends Stories {
 
   async remove(story) {
     await stories(`/${story.id}`, "DELETE");
-    await this.browser.remove(story);
+    const { page } = await this.page(story.id);
+    if (!Object.keys(page.unsentDrafts ?? {}).length) await this.browser.erase(story); // the server has all of it
+  }
+
+  async trash() {
+    return (await stories("?deleted=true")).data;
+  }
+
+  restore({ id }) {
+    return stories(`/${id}`, "PATCH", { deleted: null });
   }
 
   store(story) {

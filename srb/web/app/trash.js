@@ -1,0 +1,49 @@
+// @ts-check
+// The trash: deleted stories, and the discarded alternatives of the open one.
+
+import { find } from "../lib/dom.js";
+import { safely } from "../lib/messages.js";
+import { shorten, storyTitle } from "../story/titles.js";
+import { textOf } from "../story/tree.js";
+
+const TITLE = 60; // characters
+
+/** A row of the trash, with a button that takes it out. */
+function row(title, restore) {
+  const button = Object.assign(document.createElement("button"), { type: "button", textContent: "Restore" });
+  button.setAttribute("aria-label", `Restore ${title}`);
+  button.addEventListener("click", safely(restore));
+  const name = Object.assign(document.createElement("span"), { textContent: title });
+  const item = document.createElement("li");
+  item.append(name, button);
+  return item;
+}
+
+/**
+ * Show the trash of the panel with the stories, while it is open.
+ * @param {import("./story_list.js").StoryList} storyList
+ * @param {import("../desk/desk.js").Desk} desk
+ */
+export function listenToTrash(storyList, desk) {
+  const part = find("#trash");
+  const draw = async () => {
+    if (!part.open) return;
+    const stories = (await storyList.stories.trash()).map((story) =>
+      row(storyTitle(story), async () => {
+        await storyList.stories.restore(story);
+        await storyList.list();
+        await draw();
+      }));
+    const discarded = [...desk.tree.nodes.values()].filter((node) => node.discarded).reverse().map((node) =>
+      row(shorten(textOf(node), TITLE), () => {
+        find("#stories:modal")?.close(); // it would cover the text
+        desk.visit(node);
+        return draw();
+      }));
+    find("#deleted-stories").replaceChildren(...stories);
+    find("#discarded").replaceChildren(...discarded);
+    find("#trash-empty").hidden = stories.length + discarded.length > 0;
+  };
+  part.addEventListener("toggle", safely(draw));
+  storyList.listed = draw;
+}
