@@ -168,7 +168,9 @@ async function openStoryList(history, choices) {
   if (!history) return open(browser);
   return open(new ServerStories(browser)).catch((error) => {
     if (error.status !== 503) throw error;
-    showError(new Error(`${error.message}. Until then, your text is stored in this browser.`));
+    error.message += ". Until then, your text is stored in this browser.";
+    error.back = "The server stores stories again. Reload the page to see them, and to move this browser's stories there.";
+    showError(error);
     return open(browser);
   });
 }

@@ -1,6 +1,7 @@
 // @ts-check
 // Messages to the writer: the status line and errors.
 
+import { ApiError, health } from "./api.js";
 import { find } from "./dom.js";
 
 const numbers = new Intl.NumberFormat();
@@ -19,6 +20,10 @@ export const plural = (count, name) => `${numbers.format(count)} ${name}${count 
 export function showStatus(text) {
   find("#status").textContent = text;
 }
+
+const LOOK = 2000; // milliseconds between two looks whether the server is back
+
+const DOWN = [undefined, 502, 503, 504]; // the statuses of a server that can't be reached or used now
 
 let shown = null; // the error in sight
 let titles = {}; // by field
@@ -41,6 +46,18 @@ export function showError(error) {
   const title = titles[error.param];
   find("#error-text").textContent = title ? `${title}: ${error.message}` : error.message;
   find("#error").hidden = false;
+  if (error instanceof ApiError && DOWN.includes(error.status)) setTimeout(() => hideWhenBack(error), LOOK);
+}
+
+/** Hide an error when the server that caused it can be used again. */
+async function hideWhenBack(error) {
+  if (error !== shown || find("#error").hidden) return;
+  const { error: reason, history } = await health().catch((fault) => ({ error: fault, history: null }));
+  if (reason || (history && history !== "ok")) return void setTimeout(() => hideWhenBack(error), LOOK);
+  if (!document.body.dataset.ready && !error.status) return location.reload(); // the page couldn't begin
+  if (error !== shown) return;
+  hideError(error);
+  showStatus(error.back ?? "The server is back. Try again.");
 }
 
 /**
