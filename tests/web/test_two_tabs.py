@@ -65,3 +65,23 @@ def test_both_texts_stand_if_a_tab_could_not_follow(story: Story, server: Script
     story.find("#open-stories").click()
     story.find("#tree [role=treeitem]", has_text="draft").last.click()
     assert story.text == PROMPT + "xy"
+
+
+def test_the_other_tab_does_not_stop_an_answer_of_the_editor(story: Story, server: Scripted) -> None:
+    story.find("#story").fill(PROMPT)
+    tab = second_tab(story)
+    story.find("#open-ask").click()
+    story.find("#question").fill("Where does it drag?")
+    server.hold_after(30)
+    story.find("#ask .main").click()
+    answer = story.find("#talk textarea").first
+    expect(answer).not_to_have_value("")
+    said = answer.input_value()
+    tab.find("#story").press("Control+End")
+    tab.page.keyboard.insert_text("!")
+    expect(story.find("#story")).to_have_value(PROMPT + "!")
+    story.page.evaluate("dispatchEvent(new Event('focus'))")
+    server.go()
+    expect(story.find("#ask .main")).to_be_enabled()
+    assert answer.input_value().startswith(said)
+    expect(tab.find("#talk textarea").first).to_have_value(answer.input_value())

@@ -260,7 +260,7 @@ async function begin() {
     knows: (place, text) => story.drafts.knows(place, text),
     split: (place, text, marks) => desk.split(place, text, marks),
     moved: (place) => desk.moved(place),
-    deleted: () => showError(new Error("This story was deleted. What you see is not saved: export it, or open another story.")),
+    deleted: () => showError(new Error("This story was deleted, and is in the trash (Story). What you type now isn't saved: restore it there, or open another story.")),
   });
 }
 

@@ -66,6 +66,7 @@ export class Desk {
     this.saving = new SaveQueue((items) => this.#write(items), saveMessages("What you wrote last"));
     this.splitting = new SaveQueue((items) => Promise.all(items.map((each) => this.#split(...each))), saveMessages("Another version of this text"));
     this.elsewhere = null; // where the writer is on another device
+    this.lastSaved = /** @type {Record<string, any>} */ ({}); // of `#others`, or read
     this.growing = new Set(); // nodes to save soon
     this.untils = {}; // by request
     this.adding = new Map(); // nodes that are being added, by their fields
@@ -93,6 +94,7 @@ export class Desk {
     this.editorChat.values = { conversation: page.conversation, question: page.question };
     this.editorChat.choices = page.editor ?? { system: page.asking?.system || undefined };
     this.background.values = page.beside ?? { memory: page.note };
+    this.lastSaved = this.#others;
     this.story.drafts = new Drafts(drafts, page.marks);
     this.#draw();
     if (Number.isInteger(page.cursor)) this.story.goTo(page.cursor);
@@ -388,6 +390,11 @@ export class Desk {
     this.saver ??= setTimeout(() => this.save(), SAVE_MILLISECONDS);
   }
 
+  /** All that the writer enters elsewhere than in the text. */
+  get #others() {
+    return { beside: this.background.values, texts: this.compare.texts, ...this.editorChat.values, ...this.choices };
+  }
+
   /** The settings that a new story starts with. */
   get choices() {
     return { settings: this.settings.values, compare: this.compare.values, editor: this.editorChat.choices };
@@ -408,14 +415,17 @@ export class Desk {
    */
   takeOver(drafts, page) {
     for (const [place, text] of drafts) this.#takeDraft(place, text, page.marks?.[place]);
-    const known = { beside: this.background.values, texts: this.compare.texts, ...this.editorChat.values, ...this.choices };
-    const isNews = (name) => name in page && JSON.stringify(page[name]) !== JSON.stringify(known[name]);
-    if (isNews("beside")) this.background.values = page.beside;
-    if (isNews("texts")) this.compare.texts = page.texts;
-    if (isNews("settings")) this.settings.values = page.settings;
-    if (isNews("compare")) this.compare.values = page.compare;
-    if (isNews("conversation") || isNews("question")) this.editorChat.values = { conversation: page.conversation, question: page.question };
-    if (isNews("editor")) this.editorChat.choices = page.editor;
+    const [now, last] = [this.#others, this.lastSaved];
+    const isSame = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+    const news = Object.keys(now).filter((name) => name in page && !isSame(page[name], last[name]) && isSame(now[name], last[name]));
+    for (const name of news) last[name] = page[name]; // what this page hasn't saved yet stays
+    if (news.includes("beside")) this.background.values = page.beside;
+    if (news.includes("texts")) this.compare.texts = page.texts;
+    if (news.includes("settings")) this.settings.values = page.settings;
+    if (news.includes("compare")) this.compare.values = page.compare;
+    if (news.includes("question")) this.editorChat.question.value = page.question;
+    if (news.includes("conversation")) this.editorChat.values = { ...this.editorChat.values, conversation: page.conversation };
+    if (news.includes("editor")) this.editorChat.choices = page.editor;
     this.drawTree();
     this.measure();
     this.#followPlace();
@@ -488,10 +498,9 @@ export class Desk {
   async #write(items) {
     const { current, shown } = this.tree;
     const drafts = items.filter((item) => typeof item === "string").map((place) => [place, this.story.drafts.at(place)]);
-    const typed = { beside: this.background.values, texts: this.compare.texts, ...this.editorChat.values };
     const marks = this.story.drafts.allMarks;
     const [, cursor] = this.story.selection;
-    const page = { current, shown, cursor, steps: this.undoHistory.steps.all, marks, untils: this.untils, ...typed, ...this.choices };
+    const page = { current, shown, cursor, steps: this.undoHistory.steps.all, marks, untils: this.untils, ...(this.lastSaved = this.#others) };
     const knows = (place, text) => this.story.drafts.knows(place, text);
     for (const [place, text] of await this.store.save(items.filter((item) => item.pieces), page, drafts, knows)) await this.split(place, text);
   }

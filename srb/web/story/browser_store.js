@@ -210,6 +210,8 @@ export class BrowserStories extends Stories {
     this.database = database;
     this.removed = new Set(); // ids of deleted stories
     this.tabs = new BroadcastChannel("srb-stories"); // says what this tab has saved
+    this.early = []; // messages of other tabs before `follow`
+    this.tabs.onmessage = (message) => this.early.push(message);
     this.saves = 0; // by this tab
   }
 
@@ -352,6 +354,7 @@ export class BrowserStories extends Stories {
       } else if (data.title !== undefined) listener.renamed({ id, title: data.title });
       else readSoon(data);
     };
+    for (const message of this.early.splice(0)) this.tabs.onmessage(message);
     // A page that was frozen may have missed messages.
     addEventListener("focus", async () => {
       const { page } = this.#stores("readonly");
