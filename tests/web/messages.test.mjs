@@ -1,19 +1,13 @@
 // Errors that are over: lib/messages.js.
 
 import assert from "node:assert/strict";
-import { beforeEach, test } from "node:test";
+import { afterEach, beforeEach, describe, test } from "node:test";
 import { ApiError } from "../../srb/web/lib/api.js";
 import { showError } from "../../srb/web/lib/messages.js";
 
-let elements, answer;
+let elements, answer, others;
 
 const find = (selector) => (elements[selector] ??= { textContent: "", hidden: true });
-
-beforeEach(() => {
-  elements = {};
-  globalThis.document = { querySelector: find, body: { dataset: { ready: "true" } } };
-  globalThis.fetch = async () => answer();
-});
 
 /** Show an error, and return whether it is in sight after some looks at the server. */
 async function isShown(context, error, looks = 3) {
@@ -26,27 +20,38 @@ async function isShown(context, error, looks = 3) {
   return !find("#error").hidden;
 }
 
-test("an error goes when the server is back", async (context) => {
-  answer = () => Promise.reject(new TypeError("no network"));
-  assert.equal(await isShown(context, new ApiError("The server can't be reached.")), true);
-  answer = () => Response.json({ status: "ok", history: "ok" });
-  context.mock.timers.tick(2000);
-  await new Promise(setImmediate);
-  assert.equal(find("#error").hidden, true);
-  assert.equal(find("#status").textContent, "The server is back. Try again.");
-});
+describe("errors that are over", () => {
+  beforeEach(() => {
+    others = { document: globalThis.document, fetch: globalThis.fetch }; // of other tests in this process
+    elements = {};
+    globalThis.document = { querySelector: find, body: { dataset: { ready: "true" } } };
+    globalThis.fetch = async () => answer();
+  });
 
-test("while the server is loading, or its history can't be used, the error stays", async (context) => {
-  for (const body of [{ error: { message: "loading" } }, { status: "ok", history: "the disk is full" }]) {
-    answer = () => Response.json(body);
-    assert.equal(await isShown(context, new ApiError("not now", 503)), true);
+  afterEach(() => Object.assign(globalThis, others));
+
+  test("an error goes when the server is back", async (context) => {
+    answer = () => Promise.reject(new TypeError("no network"));
+    assert.equal(await isShown(context, new ApiError("The server can't be reached.")), true);
+    answer = () => Response.json({ status: "ok", history: "ok" });
+    context.mock.timers.tick(2000);
+    await new Promise(setImmediate);
+    assert.equal(find("#error").hidden, true);
+    assert.equal(find("#status").textContent, "The server is back. Try again.");
+  });
+
+  test("while the server is loading, or its history can't be used, the error stays", async (context) => {
+    for (const body of [{ error: { message: "loading" } }, { status: "ok", history: "the disk is full" }]) {
+      answer = () => Response.json(body);
+      assert.equal(await isShown(context, new ApiError("not now", 503)), true);
+      context.mock.timers.reset();
+    }
+  });
+
+  test("an error about what was typed stays", async (context) => {
+    answer = () => Response.json({ status: "ok" });
+    assert.equal(await isShown(context, new ApiError("n must be from 1 to 32", 400)), true);
     context.mock.timers.reset();
-  }
-});
-
-test("an error about what was typed stays", async (context) => {
-  answer = () => Response.json({ status: "ok" });
-  assert.equal(await isShown(context, new ApiError("n must be from 1 to 32", 400)), true);
-  context.mock.timers.reset();
-  assert.equal(await isShown(context, new Error("Write how the story begins.")), true);
+    assert.equal(await isShown(context, new Error("Write how the story begins.")), true);
+  });
 });
