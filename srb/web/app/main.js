@@ -34,7 +34,7 @@ import { keepFocus, listenToKeys, listenToUndo } from "./keyboard.js";
 import { OtherStories } from "./other_stories.js";
 import { connectPanel } from "./panels.js";
 import { listenToFiles } from "./story_files.js";
-import { openStory, StoryList } from "./story_list.js";
+import { StoryList } from "./story_list.js";
 import { listenToTrash } from "./trash.js";
 
 const onClick = (selector, action) => find(selector).addEventListener("click", action);
@@ -74,14 +74,8 @@ function listen(desk, writing, storyList) {
   onClick("#bridge", safely(() => writing.bridge()));
   watchCursor(find("#bridge"), desk);
   onClick("#stop", safely(() => writing.stopAll()));
-  const leave = (id) => {
-    desk.undoHistory.steps.leave(id);
-    return desk.save();
-  };
-  const again = (name) => {
-    const step = desk.undoHistory[name]();
-    if (step?.kind === "story") openStory({ id: step.id });
-  };
+  const leave = () => desk.save();
+  const again = (name) => desk.undoHistory[name]();
   for (const name of ["undo", "redo"]) onClick(`#${name}`, () => again(name));
   listenToUndo(story.box, again);
   onClick("#new", safely(async () => {
@@ -124,7 +118,7 @@ function listen(desk, writing, storyList) {
     find("#stories [role=treeitem][aria-selected=true]")?.focus({ preventScroll: true });
     return storyList.list();
   }));
-  document.addEventListener("input", () => desk.savePage());
+  for (const name of ["input", "compositionend"]) document.addEventListener(name, () => desk.savePage());
   find("#story").addEventListener("input", () => desk.showOpenings());
   document.addEventListener("selectionchange", () => document.activeElement === story.box && desk.measure());
   addEventListener("pagehide", () => desk.save());

@@ -41,17 +41,15 @@ export class StoryList {
   }
 
   /**
-   * Make a story, optionally with contents, and open it. If `leave(id)` is given, it is called first, and Undo
-   * returns to the story that was open.
+   * Make a story, optionally with contents, and open it after `leave()`.
    * @param {string} [title]
    * @param {Record<string, any>} [contents]
-   * @param {((id: string) => any) | null} [leave]
+   * @param {() => any} [leave]
    */
-  async make(title = "", { nodes = [], current = ROOT, drafts = [], beside = undefined, ...others } = {}, leave = null) {
+  async make(title = "", { nodes = [], current = ROOT, drafts = [], beside = undefined, ...others } = {}, leave = () => {}) {
     const { story, ids } = await this.stories.make(title, nodes, beside);
-    const steps = leave ? { done: [{ kind: "story", id: this.story.id }] } : {};
-    await this.browser.savePage(story.id, { ...this.choices(), current: ids.get(current), steps, beside, ...others }, moveDrafts(drafts, ids));
-    await leave?.(story.id);
+    await this.browser.savePage(story.id, { ...this.choices(), current: ids.get(current), beside, ...others }, moveDrafts(drafts, ids));
+    await leave();
     openStory(story);
   }
 

@@ -52,7 +52,7 @@ export class Desk {
     story.step = (change) => {
       this.elsewhere = null;
       this.wordCount.typed(story.value, change);
-      this.undoHistory.push({ kind: "text", place: this.tree.current, ...change });
+      this.undoHistory.push({ kind: "text", ...change });
     };
     this.wordCount = new WordCount(find("#words"));
     this.chapters = new Chapters(find("#chapters"), story, () => find("#stories:modal")?.close());
@@ -229,6 +229,7 @@ export class Desk {
    */
   go(id, shown, kept) {
     const { drafts } = this.story;
+    this.story.endComposing();
     const [from, left] = [this.state, this.tree.current];
     this.elsewhere = null;
     const isOther = this.tree.go(id, shown);
@@ -347,6 +348,7 @@ export class Desk {
     const isHere = place === tree.current;
     const hasTyped = story.drafts.at(place) !== draft; // at that place
     if (tree.nodes.has(id)) this.growing.add(tree.nodes.get(id)); // saved together with the removal of the draft
+    if (!hasTyped) story.endComposing(); // at the old place
     story.drafts.settle(place, text);
     this.undoHistory.steps.close();
     if (isHere) tree.go(hasTyped ? tree.current : id, shown);

@@ -6,6 +6,7 @@ import { find } from "../lib/dom.js";
 import { applyEdit, packMarks, unpackMarks } from "../story/authorship.js";
 import { Drafts } from "../story/drafts.js";
 import { change } from "../story/edits.js";
+import { ROOT } from "../story/tree.js";
 import { Mirror } from "./mirror.js";
 
 const isTouched = matchMedia("(hover: none)"); // on a phone, the keyboard covers the page
@@ -14,9 +15,10 @@ export class Manuscript {
   drafts = new Drafts();
   marks = ""; // who wrote each character
   #known = ""; // the text that the marks belong to
-  // Called after each change: {at, removed, added, marks, by}. `marks` say who wrote what was removed, and `by` who
-  // wrote what was added, if not the writer.
-  /** @param {{ at: number, removed: string, added: string, marks: string, by?: string }} _change */
+  #composed = /** @type {{ place: string, text: string, marks: string } | null} */ (null); // before what a dead key or an input method is composing
+  // Called after each change: {place, at, removed, added, marks, by}. `marks` say who wrote what was removed, and `by`
+  // who wrote what was added, if not the writer.
+  /** @param {{ place: string, at: number, removed: string, added: string, marks: string, by?: string }} _change */
   step = (_change) => {};
 
   /** @param {HTMLElement} element */
@@ -24,6 +26,10 @@ export class Manuscript {
     this.box = /** @type {HTMLTextAreaElement} */ (element.querySelector("textarea"));
     this.mirror = new Mirror(find(".mirror", element));
     this.box.addEventListener("input", () => this.#type());
+    this.box.addEventListener("compositionstart", () => {
+      this.#composed = { place: this.drafts.place ?? ROOT, text: this.value, marks: this.marks };
+    });
+    this.box.addEventListener("compositionend", () => this.endComposing());
   }
 
   get value() {
@@ -155,7 +161,16 @@ export class Manuscript {
     this.marks = applyEdit(this.marks, step, by?.repeat(added.length));
     this.#keep();
     this.#draw();
-    this.step({ ...step, marks, by });
+    if (!this.#composed) this.step({ place: this.drafts.place ?? ROOT, ...step, marks, by });
+  }
+
+  /** Report what a dead key or an input method has composed so far, as one change. */
+  endComposing() {
+    if (!this.#composed) return;
+    const { place, text, marks } = this.#composed;
+    this.#composed = null;
+    const { at, removed, added } = change(text, this.value, this.selection[1]);
+    if (removed || added) this.step({ place, at, removed, added, marks: marks.slice(at, at + removed.length) });
   }
 
   #keep() {

@@ -21,19 +21,20 @@ export class UndoHistory {
 
   draw() {
     const { done, undone } = this.steps;
-    for (const [button, steps, keys] of /** @type {[any, any[], string][]} */ ([[this.undoButton, done, "Ctrl-Z"], [this.redoButton, undone, "Ctrl-Shift-Z"]])) {
+    for (const [button, steps] of /** @type {[any, any[]][]} */ ([[this.undoButton, done], [this.redoButton, undone]])) {
       button.disabled = !steps.length;
       button.dataset.kind = steps.at(-1)?.kind ?? "";
-      button.title = steps.at(-1)?.kind === "story" ? `${keys}: opens the previous story` : keys;
     }
   }
 
   /** Undo the last step, and return it. */
   undo() {
+    this.desk.story.endComposing();
     return this.#again(this.steps.undo(), true);
   }
 
   redo() {
+    this.desk.story.endComposing();
     return this.#again(this.steps.redo(), false);
   }
 

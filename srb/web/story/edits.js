@@ -3,7 +3,7 @@
 //
 // A step is {kind: "text", place, at, removed, added, marks, by}, with the `marks` of `removed` and the mark `by` of
 // `added`; {kind: "go", from, to, kept}, where from and to are {current, shown} and `kept` is the node that was kept;
-// {kind: "discard", node}, or "restore"; or {kind: "story", id}, which opens another story.
+// or {kind: "discard", node}, or "restore".
 
 const MOST = 200; // steps
 const WORDS = 20; // characters after which a step of typing ends with the word
@@ -42,8 +42,9 @@ export class Steps {
   #isOpen = false; // whether typing can extend the last step
 
   constructor({ done = [], undone = [] } = {}) {
-    this.done = done;
-    this.undone = undone;
+    const isKnown = ({ kind }) => kind !== "story"; // with these, older pages went on in another story
+    this.done = done.filter(isKnown);
+    this.undone = undone.filter(isKnown);
   }
 
   get all() {
@@ -56,14 +57,6 @@ export class Steps {
     if (this.#isOpen && last && isTypedOn(last, step)) last.added += step.added;
     else this.done = [...this.done, step].slice(-MOST);
     this.#isOpen = true;
-  }
-
-  /**
-   * Another story is being opened.
-   * @param {string} id
-   */
-  leave(id) {
-    this.undone = [{ kind: "story", id }];
   }
 
   /** Start a new step with the next key. */
@@ -85,9 +78,9 @@ export class Steps {
 
   #move(from, to) {
     this.close();
-    const step = from.at(-1);
-    if (step && step.kind !== "story") to.push(from.pop());
-    return step ?? null;
+    if (!from.length) return null;
+    to.push(from.pop());
+    return to.at(-1);
   }
 
   /**
