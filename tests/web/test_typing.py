@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 from scripted import Scripted
-from web.conftest import Story
+from web.conftest import TWO_FRAMES, Story
 
 pytestmark = pytest.mark.web
 
@@ -108,13 +108,13 @@ def test_text_that_differs_from_the_tree_is_the_writers(start_scripted: Start, b
     expect(story.cards).to_have_count(2)
     expect(story.find("#story")).to_have_value("Once upon a time, there")
 
-    # Keep continues from the alternative, with the keyboard in the text.
+    # Keep continues from the alternative, with the keyboard in the text. What was typed meanwhile is after it.
     said = story.said(story.cards.first)
     keyboard.press("1")
-    expect(box).to_have_value("Once upon" + said)
+    expect(box).to_have_value("Once upon" + said + " a time, there")
     assert at(story) == ["story", 0]
     keyboard.type("Suddenly a gull")
-    kept = "Once upon" + said + "Suddenly a gull"
+    kept = "Once upon" + said + " a time, thereSuddenly a gull"
     expect(story.find("#story")).to_have_value(kept)
     expect(path.first).to_have_text("Start+ draft")
 
@@ -179,6 +179,40 @@ def test_text_that_differs_from_the_tree_is_the_writers(start_scripted: Start, b
     story.find("#open-stories").click()
     expect(story.find("#story-list li")).to_have_count(2)
     expect(story.find("#tree [role=treeitem]")).to_have_count(3)
+
+
+def test_what_is_typed_while_it_streams_stands_after_the_kept_text(story: Story, server: Scripted) -> None:
+    story.set(n=2, max_tokens=12)
+    box, keyboard = story.find("#story"), story.page.keyboard
+    box.click()
+    keyboard.type("Once upon a time")
+    server.hold_after(6)
+    keyboard.press("Control+Enter")
+    expect(story.cards).to_have_count(2)
+    keyboard.type("and then I wrote. Mine")
+    for _ in range(len("Once upon a timeand then I wrote. Mine")):
+        keyboard.press("ArrowLeft")
+    keyboard.type("> ")
+    server.go()
+    story.wait_done()
+    said = story.said(story.cards.first)
+    space = "" if said.endswith(" ") else " "
+    story.press(story.cards.first, "Keep")
+    kept = f"> Once upon a time{said}{space}and then I wrote. Mine"
+    expect(box).to_have_value(kept)
+    assert at(story) == ["story", 0]
+    fresh = "[...CSS.highlights.get('fresh')].map(String).join()"
+    assert story.page.evaluate(fresh) == said
+    tinted = "[...CSS.highlights.get('model')].map(String).join()"
+    assert story.page.evaluate(f"{TWO_FRAMES}.then(() => {tinted})") == said + space
+    keyboard.press("Control+Z")
+    expect(box).to_have_value("> Once upon a timeand then I wrote. Mine")
+    keyboard.press("Control+Shift+Z")
+    expect(box).to_have_value(kept)
+    story.reload()
+    expect(box).to_have_value(kept)
+    story.generate(cards=2)
+    expect(box).to_have_value(kept)
 
 
 def test_a_failed_save_is_reported_and_tried_again(start_scripted: Start, blank: Story) -> None:

@@ -10,7 +10,8 @@ import { fitted } from "../story/conversation.js";
 import { Drafts } from "../story/drafts.js";
 import { Steps } from "../story/edits.js";
 import { applyLengthLimits } from "../story/generation.js";
-import { ROOT, textOf, Tree } from "../story/tree.js";
+import { placeIn, spaceBetween } from "../story/keeping.js";
+import { gap, ROOT, textOf, Tree } from "../story/tree.js";
 import { repair, upgradeQuestions } from "../story/validation.js";
 import { Background } from "./background.js";
 import { Chapters } from "./chapters.js";
@@ -258,36 +259,45 @@ export class Desk {
   /**
    * Continue from the end of a node.
    * @param {StoryNode} node
+   * @param {{ isReplacing?: boolean }} [options] whether it replaces what comes after it in the text
    */
-  keep(node) {
+  keep(node, { isReplacing = false } = {}) {
     const { tree, story } = this;
     const kept = node.kept ? undefined : node.id;
     const before = story.value;
+    story.endComposing();
     node.kept = true;
     this.growing.add(node);
-    this.#keepEdits(node);
+    const at = isReplacing ? null : this.#keepEdits(node);
     this.go(node.id, undefined, kept);
     if (kept) this.wordCount.changed(before, story.value);
-    const end = tree.text(node.id).length;
-    story.shade(tree.text(tree.start(node.parent)).length, end);
+    const start = tree.text(tree.start(node.parent)).length;
+    const length = tree.text(node.id).length - start;
+    story.shade(at ?? start, (at ?? start) + length);
+    if (at !== null) showStatus("What you typed meanwhile is still in your text.");
     story.resume();
   }
 
-  /** Keep what the writer changed after the cursor while the alternatives were written. */
+  /**
+   * Keep what the writer changed while the alternatives were written: the text with the alternative is a draft.
+   * Returns where the alternative is in it; null without changes, or if there is no place for it.
+   */
   #keepEdits({ id, ...node }) {
     const { tree, story } = this;
+    const { value: text, marks, drafts } = story;
     const parent = tree.start(node.parent);
     const before = tree.text(parent);
-    const { passage = "", behind } = tree.nodes.get(parent) ?? {};
-    const start = before.length + passage.length;
-    const rest = story.value.slice(start);
-    const isFurther = behind && rest !== behind && rest[0] === behind[0]; // changes at the cursor stay a draft
-    if (tree.current !== parent || !isFurther || !story.value.startsWith(before + passage)) return;
-    const own = tree.text(id);
-    const after = tree.after(id);
-    const space = after.slice(0, after.length - behind.length);
-    const marks = tree.marks(id).slice(0, own.length + space.length) + story.marks.slice(start);
-    story.drafts.put(id, own + space + rest, () => packMarks(marks));
+    const { passage = "", behind = tree.after(parent) } = tree.nodes.get(parent) ?? {};
+    const isShown = tree.current === parent || tree.shown.every((each) => tree.start(each) === parent);
+    const place = isShown && drafts.has(tree.current) && !drafts.has(id) && placeIn(text, { before, passage, behind });
+    if (!place) return null;
+    const [from, to] = place;
+    const own = tree.text(id).slice(before.length);
+    const rest = text.slice(to);
+    const space = gap(text.slice(0, from), own, rest) || (rest === behind ? "" : spaceBetween(own, rest));
+    const known = marks.slice(0, from) + MODEL.repeat(own.length + space.length) + marks.slice(to);
+    drafts.put(id, text.slice(0, from) + own + space + rest, () => packMarks(known));
+    return from;
   }
 
   /**

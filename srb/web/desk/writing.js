@@ -47,7 +47,7 @@ export class Writing extends Requests {
     const { desk } = this;
     const parent = await desk.write({ before, marks: marks.slice(0, before.length) });
     const fork = await desk.add(desk.tree.chosen(parent, choice, isPart));
-    desk.keep(fork);
+    desk.keep(fork, { isReplacing: true });
     return this.generateFrom(fork.id);
   }
 
