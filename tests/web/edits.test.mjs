@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { applyEdit, packMarks, runs, unpackMarks } from "../../srb/web/story/authorship.js";
-import { change, Steps } from "../../srb/web/story/edits.js";
+import { applyEdit, applyEdits, packMarks, runs, unpackMarks } from "../../srb/web/story/authorship.js";
+import { change, inverse, packChanges, Steps, unpackChanges } from "../../srb/web/story/edits.js";
 
 test("the cursor decides where a change is, else it is the smallest one", () => {
   assert.deepEqual(change("aa", "aaa", 1), { at: 0, removed: "", added: "a" });
@@ -64,6 +64,23 @@ test("steps of typing move into the tree, and steps to other stories are dropped
   assert.deepEqual([later.redo(), later.all.done.length], [null, 5], "a step that can't be taken back isn't done again");
   const older = new Steps({ done: [{ kind: "story", id: "s" }], undone: [{ kind: "story", id: "t" }] });
   assert.deepEqual([older.undo(), older.redo()], [null, null], "older pages went on in another story");
+});
+
+test("several changes are one step, and their inverse undoes them", () => {
+  const text = "a lamp, the Lamp, a lamp";
+  const changes = [[2, "lamp", "wwmm"], [12, "Lamp", "wwww"], [20, "lamp", "wwmm"]].map(([at, removed, marks]) => ({ at, removed, added: "light", marks }));
+  const apply = (to, all) => all.toReversed().reduce((now, { at, removed, added }) => now.slice(0, at) + added + now.slice(at + removed.length), to);
+  const after = apply(text, changes);
+  assert.equal(after, "a light, the light, a light");
+  assert.equal(apply(after, inverse(changes)), text);
+  assert.deepEqual(inverse(changes).map(({ marks }) => marks), ["wwmm", "wwww", "wwmm"]);
+  const packed = packChanges(changes);
+  assert.deepEqual(packed.map(({ at }) => at), [[2, 20], [12]]);
+  assert.deepEqual(unpackChanges(packed), changes);
+  assert.equal(applyEdits("wwmmww", [{ at: 1, removed: "x", added: "ab" }, { at: 3, removed: "x", added: "" }]), "wwwmww");
+  const steps = new Steps({ done: [{ kind: "replace", place: "a", changes: packed }] });
+  steps.rename("a", { current: "b", shown: [] });
+  assert.equal(steps.undo().place, "b");
 });
 
 test("typing into the model's text changes it", () => {

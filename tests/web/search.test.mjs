@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { markMatch, searchTree } from "../../srb/web/story/search.js";
+import { markMatch, places, searchTree, step } from "../../srb/web/story/search.js";
 import { ROOT, Tree } from "../../srb/web/story/tree.js";
 
 const piece = (text) => ({ text, ids: null });
@@ -37,4 +37,25 @@ test("a server's result is marked if the words are spelled the same", () => {
   const snippet = " ... lit the\nLamp, and slept";
   assert.deepEqual(markMatch(snippet, "the lamp, AND"), { before: " ... lit ", match: "the\nLamp, and", after: " slept" });
   assert.deepEqual(markMatch("die Straße nach Süden", "suden"), { before: "die Straße nach Süden", match: "", after: "" });
+});
+
+const LAMPS = "The lamp. A Lamp,\nlamplight, the\nlamp";
+
+test("every place of a text is found", () => {
+  const texts = (query, how) => places(LAMPS, query, how).map(([from, to]) => LAMPS.slice(from, to));
+  assert.deepEqual(texts("lamp"), ["lamp", "Lamp", "lamp", "lamp"]);
+  assert.deepEqual(texts("lamp", { isCaseSensitive: true, isWholeWords: true }), ["lamp", "lamp"]);
+  assert.deepEqual([texts("the lamp"), texts(" "), texts(".")], [["The lamp", "the\nlamp"], [], ["."]]);
+});
+
+test("next and previous go around", () => {
+  const all = places(LAMPS, "lamp");
+  const go = (selection, by) => step(all, selection, by);
+  assert.deepEqual([go([0, 0], 1), go(all[0], 1), go(all[3], 1), go([11, 12], 1)], [0, 1, 0, 1]);
+  assert.deepEqual([go([0, 0], -1), go(all[3], -1), go(all[0], -1), go([17, 17], -1)], [3, 2, 3, 1]);
+});
+
+test("a whole story is searched in a moment", () => {
+  const story = new Array(61_000).fill("lamp").join(" ");
+  assert.equal(places(story, "lamp", { isWholeWords: true }).length, 61_000);
 });

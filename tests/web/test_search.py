@@ -1,14 +1,18 @@
 """Bookmarks and search."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 from scripted import Scripted
-from web.conftest import Story
+from web.conftest import TWO_FRAMES, Story
 
 pytestmark = pytest.mark.web
+
+MODELS = f"{TWO_FRAMES}.then(() => [...CSS.highlights.get('model')].map(String))"
+"""The texts in sight that the model wrote."""
 
 
 def test_the_search_finds_everything_and_bookmarks_have_names(
@@ -57,6 +61,59 @@ def test_the_search_finds_everything_and_bookmarks_have_names(
     story.page.once("dialog", lambda dialog: dialog.accept(" "))
     story.find("#bookmark").click()
     expect(story.find("#bookmarks button")).to_have_count(1)
+
+
+def test_every_place_is_found_and_replaced_in_one_step(story: Story) -> None:
+    box, keyboard, count = story.find("#story"), story.page.keyboard, story.find("#found-count")
+    text = "\n".join(["Tom went home tomorrow, said Tom."] * 31)
+    box.fill(text)
+    story.set(n=1, max_tokens=8)
+    story.generate(cards=1)
+    story.press(story.cards.first, "Keep")
+    keyboard.type(" TOM.")
+    text = story.text
+    story.find("#open-stories").click()
+    query = story.find("#find")
+    query.fill("tom")
+    expect(count).to_have_text("94 in your text. In the tree: 2 texts.")
+    query.fill("Tom")
+    story.find("#find-words").check()
+    expect(count).to_contain_text("63 in your text.")
+    story.find("#find-case").check()
+    expect(count).to_contain_text("62 in your text.")
+    query.press("Shift+Enter")
+    query.press("Enter")
+    expect(count).to_contain_text("1 of 62 in your text.")  # after the last comes the first
+    for _ in range(2):
+        query.press("Enter")
+    expect(count).to_contain_text("3 of 62 in your text.")
+    expect(query).to_be_focused()
+    shaded = "[...CSS.highlights.get('fresh')].map(String).join()"
+    assert story.page.evaluate(shaded) == "Tom"
+    story.find("#find-previous").click()
+    expect(count).to_contain_text("2 of 62 in your text.")
+    story.find("#find-next").click()
+
+    # One is replaced, then all that remain, which Undo takes back in one step, with who wrote what.
+    story.find("#replacement").fill("Benedict $&")
+    story.find("#replace-one").click()
+    first = text.replace("\nTom", "\nBenedict $&", 1)
+    expect(box).to_have_value(first)
+    expect(count).to_contain_text("3 of 61 in your text.")
+    story.pictures("replace", axe=True)
+    models = story.page.evaluate(MODELS)
+    assert models
+    story.find("#replace-all").click()
+    every = re.sub(r"\bTom\b", "Benedict $&", first)
+    expect(box).to_have_value(every)
+    expect(story.find("#status")).to_have_text("61 places replaced.")
+    expect(count).to_have_text("In the tree: 1 text.")
+    story.reload()
+    expect(box).to_have_value(every)
+    for button, expected in (("undo", first), ("undo", text), ("redo", first), ("redo", every), ("undo", first)):
+        story.find(f"#{button}").click()
+        expect(box).to_have_value(expected)
+    assert story.page.evaluate(MODELS) == models
 
 
 @pytest.mark.parametrize("is_shared", [False, True])

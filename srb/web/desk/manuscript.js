@@ -3,7 +3,7 @@
 // place (drafts.js) or undo typing; so no feature can overwrite what was typed.
 
 import { find } from "../lib/dom.js";
-import { applyEdit, packMarks, unpackMarks } from "../story/authorship.js";
+import { applyEdit, applyEdits, packMarks, unpackMarks } from "../story/authorship.js";
 import { Drafts } from "../story/drafts.js";
 import { change } from "../story/edits.js";
 import { ROOT } from "../story/tree.js";
@@ -127,15 +127,22 @@ export class Manuscript {
   }
 
   /**
-   * Undo or redo a change. Returns false if the text has changed since.
-   * @param {{ at: number, removed: string, added: string, marks?: string }} change
+   * Make changes at once, for which the caller has a step. Returns false if the text isn't as they expect it.
+   * @param {import("../story/edits.js").Change[]} changes ascending, with the marks of what is added, if they are known
    * @returns {boolean}
    */
-  replace({ at, removed, added, marks }) {
-    const end = at + removed.length;
-    if (this.value.slice(at, end) !== removed) return false;
-    this.marks = applyEdit(this.marks, { at, removed, added }, marks);
-    this.box.setRangeText(added, at, end, "end");
+  edit(changes) {
+    const { value } = this;
+    if (!changes.every(({ at, removed }) => value.startsWith(removed, at))) return false;
+    const [{ at: start }] = changes;
+    const parts = [];
+    let done = start;
+    for (const { at, removed, added } of changes) {
+      parts.push(value.slice(done, at), added);
+      done = at + removed.length;
+    }
+    this.marks = applyEdits(this.marks, changes);
+    this.box.setRangeText(parts.join(""), start, done, "end");
     this.#keep();
     this.#draw();
     return true;
@@ -151,6 +158,18 @@ export class Manuscript {
     this.box.setRangeText(added, at, at + removed.length, "preserve");
     this.marks = marks;
     this.#draw();
+  }
+
+  /**
+   * Select a passage, shade it and scroll to it.
+   * @param {number} from
+   * @param {number} to
+   */
+  async select(from, to) {
+    this.box.setSelectionRange(from, to);
+    const line = this.value.slice(from, to).indexOf("\n");
+    await this.bring(from, line < 0 ? to : from + line);
+    this.shade(from, to);
   }
 
   #type(by) {

@@ -1,9 +1,10 @@
 // @ts-check
-// Bookmarks and search results in the panel of stories: lists of places to go to.
+// Bookmarks, the places of the text that a search finds, and its results in the whole tree, in the panel of stories.
 
-import { create, find, replaceItems } from "../lib/dom.js";
-import { showStatus } from "../lib/messages.js";
-import { searchTree } from "../story/search.js";
+import { create, find, findAll, replaceItems } from "../lib/dom.js";
+import { plural, showStatus } from "../lib/messages.js";
+import { packChanges } from "../story/edits.js";
+import { places, searchTree, step } from "../story/search.js";
 import { shorten } from "../story/titles.js";
 import { textOf } from "../story/tree.js";
 
@@ -11,6 +12,7 @@ import { textOf } from "../story/tree.js";
 
 const MOST = 100; // results to show
 const NAME = 40; // characters of a bookmark's name
+const PAUSE_MILLISECONDS = 300; // after typing, before the places are counted again
 
 /**
  * Show a search result with the text around it.
@@ -29,10 +31,30 @@ export class SearchPanel {
     this.query = part("#find");
     this.found = part("#found");
     this.count = part("#found-count");
+    this.finding = part("#finding");
+    this.replacement = part("#replacement");
+    this.options = { isCaseSensitive: part("#find-case"), isWholeWords: part("#find-words") };
+    this.buttons = findAll("button", this.finding);
+    this.nTexts = 0; // of the tree that match
+    this.timer = 0;
     this.name = part("#bookmark");
     this.panel = panel;
     this.desk = desk;
-    this.query.addEventListener("input", () => this.#find());
+    for (const each of [this.query, ...Object.values(this.options)]) each.addEventListener("input", () => this.#find());
+    this.query.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.isComposing || !this.#places.length) return;
+      event.stopImmediatePropagation(); // without a place in the text, Enter searches the other stories
+      this.#step(event.shiftKey ? -1 : 1);
+    });
+    const onClick = (selector, action) => part(selector).addEventListener("click", action);
+    onClick("#find-next", () => this.#step(1));
+    onClick("#find-previous", () => this.#step(-1));
+    onClick("#replace-one", () => this.#replaceOne());
+    onClick("#replace-all", () => this.#replace(this.#places));
+    desk.story.box.addEventListener("input", () => {
+      clearTimeout(this.timer);
+      if (panel.open && this.query.value) this.timer = setTimeout(() => this.#count(), PAUSE_MILLISECONDS);
+    });
     this.name.addEventListener("click", () => this.#ask());
   }
 
@@ -45,16 +67,76 @@ export class SearchPanel {
     this.#find();
   }
 
+  /** How to search, by the options. */
+  get #how() {
+    return Object.fromEntries(Object.entries(this.options).map(([name, box]) => [name, box.checked]));
+  }
+
+  /** The places of the text that match. */
+  get #places() {
+    return places(this.desk.story.value, this.query.value, this.#how);
+  }
+
   #find() {
     const { tree, story } = this.desk;
-    const found = this.panel.open ? searchTree(tree, story.drafts.all, this.query.value) : [];
+    const found = this.panel.open ? searchTree(tree, story.drafts.all, this.query.value, this.#how) : [];
     replaceItems(this.found, found.slice(0, MOST).map(({ id, kind, ...words }) => {
       const button = this.#button(id, "", kind === "draft");
       button.append(...highlightMatch(words));
       return create("li", {}, button, create("small", { textContent: kind }));
     }));
-    const more = found.length > MOST ? `; showing the newest ${MOST}` : "";
-    this.count.textContent = this.query.value.trim() ? `${found.length || "Nothing"} found${more}.` : "";
+    this.nTexts = found.length;
+    this.#count();
+  }
+
+  /** Show how many places and texts match, and which place is selected. */
+  #count() {
+    const query = this.query.value.trim();
+    this.finding.hidden = !query;
+    const all = this.panel.open ? this.#places : [];
+    for (const button of this.buttons) button.disabled = !all.length;
+    const [from, to] = this.desk.story.selection;
+    const k = all.findIndex((each) => each[0] === from && each[1] === to);
+    const more = this.nTexts > MOST ? ` (the newest ${MOST} are shown)` : "";
+    const said = [
+      all.length ? `${k < 0 ? "" : `${k + 1} of `}${all.length} in your text.` : "",
+      this.nTexts ? `In the tree: ${plural(this.nTexts, "text")}${more}.` : "",
+    ].filter(Boolean).join(" ");
+    this.count.textContent = query ? said || "Nothing found." : "";
+  }
+
+  /** Go to the next or previous place of the text. */
+  #step(by) {
+    const { story } = this.desk;
+    const all = this.#places;
+    if (!all.length) return this.#count();
+    if (this.panel.matches(":modal")) this.panel.close(); // it would cover the place
+    story.select(...all[step(all, story.selection, by)]);
+    this.#count();
+  }
+
+  /** Replace the selected place, and go to the next one. */
+  #replaceOne() {
+    const [from, to] = this.desk.story.selection;
+    const at = this.#places.filter((each) => each[0] === from && each[1] === to);
+    if (at.length) this.#replace(at);
+    this.#step(1);
+  }
+
+  /** Replace places in one step. */
+  #replace(all) {
+    const { story, tree, undoHistory, wordCount } = this.desk;
+    if (!all.length) return;
+    const { value: before, marks } = story;
+    const added = this.replacement.value;
+    const changes = all.map(([at, to]) => ({ at, removed: before.slice(at, to), added, marks: marks.slice(at, to) }));
+    story.endComposing();
+    story.edit(changes.map((each) => ({ ...each, marks: undefined })));
+    undoHistory.push({ kind: "replace", place: tree.current, changes: packChanges(changes) });
+    wordCount.changed(before, story.value);
+    story.box.dispatchEvent(new Event("input", { bubbles: true })); // for other listeners, which save it
+    this.#find();
+    showStatus(`${plural(all.length, "place")} replaced.`);
   }
 
   #button(id, text, isDraft) {

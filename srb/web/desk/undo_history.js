@@ -3,7 +3,7 @@
 
 import { find } from "../lib/dom.js";
 import { showStatus } from "../lib/messages.js";
-import { Steps } from "../story/edits.js";
+import { inverse, Steps, unpackChanges } from "../story/edits.js";
 
 export class UndoHistory {
   /** @param {import("./desk.js").Desk} desk */
@@ -49,7 +49,7 @@ export class UndoHistory {
       if (node) node.kept = !isBack;
       this.#go(isBack ? step.from : step.to);
     }
-    if (step.kind === "text") this.#type(step, isBack);
+    if (["text", "replace"].includes(step.kind)) this.#type(step, isBack);
     desk.show();
     if (step.kept) desk.wordCount.changed(before, desk.story.value);
     return step;
@@ -62,12 +62,14 @@ export class UndoHistory {
   }
 
   #type(step, isBack) {
-    const { place, at, removed, added, marks, by } = step;
+    const { place, by } = step;
     const { desk } = this;
+    const changes = step.kind === "replace" ? unpackChanges(step.changes) : [step];
+    const again = () => changes.map(({ at, removed, added }) => ({ at, removed, added, marks: by?.repeat(added.length) }));
     if (place !== desk.tree.current) this.#go({ current: place, shown: [place] });
     desk.show();
     const before = desk.story.value;
-    const isDone = desk.story.replace(isBack ? { at, removed: added, added: removed, marks } : { at, removed, added, marks: by?.repeat(added.length) });
+    const isDone = desk.story.edit(isBack ? inverse(changes) : again());
     if (isDone) return desk.wordCount.changed(before, desk.story.value);
     this.steps.drop(step);
     showStatus("The text has changed, so this can't be undone.");

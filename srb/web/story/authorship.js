@@ -14,10 +14,25 @@ const isModels = (mark) => mark === MODEL || mark === CHANGED;
  * @param {string} [known] the marks of what was added, if they are known
  * @returns {string}
  */
-export function applyEdit(marks, { at, removed, added }, known) {
-  const end = at + removed.length;
-  const isWithin = [...marks.slice(at, end)].some(isModels) || (isModels(marks[at - 1]) && isModels(marks[end]));
-  return marks.slice(0, at) + (known ?? (isWithin ? CHANGED : WRITER).repeat(added.length)) + marks.slice(end);
+export const applyEdit = (marks, { at, removed, added }, known) => applyEdits(marks, [{ at, removed, added, marks: known }]);
+
+/**
+ * Apply several changes at once to the marks.
+ * @param {string} marks
+ * @param {{ at: number, removed: string, added: string, marks?: string }[]} changes ascending, with the marks of what was
+ *   added, if they are known
+ * @returns {string}
+ */
+export function applyEdits(marks, changes) {
+  const parts = [];
+  let done = 0;
+  for (const { at, removed, added, marks: known } of changes) {
+    const end = at + removed.length;
+    const isWithin = [...marks.slice(at, end)].some(isModels) || (isModels(marks[at - 1]) && isModels(marks[end]));
+    parts.push(marks.slice(done, at), known ?? (isWithin ? CHANGED : WRITER).repeat(added.length));
+    done = end;
+  }
+  return parts.join("") + marks.slice(done);
 }
 
 /**

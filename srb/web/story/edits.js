@@ -3,7 +3,8 @@
 //
 // A step is {kind: "text", place, at, removed, added, marks, by}, with the `marks` of `removed` and the mark `by` of
 // `added`; {kind: "go", from, to, kept}, where from and to are {current, shown} and `kept` is the node that was kept;
-// or {kind: "discard", node}, or "restore".
+// {kind: "replace", place, changes}, several changes at once, as `packChanges` returns them; or {kind: "discard", node},
+// or "restore".
 
 const MOST = 200; // steps
 const WORDS = 20; // characters after which a step of typing ends with the word
@@ -37,6 +38,45 @@ export function change(before, after, end = after.length) {
   const same = isEnd ? rest : common(before.slice(at), after.slice(at), tail);
   return { at, removed: before.slice(at, before.length - same), added: after.slice(at, after.length - same) };
 }
+
+/**
+ * @typedef {object} Change
+ * @property {number} at
+ * @property {string} removed
+ * @property {string} added
+ * @property {string} [marks] who wrote what was removed
+ */
+
+/**
+ * Return the changes that undo these, which were made at once.
+ * @param {Change[]} changes ascending, in the text before them
+ */
+export function inverse(changes) {
+  let shift = 0;
+  return changes.map(({ at, removed, added, marks }) => {
+    const back = { at: at + shift, removed: added, added: removed, marks };
+    shift += added.length - removed.length;
+    return back;
+  });
+}
+
+/**
+ * Pack changes: a step is saved with each key, and most changes of a step differ in their places only.
+ * @param {Change[]} changes
+ */
+export function packChanges(changes) {
+  const packed = new Map();
+  for (const { at, removed, added, marks } of changes) {
+    const key = JSON.stringify([removed, added, marks]);
+    if (packed.has(key)) packed.get(key).at.push(at);
+    else packed.set(key, { at: [at], removed, added, marks });
+  }
+  return [...packed.values()];
+}
+
+/** @returns {Change[]} */
+export const unpackChanges = (packed) =>
+  packed.flatMap(({ at, ...same }) => at.map((each) => ({ ...same, at: each }))).sort((a, b) => a.at - b.at);
 
 export class Steps {
   #isOpen = false; // whether typing can extend the last step
@@ -89,7 +129,7 @@ export class Steps {
    * @param {{ current: string, shown: string[] }} to
    */
   rename(from, to) {
-    for (const step of [...this.done, ...this.undone]) if (step.kind === "text" && step.place === from) step.place = to.current;
+    for (const step of [...this.done, ...this.undone]) if (step.place === from) step.place = to.current;
     for (const [steps, arrival, start] of /** @type {[any[], string, string][]} */ ([[this.done, "to", "from"], [this.undone, "from", "to"]]))
       for (const step of steps.filter(({ kind }) => kind === "go").toReversed()) {
         const [hasLeft, hasCome] = [step[start], step[arrival]].map(({ current }) => current === from);

@@ -6,10 +6,44 @@ import { ROOT, textOf } from "./tree.js";
 const [BEFORE, AFTER] = [30, 60]; // characters to show around a match
 const OVERLAP = 100; // characters before a node that a match may start in
 
-/** Make a pattern of words with any space between them, ignoring case; null without words. */
-function patternOf(query) {
+/**
+ * @typedef {object} How how to search
+ * @property {boolean} [isCaseSensitive]
+ * @property {boolean} [isWholeWords] whether matches start and end at the ends of words
+ */
+
+const LETTER = "[\\p{L}\\p{M}\\p{N}]";
+
+/** Make a pattern of words with any space between them; null without words. */
+function patternOf(query, /** @type {How} */ { isCaseSensitive = false, isWholeWords = false } = {}) {
   const words = query.split(/\s+/).filter(Boolean).map((word) => word.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"));
-  return words.length ? new RegExp(words.join("\\s+"), "giu") : null;
+  if (!words.length) return null;
+  const pattern = words.join("\\s+");
+  return new RegExp(isWholeWords ? `(?<!${LETTER})${pattern}(?!${LETTER})` : pattern, isCaseSensitive ? "gu" : "giu");
+}
+
+/**
+ * Find every place of a text that matches.
+ * @param {string} text
+ * @param {string} query
+ * @param {How} [how]
+ * @returns {[from: number, to: number][]}
+ */
+export function places(text, query, how) {
+  const pattern = patternOf(query, how);
+  return pattern ? Array.from(text.matchAll(pattern), ({ 0: match, index }) => [index, index + match.length]) : [];
+}
+
+/**
+ * Return the index of the next or previous place, seen from a selection. After the last place comes the first.
+ * @param {[from: number, to: number][]} all
+ * @param {[from: number, to: number]} selection
+ * @param {1 | -1} by
+ */
+export function step(all, [from, to], by) {
+  const isAt = all.some((each) => each[0] === from && each[1] === to);
+  const k = by > 0 ? all.findIndex((each) => each[0] >= (isAt ? to : from)) : all.findLastIndex((each) => each[1] <= from);
+  return k >= 0 ? k : by > 0 ? 0 : all.length - 1;
 }
 
 /** Find the first match that ends after a place: {before, match, after}, or null. */
@@ -41,11 +75,12 @@ const kindOf = ({ typed, kept, discarded }, isFollowed) =>
  * @param {import("./tree.js").Tree} tree
  * @param {[place: string, text: string][]} drafts
  * @param {string} query
+ * @param {How} [how]
  * @returns {{ id: string, kind: string, before: string, match: string, after: string }[]} the newest first. `id` is
  *   the node; `kind` is `typed`, `kept`, `not kept`, `discarded` or `draft`.
  */
-export function searchTree(tree, drafts, query) {
-  const pattern = patternOf(query);
+export function searchTree(tree, drafts, query, how) {
+  const pattern = patternOf(query, how);
   if (!pattern) return [];
   const ends = new Map([[ROOT, ""]]); // the last characters up to each node
   for (const { id } of tree.nodes.values()) {
