@@ -28,15 +28,15 @@ def test_words_are_counted_and_chapters_are_listed(story: Story) -> None:
     story.press(story.cards.first, "Keep")
     count = len(story.text.replace("#", "").split())
     assert count >= 7 + more - 1
-    expect(words).to_have_text(f"{count} words · {count} of 10 today")
-    expect(words).to_have_class("reached" if count >= 10 else "")
+    expect(words).to_have_text(f"{count} words · 7 of 10 today, {count - 7} the model's")
+    expect(words).to_have_class("")
     story.find("#path button").first.click()
-    expect(words).to_have_text(f"0 words · {count} of 10 today")
+    expect(words).to_have_text(f"0 words · 7 of 10 today, {count - 7} the model's")
     story.find("#undo").click()
     story.find("#undo").click()
     expect(words).to_have_text("7 words · 7 of 10 today")
     story.find("#redo").click()
-    expect(words).to_have_text(f"{count} words · {count} of 10 today")
+    expect(words).to_have_text(f"{count} words · 7 of 10 today, {count - 7} the model's")
     story.find("#undo").click()
 
     story.find("#open-stories").click()
@@ -53,6 +53,28 @@ def test_words_are_counted_and_chapters_are_listed(story: Story) -> None:
     story.leave("#new")
     expect(words).to_have_text("0 words · 8 of 10 today")
     expect(chapters).to_have_count(0)
+
+
+def test_pasted_words_are_counted_apart_and_moved_ones_stay_the_writers(story: Story) -> None:
+    words, box, keyboard = story.find("#words"), story.find("#story"), story.page.keyboard
+    box.click()
+    keyboard.type("Ada lit the lamp. ")
+    story.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    story.page.evaluate("navigator.clipboard.writeText('It was late, and nobody came.')")
+    keyboard.press("Control+V")
+    expect(words).to_have_text("10 words · 4 today, 6 pasted")
+    keyboard.press("Control+Z")
+    expect(words).to_have_text("4 words · 4 today")
+    keyboard.press("Control+Shift+Z")
+    expect(words).to_have_text("10 words · 4 today, 6 pasted")
+    for key in ("Home", "Control+Shift+ArrowRight", "Control+Shift+ArrowRight", "Control+X", "End", "Control+V"):
+        keyboard.press(key)
+    expect(box).to_have_value(" the lamp. It was late, and nobody came.Ada lit")
+    expect(words).to_have_text("9 words · 3 today, 6 pasted")  # “came.Ada” is one, pasted at its beginning
+    story.reload()
+    for key in ("Control+A", "Delete"):
+        box.press(key)
+    expect(words).to_have_text("0 words · 0 today")
 
 
 def test_text_size_line_width_and_focus(story: Story) -> None:

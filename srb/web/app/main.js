@@ -26,6 +26,7 @@ import { Compare } from "../settings/compare.js";
 import { TITLES } from "../settings/guide.js";
 import { listenToSettingSearch } from "../settings/search.js";
 import { Settings } from "../settings/settings.js";
+import { PASTED } from "../story/authorship.js";
 import { BrowserStories, Stories } from "../story/browser_store.js";
 import { ServerStories } from "../story/server_store.js";
 import { textOf } from "../story/tree.js";
@@ -94,7 +95,7 @@ function listen(desk, writing, storyList) {
   }));
   for (const opening of document.querySelectorAll("#openings button"))
     opening.addEventListener("click", () => {
-      story.type(opening.textContent);
+      story.type(opening.textContent, PASTED);
       generate();
     });
   connectPanel(find("#open-options"), find("#options"), () => desk.settings.show());

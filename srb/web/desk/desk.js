@@ -52,7 +52,7 @@ export class Desk {
     this.undoHistory = new UndoHistory(this);
     story.step = (change) => {
       this.elsewhere = null;
-      this.wordCount.typed(story.value, change);
+      this.wordCount.typed(story.content, change);
       this.undoHistory.push({ kind: "text", ...change });
     };
     this.wordCount = new WordCount(find("#words"));
@@ -264,13 +264,13 @@ export class Desk {
   keep(node, { isReplacing = false } = {}) {
     const { tree, story } = this;
     const kept = node.kept ? undefined : node.id;
-    const before = story.value;
     story.endComposing();
+    const before = story.content;
     node.kept = true;
     this.growing.add(node);
     const at = isReplacing ? null : this.#keepEdits(node);
     this.go(node.id, undefined, kept);
-    if (kept) this.wordCount.changed(before, story.value);
+    if (kept) this.wordCount.changed(before, story.content);
     const start = tree.text(tree.start(node.parent)).length;
     const length = tree.text(node.id).length - start;
     story.shade(at ?? start, (at ?? start) + length);

@@ -3,21 +3,23 @@
 // place (drafts.js) or undo typing; so no feature can overwrite what was typed.
 
 import { find } from "../lib/dom.js";
-import { applyEdit, applyEdits, packMarks, unpackMarks } from "../story/authorship.js";
+import { applyEdit, applyEdits, packMarks, PASTED, spread, unpackMarks } from "../story/authorship.js";
 import { Drafts } from "../story/drafts.js";
 import { change } from "../story/edits.js";
 import { ROOT } from "../story/tree.js";
 import { Mirror } from "./mirror.js";
 
+const PASTES = ["insertFromPaste", "insertFromPasteAsQuotation", "insertFromDrop", "insertFromYank"]; // types of inputs
 const isTouched = matchMedia("(hover: none)"); // on a phone, the keyboard covers the page
 
 export class Manuscript {
   drafts = new Drafts();
   marks = ""; // who wrote each character
   #known = ""; // the text that the marks belong to
+  #copied = { text: "", marks: "" };
   #composed = /** @type {{ place: string, text: string, marks: string } | null} */ (null); // before what a dead key or an input method is composing
-  // Called after each change: {place, at, removed, added, marks, by}. `marks` say who wrote what was removed, and `by`
-  // who wrote what was added, if not the writer.
+  // Called after each change: {place, at, removed, added, marks, by}. `marks` say who wrote what was removed, and `by`,
+  // one mark or several, who wrote what was added, if not the writer.
   /** @param {{ place: string, at: number, removed: string, added: string, marks: string, by?: string }} _change */
   step = (_change) => {};
 
@@ -25,15 +27,21 @@ export class Manuscript {
   constructor(element) {
     this.box = /** @type {HTMLTextAreaElement} */ (element.querySelector("textarea"));
     this.mirror = new Mirror(find(".mirror", element));
-    this.box.addEventListener("input", () => this.#type());
+    this.box.addEventListener("input", (event) => this.#type(PASTES.includes(/** @type {InputEvent} */ (event).inputType) ? PASTED : undefined));
     this.box.addEventListener("compositionstart", () => {
       this.#composed = { place: this.drafts.place ?? ROOT, text: this.value, marks: this.marks };
     });
+    for (const name of ["copy", "cut", "dragstart"]) this.box.addEventListener(name, () => this.#copy());
     this.box.addEventListener("compositionend", () => this.endComposing());
   }
 
   get value() {
     return this.box.value;
+  }
+
+  /** The text, and who wrote it. */
+  get content() {
+    return { text: this.value, marks: this.marks };
   }
 
   /**
@@ -107,10 +115,11 @@ export class Manuscript {
   /**
    * Replace the text, as if it had been typed.
    * @param {string} text
+   * @param {string} [by] a mark of authorship.js
    */
-  type(text) {
+  type(text, by) {
     this.box.value = text;
-    this.#type();
+    this.#type(by);
   }
 
   /**
@@ -172,12 +181,13 @@ export class Manuscript {
     this.shade(from, to);
   }
 
-  #type(by) {
+  #type(source) {
     const step = change(this.#known, this.value, this.selection[1]);
     const { at, removed, added } = step;
     if (!removed && !added) return;
+    const by = source === PASTED && added === this.#copied.text ? this.#copied.marks : source;
     const marks = this.marks.slice(at, at + removed.length);
-    this.marks = applyEdit(this.marks, step, by?.repeat(added.length));
+    this.marks = applyEdit(this.marks, step, spread(by, added.length));
     this.#keep();
     this.#draw();
     if (!this.#composed) this.step({ place: this.drafts.place ?? ROOT, ...step, marks, by });
@@ -190,6 +200,12 @@ export class Manuscript {
     this.#composed = null;
     const { at, removed, added } = change(text, this.value, this.selection[1]);
     if (removed || added) this.step({ place, at, removed, added, marks: marks.slice(at, at + removed.length) });
+  }
+
+  /** Remember who wrote what is copied, for when it's pasted. */
+  #copy() {
+    const [from, to] = this.selection;
+    this.#copied = { text: this.value.slice(from, to), marks: this.marks.slice(from, to) };
   }
 
   #keep() {

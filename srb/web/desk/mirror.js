@@ -3,9 +3,9 @@
 // element, so that a key costs the layout of one line. Only lines in sight have tints, because each tint costs time
 // at each key.
 
-import { CHANGED, MODEL, runs, WRITER } from "../story/authorship.js";
+import { CHANGED, MODEL, PASTED, runs, WRITER } from "../story/authorship.js";
 
-const TINTS = { [WRITER]: "writer", [MODEL]: "model", [CHANGED]: "changed" };
+const TINTS = { [WRITER]: "writer", [PASTED]: "writer", [MODEL]: "model", [CHANGED]: "changed" };
 
 const MARGIN = "400px"; // around the visible part
 

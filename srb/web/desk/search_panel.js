@@ -127,13 +127,13 @@ export class SearchPanel {
   #replace(all) {
     const { story, tree, undoHistory, wordCount } = this.desk;
     if (!all.length) return;
-    const { value: before, marks } = story;
+    const { content: before } = story;
     const added = this.replacement.value;
-    const changes = all.map(([at, to]) => ({ at, removed: before.slice(at, to), added, marks: marks.slice(at, to) }));
+    const changes = all.map(([at, to]) => ({ at, removed: before.text.slice(at, to), added, marks: before.marks.slice(at, to) }));
     story.endComposing();
     story.edit(changes.map((each) => ({ ...each, marks: undefined })));
     undoHistory.push({ kind: "replace", place: tree.current, changes: packChanges(changes) });
-    wordCount.changed(before, story.value);
+    wordCount.changed(before, story.content);
     story.box.dispatchEvent(new Event("input", { bubbles: true })); // for other listeners, which save it
     this.#find();
     showStatus(`${plural(all.length, "place")} replaced.`);

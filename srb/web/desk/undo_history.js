@@ -3,6 +3,7 @@
 
 import { find } from "../lib/dom.js";
 import { showStatus } from "../lib/messages.js";
+import { spread } from "../story/authorship.js";
 import { inverse, Steps, unpackChanges } from "../story/edits.js";
 
 export class UndoHistory {
@@ -41,7 +42,7 @@ export class UndoHistory {
   #again(step, isBack) {
     if (!step) return null;
     const { desk } = this;
-    const before = desk.story.value;
+    const before = desk.story.content;
     const node = desk.tree.nodes.get(step.kept ?? step.node);
     if (node) desk.growing.add(node); // saved with the next change
     if (["discard", "restore"].includes(step.kind) && node) node.discarded = isBack === (step.kind === "restore");
@@ -51,7 +52,7 @@ export class UndoHistory {
     }
     if (["text", "replace"].includes(step.kind)) this.#type(step, isBack);
     desk.show();
-    if (step.kept) desk.wordCount.changed(before, desk.story.value);
+    if (step.kept) desk.wordCount.changed(before, desk.story.content);
     return step;
   }
 
@@ -65,12 +66,12 @@ export class UndoHistory {
     const { place, by } = step;
     const { desk } = this;
     const changes = step.kind === "replace" ? unpackChanges(step.changes) : [step];
-    const again = () => changes.map(({ at, removed, added }) => ({ at, removed, added, marks: by?.repeat(added.length) }));
+    const again = () => changes.map(({ at, removed, added }) => ({ at, removed, added, marks: spread(by, added.length) }));
     if (place !== desk.tree.current) this.#go({ current: place, shown: [place] });
     desk.show();
-    const before = desk.story.value;
+    const before = desk.story.content;
     const isDone = desk.story.edit(isBack ? inverse(changes) : again());
-    if (isDone) return desk.wordCount.changed(before, desk.story.value);
+    if (isDone) return desk.wordCount.changed(before, desk.story.content);
     this.steps.drop(step);
     showStatus("The text has changed, so this can't be undone.");
   }

@@ -1,47 +1,84 @@
 // @ts-check
-// The word count of the text, and of the day with its goal. This browser stores the day's count, for all stories.
+// The word count of the text, and of the day with its goal. This browser stores the day's counts, for all stories: of
+// the writer's words, the model's and those that were pasted.
 
-import { words } from "../lib/length.js";
 import { loadLocal, saveLocal } from "../lib/local_storage.js";
 import { plural, showError } from "../lib/messages.js";
+import { MODEL, PASTED } from "../story/authorship.js";
 
 const KEY = "srb-day";
 
 const numbers = new Intl.NumberFormat();
 
 /**
- * Return how many words a change adds, without counting the whole text.
- * @param {string} text after the change
- * @param {{ at: number, removed: string, added: string }} change
- * @returns {number}
+ * @typedef {object} Counts words by who wrote them; the one who wrote a word's beginning wrote it
+ * @property {number} mine
+ * @property {number} model
+ * @property {number} pasted
  */
-export function wordsAdded(text, { at, removed, added }) {
+
+const NAMES = { [MODEL]: "model", [PASTED]: "pasted" };
+
+/**
+ * Count the words of a text.
+ * @param {string} text
+ * @param {string} marks as authorship.js has them
+ * @returns {Counts}
+ */
+export function countWords(text, marks) {
+  const counts = { mine: 0, model: 0, pasted: 0 };
+  for (const { 0: word, index } of text.matchAll(/\S+/g)) {
+    const start = word.search(/[\p{L}\p{N}]/u);
+    if (start >= 0) counts[NAMES[marks[index + start]] ?? "mine"]++;
+  }
+  return counts;
+}
+
+/**
+ * Return the difference of two counts.
+ * @param {Counts} now
+ * @param {Counts} before
+ * @returns {Counts}
+ */
+const minus = (now, before) => ({ mine: now.mine - before.mine, model: now.model - before.model, pasted: now.pasted - before.pasted });
+
+export const sum = ({ mine, model, pasted }) => mine + model + pasted;
+
+/**
+ * Return how many words a change adds, without counting the whole text.
+ * @param {{ text: string, marks: string }} now after the change
+ * @param {{ at: number, removed: string, added: string, marks?: string }} change
+ * @returns {Counts}
+ */
+export function wordsAdded({ text, marks }, { at, removed, added, marks: old = "" }) {
   const end = at + added.length;
   let [from, to] = [at, end];
   while (from > 0 && /\S/.test(text[from - 1])) from--;
   while (to < text.length && /\S/.test(text[to])) to++;
-  const [left, right] = [text.slice(from, at), text.slice(end, to)];
-  return words(left + added + right) - words(left + removed + right);
+  const before = [text.slice(from, at) + removed + text.slice(end, to), marks.slice(from, at) + old + marks.slice(end, to)];
+  return minus(countWords(text.slice(from, to), marks.slice(from, to)), countWords(before[0], before[1]));
 }
 
 /**
- * Return a day's count after `by` more words. Deleting older text doesn't go below zero.
- * @param {{ date?: string, words?: number, goal?: number }} day
+ * Return a day's counts after more words. Deleting older text doesn't go below zero.
+ * @param {{ date?: string, goal?: number } & Partial<Counts>} day
  * @param {string} now
- * @param {number} [by]
+ * @param {Partial<Counts>} [by]
  */
-export function updateDay({ date, words: before = 0, goal }, now, by = 0) {
-  return { date: now, words: Math.max(0, (date === now ? before : 0) + by), goal };
+export function updateDay({ date, goal, ...counts }, now, by = {}) {
+  const add = (name) => Math.max(0, ((date === now && counts[name]) || 0) + (by[name] ?? 0));
+  return { date: now, mine: add("mine"), model: add("model"), pasted: add("pasted"), goal };
 }
 
 /**
- * Describe both counts.
+ * Describe the counts.
  * @param {number} all
- * @param {{ words: number, goal?: number }} day
+ * @param {{ goal?: number } & Counts} day
  */
-export function describeCount(all, { words: today, goal }) {
-  const [done, wanted] = [today, goal].map((each) => numbers.format(each ?? 0));
-  return `${plural(all, "word")} · ${goal ? `${done} of ${wanted}` : done} today`;
+export function describeCount(all, { mine, model, pasted, goal }) {
+  const [done, wanted] = [mine, goal].map((each) => numbers.format(each ?? 0));
+  const others = [[model, "the model's"], [pasted, "pasted"]].filter(([count]) => count).map(([count, name]) => `, ${numbers.format(Number(count))} ${name}`);
+  return `${plural(all, "word")} · ${goal ? `${done} of ${wanted}` : done} today${others.join("")}`;
 }
 
 export class WordCount {
@@ -60,33 +97,34 @@ export class WordCount {
    * @param {string} text
    */
   show(text) {
-    this.#all = words(text);
+    this.#all = sum(countWords(text, ""));
     this.#draw();
   }
 
   /**
    * Update the counts after typing.
-   * @param {string} text after the change
-   * @param {{ at: number, removed: string, added: string }} change
+   * @param {{ text: string, marks: string }} now after the change
+   * @param {{ at: number, removed: string, added: string, marks?: string }} change
    */
-  typed(text, change) {
-    const by = wordsAdded(text, change);
-    this.#all += by;
-    if (by) this.#keep(updateDay(this.#read(), today(), by));
+  typed(now, change) {
+    const by = wordsAdded(now, change);
+    this.#all += sum(by);
+    if (Object.values(by).some(Boolean)) this.#keep(updateDay(this.#read(), today(), by));
   }
 
   /**
-   * Update the day's count after an alternative was kept, or that was undone.
-   * @param {string} before
-   * @param {string} now
+   * Update the day's counts after an alternative was kept, text was replaced, or that was undone.
+   * @param {{ text: string, marks: string }} before
+   * @param {{ text: string, marks: string }} now
    */
   changed(before, now) {
-    this.#keep(updateDay(this.#read(), today(), words(now) - words(before)));
+    const by = minus(countWords(now.text, now.marks), countWords(before.text, before.marks));
+    this.#keep(updateDay(this.#read(), today(), by));
   }
 
   #ask() {
     const day = this.#read();
-    const said = prompt("Words to write per day. Leave it empty for no goal.", day.goal ?? "");
+    const said = prompt("Your own words to write per day. Leave it empty for no goal.", day.goal ?? "");
     if (said === null) return;
     const goal = Number(said);
     if (!Number.isInteger(goal) || goal < 0) return showError(new Error(`The daily goal must be a number of words such as 500, not ${said}.`));
@@ -106,7 +144,7 @@ export class WordCount {
   #draw() {
     const day = updateDay(this.#read(), today());
     this.button.textContent = describeCount(this.#all, day);
-    this.button.classList.toggle("reached", day.words >= (day.goal ?? Infinity));
+    this.button.classList.toggle("reached", day.mine >= (day.goal ?? Infinity));
   }
 }
 

@@ -4,6 +4,7 @@
 export const WRITER = "w";
 export const MODEL = "m";
 export const CHANGED = "c"; // by the writer, in the model's text
+export const PASTED = "p";
 
 const isModels = (mark) => mark === MODEL || mark === CHANGED;
 
@@ -36,6 +37,13 @@ export function applyEdits(marks, changes) {
 }
 
 /**
+ * Return the marks of an added text: one mark is of all its characters.
+ * @param {string | undefined} by
+ * @param {number} length
+ */
+export const spread = (by, length) => (by?.length === 1 ? by.repeat(length) : by);
+
+/**
  * Pack marks, as in "w12m80".
  * @param {string} marks
  * @returns {string}
@@ -49,7 +57,7 @@ export const packMarks = (marks) => marks.replace(/(.)\1*/g, (run, mark) => mark
  * @returns {string}
  */
 export const unpackMarks = (short = "", length) =>
-  Array.from(short.matchAll(/([wmc])(\d+)/g), ([, mark, count]) => mark.repeat(Math.min(Number(count), length)))
+  Array.from(short.matchAll(/([wmcp])(\d+)/g), ([, mark, count]) => mark.repeat(Math.min(Number(count), length)))
     .join("").slice(0, length).padEnd(length, WRITER);
 
 /**

@@ -1,8 +1,8 @@
 // @ts-check
 // The undo history, and the difference of two texts.
 //
-// A step is {kind: "text", place, at, removed, added, marks, by}, with the `marks` of `removed` and the mark `by` of
-// `added`; {kind: "go", from, to, kept}, where from and to are {current, shown} and `kept` is the node that was kept;
+// A step is {kind: "text", place, at, removed, added, marks, by}, with the `marks` of `removed`, and `by`, one mark
+// or the marks of `added`; {kind: "go", from, to, kept}, where from and to are {current, shown} and `kept` is the node that was kept;
 // {kind: "replace", place, changes}, several changes at once, as `packChanges` returns them; or {kind: "discard", node},
 // or "restore".
 
