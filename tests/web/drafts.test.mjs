@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { TokenEstimate } from "../../srb/web/desk/context_window.js";
 import { SaveQueue } from "../../srb/web/lib/save_queue.js";
-import { Drafts, moveDrafts } from "../../srb/web/story/drafts.js";
+import { Drafts, moveDrafts, moveMarks } from "../../srb/web/story/drafts.js";
 import { ROOT } from "../../srb/web/story/tree.js";
 
 test("a draft stays at its place", () => {
@@ -44,6 +44,7 @@ test("a draft is settled, and what was typed since is a draft", () => {
 test("drafts move with their nodes", () => {
   const ids = new Map([[ROOT, ROOT], ["7", "x"]]);
   assert.deepEqual(moveDrafts([["7", "Once upon"], [ROOT, "Once"]], ids), [["x", "Once upon"], [ROOT, "Once"]]);
+  assert.deepEqual(moveMarks({ 7: "w4m5", [ROOT]: "m4" }, ids), { x: "w4m5", [ROOT]: "m4" });
 });
 
 // A Saving, what it wrote, and what it said; `broken` has it fail, and `pass` lets the time of a pause pass.

@@ -241,6 +241,18 @@ def test_tints_of_authorship_are_stored(story: Story) -> None:
     found = [sorted(set("".join(each))) for each in story.page.evaluate(tints)]
     assert found == [sorted(set("".join(each))) for each in tinted]
     story.pictures("tints")
+
+    # They are in files, also of a draft.
+    keyboard.press("Control+End")
+    keyboard.type(" A draft.")
+    found = story.page.evaluate(tints)
+    story.find("#open-stories").click()
+    with story.page.expect_download() as download:
+        story.find("#export").click()
+    story.page.evaluate("document.body.dataset.left = true")
+    story.find("#import").set_input_files(download.value.path())
+    expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
+    assert story.page.evaluate(tints) == found
     colour = """() => getComputedStyle(document.querySelector(".mirror > div"), "::highlight(model)").backgroundColor"""
     shown = story.page.evaluate(colour)
     keyboard.press("Escape")

@@ -37,6 +37,18 @@ test("an exported story is imported, with its drafts", () => {
   assert.deepEqual([other.nodes.get("b").seed, other.nodes.get("b").request], [7, undefined]);
 });
 
+test("who wrote what in a draft survives", () => {
+  const tree = new Tree(nodes(), "b");
+  const drafts = [[ROOT, "Once, "], ["b", "Once upon a time there"]];
+  const marks = { b: "w9m7w6" };
+  const read = through(exportTree(tree, drafts, { title: "A tale", marks }));
+  assert.deepEqual([read.drafts, read.marks], [drafts, marks]);
+  assert.deepEqual(through(file()).marks, {}, "older files have none");
+  assert.deepEqual(through(exportTree(tree, drafts, { marks: { ...marks, c: "m9" } })).marks, marks);
+  for (const wrong of [[], { b: 7 }, "w9"])
+    assert.throws(() => through(exportTree(tree, drafts, { marks: wrong })), /who wrote a draft in this file/);
+});
+
 test("a file of the first version is imported", () => {
   const read = through(file({ version: 1, nodes: nodes(), current: "b" }));
   assert.equal(read.nodes[1].pieces[0].top.length, 1);

@@ -48,7 +48,7 @@ async function readDocument(file, format) {
  */
 export function listenToFiles(desk, storyList, leave) {
   const title = () => storyList.story.title || suggestTitle({ pieces: [{ text: desk.story.value }] });
-  const about = () => ({ model: find("#model").textContent, title: storyList.story.title, settings: desk.settings.values, beside: desk.background.values, ...desk.editorChat.values });
+  const about = () => ({ model: find("#model").textContent, title: storyList.story.title, settings: desk.settings.values, beside: desk.background.values, marks: desk.story.drafts.allMarks, ...desk.editorChat.values });
   const trees = {
     srb: () => exportTree(desk.tree, desk.story.drafts.all, about()),
     loomsidian: () => exportLoomsidian(desk.tree, desk.story.drafts.all),

@@ -4,7 +4,7 @@
 
 import { find, isFocusLost } from "../lib/dom.js";
 import { safely, showError, showStatus } from "../lib/messages.js";
-import { moveDrafts } from "../story/drafts.js";
+import { moveDrafts, moveMarks } from "../story/drafts.js";
 import { storyTitle } from "../story/titles.js";
 import { ROOT } from "../story/tree.js";
 
@@ -46,9 +46,9 @@ export class StoryList {
    * @param {Record<string, any>} [contents]
    * @param {() => any} [leave]
    */
-  async make(title = "", { nodes = [], current = ROOT, drafts = [], beside = undefined, ...others } = {}, leave = () => {}) {
+  async make(title = "", { nodes = [], current = ROOT, drafts = [], marks = {}, beside = undefined, ...others } = {}, leave = () => {}) {
     const { story, ids } = await this.stories.make(title, nodes, beside);
-    await this.browser.savePage(story.id, { ...this.choices(), current: ids.get(current), beside, ...others }, moveDrafts(drafts, ids));
+    await this.browser.savePage(story.id, { ...this.choices(), current: ids.get(current), marks: moveMarks(marks, ids), beside, ...others }, moveDrafts(drafts, ids));
     await leave();
     openStory(story);
   }
@@ -106,7 +106,7 @@ export class StoryList {
     let last;
     for (const { story: old, nodes, page, drafts } of await this.#unmoved()) {
       const { story, ids } = await this.stories.make(old.title, nodes, page.beside);
-      const here = { current: ids.get(page.current), shown: undefined, steps: undefined, marks: undefined };
+      const here = { current: ids.get(page.current), shown: undefined, steps: undefined, marks: moveMarks(page.marks ?? {}, ids) };
       await this.browser.savePage(story.id, { ...page, ...here }, moveDrafts(drafts, ids));
       await this.browser.erase(old);
       last = story;

@@ -13,6 +13,14 @@ const KNOWN = 20; // texts of each place
  */
 export const moveDrafts = (drafts, ids) => drafts.map(([place, text]) => [ids.get(place) ?? ROOT, text]);
 
+/**
+ * Move the marks of drafts likewise.
+ * @param {Record<string, string>} marks
+ * @param {Map<string, string>} ids
+ * @returns {Record<string, string>}
+ */
+export const moveMarks = (marks, ids) => Object.fromEntries(moveDrafts(Object.entries(marks), ids));
+
 /** Compares the text box with the tree. What differs is the writer's, and stays until it is in the tree. */
 export class Drafts {
   #texts;
