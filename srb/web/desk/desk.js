@@ -15,6 +15,7 @@ import { gap, ROOT, textOf, Tree } from "../story/tree.js";
 import { repair, upgradeQuestions } from "../story/validation.js";
 import { Background } from "./background.js";
 import { Chapters } from "./chapters.js";
+import { Cliches } from "./cliches.js";
 import { EditorChat } from "./editor_chat.js";
 import { SearchPanel } from "./search_panel.js";
 import { drawStatistics } from "./statistics.js";
@@ -60,6 +61,7 @@ export class Desk {
     this.background = new Background(find("#model-view"), () => this.measure());
     this.editorChat = new EditorChat(find("#ask"), this);
     this.searchPanel = new SearchPanel(find("#stories"), this);
+    this.cliches = new Cliches(find("#cliches"), this);
     this.cards = this.combine = this.forks = this.promptView = this.treeDrawing = this.probabilities = null; // set by main.js
     this.versions = new Versions(this);
     this.context = null;
