@@ -253,11 +253,13 @@ def start_scripted() -> Iterator[Callable[..., Scripted]]:
 
 
 @contextmanager
-def profile(browser: Browser, *, is_phone: bool = False) -> Iterator[Story]:
-    """A page with nothing stored. It must report no errors and contact no other host."""
+def profile(browser: Browser, *, is_phone: bool = False, has_tour: bool = False) -> Iterator[Story]:
+    """A page with nothing stored, but that the tour was skipped. It must report no errors and contact no other host."""
     context = browser.new_context(
         viewport=PHONE if is_phone else DESK, has_touch=is_phone, is_mobile=is_phone, accept_downloads=True
     )
+    if not has_tour:
+        context.add_init_script("localStorage.setItem('srb-tour', 'true')")
     story = Story(context.new_page())
     hosts: set[str] = set()
 

@@ -37,6 +37,7 @@ import { connectPanel } from "./panels.js";
 import { listenToFiles } from "./story_files.js";
 import { StoryList } from "./story_list.js";
 import { listenToTrash } from "./trash.js";
+import { Tour } from "./tour.js";
 
 const onClick = (selector, action) => find(selector).addEventListener("click", action);
 
@@ -110,6 +111,12 @@ function listen(desk, writing, storyList) {
   listenToFocusMode(find("#focus"), story);
   listenToFolding(find("#more-tools"), find("#bar"));
   listenToKeys(find("#keys"));
+  const tour = new Tour(find("#tour"), () => story.focus());
+  onClick("#show-tour", () => {
+    find("#keys").close();
+    tour.start();
+  });
+  if (!desk.tree.nodes.size && !story.value) tour.begin();
   keepFocus(story.box, find("main"));
   keepFormatting(story.box);
   printManuscript(story, () => storyList.story.title);
