@@ -259,7 +259,7 @@ def profile(browser: Browser, *, is_phone: bool = False, has_tour: bool = False)
         viewport=PHONE if is_phone else DESK, has_touch=is_phone, is_mobile=is_phone, accept_downloads=True
     )
     if not has_tour:
-        context.add_init_script("localStorage.setItem('srb-tour', 'true')")
+        context.add_init_script("if (location.protocol === 'http:') localStorage.setItem('srb-tour', 'true')")
     story = Story(context.new_page())
     hosts: set[str] = set()
 

@@ -53,7 +53,7 @@ def test_a_dead_key_and_a_word_of_an_input_method_are_one_step(story: Story) -> 
 
     box.click()
     keyboard.type("Un caf")
-    compose("´", "é")
+    compose("\N{ACUTE ACCENT}", "é")
     keyboard.type(" ")
     compose("n", "に", "日", "日本")
     expect(box).to_have_value("Un café 日本")
