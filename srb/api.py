@@ -30,8 +30,9 @@ Model = str | Path | Settings | None
 @overload
 def generate(
     prompt: Text,
-    n: int = 8,
+    n: int | None = None,
     *,
+    directions: Sequence[str] = (),
     suffix: Text | None = None,
     logprobs: int | None = None,
     progress: bool = True,
@@ -41,8 +42,9 @@ def generate(
 @overload
 def generate(
     prompt: Texts,
-    n: int = 8,
+    n: int | None = None,
     *,
+    directions: Sequence[str] = (),
     suffix: Text | None = None,
     logprobs: int | None = None,
     progress: bool = True,
@@ -53,8 +55,9 @@ def generate(
 
 def generate(
     prompt: Any,
-    n: int = 8,
+    n: int | None = None,
     *,
+    directions: Sequence[str] = (),
     suffix: Text | None = None,
     logprobs: int | None = None,
     progress: bool = True,
@@ -68,7 +71,9 @@ def generate(
 
     Args:
         prompt: a text, or a tuple of token ids; or a list of such prompts, which run together.
-        n: the number of texts for each prompt.
+        n: the number of texts for each prompt: 8, or one for each direction.
+        directions: a line for each text, such as "she lies", "slower", "a storm". The model reads it before it writes
+            this text; it is never part of the text. An empty one: none.
         suffix: the text that comes after them. With it, the texts are ordered by how well it follows (`suffix`) in
             `CompletionRequest`.
         logprobs: report each token's log-probability, and those of this many most probable tokens at its place.
@@ -98,6 +103,7 @@ def generate(
         [4, 4]
     """
     params = _params(sampling)
+    n = _number(n, directions)
     prompts = prompt if are_texts(prompt) else [prompt]
     if not prompts:
         raise InvalidRequestError("prompt must have at least one text", param="prompt")
@@ -111,7 +117,8 @@ def generate(
         for k, each in enumerate(prompts):
             heal = isinstance(each, str) and not params.has_grammar
             try:
-                asked = TextsRequest(each, n, params, settings=sampling, heal=heal, suffix=suffix, logprobs=logprobs)
+                more = {"heal": heal, "suffix": suffix, "logprobs": logprobs}
+                asked = TextsRequest(each, n, params, directions=directions, settings=sampling, **more)
                 engine.check(with_tokens(asked.request, engine.tokenize))  # before any runs
             except InvalidRequestError as error:
                 if len(prompts) > 1:
@@ -184,6 +191,19 @@ def _params(sampling: dict[str, Any]) -> SamplingParams:
             value = (value,) if isinstance(value, str) else tuple(value)
         values[name] = value
     return SamplingParams(**values)
+
+
+def _number(n: int | None, directions: Sequence[str]) -> int:
+    """Return the number of texts for each prompt. Raises `InvalidRequestError`."""
+    if isinstance(directions, str):
+        raise InvalidRequestError(f"directions takes a list of texts, got {directions!r:.60}", param="directions")
+    if n is None:
+        return len(directions) or 8
+    if directions and n != len(directions):
+        raise InvalidRequestError(
+            f"n is {n!s:.60}, but directions has {len(directions)}; leave n out or make them agree", param="n"
+        )
+    return n
 
 
 class _LoadedModel:

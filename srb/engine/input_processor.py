@@ -41,7 +41,7 @@ def build_request(
     if request.resumed and request.resumed[0].fingerprint == backend.fingerprint != "" and not strategy.restarts:
         report, request = Replay(report, request.resumed), restarted(request)
     compiled = backend.compile(request.branches, request.special_tokens, request.post_sampling_probs)
-    loras = [adapters.lora(params.lora) for params in request.branches]
+    variants = [(adapters.lora(params.lora), params.direction_ids) for params in request.branches]
     active = ActiveRequest(request, compiled, report, parts.clock(), backend.block_size)
     if has_suffix:
         active.infill = "model" if request.suffix is None else "bridge"
@@ -49,10 +49,12 @@ def build_request(
     resumed = request.resumed or (Resumed(),) * request.count
     asked = [_healed(tokens, backend.tokenizer) if request.heal else (tokens, b"") for tokens in request.token_ids]
     for number, (tokens, repeated) in enumerate(asked):
-        for lora in dict.fromkeys(loras):
-            theirs = {number * n + k: resumed[number * n + k] for k, each in enumerate(loras) if each == lora}
+        for lora, direction in dict.fromkeys(variants):
+            variant = lora, direction
+            theirs = {number * n + k: resumed[number * n + k] for k, each in enumerate(variants) if each == variant}
+            whole = _directed(tokens, direction, request.direction_at, backend.tokenizer) if direction else tokens
             for group in prompt_groups(theirs, restarts=strategy.restarts):
-                prompt = Prompt(active, tokens, group, stops, lora, repeated, restarts=strategy.restarts)
+                prompt = Prompt(active, whole, group, stops, lora, repeated, restarts=strategy.restarts)
                 if request.scored_top is not None:
                     prompt.scores = Scores(prompt.packed, request.scored_top)
                 active.prompts.append(prompt)
@@ -73,6 +75,24 @@ def _healed(tokens: tuple[int, ...], tokenizer: Tokenizer) -> tuple[tuple[int, .
     if len(tokens) > 1 and tokens[-2] >= 0 and text and len(tokenizer.beginning_with(text)) > 1:
         return tokens[:-1], text
     return tokens, b""
+
+
+MAX_LAST_LINE = 256
+"""The most tokens after a direction. Each alternative evaluates them itself."""
+
+
+def _directed(
+    tokens: tuple[int, ...], direction: tuple[int, ...], place: int | None, tokenizer: Tokenizer
+) -> tuple[int, ...]:
+    """Return a prompt with a direction at a place, or else before its last line.
+
+    So the text goes on where the prompt ends, and not after the direction.
+    """
+    if place is None:
+        least = max(len(tokens) - MAX_LAST_LINE, int(tokens[0] == tokenizer.special.bos))
+        ends = (k for k in range(len(tokens), least, -1) if b"\n" in tokenizer.special_piece(tokens[k - 1]))
+        place = next(ends, least)
+    return tokens[:place] + direction + tokens[place:]
 
 
 def check_request(

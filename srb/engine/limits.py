@@ -234,6 +234,7 @@ class RequestLimits:
                 if not isinstance(each, str):
                     self._check_tokens("avoid", each)
             self._check_tokens("negative_prompt", params.negative_ids)
+            self._check_tokens("direction", params.direction_ids)
         self._check_room(request)
         if request.prompt_logprobs is not None:
             entries = request.prompt_tokens * (request.prompt_logprobs + 1)
@@ -256,18 +257,19 @@ class RequestLimits:
     def _check_room(self, request: CompletionRequest) -> None:
         if request.context_shift:
             return
-        longest = max(map(len, request.prompts))
+        longest = request.longest_prompt
         if longest > self._n_cells:
             raise ContextSizeError(longest, self._n_cells, n_texts=self._n_texts)
         for index, resumed in enumerate(request.resumed):
             params = request.branches[index % len(request.branches)]
             n_texts = 2 if params.is_guided else 1
             negative = len(params.negative_ids or (0,)) if params.is_guided else 0
-            n_tokens = len(request.prompts[index // len(request.branches)]) + negative + n_texts * len(resumed.tokens)
+            n_prompt = len(request.prompts[index // len(request.branches)]) + len(params.direction_ids)
+            n_tokens = n_prompt + negative + n_texts * len(resumed.tokens)
             # A context of another size may have had room for it. A search begins anew with the prompt.
             if request.n_rows:
                 n_texts = 1 if self._n_texts > 1 else request.n_rows
-                n_tokens = len(request.prompts[index // len(request.branches)])
+                n_tokens = n_prompt
                 n_tokens += n_texts * (len(resumed.tokens) + request.cells_after) if request.suffix is not None else 0
             if resumed.finished is None and n_tokens > self._n_cells:
                 raise ContextSizeError(n_tokens, self._n_cells, n_texts=self._n_texts)

@@ -42,6 +42,7 @@ class TextsRequest:
         prompt: a text, or token ids.
         n: the number of texts.
         params: how they are sampled.
+        directions: a line for each text that only its prompt has. Empty: none has one.
         settings: those of `params` that the caller gave, for `CompletionOutput.settings`.
         suffix: the text that comes after them. If there is one, the texts are ordered by how well it follows.
         more: other fields of `CompletionRequest`.
@@ -53,11 +54,14 @@ class TextsRequest:
         n: int,
         params: SamplingParams | None,
         *,
+        directions: Sequence[str] = (),
         settings: Mapping[str, Any] = MappingProxyType({}),
         suffix: Text | None = None,
         **more: Any,
     ) -> None:
         branches = (params or SamplingParams()).alternatives(n)
+        if directions:
+            branches = tuple(each.directed(line) for each, line in zip(branches, directions, strict=True))
         self.request = CompletionRequest((prompt,), branches, suffix=suffix, return_tokens=True, **more)
         self._prompt = prompt
         self._settings = settings
@@ -264,7 +268,7 @@ def _answer_of(engine: "Engine", slot: int, question: Callable[[Slots], Answer])
 def has_texts(request: CompletionRequest) -> bool:
     """Tells whether a prompt, a negative prompt or the suffix is still a text."""
     prompts = (*request.prompts, request.suffix, *(params.negative_prompt for params in request.branches))
-    return any(isinstance(each, str) for each in prompts)
+    return any(isinstance(each, str) for each in (*prompts, *(params.direction for params in request.branches)))
 
 
 def with_tokens(request: CompletionRequest, tokenize: Tokenize) -> CompletionRequest:
@@ -276,7 +280,12 @@ def with_tokens(request: CompletionRequest, tokenize: Tokenize) -> CompletionReq
         tokenize = partial(tokenize, any_length=True)
     tokens = partial(to_tokens, tokenize=tokenize, is_prompt=True)
     branches = tuple(
-        replace(each, negative_prompt=each.negative_prompt and tokens(each.negative_prompt))
+        replace(
+            each,
+            negative_prompt=each.negative_prompt and tokens(each.negative_prompt),
+            direction=each.direction
+            and to_tokens(each.direction, tokenize=tokenize, is_prompt=False, name="direction"),
+        )
         for each in request.branches
     )
     prompts = tuple(tokens(each, name=request.prompt_name(k)) for k, each in enumerate(request.prompts))

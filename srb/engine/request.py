@@ -222,6 +222,12 @@ class CompletionRequest:
         "the slot that remembers the tokens of the first alternative, for `Engine.ask`; the other alternatives have "
         "the next slots.",
     )
+    direction_at: int | None = described(
+        None,
+        "how many tokens of each prompt come before the `direction` of an alternative. Left out: all but the last "
+        "line.",
+        (0, inf),
+    )
     explore: Explore | None = described(
         None,
         "answer with the tree of likely continuations of one prompt, and generate no text. The only branch then has "
@@ -363,5 +369,11 @@ class CompletionRequest:
 
     @property
     def prompt_tokens(self) -> int:
-        """The length of all prompts together, in tokens."""
-        return sum(map(len, self.prompts))
+        """The length of all prompts together, in tokens. Each direction makes a prompt of its own."""
+        directions = {params.direction_ids for params in self.branches}
+        return sum(len(prompt) + len(direction) for prompt in self.prompts for direction in directions)
+
+    @property
+    def longest_prompt(self) -> int:
+        """The length of the longest prompt, with its direction, in tokens."""
+        return max(map(len, self.prompts)) + max(len(params.direction_ids) for params in self.branches)

@@ -55,6 +55,7 @@ AVOIDED_CHARS = 200
 MAX_LOGIT_BIAS = 100.0
 MAX_DRY_BREAKERS = 32
 MAX_DRY_BREAKER_CHARS = 40
+MAX_DIRECTION_CHARS = 1_000
 MAX_GRAMMAR_CHARS = 100_000
 MAX_REGEX_CHARS = 10_000
 MAX_LARK_CHARS = 1_000_000
@@ -255,6 +256,12 @@ class SamplingParams:
         "everything else). -inf bans a token; at least one logit must be finite. It returns None. An error that it "
         "raises ends only this alternative. In the library only, and not with replicas.",
     )
+    direction: Text | None = described(
+        None,
+        "a line that only this alternative's prompt has: a text, or its token ids. It is put before the prompt's last "
+        "line, or at `CompletionRequest.direction_at`, and is never part of the alternative. Alternatives share what "
+        "is before it.",
+    )
     label: str | None = described(None, "a name for this alternative, which `start` returns.")
 
     def __new__(cls, *_values: Any, **given: Any) -> Self:
@@ -317,6 +324,13 @@ class SamplingParams:
             )
         if self.negative_prompt is not None:
             check_text("negative_prompt", self.negative_prompt)
+        if self.direction is not None:
+            check_text("direction", self.direction)
+
+    @property
+    def direction_ids(self) -> tuple[int, ...]:
+        """The tokens of the direction, after an engine has made them of a text; empty without one."""
+        return cast(tuple[int, ...], self.direction or ())
 
     @property
     def negative_ids(self) -> tuple[int, ...]:
@@ -333,6 +347,24 @@ class SamplingParams:
         """Whether the text must match a grammar, a schema or an expression."""
         return any(getattr(self, name) is not None for name in GRAMMAR_FIELDS)
 
+    def directed(self, direction: str) -> "SamplingParams":
+        """Return the same parameters with a direction and its label; unchanged if it is empty.
+
+        Raises:
+            InvalidRequestError: It isn't a text, or too long.
+        """
+        if not isinstance(direction, str):
+            raise InvalidRequestError(f"directions takes texts, got {direction!r:.60}", param="directions")
+        if len(direction) > MAX_DIRECTION_CHARS:
+            raise InvalidRequestError(
+                f"directions takes texts of up to {MAX_DIRECTION_CHARS} characters, got {len(direction)}",
+                param="directions",
+            )
+        if not direction.strip():
+            return self
+        note = f"{author_note(direction)}\n"
+        return dataclasses.replace(self, direction=note, label=direction if self.label is None else self.label)
+
     def with_seed(self) -> "SamplingParams":
         """Return the same parameters, with a random seed if the seed is -1."""
         return self if self.seed >= 0 else dataclasses.replace(self, seed=secrets.randbelow(MAX_SEED + 1))
@@ -343,6 +375,11 @@ class SamplingParams:
             raise InvalidRequestError(f"n takes a whole number, got {n!r:.60}", param="n")
         first = self.with_seed().seed
         return tuple(dataclasses.replace(self, seed=(first + k) % (MAX_SEED + 1)) for k in range(n))
+
+
+def author_note(direction: str) -> str:
+    """Return a direction as the model reads it: as writers put notes for a model into a text."""
+    return f"[Author's note: {direction.strip()}]"
 
 
 RANGES = ranges(SamplingParams)

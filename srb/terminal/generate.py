@@ -175,7 +175,7 @@ def _body(settings: Settings, arguments: argparse.Namespace) -> Body:
         system = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
         body = {"messages": [*system, {"role": "user", "content": prompt}]} | body
         del body["prompt"]
-    if is_given(arguments, settings, "n") and ("branches" not in body or hasattr(arguments, "n")):
+    if is_given(arguments, settings, "n") and (not {"branches", "directions"} & {*body} or hasattr(arguments, "n")):
         body["n"] = settings.n
     if settings.max_tokens is not None:
         body["max_tokens"] = settings.max_tokens

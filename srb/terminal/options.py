@@ -36,7 +36,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "the alternatives": (
         "how they differ from each other, or from a text",
-        ("distinct", "diversity", "avoid", "negative_prompt", "guidance_scale"),
+        ("directions", "distinct", "diversity", "avoid", "negative_prompt", "guidance_scale"),
     ),
     "beam search": (
         "the most probable texts, no sampling",
@@ -62,9 +62,10 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
 REQUEST_FIELDS = tuple(
     name
     for name in CompletionFields.model_fields
-    if name in MEANINGS and name not in ("branches", *SamplingFields.model_fields)
+    if name == "directions"
+    or (name in MEANINGS and name not in ("branches", "direction_at", *SamplingFields.model_fields))
 )
-"""The fields of a whole request that are options: those that `CompletionRequest` has, too."""
+"""The fields of a whole request that are options: `directions`, and those that `CompletionRequest` has, too."""
 
 _TEXTS = ("negative_prompt", "suffix")
 """Fields whose options take a text, although a body may have another type."""
@@ -82,7 +83,7 @@ def add_field_arguments(parser: argparse.ArgumentParser) -> None:
     }
     texts = descriptions(CompletionFields)
     for name in (*SamplingFields.model_fields, *REQUEST_FIELDS):
-        if name in ("max_tokens", "lora"):  # options of `Settings`; --branch takes them, too
+        if name in ("max_tokens", "lora", "direction"):  # --branch takes them, and two are options of `Settings`
             continue
         group = next(group for names, group in groups.items() if name in names or not names)
         names = [name, *(alias for alias, of in ALIASES.items() if of == name)]
@@ -94,7 +95,7 @@ def add_field_arguments(parser: argparse.ArgumentParser) -> None:
             group.add_argument(*flags, action=argparse.BooleanOptionalAction, **options)
         elif name in _TEXTS:
             group.add_argument(*flags, metavar="TEXT", **options)
-        elif name in ("stop", "banned_strings", "bad_words", "avoid"):
+        elif name in ("stop", "banned_strings", "bad_words", "avoid", "directions"):
             group.add_argument(*flags, action="append", metavar="TEXT", **options)
         else:
             group.add_argument(*flags, metavar=getattr(_kind(name), "__name__", "json").upper(), **options)

@@ -35,6 +35,7 @@ VALUES = {
     "bad_words": ["1"],
     "banned_strings": ["1"],
     "avoid": ["1"],
+    "directions": ["1"],
     "logit_bias": {"5": False},
     "banned_tokens": [5],
     "json_schema": {"type": "string"},
@@ -44,7 +45,7 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("name", [*sorted({*SamplingFields.model_fields} - {"max_tokens", "lora"}), *REQUEST_FIELDS])
+@pytest.mark.parametrize("name", [*sorted({*SamplingFields.model_fields} - {"max_tokens", "lora", "direction"}), *REQUEST_FIELDS])
 def test_every_field_is_an_option(name: str) -> None:
     flag = "--" + name.replace("_", "-")
     texts = {"stop": ".", "logit_bias": '{"5": false}', "banned_tokens": "[5]", "samplers": "top_k, temperature"}

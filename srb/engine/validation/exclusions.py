@@ -64,6 +64,13 @@ class Exclusion:
 
 
 EXCLUSIONS = (
+    Exclusion(
+        "direction",
+        (
+            *(BEAM_SEARCH, "suffix", "explore", "candidates", "images and sounds", "echo with logprobs"),
+            *("prompt_logprobs", "context_shift"),
+        ),
+    ),
     Exclusion("suffix", (BEAM_SEARCH,)),
     Exclusion(
         "explore", (BRIDGE, BEAM_SEARCH, "several prompts", "several branches", "echo", "logprobs", "prompt_logprobs")

@@ -17,8 +17,9 @@ from srb.engine.validation.exclusions import excludes
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
 from srb.wire.reasoning import AnswerReader, ReasoningFormat, reasoning_format
+from srb.wire.request.directions import directed, divided, has_directions, marked, take_directions
 from srb.wire.request.fields import BEAM_FIELDS, BRIDGE_FIELDS, BranchFields, CompletionFields, SamplingFields, joined
-from srb.wire.request.media import Take, not_here
+from srb.wire.request.media import Take, new_marker, not_here
 from srb.wire.request.messages import prefill_text, prompt_of
 from srb.wire.request.prompts import (
     PathTo,
@@ -123,10 +124,16 @@ def parse_fields(
     tools = _tools(fields)
     in_text = fields.reasoning_format == "none" or bool(fields.echo)
     is_free = tools is not None or all(getattr(each, name) is None for each in branches for name in GRAMMAR_FIELDS)
+    marker = new_marker() if fields.messages and has_directions(fields) else ""
+    if marker and fields.messages:
+        fields = fields.model_copy(update={"messages": marked(fields.messages, marker)})
     sent = sent_prompt(fields, template, chat, tools, thinks=in_text or is_free)
     tags, opening = _reasoning(fields, template, sent, is_free=is_free)
     prefix = opening if in_text and not fields.echo and chat else ""
     reasoning = None if in_text else tags
+    direction_at = None
+    if marker:
+        sent, direction_at = divided(sent, marker, tokenize_for(fields, limits, tokenize))
     prompts, media = make_prompts(sent, limits, len(branches), tokenize_for(fields, limits, tokenize), take)
     if media and fields.story is not None:
         raise InvalidRequestError("a story's texts have no images and sounds; leave story out", param="story")
@@ -160,6 +167,7 @@ def parse_fields(
         return_progress=bool(fields.return_progress) and form != "object",
         special_tokens=bool((calls and calls.is_native) or (splits and tags and tags.is_special)),
         hidden_stop=hidden,
+        direction_at=direction_at,
         slot=take_slot(fields, limits),
         id=f"chat{new_request_id()}" if chat else new_request_id(),
     )
@@ -241,6 +249,7 @@ def make_request(
     given = {name: value for name, value in sent.items() if value is not None} | fields.search_settings
     given["suffix"] = joined("suffix", fields.suffix or [], tokenize, is_prompt=False)
     given["any_seed"] = all(each.seed in (None, -1) for each in (fields, *(fields.branches or ())))
+    branches = directed(fields, branches, tokenize)
     request = CompletionRequest(prompts, branches, media=media, **given | others)
     return _with_ahead(_with_shift(request, fields, limits), fields, limits)
 
@@ -273,7 +282,11 @@ def _with_ahead(request: CompletionRequest, fields: CompletionFields, limits: Li
 
 
 def count_alternatives(fields: CompletionFields, default: int, limits: Limits) -> int:
-    """Return the number of alternatives of each prompt; default: of a body without n. Raises `InvalidRequestError`."""
+    """Return the number of alternatives of each prompt; default: of a body without n. Raises `InvalidRequestError`.
+
+    Directions become branches before they are counted.
+    """
+    take_directions(fields)
     if fields.branches is not None and fields.n is not None and fields.n != len(fields.branches):
         raise InvalidRequestError(
             f"n is {fields.n!s:.60}, but branches has {len(fields.branches)}; leave n out or make them agree",

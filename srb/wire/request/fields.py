@@ -216,6 +216,11 @@ class SamplingFields(BodyFields):
         "out: the prompt's last token alone.",
     )
     guidance_scale: Float | None = None
+    direction: str | None = Field(
+        None,
+        description="a line that the model reads before this alternative, and that is never part of it: what should "
+        "happen, or how. Also the alternative's label, if it has none.",
+    )
     lora: list[AdapterScale] | None = Field(
         None,
         description='the adapters to use, such as [{"id": 0, "scale": 0.5}]; all others are off. Left out: the '
@@ -270,6 +275,7 @@ class SamplingFields(BodyFields):
     def given(self, tokenize: Tokenize) -> dict[str, Any]:
         """Return the fields that were sent, as `SamplingParams` takes them. Raises `InvalidRequestError`."""
         names = {field.name for field in dataclasses.fields(SamplingParams)} & set(type(self).model_fields)
+        names.discard("direction")  # `directions.py` makes tokens of it
         given = {name: getattr(self, name) for name in self.model_fields_set & names if name != "json_schema"}
         for name in _CONVERT.keys() & given.keys():
             given[name] = _CONVERT[name](given[name])
@@ -383,6 +389,10 @@ class CompletionFields(SamplingFields):
     )
     branches: list[BranchFields] | None = Field(
         None, description="an object for each alternative, with the fields that differ for it; `n` may be left out."
+    )
+    directions: list[str | None] | None = Field(
+        None,
+        description="the `direction` of each alternative; `n` may be left out. An empty one: none.",
     )
     seed: Seed | None = Field(
         None,

@@ -192,7 +192,7 @@ def with_data(prompt: dict[str, Any]) -> Mixed | str:
 
 
 def new_marker() -> str:
-    """Return a random marker, which nobody can write into a message."""
+    """Return a random marker of a place in a prompt, which nobody can write into a message."""
     return f"<__media_{secrets.token_hex(16)}__>"
 
 

@@ -33,6 +33,7 @@ BRANCHES: dict[str, tuple[dict[str, Any], ...]] = {
     "avoid": ({"avoid": ()},),
     "diversity": ({"diversity": 1.0},),
     "guidance_scale": ({"guidance_scale": 2.0},),
+    "direction": ({"direction": (1,)},),
 }
 
 FIELDS: dict[str, dict[str, Any]] = {
