@@ -45,7 +45,9 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("name", [*sorted({*SamplingFields.model_fields} - {"max_tokens", "lora", "direction"}), *REQUEST_FIELDS])
+@pytest.mark.parametrize(
+    "name", [*sorted({*SamplingFields.model_fields} - {"max_tokens", "lora", "direction"}), *REQUEST_FIELDS]
+)
 def test_every_field_is_an_option(name: str) -> None:
     flag = "--" + name.replace("_", "-")
     texts = {"stop": ".", "logit_bias": '{"5": false}', "banned_tokens": "[5]", "samplers": "top_k, temperature"}

@@ -132,6 +132,7 @@ class Result:
         group: The name of the prompts that its prompt depends on (`Prompt.group`), or "": on none.
         messages: The messages of a chat; None for a text.
         relative: The names of scores that depend on the other texts of the same prompt and kind.
+        direction: The line that only its prompt has, or None.
     """
 
     prompt: str
@@ -153,6 +154,7 @@ class Result:
     group: str = ""
     messages: list[dict[str, Any]] | None = None
     relative: list[str] = field(default_factory=list)
+    direction: str | None = None
 
     @property
     def is_whole(self) -> bool:

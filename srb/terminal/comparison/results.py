@@ -216,6 +216,7 @@ class Results:
             "group": prompt.group,
             "variables": prompt.variables,
             "settings": self.spec.settings[each.setting],
+            "direction": self.spec.fields(each.setting, each.seed).get("direction"),
             "first": self.spec.siblings(each.setting, each.seed)[0],
         }
 
@@ -225,7 +226,8 @@ class Results:
     def _key(self, each: Alternative) -> str:
         """Return a hash of everything that a result depends on."""
         spec = self.spec
-        parts = [self._identities[each.model], spec.prompts[each.prompt].body, spec.settings[each.setting], each.seed]
+        fields = spec.fields(each.setting, each.seed)
+        parts = [self._identities[each.model], spec.prompts[each.prompt].body, fields, each.seed]
         if len(siblings := spec.siblings(each.setting, each.seed)) > 1:
             parts.append(siblings)
         return _hash(parts)

@@ -211,7 +211,7 @@ def requests(missing: list[Alternative], spec: Spec, max_n: int) -> Iterator[Req
                 joint[siblings[0]] = siblings
         parts = [alone[i : i + max_n] for i in range(0, len(alone), max_n)]
         for some in (*parts, *joint.values()):
-            branches = [spec.settings[each.setting] | {"seed": each.seed} for each in some]
+            branches = [spec.fields(each.setting, each.seed) | {"seed": each.seed} for each in some]
             body = spec.prompts[some[0].prompt].body
             yield Request(some, body | {"branches": branches, "logprobs": spec.logprobs})
 

@@ -33,8 +33,8 @@ DEFAULT_LOGPROBS = 3
 """The number of top tokens in the report, if the spec doesn't set `logprobs`."""
 
 KEYS = {"prompts", "variables", "settings", "models", "scorers", "n", "seeds", "logprobs", "decides"}
-FIELDS = {name for name in BRANCH_NAMES if ALIASES.get(name, name) not in ("seed", "label")}
-"""Fields of a setting: not the seed, which is common to all settings, nor the label, which is the setting's name."""
+FIELDS = {"directions"} | {name for name in BRANCH_NAMES if ALIASES.get(name, name) not in ("seed", "label")}
+"""Fields of a setting: those of a branch, and directions. Not the seed, which is common to all settings, nor the label, which is the setting's name."""
 
 TAKES = {
     "prompts": "a list of texts, a table of them, or a log of inspect-ai",
@@ -70,6 +70,13 @@ class Spec:
     def all_seeds(self) -> list[int]:
         """The seeds of all alternatives: alternative k of a seed has seed + k."""
         return [seed + k for seed in self.seeds for k in range(self.n)]
+
+    def fields(self, setting: str, seed: int) -> dict[str, Any]:
+        """Return the request fields of an alternative. Alternative k of a seed has direction k."""
+        fields = dict(self.settings[setting])
+        if (directions := fields.pop("directions", None)) is not None:
+            fields["direction"] = directions[seed - max(each for each in self.seeds if each <= seed)]
+        return fields
 
     def siblings(self, setting: str, seed: int) -> list[int]:
         """Return the seeds of the alternatives that depend on each other, including this one. They share a request."""
@@ -160,6 +167,8 @@ def _spec(data: dict[str, Any], settings: Settings, folder: Path, mistakes: _Mis
         scorers = Scorers(scorers.functions | read.functions, scorers.judges | read.judges)
     logprobs = tried(0, _integer, "logprobs", data.get("logprobs", DEFAULT_LOGPROBS), 0, MAX_LOGPROBS)
     decides = tried(None, _decides, data.get("decides"), tables)
+    for name, fields in merged.items():
+        tried(None, _check_directions, f"settings.{name}", fields, n)
     mistakes.check()
     check_prompts(prompts)
     _check_different("settings", merged)
@@ -180,6 +189,13 @@ def _samples(data: dict[str, Any], folder: Path) -> dict[str, Prompt]:
     found = read_samples(folder / data["prompts"])
     _named("prompts", found)
     return found
+
+
+def _check_directions(where: str, fields: dict[str, Any], n: int) -> None:
+    """Raise `InvalidRequestError` unless there is a direction for each alternative of a seed."""
+    directions = fields.get("directions")
+    if directions is not None and len(directions) != n:
+        raise InvalidRequestError(f"{where}: directions has {len(directions)}, but n is {n}; make them agree")
 
 
 def _seeds(seeds: Any, n: int) -> list[int]:
@@ -284,8 +300,11 @@ def _fields(where: str, fields: Any, common: dict[str, Any] | None = None) -> di
             raise InvalidRequestError(f"{where}: {name} must be a finite number, got {value}")
         result[name] = value
     try:
-        body = json.dumps({"prompt": "x", "n": 1} | (common or {}) | result)
-        parsed = parse(body.encode(), Limits("", 1, 1), tokenize_nothing)
+        fields = (common or {}) | result
+        n = {} if fields.get("directions") else {"n": 1}
+        parsed = parse(
+            json.dumps({"prompt": "x"} | n | fields).encode(), Limits("", 1, MAX_ALTERNATIVES), tokenize_nothing
+        )
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{where}: {error.message}") from None
     if "max_tokens" in result:  # it may be a number in quotes

@@ -363,3 +363,21 @@ def test_until_says_what_it_needs(srb: Run, capsys: pytest.CaptureFixture[str], 
     (tmp_path / "spec.toml").write_text(UNTIL.replace("length", "beauty"))
     assert srb("compare", "spec.toml", "--until", "0.05") == 2
     assert "decides must be one of mean_logprob, length, got 'beauty'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_the_report_names_the_direction_of_each_text(srb: Run) -> None:
+    Path("spec.toml").write_text(
+        'prompts = ["Anna waited. The door"]\nn = 2\nseeds = [0, 5]\nmax_tokens = 3\n'
+        '[settings.plain]\n[settings.led]\ndirections = ["she <lies>", ""]\n'
+    )
+    assert srb("compare", "spec.toml") == 0
+    found = [(each["setting"], each["seed"], each["direction"]) for each in lines()]
+    assert found == [
+        *(("plain", seed, None) for seed in (0, 1, 5, 6)),
+        *(("led", 0, "she <lies>"), ("led", 1, ""), ("led", 5, "she <lies>"), ("led", 6, "")),
+    ]
+    texts = {(each["setting"], each["seed"]): each["text"] for each in lines()}
+    assert texts["plain", 0] != texts["led", 0]
+    assert texts["plain", 1] == texts["led", 1]
+    assert Path("spec-results/report.html").read_text().count("<div class=more>she &lt;lies&gt;</div>") == 2

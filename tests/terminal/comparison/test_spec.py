@@ -203,3 +203,15 @@ def test_variables_may_have_any_characters(tmp_path: Path) -> None:
 def test_a_spec_that_isnt_there(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="spec nowhere can't be read: No such file"):
         read_spec(Path("nowhere"), Settings())
+
+
+def test_directions_are_a_factor_and_alternative_k_of_each_seed_has_direction_k(tmp_path: Path) -> None:
+    text = 'prompts = ["p"]\nn = 2\nseeds = [5, 10]\n[settings.plain]\n[settings.led]\ndirections = ["she lies", ""]'
+    spec = read(tmp_path, text)
+    led = [spec.fields("led", seed) for seed in spec.all_seeds]
+    assert led == [{"max_tokens": 128, "direction": each} for each in ("she lies", "", "she lies", "")]
+    assert spec.fields("plain", 5) == spec.settings["plain"]
+    with pytest.raises(SettingsError, match=r"settings.led: directions has 2, but n is 3; make them agree"):
+        read(tmp_path, text.replace("n = 2", "n = 3"))
+    with pytest.raises(SettingsError, match=r"settings.led: directions and direction|direction and directions"):
+        read(tmp_path, f'{text}\ndirection = "slower"')

@@ -523,7 +523,18 @@ def test_bodies_have_every_field_of_the_engine() -> None:
     params = {each.name for each in dataclasses.fields(SamplingParams)}
     assert params - {*BranchFields.model_fields} == {"logits_processor"}, "the library's own"
     named = {BODY_NAMES.get(each.name, each.name) for each in dataclasses.fields(CompletionRequest)}
-    made = {"prompts", "most_tokens", "special_tokens", "shared_within", "slot", "explore", "media", "any_seed", "id", "direction_at"}
+    made = {
+        "prompts",
+        "most_tokens",
+        "special_tokens",
+        "shared_within",
+        "slot",
+        "explore",
+        "media",
+        "any_seed",
+        "id",
+        "direction_at",
+    }
     assert named - {*CompletionFields.model_fields} == made | {"resumed", "hidden_stop"}
 
 
