@@ -119,6 +119,17 @@ def test_texts_have_their_tokens_and_how_they_ended(loaded: Loaded) -> None:
     assert repr(texts) == repr([*map(str, texts)])
 
 
+def test_each_text_follows_its_own_direction(loaded: Loaded) -> None:
+    plain = srb.generate("Once", 2, max_tokens=5, seed=5)
+    texts = srb.generate("Once", directions=["", "she lies"], max_tokens=5, seed=5)
+    assert texts[0] == plain[0]
+    assert texts[1] != plain[1]
+    assert [row["direction"] for row in texts.rows()] == ["", "she lies"]
+    for wrong, message in (({"n": 3, "directions": ["a"]}, "n is 3"), ({"directions": "slower"}, "a list of texts")):
+        with pytest.raises(InvalidRequestError, match=message):
+            srb.generate("Once", **wrong)  # type: ignore[arg-type]
+
+
 def test_texts_have_their_log_probabilities(loaded: Loaded) -> None:
     (plain,) = srb.generate("Once", 1, max_tokens=5, seed=5)
     (text,) = srb.generate("Once", 1, max_tokens=5, seed=5, logprobs=2)

@@ -65,6 +65,7 @@ class TextsRequest:
         self.request = CompletionRequest((prompt,), branches, suffix=suffix, return_tokens=True, **more)
         self._prompt = prompt
         self._settings = settings
+        self._directions = directions
         self._streamed: list[list[StreamEvent]] = [[] for _ in range(n)]
         self._stopped: list[StopEvent] = []
 
@@ -97,7 +98,9 @@ class TextsRequest:
             else tuple({top.id: top.logprob for top in token.top_logprobs} for token in tokens),
             finish_reason=stop.finish_reason,
             stop_reason=stop.stop_reason,
-            settings=self._settings,
+            settings={**self._settings, "direction": self._directions[stop.index]}
+            if self._directions
+            else self._settings,
         )
 
 

@@ -160,3 +160,10 @@ def test_what_the_engine_ends_is_said(
 def test_no_prompt_at_all(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert srb("generate") == 2
     assert capsys.readouterr().err == "srb: the prompt is missing; add one, or --file FILE, or - to type it\n"
+
+
+def test_each_alternative_has_the_direction_of_its_option(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--directions", "she lies", "--directions", "slower", "--seed", "0", "--max-tokens", "2")
+    assert srb("generate", "Once", *options, "--json") == 0
+    start = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert (start["labels"], start["count"]) == (["she lies", "slower"], 2)

@@ -33,8 +33,8 @@ DEFAULT_LOGPROBS = 3
 """The number of top tokens in the report, if the spec doesn't set `logprobs`."""
 
 KEYS = {"prompts", "variables", "settings", "models", "scorers", "n", "seeds", "logprobs", "decides"}
-FIELDS = {"directions"} | {name for name in BRANCH_NAMES if ALIASES.get(name, name) not in ("seed", "label")}
-"""Fields of a setting: those of a branch, and directions. Not the seed, which is common to all settings, nor the label, which is the setting's name."""
+FIELDS = {name for name in BRANCH_NAMES if ALIASES.get(name, name) not in ("seed", "label")} | {"directions"}
+"""Fields of a setting: not the seed, which is common to all settings, nor the label, which is the setting's name."""
 
 TAKES = {
     "prompts": "a list of texts, a table of them, or a log of inspect-ai",

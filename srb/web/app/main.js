@@ -6,6 +6,7 @@ import { Cards } from "../desk/cards.js";
 import { Combine } from "../desk/combine.js";
 import { ContextWindow } from "../desk/context_window.js";
 import { Desk } from "../desk/desk.js";
+import { Directions } from "../desk/directions.js";
 import { Explorer } from "../desk/explorer.js";
 import { Forks } from "../desk/forks.js";
 import { Manuscript } from "../desk/manuscript.js";
@@ -233,6 +234,7 @@ async function begin() {
     leaveText(find("#explore"));
     await explorer.open(place.id, place.prompt);
   }));
+  new Directions(find("#directions"), find("#open-directions"), desk, safely((directions) => writing.generate(directions)));
   new Rewriter(find("#rewriter"), find("#rewrite"), desk, safely((taken, how) => writing.rewrite(taken, how)));
   const { storyList, store } = await openStoryList(history, () => desk.choices);
   await desk.open(store);

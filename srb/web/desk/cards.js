@@ -160,7 +160,8 @@ export class Cards {
     for (const [id, batch] of batches) {
       const grid = this.grids.get(id)?.at(-1) ?? document.createElement("ol");
       const labels = new Set(batch.map((node) => node.label)); // compared columns have labels
-      const isCompared = labels.size > 1 && !labels.has(undefined);
+      const areLed = batch.some((node) => node.settings?.direction); // their labels are directions
+      const isCompared = labels.size > 1 && !labels.has(undefined) && !areLed;
       const isBlind = isCompared && this.desk.settings.blind.checked && !batch.some((node) => node.kept);
       grid.className = isBlind ? "batch blind" : isCompared ? "batch columns" : "batch";
       grid.style.setProperty("--columns", labels.size);

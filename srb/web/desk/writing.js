@@ -15,14 +15,17 @@ import { lengthOf, promptOf } from "./rewriter.js";
 
 export class Writing extends Requests {
   /**
-   * Generate alternatives of the text, or of each column that is compared.
+   * Generate alternatives of the text: one for each direction, if there are any, or some of each column that is compared.
+   * @param {string[]} [directions]
    * @throws {Error} if a setting is wrong
    */
-  async generate() {
+  async generate(directions = []) {
     const { desk } = this;
-    const columns = desk.compare.columns();
-    const mix = columns[0].label === null && desk.settings.styles.mix;
+    const led = directions.map((direction) => ({ label: direction, fields: { direction } }));
+    const columns = led.length ? led : desk.compare.columns();
+    const mix = led.length ? led : columns[0].label === null && desk.settings.styles.mix;
     const asked = { ...this.#ready(mix || columns), isMix: Boolean(mix) };
+    if (led.length) Object.assign(asked.fields, { n: led.length, seed: asked.fields.seed ?? drawSeed() });
     const taken = desk.take();
     const isWhole = ({ prompt }) => prompt !== undefined;
     const parents = await this.#parents(asked.columns.map((each) => (isWhole(each) ? { before: each.prompt } : taken)), asked.fields);
@@ -89,7 +92,8 @@ export class Writing extends Requests {
     const { settings, tree } = desk;
     const { fields: now, until } = this.#ready([]);
     const sampled = Object.entries(node.settings ?? now).filter(([name]) => settings.fields.has(name)); // a story on the server may have other settings
-    const fields = { ...Object.fromEntries(sampled), n: now.n, logprobs: now.logprobs, seed: drawSeed() };
+    const direction = node.settings?.direction ? node.label : undefined; // a story on the server has its tokens
+    const fields = { ...Object.fromEntries(sampled), n: now.n, logprobs: now.logprobs, seed: drawSeed(), ...(direction && { direction }) };
     const isBridge = node.follows !== undefined;
     const label = isBridge ? null : (node.label ?? `Like alternative ${(node.order ?? 0) + 1}`);
     const stem = tree.stem(node.id, isConstrained([fields]) ? 0 : opening(textOf(node)).length); // a grammar applies to the whole text
@@ -140,7 +144,9 @@ export class Writing extends Requests {
       });
       const add = (request) => plan.map((each, index) => desk.tree.add({ ...each, request, index, after: 0 }));
       const avoiding = desk.settings.avoiding(fields, desk.tree.textsBelow(parent));
-      const place = instead?.prompt ? desk.store.place(desk.tree, parent) : await this.#place(parent, { ...fields, n: plan.length });
+      const longest = Math.max(0, ...settings.map(({ direction = "" }) => direction.length));
+      const room = { n: plan.length, max_tokens: fields.max_tokens > 0 ? fields.max_tokens + longest : undefined };
+      const place = instead?.prompt ? desk.store.place(desk.tree, parent) : await this.#place(parent, { ...fields, ...room });
       return this.ask({ ...branches(asked, avoiding, isMix), heal: healed, ...place, ...instead }, (request) => {
         const nodes = desk.store.isShared ? [] : add(request);
         if (until && desk.store.isShared) desk.limit(request, { ...until, from: 0 });

@@ -146,6 +146,19 @@ export async function submit(body) {
 }
 
 /**
+ * Complete a prompt once, and return the text. Aborting `signal` cancels the request.
+ * @param {Record<string, any>} body with `stream: false`
+ * @param {AbortSignal} signal
+ * @returns {Promise<string>}
+ */
+export async function complete(body, signal) {
+  const response = await call("v1/completions", { method: "POST", body: JSON.stringify(body), signal });
+  const { choices: [choice] } = await response.json();
+  if (choice.error) throw new ApiError(choice.error.message);
+  return choice.text;
+}
+
+/**
  * Explore likely continuations of a prompt, until `signal` is aborted.
  * @param {Record<string, any>} body
  * @param {(event: any) => void} onEvent

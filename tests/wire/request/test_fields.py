@@ -535,7 +535,7 @@ def test_bodies_have_every_field_of_the_engine() -> None:
         "id",
         "direction_at",
     }
-    assert named - {*CompletionFields.model_fields} == made | {"resumed", "hidden_stop"}
+    assert named - {*CompletionFields.model_fields} == made | {"resumed", "hidden_stop", "direction_at"}
 
 
 def test_the_documentation_has_every_field() -> None:

@@ -1,0 +1,104 @@
+// @ts-check
+// Directions: a line for each alternative, from the writer or proposed by the model. The model reads it before it
+// writes the alternative; no text shows it.
+
+import { applyTemplate, complete } from "../lib/api.js";
+import { find, leaveText } from "../lib/dom.js";
+
+const LETTERS = 200; // the most characters of a direction
+
+/**
+ * Return the directions in a text: its lines, without empty ones.
+ * @param {string} text
+ * @returns {string[]}
+ */
+export const linesOf = (text) => text.split("\n").map((line) => line.trim().slice(0, LETTERS)).filter(Boolean);
+
+/** The request for directions. */
+const question = (story, n) =>
+  `This is the end of a story:\n\n${story}\n\nHow could it go on? Propose ${n} very different directions, each in two to eight words. Answer with a JSON list of ${n} strings.`;
+
+/**
+ * Return the body of the request for n directions. The schema makes it a list of n texts.
+ * @param {string} prompt
+ * @param {number} n
+ */
+export function proposing(prompt, n) {
+  const items = { type: "string", minLength: 3, maxLength: 60 };
+  const schema = { type: "array", items, minItems: n, maxItems: n };
+  return { prompt, n: 1, max_tokens: 40 * n + 40, temperature: 0.8, json_schema: schema, stream: false };
+}
+
+/**
+ * Return the directions in the model's answer, each once.
+ * @param {string} answer
+ * @returns {string[]}
+ * @throws {Error} if it isn't a whole list
+ */
+export function proposed(answer) {
+  try {
+    return [...new Set(linesOf(JSON.parse(answer).map((text) => String(text).replaceAll("\n", " ")).join("\n")))];
+  } catch {
+    throw new Error("The model didn't finish its list. Propose again, or write the directions yourself.");
+  }
+}
+
+export class Directions {
+  /**
+   * @param {HTMLDialogElement} dialog
+   * @param {HTMLButtonElement} button
+   * @param {import("./desk.js").Desk} desk
+   * @param {(directions: string[]) => any} generate asks for an alternative for each direction
+   */
+  constructor(dialog, button, desk, generate) {
+    const part = (selector) => find(selector, dialog);
+    this.desk = desk;
+    this.box = part("textarea");
+    this.proposeButton = part(".propose");
+    this.status = part("[role=status]");
+    this.leaving = new AbortController();
+    button.addEventListener("click", () => {
+      this.status.textContent = "";
+      leaveText(button);
+      dialog.showModal();
+    });
+    this.proposeButton.addEventListener("click", () => this.#propose());
+    this.box.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      event.stopPropagation(); // it would generate without them
+      this.box.form.requestSubmit();
+    });
+    part(".lines").addEventListener("submit", (event) => {
+      const lines = linesOf(this.box.value);
+      if (lines.length) return generate(lines);
+      event.preventDefault();
+      this.status.textContent = "Write a line for each alternative, or let the model propose some.";
+    });
+    dialog.addEventListener("close", () => {
+      this.leaving.abort(); // which cancels the request
+      desk.story.resume();
+    });
+  }
+
+  async #propose() {
+    const { desk } = this;
+    const { signal } = (this.leaving = new AbortController());
+    const { n } = desk.settings.read();
+    this.proposeButton.disabled = true;
+    this.status.textContent = "The model proposes directions …";
+    try {
+      const make = (story) => applyTemplate([{ role: "user", content: question(story, n) }]);
+      const { max_tokens } = proposing("", n);
+      const { prompt } = await desk.context.within(desk.take().before, make, { n: 1, max_tokens });
+      const lines = proposed(await complete(proposing(prompt, n), signal));
+      this.box.value = lines.join("\n");
+      this.status.textContent = "Change them as you like.";
+      this.box.focus();
+    } catch (error) {
+      if (error.name !== "AbortError") this.status.textContent = error.message;
+    } finally {
+      this.proposeButton.disabled = false;
+    }
+  }
+}

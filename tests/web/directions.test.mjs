@@ -1,0 +1,30 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { linesOf, proposed, proposing } from "../../srb/web/desk/directions.js";
+import { branches } from "../../srb/web/settings/compare.js";
+
+test("each line is a direction, without empty ones", () => {
+  assert.deepEqual(linesOf(" she lies \n\nslower\n"), ["she lies", "slower"]);
+  assert.deepEqual(linesOf(" \n"), []);
+  assert.equal(linesOf("a".repeat(300))[0].length, 200);
+});
+
+test("the model proposes a list, each direction once", () => {
+  assert.deepEqual(proposed('["a storm", "she lies", "a storm", "a\\nvisitor"]'), ["a storm", "she lies", "a visitor"]);
+  assert.throws(() => proposed('["a storm", "she'), /didn't finish its list/);
+  assert.throws(() => proposed("{}"), /didn't finish its list/);
+  const { json_schema: schema, n } = proposing("p", 5);
+  assert.deepEqual([schema.minItems, schema.maxItems, n], [5, 5, 1]);
+});
+
+test("each direction is a branch with its own label and seed", () => {
+  const columns = ["she lies", "slower"].map((direction) => ({ label: direction, fields: { direction } }));
+  assert.deepEqual(branches(columns, { n: 2, seed: 7, max_tokens: 5 }, true), {
+    max_tokens: 5,
+    branches: [
+      { direction: "she lies", label: "she lies", seed: 7 },
+      { direction: "slower", label: "slower", seed: 8 },
+    ],
+  });
+});
