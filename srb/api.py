@@ -117,8 +117,14 @@ def generate(
         for k, each in enumerate(prompts):
             heal = isinstance(each, str) and not params.has_grammar
             try:
-                more = {"heal": heal, "suffix": suffix, "logprobs": logprobs}
-                asked = TextsRequest(each, n, params, directions=directions, settings=sampling, **more)
+                asked = TextsRequest(
+                    *(each, n, params),
+                    directions=directions,
+                    settings=sampling,
+                    heal=heal,
+                    suffix=suffix,
+                    logprobs=logprobs,
+                )
                 engine.check(with_tokens(asked.request, engine.tokenize))  # before any runs
             except InvalidRequestError as error:
                 if len(prompts) > 1:

@@ -127,7 +127,7 @@ def test_each_text_follows_its_own_direction(loaded: Loaded) -> None:
     assert [row["direction"] for row in texts.rows()] == ["", "she lies"]
     for wrong, message in (({"n": 3, "directions": ["a"]}, "n is 3"), ({"directions": "slower"}, "a list of texts")):
         with pytest.raises(InvalidRequestError, match=message):
-            srb.generate("Once", **wrong)  # type: ignore[arg-type]
+            srb.generate("Once", **wrong)
 
 
 def test_texts_have_their_log_probabilities(loaded: Loaded) -> None:

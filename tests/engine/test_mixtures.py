@@ -29,7 +29,7 @@ from srb.engine.sampling_params import SamplingParams
 from srb.errors import SrbError
 
 FEATURES = (
-    *("stop", "lora", "diversity", "guidance", "guidance", "banned", "avoid", "distinct"),
+    *("stop", "lora", "direction", "diversity", "guidance", "guidance", "banned", "avoid", "distinct"),
     *("grammar", "grammar", "grammar", "heal", "echo", "logprobs", "return_tokens", "return_progress"),
 )
 NEGATIVE = [None, tuple(b"p" * 10), tuple(b"n" * 30), tuple(b"m" * 30)]
@@ -119,6 +119,8 @@ class Mixture:
             fields["stop"] = ("\x00\x01", "a")
         if "lora" in has:
             fields["lora"] = self.pick([(), ((0, 1.0),), (("wild", 0.5),)])
+        if "direction" in has:
+            fields["direction"] = self.pick([tuple(b"d"), tuple(b"said\n"), tuple(b"d" * 20)])
         if "diversity" in has:
             fields["diversity"] = 1.0
         if "guidance" in has:
@@ -169,7 +171,7 @@ class Mixture:
             options |= {"n_candidates": self.pick([None, n, n + 2]), "stop_at_suffix": self.maybe(0.3)}
             return CompletionRequest(prompts, one.alternatives(n), **options)
         if kind == "shift":
-            features = ["shift", *(each for each in features if each not in ("guidance", "banned", "avoid"))]
+            features = ["shift", *(each for each in features if each not in ("direction", "guidance", "banned", "avoid"))]
             branches = tuple(self.branch(features) for _ in range(n))
             options |= {"context_shift": True, "n_keep": self.pick([0, 3, 7, -1]), "n_discard": self.pick([0, 3, 40])}
             return CompletionRequest((prompts[0] * 3,), branches, **options)
