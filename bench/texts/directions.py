@@ -1,6 +1,6 @@
 """Measure what `directions` do to the diversity of texts, against temperature, and plot it.
 
-usage: python bench/texts/directions.py FOLDER [--plot docs/figures/directions.svg]
+usage: python bench/texts/directions.py FOLDER [--plot FILE.svg]
 
 The program runs `srb compare bench/texts/directions.toml`, with its results in FOLDER. For each setting it prints
 self-BLEU and distinct-2 of the eight alternatives of a prompt (means over the prompts), and the mean log-probability of

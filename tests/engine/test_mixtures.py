@@ -171,7 +171,10 @@ class Mixture:
             options |= {"n_candidates": self.pick([None, n, n + 2]), "stop_at_suffix": self.maybe(0.3)}
             return CompletionRequest(prompts, one.alternatives(n), **options)
         if kind == "shift":
-            features = ["shift", *(each for each in features if each not in ("direction", "guidance", "banned", "avoid"))]
+            features = [
+                "shift",
+                *(each for each in features if each not in ("direction", "guidance", "banned", "avoid")),
+            ]
             branches = tuple(self.branch(features) for _ in range(n))
             options |= {"context_shift": True, "n_keep": self.pick([0, 3, 7, -1]), "n_discard": self.pick([0, 3, 40])}
             return CompletionRequest((prompts[0] * 3,), branches, **options)
