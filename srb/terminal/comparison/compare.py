@@ -186,12 +186,17 @@ async def _run_model(
     """Generate with a model, unless `max_n` is None, and ask its judges."""
     async with source:
         missing = [] if max_n is None else await begin(source, model, results)
+        scorers = results.spec.scorers
+        asked = {name: each for name, each in scorers.judges.items() if judges and each.model == model}
         for part in until.rounds(missing) if until else [missing]:
             if max_n is not None:
                 await run(source, model, results, part, max_n, usage)
-            for name, each in results.spec.scorers.judges.items():
-                if judges and each.model == model:
-                    await judge(source, name, each, results, usage)
+            for name in [name for name in asked if name not in scorers.relative]:
+                await judge(source, name, asked[name], results, usage)
+        for name in [
+            name for name in asked if name in scorers.relative
+        ]:  # each new text would change the scores of all others
+            await judge(source, name, asked[name], results, usage)
 
 
 def _finish(folder: Path, results: Results, usage: Usage, until: Sequential | None = None) -> Findings:

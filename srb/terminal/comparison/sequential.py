@@ -65,7 +65,10 @@ class Sequential:
 
     def __init__(self, results: Results, error: float) -> None:
         spec = results.spec
-        self.measure = spec.decides or next(iter([*spec.scorers.functions, *spec.scorers.judges]), "mean_logprob")
+        scorers = [
+            name for name in (*spec.scorers.functions, *spec.scorers.judges) if name not in spec.scorers.relative
+        ]
+        self.measure = spec.decides or (scorers[0] if scorers else "mean_logprob")
         self.looks: dict[str, tuple[int, float]] = {}
         self._results = results
         self._first, *self._others = spec.settings
@@ -74,6 +77,10 @@ class Sequential:
             raise SettingsError(
                 f"--until compares the settings of one model; the spec has {len(spec.models)} models and "
                 f"{len(spec.settings)} settings"
+            )
+        if self.measure in spec.scorers.relative:
+            raise SettingsError(
+                f"--until: {self.measure} can't decide, because each new text changes all of its scores"
             )
         if judges := sorted({each.model for each in spec.scorers.judges.values()} - {*spec.models}):
             raise SettingsError(f"--until needs judges that use the model of the spec, got {', '.join(judges)}")

@@ -44,7 +44,7 @@ async function readDocument(file, format) {
  * Connect the buttons and the file input of the panel of stories.
  * @param {import("../desk/desk.js").Desk} desk
  * @param {import("./story_list.js").StoryList} storyList
- * @param {(id: string) => any} leave
+ * @param {() => any} leave
  */
 export function listenToFiles(desk, storyList, leave) {
   const title = () => storyList.story.title || suggestTitle({ pieces: [{ text: desk.story.value }] });
