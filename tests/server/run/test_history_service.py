@@ -652,7 +652,7 @@ async def test_a_removed_story_ends_what_writes_there(connect: Connect, history:
     story = await begin(client, {"text": "a"})
     body = LONG | {"story": story, "prompt": "b", "n": 1}
     async with client.post("/v1/completions", json=body) as answer:  # it is accepted
-        assert (await client.delete(f"/v1/stories/{story}")).status == 204
+        assert (await client.delete(f"/v1/stories/{story}?permanent=true")).status == 204
         steps.release(1_000)
         events = [each async for _, each in read(answer)]
     assert events[-2]["stop_reason"] == "cancelled"
