@@ -347,7 +347,8 @@ check_packages() {
 check_metadata() {
     "$VENV/bin/twine" check --strict dist/llama_srb-*
     "$VENV/bin/check-wheel-contents" --toplevel srb dist/llama_srb-*.whl
-    "$VENV/bin/python" -m zipfile -l "$(echo dist/llama_srb-*.whl)" | grep -q '^srb/py.typed ' || die "srb/py.typed isn't in the wheel"
+    "$VENV/bin/python" -m zipfile -l "$(echo dist/llama_srb-*.whl)" | grep '^srb/py.typed ' >/dev/null ||
+        die "srb/py.typed isn't in the wheel"
 }
 
 # Checks that the portable wheel also runs with the kernels that ggml chooses on a processor without AVX.

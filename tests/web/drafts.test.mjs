@@ -113,9 +113,22 @@ test("tokens are estimated from the last count", () => {
   assert.deepEqual(count.of(""), { tokens: 0, isExact: false });
 });
 
-test("a draft of another tab is known by what this page has had lately, and isn't saved again", () => {
+test("a stored draft is this page's if it was the last one when another was stored, however much is typed since", () => {
+  const drafts = new Drafts();
+  const typed = Array.from({ length: 50 }, (_, k) => "x".repeat(k + 1));
+  const stored = typed.map((text) => {
+    drafts.put("root", text);
+    return drafts.storing(["root"]);
+  });
+  assert.deepEqual(stored.map(({ drafts: [[, text]] }) => text), typed);
+  assert.ok(typed.slice(0, -1).every((text, k) => stored[k + 1].knows("root", text)));
+  assert.ok(!stored[1].knows("root", "y"));
+});
+
+test("a draft of another tab is known by what this page has stored lately, and isn't saved again", () => {
   const drafts = new Drafts([["root", "Once"]]);
   drafts.put("root", "Once upon");
+  drafts.storing(["root"]);
   assert.deepEqual(["Once", "Once upon", "Twice"].map((text) => drafts.knows("root", text)), [true, true, false]);
   assert.deepEqual(drafts.changes(), ["root"]);
   drafts.follow("root", "Twice", "w5");

@@ -48,7 +48,7 @@ def test_words_are_counted_and_chapters_are_listed(story: Story) -> None:
     story.page.keyboard.type(" night")
     expect(chapters).to_have_text(["One night 3 words", "Two 2 words"])
     with story.page.expect_download() as download:
-        story.find("#markdown").click()
+        story.find("#export-path").click()
     assert download.value.path().read_text() == TEXT.replace("One", "One night") + "\n"
     story.leave("#new")
     expect(words).to_have_text("0 words · 8 of 10 today")

@@ -252,7 +252,7 @@ def test_a_book_is_written(
         device.show("elsewhere")
         device.do("Escape t", "#open-stories")
         with other.page.expect_download() as download:
-            device.tab_to("#markdown")
+            device.tab_to("#export-path")
         exported = download.value.path().read_text()
     assert exported == text + "\n"
     assert [line for line in exported.split("\n") if line.startswith("# The")] == ["# The lamp", "# The boat"]

@@ -511,11 +511,10 @@ export class Desk {
 
   async #write(items) {
     const { current, shown } = this.tree;
-    const drafts = items.filter((item) => typeof item === "string").map((place) => [place, this.story.drafts.at(place)]);
+    const { drafts, knows } = this.story.drafts.storing(items.filter((item) => typeof item === "string"));
     const marks = this.story.drafts.allMarks;
     const [, cursor] = this.story.selection;
     const page = { current, shown, cursor, steps: this.undoHistory.steps.all, marks, untils: this.untils, ...(this.lastSaved = this.#others) };
-    const knows = (place, text) => this.story.drafts.knows(place, text);
     for (const [place, text] of await this.store.save(items.filter((item) => item.pieces), page, drafts, knows)) await this.split(place, text);
   }
 }

@@ -3,7 +3,7 @@
 
 import { ROOT } from "./tree.js";
 
-const KNOWN = 20; // texts of each place
+const KNOWN = 20; // stored texts of each place
 
 /**
  * Move drafts to nodes with other ids.
@@ -26,7 +26,7 @@ export class Drafts {
   #texts;
   #marks; // packed by authorship.js
   #changed = new Set();
-  #known = new Map(); // the last texts of each place
+  #known = new Map(); // the last texts of each place that were stored or read
   /** @type {string | null} */
   place = null; // the current place
   treeText = ""; // the tree's text at that place
@@ -124,11 +124,24 @@ export class Drafts {
   follow(place, text, marks) {
     const isChanged = this.#changed.has(place);
     this.put(place, text, () => marks);
+    if (text !== undefined) this.#know(place, text);
     if (!isChanged) this.#changed.delete(place);
   }
 
   /**
-   * Whether this page has lately had this draft at a place, or read it. Otherwise it is somebody else's.
+   * Return drafts to store, and which stored ones are this page's at this moment. Later keys don't change that.
+   * @param {string[]} places
+   * @returns {{ drafts: [place: string, text: string | undefined][], knows: (place: string, text: string) => boolean }}
+   */
+  storing(places) {
+    const known = new Map(places.map((place) => [place, this.#known.get(place) ?? []]));
+    const drafts = places.map((place) => /** @type {[string, string | undefined]} */ ([place, this.at(place)]));
+    for (const [place, text] of drafts) if (text !== undefined) this.#know(place, text);
+    return { drafts, knows: (place, text) => known.get(place)?.includes(text) ?? false };
+  }
+
+  /**
+   * Whether this page has lately stored this draft at a place, or read it. Otherwise it is somebody else's.
    * @param {string} place
    * @param {string} text
    * @returns {boolean}
@@ -145,7 +158,6 @@ export class Drafts {
     if (this.at(place) === text) return false;
     if (text === undefined) this.#texts.delete(place);
     else this.#texts.set(place, text);
-    if (text !== undefined) this.#know(place, text);
     this.#changed.add(place);
     return true;
   }

@@ -178,6 +178,7 @@ class ServerStore extends Store {
     this.unsent = new Map(); // by node, not yet on the server; stored with the page
     this.drafts = new Map(); // {text, change} by place, as the server has them
     this.texts = new Map(); // by place, as this page has them
+    this.sentTexts = new Map(); // the last text of each draft that was sent
     this.unsentDrafts = new Map(); // the change that each is based on, by place; stored with the page
     /** @type {[place: string, text: string, marks?: string][]} */
     this.splits = []; // drafts that differ from unsent ones, until `watch`
@@ -315,6 +316,7 @@ class ServerStore extends Store {
     if (since === undefined) return;
     const [text, marks] = [this.texts.get(place), this.page.marks?.[place]];
     const path = `${this.path}/drafts/${numberOf(place)}`;
+    this.sentTexts.set(place, text); // the server may report it before it answers
     try {
       const { change } = await stories(path, "PUT", { text: text ?? null, metadata: marks ? { marks } : null, since });
       this.#isSent(place, text, change);
@@ -343,7 +345,7 @@ class ServerStore extends Store {
       this.page = { ...this.page, marks: { ...this.page.marks, [place]: marks } };
       this.#keepPage([[place, text]]);
       this.listener?.saved([[place, text]], { marks: { [place]: marks } });
-    } else if (text === undefined || text === this.texts.get(place) || this.listener?.knows(place, text)) {
+    } else if (text === undefined || text === this.texts.get(place) || text === this.sentTexts.get(place) || this.listener?.knows(place, text)) {
       this.#isSent(place, text, change);
       if (this.unsentDrafts.has(place)) this.#sendSoon(PAUSE);
     } else {
