@@ -16,6 +16,7 @@ globalThis.fetch = async (path, { method = "GET", body } = {}) => {
     server.patches.push(JSON.parse(body));
     Object.assign(server.node, JSON.parse(body));
   }
+  if (method === "POST" && path.endsWith("/nodes")) return Response.json(server.node);
   if (method === "GET" && path.endsWith("/nodes")) return new Response(server.events.map((event) => `data: ${JSON.stringify(event)}\n\n`).join(""));
   if (path.startsWith("v1/history?")) return Response.json(server.search(new URLSearchParams(path.split("?")[1])));
   if (path === "v1/stories") return Response.json({ data: [{ id: "s", title: "A tale" }, { id: "t", title: "Another" }] });
@@ -191,4 +192,13 @@ test("a draft is sent after a pause, and one that another device has changed is 
   assert.deepEqual(heard, [["split", "root", "Twice", undefined]]);
   await store.save([], {}, [["root", "Twice"]]); // as the desk does then
   assert.deepEqual(pages.page.unsentDrafts, {});
+});
+
+test("a story keeps the name of its beginning when another text is typed, though its draft has that name, too", async () => {
+  const { store } = await open();
+  const names = [];
+  store.all.rename = async (story, title) => (names.push(title), { ...story, title });
+  store.suggested = store.story.title;
+  await store.add({ parent: "1", pieces: [{ text: "He went up." }] });
+  assert.deepEqual([names, store.story.title], [[], "A tale"]);
 });

@@ -231,7 +231,8 @@ class ServerStore extends Store {
   async add(fields) {
     const parent = fields.parent === ROOT ? null : Number(fields.parent);
     const added = await stories(`${this.path}/nodes`, "POST", { ...toServer(fields), parent });
-    if (!this.story.title || this.story.title === this.suggested) this.story = await this.all.rename(this.story, suggestTitle(fields));
+    const isDraftsTitle = !this.batches.size && this.story.title === this.suggested; // and not yet generated from
+    if (!this.story.title || isDraftsTitle) this.story = await this.all.rename(this.story, suggestTitle(fields));
     return { ...this.#fromServer(added), ...fields };
   }
 
