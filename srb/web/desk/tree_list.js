@@ -69,13 +69,14 @@ function generations(tree, id) {
   return [...batches].flatMap(([batch, nodes]) => {
     const all = nodes.flatMap(({ settings }) => settings ?? []);
     if (!all.length) return []; // nothing was generated: a word was chosen
-    const values = (name) => [...new Set(all.map((each) => JSON.stringify(each[name])))].join(", ");
+    const values = (name) => [...new Set(all.map((each) => JSON.stringify(each[name])).filter(Boolean))].join(", ");
     const { until } = nodes[0];
     const names = new Set(all.flatMap(Object.keys));
     const facts = [nodes.length === 1 ? "1 alternative" : `${nodes.length} alternatives`];
     if (until) facts.push(`${until.count} ${until.count === 1 ? until.unit.slice(0, -1) : until.unit}`);
     else if (names.has("max_tokens")) facts.push(`${values("max_tokens")} tokens`);
     names.delete("max_tokens");
+    if (names.delete("direction")) facts.push(`Directions: ${nodes.map(({ label }) => label).join(", ")}`); // the settings have tokens
     for (const name of names) facts.push(values(name) === "true" ? titleOf(name) : `${titleOf(name)} ${values(name)}`);
     facts.push(when.format(nodes[0].created ?? batch));
     return shorten(facts.join(" · "), 160);
