@@ -210,7 +210,7 @@ def test_a_bridge_leads_to_the_text_after_it_and_the_best_is_first(
     expect(story.find("#error")).to_contain_text("New openings only can't be combined with Bridge.")
 
 
-def test_tints_of_authorship_are_stored(story: Story) -> None:
+def test_tints_of_authorship_are_stored(story: Story, tmp_path: Path) -> None:
     keyboard = story.page.keyboard
     story.set(n=1, max_tokens=12, seed=2)
     story.find("#story").click()
@@ -250,7 +250,8 @@ def test_tints_of_authorship_are_stored(story: Story) -> None:
     with story.page.expect_download() as download:
         story.find("#export").click()
     story.page.evaluate("document.body.dataset.left = true")
-    story.find("#import").set_input_files(download.value.path())
+    download.value.save_as(tmp_path / "story.json")
+    story.find("#import").set_input_files(tmp_path / "story.json")
     expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
     assert story.page.evaluate(tints) == found
     colour = """() => getComputedStyle(document.querySelector(".mirror > div"), "::highlight(model)").backgroundColor"""

@@ -54,6 +54,7 @@ export class Rewriter {
     this.desk = desk;
     button.addEventListener("click", () => this.#open());
     document.addEventListener("selectionchange", () => this.draw());
+    document.addEventListener("keydown", ({ ctrlKey, metaKey }) => (ctrlKey || metaKey) && this.draw(), true); // a shortcut may come before the event above
     part(".how").addEventListener("submit", () => rewrite(this.taken, this.how.value.trim()));
     dialog.addEventListener("close", () => desk.story.resume());
   }
