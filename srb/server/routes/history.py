@@ -52,10 +52,7 @@ async def close_feeds(app: web.Application) -> None:
 
 async def list_stories(request: web.Request) -> web.Response:
     """List the stories, with --history; or those in the trash."""
-    deleted = request.query.get("deleted", "false")
-    if deleted not in ("true", "false"):
-        raise InvalidRequestError(f"deleted is true or false, got {deleted:.60}", param="deleted")
-    data = await read_file(request, stories.list_stories, deleted=deleted == "true")
+    data = await read_file(request, stories.list_stories, deleted=_flag(request, "deleted"))
     return web.json_response({"object": "list", "data": [listed_json(each) for each in data]})
 
 
@@ -93,16 +90,21 @@ async def change_story(request: web.Request) -> web.Response:
     return json_response(story_json(changed), ignored_header(fields.ignored))
 
 
+def _flag(request: web.Request, name: str) -> bool:
+    value = request.query.get(name, "false")
+    if value not in ("true", "false"):
+        raise InvalidRequestError(f"{name} is true or false, got {value:.60}", param=name)
+    return value == "true"
+
+
 def _json(value: dict[str, Any] | None) -> str | None:
     return None if value is None else json.dumps(value)
 
 
 async def remove_story(request: web.Request) -> web.Response:
     """Put a story into the trash for 30 days; or delete it and its requests at once."""
-    story, permanent = request.match_info["story"], request.query.get("permanent", "false")
-    if permanent not in ("true", "false"):
-        raise InvalidRequestError(f"permanent is true or false, got {permanent:.60}", param="permanent")
-    await write_file(request, stories.remove_story, story, permanent=permanent == "true")
+    story = request.match_info["story"]
+    await write_file(request, stories.remove_story, story, permanent=_flag(request, "permanent"))
     for request_id in request.app[HISTORY].feeds.writers(story):
         request.app[ENGINE].abort(request_id)
     return web.Response(status=204)
@@ -152,7 +154,8 @@ async def _follow(request: web.Request, name: str, since: int) -> AsyncGenerator
                     pending.append({"event": "story", "story": story_json(story)})
                 last_head, since = head, story.change
                 pending += ({"event": "node", "node": as_json(node)} for node in _with_texts(request, nodes, running))
-                pending += ({"event": "draft", "draft": as_json(draft)} for draft in drafts)
+                # A draft that was written between the two reads is in the next ones.
+                pending += ({"event": "draft", "draft": as_json(each)} for each in drafts if each.change <= since)
                 # The last event has the number of the change as its id: a client that has it needs no earlier ones.
                 if pending:
                     pending[-1] = (story.change, cast(Chunk, pending[-1]))
