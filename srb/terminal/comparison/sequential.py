@@ -60,6 +60,7 @@ class Sequential:
 
     Attributes:
         measure: The measure that is tested.
+        planned: The number of groups of the spec, after `rounds` has begun.
         looks: For each setting but the first: the number of groups used, and p.
     """
 
@@ -72,7 +73,8 @@ class Sequential:
         self.looks: dict[str, tuple[int, float]] = {}
         self._results = results
         self._first, *self._others = spec.settings
-        self._error = error
+        self.planned = 0
+        self._until, self._error = error, error / max(1, len(self._others))
         if len(spec.models) > 1 or not self._others:
             raise SettingsError(
                 f"--until compares the settings of one model; the spec has {len(spec.models)} models and "
@@ -100,14 +102,14 @@ class Sequential:
         planned: dict[object, list[Place]] = {}
         for place, group in groups.items():
             planned.setdefault(group, []).append(place)
-        error = self._error / len(self._others)
-        if 2 / 2 ** len(planned) > error:
+        self.planned = len(planned)
+        if 2 / 2**self.planned > self._error:
             raise SettingsError(
-                f"--until {self._error:g}: {len(planned)} groups can't decide {len(self._others)} tests, because p is "
-                f"at least 2 / 2 ** {len(planned)}; add seeds to a spec with one prompt, or prompts to one with several"
+                f"--until {self._until:g}: {self.planned} groups can't decide {len(self._others)} tests, because p is "
+                f"at least 2 / 2 ** {self.planned}; add seeds to a spec with one prompt, or prompts to one with several"
             )
         order, found = [*planned], list[Result]()
-        for first in range(0, len(order), ROUND):
+        for first in range(0, self.planned, ROUND):
             places = {place for group in order[first : first + ROUND] for place in planned[group]}
             yield [each for each in missing if (each.prompt, each.seed) in places]
             found += self._results.scored(places)
@@ -118,19 +120,21 @@ class Sequential:
             one = means[self._first]
             for setting in self._others:
                 differences = [means[setting][group] - one[group] for group in one if group in means[setting]]
-                self.looks[setting] = sequential_test(differences, len(order), error)
-            if all(p <= error * looks / len(order) for looks, p in self.looks.values()):
+                self.looks[setting] = sequential_test(differences, self.planned, self._error)
+            if all(self._is_decided(*each) for each in self.looks.values()):
                 return
+
+    def _is_decided(self, looks: int, p: float) -> bool:
+        return p <= self._error * looks / self.planned
 
     def notes(self) -> list[str]:
         """Return what was decided, for the report and the terminal."""
-        groups = len({*self._results.groups().values()})
-        error, notes = self._error / len(self._others), list[str]()
+        notes = list[str]()
         for setting, (looks, p) in self.looks.items():
-            found = "differs" if p <= error * looks / groups else "isn't found to differ"
+            found = "differs" if self._is_decided(looks, p) else "isn't found to differ"
             notes.append(
-                f"{setting} {found} from {self._first} in {self.measure}: {looks} of {groups} groups, p = {p:.2g}, and "
-                f"at most {error:.2g} is allowed."
+                f"{setting} {found} from {self._first} in {self.measure}: {looks} of {self.planned} groups, "
+                f"p = {p:.2g}, and at most {self._error:.2g} is allowed."
             )
         if notes:
             notes.append("These p allow for the looks of --until. Other p and all intervals don't.")
