@@ -151,6 +151,7 @@ export class Desk {
     this.drawTree();
     this.#drawCards();
     this.#follow(node);
+    this.#followPlace(); // which may have been told before its node
   }
 
   /** Go to new text by others, if it is further along and nothing else is in sight or typed. */
