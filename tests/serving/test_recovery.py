@@ -330,6 +330,3 @@ async def test_an_engine_that_is_lost_while_sequences_are_swapped(
             check_same(events, one, each)
         assert engine.health.engine_restarts == 1
         await until(lambda: engine.health.stats is not None and engine.health.stats.cells == 0)
-        assert engine.health.stats
-        done = engine.health.stats.preemptions if use == "preemption" else engine.health.stats.layout_changes
-        assert done > 0
