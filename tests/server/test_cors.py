@@ -165,7 +165,7 @@ async def test_a_refused_origin_is_logged_once_with_the_option_that_lets_it_in(
     await client.post("/v1/completions", json={"prompt": "p"}, headers={"Origin": "null"})
     own = {"Origin": "http://192.168.1.5", "Host": "192.168.1.5"}
     assert (await client.post("/v1/completions", json={"prompt": "p"}, headers=own)).status == 200
-    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    said = [record.message for record in caplog.records if record.name == "srb"]
     assert said == [
         f"a page of the origin {origin} can't use this server; to allow it, add --cors-origins localhost,{origin}"
         for origin in ("null", "https://lite.koboldai.net")
@@ -173,7 +173,7 @@ async def test_a_refused_origin_is_logged_once_with_the_option_that_lets_it_in(
     caplog.clear()
     for k in range(2 * MAX_LOGGED):
         await client.get("/health", headers={"Origin": f"https://{k}.example"})
-    assert len(caplog.records) == MAX_LOGGED - 2
+    assert sum(record.name == "srb" for record in caplog.records) == MAX_LOGGED - 2
 
 
 @pytest.mark.parametrize("text", ["example.com", "https://a.example/", "https://a.example b", "http://a?b", "9"])
