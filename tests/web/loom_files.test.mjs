@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { exportLoom, exportLoomsidian, importLoom } from "../../srb/web/story/loom_files.js";
-import { ROOT, Tree } from "../../srb/web/story/tree.js";
+import { ROOT, textOf, Tree } from "../../srb/web/story/tree.js";
 
 const through = (data) => importLoom(JSON.parse(JSON.stringify(data)));
 const treeOf = ({ nodes, current }) => new Tree(nodes, current);
@@ -100,4 +100,24 @@ test("all texts survive loom's format, with who wrote them", () => {
   assert.deepEqual(data.root.children[0].meta.source, "prompt");
   assert.deepEqual(data.root.children[0].children.map((node) => node.meta.source), ["AI", "AI"]);
   assert.match(data.root.children[0].meta.creation_timestamp, /^\d{4}-\d\d-\d\d-\d\d\.\d\d\.\d\d$/);
+});
+
+test("awkward trees are imported: no parent, several beginnings, ids that are there twice, no chapters", () => {
+  const note = { text: "x", collapsed: true, unread: true, bookmarked: false };
+  const odd = through({ current: "gone", nodes: { a: { ...note, text: "", parentId: null }, b: { ...note, parentId: "gone" }, c: { ...note, text: "y", parentId: "a" }, d: { ...note, text: "😀".repeat(60), parentId: "c", bookmarked: true } } });
+  assert.deepEqual([odd.current, odd.nodes.map((node) => [node.parent, textOf(node).length])], [ROOT, [[ROOT, 1], [ROOT, 1], ["c", 120]]]);
+  assert.ok(odd.nodes[2].name.isWellFormed());
+  const leaf = { id: "1", text: "x", children: [], meta: null };
+  const twice = through({ root: { id: "root", text: "a", children: [leaf, leaf, { ...leaf, id: "2", meta: { source: "constructor" } }] }, chapters: null, selected_node_id: "2" });
+  assert.deepEqual([twice.nodes.length, treeOf(twice).text(twice.current)], [4, "ax"]);
+});
+
+test("2,000 texts in a row are read, but aren't exported for loom, which can't open them", () => {
+  const nodes = Array.from({ length: 2000 }, (_, k) => ({ id: `n${k}`, parent: k ? `n${k - 1}` : ROOT, order: k, pieces: [{ text: "a", ids: null }] }));
+  const tree = new Tree(nodes, "n1999");
+  const read = through(exportLoomsidian(tree, []));
+  assert.equal(treeOf(read).text(read.current).length, 2000);
+  assert.throws(() => exportLoom(tree, []), /2000 texts deep; loom opens at most 480.*Loomsidian/);
+  const shallow = exportLoom(new Tree(nodes.slice(0, 480), "n1"), []);
+  assert.equal(through(shallow).nodes.length, 480);
 });

@@ -1,19 +1,21 @@
 // @ts-check
-// The trees of other looms, which are JSON: Loomsidian (the Obsidian plugin; Tapestry Loom's migration assistant reads
-// its files, too) and loom, its model.
+// The trees of other looms, which are JSON: Loomsidian (the Obsidian plugin) and loom, its model. tapestry_file.js has
+// Tapestry Loom's.
 
 import { CHANGED, MODEL, packMarks, WRITER } from "./authorship.js";
 import { shorten } from "./titles.js";
 import { newId, ROOT, textOf } from "./tree.js";
 import { checkNodes, isObject, isText } from "./validation.js";
 
-const NAME_LENGTH = 50;
+export const NAME_LENGTH = 50;
+const DEEPEST = 480; // texts that follow each other in a file that loom opens: Python's json has a limit
 const TIME = /^(\d+)-(\d+)-(\d+)-(\d+)\.(\d+)\.(\d+)$/; // in loom
+const SOURCES = [[WRITER, "prompt"], [MODEL, "AI"], [CHANGED, "mixed"]]; // marks, and loom's words
 
 /**
  * A node of a file in any of the formats.
- * @typedef {{ id: string, parent: string | null, text: string, author?: string, name?: string, created?: number }} LoomNode
- *   `author` is a mark of authorship.js, if it is known
+ * @typedef {{ id: string, parent: string | null, text: string, author?: string, name?: string, label?: string, created?: number }} LoomNode
+ *   `author` is a mark of authorship.js, if it is known; `label` is the model
  */
 
 /**
@@ -42,16 +44,19 @@ function readLoomsidian({ nodes, current }) {
   return storyOf(read, current);
 }
 
-function readLoom(root, { chapters = {}, selected_node_id: current = "" } = {}) {
+function readLoom(root, { chapters, selected_node_id: current = "" } = /** @type {any} */ ({})) {
   const read = [];
+  const known = new Set([ROOT]);
   const left = [{ node: root, parent: null }];
   for (let each = left.pop(); each; each = left.pop()) {
     const { node, parent } = each;
     if (!isText(node?.text) || !Array.isArray(node.children)) throw new Error(`text ${read.length + 1} in this file has no text or no children`);
-    const { id = newId(), text, meta, chapter_id: chapter, tags } = node;
-    const author = { AI: MODEL, prompt: WRITER, mixed: CHANGED }[meta?.source];
+    const { text, meta, chapter_id: chapter, tags } = node;
+    const id = node.id === undefined || known.has(node.id) ? newId() : node.id; // loom may import a tree twice
+    known.add(id);
+    const author = SOURCES.find(([, source]) => source === meta?.source)?.[0];
     const isMarked = Array.isArray(tags) && tags.includes("bookmark");
-    const name = chapters[chapter]?.title ?? (isMarked ? shorten(text, NAME_LENGTH) : undefined);
+    const name = chapters?.[chapter]?.title ?? (isMarked ? shorten(text, NAME_LENGTH) : undefined);
     read.push({ id, parent, text, author, name, created: timeOf(meta?.creation_timestamp) });
     for (const child of [...node.children].reverse()) left.push({ node: child, parent: id });
   }
@@ -68,7 +73,7 @@ function timeOf(text) {
  * @param {LoomNode[]} read
  * @param {string} current
  */
-function storyOf(read, current) {
+export function storyOf(read, current) {
   const known = new Set(read.map((node) => node.id));
   const empty = new Set(read.filter((node) => node.parent === null && !node.text).map((node) => node.id));
   const parentOf = ({ parent }) => (known.has(parent) && !empty.has(parent) ? parent : ROOT);
@@ -77,10 +82,10 @@ function storyOf(read, current) {
   const parents = new Map(read.map((node) => [node.id, node.parent]));
   for (let id = current; parents.has(id) && !kept.has(id); id = parents.get(id) ?? ROOT) kept.add(id);
   const nodes = read.filter((node) => !empty.has(node.id)).map((node, order) => {
-    const { id, text, name, created, author = parentOf(node) === ROOT ? WRITER : MODEL } = node;
+    const { id, text, name, label, created, author = parentOf(node) === ROOT ? WRITER : MODEL } = node;
     const fields = { id, parent: parentOf(node), pieces: text ? [{ text, ids: null }] : [], batch, order, name, created };
     const marks = author === CHANGED ? packMarks(CHANGED.repeat(text.length)) : undefined;
-    return author === MODEL ? { ...fields, kept: kept.has(id) || undefined, end: "imported" } : { ...fields, typed: true, marks };
+    return author === MODEL ? { ...fields, label, kept: kept.has(id) || undefined, end: "imported" } : { ...fields, typed: true, marks };
   });
   checkNodes(nodes);
   return { title: "", nodes, current: nodes.some((node) => node.id === current) ? current : ROOT, drafts: [] };
@@ -100,7 +105,7 @@ function newUuid() {
  * @param {import("./tree.js").Tree} tree
  * @param {[place: string, text: string][]} drafts
  */
-function nodesOf(tree, drafts) {
+export function nodesOf(tree, drafts) {
   const ids = new Map([...tree.nodes.keys()].map((id) => [id, newUuid()]));
   const parentOf = (id) => ids.get(id) ?? null; // nodes without one begin the story
   /** @type {(LoomNode & { author: string })[]} */
@@ -159,8 +164,15 @@ function timestamp(milliseconds) {
  */
 export function exportLoom(tree, drafts) {
   const { nodes, current } = nodesOf(tree, drafts);
+  const depths = new Map();
+  let depth = 0;
+  for (const { id, parent } of nodes) {
+    depths.set(id, (depths.get(parent) ?? 0) + 1);
+    depth = Math.max(depth, depths.get(id));
+  }
+  if (depth > DEEPEST) throw new Error(`this tree is ${depth} texts deep; loom opens at most ${DEEPEST}. Export it for Loomsidian or Tapestry Loom`);
   const root = { id: newUuid(), text: "", children: /** @type {any[]} */ ([]), mutable: false, visited: true, open: true };
-  const sources = { [WRITER]: "prompt", [MODEL]: "AI", [CHANGED]: "mixed" };
+  const sources = Object.fromEntries(SOURCES);
   const chapters = {};
   const made = new Map();
   for (const { id, parent, text, author, name, created = Date.now() } of nodes) {

@@ -5,6 +5,9 @@ import { textOf } from "./tree.js";
 
 const TITLE_LENGTH = 50;
 
+/** Cut a text, but not within a character. */
+const cut = (text, length) => text.slice(0, length).replace(/[\ud800-\udbff]$/, "");
+
 /**
  * Shorten a text to one line: whole words if possible, and a heading without its sign.
  * @param {string} text
@@ -17,7 +20,7 @@ export const shorten = (text, length) => {
     .replace(/^#+ +/, "")
     .replace(/\s+/g, " ");
   if (words.length <= length) return words || "(blank)";
-  return `${words.slice(0, length + 1).replace(/\s+\S*$/, "").slice(0, length)}…`;
+  return `${cut(words.slice(0, length + 1).replace(/\s+\S*$/, ""), length)}…`;
 };
 
 /**
@@ -40,7 +43,7 @@ export function nodeTitle(node, length) {
 export function suggestTitle(node) {
   const text = (textOf(node) || node.passage || node.behind || "").trim();
   const words = (/^#+ +(.*)/.exec(text)?.[1] ?? text).replace(/\s+/g, " ");
-  return words.length > TITLE_LENGTH ? words.slice(0, TITLE_LENGTH).replace(/ \S*$/, "") : words;
+  return words.length > TITLE_LENGTH ? cut(words, TITLE_LENGTH).replace(/ \S*$/, "") : words;
 }
 
 /**
