@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Dialog, expect
 from web.conftest import Story
 
 from srb.errors import NotSupportedError
@@ -51,6 +51,12 @@ def test_stories_go_to_files_and_come_back(story: Story, tmp_path: Path, monkeyp
         assert path.name == "Löwe.json"
         assert "He *left*, naïve." in path.read_text()
 
+    woven = export(story, "#tree", "tapestry", tmp_path)
+    assert woven.name == "Löwe.tapestry"
+    take(story, woven)
+    expect(story.find("#story")).to_have_value("# One\n\nHe *left*, naïve.")
+    story.find("#open-stories").click()
+
     def missing() -> str:
         raise NotSupportedError("docx and epub need pandoc")
 
@@ -72,7 +78,7 @@ def test_stories_go_to_files_and_come_back(story: Story, tmp_path: Path, monkeyp
     expect(story.find("#story")).to_have_value("# Two\n\nNo")
     story.find("#open-stories").click()
     expect(story.find("#story-list [aria-current]")).to_have_text("The boat")
-    expect(story.find("#story-list li")).to_have_count(3)
+    expect(story.find("#story-list li")).to_have_count(4)
     story.pictures("files", axe=True)
 
 
@@ -91,6 +97,22 @@ def test_a_tree_of_another_loom_becomes_a_story(story: Story, tmp_path: Path) ->
     expect(story.find("#story")).to_have_value("Once upon")
     story.find("#open-stories").click()
     expect(story.find("#tree [role=treeitem]")).to_have_count(3)
+
+    asked: list[str] = []
+
+    def agree(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        dialog.accept()
+
+    story.page.once("dialog", agree)
+    take(story, Path(__file__).parent / "tapestry" / "low_tide.tapestry")
+    assert "low_tide.tapestry has notes, which a story can't have: Ask Ann about the tide." in asked[0]
+    expect(story.find("#story")).to_have_value(re.compile("She waved 👋 and stayed for the whole"))
+    story.find("#open-stories").click()
+    expect(story.find("#story-list [aria-current]")).to_have_text("Low tide")
+    (tmp_path / "New.tapestry").write_bytes(b"VersionedTapestryWeave__" + bytes([1, *[0] * 15]))
+    story.find("#import").set_input_files(tmp_path / "New.tapestry")
+    expect(story.find("#error")).to_contain_text("version 1 of Tapestry Loom's format; the page reads version 0")
 
 
 def test_formatting_is_pasted_as_markdown_and_plain_text_as_it_is(story: Story) -> None:

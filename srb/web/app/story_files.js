@@ -6,10 +6,13 @@ import { find } from "../lib/dom.js";
 import { download, readJson } from "../lib/files.js";
 import { safely, showStatus } from "../lib/messages.js";
 import { exportLoom, exportLoomsidian, importLoom } from "../story/loom_files.js";
+import { exportTapestry, importTapestry } from "../story/tapestry_file.js";
 import { decodeText, fileName, plainText } from "../story/text_file.js";
-import { suggestTitle } from "../story/titles.js";
+import { shorten, suggestTitle } from "../story/titles.js";
 import { ROOT } from "../story/tree.js";
 import { exportTree, importTree } from "../story/tree_file.js";
+
+const NOTES_SHOWN = 200; // characters
 
 /** Export a path: the text as it is on the page. */
 const PATHS = {
@@ -27,6 +30,7 @@ const READERS = {
   md: readText,
   markdown: readText,
   json: async (file) => readTree(await readJson(file)),
+  tapestry: readTapestry,
   docx: (file) => readDocument(file, "docx"),
   epub: (file) => readDocument(file, "epub"),
 };
@@ -40,6 +44,12 @@ async function readDocument(file, format) {
   return isWithout ? { title, drafts: [[ROOT, text]] } : null;
 }
 
+async function readTapestry(file) {
+  const { notes, ...story } = importTapestry(await file.arrayBuffer());
+  const isWithout = !notes || confirm(`${file.name} has notes, which a story can't have: ${shorten(notes, NOTES_SHOWN)} Import it without them?`);
+  return isWithout ? story : null;
+}
+
 /**
  * Connect the buttons and the file input of the panel of stories.
  * @param {import("../desk/desk.js").Desk} desk
@@ -49,18 +59,20 @@ async function readDocument(file, format) {
 export function listenToFiles(desk, storyList, leave) {
   const title = () => storyList.story.title || suggestTitle({ pieces: [{ text: desk.story.value }] });
   const about = () => ({ model: find("#model").textContent, title: storyList.story.title, settings: desk.settings.values, beside: desk.background.values, marks: desk.story.drafts.allMarks, ...desk.editorChat.values });
+  const json = (data) => new Blob([JSON.stringify(data)], { type: "application/json" });
   const trees = {
-    srb: () => exportTree(desk.tree, desk.story.drafts.all, about()),
-    loomsidian: () => exportLoomsidian(desk.tree, desk.story.drafts.all),
-    loom: () => exportLoom(desk.tree, desk.story.drafts.all),
+    srb: () => json(exportTree(desk.tree, desk.story.drafts.all, about())),
+    loomsidian: () => json(exportLoomsidian(desk.tree, desk.story.drafts.all)),
+    loom: () => json(exportLoom(desk.tree, desk.story.drafts.all)),
+    tapestry: () => new Blob([exportTapestry(desk.tree, desk.story.drafts.all)]),
   };
   find("#export-path").addEventListener("click", safely(async () => {
     const format = find("#path-format").value;
     download(fileName(title(), format), await PATHS[format](desk.story.value, title()));
   }));
   find("#export").addEventListener("click", safely(() => {
-    const data = trees[find("#tree-format").value]();
-    download(fileName(title(), "json"), new Blob([JSON.stringify(data)], { type: "application/json" }));
+    const format = find("#tree-format").value;
+    download(fileName(title(), format === "tapestry" ? format : "json"), trees[format]());
   }));
   find("#import").addEventListener("change", safely(async ({ target }) => {
     const [file] = target.files;
