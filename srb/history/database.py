@@ -181,6 +181,11 @@ MIGRATIONS = (
         PRIMARY KEY (story, node)
     ) WITHOUT ROWID;
     """,
+    """
+    -- The numbers of the story's changes that wrote its title and its context.
+    ALTER TABLE stories ADD COLUMN title_change INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE stories ADD COLUMN context_change INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 """Each script brings a file to the next version. A released script is never changed: a new version is a new script."""
 

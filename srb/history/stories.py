@@ -158,7 +158,7 @@ _PATH = f"""
 _COUNT = "(SELECT count(*) FROM nodes WHERE story = stories.number) AS node_count"
 _SUMMARY = f"number, id, title, created, changed, change, deleted, {_COUNT}"
 _OWN = f"FROM stories WHERE (owner IS NULL OR owner = :owner OR :owner = '{ANYBODY}')"
-_STORY = f"SELECT {_SUMMARY}, context, place {_OWN} AND id = :id AND deleted IS NULL"
+_STORY = f"SELECT {_SUMMARY}, context, place, title_change, context_change {_OWN} AND id = :id AND deleted IS NULL"
 _TRASHED = f"SELECT number, deleted {_OWN} AND id = :id AND deleted IS NOT NULL"
 
 
@@ -254,13 +254,36 @@ def _story(row: sqlite3.Row) -> Story:
     return from_row(Story, row, context=_json(row["context"]), place=_json(row["place"]))
 
 
-def change_story(db: sqlite3.Connection, owner: str | None, story: str, values: Mapping[str, str | None]) -> Story:
-    """Changes the `title` of a story, or its `context` or `place`, which are JSON objects. Raises `NotFoundError`."""
-    number = _find(db, owner, story)["number"]
+def change_story(
+    db: sqlite3.Connection, owner: str | None, story: str, values: Mapping[str, str | None], since: int | None = None
+) -> Story:
+    """Changes a story.
+
+    Args:
+        db: a connection.
+        owner: the hash of the writer's key.
+        story: the id of the story.
+        values: its `title`, `context` and `place`, the latter two as JSON objects.
+        since: the number of the change that the title and the context are based on. None: they replace any.
+
+    Raises:
+        NotFoundError: There is no such story.
+        ConflictError: The title or the context was changed since.
+    """
+    row = _find(db, owner, story)
     if values:
-        count_change(db, number)
-        for field, value in values.items():
-            db.execute(f"UPDATE stories SET {field} = ? WHERE number = ?", (value, number))
+        versioned = [field for field in ("title", "context") if field in values]
+        for field in versioned:
+            if since is not None and (last := row[f"{field}_change"]) > since:
+                raise ConflictError(
+                    f"the {field} of this story was changed by change {last}, after change {since}; get the story, "
+                    f"merge both, and send since {row['change']}",
+                    param="since",
+                )
+        change = count_change(db, row["number"])
+        versions = {f"{field}_change": change for field in versioned}
+        for field, new in (*values.items(), *versions.items()):
+            db.execute(f"UPDATE stories SET {field} = ? WHERE number = ?", (new, row["number"]))
     return get_story(db, owner, story)
 
 

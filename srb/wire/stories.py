@@ -113,6 +113,11 @@ class StoryChangeFields(_Fields):
         None, description="an object of any fields that says where the writer is. It replaces the previous one."
     )
     deleted: None = Field(None, description="null takes the story out of the trash.")
+    since: Id | None = Field(
+        None,
+        description="the number of the change that the title and the context are based on. If they were changed later: "
+        "409. Left out: they replace any.",
+    )
 
 
 class DraftFields(_Fields):

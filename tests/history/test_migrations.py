@@ -18,6 +18,7 @@ RELEASED = (
     "57d08c668d09abc2",
     "5211e7c92912dd81",
     "689120384a2af4be",
+    "3f4f80dbd599b9b7",
 )
 """A hash of each script that a release has. A new script needs a new line here; a line never changes."""
 

@@ -246,6 +246,23 @@ def test_a_draft_that_was_changed_since_isnt_replaced(history: History, story: s
         history.write(stories.write_draft, None, story, 7, "Once", None, 0).result()
 
 
+def test_a_title_and_a_context_that_were_changed_since_arent_replaced(history: History, story: str) -> None:
+    def change(since: int | None, **values: str) -> int:
+        return history.write(stories.change_story, None, story, values, since).result().change
+
+    first = change(0, context='{"memory": "Ada"}')
+    add(history, story, None, "Once")  # which doesn't touch them
+    change(0, place="{}")
+    assert change(first, title="Better") == change(None, title="Best") - 1
+    later = change(first, context='{"memory": "Tom"}')
+    with pytest.raises(ConflictError, match=rf"the context .* by change {later}, after change {first}; get the story"):
+        change(first, context='{"memory": "Eve"}')
+    with pytest.raises(ConflictError, match="the title"):
+        change(first, title="Worst")
+    found = history.read(stories.get_story, None, story)
+    assert (found.title, found.context) == ("Best", {"memory": "Tom"})
+
+
 def test_a_deleted_story_is_in_the_trash_for_30_days(
     history: History, story: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,7 +86,7 @@ async def change_story(request: web.Request) -> web.Response:
         await write_file(request, stories.restore_story, story)
     values = {"title": fields.title, "context": _json(fields.context), "place": _json(fields.place)}
     given = {name: value for name, value in values.items() if name in fields.model_fields_set}
-    changed = await write_file(request, stories.change_story, story, given)
+    changed = await write_file(request, stories.change_story, story, given, fields.since)
     return json_response(story_json(changed), ignored_header(fields.ignored))
 
 
@@ -112,23 +112,27 @@ async def remove_story(request: web.Request) -> web.Response:
 
 async def get_nodes(request: web.Request) -> web.StreamResponse:
     """Show the changes of a story, and as a stream of events its later changes, too."""
-    name, since = request.match_info["story"], query_number(request, "since") or 0
+    name, since = request.match_info["story"], query_number(request, "since")
     if "text/event-stream" in request.headers.get(hdrs.ACCEPT, ""):
         last = _number(request.headers.get("Last-Event-ID", ""))
         since = since if last is None else last
         await read_file(request, stories.get_story, name)  # raises an error before the stream begins
         async with sse.batches_of(_follow(request, name, since)) as batches:
             return await sse.respond(request, batches, headers={})
-    story, nodes = await read_file(request, stories.read_nodes, name, since)
+    story, nodes = await read_file(request, stories.read_nodes, name, since or 0)
     nodes = _with_texts(request, nodes, {})
     return await asyncio.to_thread(
         lambda: json_response({"object": "list", "data": [as_json(node) for node in nodes], "change": story.change})
     )
 
 
-async def _follow(request: web.Request, name: str, since: int) -> AsyncGenerator[Iterable[sse.Item], None]:
-    """Yields events for a subscriber: nodes that are new or have changed, and texts as they grow."""
+async def _follow(request: web.Request, name: str, known: int | None) -> AsyncGenerator[Iterable[sse.Item], None]:
+    """Yields events for a subscriber: nodes that are new or have changed, and texts as they grow.
+
+    known: the last change that the subscriber has; None if it has none.
+    """
     feeds = request.app[HISTORY].feeds
+    since = known or 0
     last_head: tuple[object, ...] | None = None
     is_first = True  # a client that reconnects may have the growing nodes already, but not all of their texts
     running: dict[str, RunningNodes] = {}
@@ -150,7 +154,8 @@ async def _follow(request: web.Request, name: str, since: int) -> AsyncGenerator
             if found:
                 story, nodes = found
                 head = (story.title, story.context, story.place)
-                if head != last_head and (last_head or 0 < since < story.change):  # a client may have missed it
+                is_missed = known is not None and since < story.change  # perhaps
+                if head != last_head and (last_head or is_missed):
                     pending.append({"event": "story", "story": story_json(story)})
                 last_head, since = head, story.change
                 pending += ({"event": "node", "node": as_json(node)} for node in _with_texts(request, nodes, running))
@@ -350,7 +355,7 @@ ROUTES = (
         errors=(400, *_OFF),
         query={"format": "json or markdown", "node": "with markdown, the id of the node that the text goes to"},
     ),
-    Route("PATCH", _ONE, change_story, _STORY, body=StoryChangeFields, errors=_OFF),
+    Route("PATCH", _ONE, change_story, _STORY, body=StoryChangeFields, errors=(409, *_OFF)),
     Route(
         "DELETE",
         _ONE,

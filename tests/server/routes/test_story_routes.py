@@ -128,6 +128,9 @@ async def test_the_context_of_a_story_is_stored_with_it_and_shown(client: Client
     assert (await call(client, "GET", path))["context"] == context
     assert "context" not in (await call(client, "GET", "/v1/stories"))["data"][0]
     assert (await call(client, "PATCH", path, {"title": "Better"}))["context"] == context
+    error = (await call(client, "PATCH", path, {"title": "Best", "since": 0}, 409))["error"]
+    assert (error["code"], error["param"]) == ("conflict", "since")
+    assert (await call(client, "PATCH", path, {"context": context, "since": 0}))["title"] == "Better"
     async with client.get(f"{path}/nodes", headers={"Accept": "text/event-stream"}) as answer:
         await call(client, "POST", f"{path}/nodes", {"text": "a"})
         seen = events(answer)
@@ -157,6 +160,15 @@ async def test_a_node_of_a_bridge_says_how_well_the_rest_follows_it(client: Clie
         scores = [event["suffix_logprob"] async for event in events(answer) if event["event"] == "stop"]
     whole = await call(client, "GET", f"/v1/stories/{story}")
     assert sorted(node["suffix_logprob"] for node in whole["nodes"][1:]) == pytest.approx(sorted(scores), abs=1e-6)
+
+
+async def test_a_watcher_of_a_new_story_misses_no_context(client: Client) -> None:
+    """It was set after the watcher had read the story, which had no change, and before it watched."""
+    story = await begin(client)
+    await call(client, "PATCH", f"/v1/stories/{story}", {"context": {"memory": "It rains."}})
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": "0"}
+    async with client.get(f"/v1/stories/{story}/nodes", headers=headers) as answer:
+        assert (await anext(events(answer)))["story"]["context"] == {"memory": "It rains."}
 
 
 async def test_a_watcher_sees_what_others_write(client: Client) -> None:
