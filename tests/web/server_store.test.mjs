@@ -8,10 +8,17 @@ const NODE = { id: 1, parent: null, text: "Once", tokens: [1], author: "model", 
 
 let server, pages, error;
 
+globalThis.addEventListener = globalThis.removeEventListener = () => {};
 globalThis.sessionStorage = { getItem: () => null };
 globalThis.document = { querySelector: (selector) => (selector === "#error-text" ? error : {}) };
 globalThis.fetch = async (path, { method = "GET", body } = {}) => {
   if (method !== "GET" && server.isDown) throw new TypeError("no network");
+  if (method === "PATCH" && path.endsWith("/s")) {
+    const { since, ...changes } = JSON.parse(body);
+    if (since < server.change && changes.context) return Response.json({ error: { message: "changed" } }, { status: 409 });
+    server.patches.push(changes);
+    return Response.json({ ...Object.assign(server, changes), change: ++server.change });
+  }
   if (method === "PATCH") {
     server.patches.push(JSON.parse(body));
     Object.assign(server.node, JSON.parse(body));
@@ -20,11 +27,11 @@ globalThis.fetch = async (path, { method = "GET", body } = {}) => {
   if (method === "GET" && path.endsWith("/nodes")) return new Response(server.events.map((event) => `data: ${JSON.stringify(event)}\n\n`).join(""));
   if (path.startsWith("v1/history?")) return Response.json(server.search(new URLSearchParams(path.split("?")[1])));
   if (path === "v1/stories") return Response.json({ data: [{ id: "s", title: "A tale" }, { id: "t", title: "Another" }] });
-  return Response.json({ nodes: [server.node], change: 1, context: server.context });
+  return Response.json({ nodes: [server.node], change: server.change, context: server.context });
 };
 
 beforeEach(() => {
-  server = { node: { ...NODE }, patches: [], isDown: false };
+  server = { node: { ...NODE }, patches: [], isDown: false, change: 1, events: [] };
   pages = { page: {}, drafts: [] };
   error = { textContent: "" };
 });
@@ -98,40 +105,129 @@ test("marks arrive in order", async () => {
 
 const MEMORY = { memory: "Ada is ninety.", note: "", depth: 3, lore: [] };
 
+/** Let a time pass, and all that follows from it. */
+async function pass(t, milliseconds) {
+  t.mock.timers.tick(milliseconds);
+  for (let k = 0; k < 3; k++) await new Promise(setImmediate);
+}
+
+/** Watch a story, and return what is heard of its background. */
+function listen(store) {
+  const heard = [];
+  store.watch({ renamed: () => {}, background: (values) => heard.push(values), deleted: () => {}, restored: () => heard.push("restored") });
+  return heard;
+}
+
 test("the background is sent once after typing, and another device's later changes are shown", async (t) => {
   t.mock.timers.enable({ apis: ["setTimeout"] });
   const { store } = await open();
   for (const memory of ["Ada", MEMORY.memory]) await store.save([], { beside: { ...MEMORY, memory } }, []);
-  assert.equal(typeof pages.page.unsent.root.context, "string");
-  t.mock.timers.tick(1000);
-  await new Promise(setImmediate);
+  assert.equal(pages.page.beside.memory, MEMORY.memory);
+  await pass(t, 1000);
   assert.deepEqual(server.patches, [{ context: MEMORY }]);
-  assert.deepEqual(pages.page.unsent, {});
-  const heard = [];
-  const listener = { renamed: () => {}, background: ({ memory }) => heard.push(memory), deleted: () => {} };
-  const told = (memory) => ({ event: "story", story: { id: "s", title: "A tale", context: { ...MEMORY, memory } } });
-  await store.save([], { beside: MEMORY }, []);
-  server.events = [told(MEMORY.memory), told("She limps."), { event: "deleted" }];
-  await store.watch(listener);
-  assert.deepEqual(heard, ["She limps."]);
+  assert.deepEqual([pages.page.context.known, pages.page.unsent], [MEMORY, {}]);
+  const told = (memory, change) => ({ event: "story", story: { id: "s", title: "A tale", context: { ...MEMORY, memory }, change } });
+  server.events = [told(MEMORY.memory, 2), told("She limps.", 3), { event: "deleted" }];
+  const heard = listen(store);
+  await pass(t, 0);
+  assert.deepEqual(heard.map(({ memory }) => memory), ["She limps."]);
 });
 
-test("an unsent background isn't overwritten, and is sent when the page is opened again", async (t) => {
+test("what two devices have changed of the background is merged, and both texts stand if both have changed one", async (t) => {
   t.mock.timers.enable({ apis: ["setTimeout"] });
+  server.context = MEMORY;
+  const { store } = await open();
+  const heard = listen(store);
+  const other = (values) => Object.assign(server, { context: { ...MEMORY, ...values }, change: server.change + 1 });
+  other({ note: "Night is falling." });
+  await store.save([], { ...store.page, beside: { ...MEMORY, memory: "Ada is eighty." } }, []);
+  await pass(t, 1000);
+  const both = { ...MEMORY, note: "Night is falling.", memory: "Ada is eighty." };
+  assert.deepEqual([server.context, store.page.beside, pages.page.beside], [both, both, both]);
+  assert.deepEqual(heard, [both]);
+  other({ ...both, memory: "She is a hundred." });
+  await store.save([], { ...store.page, beside: { ...both, memory: "She is one." } }, []);
+  await pass(t, 1000);
+  assert.deepEqual(server.context, { ...both, memory: "She is one.", versions: [{ name: "memory", text: "She is a hundred." }] });
+});
+
+test("a background that was changed without the server is merged when the page is opened again", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  server.context = MEMORY;
   const { store } = await open();
   server.isDown = true;
-  await store.save([], { beside: MEMORY }, []);
-  t.mock.timers.tick(1000);
-  await new Promise(setImmediate);
+  await store.save([], { ...store.page, beside: { ...MEMORY, memory: "Ada is eighty.", depth: 5 } }, []);
+  await pass(t, 1000);
   assert.match(error.textContent, /isn't saved yet/);
-  Object.assign(server, { isDown: false, context: { memory: "of another device" } });
+  Object.assign(server, { isDown: false, change: 7, context: { ...MEMORY, memory: "Ada has died.", note: "Day." } });
   const { store: later } = await open();
-  assert.equal(later.page.beside.memory, MEMORY.memory);
+  const versions = [{ name: "memory", text: "Ada has died." }];
+  const both = { ...MEMORY, memory: "Ada is eighty.", note: "Day.", depth: 5, versions };
+  assert.deepEqual(later.page.beside, both);
+  listen(later);
+  await pass(t, 0);
+  assert.deepEqual(server.context, both);
+  assert.deepEqual((await open()).store.page.beside, both);
+});
+
+test("what this device has sent before its browser was killed isn't another version", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  server.context = MEMORY;
+  const { store } = await open();
+  await store.save([], { ...store.page, beside: { ...MEMORY, memory: "Ada is eigthy." } }, []);
+  const answer = Response.json;
+  Response.json = () => new Promise(() => {}); // it never comes
+  await pass(t, 1000);
+  Response.json = answer;
+  assert.equal(server.context.memory, "Ada is eigthy.");
+  await store.save([], { ...store.page, beside: { ...MEMORY, memory: "Ada is eighty." } }, []);
+  const { store: later } = await open();
+  assert.deepEqual(later.page.beside, { ...MEMORY, memory: "Ada is eighty." });
+});
+
+test("what was changed while the story was in the trash is sent when it is restored", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const { store, node } = await open();
   server.events = [{ event: "deleted" }];
-  await later.watch({ deleted: () => {} });
-  await new Promise(setImmediate);
-  assert.deepEqual(server.patches, [{ context: MEMORY }]);
-  assert.equal((await open()).store.page.beside.memory, "of another device");
+  const heard = listen(store);
+  await pass(t, 0);
+  const fetched = globalThis.fetch;
+  globalThis.fetch = async () => Response.json({ error: { message: "there is no story s" } }, { status: 404 });
+  node.kept = true;
+  await store.save([node], { ...store.page, beside: MEMORY }, []);
+  await pass(t, 6000);
+  assert.deepEqual([server.patches, heard], [[], []]);
+  globalThis.fetch = fetched;
+  server.events = [];
+  await pass(t, 5000);
+  await pass(t, 1000);
+  assert.deepEqual(heard, ["restored"]);
+  assert.deepEqual(server.patches, [{ kept: true }, { context: MEMORY }]);
+});
+
+test("a full browser doesn't keep memory and marks from the server", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const { store, node } = await open();
+  store.all.browser.savePage = () => Promise.reject(new Error("full"));
+  node.kept = true;
+  await assert.rejects(store.save([node], { ...store.page, beside: MEMORY }, []), /full/);
+  await pass(t, 1000);
+  assert.deepEqual(server.patches, [{ kept: true }, { context: MEMORY }]);
+});
+
+test("a name that another device has given isn't replaced by the draft's", async () => {
+  const { store } = await open();
+  store.story = { id: "s", title: "", change: 1 };
+  const fetched = globalThis.fetch;
+  const sent = [];
+  globalThis.fetch = async (path, { method = "GET", body } = {}) => {
+    if (path !== "v1/stories/s") return fetched(path, { method, body });
+    if (method !== "PATCH") return Response.json({ title: "The keeper", change: 4 });
+    sent.push(JSON.parse(body));
+    return Response.json({ error: { message: "changed" } }, { status: 409 });
+  };
+  await store.add({ parent: "1", pieces: [{ text: "He went up." }] }).finally(() => (globalThis.fetch = fetched));
+  assert.deepEqual([sent, store.story.title], [[{ title: "He went up.", since: 1 }], "The keeper"]);
 });
 
 test("the server searches other stories part by part, and the page searches drafts", async () => {

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Dialog, Route, expect
 from scripted import Scripted
 from web.conftest import PROMPT, Story
 
@@ -89,6 +89,62 @@ def test_both_texts_stand_if_two_devices_have_changed_one(blank: Story, other: S
     blank.find("#open-stories").click()
     expect(blank.find("#tree")).to_contain_text(PROMPT[:20])  # the other's text is a node
     other.excuse("ERR_INTERNET_DISCONNECTED", "409")
+
+
+def test_memory_note_and_lore_of_two_devices_are_merged(blank: Story, other: Story, server: Scripted) -> None:
+    begin(blank, server)
+    blank.find("#open-model-view").click()
+    with blank.page.expect_response("**/v1/stories/*"):
+        blank.find("#memory").fill("Ada is ninety.")
+    other.open(blank.page.url)
+    other.find("#open-model-view").click()
+    assert other.find("#memory").input_value() == "Ada is ninety."
+    other.page.context.set_offline(True)
+    other.find("#note").fill("Night.")
+    other.find("#memory").fill("Ada is eighty.")
+    with blank.page.expect_response("**/v1/stories/*"):
+        blank.find("#memory").fill("Ada is a hundred.")
+        blank.find("#add-entry").click()
+        blank.find("#lore [name=keys]").fill("Tom")
+    blank.find("#lore [name=text]").focus()
+    other.page.context.set_offline(False)
+    expect(other.find(".other-version blockquote")).to_have_text("Ada is a hundred.")
+    expect(blank.find(".other-version blockquote")).to_have_text("Ada is a hundred.")
+    for each in (blank, other):
+        expect(each.find("#memory")).to_have_value("Ada is eighty.")
+        expect(each.find("#note")).to_have_value("Night.")
+        expect(each.find("#lore [name=keys]")).to_have_value("Tom")
+        expect(each.find("#error")).to_contain_text("Both texts are kept")
+    expect(blank.find("#lore [name=text]")).to_be_focused()
+    blank.find(".other-version").get_by_role("button", name="Use this version").click()
+    expect(other.find("#memory")).to_have_value("Ada is a hundred.")
+    other.find(".other-version").get_by_role("button", name="Delete this version").click()
+    for each in (blank, other):
+        expect(each.find(".other-version")).to_have_count(0)
+        expect(each.find("#error")).to_be_hidden()
+    other.excuse("ERR_INTERNET_DISCONNECTED", "409")
+
+
+def test_a_title_that_was_given_meanwhile_is_replaced_only_by_choice(
+    blank: Story, other: Story, server: Scripted
+) -> None:
+    begin(blank, server)
+    story = blank.page.url.partition("#")[2]
+    other.open(blank.page.url)
+    asked = []
+
+    def answer(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        if dialog.type == "prompt":
+            server.request(f"/v1/stories/{story}", {"title": "The keeper"}, method="PATCH")
+        dialog.accept("The lamp")
+
+    blank.page.on("dialog", answer)
+    blank.find("#open-stories").click()
+    blank.find("#rename").click()
+    expect(other.find("#title")).to_have_text("The lamp")
+    assert "was named “The keeper” meanwhile" in asked[1]
+    blank.excuse("409")
 
 
 def test_prose_typed_without_the_server_is_sent_by_the_next_page(blank: Story, other: Story, server: Scripted) -> None:

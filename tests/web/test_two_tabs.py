@@ -60,11 +60,69 @@ def test_both_texts_stand_if_a_tab_could_not_follow(story: Story, server: Script
     tab.find("#find").fill("")
     expect(tab.find("#tree")).to_contain_text("draft")
     tab.page.close()
-    story.reload()
-    assert story.text == PROMPT + HOUR
-    story.find("#open-stories").click()
-    story.find("#tree [role=treeitem]", has_text="draft").last.click()
+    story.reload()  # which overwrites nothing, though it couldn't follow
     assert story.text == PROMPT + "xy"
+    story.find("#open-stories").click()
+    story.find("#tree [role=treeitem]", has_text="draft").first.click()
+    assert story.text == PROMPT + HOUR
+
+
+def test_memory_note_and_lore_of_two_tabs_are_merged(story: Story, server: Scripted) -> None:
+    """Also while the other tab writes in another box, and if a tab could not follow."""
+    tab = second_tab(story)
+    for each in (story, tab):
+        each.find("#open-model-view").click()
+    tab.find("#note").press_sequentially("Night")
+    story.find("#add-entry").click()
+    story.find("#lore [name=keys]").fill("Ada")
+    story.find("#memory").fill("Ada is ninety.")
+    expect(tab.find("#memory")).to_have_value("Ada is ninety.")
+    expect(tab.find("#lore [name=keys]")).to_have_value("Ada")
+    expect(tab.find("#note")).to_be_focused()
+    tab.page.keyboard.insert_text(" is falling.")
+    expect(story.find("#note")).to_have_value("Night is falling.")
+    for each in (story, tab):
+        each.page.evaluate(DEAF)
+    tab.find("#memory").evaluate("(box) => box.setSelectionRange(4, 4)")
+    story.find("#note").fill("Day breaks.")
+    story.find("#memory").fill("Ada is a hundred.")
+    tab.find("#memory").focus()
+    tab.page.keyboard.insert_text("is eighty, not ")
+    other = tab.find(".other-version")
+    expect(other.locator("blockquote")).to_have_text("Ada is a hundred.")
+    assert tab.find("#memory").input_value() == "Ada is eighty, not is ninety."
+    assert tab.find("#note").input_value() == "Day breaks."
+    expect(tab.find("#error")).to_contain_text("Both texts are kept")
+    story.reload()
+    story.find("#open-model-view").click()
+    assert story.find("#memory").input_value() == "Ada is eighty, not is ninety."
+    story.find(".other-version").get_by_role("button", name="Use this version").click()
+    expect(story.find("#memory")).to_be_focused()
+    assert story.find("#memory").input_value() == "Ada is a hundred."
+    expect(story.find(".other-version blockquote")).to_have_text("Ada is eighty, not is ninety.")
+    story.pictures("other-version", axe=True)
+    story.find(".other-version").get_by_role("button", name="Delete this version").click()
+    story.reload()
+    assert story.find("#memory").input_value() == "Ada is a hundred."
+    expect(story.find(".other-version")).to_have_count(0)
+
+
+def test_a_story_that_is_deleted_in_a_tab_has_what_is_typed_in_the_other_one(story: Story, server: Scripted) -> None:
+    story.find("#story").fill(PROMPT)
+    tab = second_tab(story)
+    story.find("#open-stories").click()
+    story.page.on("dialog", lambda dialog: dialog.accept())
+    story.leave("#delete-story")
+    expect(tab.find("#error")).to_contain_text("is in the trash")
+    tab.find("#story").press("Control+End")
+    tab.page.keyboard.insert_text(" It rained.")
+    story.find("#open-stories").click()
+    story.find("#trash summary").click()
+    story.find("#deleted-stories button").click()
+    expect(tab.find("#error")).to_be_hidden()
+    tab.page.keyboard.insert_text(" It snowed.")
+    tab.reload()
+    assert tab.text == PROMPT + " It rained. It snowed."
 
 
 def test_the_other_tab_does_not_stop_an_answer_of_the_editor(story: Story, server: Scripted) -> None:

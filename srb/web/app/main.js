@@ -246,7 +246,7 @@ async function begin() {
   if (!desk.tree.nodes.size) story.focus();
   document.body.dataset.ready = "true";
   resume();
-  let newsTimer;
+  let newsTimer, deleted;
   await desk.store.watch({
     changed: (reported) => {
       const node = desk.merge(reported, writing);
@@ -257,15 +257,21 @@ async function begin() {
       });
     },
     renamed: (story) => storyList.showTitle(story),
-    background: (values) => {
-      desk.background.values = values;
-      desk.measure();
+    background: (values) => desk.takeBackground(values),
+    saved: (drafts, page, base) => desk.takeOver(drafts, page, base),
+    replaced: (page, base) => {
+      desk.takeOver([], page, base);
+      desk.savePage();
     },
-    saved: (drafts, page) => desk.takeOver(drafts, page),
     knows: (place, text) => story.drafts.knows(place, text),
     split: (place, text, marks) => desk.split(place, text, marks),
     moved: (place) => desk.moved(place),
-    deleted: () => showError(new Error("This story was deleted, and is in the trash (Story). What you type now isn't saved: restore it there, or open another story.")),
+    deleted: () => showError((deleted = new Error("This story was deleted, and is in the trash (Story). What you type now is saved with it: restore it there, or open another story."))),
+    restored: () => {
+      hideError(deleted);
+      showStatus("This story was restored from the trash.");
+      desk.save();
+    },
   });
 }
 

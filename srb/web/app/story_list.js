@@ -89,10 +89,21 @@ export class StoryList {
   async #rename(story) {
     const title = prompt("Title of the story:", story.title);
     if (title === null) return;
-    await this.stories.rename(story, title);
-    story.title = title;
-    this.showTitle(story);
+    await this.#name(story, title);
     await this.list();
+  }
+
+  /** Name a story. If it was named in another tab or on another device meanwhile, the writer chooses. */
+  async #name(story, title) {
+    try {
+      this.showTitle(await this.stories.rename(story, title));
+    } catch (error) {
+      if (error.status !== 409) throw error;
+      const [now = story] = (await this.stories.list()).filter(({ id }) => id === story.id);
+      this.showTitle(now);
+      const isKept = now.title !== title && !confirm(`In another tab or on another device, this story was named “${now.title}” meanwhile. Name it “${title}” instead?`);
+      if (!isKept) await this.#name(now, title);
+    }
   }
 
   /** Return the browser's stories that aren't empty. */

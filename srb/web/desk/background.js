@@ -2,9 +2,11 @@
 // The background of a story: memory, author's note and lorebook. It is edited in the panel that shows what the model
 // sees.
 
-import { find, isFocusLost } from "../lib/dom.js";
+import { find } from "../lib/dom.js";
 import { readJson } from "../lib/files.js";
 import { DEPTH, EMPTY_ENTRY, importLorebook, readBackground } from "../story/lorebook.js";
+import { newId } from "../story/tree.js";
+import { followText, OtherVersions } from "./other_versions.js";
 
 const TEXTS = ["name", "keys", "also", "never", "text"];
 const CHOICES = ["always", "off"];
@@ -22,6 +24,8 @@ export class Background {
     this.list = part("#lore");
     this.changed = changed;
     this.lore = [];
+    this.rows = new Map(); // by the id of their entry
+    this.versions = new OtherVersions(panel, (name) => this.#box(name));
     this.template = find("#entry");
     panel.addEventListener("input", changed);
     const inSettings = find("#setting-memory");
@@ -35,21 +39,39 @@ export class Background {
   }
 
   get values() {
-    return { memory: this.memory.value, note: this.note.value, depth: Math.max(1, Math.round(this.depth.valueAsNumber) || DEPTH), lore: this.lore };
+    const { all: versions } = this.versions;
+    const depth = Math.max(1, Math.round(this.depth.valueAsNumber) || DEPTH);
+    return { memory: this.memory.value, note: this.note.value, depth, lore: this.lore.map((entry) => ({ ...entry })), ...(versions.length && { versions }) };
   }
 
+  /** What is shown already stays as it is, with its cursor. */
   set values(stored) {
-    const { memory, note, depth, lore } = readBackground(stored);
+    const { memory, note, depth, lore, versions = [] } = readBackground(stored);
     this.#remember(memory);
-    this.note.value = note;
-    this.depth.value = depth;
-    this.lore = lore;
-    this.list.replaceChildren(...this.lore.map((entry) => this.#row(entry)));
+    followText(this.note, note);
+    if (depth !== this.values.depth) this.depth.value = depth;
+    for (const [id, { row }] of this.rows) if (!lore.some((entry) => entry.id === id)) this.#forget(id, row);
+    lore.forEach((entry, k) => {
+      const known = this.rows.get(entry.id);
+      if (known) known.follow(entry);
+      const { row } = known ?? this.#row(entry);
+      if (this.list.children[k] !== row) this.list.insertBefore(row, this.list.children[k] ?? null);
+    });
+    this.lore = lore.map(({ id }) => this.rows.get(id).entry);
+    this.versions.all = versions;
+  }
+
+  /** The box of a text, by its name in a version. */
+  #box(name) {
+    const [, id, field] = name.split("/");
+    if (id === undefined) return { memory: this.memory, note: this.note }[name];
+    const { row } = this.rows.get(id) ?? {};
+    return TEXTS.includes(field) ? row?.querySelector(`[name=${field}]`) : undefined;
   }
 
   /** Show the same memory in both boxes. The box that is being typed in keeps its cursor. */
   #remember(memory) {
-    for (const box of this.memories) if (box.value !== memory) box.value = memory;
+    for (const box of this.memories) followText(box, memory);
   }
 
   get isEmpty() {
@@ -65,8 +87,9 @@ export class Background {
     this.status.textContent = ignored.length ? `${count} Ignored, because this page doesn't support it: ${ignored.join(", ")}.` : count;
   }
 
-  #add(entries) {
-    const rows = entries.map((entry) => this.#row(entry));
+  #add(added) {
+    const entries = added.map((entry) => ({ ...entry, id: newId() }));
+    const rows = entries.map((entry) => this.#row(entry).row);
     this.lore = [...this.lore, ...entries];
     this.list.append(...rows);
     if (entries.length === 1) {
@@ -85,9 +108,13 @@ export class Background {
       row.classList.toggle("off", entry.off);
       box("keys").disabled = box("also").disabled = box("never").disabled = entry.always;
     };
-    for (const name of TEXTS) box(name).value = entry[name];
-    for (const name of CHOICES) box(name).checked = entry[name];
-    box("depth").value = entry.depth ?? "";
+    const follow = (others) => {
+      Object.assign(entry, others);
+      for (const name of TEXTS) followText(box(name), entry[name]);
+      for (const name of CHOICES) box(name).checked = entry[name];
+      followText(box("depth"), entry.depth ?? "");
+      draw();
+    };
     row.addEventListener("input", () => {
       for (const name of TEXTS) entry[name] = box(name).value;
       for (const name of CHOICES) entry[name] = box(name).checked;
@@ -96,11 +123,21 @@ export class Background {
     });
     row.querySelector("[value=remove]").addEventListener("click", () => {
       this.lore = this.lore.filter((each) => each !== entry);
-      row.remove();
-      if (isFocusLost()) find("#add-entry").focus();
+      this.#forget(entry.id, row);
       this.list.dispatchEvent(new Event("input", { bubbles: true }));
     });
-    draw();
-    return row;
+    follow(entry);
+    const known = { entry, row, follow };
+    this.rows.set(entry.id, known);
+    return known;
+  }
+
+  /** Remove the row of an entry, with its other versions. */
+  #forget(id, row) {
+    const hadKeyboard = row.contains(document.activeElement);
+    row.remove();
+    this.rows.delete(id);
+    this.versions.all = this.versions.all.filter(({ name }) => !name.startsWith(`lore/${id}/`));
+    if (hadKeyboard) find("#add-entry").focus();
   }
 }

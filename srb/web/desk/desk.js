@@ -2,7 +2,7 @@
 // The writer's desk: the story's tree, the current place, and the text that is being written.
 
 import { find, isFocusLost } from "../lib/dom.js";
-import { saveMessages, showError, showStatus } from "../lib/messages.js";
+import { hideError, saveMessages, showError, showStatus } from "../lib/messages.js";
 import { SaveQueue } from "../lib/save_queue.js";
 import { MODEL, packMarks, unpackMarks } from "../story/authorship.js";
 import { Store } from "../story/browser_store.js";
@@ -11,12 +11,15 @@ import { Drafts } from "../story/drafts.js";
 import { Steps } from "../story/edits.js";
 import { applyLengthLimits } from "../story/generation.js";
 import { placeIn, spaceBetween } from "../story/keeping.js";
+import { readBackground } from "../story/lorebook.js";
+import { merge, same } from "../story/merging.js";
 import { gap, ROOT, textOf, Tree } from "../story/tree.js";
 import { repair, upgradeQuestions } from "../story/validation.js";
 import { Background } from "./background.js";
 import { Chapters } from "./chapters.js";
 import { Cliches } from "./cliches.js";
 import { EditorChat } from "./editor_chat.js";
+import { followText, newVersions } from "./other_versions.js";
 import { SearchPanel } from "./search_panel.js";
 import { drawStatistics } from "./statistics.js";
 import { drawPath } from "./tree_list.js";
@@ -39,6 +42,8 @@ import { WordCount } from "./word_count.js";
 const SAVE_MILLISECONDS = 5000; // while alternatives are running
 const PAGE = Symbol("all that isn't in the tree, but for drafts");
 
+const ofNames = (values, names) => Object.fromEntries(names.filter((name) => name in values).map((name) => [name, values[name]]));
+
 export class Desk {
   /**
    * @param {import("../settings/settings.js").Settings} settings
@@ -58,18 +63,23 @@ export class Desk {
     };
     this.wordCount = new WordCount(find("#words"));
     this.chapters = new Chapters(find("#chapters"), story, () => find("#stories:modal")?.close());
-    this.background = new Background(find("#model-view"), () => this.measure());
+    this.background = new Background(find("#model-view"), () => {
+      this.measure();
+      this.#hideBoth();
+    });
     this.editorChat = new EditorChat(find("#ask"), this);
     this.searchPanel = new SearchPanel(find("#stories"), this);
     this.cliches = new Cliches(find("#cliches"), this);
     this.cards = this.combine = this.forks = this.promptView = this.treeDrawing = this.probabilities = null; // set by main.js
     this.versions = new Versions(this);
+    this.directions = find("#directions-lines");
     this.context = null;
     this.store = new Store();
     this.saving = new SaveQueue((items) => this.#write(items), saveMessages("What you wrote last"));
     this.splitting = new SaveQueue((items) => Promise.all(items.map((each) => this.#split(...each))), saveMessages("Another version of this text"));
     this.elsewhere = null; // where the writer is on another device
-    this.lastSaved = /** @type {Record<string, any>} */ ({}); // of `#others`, or read
+    this.both = /** @type {Error | null} */ (null); // the message that both texts are kept
+    this.opened = /** @type {Record<string, any>} */ ({}); // `#others` as it was read
     this.growing = new Set(); // nodes to save soon
     this.untils = {}; // by request
     this.adding = new Map(); // nodes that are being added, by their fields
@@ -95,9 +105,11 @@ export class Desk {
     this.compare.texts = page.texts ?? [];
     this.compare.values = page.compare ?? {};
     this.editorChat.values = { conversation: page.conversation, question: page.question };
+    this.directions.value = page.directions ?? "";
     this.editorChat.choices = page.editor ?? { system: page.asking?.system || undefined };
     this.background.values = page.beside ?? { memory: page.note };
-    this.lastSaved = this.#others;
+    if (this.background.versions.all.length) this.#sayBoth();
+    this.opened = this.#others;
     this.story.drafts = new Drafts(drafts, page.marks);
     this.#draw();
     if (Number.isInteger(page.cursor)) this.story.goTo(page.cursor);
@@ -407,7 +419,7 @@ export class Desk {
 
   /** All that the writer enters elsewhere than in the text. */
   get #others() {
-    return { beside: this.background.values, texts: this.compare.texts, ...this.editorChat.values, ...this.choices };
+    return { beside: this.background.values, texts: this.compare.texts, directions: this.directions.value, ...this.editorChat.values, ...this.choices };
   }
 
   /** The settings that a new story starts with. */
@@ -424,26 +436,55 @@ export class Desk {
   }
 
   /**
-   * Take over what another tab has saved.
+   * Take over what another tab has saved, and merge it with what this one has changed since.
    * @param {[place: string, text: string | undefined][]} drafts
    * @param {Record<string, any>} page
+   * @param {Record<string, any>} [base] the last state that both have seen
    */
-  takeOver(drafts, page) {
+  takeOver(drafts, page, base = {}) {
     for (const [place, text] of drafts) this.#takeDraft(place, text, page.marks?.[place]);
-    const [now, last] = [this.#others, this.lastSaved];
-    const isSame = (a, b) => JSON.stringify(a) === JSON.stringify(b);
-    const news = Object.keys(now).filter((name) => name in page && !isSame(page[name], last[name]) && isSame(now[name], last[name]));
-    for (const name of news) last[name] = page[name]; // what this page hasn't saved yet stays
-    if (news.includes("beside")) this.background.values = page.beside;
-    if (news.includes("texts")) this.compare.texts = page.texts;
-    if (news.includes("settings")) this.settings.values = page.settings;
-    if (news.includes("compare")) this.compare.values = page.compare;
-    if (news.includes("question")) this.editorChat.question.value = page.question;
-    if (news.includes("conversation")) this.editorChat.values = { ...this.editorChat.values, conversation: page.conversation };
-    if (news.includes("editor")) this.editorChat.choices = page.editor;
+    const now = this.#others;
+    const theirs = { ...now, ...ofNames(page, Object.keys(now)) };
+    const merged = this.#merge({ ...this.opened, ...ofNames(base, Object.keys(now)) }, now, theirs);
+    const isNew = (name) => !same(merged[name], now[name]);
+    if (isNew("beside")) this.takeBackground(merged.beside);
+    if (isNew("texts")) this.compare.texts = merged.texts;
+    if (isNew("settings")) this.settings.values = merged.settings;
+    if (isNew("compare")) this.compare.values = merged.compare;
+    if (isNew("directions")) followText(this.directions, merged.directions);
+    if (isNew("question")) followText(this.editorChat.question, merged.question);
+    if (isNew("conversation")) this.editorChat.conversation = merged.conversation;
+    if (isNew("editor")) this.editorChat.choices = merged.editor;
     this.drawTree();
     this.measure();
     this.#followPlace();
+    if (!same(merged, theirs)) this.savePage();
+  }
+
+  #merge(base, mine, theirs) {
+    const [before, own, others] = [base, mine, theirs].map(({ beside, ...each }) => ({ each, beside: readBackground(beside) }));
+    return { beside: merge(before.beside, own.beside, others.beside), ...merge(before.each, own.each, others.each, () => false) };
+  }
+
+  /**
+   * Show memory, note and lore as they are after a merge.
+   * @param {any} values
+   */
+  takeBackground(values) {
+    const { versions } = this.background.values;
+    this.background.values = values;
+    if (newVersions(versions, values.versions).length) this.#sayBoth();
+    this.#hideBoth();
+    this.measure();
+  }
+
+  #sayBoth() {
+    this.both = new Error("Memory, note or lore were changed in two tabs or on two devices. Both texts are kept: choose one under “What the model sees”.");
+    showError(this.both);
+  }
+
+  #hideBoth() {
+    if (this.both && !this.background.versions.all.length) hideError(this.both);
   }
 
   /**
@@ -515,7 +556,7 @@ export class Desk {
     const { drafts, knows } = this.story.drafts.storing(items.filter((item) => typeof item === "string"));
     const marks = this.story.drafts.allMarks;
     const [, cursor] = this.story.selection;
-    const page = { current, shown, cursor, steps: this.undoHistory.steps.all, marks, untils: this.untils, ...(this.lastSaved = this.#others) };
+    const page = { current, shown, cursor, steps: this.undoHistory.steps.all, marks, untils: this.untils, ...this.#others };
     for (const [place, text] of await this.store.save(items.filter((item) => item.pieces), page, drafts, knows)) await this.split(place, text);
   }
 }

@@ -110,6 +110,14 @@ export class EditorChat {
     this.#draw();
   }
 
+  /** The conversation as another tab has it, too. Answers that are being read here stay. */
+  set conversation(stored) {
+    const isRead = (request) => [...this.#running].some((each) => each.request?.id === request);
+    const here = new Map(this.#turns.filter(({ answers: [{ request }] }) => isRead(request)).map((turn) => [turn.answers[0].request, turn]));
+    this.#turns = fromStored(stored).map((turn) => here.get(turn.answers[0].request) ?? turn);
+    this.#draw();
+  }
+
   /** The settings that a new story starts with. */
   get choices() {
     return { system: this.system.value, count: this.count.value };

@@ -49,7 +49,11 @@ export class Compare {
   }
 
   set texts(texts) {
-    for (const text of texts) this.#addPrompt(text);
+    const boxes = this.prompts.querySelectorAll("textarea");
+    texts.forEach((text, k) => {
+      if (!boxes[k]) this.#addPrompt(text);
+      else if (boxes[k].value !== text) boxes[k].value = text;
+    });
   }
 
   get values() {

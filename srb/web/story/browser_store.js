@@ -1,6 +1,7 @@
 // @ts-check
 // Stories in the browser, or nowhere. server_store.js has those on the server.
 
+import { same } from "./merging.js";
 import { searchTree } from "./search.js";
 import { suggestTitle } from "./titles.js";
 import { newId, ROOT, Tree } from "./tree.js";
@@ -9,14 +10,17 @@ import { repair, upgradeQuestions, withoutQuestions } from "./validation.js";
 /**
  * @typedef {import("./tree.js").StoryNode} StoryNode
  * @typedef {[place: string, text: string]} Draft text that isn't in the tree yet, and the node it was typed at
- * @typedef {{ id: string, title: string, changed?: number }} StoryInfo
+ * @typedef {{ id: string, title: string, changed?: number, change?: number }} StoryInfo
  * @typedef {object} StoreListener
  * @property {(node: StoryNode) => void} changed
  * @property {(story: StoryInfo) => void} renamed
- * @property {(background: any) => void} background
+ * @property {(background: any) => void} background memory, note and lore, merged with what is on another device
  * @property {() => void} deleted
- * @property {(drafts: [place: string, text: string | undefined][], page: Record<string, any>) => void} saved by another
- *   tab or device: these drafts, and the rest of the page's state
+ * @property {() => void} restored from the trash
+ * @property {(drafts: [place: string, text: string | undefined][], page: Record<string, any>, base?: Record<string, any>) => void} saved
+ *   by another tab or device: these drafts, and the rest of the page's state; `base` is the last state that both have seen
+ * @property {(page: Record<string, any>, base: Record<string, any>) => void} replaced this page has replaced another
+ *   tab's, and is to save both; `base` as for `saved`
  * @property {(place: string, text: string) => boolean} knows whether this page has had a draft
  * @property {(place: string, text: string, marks?: string) => any} split this draft was written over another one
  * @property {(place: { current: string, shown: string[] }) => void} moved where the writer is on another device
@@ -106,9 +110,12 @@ export class Stories {
   /**
    * @param {StoryInfo} _story
    * @param {string} _title
-   * @returns {Promise<any>}
+   * @returns {Promise<StoryInfo>}
+   * @throws {Error} with the status 409 if the story doesn't have its title any more
    */
-  async rename(_story, _title) {}
+  async rename(_story, _title) {
+    throw new Error("This browser stores no stories.");
+  }
 
   /**
    * Put a story into the trash, where it stays for 30 days.
@@ -184,9 +191,65 @@ export class Stories {
   follow(_id, _listener) {}
 }
 
-const TRASH_MILLISECONDS = 30 * 24 * 3600 * 1000;
+export const TRASH_MILLISECONDS = 30 * 24 * 3600 * 1000;
 
 const STORES = ["stories", "nodes", "page"];
+
+const MOST_VERSIONS = 200; // of a page, to remember
+const MOST_TABS = 20; // to count the saves of
+
+/**
+ * The versions of pages that this tab has saved or read, by story. A page counts in `seen` how many saves of each tab
+ * it knows. So it is clear what two versions have in common, also if a tab was frozen for a day.
+ */
+export class PageVersions {
+  #versions = new Map();
+  #seen = new Map();
+  #tab = newId().slice(0, 8);
+
+  /**
+   * Count a save of this tab.
+   * @param {string} id
+   * @param {Record<string, any>} fields
+   * @returns {{ page: Record<string, any>, isKnown: (page: Record<string, any>) => boolean }} the page to store, and
+   *   whether this tab had seen a page before
+   */
+  next(id, fields) {
+    const seen = this.#seen.get(id) ?? {};
+    const { [this.#tab]: count = 0, ...others } = seen;
+    const now = { ...Object.fromEntries(Object.entries(others).slice(1 - MOST_TABS)), [this.#tab]: count + 1 };
+    const page = { ...fields, seen: now };
+    this.#remember(id, page, now);
+    return { page, isKnown: (other) => isWithin(other.seen, seen) };
+  }
+
+  /**
+   * Take note of a page that was read.
+   * @param {string} id
+   * @param {Record<string, any>} page
+   * @returns {Record<string, any>} the last version that both this tab and the page's have seen; empty if that is unknown
+   */
+  hear(id, page) {
+    const base = this.#versions.get(id)?.findLast((each) => isWithin(each.seen, page.seen)) ?? {};
+    const seen = this.#seen.get(id) ?? {};
+    const more = Object.entries(page.seen ?? {}).filter(([tab, count]) => count > (seen[tab] ?? 0));
+    this.#remember(id, page, { ...seen, ...Object.fromEntries(more) });
+    return base;
+  }
+
+  /** Whether these fields are those of the last version. Undo steps only change with others. */
+  isLast(id, fields) {
+    const last = this.#versions.get(id)?.at(-1);
+    return last !== undefined && same({ ...last, seen: undefined, steps: undefined }, { ...fields, seen: undefined, steps: undefined });
+  }
+
+  #remember(id, page, seen) {
+    this.#seen.set(id, seen);
+    this.#versions.set(id, [...(this.#versions.get(id) ?? []), page].slice(-MOST_VERSIONS));
+  }
+}
+
+const isWithin = (seen = {}, others = {}) => Object.entries(seen).every(([tab, count]) => count <= (others[tab] ?? 0));
 
 /** The keys of a story's drafts, in the object store of pages. */
 const draftsOf = (id) => IDBKeyRange.bound([id], [id, []]);
@@ -213,6 +276,12 @@ export class BrowserStories extends Stories {
     this.early = []; // messages of other tabs before `follow`
     this.tabs.onmessage = (message) => this.early.push(message);
     this.saves = 0; // by this tab
+    this.pages = new PageVersions();
+    /** @type {StoreListener | null} */
+    this.listener = null;
+    this.unsaid = new Map(); // by story, what other tabs aren't told until it is merged with theirs
+    /** @type {Record<string, any>[][]} */
+    this.replaced = []; // pages of other tabs that this one has replaced before `follow`, with their bases
   }
 
   #all() {
@@ -230,19 +299,27 @@ export class BrowserStories extends Stories {
   }
 
   async remove({ id }) {
-    this.removed.add(id);
-    await this.#mark(id, Date.now());
+    await this.#update(id, () => ({ deleted: Date.now() }));
     this.tabs.postMessage({ id, isRemoved: true });
   }
 
   async restore({ id }) {
-    await this.#mark(id, undefined);
-    this.removed.delete(id);
+    await this.#update(id, () => ({ deleted: undefined }));
+    this.tabs.postMessage({ id, isRestored: true });
   }
 
-  async #mark(id, deleted) {
-    const story = await finished(this.database.transaction("stories").objectStore("stories").get(id));
-    await this.write(({ stories }) => stories.put({ ...story, deleted }));
+  /** Change the record of a story, which another tab may have changed. Does nothing without changes. */
+  #update(id, change) {
+    return new Promise((resolve, reject) => {
+      const { stories } = this.#stores("readwrite");
+      const { transaction } = stories;
+      transaction.onabort = () => reject(transaction.error);
+      stories.get(id).onsuccess = ({ target: { result } }) => {
+        const changes = result && change(result);
+        if (changes) stories.put({ ...result, ...changes });
+        transaction.oncomplete = () => resolve({ ...result, ...changes });
+      };
+    });
   }
 
   async make(title = "", nodes = []) {
@@ -257,9 +334,10 @@ export class BrowserStories extends Stories {
   }
 
   async rename(story, title) {
-    story.title = title;
-    await this.write(({ stories }) => stories.put({ ...story, changed: Date.now() }));
+    const renamed = await this.#update(story.id, (known) => (known.title === story.title ? { title, changed: Date.now() } : null));
+    if (renamed.title !== title) throw Object.assign(new Error(`This story is named “${renamed.title}” now.`), { status: 409 });
     this.tabs.postMessage({ id: story.id, title });
+    return renamed;
   }
 
   async erase({ id }) {
@@ -271,7 +349,7 @@ export class BrowserStories extends Stories {
       page.delete(draftsOf(id));
       for (const each of ids) nodes.delete(each);
     });
-    this.tabs.postMessage({ id, isRemoved: true });
+    this.tabs.postMessage({ id, isErased: true });
   }
 
   store(story) {
@@ -297,31 +375,50 @@ export class BrowserStories extends Stories {
     const kept = this.database.transaction("page").objectStore("page");
     const found = [kept.get(id), kept.getAllKeys(draftsOf(id)), kept.getAll(draftsOf(id))].map(finished);
     const [page = {}, keys, texts] = await Promise.all(found);
+    this.pages.hear(id, page);
     const { drafts, question } = withoutQuestions(keys.map(([, place], k) => [place, texts[k]]));
     return { page: { question, ...page }, drafts };
   }
 
   /**
-   * Store a page. Each draft is read before it is replaced, in the same transaction: another tab may have changed it.
-   * The transaction doesn't wait for that, because the page may be closing.
+   * Store a page, unless nothing has changed: this tab may be out of date. It and each draft are read before they are replaced, in the same transaction: another tab may have
+   * changed them. The transaction doesn't wait for that, because the page may be closing.
    */
-  async savePage(id, fields, drafts = [], knows = (_place, _text) => true, nodes = [], story = null) {
+  async savePage(id, fields, drafts = [], knows = (_place, _text) => true, nodes = []) {
     if (this.removed.has(id)) return [];
+    if (!drafts.length && !nodes.length && this.pages.isLast(id, fields)) return [];
     this.saves++;
     const replaced = [];
+    const { page, isKnown } = this.pages.next(id, fields);
+    let before;
     await this.write((stores) => {
-      stores.page.put(fields, id);
+      stores.page.get(id).onsuccess = ({ target }) => (before = target.result);
+      stores.page.put(page, id);
       for (const [place, text] of drafts) {
         stores.page.get([id, place]).onsuccess = ({ target }) => replaced.push([place, target.result]);
         if (text === undefined) stores.page.delete([id, place]);
         else stores.page.put(text, [id, place]);
       }
-      if (story) stores.stories.put(story);
       for (const node of nodes) stores.nodes.put(node);
     });
+    if (nodes.length) this.#update(id, () => ({ changed: Date.now() })).catch(() => {}); // only the order of the list depends on it
     const unknown = replaced.filter(([place, text]) => text !== undefined && !knows(place, text));
-    if (!unknown.length) this.tabs.postMessage({ id, places: drafts.map(([place]) => place), nodes: nodes.map((node) => node.id) });
+    const isOther = before && !isKnown(before);
+    if (isOther) this.#tell(before, this.pages.hear(id, before)); // it merges both, and saves again
+    const { places = [], nodes: others = [] } = this.unsaid.get(id) ?? {};
+    const news = { id, places: [...places, ...drafts.map(([place]) => place)], nodes: [...others, ...nodes.map((node) => node.id)] };
+    if (unknown.length || isOther) this.unsaid.set(id, news);
+    else {
+      this.unsaid.delete(id);
+      this.tabs.postMessage(news);
+    }
     return unknown;
+  }
+
+  /** Report a page of another tab that this one has replaced. */
+  #tell(page, base) {
+    if (this.listener) this.listener.replaced(page, base);
+    else this.replaced.push([page, base]);
   }
 
   follow(id, listener) {
@@ -337,7 +434,7 @@ export class BrowserStories extends Stories {
         for (const each of asked.places) places.delete(each);
         for (const each of asked.nodes) nodes.delete(each);
         for (const node of news.nodes) if (node) listener.changed(node);
-        listener.saved(news.drafts, news.page);
+        listener.saved(news.drafts, news.page, this.pages.hear(id, news.page));
       }
       reading = null;
     };
@@ -348,13 +445,15 @@ export class BrowserStories extends Stories {
     };
     this.tabs.onmessage = ({ data }) => {
       if (data.id !== id) return;
-      if (data.isRemoved) {
-        this.removed.add(id);
-        listener.deleted();
-      } else if (data.title !== undefined) listener.renamed({ id, title: data.title });
+      if (data.isErased) this.removed.add(id);
+      if (data.isErased || data.isRemoved) listener.deleted();
+      else if (data.isRestored) listener.restored();
+      else if (data.title !== undefined) listener.renamed({ id, title: data.title });
       else readSoon(data);
     };
     for (const message of this.early.splice(0)) this.tabs.onmessage(message);
+    this.listener = listener;
+    for (const [page, base] of this.replaced.splice(0)) this.#tell(page, base);
     // A page that was frozen may have missed messages.
     addEventListener("focus", async () => {
       const { page } = this.#stores("readonly");
@@ -402,19 +501,24 @@ class BrowserStore extends Store {
   }
 
   async add(fields) {
-    if (!this.story.title) await this.rename(suggestTitle(fields));
+    if (!this.story.title) await this.name(suggestTitle(fields));
     return fields;
   }
 
-  async rename(title) {
-    await this.stories.rename(this.story, title);
+  /** Name a story, unless another tab has named it meanwhile. */
+  async name(title) {
+    try {
+      this.story = await this.stories.rename(this.story, title);
+    } catch (error) {
+      if (error.status !== 409) throw error;
+      [this.story] = (await this.stories.list()).filter(({ id }) => id === this.story.id);
+    }
     this.listener?.renamed(this.story);
   }
 
   save(nodes, page, drafts, knows) {
     const { id } = this.story;
-    const story = nodes.length ? { ...this.story, changed: Date.now() } : null;
-    return this.stories.savePage(id, page, drafts, knows, nodes.map((node) => ({ ...node, story: id })), story);
+    return this.stories.savePage(id, page, drafts, knows, nodes.map((node) => ({ ...node, story: id })));
   }
 
   async watch(listener) {

@@ -4,8 +4,9 @@
 // An entry is {name, keys, also, never, text, always, off, depth}. `keys`, `also` and `never` are lists of keywords,
 // separated by commas: one of `keys` must appear, one of `also` if there are any, and none of `never`. All words of a
 // key with & must appear. `always` needs no keyword; `off` disables the entry. `depth` is in paragraphs before the
-// end; null puts it after the memory.
+// end; null puts it after the memory. `id` tells it apart when two devices change the lorebook.
 
+import { newId } from "./tree.js";
 import { isObject, isText } from "./validation.js";
 
 export const DEPTH = 3; // the default, in paragraphs before the end
@@ -49,23 +50,38 @@ export const EMPTY_ENTRY = { name: "", keys: "", also: "", never: "", text: "", 
 const isEntry = (value) =>
   isObject(value) && ["name", "keys", "also", "never", "text"].every((name) => isText(value[name])) &&
   ["always", "off"].every((name) => typeof value[name] === "boolean") &&
-  (value.depth === null || (Number.isInteger(value.depth) && value.depth > 0));
+  (value.depth === null || (Number.isInteger(value.depth) && value.depth > 0)) && (value.id === undefined || isText(value.id));
+
+const isVersion = (value) => isObject(value) && isText(value.name) && isText(value.text);
 
 /**
- * Whether this is the background of a story: {memory, note, depth, lore}.
+ * Whether this is the background of a story: {memory, note, depth, lore, versions}. `versions`, if there are any, are
+ * those of merging.js.
  * @param {any} value
  */
 export const isBackground = (value) =>
   isObject(value) && isText(value.memory) && isText(value.note) && Number.isInteger(value.depth) && value.depth > 0 &&
-  Array.isArray(value.lore) && value.lore.every(isEntry);
+  Array.isArray(value.lore) && value.lore.every(isEntry) &&
+  (value.versions === undefined || (Array.isArray(value.versions) && value.versions.every(isVersion)));
 
 /**
- * Read a stored background. Invalid parts are dropped.
+ * Read a stored background. Invalid parts are dropped. Entries of older pages get ids, the same on each device.
  * @param {any} [stored]
+ * @returns {{ memory: string, note: string, depth: number, lore: any[], versions?: import("./merging.js").Version[] }}
  */
-export function readBackground({ memory = "", note = "", depth = DEPTH, lore = [] } = {}) {
-  const all = { memory, note, depth, lore };
-  return isBackground(all) ? all : { memory: isText(memory) ? memory : "", note: "", depth: DEPTH, lore: [] };
+export function readBackground({ memory = "", note = "", depth = DEPTH, lore = [], versions = undefined } = {}) {
+  const all = { memory, note, depth, lore, ...(versions && { versions }) };
+  if (isBackground(all)) return { ...all, lore: withIds(lore) };
+  return { memory: isText(memory) ? memory : "", note: "", depth: DEPTH, lore: [] };
+}
+
+function withIds(lore) {
+  const known = new Set();
+  return lore.map((entry, k) => {
+    const id = [entry.id, `entry ${k + 1}`].find((each) => each !== undefined && !known.has(each)) ?? newId();
+    known.add(id);
+    return { ...entry, id };
+  });
 }
 
 // Positions of entries in SillyTavern: before or after the author's note, or at a depth.

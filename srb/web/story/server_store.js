@@ -3,11 +3,13 @@
 // background change.
 
 import { search, stories, watch } from "../lib/api.js";
+import { loadLocal, saveLocal } from "../lib/local_storage.js";
 import { saveMessages } from "../lib/messages.js";
 import { SaveQueue } from "../lib/save_queue.js";
-import { Store, Stories } from "./browser_store.js";
+import { Store, Stories, TRASH_MILLISECONDS } from "./browser_store.js";
 import { endReason } from "./generation.js";
 import { readBackground } from "./lorebook.js";
+import { merge, same } from "./merging.js";
 import { markMatch, searchTree } from "./search.js";
 import { suggestTitle } from "./titles.js";
 import { ROOT, textOf, Tree } from "./tree.js";
@@ -19,6 +21,11 @@ const REST = 400; // milliseconds to collect changes of the background
 const PAUSE = 1000; // milliseconds without a key after which drafts are sent
 const LONGEST_PAUSE = 10_000; // while somebody types on
 
+const LOOK = 5000; // milliseconds between two looks whether a story was restored
+
+const REMOVED = "srb-removed"; // when this browser has put stories of the server into the trash, by id
+
+const CONTEXT = Symbol("memory, note and lore");
 const PLACE = Symbol("where the writer is");
 const TITLE = Symbol("the title that the draft suggests");
 
@@ -29,9 +36,6 @@ const kept = (node) => (node.discarded ? false : node.kept ? true : null);
 
 /** The properties of a node that may change. */
 const remarks = (node) => ({ kept: kept(node), ends_at: node.endsAt ?? null, notes: node.name ?? null });
-
-/** The background of a story, stored at its root, as a text that can be compared. */
-const asRemark = (background) => ({ context: JSON.stringify(readBackground(background)) });
 
 const differences = (wanted, known) => Object.entries(wanted).filter(([name, value]) => known[name] !== value);
 
@@ -108,21 +112,28 @@ export class ServerStories extends Stories {
     return { story, ids };
   }
 
-  rename({ id }, title) {
-    return stories(`/${id}`, "PATCH", { title });
+  rename(story, title) {
+    return stories(`/${story.id}`, "PATCH", { title, since: story.change });
   }
 
-  async remove(story) {
-    await stories(`/${story.id}`, "DELETE");
-    const { page } = await this.page(story.id);
-    if (!Object.keys(page.unsentDrafts ?? {}).length) await this.browser.erase(story); // the server has all of it
+  async remove({ id }) {
+    await stories(`/${id}`, "DELETE");
+    saveLocal(REMOVED, { ...loadLocal(REMOVED), [id]: Date.now() });
   }
 
+  /** What this browser shows of stories that have left the trash goes, too. */
   async trash() {
-    return (await stories("?deleted=true")).data;
+    const { data } = await stories("?deleted=true");
+    const removed = Object.entries(loadLocal(REMOVED));
+    const old = removed.filter(([, at]) => at < Date.now() - TRASH_MILLISECONDS).map(([id]) => id);
+    for (const id of old) await this.browser.erase({ id, title: "" });
+    if (old.length) saveLocal(REMOVED, Object.fromEntries(removed.filter(([id]) => !old.includes(id))));
+    return data;
   }
 
   restore({ id }) {
+    const { [id]: _, ...others } = loadLocal(REMOVED);
+    saveLocal(REMOVED, others);
     return stories(`/${id}`, "PATCH", { deleted: null });
   }
 
@@ -188,14 +199,25 @@ class ServerStore extends Store {
 
   async load() {
     const [{ nodes, change, context, place, drafts: known }, { page, drafts }] = await Promise.all([stories(this.path), this.all.page(this.story.id)]);
-    this.change = change;
+    this.change = this.contextChange = change;
     this.page = page;
     this.unsent = new Map(Object.entries(page.unsent ?? {}));
-    this.remarks.set(ROOT, asRemark(context ?? {}));
-    if (context && !this.unsent.has(ROOT)) page.beside = context;
+    this.#loadContext(context);
     if (isPlace(place) && !page.isPlaceUnsent) Object.assign(page, place);
     await this.#merge(known ?? [], drafts);
     return { nodes: nodes.map((each) => this.#fromServer(each)), page: this.page, drafts: [...this.texts].filter(([, text]) => text !== undefined) };
+  }
+
+  /** Merge the server's memory, note and lore with this browser's, which may have been changed without a server. */
+  #loadContext(context) {
+    const { beside, context: { known = undefined, sent = undefined } = {}, unsent = {} } = this.page;
+    const theirs = readBackground(context ?? {});
+    const mine = beside ? readBackground(beside) : theirs;
+    const isOld = !known && !unsent.root && context; // an older page has sent all that it stored
+    const base = isOld ? mine : !known || same(theirs, sent) ? theirs : known;
+    this.unsent.delete(ROOT);
+    this.context = theirs;
+    this.page.beside = merge(base, mine, theirs);
   }
 
   /** Compare the server's drafts with those in this browser, which may have been typed without a server. */
@@ -232,7 +254,7 @@ class ServerStore extends Store {
     const parent = fields.parent === ROOT ? null : Number(fields.parent);
     const added = await stories(`${this.path}/nodes`, "POST", { ...toServer(fields), parent });
     const isDraftsTitle = !this.batches.size && this.story.title === this.suggested; // and not yet generated from
-    if (!this.story.title || isDraftsTitle) this.story = await this.all.rename(this.story, suggestTitle(fields));
+    if (!this.story.title || isDraftsTitle) await this.#name(suggestTitle(fields));
     return { ...this.#fromServer(added), ...fields };
   }
 
@@ -246,22 +268,61 @@ class ServerStore extends Store {
     const isNews = (id, said) => this.unsent.has(id) || differences(said, this.remarks.get(id)).length;
     const changed = nodes.filter((node) => this.remarks.has(node.id) && isNews(node.id, remarks(node)));
     for (const node of changed) this.unsent.set(node.id, remarks(node));
-    const background = asRemark(page.beside);
-    const isOther = isNews(ROOT, background);
-    if (isOther) this.unsent.set(ROOT, background);
+    this.#sendContextSoon(REST);
+    const sent = changed.length ? this.sending.save(...changed.map((node) => node.id)) : null;
     const replaced = await this.#keepPage(drafts, knows);
-    if (isOther) this.resting ??= setTimeout(() => this.#sendBackground(), REST);
-    if (changed.length) await this.sending.save(...changed.map((node) => node.id));
+    await sent;
     return replaced;
   }
 
-  #sendBackground() {
-    this.resting = null;
-    return this.sending.save(ROOT);
+  /** This page's memory, note and lore. */
+  get #background() {
+    return readBackground(this.page.beside ?? {});
+  }
+
+  #sendContextSoon(pause) {
+    if (same(this.#background, this.context)) return;
+    this.resting ??= setTimeout(() => {
+      this.resting = null;
+      return this.sending.save(CONTEXT);
+    }, pause);
+  }
+
+  async #sendContext() {
+    const wanted = this.#background;
+    if (same(wanted, this.context)) return;
+    this.sentContext = wanted; // the server may report it before it answers
+    this.#keepPage().catch(() => {}); // another page of this browser knows it then
+    try {
+      const { change } = await stories(this.path, "PATCH", { context: wanted, since: this.contextChange });
+      this.#hearContext({ context: wanted, change });
+    } catch (error) {
+      if (error.status === 404) return; // the story is in the trash, perhaps for a while
+      if (error.status !== 409) throw error;
+      this.#hearContext(await stories(this.path));
+      await this.#sendContext();
+    }
+  }
+
+  /** Merge memory, note and lore of the server with this page's. */
+  #hearContext({ context, change }) {
+    if (change <= this.contextChange) return;
+    this.contextChange = change;
+    const theirs = readBackground(context ?? {});
+    const base = same(theirs, this.sentContext) ? theirs : this.context;
+    this.context = theirs;
+    const merged = merge(base, this.#background, theirs);
+    if (!same(merged, this.#background)) {
+      this.page = { ...this.page, beside: merged };
+      this.listener?.background(merged);
+    }
+    this.#keepPage().catch(() => {});
+    this.#sendContextSoon(REST);
   }
 
   #keepPage(drafts, knows) {
-    const unsent = { unsent: Object.fromEntries(this.unsent), unsentDrafts: Object.fromEntries(this.unsentDrafts), isPlaceUnsent: this.isPlaceUnsent };
+    const context = { known: this.context, sent: this.sentContext };
+    const unsent = { unsent: Object.fromEntries(this.unsent), unsentDrafts: Object.fromEntries(this.unsentDrafts), isPlaceUnsent: this.isPlaceUnsent, context };
     return this.all.savePage(this.story.id, { ...this.page, ...unsent }, drafts, knows);
   }
 
@@ -291,7 +352,7 @@ class ServerStore extends Store {
       if (item === TITLE) await this.#sendTitle();
       else if (item === PLACE) await this.#sendPlace();
       else await this.#sendDraft(item);
-    await this.#keepPage();
+    await this.#keepPage().catch(() => {}); // the desk reports it
   }
 
   async #sendPlace() {
@@ -308,8 +369,19 @@ class ServerStore extends Store {
     const { title } = this.story;
     const suggested = suggestTitle({ pieces: [{ text: this.texts.get(ROOT) ?? "" }] });
     if (this.batches.size || !suggested || suggested === title || (title && title !== this.suggested)) return;
-    this.story = await this.all.rename(this.story, suggested);
+    await this.#name(suggested);
     this.suggested = suggested;
+  }
+
+  /** Name the story, unless somebody else has named it meanwhile. */
+  async #name(title) {
+    try {
+      this.story = await this.all.rename(this.story, title);
+    } catch (error) {
+      if (error.status !== 409) throw error;
+      const { title: other, change } = await stories(this.path);
+      this.story = { ...this.story, title: other, change };
+    }
   }
 
   async #sendDraft(place) {
@@ -344,7 +416,7 @@ class ServerStore extends Store {
     if (!this.unsentDrafts.has(place)) {
       this.texts.set(place, text);
       this.page = { ...this.page, marks: { ...this.page.marks, [place]: marks } };
-      this.#keepPage([[place, text]]);
+      this.#keepPage([[place, text]]).catch(() => {});
       this.listener?.saved([[place, text]], { marks: { [place]: marks } });
     } else if (text === undefined || text === this.texts.get(place) || text === this.sentTexts.get(place) || this.listener?.knows(place, text)) {
       this.#isSent(place, text, change);
@@ -359,20 +431,22 @@ class ServerStore extends Store {
   async #send(ids, before) {
     await before?.catch(() => {});
     for (const id of ids) {
+      if (id === CONTEXT) await this.#sendContext();
       const wanted = this.unsent.get(id);
       if (!wanted) continue;
       const changed = differences(wanted, this.remarks.get(id));
-      if (changed.length) await this.#patch(id, Object.fromEntries(changed));
+      if (changed.length && !(await this.#patch(id, Object.fromEntries(changed)))) continue;
       this.remarks.set(id, wanted);
       if (this.unsent.get(id) === wanted) this.unsent.delete(id);
     }
-    await this.#keepPage();
+    await this.#keepPage().catch(() => {}); // the desk reports it
   }
 
-  async #patch(id, fields) {
-    const [path, changes] = id === ROOT ? [this.path, { context: JSON.parse(fields.context) }] : [`${this.path}/nodes/${id}`, fields];
-    await stories(path, "PATCH", changes).catch((error) => {
-      if (error.status !== 404) throw error; // the story was deleted
+  /** Change the remarks of a node. Resolves to null if the story is in the trash, perhaps for a while. */
+  #patch(id, fields) {
+    return stories(`${this.path}/nodes/${id}`, "PATCH", fields).catch((error) => {
+      if (error.status !== 404) throw error;
+      return null;
     });
   }
 
@@ -384,23 +458,47 @@ class ServerStore extends Store {
 
   async watch(listener) {
     this.listener = listener;
-    const saved = (drafts, page) => {
+    const saved = (drafts, page, base) => {
       for (const [place, text] of drafts) this.#note(place, text);
       if (this.unsentDrafts.size) this.#sendSoon(2 * PAUSE); // by then the other tab has sent them, unless it was closed
-      listener.saved(drafts, page);
+      listener.saved(drafts, page, base);
+      const [before, theirs] = [base, page].map((each) => readBackground(each?.beside ?? {}));
+      this.page = { ...this.page, beside: merge(before, this.#background, theirs) }; // as the listener does
+      this.#sendContextSoon(2 * PAUSE);
     };
-    this.all.browser.follow(this.story.id, { ...listener, saved, renamed() {}, deleted() {} }); // the server reports these
+    this.all.browser.follow(this.story.id, { ...listener, saved, renamed() {}, deleted() {}, restored() {} }); // the server reports these
     for (const each of this.splits) listener.split(...each);
-    if (this.unsentDrafts.size || this.page.isPlaceUnsent) this.#sendSoon(0);
-    if (this.unsent.size) this.sending.save(...this.unsent.keys()); // left by an earlier page
-    const onEvent = (event) => {
+    const onEvent = (event, id) => {
+      this.change = id ?? this.change;
       if (event.event === "node") listener.changed(this.#fromServer(event.node));
       if (event.event === "story") this.#hear(event.story, listener);
       if (event.event === "draft") this.#hearDraft(event.draft);
       return event.event === "deleted";
     };
-    await watch(this.story.id, { after: this.change, onEvent });
-    listener.deleted();
+    const missing = (error) => {
+      if (error.status !== 404) throw error;
+    };
+    for (;;) {
+      this.#sendUnsent();
+      await watch(this.story.id, { after: this.change, onEvent }).catch(missing);
+      listener.deleted();
+      await this.#whenRestored();
+      listener.restored();
+    }
+  }
+
+  /** Send what was left by an earlier page, or while the story was in the trash. */
+  #sendUnsent() {
+    if (this.unsentDrafts.size || this.page.isPlaceUnsent) this.#sendSoon(0);
+    if (this.unsent.size) this.sending.save(...this.unsent.keys());
+    this.#sendContextSoon(0);
+  }
+
+  async #whenRestored() {
+    for (let isThere = false; !isThere; ) {
+      await new Promise((resolve) => setTimeout(resolve, LOOK));
+      isThere = await stories(`${this.path}/nodes?since=${this.change}`).then(() => true, () => false);
+    }
   }
 
   #hear(story, listener) {
@@ -410,10 +508,7 @@ class ServerStore extends Store {
       this.knownPlace = placeOfPage(story.place);
       listener.moved(story.place);
     }
-    const said = asRemark(story.context ?? {});
-    if (this.unsent.has(ROOT) || !differences(said, this.remarks.get(ROOT)).length) return; // local changes win
-    this.remarks.set(ROOT, said);
-    listener.background(story.context ?? {});
+    this.#hearContext(story);
   }
 
   /** Convert a node of the server. A growing one gets no text here: the page reads its request. */
