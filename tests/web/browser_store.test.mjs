@@ -54,7 +54,10 @@ test("if only the frozen tab's page is found, what both know is found", () => {
 test("nothing is stored if nothing has changed", () => {
   const { a } = tabs();
   assert.equal(a.isLast("s", { note: "" }), false);
-  a.next("s", { note: "", steps: { done: [1] } });
-  assert.equal(a.isLast("s", { note: "", steps: { done: [] } }), true);
-  assert.equal(a.isLast("s", { note: "1" }), false);
+  const done = [{ at: 3, added: "a" }];
+  a.next("s", { note: "", steps: { done } });
+  assert.equal(a.isLast("s", { note: "", steps: { done } }), true);
+  done[0].added += "b"; // typed on
+  assert.equal(a.isLast("s", { note: "", steps: { done } }), false);
+  assert.equal(a.isLast("s", { note: "1", steps: { done: [{ at: 3, added: "a" }] } }), false);
 });

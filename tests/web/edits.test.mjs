@@ -3,11 +3,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { applyEdit, applyEdits, packMarks, runs, unpackMarks } from "../../srb/web/story/authorship.js";
-import { change, inverse, packChanges, Steps, unpackChanges } from "../../srb/web/story/edits.js";
+import { change, difference, inverse, packChanges, Steps, unpackChanges } from "../../srb/web/story/edits.js";
 
 test("the cursor decides where a change is, else it is the smallest one", () => {
   assert.deepEqual(change("aa", "aaa", 1), { at: 0, removed: "", added: "a" });
   assert.deepEqual(change("aa", "aaa"), { at: 2, removed: "", added: "a" });
+  assert.deepEqual(difference("one two", "one, two"), { at: 3, removed: "", added: "," });
   assert.deepEqual(change("one two", "one too", 0), { at: 5, removed: "w", added: "o" });
   assert.deepEqual(change("abc", "", 0), { at: 0, removed: "abc", added: "" });
   assert.deepEqual(change("", "", 0), { at: 0, removed: "", added: "" });
@@ -93,4 +94,56 @@ test("typing into the model's text changes it", () => {
   assert.equal(packMarks("wwwmmc"), "w3m2c1");
   assert.deepEqual(["w3m2c1", undefined, "w9", "nonsense"].map((each) => unpackMarks(each, 7)), ["wwwmmcw", "wwwwwww", "wwwwwww", "wwwwwww"]);
   assert.deepEqual(runs("wwm"), [["w", 0, 2], ["m", 2, 3]]);
+});
+
+/** Type these words at the end of a text, one step each. Undone ones last. */
+function wordByWord(text, ...words) {
+  const steps = new Steps();
+  for (const added of words) {
+    steps.push({ kind: "text", place: "a", at: text.length, removed: "", added, marks: "" });
+    steps.close();
+    text += added;
+  }
+  return { steps, text };
+}
+
+function moveAll(steps, text, isBack) {
+  for (let step; (step = isBack ? steps.undo() : steps.redo()); ) {
+    const changes = step.kind === "replace" ? unpackChanges(step.changes) : [step];
+    for (const { at, removed, added } of (isBack ? inverse(changes) : changes).toReversed()) {
+      assert.equal(text.slice(at, at + removed.length), removed);
+      text = text.slice(0, at) + added + text.slice(at + removed.length);
+    }
+  }
+  return text;
+}
+
+test("steps stay right when another tab changes the text before, between and after them", () => {
+  const { steps, text } = wordByWord("Once", " one", " two", " three");
+  steps.undo();
+  steps.push({ kind: "replace", place: "a", changes: packChanges([{ at: 1, removed: "n", added: "NN" }, { at: 6, removed: "n", added: "NN" }]) });
+  assert.equal(text, "Once one two three");
+  let now = "ONNce oNNe two";
+  const follow = (after) => {
+    steps.follow("a", difference(now, after));
+    now = after;
+  };
+  follow("Say: ONNce oNNe two");
+  follow("Say: ONNce oNNe, two");
+  follow("Say: ONNce oNNe, two!");
+  steps.follow("b", { at: 0, removed: "", added: "elsewhere" });
+  const back = moveAll(steps, now, true);
+  assert.equal(back, "Say: Once,!");
+  assert.equal(moveAll(steps, back, false), now);
+});
+
+test("undone steps move, too, and those at the changed characters go with the ones before them", () => {
+  const { steps } = wordByWord("Once", " one", " two", " three");
+  steps.undo();
+  steps.undo();
+  steps.follow("a", difference("Once one", "So: Once one"));
+  assert.equal(moveAll(steps, "So: Once one", false), "So: Once one two three");
+  steps.follow("a", difference("So: Once one two three", "So: Once one TWO three"));
+  assert.deepEqual(steps.done.map(({ added }) => added), [" three"]);
+  assert.equal(moveAll(steps, "So: Once one TWO three", true), "So: Once one TWO");
 });

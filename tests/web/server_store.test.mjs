@@ -298,3 +298,16 @@ test("a story keeps the name of its beginning when another text is typed, though
   await store.add({ parent: "1", pieces: [{ text: "He went up." }] });
   assert.deepEqual([names, store.story.title], [[], "A tale"]);
 });
+
+test("a draft that was sent before the browser was killed isn't another text, and undo goes on in one of another device", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const fetched = globalThis.fetch;
+  t.after(() => (globalThis.fetch = fetched));
+  const drafts = [{ node: 0, text: "Once", metadata: null, change: 3 }, { node: 1, text: "So: Twice upon", metadata: null, change: 4 }];
+  globalThis.fetch = async (path, options) => (path === "v1/stories/s" ? Response.json({ nodes: [server.node], change: 4, drafts }) : fetched(path, options));
+  const step = { kind: "text", place: "1", at: 5, removed: "", added: " upon", marks: "" };
+  pages = { page: { unsentDrafts: { root: 1 }, steps: { done: [step], undone: [] } }, drafts: [["root", "Once upon"], ["1", "Twice upon"]] };
+  const { store } = await open();
+  assert.deepEqual([store.splits, [...store.unsentDrafts]], [[], [["root", 3]]]);
+  assert.deepEqual([store.texts.get("1"), store.page.steps.done[0].at], ["So: Twice upon", 9]);
+});

@@ -108,6 +108,9 @@ def test_every_place_is_found_and_replaced_in_one_step(story: Story) -> None:
     expect(box).to_have_value(every)
     expect(story.find("#status")).to_have_text("61 places replaced.")
     expect(count).to_have_text("In the tree: 1 text.")
+    for button, said in (("#undo", ""), ("#redo", "61 places replaced.")):
+        story.find(button).click()
+        expect(story.find("#status")).to_have_text(said)
     story.reload()
     expect(box).to_have_value(every)
     for button, expected in (("undo", first), ("undo", text), ("redo", first), ("redo", every), ("undo", first)):

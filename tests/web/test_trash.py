@@ -40,6 +40,9 @@ def test_a_deleted_story_and_a_discarded_alternative_are_restored(
     blank.find("#discarded button").click()
     expect(blank.cards).to_have_count(2)
     assert blank.said(blank.cards.first) == said
+    expect(blank.find("#trash")).not_to_have_attribute("open", "")
+    blank.find("#open-ask").click()
+    blank.find("#question").fill("Why?")
     blank.find("#story").press("Control+End")
     blank.page.keyboard.insert_text(" A draft.")
     if is_on_server:
@@ -52,10 +55,11 @@ def test_a_deleted_story_and_a_discarded_alternative_are_restored(
     blank.find("#trash").scroll_into_view_if_needed()
     blank.picture(f"trash-{is_on_server}", axe=True)
     blank.find("#deleted-stories button").click()
-    expect(blank.find("#trash-empty")).to_be_visible()
+    expect(blank.find("#story-list :focus")).to_contain_text(PROMPT[:30])
     blank.leave(f"#story-list a:has-text('{PROMPT[:30]}')")
     assert blank.text == PROMPT + " A draft."
     expect(blank.cards).to_have_count(2)
+    assert blank.find("#question").input_value() == "Why?"
     if is_on_server:
         return
     blank.find("#open-stories").click()

@@ -67,6 +67,30 @@ def test_both_texts_stand_if_a_tab_could_not_follow(story: Story, server: Script
     assert story.text == PROMPT + HOUR
 
 
+def test_undo_and_the_cursor_stay_right_in_what_the_other_tab_has_typed(story: Story, server: Scripted) -> None:
+    tab = second_tab(story)
+    story.find("#story").focus()
+    for number in range(30):
+        story.page.keyboard.insert_text(f" word{number}")
+    expect(tab.find("#story")).to_have_value(story.text)
+    story.find("#story").evaluate("(box) => box.setSelectionRange(7, 7)")
+    for at, added in ((0, "Once."), (29, "!"), (None, " The end.")):
+        tab.find("#story").evaluate("(box, at) => box.setSelectionRange(at ?? 9999, at ?? 9999)", at)
+        tab.find("#story").focus()
+        tab.page.keyboard.insert_text(added)
+    expect(story.find("#story")).to_have_value(tab.text)
+    assert story.find("#story").evaluate("(box) => box.selectionStart") == 7 + len("Once.")
+    text = story.text
+    for key in ("Control+z", "Control+Shift+z"):
+        for _ in range(30):
+            story.find("#story").press(key)
+        if key == "Control+z":
+            expect(tab.find("#story")).to_have_value("Once.! The end.")
+    assert story.text == text
+    expect(story.find("#story")).to_be_focused()
+    expect(tab.find("#story")).to_have_value(text)
+
+
 def test_memory_note_and_lore_of_two_tabs_are_merged(story: Story, server: Scripted) -> None:
     """Also while the other tab writes in another box, and if a tab could not follow."""
     tab = second_tab(story)

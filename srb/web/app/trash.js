@@ -32,13 +32,14 @@ export function listenToTrash(storyList, desk) {
       row(storyTitle(story), async () => {
         await storyList.stories.restore(story);
         await storyList.list();
-        await draw();
+        part.open = false;
+        find(`#story-list a[href="#${story.id}"]`)?.focus();
       }));
     const discarded = [...desk.tree.nodes.values()].filter((node) => node.discarded).reverse().map((node) =>
       row(shorten(textOf(node), TITLE), () => {
+        part.open = false;
         find("#stories:modal")?.close(); // it would cover the text
         desk.visit(node);
-        return draw();
       }));
     find("#deleted-stories").replaceChildren(...stories);
     find("#discarded").replaceChildren(...discarded);

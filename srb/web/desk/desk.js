@@ -8,7 +8,7 @@ import { MODEL, packMarks, unpackMarks } from "../story/authorship.js";
 import { Store } from "../story/browser_store.js";
 import { fitted } from "../story/conversation.js";
 import { Drafts } from "../story/drafts.js";
-import { Steps } from "../story/edits.js";
+import { difference, Steps } from "../story/edits.js";
 import { applyLengthLimits } from "../story/generation.js";
 import { placeIn, spaceBetween } from "../story/keeping.js";
 import { readBackground } from "../story/lorebook.js";
@@ -516,10 +516,15 @@ export class Desk {
   #takeDraft(place, text, marks) {
     const { tree, story } = this;
     if (story.drafts.at(place) === text) return;
+    const isHere = place === tree.current;
+    if (isHere) story.endComposing(); // what was composed so far is a step
+    const stands = tree.text(place) + tree.after(place);
+    const [before, shown] = [story.drafts.at(place) ?? stands, text ?? stands];
     story.drafts.follow(place, text, marks);
-    if (place !== tree.current) return;
-    const shown = text ?? tree.text(place) + tree.after(place);
+    this.undoHistory.steps.follow(place, difference(before, shown));
+    if (!isHere) return;
     story.follow(shown, text === undefined ? tree.marks(place) : unpackMarks(marks, shown.length));
+    this.undoHistory.draw();
     this.showOpenings();
   }
 
@@ -556,7 +561,7 @@ export class Desk {
     const { drafts, knows } = this.story.drafts.storing(items.filter((item) => typeof item === "string"));
     const marks = this.story.drafts.allMarks;
     const [, cursor] = this.story.selection;
-    const page = { current, shown, cursor, steps: this.undoHistory.steps.all, marks, untils: this.untils, ...this.#others };
+    const page = { current, shown, cursor, steps: this.undoHistory.steps.all, marks, untils: { ...this.untils }, ...this.#others };
     for (const [place, text] of await this.store.save(items.filter((item) => item.pieces), page, drafts, knows)) await this.split(place, text);
   }
 }

@@ -5,7 +5,7 @@
 import { find } from "../lib/dom.js";
 import { applyEdit, applyEdits, packMarks, PASTED, spread, unpackMarks } from "../story/authorship.js";
 import { Drafts } from "../story/drafts.js";
-import { change } from "../story/edits.js";
+import { change, difference } from "../story/edits.js";
 import { ROOT } from "../story/tree.js";
 import { Mirror } from "./mirror.js";
 
@@ -163,7 +163,7 @@ export class Manuscript {
    * @param {string} marks
    */
   follow(text, marks) {
-    const { at, removed, added } = change(this.value, text);
+    const { at, removed, added } = difference(this.value, text);
     this.box.setRangeText(added, at, at + removed.length, "preserve");
     this.marks = marks;
     this.#draw();

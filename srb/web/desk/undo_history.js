@@ -2,7 +2,7 @@
 // Undo and redo: the steps of edits.js, and the two buttons.
 
 import { find } from "../lib/dom.js";
-import { showStatus } from "../lib/messages.js";
+import { plural, showStatus } from "../lib/messages.js";
 import { spread } from "../story/authorship.js";
 import { inverse, Steps, unpackChanges } from "../story/edits.js";
 
@@ -41,6 +41,7 @@ export class UndoHistory {
 
   #again(step, isBack) {
     if (!step) return null;
+    showStatus(step.kind === "replace" && !isBack ? `${plural(unpackChanges(step.changes).length, "place")} replaced.` : ""); // else it says what is undone
     const { desk } = this;
     const before = desk.story.content;
     const node = desk.tree.nodes.get(step.kept ?? step.node);

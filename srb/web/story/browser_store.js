@@ -205,6 +205,7 @@ const MOST_TABS = 20; // to count the saves of
 export class PageVersions {
   #versions = new Map();
   #seen = new Map();
+  #steps = new Map(); // the size of the last one's undo steps, which are too long to compare
   #tab = newId().slice(0, 8);
 
   /**
@@ -237,17 +238,22 @@ export class PageVersions {
     return base;
   }
 
-  /** Whether these fields are those of the last version. Undo steps only change with others. */
+  /** Whether these fields are those of the last version. */
   isLast(id, fields) {
     const last = this.#versions.get(id)?.at(-1);
-    return last !== undefined && same({ ...last, seen: undefined, steps: undefined }, { ...fields, seen: undefined, steps: undefined });
+    if (!last || this.#steps.get(id) !== sizeOf(fields.steps)) return false;
+    return same({ ...last, seen: undefined, steps: undefined }, { ...fields, seen: undefined, steps: undefined });
   }
 
   #remember(id, page, seen) {
     this.#seen.set(id, seen);
+    this.#steps.set(id, sizeOf(page.steps));
     this.#versions.set(id, [...(this.#versions.get(id) ?? []), page].slice(-MOST_VERSIONS));
   }
 }
+
+const sizeOf = ({ done = [], undone = [] } = {}) =>
+  JSON.stringify([done, undone].map((steps) => [steps.length, steps.at(-1)?.at, steps.at(-1)?.added?.length]));
 
 const isWithin = (seen = {}, others = {}) => Object.entries(seen).every(([tab, count]) => count <= (others[tab] ?? 0));
 

@@ -40,6 +40,17 @@ export function change(before, after, end = after.length) {
 }
 
 /**
+ * Return the smallest change between two texts, wherever it was made.
+ * @param {string} before
+ * @param {string} after
+ */
+export function difference(before, after) {
+  const at = common(before, after, head);
+  const same = common(before.slice(at), after.slice(at), tail);
+  return { at, removed: before.slice(at, before.length - same), added: after.slice(at, after.length - same) };
+}
+
+/**
  * @typedef {object} Change
  * @property {number} at
  * @property {string} removed
@@ -72,6 +83,25 @@ export function packChanges(changes) {
     else packed.set(key, { at: [at], removed, added, marks });
   }
   return [...packed.values()];
+}
+
+/**
+ * Move changes to where they are after another change of the text; and the other change to where it is once they are
+ * made. Return null if both change the same characters.
+ * @param {Change[]} changes to make, ascending, at once
+ * @param {Change} other
+ * @returns {{ shifts: number[], other: Change } | null} by how much each of the changes moves
+ */
+function pass(changes, other) {
+  const grown = ({ added, removed }) => added.length - removed.length;
+  let [isApart, at] = [true, other.at];
+  const shifts = changes.map((each) => {
+    if (other.at + other.removed.length <= each.at) return grown(other);
+    if (each.at + each.removed.length > other.at) isApart = false;
+    at += grown(each);
+    return 0;
+  });
+  return isApart ? { shifts, other: { ...other, at } } : null;
 }
 
 /** @returns {Change[]} */
@@ -137,6 +167,29 @@ export class Steps {
         if (hasCome) step[arrival] = to;
         if (hasCome && !hasLeft) break; // else only the shown alternatives change
       }
+  }
+
+  /**
+   * Keep steps of a place right after somebody else has changed its text. Those at the changed characters go, with the
+   * ones before them.
+   * @param {string} place
+   * @param {Change | null} other null: it is unknown, and all steps of the place go
+   */
+  follow(place, other) {
+    this.close();
+    for (const isDone of [true, false]) {
+      let now = other;
+      const steps = isDone ? this.done : this.undone;
+      for (const step of steps.toReversed()) {
+        if (step.place !== place) continue;
+        const changes = step.kind === "replace" ? unpackChanges(step.changes) : [step];
+        const passed = now && pass(isDone ? inverse(changes) : changes, now);
+        now = passed?.other ?? null;
+        if (!passed) steps.splice(steps.indexOf(step), 1);
+        else if (step.kind === "replace") step.changes = packChanges(changes.map((each, k) => ({ ...each, at: each.at + passed.shifts[k] })));
+        else step.at += passed.shifts[0];
+      }
+    }
   }
 
   /**

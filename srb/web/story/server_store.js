@@ -7,6 +7,7 @@ import { loadLocal, saveLocal } from "../lib/local_storage.js";
 import { saveMessages } from "../lib/messages.js";
 import { SaveQueue } from "../lib/save_queue.js";
 import { Store, Stories, TRASH_MILLISECONDS } from "./browser_store.js";
+import { difference, Steps } from "./edits.js";
 import { endReason } from "./generation.js";
 import { readBackground } from "./lorebook.js";
 import { merge, same } from "./merging.js";
@@ -230,22 +231,27 @@ class ServerStore extends Store {
     /** @type {[place: string, text: string | undefined][]} */
     const taken = [];
     const marks = { ...page.marks };
+    const steps = new Steps(page.steps);
     for (const draft of known) {
       const [place, text] = [placeOf(draft), draft.text ?? undefined];
       const since = this.unsentDrafts.get(place);
       this.drafts.set(place, { text, change: draft.change });
       if (since !== undefined && text !== this.texts.get(place)) {
         this.unsentDrafts.set(place, draft.change);
-        if (draft.change > since && text !== undefined) this.splits.push([place, text, draft.metadata?.marks]);
+        if (draft.change > since && text !== undefined && !this.texts.get(place)?.includes(text)) this.splits.push([place, text, draft.metadata?.marks]);
         continue;
       }
       this.unsentDrafts.delete(place);
-      if (this.texts.get(place) !== text) taken.push([place, text]);
+      const before = this.texts.get(place);
+      if (before !== text) {
+        taken.push([place, text]);
+        steps.follow(place, before === undefined || text === undefined ? null : difference(before, text));
+      }
       this.texts.set(place, text);
       marks[place] = draft.metadata?.marks;
     }
     for (const [place] of drafts) if (!this.drafts.has(place)) this.unsentDrafts.set(place, 0);
-    this.page = { ...page, marks };
+    this.page = { ...page, marks, steps: steps.all };
     this.suggested = suggestTitle({ pieces: [{ text: this.drafts.get(ROOT)?.text ?? "" }] });
     await this.#keepPage(taken);
   }
@@ -418,7 +424,7 @@ class ServerStore extends Store {
       this.page = { ...this.page, marks: { ...this.page.marks, [place]: marks } };
       this.#keepPage([[place, text]]).catch(() => {});
       this.listener?.saved([[place, text]], { marks: { [place]: marks } });
-    } else if (text === undefined || text === this.texts.get(place) || text === this.sentTexts.get(place) || this.listener?.knows(place, text)) {
+    } else if (text === undefined || this.texts.get(place)?.includes(text) || text === this.sentTexts.get(place) || this.listener?.knows(place, text)) {
       this.#isSent(place, text, change);
       if (this.unsentDrafts.has(place)) this.#sendSoon(PAUSE);
     } else {
