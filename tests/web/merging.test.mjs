@@ -49,6 +49,12 @@ test("two who type on have one other version each, not all that passed", () => {
   assert.equal(server.versions.length, 1);
 });
 
+test("a version that was already chosen between isn't lost", () => {
+  const mine = { ...BASE, memory: "Tom", versions: [{ name: "memory", text: BASE.memory }] }; // as another tab has merged it
+  const theirs = { ...BASE, note: "Day.", memory: "Eve" };
+  assert.deepEqual(merge(BASE, mine, theirs).versions.map(({ text }) => text), [BASE.memory, "Eve"]);
+});
+
 test("nothing is asked if one text is part of the other, or empty", () => {
   const say = (memory) => ({ ...BASE, memory });
   for (const [mine, theirs] of [["Ada is ninety. She", "Ada is ninety. She limps."], ["", "Ada limps."], [" ", "x"]])

@@ -32,9 +32,12 @@ export function merge(base, mine, theirs, isKept = () => true) {
   const found = /** @type {Version[]} */ ([]);
   const { versions: _, ...merged } = /** @type {any} */ (mergeValues(base, mine, theirs, "", found));
   const others = [base, mine, theirs].map((each) => /** @type {any} */ (each)?.versions ?? []);
-  const isCurrent = ({ name, text }) => {
+  const [, own] = others.map((list) => list.map((each) => JSON.stringify(each)));
+  const isCurrent = (version) => {
+    const { name, text } = version;
     const now = textAt(merged, name);
-    return isText(now) && !now.includes(text) && !(text === textAt(base, name) && now === textAt(mine, name));
+    const isBefore = text === textAt(base, name) && now === textAt(mine, name) && !own.includes(JSON.stringify(version)); // mine was made of it
+    return isText(now) && !now.includes(text) && !isBefore;
   };
   const versions = [...mergeSets(...others), ...found.filter(({ name }) => isKept(name))].filter(isCurrent);
   return versions.length || others.some((each) => each.length) ? { ...merged, versions } : merged;
