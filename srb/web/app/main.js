@@ -266,7 +266,11 @@ async function begin() {
     knows: (place, text) => story.drafts.knows(place, text),
     split: (place, text, marks) => desk.split(place, text, marks),
     moved: (place) => desk.moved(place),
-    deleted: () => showError((deleted = new Error("This story was deleted, and is in the trash (Story). What you type now is saved with it: restore it there, or open another story."))),
+    deleted: (isErased) => {
+      const trashed = "This story was deleted, and is in the trash (Story). What you type now is saved with it: restore it there, or open another story.";
+      const erased = "This story was moved to the server, or deleted for good. What you type now isn't saved: copy it, and open another story.";
+      showError((deleted = new Error(isErased ? erased : trashed)));
+    },
     restored: () => {
       hideError(deleted);
       showStatus("This story was restored from the trash.");

@@ -15,7 +15,7 @@ import { repair, upgradeQuestions, withoutQuestions } from "./validation.js";
  * @property {(node: StoryNode) => void} changed
  * @property {(story: StoryInfo) => void} renamed
  * @property {(background: any) => void} background memory, note and lore, merged with what is on another device
- * @property {() => void} deleted
+ * @property {(isErased?: boolean) => void} deleted put into the trash, or erased
  * @property {() => void} restored from the trash
  * @property {(drafts: [place: string, text: string | undefined][], page: Record<string, any>, base?: Record<string, any>) => void} saved
  *   by another tab or device: these drafts, and the rest of the page's state; `base` is the last state that both have seen
@@ -242,15 +242,18 @@ export class PageVersions {
   isLast(id, fields) {
     const last = this.#versions.get(id)?.at(-1);
     if (!last || this.#steps.get(id) !== sizeOf(fields.steps)) return false;
-    return same({ ...last, seen: undefined, steps: undefined }, { ...fields, seen: undefined, steps: undefined });
+    return same(small(last), small(fields));
   }
 
   #remember(id, page, seen) {
     this.#seen.set(id, seen);
     this.#steps.set(id, sizeOf(page.steps));
-    this.#versions.set(id, [...(this.#versions.get(id) ?? []), page].slice(-MOST_VERSIONS));
+    this.#versions.set(id, [...(this.#versions.get(id) ?? []), { ...small(page), seen: page.seen }].slice(-MOST_VERSIONS));
   }
 }
+
+/** A page without what is long and only changes with drafts. */
+const small = ({ seen: _, steps: __, marks: ___, ...others }) => others;
 
 const sizeOf = ({ done = [], undone = [] } = {}) =>
   JSON.stringify([done, undone].map((steps) => [steps.length, steps.at(-1)?.at, steps.at(-1)?.added?.length]));
@@ -387,8 +390,9 @@ export class BrowserStories extends Stories {
   }
 
   /**
-   * Store a page, unless nothing has changed: this tab may be out of date. It and each draft are read before they are replaced, in the same transaction: another tab may have
-   * changed them. The transaction doesn't wait for that, because the page may be closing.
+   * Store a page, unless nothing has changed: this tab may be out of date. The page and each draft are read before they
+   * are replaced, in the same transaction: another tab may have changed them. The transaction doesn't wait for that,
+   * because the page may be closing.
    */
   async savePage(id, fields, drafts = [], knows = (_place, _text) => true, nodes = []) {
     if (this.removed.has(id)) return [];
@@ -452,7 +456,7 @@ export class BrowserStories extends Stories {
     this.tabs.onmessage = ({ data }) => {
       if (data.id !== id) return;
       if (data.isErased) this.removed.add(id);
-      if (data.isErased || data.isRemoved) listener.deleted();
+      if (data.isErased || data.isRemoved) listener.deleted(data.isErased);
       else if (data.isRestored) listener.restored();
       else if (data.title !== undefined) listener.renamed({ id, title: data.title });
       else readSoon(data);
