@@ -47,6 +47,8 @@ TABLE = (
     ),
 )
 
+_TEMPERATURE_FIELDS = TABLE[-1].fields
+
 MIROSTAT_FIELDS = ("mirostat", "mirostat_tau", "mirostat_eta")
 """The fields of mirostat, which samples the token after temperature, in place of all other samplers."""
 
@@ -67,14 +69,18 @@ KOBOLD_IDS = range(7)
 """KoboldCpp's ids. llama.cpp has no sampler for 1 (top_a) and 3 (tfs)."""
 
 
-def without_effect(samplers: Container[str], mirostat: int) -> frozenset[str]:
+def without_effect(samplers: Container[str], mirostat: int, temperature: float) -> frozenset[str]:
     """Return the fields of samplers that have no effect with these `SamplingParams`.
 
-    Mirostat replaces all samplers but temperature. A temperature of 0 always has an effect.
+    Mirostat replaces all samplers but temperature. A temperature of 0 takes the likeliest token, whatever the samplers
+    are, so nothing else about the temperature has an effect.
     """
     if mirostat:
         return frozenset(FIELDS) - {"temperature"}
-    return frozenset(name for each in TABLE if each.name not in samplers for name in each.fields)
+    unused = {name for each in TABLE if each.name not in samplers for name in each.fields}
+    if temperature == 0:
+        unused = unused.union(_TEMPERATURE_FIELDS) - {"temperature"}
+    return frozenset(unused)
 
 
 def sampler_named(name: str) -> str | None:

@@ -56,9 +56,9 @@ def possible_interface() -> Any:
     """Make the interface of a llama.cpp sampler that drops impossible candidates, for `llama_sampler_init`.
 
     These are candidates with a logit of -inf, and those whose probability is 0 as a float. Some samplers of llama.cpp
-    don't survive them: `typ_p` and mirostat 1 compute 0 * -inf, and the dynamic temperature counts them when it
-    computes the largest possible entropy. llama.cpp has a pointer to the interface, so it must live as long as the
-    sampler.
+    don't survive them: `typ_p` and mirostat 1 compute 0 * -inf, the dynamic temperature counts them when it computes
+    the largest possible entropy, and XTC with a threshold of 0 leaves one of them. llama.cpp has a pointer to the
+    interface, so it must live as long as the sampler.
     """
     return llama_cpp.llama_sampler_i(apply=llama_cpp.llama_sampler_i_apply(_drop_impossible))
 

@@ -192,16 +192,18 @@ class LlamaSampler:
                 self._xtc_guard = XtcGuard(
                     np.append(tokenizer.text_and_line_ends, np.array(params.stop_token_ids, np.intp))
                 )
+                self._drop_impossible()
                 self._add(llama_cpp.llama_sampler_init(self._xtc_guard.before, None))
                 self._add(
                     llama_cpp.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, min_keep, seed)
                 )
                 return llama_cpp.llama_sampler_init(self._xtc_guard.after, None)
             case "temperature":
-                if params.dynatemp_range:
+                spread = params.dynatemp_range if _temperature(params) else 0
+                if spread:
                     self._drop_impossible()
                 temperature = llama_cpp.llama_sampler_init_temp_ext(
-                    _temperature(params), params.dynatemp_range, params.dynatemp_exponent
+                    _temperature(params), spread, params.dynatemp_exponent
                 )
                 if not params.smoothing_factor:
                     return temperature

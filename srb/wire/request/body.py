@@ -378,9 +378,10 @@ def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
 def _unused(branch: SamplingFields, fields: SamplingFields, limits: Limits) -> frozenset[str]:
     """Return the fields that none of an alternative's samplers reads."""
     mirostat = _first(branch.mirostat, fields.mirostat, limits.sampling.get("mirostat"), 0)
+    temperature = _first(branch.temperature, fields.temperature, limits.sampling.get("temperature"), 1)
     named = _first(branch.samplers, fields.samplers)
     samplers = limits.sampling.get("samplers", SAMPLERS) if named is None else filter(None, map(sampler_named, named))
-    return without_effect(frozenset(samplers), mirostat)
+    return without_effect(frozenset(samplers), mirostat, temperature)
 
 
 def _first(*values: Any) -> Any:

@@ -261,8 +261,6 @@ class SamplingFields(BodyFields):
         unknown += [f"structured_outputs.{name}" for name in self.structured_outputs or () if name not in KINDS]
         if search == "beam":
             unused = REPLACED_BY_BEAMS
-        elif self.temperature == 0:  # takes the likeliest token, whatever the samplers are
-            unused -= {"temperature"}
         return [*unknown, *sorted(unused & self.model_fields_set)]
 
     @property

@@ -310,6 +310,21 @@ def test_temperature_0_takes_the_likeliest_token_without_its_sampler(row: Row) -
     assert set(row.draw(50, **ONLY | {"temperature": 0}, samplers=("top_p",))) == {int(row.logits.argmax())}
 
 
+def test_temperature_0_takes_the_likeliest_token_with_a_dynamic_range(row: Row) -> None:
+    assert set(row.draw(50, **ONLY | {"temperature": 0, "dynatemp_range": 4})) == {int(row.logits.argmax())}
+
+
+@pytest.mark.parametrize(("threshold", "min_keep"), [(0, 0), (0.01, 5)])
+def test_xtc_keeps_the_least_probable_of_the_tokens_that_are_left(row: Row, threshold: float, min_keep: int) -> None:
+    banned = [int(token) for token in np.argsort(-row.logits)[3:]] + [EOS, ord("\n")]
+    biases = tuple((token, -math.inf) for token in {*banned})
+    expected = masked(row.logits, [token for token in range(N_VOCAB) if token not in banned])
+    if not min_keep:
+        expected = masked(expected, expected == expected[expected > -np.inf].min())
+    params = {"xtc_probability": 1, "xtc_threshold": threshold, "min_keep": min_keep}
+    assert_agrees(row.draw(**ONLY | params, logit_bias=biases), softmax(expected))
+
+
 def test_min_keep(row: Row) -> None:
     assert len(row.draw(**ONLY | {"top_p": 0.0001, "temperature": 5}, min_keep=7)) == 7
 

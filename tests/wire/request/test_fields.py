@@ -280,6 +280,8 @@ def test_the_order_of_samplers_and_unknown_ones() -> None:
     assert ignored(samplers=["temp", "typical_p"], top_k=3, min_p=0.1, typ_p=0.5, temperature=1) == ["min_p", "top_k"]
     assert ignored(samplers=["top_k"], temperature=0.7) == ["temperature"]
     assert ignored(samplers=["top_k"], temperature=0) == []
+    assert ignored(temperature=0, dynatemp_range=1) == ["dynatemp_range"]
+    assert ignored(temperature=0, dynatemp_range=1, branches=[{}, {"temperature": 1}]) == []
     assert ignored(samplers=["top_k"], min_p=0.1, branches=[{"samplers": ["min_p"], "top_k": 4}, {"top_p": 1}]) == [
         "branches[0].top_k",
         "branches[1].top_p",
