@@ -1,4 +1,4 @@
-"""What llama.cpp's samplers lack: smoothing, `logits_processor`, guards of XTC and `typ_p`, DRY's limits."""
+"""What llama.cpp lacks: smoothing, mirostat 1, `logits_processor`, guards of XTC and `typ_p`, limits for DRY."""
 
 import ctypes
 import math
@@ -12,13 +12,14 @@ import numpy as np
 
 from srb.engine.sampling_params import LogitsProcessor
 from srb.errors import InvalidRequestError, LogitsProcessorError
-from srb.llama.sampling.candidates import Floats, Places, rows_of
+from srb.llama.sampling.candidates import Floats, Places, largest_of, rows_of
 
 MAX_TOKENS = 20_000
 """How many notes the breakers of one alternative may take. Copying them takes about 1 ms then, and tokenizing 0.8 s."""
 MAX_BREAKERS = 128
 """How many breakers the different DRY settings of a request may have in total. Each takes 5 ms with 50,000 tokens."""
 
+_MIROSTAT_M = 100  # candidates for the estimate of Zipf's exponent; llama-server's value
 _FARTHEST = np.float32(80)  # below the highest logit; e to the power of -104 is 0 as a float
 _MAX_BYTES = 40  # llama.cpp cuts longer breakers off
 
@@ -56,9 +57,9 @@ def possible_interface() -> Any:
     """Make the interface of a llama.cpp sampler that drops impossible candidates, for `llama_sampler_init`.
 
     These are candidates with a logit of -inf, and those whose probability is 0 as a float. Some samplers of llama.cpp
-    don't survive them: `typ_p` and mirostat 1 compute 0 * -inf, the dynamic temperature counts them when it computes
-    the largest possible entropy, and XTC with a threshold of 0 leaves one of them. llama.cpp has a pointer to the
-    interface, so it must live as long as the sampler.
+    don't survive them: `typ_p` computes 0 * -inf, the dynamic temperature counts them when it computes the largest
+    possible entropy, and XTC with a threshold of 0 leaves one of them. llama.cpp has a pointer to the interface, so it
+    must live as long as the sampler.
     """
     return llama_cpp.llama_sampler_i(apply=llama_cpp.llama_sampler_i_apply(_drop_impossible))
 
@@ -69,6 +70,54 @@ def _drop_impossible(_: Any, array: Any) -> None:
     if 0 < len(remaining) < len(rows):
         rows[: len(remaining)] = remaining
         array.contents.size = len(remaining)
+
+
+class Mirostat:
+    """Keeps the candidates that mirostat 1 keeps, and learns from each token (Basu et al., ICLR 2021).
+
+    llama.cpp's own computes the number of candidates as a C integer. This overflows once `mu` has grown, as it does
+    where texts surprise less than `tau`, and from then on llama.cpp takes the likeliest token only.
+
+    `interface` is for `llama_sampler_init` without a context. llama.cpp has a pointer to it, so it must live as long as
+    the chain.
+
+    Args:
+        tau: the surprise to aim for, in bits.
+        eta: the learning rate.
+    """
+
+    def __init__(self, n_vocab: int, tau: float, eta: float) -> None:
+        self._n_vocab, self._tau, self._eta = n_vocab, tau, eta
+        self._mu = [2 * tau]  # before each token, so that tokens can be taken back
+        self.interface = llama_cpp.llama_sampler_i(apply=llama_cpp.llama_sampler_i_apply(self._narrow))
+
+    def _narrow(self, _: Any, array: Any) -> None:
+        rows = rows_of(array.contents)
+        if (k := self._n_candidates(rows["logit"])) < len(rows):
+            rows[:k] = rows[largest_of(rows["logit"], k)]
+            array.contents.size = k
+            array.contents.sorted = False
+
+    def _n_candidates(self, logits: Floats) -> int:
+        n = min(len(logits), _MIROSTAT_M)
+        if n < 2:
+            return n
+        best = logits[largest_of(logits, n)].astype(np.float64)
+        places = np.arange(1, n)
+        t, b = np.log((places + 1) / places), best[:-1] - best[1:]
+        s = max(float(t @ b / (t @ t)), 1e-9)  # Zipf's exponent
+        x = (1 - s) * math.log(self._n_vocab)
+        zipf = math.log(self._n_vocab) * (math.expm1(x) / x if x else 1)  # (1 - n_vocab ** (1 - s)) / (s - 1)
+        log_k = (self._mu[-1] * math.log(2) - math.log(zipf)) / s
+        return max(1, int(math.exp(log_k))) if log_k < math.log(len(logits)) else len(logits)
+
+    def accept(self, logprob: float) -> None:
+        """Learn from a token, whose log-probability among the candidates is given."""
+        self._mu.append(self._mu[-1] - self._eta * (-logprob / math.log(2) - self._tau))
+
+    def go_back(self, n_tokens: int) -> None:
+        """Forget the last tokens."""
+        del self._mu[len(self._mu) - n_tokens :]
 
 
 class XtcGuard:

@@ -17,10 +17,9 @@ from srb.llama.grammar.matcher import GrammarMatcher
 from srb.llama.model.tokenizer import LlamaTokenizer
 from srb.llama.sampling.candidates import Candidates, Floats, Places, largest_of, logprobs, narrowing_top_k, only
 from srb.llama.sampling.compiled import CompiledSampling, checked
-from srb.llama.sampling.own_samplers import ProcessorCall, XtcGuard, possible_interface, smoothing_interface
+from srb.llama.sampling.own_samplers import Mirostat, ProcessorCall, XtcGuard, possible_interface, smoothing_interface
 
 _SMALLEST_TEMPERATURE = 1e-30  # logits divided by less may overflow a float
-_MIROSTAT_M = 100  # candidates for its estimate of Zipf's exponent; llama-server's value
 _BAN = float("-inf")
 
 
@@ -86,7 +85,7 @@ class LlamaSampler:
         self._ends = tokenizer.ends
         self._seed = params.seed
         # Whether the last sampler of the chain uses one random number per token, and has no other state.
-        self._uses_one_random_number = not params.mirostat and params.adaptive_target < 0
+        self._uses_one_random_number = params.mirostat != 2 and (params.mirostat == 1 or params.adaptive_target < 0)
         self._n_sampled = 0
         self._forced: list[int] = []  # the rest of the last result of `forced`
         self._first = tokenizer.beginning_with(healed) if healed else None  # the tokens that may come first; None: all
@@ -100,6 +99,7 @@ class LlamaSampler:
         self._smoothing: Any = None
         self._possible: Any = None
         self._xtc_guard: XtcGuard | None = None
+        self._mirostat: Mirostat | None = None
         self._processor = ProcessorCall(params.logits_processor, prompt) if params.logits_processor else None
         with ExitStack() as stack:
             chain_params = llama_cpp.llama_sampler_chain_default_params()
@@ -141,9 +141,17 @@ class LlamaSampler:
             self._add(self._bias(biases))
         if params.mirostat:
             self._add(llama_cpp.llama_sampler_init_temp(_temperature(params)))
-            if params.mirostat == 1:
-                self._drop_impossible()
-            self._add(self._mirostat(params))
+            if params.mirostat == 2:
+                self._add(
+                    llama_cpp.llama_sampler_init_mirostat_v2(
+                        _fixed_seed(params.seed), params.mirostat_tau, params.mirostat_eta
+                    )
+                )
+                return
+            self._mirostat = Mirostat(self._n_vocab, params.mirostat_tau, params.mirostat_eta)
+            self._drop_impossible()
+            self._add(llama_cpp.llama_sampler_init(self._mirostat.interface, None))
+            self._add(llama_cpp.llama_sampler_init_dist(_fixed_seed(params.seed)))
             return
         for name in params.samplers:
             sampler = self._narrowing(name, tokenizer, params, compiled, prompt)
@@ -212,12 +220,6 @@ class LlamaSampler:
                 return llama_cpp.llama_sampler_init(self._smoothing, None)
         return None
 
-    def _mirostat(self, params: SamplingParams) -> Any:
-        seed, tau, eta = _fixed_seed(params.seed), params.mirostat_tau, params.mirostat_eta
-        if params.mirostat == 1:
-            return llama_cpp.llama_sampler_init_mirostat(self._n_vocab, seed, tau, eta, _MIROSTAT_M)
-        return llama_cpp.llama_sampler_init_mirostat_v2(seed, tau, eta)
-
     def _bias(self, biases: dict[int, float]) -> Any:
         self._may_change(biases)
         # Each alternative makes this in the engine's thread, maybe for all tokens, so there is no loop in Python.
@@ -258,6 +260,8 @@ class LlamaSampler:
                 token = self._choose(logits, excluded)
         else:
             token = self._choose(logits, excluded)
+        if self._mirostat:
+            self._mirostat.accept(self.logprobs(token, 0)[0])
         self._accept(token)
         return token
 
@@ -308,6 +312,8 @@ class LlamaSampler:
         self._forced = []
         if self._processor:
             self._processor.go_back(n_tokens)
+        if self._mirostat:
+            self._mirostat.go_back(n_tokens)
 
     def logprobs(self, token: int, top: int) -> Logprobs:
         """Return log-probabilities of a token and of the most probable ones, among the candidates of the last token."""

@@ -235,6 +235,16 @@ def dynamic(logits: Floats, temperature: float, spread: float) -> Floats:
     return np.asarray(logits / (temperature - spread + entropy * 2 * spread))
 
 
+def mirostat_1(logits: Floats, tau: float) -> Floats:
+    """The formulas of Basu et al. (ICLR 2021) for the first token, with logarithms."""
+    p = -np.sort(-softmax(logits[logits > logits.max() - 80]))
+    i = np.arange(1, min(100, len(p)))
+    t, b = np.log((i + 1) / i), np.log(p[i - 1] / p[i])
+    s = (t * b).sum() / (t * t).sum()
+    k = 2 ** ((2 * tau + math.log2((s - 1) / (1 - len(logits) ** (1 - s)))) / s)
+    return masked(logits, np.argsort(-logits)[: max(1, int(min(k, len(p))))])
+
+
 Reference = Callable[[Floats], Floats]
 
 REFERENCES: dict[str, tuple[dict[str, Any], Reference]] = {
@@ -257,6 +267,8 @@ REFERENCES: dict[str, tuple[dict[str, Any], Reference]] = {
         {"top_n_sigma": 1.2, "temperature": 2, "dynatemp_range": 1.5},
         lambda logits: dynamic(within_sigma(logits, 1.2), 2, 1.5),
     ),
+    "mirostat 1": ({"mirostat": 1, "mirostat_tau": 3, "mirostat_eta": 0}, lambda logits: mirostat_1(logits, 3)),
+    "mirostat 1 for all": ({"mirostat": 1, "mirostat_tau": 100, "mirostat_eta": 0}, lambda logits: logits),
     "mirostat 2": ({"mirostat": 2, "mirostat_tau": 100, "mirostat_eta": 0}, lambda logits: logits),
 }
 """Each sampler's fields, and what it does to logits of which some are -inf."""
@@ -327,6 +339,20 @@ def test_xtc_keeps_the_least_probable_of_the_tokens_that_are_left(row: Row, thre
 
 def test_min_keep(row: Row) -> None:
     assert len(row.draw(**ONLY | {"top_p": 0.0001, "temperature": 5}, min_keep=7)) == 7
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("tau", [1.5, 4])
+def test_mirostat_keeps_the_surprise_near_tau(row: Row, version: int, tau: float) -> None:
+    surprises, compiled = [], row.backend.compile((SamplingParams(),))
+    params = SamplingParams(seed=1, mirostat=version, mirostat_tau=tau, temperature=1)
+    sampler = row.backend.sampler(params, compiled, PROMPT, ())
+    for _ in range(2_000):
+        token = sampler.sample(row.row)
+        surprises.append(-sampler.logprobs(token, 0)[0] / math.log(2))
+    sampler.close()
+    compiled.close()
+    assert abs(np.mean(surprises[-1_000:]) - tau) < 0.1
 
 
 def test_samplers_that_adapt_draw_from_all_tokens_and_differ_from_plain_ones(row: Row) -> None:
