@@ -10,7 +10,7 @@ import tempfile
 from datetime import datetime
 from pathlib import Path
 
-from srb.errors import InvalidRequestError, SettingsError, SrbError
+from srb.errors import InvalidRequestError, ModelLoadError, SettingsError, SrbError
 from srb.options.arguments import pip_install
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
 from srb.terminal.comparison.dataset import check_pyarrow, write_dataset
@@ -159,7 +159,7 @@ def _run(settings: Settings, results: Results, usage: Usage, until: Sequential |
     spec = results.spec
     judges = spec.scorers.judges
     # Find all models first, so that a missing one is noticed before hours of work.
-    sources = {model: open_source(_settings_of(model, settings, results)) for model in spec.models}
+    sources = _sources(settings, results)
     last = [*spec.models][-1]
     for model, source in sources.items():
         # After the last model all texts are complete. It judges them while it is still loaded.
@@ -167,6 +167,19 @@ def _run(settings: Settings, results: Results, usage: Usage, until: Sequential |
     for model in sorted({each.model for each in judges.values()} - {last}):
         source = open_source(_settings_of(model, settings, results))
         asyncio.run(_run_model(source, model, results, None, usage, judges=True))
+
+
+def _sources(settings: Settings, results: Results) -> dict[str, Source]:
+    """Find the models. Raises `ModelLoadError` with all that can't be found."""
+    sources, mistakes = {}, []
+    for model in results.spec.models:
+        try:
+            sources[model] = open_source(_settings_of(model, settings, results))
+        except (ModelLoadError, SettingsError) as error:
+            mistakes.append(f"models.{model}: {error.message}" if model else error.message)
+    if mistakes:
+        raise ModelLoadError("\n- ".join(mistakes if len(mistakes) == 1 else ("some models can't be used:", *mistakes)))
+    return sources
 
 
 def _settings_of(model: str, settings: Settings, results: Results) -> Settings:

@@ -72,18 +72,19 @@ def _read_log(path: Path, where: str) -> dict[str, Any]:
 
 
 def _prompt_of(sample: dict[str, Any], provider: str, where: str) -> Prompt:
-    metadata = sample.get("metadata") or {}
-    variables = {name: value for name, value in metadata.items() if isinstance(value, (str, int, float))}
-    variables["target"] = sample["target"]
+    variables = (sample.get("metadata") or {}) | {"target": sample["target"]}
     group = str(variables.pop("group", "")) or str(sample["id"])
-    if isinstance(sample["input"], str) and (provider == _SRB or "completions" in provider):
-        return Prompt({"prompt": sample["input"]}, variables, group=group)
     # What the model was asked: solvers may have changed the input, and added messages.
     asked = [*itertools.takewhile(lambda message: not _is_answer(message), sample.get("messages") or ())]
+    given = sample["input"]
     if not asked:
-        given = sample["input"]
         asked = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    if any("prompt_token_ids" in (each.get("metadata") or {}) for each in asked):
+        raise InvalidRequestError(f"{where} has a prompt of token ids; srb compare takes texts only")
     messages = [{"role": each["role"], "content": _text_of(each["content"], where)} for each in asked]
+    is_text = "completions" in provider or (provider == _SRB and isinstance(given, str))
+    if is_text and [each["role"] for each in messages] == ["user"]:
+        return Prompt({"prompt": messages[0]["content"]}, variables, group=group)
     if tools := {each["role"] for each in messages} - {"system", "user", "assistant"}:
         raise InvalidRequestError(
             f"{where} has a message with the role {tools.pop()}; leave this sample out of the log"

@@ -84,7 +84,11 @@ def read_prompts(named: Mapping[str, Any], rows: list[dict[str, Any]] | None, fo
 
 
 def fill(text: str, values: Mapping[str, Any], where: str) -> str:
-    """Replace the placeholders `{name}` of a text; `{{` and `}}` become braces. Raises `InvalidRequestError`."""
+    """Replace the placeholders `{name}` of a text; `{{` and `}}` become braces. A list is written with commas.
+
+    Raises:
+        InvalidRequestError: A placeholder has no value.
+    """
 
     def value(found: re.Match[str]) -> str:
         name = found[1]
@@ -96,7 +100,8 @@ def fill(text: str, values: Mapping[str, Any], where: str) -> str:
             raise InvalidRequestError(
                 f"{where}: unknown placeholder {{{name}}}; {hint} Write {{{{{name}}}}} for braces in the text"
             )
-        return str(values[name])
+        given = values[name]
+        return ", ".join(map(str, given)) if isinstance(given, list) else str(given)
 
     return _PLACEHOLDER.sub(value, text)
 

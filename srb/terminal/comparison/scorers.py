@@ -17,6 +17,9 @@ from srb.options.arguments import pip_install
 from srb.terminal.comparison.prompts import body_of, filled_body, read_text
 from srb.terminal.options import check_names
 
+MEASURES = ("mean_logprob", "perplexity", "length")
+"""What each text is measured by, beside its scores."""
+
 KINDS = ("regex", "schema", "function", "judge", "siblings")
 MAX_SIBLINGS = 32
 MORE = {"judge": ("answers", "model"), "siblings": ("model",)}
@@ -146,6 +149,8 @@ def read_scorers(named: Mapping[str, Any], folder: Path, models: list[str]) -> S
     judges: dict[str, Judge | Surprise] = {}
     for name, table in named.items():
         where = f"scorers.{name}"
+        if name in MEASURES:
+            raise InvalidRequestError(f"{where} is the name of a measure; choose another name")
         if not isinstance(table, dict) or len(kinds := [kind for kind in KINDS if kind in table]) != 1:
             raise InvalidRequestError(f"{where} must have exactly one of {', '.join(KINDS)}, got {table!r:.60}")
         check_names(table, [*kinds, *MORE.get(kinds[0], ())], where)

@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from srb.terminal.comparison.scorers import Judge, Scorers, read_scorers, scorer
 from srb.terminal.generate import tokenize_nothing
 from srb.terminal.options import BRANCH_NAMES, check_names
 from srb.wire.limits import Limits
-from srb.wire.request.body import parse
+from srb.wire.request.body import Parsed, parse
 from srb.wire.request.read import ALIASES
 
 MAX_PROMPTS = 1_000
@@ -149,30 +149,35 @@ def _spec(data: dict[str, Any], settings: Settings, folder: Path, mistakes: _Mis
     seeds = tried([0], _seeds, data.get("seeds", [0]), n)
     max_tokens = DEFAULT_MAX_TOKENS if settings.max_tokens is None else settings.max_tokens
     common = {"max_tokens": max_tokens}
-    common |= tried({}, _fields, "the spec", {name: data[name] for name in FIELDS & {*data}})
+    common |= _fields(mistakes, "the spec", {name: data[name] for name in data if name in FIELDS}) or {}
     each: dict[str, Any] = tried({}, _named, "settings", data.get("settings", {"default": {}}))
-    merged = {name: common | tried({}, _fields, f"settings.{name}", fields, common) for name, fields in each.items()}
+    own = {name: _fields(mistakes, f"settings.{name}", fields, common) for name, fields in each.items()}
+    merged = {name: common | fields for name, fields in own.items() if fields is not None}
     prompts: dict[str, Prompt] = {}
     if isinstance(data.get("prompts"), str):
         prompts = tried({}, _samples, data, folder)
     else:
-        rows = tried(None, read_rows, data.get("variables"), folder)
+        rows: list[dict[str, Any]] | None = tried([], read_rows, data.get("variables"), folder)
         for name, value in tried({}, _named, "prompts", data.get("prompts")).items():
             prompts |= tried({}, read_prompts, {name: value}, rows, folder)
-    models = tried({}, _models, data.get("models", {"": {}}), settings, folder)
+    named: dict[str, Any] = tried({}, _named, "models", data["models"]) if "models" in data else {"": {}}
+    models: dict[str, dict[str, Any]] = {}
+    for name, options in named.items():
+        models |= tried({}, _model, name, options, settings, folder)
     scorers = Scorers()
     tables: dict[str, Any] = tried({}, scorer_tables, data.get("scorers", {}))
-    for name, table in tables.items() if models else ():
-        read = tried(Scorers(), read_scorers, {name: table}, folder, list(models))
+    for name, table in tables.items() if named else ():
+        read = tried(Scorers(), read_scorers, {name: table}, folder, list(named))
         scorers = Scorers(scorers.functions | read.functions, scorers.judges | read.judges)
     logprobs = tried(0, _integer, "logprobs", data.get("logprobs", DEFAULT_LOGPROBS), 0, MAX_LOGPROBS)
     decides = tried(None, _decides, data.get("decides"), tables)
     for name, fields in merged.items():
         tried(None, _check_directions, f"settings.{name}", fields, n)
+    tried(None, _check_number, prompts)
+    mistakes.messages += _repeated_prompts(prompts)
+    mistakes.messages += [*_repeated("settings", merged), *_repeated("models", models)]
+    mistakes.messages += _unknown_placeholders(scorers, prompts)
     mistakes.check()
-    check_prompts(prompts)
-    _check_different("settings", merged)
-    _check_placeholders(scorers, prompts)
     return Spec(prompts, merged, n, tuple(seeds), models, scorers, logprobs, decides)
 
 
@@ -221,15 +226,28 @@ def check_prompts(prompts: dict[str, Prompt]) -> None:
 
     The results of identical prompts are the same.
     """
+    _check_number(prompts)
+    for message in _repeated_prompts(prompts):
+        raise InvalidRequestError(message)
+
+
+def _check_number(prompts: dict[str, Prompt]) -> None:
     if len(prompts) > MAX_PROMPTS:
         raise InvalidRequestError(f"there are {len(prompts)} prompts; the limit is {MAX_PROMPTS}")
-    _check_different("prompts", {name: (each.body, each.forks) for name, each in prompts.items()})
 
 
-def _check_different(key: str, values: dict[str, Any]) -> None:
-    for one, other in itertools.combinations(values, 2):
-        if values[one] == values[other]:
-            raise InvalidRequestError(f"{key}.{one} and {key}.{other} are identical; leave one out")
+def _repeated_prompts(prompts: dict[str, Prompt]) -> Iterator[str]:
+    return _repeated("prompts", {name: (each.body, each.forks) for name, each in prompts.items()})
+
+
+def _repeated(key: str, values: dict[str, Any]) -> Iterator[str]:
+    """Yield a message for each value that is the same as an earlier one."""
+    seen: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        if first := next((other for other, its in seen if its == value), None):
+            yield f"{key}.{first} and {key}.{name} are identical; leave one out"
+        else:
+            seen.append((name, value))
 
 
 def _integer(key: str, value: Any, low: int, high: int) -> int:
@@ -252,63 +270,76 @@ def _named(key: str, value: Any) -> dict[str, Any]:
     return named
 
 
-def _models(value: Any, settings: Settings, folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the options of each model. Paths are relative to the folder of the spec."""
-    named = {"": {}} if value == {"": {}} else _named("models", value)
+def _model(name: str, options: Any, settings: Settings, folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the options of a model, under its name. Paths are relative to the folder of the spec."""
+    where = f"models.{name}"
     paths = ("model", "models_dir", "chat_template_file")
-    result = {}
-    for name, options in named.items():
-        where = f"models.{name}"
-        options = {"model": options} if isinstance(options, str) else options
-        if not isinstance(options, dict):
-            raise InvalidRequestError(f"{where} must be a path, or a table of srb options, got {options!r:.60}")
-        options = {key.replace("-", "_"): option for key, option in options.items()}
-        check_names(options, Settings.__dataclass_fields__.keys() - SERVER_OPTIONS | CHAT_OPTIONS, where)
-        options |= {key: str(folder / option) for key, option in options.items() if key in paths}
+    options = {"model": options} if isinstance(options, str) else options
+    if not isinstance(options, dict):
+        raise InvalidRequestError(f"{where} must be a path, or a table of srb options, got {options!r:.60}")
+    options = {key.replace("-", "_"): option for key, option in options.items()}
+    check_names(options, Settings.__dataclass_fields__.keys() - SERVER_OPTIONS | CHAT_OPTIONS, where)
+    options |= {key: str(folder / option) for key, option in options.items() if key in paths}
+    try:
+        replace(settings, **options)
+    except SettingsError as error:
+        raise InvalidRequestError(f"{where}: {error.message}") from None
+    return {name: options}
+
+
+def _unknown_placeholders(scorers: Scorers, prompts: dict[str, Prompt]) -> Iterator[str]:
+    """Yield a message for each judge with a placeholder that a prompt has no variable for."""
+    for name, judge in scorers.judges.items():
         try:
-            replace(settings, **options)
-        except SettingsError as error:
-            raise InvalidRequestError(f"{where}: {error.message}") from None
-        result[name] = options
-    _check_different("models", result)
-    return result
-
-
-def _check_placeholders(scorers: Scorers, prompts: dict[str, Prompt]) -> None:
-    """Raise `InvalidRequestError` for a judge with a placeholder that a prompt has no variable for."""
-    judges = {name: each for name, each in scorers.judges.items() if isinstance(each, Judge)}
-    for name, judge in judges.items():
-        for prompt in prompts.values():
-            try:
+            for prompt in prompts.values() if isinstance(judge, Judge) else ():
                 judge.request({"text": "", "prompt_text": "", "variables": prompt.variables})
-            except InvalidRequestError as error:
-                raise InvalidRequestError(f"scorers.{name}: {error.message}") from None
+        except InvalidRequestError as error:
+            yield f"scorers.{name}: {error.message}"
 
 
-def _fields(where: str, fields: Any, common: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Resolve aliases of fields, and check the fields as a server does."""
+def _fields(
+    mistakes: _Mistakes, where: str, fields: Any, common: dict[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """Resolve aliases of fields, and check the fields as a server does, each and all. None: there are mistakes."""
     if not isinstance(fields, dict):
-        raise InvalidRequestError(f"{where} must be a table of sampler fields, got {fields!r:.60}")
-    check_names(fields, FIELDS, where)
-    result: dict[str, Any] = {}
+        mistakes.messages.append(f"{where} must be a table of sampler fields, got {fields!r:.60}")
+        return None
     fields = json.loads(json.dumps(fields, default=str))  # TOML has dates, which JSON doesn't have
+    n_before = len(mistakes.messages)
+    for name, value in fields.items():
+        mistakes.tried(None, _check_field, where, name, value)
+    if len(mistakes.messages) > n_before:
+        return None
+    return mistakes.tried(None, _checked, where, fields, common or {})
+
+
+def _check_field(where: str, name: str, value: Any) -> None:
+    check_names([name], FIELDS, where)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidRequestError(f"{where}: {name} must be a finite number, got {value}")
+    _parsed(where, {name: value})
+
+
+def _checked(where: str, fields: dict[str, Any], common: dict[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
     for given, value in fields.items():
         name: str = ALIASES.get(given, given)
         if name in result:
             raise InvalidRequestError(f"{where}: {name} is given twice, under two names; leave one out")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InvalidRequestError(f"{where}: {name} must be a finite number, got {value}")
         result[name] = value
-    try:
-        fields = (common or {}) | result
-        n = {} if fields.get("directions") else {"n": 1}
-        parsed = parse(
-            json.dumps({"prompt": "x"} | n | fields).encode(), Limits("", 1, MAX_ALTERNATIVES), tokenize_nothing
-        )
-    except InvalidRequestError as error:
-        raise InvalidRequestError(f"{where}: {error.message}") from None
+    parsed = _parsed(where, common | result)
     if "max_tokens" in result:  # it may be a number in quotes
         result["max_tokens"] = parsed.completion.branches[0].max_tokens
     if unused := [name for name in parsed.ignored if name in result or name.startswith("samplers.")]:
         raise InvalidRequestError(f"{where}: {', '.join(unused)} would have no effect; leave it out")
     return result
+
+
+def _parsed(where: str, fields: dict[str, Any]) -> Parsed:
+    """Read the fields of a request as a server does. Raises `InvalidRequestError`."""
+    n = {} if fields.get("directions") else {"n": 1}
+    body = json.dumps({"prompt": "x"} | n | fields).encode()
+    try:
+        return parse(body, Limits("", 1, MAX_ALTERNATIVES), tokenize_nothing)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{where}: {error.message}") from None

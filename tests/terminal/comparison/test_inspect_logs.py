@@ -23,6 +23,7 @@ from srb.terminal.comparison.spec import Spec, read_spec
 SCHEMA = json.loads(Path(__file__).with_name("inspect_log_schema.json").read_text())
 
 USER = {"role": "user", "content": "Which city?"}
+ANSWER = {"role": "assistant", "content": "Paris", "source": "generate"}
 ASKED = [{"role": "system", "content": "Answer in one word."}, USER]
 
 
@@ -120,13 +121,12 @@ def test_the_prompts_of_a_log_are_what_the_model_was_asked(tmp_path: Path) -> No
     """Solvers may have changed a sample's input. Examples in it are no answers."""
     shown = {"role": "assistant", "content": "Rome", "source": "input"}
     parts = [{"type": "text", "text": "Which "}, {"type": "text", "text": "city?"}]
-    answer = {"role": "assistant", "content": "Paris", "source": "generate"}
     asked = [{"role": "system", "content": "Answer in one word."}, USER, shown, {"role": "user", "content": parts}]
     metadata = {"land": "France", "group": "Europe", "hints": ["a", "b"]}
     spec = spec_of(
         tmp_path,
         log_of(
-            sample(1, messages=[*asked, answer, USER, answer], metadata=metadata),
+            sample(1, messages=[*asked, ANSWER, USER, ANSWER], metadata=metadata),
             sample(2, input="And then?", epoch=1),
             sample(2, input="And then?", epoch=2),
             sample("three", input=ASKED, target=["Paris", "Lyon"]),
@@ -135,19 +135,24 @@ def test_the_prompts_of_a_log_are_what_the_model_was_asked(tmp_path: Path) -> No
     assert [*spec.prompts] == ["1", "2", "three"]
     plain = [{"role": each["role"], "content": each["content"]} for each in (*ASKED, shown, USER)]
     assert spec.prompts["1"].body == {"messages": plain}
-    assert (spec.prompts["1"].variables, spec.prompts["1"].group) == ({"land": "France", "target": "Paris"}, "Europe")
+    assert spec.prompts["1"].variables == {"land": "France", "hints": ["a", "b"], "target": "Paris"}
+    assert spec.prompts["1"].group == "Europe"
     assert spec.prompts["2"].body == {"messages": [{"role": "user", "content": "And then?"}]}
     assert spec.prompts["three"].body == {"messages": ASKED}
     assert spec.prompts["three"].variables == {"target": ["Paris", "Lyon"]}
 
 
 def test_of_a_model_without_chats_the_prompts_are_texts(tmp_path: Path) -> None:
-    log = log_of(sample(1, messages=[USER]), model="openai-api-completions/srb/small")
-    assert spec_of(tmp_path, log).prompts["1"].body == {"prompt": "Which city?"}
+    filled = {"role": "user", "content": "Which city is it?"}
+    samples = [sample(1, messages=[USER]), sample(2, messages=[filled, ANSWER]), sample(3, input="No messages")]
+    spec = spec_of(tmp_path, log_of(*samples, model="openai-api-completions/srb/small"))
+    texts = [each.body["prompt"] for each in spec.prompts.values()]
+    assert texts == ["Which city?", "Which city is it?", "No messages"]
 
 
 IMAGE = {"role": "user", "content": [{"type": "image", "image": "data:"}]}
 TOOL = {"role": "tool", "content": "4"}
+IDS = USER | {"metadata": {"prompt_token_ids": [1, 2]}}
 
 
 @pytest.mark.parametrize(
@@ -164,6 +169,7 @@ TOOL = {"role": "tool", "content": "4"}
             "sample 7 has a part of the type image; srb compare takes texts only",
         ),
         (log_of(sample(7, messages=[USER, TOOL])), "", "sample 7 has a message with the role tool; leave this sample"),
+        (log_of(sample(7, messages=[IDS])), "", "sample 7 has a prompt of token ids; srb compare takes texts only"),
         (log_of(sample("x" * 99)), "", "names in prompts must have 1 to 80 printable characters"),
         (log_of(sample(1), sample(2)), "", "prompts.1 and prompts.2 are identical"),
         (

@@ -236,12 +236,18 @@ def test_a_judge_that_has_no_answer_is_told_once(srb: Run, capsys: pytest.Captur
     assert [line["scores"] for line in lines()] == [{"good": None}] * 3
 
 
-def test_a_model_that_isnt_there_is_told_before_another_runs(srb: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_models_that_cant_be_used_are_told_before_another_runs(
+    srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from srb.llama.model.model_file import find_model
 
     monkeypatch.setattr("srb.terminal.source.find_model", lambda path: find_model(path) if path else Path("fake"))
-    Path("spec.toml").write_text('n = 1\nprompts = ["p"]\n[models]\none = {}\ntwo = "nowhere.gguf"\n')
+    Path("spec.toml").write_text('n = 1\nprompts = ["p"]\n[models]\none = {}\ntwo = "nowhere.gguf"\nthree.url = "ftp:x"\n')
     assert srb("compare", "spec.toml", "--max-tokens", "2") == 1
+    first, two, three = capsys.readouterr().err.splitlines()
+    assert first == "srb: some models can't be used:"
+    assert two.startswith("- models.two: the model nowhere.gguf can't be read")
+    assert three.startswith("- models.three: --url must begin with")
     assert not Path("spec-results/results.jsonl").read_text()
 
 

@@ -155,20 +155,44 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
 n = 0
 seed = [1]
 logprobs = 101
-prompts = ["", "{a", {file = "nowhere.txt"}]
+prompts = ["", "{a", {file = "nowhere.txt"}, "p", "p", "q", "q"]
 [settings.a]
 top_p = 2
-[settings.b]
+min_p = nan
 tempereture = 1
+[settings.b]
+top_k = 1
+samplers = ["min_p"]
+[settings.c]
+[settings.d]
+[models.x]
+ctx = 5
+[models.y]
+ctx_size = "5"
+[models.z]
 [scorers.s]
 regex = "["
+[scorers.length]
+regex = "."
+[scorers.t]
+judge = "{text}{x}"
+model = "x"
 """
     with pytest.raises(SettingsError) as caught:
         read(tmp_path, text)
     first, *messages = caught.value.message.split("\n- ")
     assert first == f"{tmp_path / 'spec.toml'}:"
-    starts = ["the spec: there is no 'seed'", "n must", "settings.a: top_p", "settings.b: there is no 'tempereture'"]
-    starts += ["prompts.1 must be a text", "prompts.3: the file", "scorers.s", "logprobs must"]
+    starts = [
+        "the spec: there is no 'seed'",
+        "n must",
+        "settings.a: top_p",
+        "settings.a: min_p",
+        "settings.a: there is",
+    ]
+    starts += ["settings.b: top_k would have", "prompts.1 must be a text", "prompts.3: the file", "models.x: there is"]
+    starts += ["models.y: --ctx-size", "scorers.s: regex", "scorers.length is the name of a measure", "logprobs must"]
+    starts += ["prompts.4 and prompts.5 are", "prompts.6 and prompts.7 are", "settings.c and settings.d are"]
+    starts += ["scorers.t: the judge's prompt: unknown"]
     assert [message[: len(start)] for message, start in zip(messages, starts, strict=True)] == starts
 
 
