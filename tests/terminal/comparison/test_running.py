@@ -242,7 +242,9 @@ def test_all_models_that_cant_be_used_are_told_before_another_runs(
     from srb.llama.model.model_file import find_model
 
     monkeypatch.setattr("srb.terminal.source.find_model", lambda path: find_model(path) if path else Path("fake"))
-    Path("spec.toml").write_text('n = 1\nprompts = ["p"]\n[models]\none = {}\ntwo = "nowhere.gguf"\nthree.url = "ftp:x"\n')
+    Path("spec.toml").write_text(
+        'n = 1\nprompts = ["p"]\n[models]\none = {}\ntwo = "nowhere.gguf"\nthree.url = "ftp:x"\n'
+    )
     assert srb("compare", "spec.toml", "--max-tokens", "2") == 1
     first, two, three = capsys.readouterr().err.splitlines()
     assert first == "srb: some models can't be used:"
