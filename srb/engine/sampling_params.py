@@ -347,18 +347,23 @@ class SamplingParams:
         """Whether the text must match a grammar, a schema or an expression."""
         return any(getattr(self, name) is not None for name in GRAMMAR_FIELDS)
 
-    def directed(self, direction: str) -> "SamplingParams":
+    def directed(self, direction: str, name: str = "directions") -> "SamplingParams":
         """Return the same parameters with a direction and its label; unchanged if it is empty.
+
+        Args:
+            direction: The direction.
+            name: The name of its field, for errors.
 
         Raises:
             InvalidRequestError: It isn't a text, or too long.
         """
         if not isinstance(direction, str):
-            raise InvalidRequestError(f"directions takes texts, got {direction!r:.60}", param="directions")
+            raise InvalidRequestError(f"{name} takes texts, got {direction!r:.60}", param=name)
         if len(direction) > MAX_DIRECTION_CHARS:
             raise InvalidRequestError(
-                f"directions takes texts of up to {MAX_DIRECTION_CHARS} characters, got {len(direction)}",
-                param="directions",
+                f"{name} takes texts of up to {MAX_DIRECTION_CHARS} characters, got {len(direction)}; shorten it, or "
+                "put it into the prompt",
+                param=name,
             )
         if not direction.strip():
             return self

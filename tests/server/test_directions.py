@@ -121,6 +121,9 @@ async def test_branches_have_directions_with_their_own_settings_and_the_other_ro
     body = {"prompt": HEAD + TAIL, "directions": ["she lies", "slower"], "seed": 0}
     answer = await (await client.post("/completion", json=body)).json()
     assert [each["content"] for each in answer] == ["x", "y"]
+    assert [each["tokens_evaluated"] for each in answer] == [len(text) for text in reads.prompts.values()]
+    assert [each["tokens_cached"] for each in answer] == [each["timings"]["cache_n"] for each in answer]
+    assert min(each["tokens_cached"] for each in answer) >= 0
 
 
 async def test_the_last_token_is_healed_after_the_line(client: Client, reads: Reads) -> None:
@@ -135,8 +138,11 @@ async def test_the_last_token_is_healed_after_the_line(client: Client, reads: Re
         ({"directions": []}, "directions", "at least one text"),
         ({"directions": "slower"}, "directions", "list"),
         ({"directions": [5]}, "directions[0]", "string"),
-        ({"directions": ["x" * 1001]}, "directions", "up to 1000 characters, got 1001"),
-        ({"directions": ["x"] * 9}, "branches", "from 1 to 8, got 9"),
+        ({"directions": ["x", "x" * 1001]}, "directions[1]", "up to 1000 characters, got 1001; shorten it"),
+        ({"direction": "x" * 1001}, "direction", "direction takes texts of up to 1000 characters"),
+        ({"branches": [{}, {"direction": "x" * 1001}]}, "branches[1].direction", "branches[1].direction takes"),
+        ({"directions": ["x", "\ud800"]}, "directions[1]", "not valid Unicode"),
+        ({"directions": ["x"] * 9}, "directions", "the number of directions must be from 1 to 8, got 9"),
         ({"directions": ["x"], "n": 2}, "directions", "n is 2, but directions has 1"),
         ({"directions": ["x"], "branches": [{}]}, "directions", "give each branch a direction"),
         ({"directions": ["x"], "direction": "y"}, "directions", "direction and directions exclude"),

@@ -166,7 +166,8 @@ class Completion:
             params = replace(params, seed=self._seeds[event.index])
         alternative = self._alternatives[event.index]
         evaluated = event.timings.prompt_n if event.timings else 0
-        n_prompt = len(prompt) - (event.timings.n_truncated if event.timings else 0)
+        whole = len(prompt) + len(params.direction_ids)
+        n_prompt = whole - (event.timings.n_truncated if event.timings else 0)
         result = {
             "index": event.index,
             "content": text,
@@ -182,7 +183,7 @@ class Completion:
             "stop_type": _stop_type(event),
             "stopping_word": _stopping_word(event) or "",
             "tokens_cached": n_prompt - evaluated if event.timings else 0,
-            "timings": timings(event.timings, len(prompt)) if event.timings else {},
+            "timings": timings(event.timings, whole) if event.timings else {},
         }
         if alternative.probabilities:
             result["completion_probabilities"] = [self._probability(token) for token in alternative.probabilities]

@@ -294,7 +294,8 @@ def count_alternatives(fields: CompletionFields, default: int, limits: Limits) -
         )
     n, name, param = default if fields.n is None else fields.n, "n", "n"
     if fields.branches is not None:
-        n, name, param = len(fields.branches), "the number of branches", "branches"
+        sent = "branches" if fields.directions is None else "directions"
+        n, name, param = len(fields.branches), f"the number of {sent}", sent
     if not 1 <= n <= limits.max_n:
         raise InvalidRequestError(f"{name} must be from 1 to {limits.max_n}, got {n!s:.60}", param=param)
     return n

@@ -49,16 +49,22 @@ def directed(
     if not has_directions(fields):
         return branches
     own = [each.direction for each in fields.branches or ()] or [None] * len(branches)
-    lines = [fields.direction if each is None else each for each in own]
-    made = zip(branches, lines, strict=True)
-    return tuple(_with_tokens(params.directed(line or ""), line or "", fields, tokenize) for params, line in made)
+    name = "branches[{}].direction" if fields.directions is None else "directions[{}]"
+    made = []
+    for k, (params, line) in enumerate(zip(branches, own, strict=True)):
+        named = "direction" if line is None else name.format(k)
+        made.append(_with_tokens(params, (fields.direction if line is None else line) or "", named, fields, tokenize))
+    return tuple(made)
 
 
-def _with_tokens(params: SamplingParams, line: str, fields: CompletionFields, tokenize: Tokenize) -> SamplingParams:
+def _with_tokens(
+    params: SamplingParams, line: str, name: str, fields: CompletionFields, tokenize: Tokenize
+) -> SamplingParams:
+    params = params.directed(line, name)
     if not isinstance(params.direction, str):
         return params
     text = params.direction if fields.messages is None else f"\n\n{author_note(line)}"
-    return dataclasses.replace(params, direction=joined("direction", text, tokenize, is_prompt=False))
+    return dataclasses.replace(params, direction=joined(name, text, tokenize, is_prompt=False))
 
 
 def marked(messages: list[Message], marker: str) -> list[Message]:
