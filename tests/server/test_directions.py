@@ -110,6 +110,20 @@ async def test_in_a_chat_it_is_the_last_line_of_the_users_message(client: Client
     }
 
 
+@pytest.mark.parametrize("source", [SOURCE, SOURCE.replace("m.content", "m.content | trim")])
+async def test_without_a_line_a_chat_is_read_as_if_there_were_no_directions(
+    connect: Connect, reads: Reads, source: str
+) -> None:
+    client = await connect(FakeBackend(n_cells=1024, script=reads, chat_template=ChatTemplate(source)))
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell of Anna. "}], "stream": False, "seed": 0}
+    await client.post("/v1/chat/completions", json=body)
+    (plain,) = reads.prompts.values()
+    reads.prompts.clear()
+    await client.post("/v1/chat/completions", json=body | {"directions": ["", "she lies"]})
+    assert reads.prompts[0] == plain
+    assert "Tell of Anna.\n\n[Author's note: she lies]" in reads.prompts[1]
+
+
 async def test_branches_have_directions_with_their_own_settings_and_the_other_routes_know_them(
     client: Client, reads: Reads
 ) -> None:

@@ -78,7 +78,9 @@ def marked(messages: list[Message], marker: str) -> list[Message]:
         raise InvalidRequestError("directions need a message of the user; add one", param="directions")
     if any(isinstance(each.content, Mixed) for each in messages):
         raise InvalidRequestError("directions and images or sounds exclude each other", param="directions")
-    changed = messages[place].model_copy(update={"content": f"{messages[place].content}{marker}"})
+    text = str(messages[place].content or "")
+    end = len(text.rstrip())  # templates that trim messages do so in alternatives without a direction, too
+    changed = messages[place].model_copy(update={"content": f"{text[:end]}{marker}{text[end:]}"})
     return [*messages[:place], changed, *messages[place + 1 :]]
 
 
