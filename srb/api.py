@@ -201,7 +201,7 @@ def _params(sampling: dict[str, Any]) -> SamplingParams:
 
 def _number(n: int | None, directions: Sequence[str]) -> int:
     """Return the number of texts for each prompt. Raises `InvalidRequestError`."""
-    if isinstance(directions, str):
+    if isinstance(directions, str) or not isinstance(directions, Sequence):
         raise InvalidRequestError(f"directions takes a list of texts, got {directions!r:.60}", param="directions")
     if n is None:
         return len(directions) or 8

@@ -125,7 +125,12 @@ def test_each_text_follows_its_own_direction(loaded: Loaded) -> None:
     assert texts[0] == plain[0]
     assert texts[1] != plain[1]
     assert [row["direction"] for row in texts.rows()] == ["", "she lies"]
-    for wrong, message in (({"n": 3, "directions": ["a"]}, "n is 3"), ({"directions": "slower"}, "a list of texts")):
+    for wrong, message in (
+        ({"n": 3, "directions": ["a"]}, "n is 3"),
+        ({"directions": "slower"}, "a list of texts"),
+        ({"directions": 5}, "a list of texts, got 5"),
+        ({"directions": [5]}, "takes texts, got 5"),
+    ):
         with pytest.raises(InvalidRequestError, match=message):
             srb.generate("Once", **wrong)
 
