@@ -23,7 +23,7 @@ from srb.server.http import sse
 from srb.server.http.bodies import BODY, MAX_BODY_BYTES
 from srb.server.http.errors import log_and_answer
 from srb.server.http.sse import Batches
-from srb.server.http.telemetry import RequestSpan
+from srb.server.http.telemetry import FAILED, ON_END
 from srb.server.run.history import HISTORY
 from srb.serving.engine_client import EngineClient
 from srb.serving.event_log import EventLog, RequestStream, memory_of
@@ -157,7 +157,6 @@ async def submit(
     form: ResponseFormat,
     created: int,
     respond_first: Respond | None = None,
-    span: RequestSpan | None = None,
 ) -> web.StreamResponse:
     """Queues a request, and answers with its events.
 
@@ -167,7 +166,6 @@ async def submit(
         form: How readers of the request are answered.
         created: When the request arrived, in seconds since 1970.
         respond_first: Answers the client that made the request, if it differs from `form.respond`.
-        span: Observes the request.
     """
     assert reply.completion is not None
     engine, history_service = request.app[ENGINE], request.app[HISTORY]
@@ -185,7 +183,7 @@ async def submit(
             exact=form.stored is not None,
             created=created,
             extra_bytes=held,
-            on_end=span.ended if span else None,
+            on_end=(on_end := request.pop(ON_END, None)),
         )
         # Clients of other formats can't reconnect, and stop a request by closing the connection.
         linger = 0 if form.respond else request.app[LIMITS].linger
@@ -216,6 +214,8 @@ async def submit(
             if event_log not in engine.requests:
                 history_service.forget(completion.id)
                 put_back()
+                if on_end:
+                    request[ON_END] = on_end
             raise
     async with stream:
         return await (respond_first or form.respond or respond_natively)(request, stream)
@@ -295,6 +295,7 @@ async def respond_whole(
         try:
             result = task.result()
         except SrbError as error:
+            request[FAILED] = error
             result = log_and_answer(request, error)
         assert isinstance(result.body, bytes)
         for start in range(0, len(result.body), sse.WRITE_BYTES):

@@ -1,37 +1,45 @@
-"""`Telemetry` observes the requests that generate texts. The base class records nothing.
+"""What routes tell OpenTelemetry about their requests.
 
-With `--otlp-endpoint` it is `srb.server.run.otlp`, which needs an extra, so that only `srb serve` imports it.
+With `--otlp-endpoint` the listener is `srb.server.run.otlp`, which needs an extra, so that only `srb serve` imports it.
 """
 
-from aiohttp import web
+from collections.abc import Awaitable, Callable
+from functools import wraps
 
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from srb.engine.events import Usage
+from srb.errors import SrbError
 from srb.serving.event_log import EventLog
 
+Observe = Callable[[str, Handler, web.Request], Awaitable[web.StreamResponse]]
+"""Answers a request with a handler, and observes it. The text is the operation."""
 
-class RequestSpan:
-    """A request from its arrival to its last token."""
+OBSERVE: web.AppKey[Observe | None] = web.AppKey("observe")
+"""None: requests aren't observed."""
 
-    def refused(self, error: Exception) -> None:
-        """Ends the span of a request that the engine didn't take."""
+ON_END: web.RequestKey[Callable[[EventLog], None]] = web.RequestKey("on_end")
+"""Ends the observation. A handler that gives it to an event log (`EventLog.on_end`) takes it out of the request."""
 
-    def ended(self, event_log: EventLog) -> None:
-        """Ends the span of a request that the engine took. It never raises an exception."""
+USAGE = web.RequestKey("usage", Usage)
+"""The tokens of a request without an event log."""
 
-
-class Telemetry:
-    """Records nothing."""
-
-    def begin(self, request: web.Request, operation: str) -> RequestSpan:
-        """Begins a span.
-
-        Args:
-            request: The HTTP request.
-            operation: `GenerateHandler.operation`.
-        """
-        return RequestSpan()
-
-    async def close(self) -> None:
-        """Sends what was recorded."""
+FAILED: web.RequestKey[SrbError | str] = web.RequestKey("failed")
+"""Why a request without an event log failed after its response had begun: an error, or the reason of an abort."""
 
 
-TELEMETRY = web.AppKey("telemetry", Telemetry)
+def observed(operation: str, handler: Handler) -> Handler:
+    """Returns a handler that observes the requests of another one.
+
+    Args:
+        operation: What the handler does, in the words of OpenTelemetry's `gen_ai.operation.name`.
+        handler: Answers the requests.
+    """
+
+    @wraps(handler)
+    async def answer(request: web.Request) -> web.StreamResponse:
+        observe = request.app[OBSERVE]
+        return await (observe(operation, handler, request) if observe else handler(request))
+
+    return answer

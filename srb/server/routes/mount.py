@@ -36,7 +36,7 @@ from srb.server.http.exchange import (
     with_lookups,
 )
 from srb.server.http.sse import Batches
-from srb.server.http.telemetry import TELEMETRY, RequestSpan
+from srb.server.http.telemetry import observed
 from srb.server.routes.pooling import embeddings
 from srb.server.routes.requests import events_so_far, find_response, find_stored
 from srb.server.run.history import HISTORY, read_file
@@ -84,11 +84,11 @@ def setup(app: web.Application) -> None:
 def _handler_of(route: Route) -> Handler:
     match route.handler:
         case GenerateHandler() as handler:
-            return partial(_generate, handler, route.body)
+            return observed(handler.operation, partial(_generate, handler, route.body))
         case JsonHandler() as handler:
             return partial(_answer_with_json, handler)
         case EmbeddingHandler(form):
-            return partial(embeddings, form)
+            return observed("embeddings", partial(embeddings, form))
         case handler:
             return handler
 
@@ -107,19 +107,6 @@ async def _answer_with_json(handler: JsonHandler, request: web.Request) -> web.R
 
 
 async def _generate(handler: GenerateHandler, kind: type[BaseModel] | None, request: web.Request) -> web.StreamResponse:
-    span = request.app[TELEMETRY].begin(request, handler.operation)
-    try:
-        return await _queue(handler, kind, request, span)
-    except ConnectionError:  # the client has disconnected: the event log ends the span, if there is one
-        raise
-    except Exception as error:
-        span.refused(error)
-        raise
-
-
-async def _queue(
-    handler: GenerateHandler, kind: type[BaseModel] | None, request: web.Request, span: RequestSpan
-) -> web.StreamResponse:
     now = time.time()
     request.app[ENGINE].check_ready()
     request.app[ENGINE].check_queue()
@@ -140,7 +127,7 @@ async def _queue(
     try:
         respond_first = partial(_respond_with_state, reply) if reply.in_background else None
         # The response has the time `now`. One that is built again later must have it, too.
-        return await submit(request, reply, _format_of(reply, handler.frame), int(now), respond_first, span)
+        return await submit(request, reply, _format_of(reply, handler.frame), int(now), respond_first)
     except InvalidRequestError as error:
         error = reply.blame(error) if reply.blame else error
         raise await asyncio.to_thread(in_sent_names, error, body, kind) from None

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -25,11 +26,11 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 import srb
-from srb.engine.events import Timings
+from srb.engine.events import Timings, Usage
 from srb.errors import SettingsError, SrbError
 from srb.server.http.errors import route_of
 from srb.server.http.exchange import LIMITS
-from srb.server.http.telemetry import RequestSpan, Telemetry
+from srb.server.http.telemetry import FAILED, ON_END, USAGE
 from srb.serving.event_log import EventLog
 from srb.serving.logs import loggable
 
@@ -55,7 +56,7 @@ _FINISHED = ("stop", "length")
 """The finish reasons of alternatives that succeeded."""
 
 
-class OtlpTelemetry(Telemetry):
+class OtlpTelemetry:
     """Sends spans and metrics by OTLP over HTTP, in threads of its own.
 
     Args:
@@ -104,7 +105,24 @@ class OtlpTelemetry(Telemetry):
             explicit_bucket_boundaries_advisory=_PER_TOKEN_BUCKETS,
         )
 
-    def begin(self, request: web.Request, operation: str) -> RequestSpan:
+    async def observe(self, operation: str, handler: Handler, request: web.Request) -> web.StreamResponse:
+        """Answers a request with a handler, and sends its span: an `Observe`."""
+        span = self._begin(operation, request)
+        request[ON_END] = span.ended
+        try:
+            response = await handler(request)
+        except (ConnectionError, asyncio.CancelledError):  # the client has disconnected
+            if ON_END in request:  # else its event log ends the span
+                span.failed("cancelled")
+            raise
+        except Exception as error:
+            span.failed(error)
+            raise
+        if ON_END in request:
+            span.answered(request.get(USAGE), request.get(FAILED))
+        return response
+
+    def _begin(self, operation: str, request: web.Request) -> "_RequestSpan":
         """Begins a span, which continues the trace in the client's `traceparent`."""
         now, model = time.time_ns(), request.app[LIMITS].model
         shared: dict[str, AttributeValue] = {
@@ -134,7 +152,7 @@ class OtlpTelemetry(Telemetry):
         self._metrics.shutdown()
 
 
-class _RequestSpan(RequestSpan):
+class _RequestSpan:
     """The span of a request.
 
     Args:
@@ -153,13 +171,21 @@ class _RequestSpan(RequestSpan):
         self._started = started
         self._has_ended = False
 
-    def refused(self, error: Exception) -> None:
-        """Ends the span of a request that the engine didn't take."""
+    def failed(self, error: Exception | str) -> None:
+        """Ends the span of a request that wasn't answered."""
         if self._has_ended:  # the engine took it, and its event log has ended with this error
             return
-        status = error.status if isinstance(error, SrbError) else getattr(error, "status", 500)
-        self._span.set_attribute("http.response.status_code", status)
-        self._end(_type_of(error), loggable(error), time.time_ns())
+        if isinstance(error, Exception):
+            status = error.status if isinstance(error, SrbError) else getattr(error, "status", 500)
+            self._span.set_attribute("http.response.status_code", status)
+        self._end(error, time.time_ns())
+
+    def answered(self, usage: Usage | None, error: SrbError | str | None) -> None:
+        """Ends the span of a request without an event log."""
+        self._responded()
+        if usage:
+            self._span.set_attributes(_tokens(usage))
+        self._end(error, time.time_ns())
 
     def ended(self, event_log: EventLog) -> None:
         """Ends the span of a request that the engine took."""
@@ -171,8 +197,7 @@ class _RequestSpan(RequestSpan):
             logger.exception("a fault in srb: the span of request %s is incomplete", event_log.request.id)
 
     def _report(self, log: EventLog, now: int) -> None:
-        self._shared["gen_ai.response.model"] = self._shared["gen_ai.request.model"]
-        self._span.set_attributes(self._shared)
+        self._responded()
         taken = now - (_nanoseconds(log.end.timings) if log.end else 0)  # when the engine got the request
 
         def after(ms: float) -> int:
@@ -203,18 +228,22 @@ class _RequestSpan(RequestSpan):
                 if stop.length > 1:
                     seconds = timings.predicted_ms / 1e3 / (stop.length - 1)
                     self._telemetry.time_per_output_token.record(seconds, self._shared, self._context)
-        self._end(_error_of(log), loggable(log.error) if log.error else None, now)
+        self._end(log.error or _reason_of(log), now)
+
+    def _responded(self) -> None:
+        self._shared["gen_ai.response.model"] = model = self._shared["gen_ai.request.model"]
+        self._span.set_attribute("gen_ai.response.model", model)
 
     @property
     def _context(self) -> Context:
         return set_span_in_context(self._span)
 
-    def _end(self, error_type: str | None, message: str | None, now: int) -> None:
+    def _end(self, error: Exception | str | None, now: int) -> None:
         self._has_ended = True
-        if error_type:
-            self._shared["error.type"] = error_type
+        if error:
+            self._shared["error.type"] = error_type = error if isinstance(error, str) else _type_of(error)
             self._span.set_attribute("error.type", error_type)
-            self._span.set_status(StatusCode.ERROR, message)
+            self._span.set_status(StatusCode.ERROR, None if isinstance(error, str) else loggable(error))
         self._telemetry.duration.record((now - self._started) / 1e9, self._shared, self._context)
         self._span.end(now)
 
@@ -233,10 +262,8 @@ def _type_of(error: Exception) -> str:
     return (error.code if isinstance(error, SrbError) else None) or type(error).__name__
 
 
-def _error_of(log: EventLog) -> str | None:
-    """Why a request failed, in a word. None if it has succeeded, maybe without some of its alternatives."""
-    if log.error:
-        return _type_of(log.error)
+def _reason_of(log: EventLog) -> str | None:
+    """Why a request was ended early. None if it has succeeded, maybe without some of its alternatives."""
     if not log.end:  # its events were lost, or it continues after a restart
         return "_OTHER"
     aborts = [stop.stop_reason for stop in log.stops if stop.finish_reason == "abort"]
@@ -255,9 +282,14 @@ def _attributes(log: EventLog) -> dict[str, AttributeValue]:
         if not values and value is not None and (name, value) != ("max_tokens", -1):
             found[f"gen_ai.request.{name}"] = value
     if log.end:
-        usage, timings = log.end.usage, log.end.timings
-        found["gen_ai.usage.input_tokens"] = usage.prompt_tokens
-        found["gen_ai.usage.output_tokens"] = usage.completion_tokens
-        found["gen_ai.usage.cache_read.input_tokens"] = usage.cached_tokens
-        found["srb.time_in_queue"] = timings.queued_ms / 1e3
+        found |= _tokens(log.end.usage)
+        found["gen_ai.usage.output_tokens"] = log.end.usage.completion_tokens
+        found["srb.time_in_queue"] = log.end.timings.queued_ms / 1e3
     return found
+
+
+def _tokens(usage: Usage) -> dict[str, AttributeValue]:
+    return {
+        "gen_ai.usage.input_tokens": usage.prompt_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+    }

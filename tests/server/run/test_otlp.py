@@ -4,10 +4,11 @@ import asyncio
 import io
 import json
 import sys
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiohttp import ClientSession, web
@@ -15,6 +16,7 @@ from fake_backend import FakeBackend, Gate
 from pytest_aiohttp.plugin import AiohttpServer
 from server.conftest import Connect
 from server.formats.all_formats import FORMATS, STREAMED, in_all_formats, writes
+from server.routes.test_pooling import FakeEmbedder
 from server.run.conftest import Prepare
 from waiting import Clock, until
 
@@ -23,10 +25,14 @@ from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, SettingsError
 from srb.llama.model.chat_template import ChatTemplate
 from srb.options.settings import Settings
+from srb.server.http import exchange
 from srb.server.http.exchange import ENGINE
-from srb.server.http.telemetry import Telemetry
+from srb.server.routes.pooling import TABLES
 from srb.server.run import serve
 from srb.serving.async_engine import AsyncEngine
+
+if TYPE_CHECKING:
+    from srb.server.run.otlp import OtlpTelemetry
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PROVIDED = {"gen_ai.provider.name": "srb", "gen_ai.request.model": "fake"}
@@ -121,7 +127,7 @@ async def collector(aiohttp_server: AiohttpServer) -> Collector:
 
 
 @pytest.fixture
-async def telemetry(collector: Collector) -> Telemetry:
+async def telemetry(collector: Collector) -> "OtlpTelemetry":
     from srb.server.run.otlp import OtlpTelemetry
 
     return OtlpTelemetry(collector.url)  # a test closes it to get what was recorded
@@ -135,9 +141,9 @@ def backend(text: bytes = b"abc", **options: Any) -> FakeBackend:
 @in_all_formats
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_each_format_has_a_span(
-    connect: Connect, collector: Collector, telemetry: Telemetry, name: str, streamed: bool
+    connect: Connect, collector: Collector, telemetry: "OtlpTelemetry", name: str, streamed: bool
 ) -> None:
-    client = await connect(backend(), telemetry=telemetry)
+    client = await connect(backend(), observe=telemetry.observe)
     path, body = FORMATS[name]
     path = path.replace("/v1/generate", "/extra/generate/stream") if streamed else path
     headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
@@ -168,9 +174,9 @@ async def test_each_format_has_a_span(
 
 
 async def test_a_span_says_what_was_asked_and_how_each_alternative_ended(
-    connect: Connect, collector: Collector, telemetry: Telemetry
+    connect: Connect, collector: Collector, telemetry: "OtlpTelemetry"
 ) -> None:
-    client = await connect(backend(), telemetry=telemetry)
+    client = await connect(backend(), observe=telemetry.observe)
     branches = [{"max_tokens": 2, "label": "secret"}, {"max_tokens": 9}, {"max_tokens": 1, "presence_penalty": -1}]
     sent = {"prompt": "secret>", "branches": branches, "seed": 7, "temperature": 0.5, "top_k": 3, "stop": ["secret"]}
     events = await client.post("/v1/completions", json=sent)
@@ -202,9 +208,9 @@ async def test_a_span_says_what_was_asked_and_how_each_alternative_ended(
 
 
 async def test_the_time_in_the_queue_and_the_cache_are_shown(
-    connect: Connect, collector: Collector, telemetry: Telemetry
+    connect: Connect, collector: Collector, telemetry: "OtlpTelemetry"
 ) -> None:
-    client = await connect(backend(), telemetry=telemetry, make=partial(Engine, cache_bytes=10_000_000))
+    client = await connect(backend(), observe=telemetry.observe, make=partial(Engine, cache_bytes=10_000_000))
     for _ in range(2):
         body = {"prompt": "x" * 200 + ">", "stream": False, "n": 2}
         assert (await client.post("/v1/completions", json=body)).status == 200
@@ -212,6 +218,111 @@ async def test_the_time_in_the_queue_and_the_cache_are_shown(
     assert [each.attributes["gen_ai.usage.cache_read.input_tokens"] for each in collector.spans] == [0, 201]
     for span in collector.spans:
         assert 0 <= span.attributes["srb.time_in_queue"] <= span.attributes["gen_ai.response.time_to_first_chunk"]
+
+
+NUMBERS = [
+    ("/v1/embeddings", {"input": ["ab", [3]]}, "embeddings", 3),
+    ("/embedding", {"content": "ab"}, "embeddings", 2),
+    ("/api/embed", {"input": "abc"}, "embeddings", 3),
+    ("/rerank", {"query": "q", "documents": ["a", "bc"]}, "rerank", 7),
+    ("/v1/score", {"contexts": ["ab"], "continuations": ["c", "de"], "stream": False}, "score", 2),
+    ("/v1/score", {"contexts": ["ab"], "continuations": ["c", "de"]}, "score", 2),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "operation", "n_tokens"), NUMBERS)
+async def test_embeddings_rankings_and_score_tables_have_spans(
+    connect: Connect,
+    collector: Collector,
+    telemetry: "OtlpTelemetry",
+    path: str,
+    body: Any,
+    operation: str,
+    n_tokens: int,
+) -> None:
+    embedder = FakeEmbedder(rank_template="{query} {document}" if operation == "rerank" else None)
+    client = await connect(FakeBackend(embedder=embedder), observe=telemetry.observe)
+    headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+    response = await client.post(path, json=body, headers=headers)
+    assert response.status == 200, await response.text()
+    await response.read()
+    await telemetry.close()
+    (span,) = collector.spans
+    assert (span.name, span.trace, span.parent, span.status) == (f"{operation} fake", TRACE, PARENT, 0)
+    assert span.attributes == PROVIDED | {
+        "gen_ai.operation.name": operation,
+        "gen_ai.response.model": "fake",
+        "gen_ai.usage.input_tokens": n_tokens,
+        "gen_ai.usage.cache_read.input_tokens": 0,
+        "http.request.method": "POST",
+        "http.route": path,
+    }
+    assert {metric: count for metric, (count, _) in collector.metrics.items()} == {
+        ("gen_ai.server.request.duration", operation, None): 1
+    }
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_table_that_ends_early(
+    connect: Connect, collector: Collector, telemetry: "OtlpTelemetry", leaves: bool
+) -> None:
+    gate = Gate(made := FakeBackend())
+    client = await connect(made, observe=telemetry.observe)
+    body = {"contexts": ["ab"] * 9, "continuations": ["c"]}
+    async with client.post("/v1/score", json=body) as response:
+        await until(lambda: gate.holds)
+        if leaves:
+            response.close()
+            await until(lambda: not client.app[TABLES])
+        else:
+            assert (await client.delete(f"/v1/score/{response.headers['X-Request-Id']}")).status == 204
+        gate.open()
+        if not leaves:
+            await response.read()
+    await telemetry.close()
+    (span,) = collector.spans
+    assert (span.name, span.status, span.attributes["error.type"]) == ("score fake", 2, "cancelled")
+
+
+async def test_an_error_after_the_first_space(
+    connect: Connect, collector: Collector, telemetry: "OtlpTelemetry", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "FIRST_SPACE_SECONDS", 0)
+    go_on = threading.Event()
+
+    def on_embed() -> None:
+        assert go_on.wait(10)
+        raise BackendError("the decode failed")
+
+    client = await connect(FakeBackend(embedder=FakeEmbedder(on_embed=on_embed)), observe=telemetry.observe)
+    response = await client.post("/v1/embeddings", json={"input": "a"})
+    assert response.status == 200
+    go_on.set()
+    await response.read()
+    await telemetry.close()
+    (span,) = collector.spans
+    assert (span.status, span.attributes["error.type"]) == (2, "backend_error")
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/score"])
+async def test_a_client_that_leaves_while_it_sends(
+    connect: Connect, collector: Collector, telemetry: "OtlpTelemetry", path: str
+) -> None:
+    client = await connect(FakeBackend(embedder=FakeEmbedder()), observe=telemetry.observe)
+    _reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+    writer.write(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{{".encode())
+    await until(lambda: len(handlers()) == 1)
+    (handler,) = handlers()
+    writer.close()
+    await until(handler.done)
+    await telemetry.close()
+    (span,) = collector.spans
+    assert (span.status, span.attributes["error.type"]) == (2, "cancelled")
+
+
+def handlers() -> list[asyncio.Task[Any]]:
+    """The tasks that answer requests."""
+    return [each for each in asyncio.all_tasks() if getattr(each.get_coro(), "__name__", "") == "_handle_request"]
 
 
 REFUSED = [
@@ -222,6 +333,9 @@ REFUSED = [
     ("/api/generate", b"secret", 400, "text_completion", "invalid_json"),
     ("/api/v1/generate", b"x" * (5 << 20), 413, "text_completion", "payload_too_large"),
     ("/v1/explore", {"prompt": 1}, 400, "explore", "invalid_value"),
+    ("/v1/embeddings", {"input": "secret"}, 501, "embeddings", "not_supported"),
+    ("/v1/rerank", {"query": "secret"}, 501, "rerank", "not_supported"),
+    ("/v1/score", {"contexts": "secret"}, 400, "score", "invalid_value"),
 ]
 
 
@@ -229,19 +343,19 @@ REFUSED = [
 async def test_a_refused_request_has_a_span(
     connect: Connect,
     collector: Collector,
-    telemetry: Telemetry,
+    telemetry: "OtlpTelemetry",
     path: str,
     body: Any,
     status: int,
     operation: str,
     code: str,
 ) -> None:
-    client = await connect(backend(), telemetry=telemetry)
+    client = await connect(backend(), observe=telemetry.observe)
     data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
     assert (await client.post(path, data=data)).status == status
     await telemetry.close()
     (span,) = collector.spans
-    assert (span.name, span.status, span.message) == (f"{operation} fake", 2, "")
+    assert (span.name, span.status, bool(span.message)) == (f"{operation} fake", 2, status >= 500)
     assert span.attributes == PROVIDED | {
         "gen_ai.operation.name": operation,
         "http.request.method": "POST",
@@ -253,10 +367,12 @@ async def test_a_refused_request_has_a_span(
     assert b"secret" not in collector.sent
 
 
-async def test_an_aborted_request_has_a_span(connect: Connect, collector: Collector, telemetry: Telemetry) -> None:
+async def test_an_aborted_request_has_a_span(
+    connect: Connect, collector: Collector, telemetry: "OtlpTelemetry"
+) -> None:
     made = backend(b"x" * 99)
     gate = Gate(made)
-    client = await connect(made, telemetry=telemetry)
+    client = await connect(made, observe=telemetry.observe)
     async with client.post("/v1/completions", json={"prompt": "secret>", "n": 2, "seed": 0}) as response:
         gate.step(3)
         await until(lambda: gate.holds)
@@ -273,11 +389,11 @@ async def test_an_aborted_request_has_a_span(connect: Connect, collector: Collec
 
 
 async def test_one_aborted_alternative_is_no_error(
-    connect: Connect, collector: Collector, telemetry: Telemetry
+    connect: Connect, collector: Collector, telemetry: "OtlpTelemetry"
 ) -> None:
     made = backend(b"x" * 99)
     gate = Gate(made)
-    client = await connect(made, telemetry=telemetry)
+    client = await connect(made, observe=telemetry.observe)
     async with client.post("/v1/completions", json={"prompt": "p>", "n": 2, "max_tokens": 9}) as response:
         gate.step(3)
         await until(lambda: gate.holds)
@@ -294,11 +410,11 @@ async def test_one_aborted_alternative_is_no_error(
 
 @pytest.mark.parametrize("fields", [{"stream": False}, {"stream": True}])
 async def test_a_client_that_leaves_ends_the_span(
-    connect: Connect, collector: Collector, telemetry: Telemetry, fields: dict[str, Any]
+    connect: Connect, collector: Collector, telemetry: "OtlpTelemetry", fields: dict[str, Any]
 ) -> None:
     made = backend(b"x" * 99)
     gate = Gate(made)
-    client = await connect(made, telemetry=telemetry)
+    client = await connect(made, observe=telemetry.observe)
     engine = client.app[ENGINE]
     sending = asyncio.create_task(client.post("/v1/completions", json={"prompt": "p>"} | fields))
     await until(lambda: gate.holds)
@@ -315,10 +431,10 @@ async def test_a_client_that_leaves_ends_the_span(
 
 
 async def test_a_request_that_waits_too_long_has_one_span(
-    connect: Connect, collector: Collector, telemetry: Telemetry
+    connect: Connect, collector: Collector, telemetry: "OtlpTelemetry"
 ) -> None:
     clock, gate = Clock(), Gate(made := backend(b"x" * 99))
-    client = await connect(made, telemetry=telemetry, queue_timeout=5, max_queue=1)
+    client = await connect(made, observe=telemetry.observe, queue_timeout=5, max_queue=1)
     engine = client.app[ENGINE]
     body = {"prompt": "p>", "n": 8, "max_tokens": 3, "stream": False}
     sending = [asyncio.create_task(client.post("/v1/completions", json=body))]
@@ -335,11 +451,11 @@ async def test_a_request_that_waits_too_long_has_one_span(
     assert durations == [1, 1, 1]
 
 
-async def test_an_engine_that_fails(connect: Connect, collector: Collector, telemetry: Telemetry) -> None:
+async def test_an_engine_that_fails(connect: Connect, collector: Collector, telemetry: "OtlpTelemetry") -> None:
     def fails(_params: SamplingParams, _tokens: tuple[int, ...]) -> int:
         raise BackendError("the decode failed")
 
-    client = await connect(FakeBackend(script=fails), telemetry=telemetry)
+    client = await connect(FakeBackend(script=fails), observe=telemetry.observe)
     await (await client.post("/v1/completions", json={"prompt": "p>", "n": 1})).read()
     await telemetry.close()
     (span,) = collector.spans
@@ -348,9 +464,9 @@ async def test_an_engine_that_fails(connect: Connect, collector: Collector, tele
 
 
 async def test_an_explored_tree_and_a_detached_request_have_spans(
-    connect: Connect, collector: Collector, telemetry: Telemetry
+    connect: Connect, collector: Collector, telemetry: "OtlpTelemetry"
 ) -> None:
-    client = await connect(backend(), telemetry=telemetry)
+    client = await connect(backend(), observe=telemetry.observe)
     body = {"prompt": "p>", "depth": 2, "top_k": 2}
     assert (await client.post("/v1/explore", json=body)).status == 200
     response = await client.post("/v1/responses", json={"input": "hi", "background": True, "store": True})
@@ -364,9 +480,9 @@ async def test_an_explored_tree_and_a_detached_request_have_spans(
 
 
 async def test_only_what_the_client_samples_is_traced(
-    connect: Connect, collector: Collector, telemetry: Telemetry
+    connect: Connect, collector: Collector, telemetry: "OtlpTelemetry"
 ) -> None:
-    client = await connect(backend(), telemetry=telemetry)
+    client = await connect(backend(), observe=telemetry.observe)
     for flags in ("00", "01", "no traceparent"):
         headers = {"traceparent": f"00-{TRACE}-{PARENT}-{flags}"}
         await (await client.post("/v1/completions", json={"prompt": "p>"}, headers=headers)).read()
@@ -382,7 +498,7 @@ async def test_the_standard_variables(connect: Connect, collector: Collector, mo
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
     telemetry = OtlpTelemetry(f"{collector.url}/v1/traces")  # as vLLM's option wants it
-    client = await connect(backend(), telemetry=telemetry)
+    client = await connect(backend(), observe=telemetry.observe)
     await (await client.post("/v1/completions", json={"prompt": "p>"})).read()
     await telemetry.close()
     assert (len(collector.spans), collector.metrics) == (1, {})
@@ -397,7 +513,7 @@ async def test_a_collector_that_does_not_answer_delays_nothing(
 
     monkeypatch.setattr(otlp, "CLOSE_SECONDS", 0.01)
     telemetry = otlp.OtlpTelemetry(f"http://127.0.0.1:{unused_tcp_port}")
-    client = await connect(backend(), telemetry=telemetry)
+    client = await connect(backend(), observe=telemetry.observe)
     assert (await client.post("/v1/completions", json={"prompt": "p>", "stream": False})).status == 200
     await telemetry.close()
     assert "the last spans and metrics are lost" in caplog.messages[-1]
@@ -433,7 +549,13 @@ def test_an_endpoint_that_is_no_http_address(wrong: str) -> None:
         serve._make_telemetry(Settings(otlp_endpoint=wrong))
 
 
+def test_a_variable_that_the_sdk_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SPAN_EVENT_COUNT_LIMIT", "many")
+    with pytest.raises(SettingsError, match=r"one of its variables \(OTEL_...\): OTEL_SPAN_EVENT_COUNT_LIMIT must be"):
+        serve._make_telemetry(Settings(otlp_endpoint="http://localhost:4318"))
+
+
 def test_without_the_option_nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     monkeypatch.delitem(sys.modules, "srb.server.run.otlp", raising=False)
-    assert type(serve._make_telemetry(Settings())) is Telemetry
+    assert serve._make_telemetry(Settings()) is None
