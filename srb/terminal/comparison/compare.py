@@ -15,13 +15,13 @@ from srb.options.arguments import pip_install
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
 from srb.terminal.comparison.dataset import check_pyarrow, write_dataset
 from srb.terminal.comparison.inspect_logs import write_logs
-from srb.terminal.comparison.measures import Findings, groups_of
+from srb.terminal.comparison.measures import Findings, Result, groups_of
 from srb.terminal.comparison.rating import Rating, Ratings, rate, read_ratings, strengths
 from srb.terminal.comparison.report import write_report
 from srb.terminal.comparison.results import Results, differences, read_results, write_tables
 from srb.terminal.comparison.running import Usage, begin, judge, run
 from srb.terminal.comparison.scorers import Scorers
-from srb.terminal.comparison.sequential import Sequential
+from srb.terminal.comparison.sequential import Sequential, notes_of, read_decisions, write_decisions
 from srb.terminal.comparison.spec import Spec, read_spec
 from srb.terminal.generate import check_url_options
 from srb.terminal.source import Source, open_source
@@ -134,7 +134,7 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
         for message in usage.errors:
             print(f"srb: {message}", file=sys.stderr)
         found = _finish(folder, results, usage, until)
-        for note in until.notes() if until else ():
+        for note in notes_of([*map(str, read_decisions(folder))]):
             print(note)
         print(f"{len(results)} of {results.wanted} alternatives; {usage}; see {folder / 'report.html'}")
         _export(folder, found, arguments.export)
@@ -213,7 +213,9 @@ async def _run_model(
 
 
 def _finish(folder: Path, results: Results, usage: Usage, until: Sequential | None = None) -> Findings:
-    found = results.finish(until.p_values if until else None)
+    decisions = until.decisions if until else []
+    write_decisions(folder, decisions)
+    found = results.finish([each.test() for each in decisions])
     each = len(results.spec.all_seeds)
     cut = len(found.results) - len(results)
     notes = [f"{len(results)} of {results.wanted} alternatives, {each} for each prompt and kind. Last run: {usage}."]
@@ -221,7 +223,7 @@ def _finish(folder: Path, results: Results, usage: Usage, until: Sequential | No
         notes.append(
             f"The run was interrupted: {cut} more alternatives are incomplete, and marked. Run it again to continue."
         )
-    notes += [*(until.notes() if until else []), _repeats(results.fingerprints)]
+    notes += [*notes_of([*map(str, decisions)]), _repeats(results.fingerprints)]
     write_report(folder / "report.html", found, notes=notes, date=_now(), ratings=read_ratings(folder))
     return found
 
@@ -251,11 +253,11 @@ def _report(folders: list[Path], out: Path | None, export: str | None) -> int:
     if not results:
         raise SettingsError(f"--report: there are no results in {', '.join(map(str, folders))}")
     out = _out(names, out)
-    found = Findings.of(results)
+    found, notes = _findings(names, results)
     write_tables(out, found)
     between = [] if out.absolute() in map(Path.absolute, folders) else read_ratings(out)  # by --rate of several runs
     ratings = _ratings(names) + between
-    write_report(out / "report.html", found, notes=[_runs(names)], date=_now(), ratings=ratings)
+    write_report(out / "report.html", found, notes=[_runs(names), *notes], date=_now(), ratings=ratings)
     print(f"{len(results)} alternatives; see {out / 'report.html'}")
     _export(out, found, export)
     return 0
@@ -275,6 +277,13 @@ def _out(names: dict[Path, str], out: Path | None) -> Path:
     out = out or Path("-".join(names.values()))
     out.mkdir(parents=True, exist_ok=True)
     return out
+
+
+def _findings(names: dict[Path, str], results: list[Result]) -> tuple[Findings, list[str]]:
+    """Measure the results of several runs, and say which ended with --until."""
+    decisions = [(name, each) for folder, name in names.items() for each in read_decisions(folder)]
+    found = Findings.of(results, [(name, each.test()) for name, each in decisions])
+    return found, notes_of([f"{name}: {each}" if len(names) > 1 else str(each) for name, each in decisions])
 
 
 def _runs(names: dict[Path, str]) -> str:
@@ -301,8 +310,9 @@ def _rate(folders: list[Path], out: Path | None) -> int:
         )
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(rate(ratings))
-    found, notes = Findings.of(results), [] if alone else [_runs(names)]
-    write_report(folder / "report.html", found, notes=notes, date=_now(), ratings=ratings.given)
+    found, notes = _findings(names, results)
+    runs = [] if alone else [_runs(names)]
+    write_report(folder / "report.html", found, notes=[*runs, *notes], date=_now(), ratings=ratings.given)
     known = {kind: each for kind, each in strengths(ratings.given, groups_of(results)).items() if kind in found.names}
     for kind, each in known.items():
         ends = " ({:.0f} to {:.0f})".format(*each.interval) if each.interval else ""

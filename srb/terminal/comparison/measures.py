@@ -234,12 +234,12 @@ class Findings:
     groups: list[Group]
 
     @classmethod
-    def of(cls, results: list[Result], p_values: Mapping[tuple[str, str], float] | None = None) -> "Findings":
+    def of(cls, results: list[Result], tested: Iterable[tuple[str, Paired]] = ()) -> "Findings":
         """Measure and compare results.
 
         Args:
             results: The results.
-            p_values: The p of kinds and measures that were tested otherwise, by the names in the report.
+            tested: The tests of settings that were made otherwise, each with the name of its run.
         """
         groups = groups_of(results)
         means = shared_means(results, groups)
@@ -248,8 +248,12 @@ class Findings:
         if len({each.prompt for each in results}) == 1:  # then both are the same, and have the same intervals
             cells = {(prompt, kind): whole[kind] for prompt, kind in cells}
         tests = tests_of(means)
-        if p_values:
-            tests = adjusted([replace(each, p=p_values.get((each.other, each.measure), each.p)) for each in tests])
+        names = {(run, setting): name for (run, _model, setting), name in labels([*whole]).items()}
+        instead = {
+            (names.get((run, each.one)), names.get((run, each.other)), each.measure): each for run, each in tested
+        }
+        if instead:
+            tests = adjusted([_instead(each, instead.get((each.one, each.other, each.measure))) for each in tests])
         return cls(results, cells, whole, tests, list(dict.fromkeys(groups.values())))
 
     @property
@@ -422,6 +426,10 @@ def tests_of(means: dict[str, dict[Kind, Means]]) -> list[Paired]:
         found = [paired(names[first], names[kind], name, by_kind[first], by_kind[kind]) for kind in others]
         tests += [each for each in found if each]
     return adjusted(tests)
+
+
+def _instead(one: Paired, other: Paired | None) -> Paired:
+    return replace(other, one=one.one, other=one.other) if other else one
 
 
 def labels(kinds: Sequence[Kind]) -> dict[Kind, str]:

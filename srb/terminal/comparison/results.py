@@ -6,13 +6,13 @@ import fcntl
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Set
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
 from srb.errors import SettingsError
-from srb.terminal.comparison.measures import Findings, Group, Place, Result, groups_of, perplexity
+from srb.terminal.comparison.measures import Findings, Group, Paired, Place, Result, groups_of, perplexity
 from srb.terminal.comparison.scorers import Judge, Row, Surprise
 from srb.terminal.comparison.spec import Spec, is_joint
 
@@ -177,11 +177,11 @@ class Results:
         lines = [line for each, line in self._lines.items() if (each.prompt, each.seed) in places]
         return [result_of(line | {"scores": self._scores(line)}) for line in lines]
 
-    def finish(self, p_values: Mapping[tuple[str, str], float] | None = None) -> Findings:
+    def finish(self, tests: Iterable[Paired] = ()) -> Findings:
         """Write the files in the order of the spec, and return the findings, including incomplete results.
 
         Args:
-            p_values: As in `Findings.of`.
+            tests: The tests that were made otherwise.
         """
         known = self._incomplete | self._lines
         lines = [known[each] for model in self._names for each in self._wanted(model) if each in known]
@@ -194,7 +194,7 @@ class Results:
         ordered = self._path.with_suffix(".tmp")
         ordered.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         ordered.replace(self._path)
-        found = Findings.of([result_of(line) for line in lines], p_values)
+        found = Findings.of([result_of(line) for line in lines], [("", each) for each in tests])
         write_tables(self._folder, found)
         return found
 

@@ -1,9 +1,14 @@
 """Ends a comparison as soon as it has found its differences (`--until`)."""
 
+import json
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 from srb.errors import SettingsError
-from srb.terminal.comparison.measures import Place, Result, group_means
+from srb.terminal.comparison.measures import Interval, Paired, Place, Result, group_means
 from srb.terminal.comparison.results import Alternative, Results
 
 ROUND = 4
@@ -32,25 +37,147 @@ def sequential_test(
         The number of differences used, and p: the share of the paths that were decided before, or are as far from 0
         (the stagewise order of Tsiatis, Rosner and Mehta 1984). The test has decided if p <= error * number / planned.
     """
+    found = 0, 1.0
+    for looks, p, is_decided in _looks(differences, 0.0, _signs(differences, planned, resamples), error):
+        found = looks, p
+        if is_decided:
+            break
+    return found
+
+
+def sequential_interval(
+    differences: Sequence[float], planned: int, error: float, resamples: int = RESAMPLES
+) -> Interval | None:
+    """Compute an interval of the mean difference that holds although the test chooses when to stop.
+
+    It has the shifts of the differences that the test's last look can't tell from none. The intervals of all looks hold
+    together with probability 1 - error, and so does that of the last one (Jennison and Turnbull 1989). As in the test,
+    differences are assumed to be symmetric about their mean.
+
+    Args:
+        differences: The differences that `sequential_test` used. 0 is outside the interval if it has decided.
+        planned, error, resamples: As in `sequential_test`.
+
+    Returns:
+        None for equal differences, and while there are too few to exclude any shift.
+    """
+    signs = _signs(differences, planned, resamples)
+
+    def is_excluded(shift: float) -> bool:
+        *_, (_, _, is_decided) = _looks(differences, shift, signs, error)
+        return is_decided
+
+    low, high = min(differences, default=0.0), max(differences, default=0.0)
+    ends = []
+    for outer in (2 * low - high, 2 * high - low):
+        if low == high or not is_excluded(outer):
+            return None
+        inner, middle = math.fsum(differences) / len(differences), 0.0  # 0 first, so that it is told from what it is
+        for _ in range(_HALVINGS):
+            if not min(inner, outer) < middle < max(inner, outer):
+                middle = (inner + outer) / 2
+            inner, outer = (inner, middle) if is_excluded(middle) else (middle, outer)
+        ends.append(inner)
+    return ends[0], ends[1]
+
+
+_HALVINGS = 20
+"""How often the distance to an end of the interval is halved, for six digits."""
+
+
+def _signs(differences: Sequence[float], planned: int, resamples: int) -> Any:
+    """Return the signs of the random paths, `[planned, path]`. Those of the first path, the observed one, are 1."""
     import numpy as np  # slow to import
 
-    if not differences:
-        return 0, 1.0
     # The signs may depend on the size of the differences, which a random sign doesn't change. So other differences get
     # other signs, and the same ones are always decided alike.
     size = np.abs(np.array(differences[:1])).view(np.uint32)
     signs = np.random.default_rng(size).choice(np.array([-1.0, 1.0]), size=(planned, resamples + 1))
-    signs[:, 0] = 1  # the observed path
-    sums, decided, p = np.zeros(resamples + 1), np.zeros(resamples + 1, dtype=bool), 1.0
+    signs[:, 0] = 1
+    return signs
+
+
+def _looks(differences: Sequence[float], shift: float, signs: Any, error: float) -> Iterator[tuple[int, float, bool]]:
+    """Test after each difference whether their mean is `shift`: yield their number, p, and whether that decides."""
+    import numpy as np
+
+    planned, n_paths = signs.shape
+    sums, decided = np.zeros(n_paths), np.zeros(n_paths, dtype=bool)
     for looks, (difference, row) in enumerate(zip(differences, signs, strict=False), 1):
-        sums += difference * row
+        sums += (difference - shift) * row
         distances = np.where(decided, np.inf, np.round(np.abs(sums), 9))
-        p = float(np.mean(distances >= distances[0]))
-        allowed = int(error * looks / planned * len(sums))
+        allowed = int(error * looks / planned * n_paths)
         decided = distances > np.partition(distances, -allowed - 1)[-allowed - 1]
-        if decided[0]:
-            return looks, p
-    return len(differences), p
+        yield looks, float(np.mean(distances >= distances[0])), bool(decided[0])
+        decided[0] = False  # later looks are about all paths that aren't decided
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What `--until` has found about two settings, as in until.json.
+
+    Attributes:
+        one, other: The names of the settings.
+        measure: The measure that was tested.
+        groups, planned: The number of groups that the test used, and of those of the spec.
+        error: The probability of a difference that isn't there, and of a difference outside the interval.
+        difference: The mean of other - one.
+        low, high: `sequential_interval`, or None.
+        p: The p of `sequential_test`.
+    """
+
+    one: str
+    other: str
+    measure: str
+    groups: int
+    planned: int
+    error: float
+    difference: float
+    low: float | None
+    high: float | None
+    p: float
+
+    def __str__(self) -> str:
+        found = "differs" if self.p <= self.error * self.groups / self.planned else "isn't found to differ"
+        text = (
+            f"{self.other} {found} from {self.one} in {self.measure}: {self.groups} of {self.planned} groups, "
+            f"p = {self.p:.2g}, and at most {self.error:.2g} is allowed"
+        )
+        if self.low is None:
+            return f"{text}."
+        return f"{text}. The difference is {self.low:.3g} to {self.high:.3g} ({100 - 100 * self.error:.3g}% interval)."
+
+    def test(self) -> Paired:
+        """Return its row of the report."""
+        sizes = self.groups, self.difference, self.low, self.high
+        return Paired(self.one, self.other, self.measure, *sizes, self.p)
+
+
+def write_decisions(folder: Path, decisions: Sequence[Decision]) -> None:
+    """Write until.json, for later reports. Without decisions it is removed."""
+    path = folder / "until.json"
+    if decisions:
+        path.write_text(json.dumps([asdict(each) for each in decisions], indent=1) + "\n", encoding="utf-8")
+    else:
+        path.unlink(missing_ok=True)
+
+
+def read_decisions(folder: Path) -> list[Decision]:
+    """Read until.json, if the run in this folder ended with `--until`. Raises `SettingsError`."""
+    path = folder / "until.json"
+    try:
+        return [Decision(**each) for each in json.loads(path.read_text(encoding="utf-8"))]
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError):
+        raise SettingsError(
+            f"{path} isn't what srb compare --until has written; run it again with --until, or delete this file"
+        ) from None
+
+
+def notes_of(decisions: Sequence[str]) -> list[str]:
+    """Return the paragraphs of decisions, for the report and the terminal."""
+    return [*decisions, "These p and intervals allow for the looks of --until. Others don't."] if decisions else []
 
 
 class Sequential:
@@ -61,7 +188,7 @@ class Sequential:
     Attributes:
         measure: The measure that is tested.
         planned: The number of groups of the spec, after `rounds` has begun.
-        looks: For each setting but the first: the number of groups used, and p.
+        looks: For each setting but the first: the differences used, and p.
     """
 
     def __init__(self, results: Results, error: float) -> None:
@@ -70,7 +197,7 @@ class Sequential:
             name for name in (*spec.scorers.functions, *spec.scorers.judges) if name not in spec.scorers.relative
         ]
         self.measure = spec.decides or (scorers[0] if scorers else "mean_logprob")
-        self.looks: dict[str, tuple[int, float]] = {}
+        self.looks: dict[str, tuple[list[float], float]] = {}
         self._results = results
         self._first, *self._others = spec.settings
         self.planned = 0
@@ -88,9 +215,15 @@ class Sequential:
             raise SettingsError(f"--until needs judges that use the model of the spec, got {', '.join(judges)}")
 
     @property
-    def p_values(self) -> dict[tuple[str, str], float]:
-        """The p of each setting and measure that was tested."""
-        return {(setting, self.measure): p for setting, (_, p) in self.looks.items()}
+    def decisions(self) -> list[Decision]:
+        """What the last look has found."""
+        found = []
+        for setting, (used, p) in self.looks.items():
+            low, high = sequential_interval(used, self.planned, self._error) or (None, None)
+            difference = math.fsum(used) / max(1, len(used))
+            sizes = len(used), self.planned, self._error
+            found.append(Decision(self._first, setting, self.measure, *sizes, difference, low, high, p))
+        return found
 
     def rounds(self, missing: Sequence[Alternative]) -> Iterator[list[Alternative]]:
         """Yield the missing alternatives of the next groups, and look at the results after each round.
@@ -120,22 +253,7 @@ class Sequential:
             one = means[self._first]
             for setting in self._others:
                 differences = [means[setting][group] - one[group] for group in one if group in means[setting]]
-                self.looks[setting] = sequential_test(differences, self.planned, self._error)
-            if all(self._is_decided(*each) for each in self.looks.values()):
+                looks, p = sequential_test(differences, self.planned, self._error)
+                self.looks[setting] = differences[:looks], p
+            if all(p <= self._error * len(used) / self.planned for used, p in self.looks.values()):
                 return
-
-    def _is_decided(self, looks: int, p: float) -> bool:
-        return p <= self._error * looks / self.planned
-
-    def notes(self) -> list[str]:
-        """Return what was decided, for the report and the terminal."""
-        notes = list[str]()
-        for setting, (looks, p) in self.looks.items():
-            found = "differs" if self._is_decided(looks, p) else "isn't found to differ"
-            notes.append(
-                f"{setting} {found} from {self._first} in {self.measure}: {looks} of {self.planned} groups, "
-                f"p = {p:.2g}, and at most {self._error:.2g} is allowed."
-            )
-        if notes:
-            notes.append("These p allow for the looks of --until. Other p and all intervals don't.")
-        return notes

@@ -344,12 +344,39 @@ def test_until_ends_when_a_difference_is_found(srb: Run, capsys: pytest.CaptureF
     assert [each["seed"] for each in lines()] == [*range(8)] * 2
     (test,) = (row for row in table("tests.csv") if row["measure"] == "length")
     assert f"p = {float(test['p']):.2g}" in printed
-    assert "These p allow for the looks" in Path("spec-results/report.html").read_text()
+    assert "These p and intervals allow for the looks" in Path("spec-results/report.html").read_text()
 
     assert srb("compare", "spec.toml", "--until", "0.05") == 0
     assert "0 tokens generated" in capsys.readouterr().out
+    assert srb("compare", "--report", "spec-results", "--out", "later") == 0
+    assert table("tests.csv", "later") == table("tests.csv")
+    assert "long differs from short in length: 8 of 40 groups, " in Path("later/report.html").read_text()
     assert srb("compare", "spec.toml") == 0  # the rest of the plan
     assert len(lines()) == 80
+    assert srb("compare", "--report", "spec-results", "--out", "later") == 0
+    assert "allow for the looks" not in Path("later/report.html").read_text()
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_runs_with_until_have_their_own_tests(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(UNTIL.replace("ignore_eos = true", "").replace("_tokens = 3", "_tokens = 30"))
+    (tmp_path / "b.toml").write_text(UNTIL)
+    assert srb("compare", "a.toml", "--until", "0.05", "--out", "a") == 0
+    (test,) = (row for row in table("tests.csv", "a") if row["measure"] == "length")
+    low, difference, high = (float(test[name]) for name in ("low", "difference", "high"))
+    assert 0 < low < difference < high
+    assert f"The difference is {low:.3g} to {high:.3g} (95% interval)." in capsys.readouterr().out
+
+    assert srb("compare", "b.toml", "--until", "0.05", "--out", "b") == 0
+    assert srb("compare", "--report", "a", "b", "--out", "both") == 0
+    rows = {(row["one"], row["other"]): row for row in table("tests.csv", "both") if row["measure"] == "length"}
+    names = ("groups", "difference", "low", "high", "p")
+    assert [rows["a · short", "a · long"][name] for name in names] == [test[name] for name in names]
+    assert ("a · short", "b · long") in rows  # of a fixed number of groups
+    assert "b: long differs from short in length" in Path("both/report.html").read_text()
+    Path("a/until.json").write_text("[1]")
+    assert srb("compare", "--report", "a", "b", "--out", "both") == 2
+    assert "a/until.json isn't what srb compare --until has written" in capsys.readouterr().err
 
 
 def test_until_says_what_it_needs(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

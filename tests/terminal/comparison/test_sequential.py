@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from driver import few
 
-from srb.terminal.comparison.sequential import sequential_test
+from srb.terminal.comparison.sequential import sequential_interval, sequential_test
 
 PLANNED = 24
 ERROR = 0.05
@@ -42,3 +42,30 @@ def test_a_decision_stays_when_there_is_more() -> None:
     assert looks < len(differences)
     assert sequential_test(differences[:looks], PLANNED, ERROR) == (looks, p)
     assert sequential_test([*differences, -9.0], PLANNED, ERROR) == (looks, p)
+
+
+@pytest.mark.parametrize("effect", [0.0, 0.7])
+@pytest.mark.parametrize("scores", ["normal", "binary"])
+def test_the_interval_holds_wherever_the_test_stops(effect: float, scores: str) -> None:
+    chance, runs = np.random.default_rng(3), 40
+    if scores == "normal":
+        draws = chance.normal(effect, 1, size=(runs, PLANNED))
+    else:  # the first setting succeeds in a fifth of its texts
+        draws = 1.0 * (chance.random((runs, PLANNED)) < 0.2 + effect) - (chance.random((runs, PLANNED)) < 0.2)
+    covered = 0
+    for draw in draws:
+        looks, p = sequential_test([*draw], PLANNED, ERROR, resamples=199)
+        found = sequential_interval([*draw[:looks]], PLANNED, ERROR, resamples=199)
+        if found is None:  # it can stop early, with successes only
+            assert {*draw[:looks]} == {1.0}
+            covered += 1
+            continue
+        low, high = found
+        covered += low <= effect <= high
+        assert (p <= ERROR * looks / PLANNED) == (not low <= 0 <= high)  # the text and the numbers agree
+    assert covered / runs >= 1 - ERROR - 3 * (ERROR * (1 - ERROR) / runs) ** 0.5
+
+
+@pytest.mark.parametrize("differences", [[], [1.0], [0.0] * PLANNED, [2.0] * PLANNED, [1.0, 2.0, 3.0]])
+def test_equal_or_few_differences_have_no_interval(differences: list[float]) -> None:
+    assert sequential_interval(differences, PLANNED, ERROR, resamples=199) is None
