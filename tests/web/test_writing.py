@@ -334,6 +334,21 @@ def test_reading_a_long_text_shows_progress_and_can_be_stopped(story: Story, ser
     story.generate(PROMPT, cards=1)
 
 
+def test_the_status_says_what_happens_after_a_text_was_read(
+    blank: Story, start_scripted: Callable[..., Scripted], tmp_path: Path
+) -> None:
+    server = start_scripted(tmp_path / "stories.db")  # there, reading is part of the request
+    blank.open(server.url)
+    blank.set(n=1, max_tokens=60)
+    blank.find("#story").fill("".join(f"Night {k}: the lamp burned. " for k in range(20)))
+    server.hold_after(40)
+    blank.find("#generate").click()
+    expect(blank.cards.first.locator("[data-k]").first).to_be_attached()
+    expect(blank.find("#status")).to_have_text("One alternative being written.")
+    server.go()
+    blank.wait_done()
+
+
 def test_every_state_is_accessible_and_fits(story: Story) -> None:
     """Goes once through the states that no other test looks at."""
     story.pictures("first-visit")

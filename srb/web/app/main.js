@@ -78,7 +78,10 @@ function listen(desk, writing, storyList) {
   watchCursor(find("#bridge"), desk);
   onClick("#stop", safely(() => writing.stopAll()));
   const leave = () => desk.save();
-  const again = (name) => desk.undoHistory[name]();
+  const again = (name) => {
+    writing.showState(); // what the status said may be undone by this
+    desk.undoHistory[name]();
+  };
   for (const name of ["undo", "redo"]) onClick(`#${name}`, () => again(name));
   listenToUndo(story.box, again);
   onClick("#new", safely(async () => {

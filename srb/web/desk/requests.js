@@ -31,7 +31,10 @@ export class Requests {
         desk.treeDrawing.update(node);
         return desk.save(node);
       },
-      received: handle,
+      received: (event) => {
+        handle(event);
+        if (event.event === "progress" && find("#progress").hidden) this.showState(); // the text is read
+      },
       stateChanged: () => this.showState(),
     };
   }
