@@ -94,7 +94,7 @@ class Story:
     def leave(self, selector: str) -> None:
         """Click an element that opens another story, and wait for it."""
         self.page.evaluate("document.body.dataset.left = true")
-        self.find(selector).click()
+        self.reach(selector).click()
         expect(self.find("body[data-ready]:not([data-left])")).to_be_visible()
 
     @contextmanager

@@ -42,6 +42,8 @@ class Hands:
 
     def do(self, keys: str, button: str) -> None:
         if not self.has_keys:
+            if button.startswith("#") and not self.story.find(button).is_visible():
+                self.story.find("#more-tools").tap()
             return self.story.find(button).tap()
         for key in keys.split():
             self.story.page.keyboard.press(key)
@@ -251,6 +253,7 @@ def test_a_book_is_written(
         other.wait_done()
         device.show("elsewhere")
         device.do("Escape t", "#open-stories")
+        device.tab_to("#files summary", "Shift+Tab")
         with other.page.expect_download() as download:
             device.tab_to("#export-path")
         exported = download.value.path().read_text()

@@ -68,25 +68,32 @@ def test_keep_is_in_sight_on_each_card_and_so_is_the_way_back(story: Story) -> N
     expect(story.find("#story")).to_have_value(PROMPT + said + "\n" * 40 + "The end.")
 
 
-def test_the_bar_folds_in_a_low_window(story: Story) -> None:
+def test_the_bar_folds_in_a_low_window_and_on_a_phone(story: Story) -> None:
     bar, more, rewrite = story.find("#bar"), story.find("#more-tools"), story.find("#rewrite")
     expect(more).to_be_hidden()
-    for width, height in ((720, 450), (683, 384), (640, 400)):  # a laptop at 200 %
+    for width, height in ((390, 844), (720, 450), (683, 384), (640, 400)):  # a phone, and a laptop at 200 %
         story.page.set_viewport_size({"width": width, "height": height})
         box = bar.bounding_box()
         assert box
         assert box["height"] <= height / 4, (width, height)
-        for name in ("#generate", "#stop", "#undo", "#status", "#words"):
+        for name in ("#generate", "#stop", "#undo", "#redo", "#status", "#words"):
             expect(story.find(name)).to_be_visible()
     expect(rewrite).to_be_hidden()
     story.picture("folded", axe=True)
     more.click()
     expect(more).to_have_attribute("aria-expanded", "true")
-    for name in ("#rewrite", "#bridge", "#explore", "#redo", "#open-model-view"):
+    for name in ("#rewrite", "#bridge", "#explore", "#open-model-view"):
         expect(story.find(name)).to_be_visible()
     story.picture("unfolded")
     more.click()
     expect(rewrite).to_be_hidden()
+
+    # It folds when one of its buttons was pressed, and the keyboard comes back to it.
+    more.click()
+    story.find("#open-ask").click()
+    expect(more).to_have_attribute("aria-expanded", "false")
+    story.find("#ask > .head button").click()
+    expect(more).to_be_focused()
 
     # The keys of what is folded work as before.
     text = story.find("#story")

@@ -178,6 +178,8 @@ def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp
     keyboard.press("Enter")
     expect(story.find("#title")).to_have_text("The keeper's rule")
     expect(story.find("#story-list a")).to_have_text(["The keeper's rule"])
+    tab_to(story, "#files summary")
+    keyboard.press("Enter")
     tab_to(story, "#export")
     with story.page.expect_download() as download:
         keyboard.press("Enter")

@@ -108,7 +108,7 @@ def test_alternatives_are_inserted_at_the_cursor(
         expect(again.find("#story")).to_have_value(story.text)
         again.page.close()
     with story.panel("stories"), story.page.expect_download() as download:
-        story.find("#export").click()
+        story.reach("#export").click()
     nodes = json.loads(download.value.path().read_text())["nodes"]
     assert [node.get("behind") for node in nodes if node.get("typed")] == [
         BEHIND,
@@ -248,7 +248,7 @@ def test_tints_of_authorship_are_stored(story: Story, tmp_path: Path) -> None:
     found = story.page.evaluate(tints)
     story.find("#open-stories").click()
     with story.page.expect_download() as download:
-        story.find("#export").click()
+        story.reach("#export").click()
     story.page.evaluate("document.body.dataset.left = true")
     download.value.save_as(tmp_path / "story.json")
     story.find("#import").set_input_files(tmp_path / "story.json")
@@ -288,6 +288,7 @@ def test_other_words_replace_a_word_of_the_text(blank: Story, server: Scripted) 
 
     story.page.set_viewport_size(PHONE)
     put_cursor(story, len("The keeper"))
+    story.find("#more-tools").click()
     story.find("#other-words").click()
     expect(story.find("#token-preview")).to_be_in_viewport(ratio=1)
     choice = story.find("#token-preview button").nth(1)

@@ -74,7 +74,7 @@ def test_the_background_is_sent_but_not_part_of_the_story(
     expect(story.find("#prompt p")).to_have_text(["Ada is ninety.", "[Night.]", "Nobody was there."])
     with story.page.expect_download() as download:
         story.find("#open-stories").click()
-        story.find("#export").click()
+        story.reach("#export").click()
     story.page.evaluate("document.body.dataset.left = true")
     download.value.save_as(tmp_path / "story.json")
     story.find("#import").set_input_files(tmp_path / "story.json")

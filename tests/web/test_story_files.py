@@ -23,9 +23,9 @@ PASTE = """(html) => {
 
 
 def export(story: Story, selector: str, kind: str, folder: Path) -> Path:
-    story.find(f"{selector}-format").select_option(kind)
+    story.reach(f"{selector}-format").select_option(kind)
     with story.page.expect_download() as download:
-        story.find("#export-path" if selector == "#path" else "#export").click()
+        story.reach("#export-path" if selector == "#path" else "#export").click()
     path = folder / download.value.suggested_filename
     download.value.save_as(path)
     return path
@@ -61,8 +61,8 @@ def test_stories_go_to_files_and_come_back(story: Story, tmp_path: Path, monkeyp
         raise NotSupportedError("docx and epub need pandoc")
 
     monkeypatch.setattr(pandoc, "find_pandoc", missing)
-    story.find("#path-format").select_option("docx")
-    story.find("#export-path").click()
+    story.reach("#path-format").select_option("docx")
+    story.reach("#export-path").click()
     expect(story.find("#error")).to_contain_text("docx and epub need pandoc")
     story.excuse("501")
 

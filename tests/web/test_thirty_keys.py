@@ -119,7 +119,7 @@ def test_thirty_keys_at_each_step(
     typist.fill("find", "#find")
     story.find("#chapters button").first.click()
     typist.write("chapters", len("# The lamp"))
-    story.find("#export-path").focus()
+    story.reach("#export-path").focus()
     typist.write("a button of a panel", len("# The lamp") + 30)
     story.find("#stories > .head button").click()
 
@@ -159,7 +159,7 @@ def test_thirty_keys_at_each_step(
     # Export has all; after a reload, and on another device, one writes on.
     story.find("#open-stories").click()
     with page.expect_download() as download:
-        story.find("#export-path").click()
+        story.reach("#export-path").click()
     assert download.value.path().read_text() == story.text + "\n"
     text = story.text
     story.reload()

@@ -44,3 +44,14 @@ def test_the_tour_has_five_steps_and_is_skipped_for_ever(browser: Browser, serve
             tour.get_by_role("button", name="Next").click()
         tour.get_by_role("button", name="Done").click()
         expect(tour).to_be_hidden()
+
+
+def test_a_phone_has_help_and_the_tour(browser: Browser, server: Scripted) -> None:
+    with profile(browser, is_phone=True) as story:
+        story.open(server.url)
+        story.find("#open-keys").tap()
+        expect(story.find("#keys")).to_contain_text("Swipe")
+        expect(story.find("#keys dl")).to_be_hidden()
+        story.picture("help-phone", axe=True)
+        story.find("#show-tour").tap()
+        expect(story.find("#tour small")).to_have_text("1 of 5")

@@ -36,7 +36,7 @@ def test_a_deleted_story_and_a_discarded_alternative_are_restored(
     said = blank.said(blank.cards.first)
     blank.press(blank.cards.first, "Discard")
     blank.find("#open-stories").click()
-    blank.find("#trash summary").click()
+    blank.reach("#deleted-stories")
     blank.find("#discarded button").click()
     expect(blank.cards).to_have_count(2)
     assert blank.said(blank.cards.first) == said
@@ -51,7 +51,7 @@ def test_a_deleted_story_and_a_discarded_alternative_are_restored(
     assert blank.text == ""
     blank.find("#open-stories").click()
     expect(blank.find("#story-list")).not_to_contain_text(PROMPT[:30])
-    blank.find("#trash summary").click()
+    blank.reach("#deleted-stories")
     blank.find("#trash").scroll_into_view_if_needed()
     blank.picture(f"trash-{is_on_server}", axe=True)
     blank.find("#deleted-stories button").click()
@@ -68,5 +68,5 @@ def test_a_deleted_story_and_a_discarded_alternative_are_restored(
         blank.page.evaluate(AGE, days)
         blank.reload()
         blank.find("#open-stories").click()
-        blank.find("#trash summary").click()
+        blank.reach("#deleted-stories")
         expect(blank.find("#deleted-stories li")).to_have_count(count)

@@ -59,13 +59,16 @@ export function listenToFocusMode(button, story) {
 }
 
 /**
- * Connect the button that unfolds the bar in a low window.
+ * Connect the button that unfolds the bar on a phone and in a low window. It folds again when one of its buttons is
+ * pressed.
  * @param {HTMLElement} button
  * @param {HTMLElement} bar
  */
 export function listenToFolding(button, bar) {
-  button.addEventListener("click", () => {
-    const isUnfolded = bar.classList.toggle("unfolded");
+  bar.addEventListener("click", ({ target }) => {
+    const pressed = /** @type {Element} */ (target).closest("button");
+    if (!pressed) return;
+    const isUnfolded = bar.classList.toggle("unfolded", pressed === button && !bar.classList.contains("unfolded"));
     button.setAttribute("aria-expanded", String(isUnfolded));
     button.textContent = isUnfolded ? "Less" : "More";
   });

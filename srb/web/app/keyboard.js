@@ -64,7 +64,7 @@ const KEYS = [
   ["t", "T", "the story and its tree", () => press(find("#open-stories"))],
   ["p", "P", "show the tree as a drawing or a list", () => press(find("#stories[open] #draw"))],
   [",", ",", "the settings", () => press(find("#open-options"))],
-  ["?", "?", "keyboard shortcuts", () => press(find("#open-keys"))],
+  ["?", "?", "help: the tour, and these keys", () => press(find("#open-keys"))],
 ];
 const OTHERS = [
   ["Ctrl Enter", "generate at the cursor, also while you write"],

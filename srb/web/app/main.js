@@ -34,7 +34,7 @@ import { textOf } from "../story/tree.js";
 import { listenToAppearance, listenToFocusMode, listenToFolding } from "./appearance.js";
 import { keepFocus, listenToKeys, listenToUndo } from "./keyboard.js";
 import { OtherStories } from "./other_stories.js";
-import { connectPanel } from "./panels.js";
+import { connectPanel, rememberFolds } from "./panels.js";
 import { listenToFiles } from "./story_files.js";
 import { StoryList } from "./story_list.js";
 import { listenToTrash } from "./trash.js";
@@ -124,6 +124,7 @@ function listen(desk, writing, storyList) {
   keepFocus(story.box, find("main"));
   keepFormatting(story.box);
   printManuscript(story, () => storyList.story.title);
+  rememberFolds(find("#stories"));
   connectPanel(find("#open-stories"), find("#stories"), safely(() => {
     desk.drawTree();
     desk.chapters.draw();

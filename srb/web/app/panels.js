@@ -2,7 +2,8 @@
 // The panels: the stories on the left, the others on the right, one open at a time. In a narrow window they cover the
 // text.
 
-import { findAll, isFocusLost, leaveText } from "../lib/dom.js";
+import { find, findAll, isFocusLost, leaveText } from "../lib/dom.js";
+import { loadLocal, saveLocal } from "../lib/local_storage.js";
 
 const isNarrow = matchMedia("(max-width: 60rem)"); // as in panels.css
 
@@ -28,7 +29,7 @@ export function connectPanel(button, dialog, onOpen = () => {}) {
   const leave = () => {
     button.setAttribute("aria-expanded", "false");
     document.body.classList.remove(`${dialog.id}-open`);
-    if (isFocusLost() || dialog.contains(document.activeElement)) button.focus();
+    if (isFocusLost() || dialog.contains(document.activeElement)) (button.checkVisibility() ? button : find("#more-tools")).focus(); // the bar has folded
   };
   dialog.addEventListener("close", leave);
   dialog.addEventListener("click", ({ target }) => target === dialog && dialog.matches(":modal") && dialog.close());
@@ -37,4 +38,17 @@ export function connectPanel(button, dialog, onOpen = () => {}) {
     dialog.close();
     leave(); // the next key may come before the event
   });
+}
+
+const FOLDS = "srb-folds";
+
+/**
+ * Remember in this browser which parts of a panel are open.
+ * @param {HTMLElement} panel
+ */
+export function rememberFolds(panel) {
+  for (const part of findAll("details[id]", panel)) {
+    part.open = loadLocal(FOLDS)[part.id] ?? part.open;
+    part.addEventListener("toggle", () => saveLocal(FOLDS, { ...loadLocal(FOLDS), [part.id]: part.open }));
+  }
 }

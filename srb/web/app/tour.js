@@ -12,8 +12,8 @@ const STEPS = [
   ["#manuscript", "Write", "Write how your story begins, or press one of the openings. Each key is saved."],
   ["#generate", "Generate", "Generate (Ctrl-Enter) writes several alternatives at the cursor. Go on typing meanwhile: nothing overwrites your text."],
   ["#cards", "Choose", "The alternatives appear below your text. Keep adds one to it, More like this varies it, and Discard removes it."],
-  ["#open-stories", "Go back", "Undo takes back any of this. Story has all that was ever written: the tree, bookmarks, search, chapters and your other stories."],
-  ["#open-options", "Make it yours", "Settings has how many alternatives, how long, and their style. Press Escape and then ? for all keys."],
+  ["#open-stories", "Go back", "Undo takes back any of this. Story has all that was ever written: your other stories, chapters, search and the tree."],
+  ["#open-options", "Make it yours", "Settings has how many alternatives, how long, and their style. Help has this tour, and all keys."],
 ];
 
 export class Tour {

@@ -4,9 +4,9 @@
 /** By group and name: the title, and a hint. A setting without an entry is shown under *For engineers* with the server's description. */
 export const GROUPS = {
   first: {
-    max_tokens: ["Length", "Ends with a whole sentence, unless you count in tokens. A token is half a word or more."],
+    max_tokens: ["Length", "Ends with a whole sentence, except in tokens, which are half a word or more."],
     n: ["Alternatives", "How many to write."],
-    temperature: ["Temperature", "0 is predictable; higher values are wilder."],
+    temperature: ["Temperature", "0 is predictable; higher is wilder."],
     diversity: ["Variety", "How different the alternatives are. 0 leaves it to chance; 2 is a good start."],
     banned_strings: ["Banned phrases", "Never written. Start a line with (?i) to ignore case."],
   },
