@@ -16,6 +16,9 @@ test("the model proposes a list, each direction once", () => {
   assert.throws(() => proposed("{}"), /didn't finish its list/);
   const { json_schema: schema, n } = proposing("p", 5);
   assert.deepEqual([schema.minItems, schema.maxItems, n], [5, 5, 1]);
+  const words = new RegExp(schema.items.pattern, "u");
+  for (const each of ["slower", "she lies to Tom, again", "Ada's half-open door", "嵐が来る"]) assert.match(each, words);
+  for (const each of ["]]]]", "1. a storm", "a storm.", "", "one two three four five six seven eight nine"]) assert.doesNotMatch(each, words);
 });
 
 test("each direction is a branch with its own label and seed", () => {

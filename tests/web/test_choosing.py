@@ -132,6 +132,7 @@ def test_sentences_of_two_alternatives_are_combined(story: Story) -> None:
     keyboard.insert_text(PROMPT)
     story.generate(cards=2)
     first, second = sentences(story, 0), sentences(story, 1)
+    expect(story.cards.nth(1).get_by_role("button", name="Keep")).to_have_accessible_description("Alternative 2")
     combine.click()
     expect(story.find("#combine-hint")).to_be_visible()
     story.picture("combine", axe=True)

@@ -44,7 +44,7 @@ def server() -> Iterator[Server]:
 
 def tab_to(story: Story, selector: str, keys: str = "Tab") -> None:
     """Goes there with the Tab key, as a writer does, in a few steps."""
-    for _ in range(16):
+    for _ in range(24):
         story.page.keyboard.press(keys)
         if story.find(f"{selector}:focus").count():
             return

@@ -156,6 +156,7 @@ def test_the_tree_is_exported_and_imported(story: Story, tmp_path: Path, server:
     story.press(story.cards.first, "Keep")
     text = story.text
     story.find("#open-stories").click()
+    story.find("#files summary").click()
     for button, name in (("Export the tree", "story.json"), ("Export this path", "story.md")):
         with story.page.expect_download() as download:
             story.page.get_by_role("button", name=button).click()
@@ -347,6 +348,7 @@ def test_the_status_says_what_happens_after_a_text_was_read(
     expect(blank.find("#status")).to_have_text("One alternative being written.")
     server.go()
     blank.wait_done()
+    blank.page.goto("about:blank")  # before the server ends
 
 
 def test_every_state_is_accessible_and_fits(story: Story) -> None:
@@ -403,6 +405,7 @@ def test_it_fits_a_phone(story: Story, server: Scripted) -> None:
     story.swipe(250)
     expect(story.find("#token-preview")).to_be_hidden()
     expect(first).to_be_in_viewport(ratio=0.99)
+    story.find("#more-tools").click()
     story.find("#explore").click()
     expect(story.find("#explorer .status-line")).to_contain_text("continuations")
     story.page.keyboard.press("End")

@@ -82,6 +82,7 @@ export class StoryList {
 
   showTitle(story) {
     this.story = story;
+    document.title = story.title || "srb"; // the name of a printed file, too
     find("#title-part").hidden = false;
     for (const each of [find("#title"), find("#story-list [aria-current]")]) if (each) each.textContent = storyTitle(story);
   }

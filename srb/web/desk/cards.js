@@ -51,6 +51,7 @@ export class Card {
     this.title.textContent = label ?? "";
     this.title.setAttribute("aria-label", name);
     this.text.setAttribute("aria-label", `Text of ${name}`);
+    for (const button of this.buttons.values()) button.setAttribute("aria-description", name); // eight are called Keep
   }
 
   /**

@@ -7,6 +7,9 @@ import { find, leaveText } from "../lib/dom.js";
 
 const LETTERS = 200; // the most characters of a direction
 
+/** A proposed direction: up to eight words. Small models write brackets and numbers otherwise. */
+const WORDS = "^\\p{L}[\\p{L}\\p{M}'’-]{0,24}(,? [\\p{L}\\p{N}][\\p{L}\\p{M}\\p{N}'’-]{0,24}){0,7}$";
+
 /**
  * Return the directions in a text: its lines, without empty ones.
  * @param {string} text
@@ -24,7 +27,7 @@ const question = (story, n) =>
  * @param {number} n
  */
 export function proposing(prompt, n) {
-  const items = { type: "string", minLength: 3, maxLength: 60 };
+  const items = { type: "string", pattern: WORDS };
   const schema = { type: "array", items, minItems: n, maxItems: n };
   return { prompt, n: 1, max_tokens: 40 * n + 40, temperature: 0.8, json_schema: schema, stream: false };
 }

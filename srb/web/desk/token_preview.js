@@ -151,7 +151,7 @@ export class TokenPreview {
     this.token = token;
     token.classList.add("looked-at");
     const title = document.createElement("p");
-    title.textContent = areShaded() ? `${visible(piece.text)} had ${percent(piece.p)}. Other words:` : `Instead of ${visible(word, before)}:`;
+    title.textContent = areShaded() ? `${visible(piece.text)} had ${percent(piece.p)}. Other words:` : `Instead of “${visible(word, before)}”:`;
     const list = document.createElement("ul");
     for (const choice of piece.top) {
       const row = document.createElement("li");
