@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Request, expect
+from playwright.sync_api import Browser, Request, Route, expect
 from scripted import Scripted
 from web.conftest import PROMPT, Story, profile
 
@@ -321,6 +321,16 @@ def test_the_widest_earlier_fork_is_gone_back_to(
     expect(story.find("#story")).to_have_value(PROMPT)
     story.find("#story").evaluate("(box) => box.setSelectionRange(40, 40)")
     story.generate(cards=2)
+    held: list[Route] = []
+    story.page.route("**/v1/score", lambda route: held.append(route))
+    with story.page.expect_request("**/v1/score"):
+        story.find("#earlier").click()
+    keyboard.type("x")  # somebody who writes on isn't interrupted
+    held[0].continue_()
+    story.page.unroute("**/v1/score")
+    expect(story.find("#status")).to_have_text("")
+    expect(story.find("#earlier-forks")).to_be_hidden()
+    keyboard.press("Control+z")
     story.find("#earlier").click()
     expect(story.find("#earlier-forks")).to_be_visible()
     typed = forks.first.locator("strong").text_content()

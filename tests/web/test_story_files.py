@@ -134,10 +134,6 @@ def test_formatting_is_pasted_as_markdown_and_plain_text_as_it_is(story: Story) 
 
 def test_the_manuscript_is_printed_alone(story: Story) -> None:
     story.find("#story").fill("# One\n\nHe *left*.\nNow.\n***\n## Two\n\n3 < 4")
-    story.page.once("dialog", lambda dialog: dialog.accept("The boat"))
-    with story.panel("stories"):
-        story.find("#rename").click()
-    expect(story.page).to_have_title("The boat")  # which a browser prints, and names a PDF by
     story.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     story.page.emulate_media(media="print")
     expect(story.find("header")).to_be_hidden()
@@ -165,3 +161,7 @@ def test_the_manuscript_is_printed_alone(story: Story) -> None:
     story.page.emulate_media(media="screen")
     story.page.evaluate("dispatchEvent(new Event('afterprint'))")
     expect(story.find("#printed")).to_have_count(0)
+    story.page.once("dialog", lambda dialog: dialog.accept("The boat"))
+    with story.panel("stories"):
+        story.find("#rename").click()
+    expect(story.page).to_have_title("The boat")  # which a browser prints, and names a PDF by

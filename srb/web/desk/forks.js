@@ -2,7 +2,7 @@
 // The ways back: from a kept alternative to the others, and to an earlier fork, where the model was least sure of the
 // next word.
 
-import { create, find, leaveText } from "../lib/dom.js";
+import { create, find, focused, leaveText } from "../lib/dom.js";
 import { safely, showStatus } from "../lib/messages.js";
 import { shorten } from "../story/titles.js";
 import { textOf } from "../story/tree.js";
@@ -121,11 +121,12 @@ export class Forks {
 
   /** Show the widest forks of the text before the current place. */
   async #look() {
-    const { tree } = this.desk;
-    const place = tree.current;
+    const { tree, story } = this.desk;
+    const before = { place: tree.current, text: story.value, at: focused() };
     showStatus("Looking for forks …");
     const forks = widest(await this.#find().finally(() => showStatus("")));
-    if (tree !== this.desk.tree || place !== tree.current) return;
+    const isElsewhere = tree !== this.desk.tree || before.place !== tree.current || before.text !== story.value || before.at !== focused();
+    if (isElsewhere) return; // the writer went on meanwhile
     if (!forks.length) throw new Error("There is no earlier fork: the text before the alternatives has no second word.");
     const most = Math.max(...forks.map(({ width }) => width));
     find("ul", this.dialog).replaceChildren(...forks.map((fork) => this.#item(fork, most)));
