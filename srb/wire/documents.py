@@ -5,13 +5,17 @@ break. Everything else that a writer types is prose, also where Markdown has ano
 begins with a dash is no list, an indented paragraph no code, and "<3" no HTML.
 """
 
+import io
 import re
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
 
+from srb.errors import InvalidRequestError
 from srb.wire.request.read import BodyFields, Text
 from srb.wire.stories import MAX_TITLE_CHARS
 
@@ -43,10 +47,53 @@ class DocumentFields(BodyFields):
     )
 
 
+_PARTS = {"docx": "[Content_Types].xml", "epub": "META-INF/container.xml"}
+"""A file that each archive has."""
+
+_OLE = b"\xd0\xcf\x11\xe0"
+"""The first bytes of old Word documents, and of new ones with a password."""
+
+_ENCRYPTION = "META-INF/encryption.xml"
+_ALGORITHM = re.compile(rb"""Algorithm\s*=\s*["']([^"']*)""")
+_OF_FONTS = {b"http://www.idpf.org/2008/embedding", b"http://ns.adobe.com/pdf/enc#RC"}
+_MOST_ENCRYPTION_BYTES = 1 << 20
+
+
+def check_document(data: bytes, kind: str) -> None:
+    """Refuse a file that isn't of this kind, or that is encrypted: pandoc's messages don't say so.
+
+    Raises:
+        InvalidRequestError: With what to do.
+    """
+    if data.startswith(_OLE):
+        raise _refused("the file is an old Word document (.doc), or has a password; save it as docx without a password")
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = set(archive.namelist())
+            encryption = b""
+            if kind == "epub" and _ENCRYPTION in names:
+                with archive.open(_ENCRYPTION) as file:
+                    encryption = file.read(_MOST_ENCRYPTION_BYTES)
+    except (zipfile.BadZipFile, RuntimeError, OSError, EOFError, ValueError, zlib.error) as error:
+        raise _refused(f"the file is no {kind}, or incomplete: {error}; open it in the program that made it") from None
+    if _PARTS[kind] not in names:
+        raise _refused(f"the file is no {kind}: it has no {_PARTS[kind]}; save it as {kind}")
+    if set(_ALGORITHM.findall(encryption)) - _OF_FONTS:
+        raise _refused("the epub is encrypted (DRM), so only its shop's reader can open it; import one without DRM")
+
+
+def _refused(message: str) -> InvalidRequestError:
+    return InvalidRequestError(message, code="document_not_converted")
+
+
 _NOT_IN_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
 _SCENE_BREAK = re.compile(r"([*_-])[ \t]*(?:\1[ \t]*){2,}")
-_NO_PROSE = re.compile(r"\d+(?=[.)](?:\s|$))|(?=[-+*](?:\s|$)|=+$|\[[^\]^]+\]:)")
-"""The beginning of a line that Markdown would read as a list, as the underline of a heading, or as a link's target."""
+_NO_PROSE = re.compile(r"\d+(?=[.)](?:\s|$))|(?=[-+*](?:\s|$)|=+$|#+$|#{7}|>[^\s>]|\[[^\]^]+\]:)")
+"""The beginning of a line that Markdown would read as a list, as the underline of a heading, as a heading without text,
+as a quote, or as a link's target."""
+
+_SYNTAX = re.compile(r"(?<!\\)(?:&(?=#?\w+;)|!(?=\[)|\\(?:\\\\)*$)|^`{3,}")
+"""An entity, a picture, the end of a line that isn't an escape, and a fence of code."""
 
 _FOOTNOTE = re.compile(r"\[\^[^\]\n]+\]")
 
@@ -67,21 +114,49 @@ def _line(line: str, marks: Mapping[str, int]) -> str:
     if _SCENE_BREAK.fullmatch(line):
         return "\n* * *\n"
     note = _FOOTNOTE.match(line)
+    at = 0
     if start := _NO_PROSE.match(line):
         at = start.end()
-    elif note and marks[note[0]] == 1 and line.startswith(":", note.end()):
-        at = 0  # pandoc drops the text of a footnote that nothing refers to
-    else:
-        return line
-    return f"{line[:at]}\\{line[at:]}"
+    elif not (note and marks[note[0]] == 1 and line.startswith(":", note.end())):
+        return _SYNTAX.sub(_escape, line)  # pandoc drops the text of a footnote that nothing refers to
+    return f"{line[:at]}\\{_SYNTAX.sub(_escape, line[at:])}"
 
 
-_NO_ESCAPES = re.compile(r"(?<!\\)\\(?:(?=<)|(?<!^\\)(?=>))|(?<= )\\(?=\* )|^\\(?=[-+*](?:\s|$)|=+$)", re.M)
+def _escape(syntax: re.Match[str]) -> str:
+    return f"{syntax[0]}\\" if syntax[0].startswith("\\") else "".join(f"\\{sign}" for sign in syntax[0])
+
+
+_NO_ESCAPES = re.compile(
+    r"(?<!\\)\\(?:(?=[<()&]|!\[)|(?<!^\\)(?=>)|(?<!^\\)(?<!> \\)(?=#))"
+    r"|^\\(?=[-+*](?:\s|$)|=+$|#+$|#{7}|>[^\s>])|\\(?=\\$)",
+    re.M,
+)
 _BRACKETS = re.compile(r"(?<!\\)\\\[((?!\^)[^\[\]\n]*)\\\](?![(\[])")
-_NUMBER = re.compile(r"^(\d+)\\(?=[.)](?:\s|$))", re.M)
+_NOTES = re.compile(r"(?<!\\)\\\[(\^[^\[\]\n]+)\\\]")
+_NUMBER = re.compile(r"^(\w+)\\(?=[.)](?:\s|$))", re.M)
+_FENCE = re.compile(r"^(?:\\`){3,}", re.M)
+_EMPHASIS = [re.compile(rf"(?<!\\)(?:\\{sign})+|{sign}+") for sign in ("\\*", "_")]
 
 
 def from_pandoc(text: str) -> str:
     """The page's Markdown, without the escapes that `to_pandoc` writes: a model would imitate them."""
     text = _NUMBER.sub(r"\1", _NO_ESCAPES.sub("", text))
-    return _BRACKETS.sub(r"[\1]", text).strip("\n")
+    text = _NOTES.sub(lambda note: note[0] if f"[{note[1]}]:" in text else f"[{note[1]}]", _BRACKETS.sub(r"[\1]", text))
+    text = _FENCE.sub(lambda fence: fence[0].replace("\\", ""), text)
+    return "".join(map(_without_lone_signs, re.split(r"(\n{2,})", text.strip("\n"))))
+
+
+def _without_lone_signs(paragraph: str) -> str:
+    """The paragraph without the escapes of asterisks and underscores that can't begin or end an emphasis."""
+    for pattern in _EMPHASIS:
+        signs = list(pattern.finditer(paragraph))
+        opens = [each.start() for each in signs if paragraph[each.end() : each.end() + 1].strip()]
+        closes = [each.start() for each in signs if paragraph[: each.start()][-1:].strip()]
+        first, last = min(opens, default=len(paragraph)), max(closes, default=-1)
+        needed = {at for at in opens if at < last} | {at for at in closes if at > first}
+
+        def unescape(sign: re.Match[str], needed: set[int] = needed) -> str:
+            return sign[0] if sign.start() in needed else sign[0].replace("\\", "")
+
+        paragraph = pattern.sub(unescape, paragraph)
+    return paragraph

@@ -1,6 +1,10 @@
+import io
+import zipfile
+
 import pytest
 
-from srb.wire.documents import from_pandoc, to_pandoc
+from srb.errors import InvalidRequestError
+from srb.wire.documents import check_document, from_pandoc, to_pandoc
 
 PROSE = [
     ("- No, she said.", r"\- No, she said."),
@@ -14,6 +18,12 @@ PROSE = [
     ("***\n- - -\n___", "\n* * *\n\n\n* * *\n\n\n* * *\n"),
     ("**bold** *italic*\n# The boat\n> quoted", "**bold** *italic*\n# The boat\n> quoted"),
     ("a\x00b\x0bc", "abc"),
+    ("&amp; & &#65;", r"\&amp; & \&#65;"),
+    ("an ![x](y)!", r"an \![x](y)!"),
+    ("```\na `b`\n```", "\\`\\`\\`\na `b`\n\\`\\`\\`"),
+    ("C:\\\n\\\\", "C:\\\\\n\\\\"),
+    ("#\n##\n####### seven\n# one", "\\#\n\\##\n\\####### seven\n# one"),
+    (">:(\n> quoted\n>> twice", "\\>:(\n> quoted\n>> twice"),
 ]
 
 
@@ -26,10 +36,53 @@ def test_prose_is_escaped_for_pandoc(text: str, escaped: str) -> None:
     ("written", "text"),
     [
         (r"3 \< 4 \> 2, \[Note\]: x, a \* b", "3 < 4 > 2, [Note]: x, a * b"),
-        (r"\[Note\] and \[a\](b) \[^1\]", r"[Note] and \[a\](b) \[^1\]"),
+        (r"\[Note\] and \[a\](b) \[^1\]", r"[Note] and \[a\](b) [^1]"),
         ("\\- No\n\n1986\\. x\n\n\\# no heading\n\n\\> no quote", "- No\n\n1986. x\n\n\\# no heading\n\n\\> no quote"),
         (r"\*no emphasis\* C:\\<x", r"\*no emphasis\* C:\\<x"),
+        (r"C\# \(c\), 5\* or 4\* \_ \&amp; \![x](y)", "C# (c), 5* or 4* _ &amp; ![x](y)"),
+        ("\\*\\*\\*\n\n\\* \\* \\*\n\n\\#", "***\n\n* * *\n\n#"),  # scene breaks
+        (r"5\* and *a* and 5\*, \_c\_", r"5* and *a* and 5\*, \_c\_"),
+        ("i\\. x\n\na\\) y\n\n\\>:(\n\nC:\\\\", "i. x\n\na) y\n\n>:(\n\nC:\\"),
+        ("\\`\\`\\`\na\n\\`\\`\\`", "```\na\n```"),
+        ("\\[^a\\], [^1] and \\[^1\\]\n\n[^1]: n", "[^a], [^1] and \\[^1\\]\n\n[^1]: n"),
     ],
 )
 def test_escapes_that_the_page_does_not_need_are_removed(written: str, text: str) -> None:
     assert from_pandoc(written) == text
+
+
+def archive(**files: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as written:
+        for name, text in files.items():
+            written.writestr(name, text)
+    return file.getvalue()
+
+
+DOCX = archive(**{"[Content_Types].xml": ""})
+
+
+def epub(algorithm: str) -> bytes:
+    encryption = f"<EncryptionMethod Algorithm='{algorithm}'/>"
+    return archive(**{"META-INF/container.xml": "", "META-INF/encryption.xml": encryption})
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "message"),
+    [
+        (b"\xd0\xcf\x11\xe0\xa1\xb1", "docx", "old Word document .* save it as docx without a password"),
+        (b"{\\rtf1 hello}", "docx", "is no docx, or incomplete"),
+        (DOCX[:-9], "docx", "is no docx, or incomplete"),
+        (DOCX, "epub", "is no epub: it has no META-INF"),
+        (archive(mimetype="application/vnd.oasis.opendocument.text"), "docx", r"no docx: .* save it as docx"),
+        (epub("http://www.w3.org/2001/04/xmlenc#aes128-cbc"), "epub", r"encrypted \(DRM\)"),
+    ],
+)
+def test_files_that_pandoc_would_misread_are_refused(data: bytes, kind: str, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        check_document(data, kind)
+
+
+def test_documents_and_epubs_with_obfuscated_fonts_are_read() -> None:
+    check_document(DOCX, "docx")
+    check_document(epub("http://www.idpf.org/2008/embedding"), "epub")

@@ -11,7 +11,16 @@ from srb.server.http.bodies import read_body
 from srb.server.http.exchange import ENGINE, ignored_header, json_response
 from srb.server.run import pandoc
 from srb.server.run.pandoc import Pandoc
-from srb.wire.documents import DIALECT, MEDIA_TYPES, DocumentFields, Format, from_pandoc, to_line, to_pandoc
+from srb.wire.documents import (
+    DIALECT,
+    MEDIA_TYPES,
+    DocumentFields,
+    Format,
+    check_document,
+    from_pandoc,
+    to_line,
+    to_pandoc,
+)
 from srb.wire.request.read import depth_refused, read_fields, show
 from srb.wire.route import INTEGER, STRING, object_of, post
 
@@ -31,6 +40,7 @@ async def import_document(request: web.Request) -> web.Response:
     if kind not in kinds:
         raise InvalidRequestError(f"format is one of {', '.join(kinds)}, got {show(kind)}", param="format")
     data = await read_body(request, MAX_DOCUMENT_BYTES)
+    await asyncio.to_thread(check_document, data, kind)
     options = ("--wrap=none", f"--lua-filter={_FILTER}", f"--metadata=from:{kind}")
     output = await request.app[PANDOC].convert(request.app[ENGINE], data, f"--from={kind}", f"--to={DIALECT}", *options)
     title, pictures, text = (*output.decode().split("\n", 2), "")[:3]
@@ -49,6 +59,8 @@ async def export_document(request: web.Request) -> web.Response:
 
     fields, text = await asyncio.to_thread(read)
     title = to_line(fields.title)
+    if title.lower() in ("true", "false"):
+        title += " "  # pandoc would read a boolean, and a docx would have no title
     about = [f"--metadata={name}:{value}" for name, value in (("title", title), ("lang", fields.language)) if value]
     document = await request.app[PANDOC].convert(
         request.app[ENGINE], text, f"--from={DIALECT}", f"--to={fields.format}", *about

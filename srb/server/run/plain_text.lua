@@ -36,6 +36,11 @@ local function with_title(doc)
     end
   end
   local title = pandoc.utils.stringify(doc.meta.title or "")
+  if doc.meta.from == "epub" then -- pandoc writes the title above text that comes before the first heading
+    doc.blocks = doc.blocks:filter(function(block)
+      return block.t ~= "Header" or not block.classes:includes("unnumbered") or pandoc.utils.stringify(block) ~= title
+    end)
+  end
   front:insert(1, pandoc.RawBlock("markdown", title .. "\n" .. pictures))
   front:extend(doc.blocks)
   doc.blocks = front
@@ -47,7 +52,10 @@ return {
     Image = function() pictures = pictures + 1; return {} end,
     Table = paragraphs,
     HorizontalRule = function() return pandoc.RawBlock("markdown", "* * *") end,
-    Header = function(header) return header:walk({ LineBreak = function() return pandoc.Space() end }) end,
+    Header = function(header)
+      if pandoc.utils.stringify(header) == "" then return {} end
+      return header:walk({ LineBreak = function() return pandoc.Space() end })
+    end,
     Link = function(link) if link.target:sub(1, 1) == "#" then return link.content end end, -- of a table of contents
     Underline = function(element) return pandoc.Emph(element.content) end, -- the typewriter's italics
     SmallCaps = contents,

@@ -14,7 +14,9 @@ from srb.errors import NotSupportedError
 from srb.server.run import pandoc
 from srb.server.run.pandoc import find_pandoc
 
-NOVEL = """# The boat
+NOVEL = """5* in 1990: a *foreword*, C# & AT&amp;T (c).
+
+# The boat
 
 She said "no" -- and *left*. He **stayed**; 3 < 4 & <i>5</i>.
 - No, he said.
@@ -29,7 +31,19 @@ She said "no" -- and *left*. He **stayed**; 3 < 4 & <i>5</i>.
 \\*Not italic\\* [Note]: he lies, `x_y` and ***both***. Ünïcode 🙂 “quotes”.
 
 [Note]: he lies
+
+#
+
+```
+>:( ![x](y) C:\\
+```
 """
+
+
+_archive = io.BytesIO()
+with zipfile.ZipFile(_archive, "w") as written:
+    written.writestr("[Content_Types].xml", "<")
+DAMAGED = _archive.getvalue()
 
 
 @pytest.fixture
@@ -131,7 +145,8 @@ async def test_what_markdown_has_no_sign_for_becomes_text(connect: Connect) -> N
 @pytest.mark.usefixtures("_pandoc")
 async def test_a_text_reads_no_file_of_the_server_and_a_broken_document_is_refused(connect: Connect) -> None:
     client = await connect(FakeBackend())
-    assert "can't convert" in await error(client, "import?format=docx", 400, data=b"no zip")
+    assert "is no docx" in await error(client, "import?format=docx", 400, data=b"no zip")
+    assert "can't convert" in await error(client, "import?format=docx", 400, data=DAMAGED)
     document = await write(client, format="docx", text="a ![x](/etc/passwd) b")
     with zipfile.ZipFile(io.BytesIO(document)) as file:
         assert not [name for name in file.namelist() if "media/" in name]
@@ -143,7 +158,8 @@ async def test_without_pandoc_the_error_says_how_to_get_it(connect: Connect, mon
     find_pandoc.cache_clear()
     monkeypatch.setitem(sys.modules, "pypandoc", None)
     monkeypatch.setenv("PATH", "")
-    for path, options in (("import?format=epub", {"data": b"x"}), ("export", {"json": {"format": "docx", "text": ""}})):
+    fields = {"format": "docx", "text": ""}
+    for path, options in (("import?format=docx", {"data": DAMAGED}), ("export", {"json": fields})):
         assert "pip install 'llama-srb[documents]'" in await error(client, path, 501, **options)
     assert 'format is one of docx, epub, got "odt"' in await error(client, "import?format=odt", 400, data=b"x")
 
@@ -157,4 +173,4 @@ async def test_the_conversion_is_bounded(connect: Connect, monkeypatch: pytest.M
     slow.chmod(0o755)
     monkeypatch.setattr(pandoc, "find_pandoc", lambda: str(slow))
     monkeypatch.setattr(pandoc, "SECONDS", 0.05)
-    assert "within 0.05 s" in await error(client, "import?format=docx", 400, data=b"x", headers=headers)
+    assert "within 0.05 s" in await error(client, "import?format=docx", 400, data=DAMAGED, headers=headers)
