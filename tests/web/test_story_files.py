@@ -2,6 +2,7 @@
 
 import json
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,8 @@ def test_stories_go_to_files_and_come_back(story: Story, tmp_path: Path, monkeyp
     monkeypatch.setattr(pandoc, "find_pandoc", lambda: str(converter))
     document = export(story, "#path", "epub", tmp_path)
     assert document.name == "Löwe.epub"
+    with zipfile.ZipFile(document, "w") as archive:
+        archive.writestr("META-INF/container.xml", "")
     story.page.once("dialog", lambda dialog: dialog.accept())  # it has pictures
     take(story, document)
     expect(story.find("#story")).to_have_value("# Two\n\nNo")
@@ -91,6 +94,11 @@ def test_a_tree_of_another_loom_becomes_a_story(story: Story, tmp_path: Path) ->
     (tmp_path / "Tale.odt").write_text("binary")
     story.find("#import").set_input_files(tmp_path / "Tale.odt")
     expect(story.find("#error")).to_contain_text("Tale.odt can't be imported; the page reads txt, md,")
+    (tmp_path / "Old.docx").write_bytes(b"\xd0\xcf\x11\xe0")
+    story.find("#import").set_input_files(tmp_path / "Old.docx")
+    expect(story.find("#error")).to_contain_text("save it as docx without a password")
+    expect(story.find("#status")).to_be_empty()
+    story.excuse("400")
     (tmp_path / "Tale.json").write_text(json.dumps({"current": "b", "nodes": nodes}))
     story.find("#open-stories").click()
     take(story, tmp_path / "Tale.json")
@@ -127,6 +135,7 @@ def test_formatting_is_pasted_as_markdown_and_plain_text_as_it_is(story: Story) 
     expect(story.find("#story")).to_have_value("Before  after")
     assert not story.page.evaluate("window.bad")
     docs = "<b style='font-weight:normal'><p style='font-weight:700'>x</p><p style='font-style:italic'>y</p></b>"
+    docs = f"<!--StartFragment-->{docs}<!--EndFragment-->"  # as Windows copies it
     assert not story.page.evaluate(PASTE, docs)  # as Google Docs copies it
     expect(story.find("#story")).to_have_value(re.compile(r"\*\*x\*\*\n\n\*y\*"))
     story.excuse("inline event handler", "inline style")  # Chromium says that it has blocked them

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { markdownOf } from "../../srb/web/story/rich_text.js";
-import { decodeText, fileName, plainText } from "../../srb/web/story/text_file.js";
+import { decodeText, endingOf, fileName, plainText } from "../../srb/web/story/text_file.js";
 
 test("a file has the story's title as its name", () => {
   const names = ["The boat", "a/b: \"c\"?", " .. ", "", "é".repeat(300), "x\n\ty"].map((title) => fileName(title, "epub"));
@@ -16,6 +16,22 @@ test("text files of other encodings and line ends are read", () => {
   assert.equal(decodeText(bytes(0x61, 0xfc)), "aü");
   assert.equal(decodeText(bytes(0xff, 0xfe, 0xfc, 0, 10, 0)), "ü\n");
   assert.equal(decodeText(bytes(0xfe, 0xff, 0, 0xfc)), "ü");
+});
+
+test("a file that can't be imported is refused with what to do", () => {
+  const kinds = ["txt", "docx", "json"];
+  const refusal = (name, size = 1) => {
+    try {
+      return endingOf({ name, size }, kinds);
+    } catch (error) {
+      return error.message;
+    }
+  };
+  assert.equal(refusal("a.b.DOCX", 32 * 2 ** 20), "docx");
+  assert.match(refusal("a.odt"), /^a\.odt can't be imported; the page reads txt, docx, json\. Save it as/);
+  assert.match(refusal("docx"), /^docx can't be imported/);
+  assert.match(refusal("a.txt", 200 * 2 ** 20), /^a\.txt has 200 MiB, and a file to import at most 32\. Save it without/);
+  assert.equal(refusal("a.json", 200 * 2 ** 20), "json");
 });
 
 test("plain text has no signs of Markdown, and all other characters", () => {
@@ -39,6 +55,21 @@ test("bold, italics, headings, quotes and scene breaks become Markdown", () => {
   );
   const expected = "# The boat\n\nShe *left* **now*!***.\nThen *he*\n\n* * *\n\n> A letter\n\n> of two\n\n- one\n- two";
   assert.equal(markdownOf(body), expected);
+});
+
+test("what Word, Google Docs and web pages add is read", () => {
+  const comment = { nodeType: 8, nodeName: "#comment", textContent: "StartFragment", childNodes: [] };
+  const sign = (words) => ({ ...styled("mso-list:Ignore", el("SPAN", words)), textContent: words });
+  const item = (words) => el("LI", el("P", words));
+  const body = el("BODY",
+    comment, el("P", "a ", el("B", "b")),
+    el("P", sign("·  "), "bullet"), el("P", sign("1.  "), "number"),
+    el("OL", item("one"), item("two"), el("UL", item("nested"))),
+    el("TABLE", el("TR", el("TH", "x"), el("TH", "y")), el("TR", el("TD", "1"), el("TD", "2"))),
+    comment,
+  );
+  assert.equal(markdownOf(body), "a **b**\n\n- bullet\n1. number\n1. one\n2. two\n  - nested\n\nx | y\n\n1 | 2");
+  assert.equal(markdownOf(el("BODY", el("P", "a"), el("HR"), el("P", "b"))), "a\n\n* * *\n\nb");
 });
 
 test("text without formatting is left to the browser", () => {

@@ -7,7 +7,7 @@ import { download, readJson } from "../lib/files.js";
 import { safely, showStatus } from "../lib/messages.js";
 import { exportLoom, exportLoomsidian, importLoom } from "../story/loom_files.js";
 import { exportTapestry, importTapestry } from "../story/tapestry_file.js";
-import { decodeText, fileName, plainText } from "../story/text_file.js";
+import { decodeText, endingOf, fileName, plainText } from "../story/text_file.js";
 import { shorten, suggestTitle } from "../story/titles.js";
 import { ROOT } from "../story/tree.js";
 import { exportTree, importTree } from "../story/tree_file.js";
@@ -77,13 +77,13 @@ export function listenToFiles(desk, storyList, leave) {
   find("#import").addEventListener("change", safely(async ({ target }) => {
     const [file] = target.files;
     if (!file) return;
-    const [, name, ending] = /^(.*?)(?:\.([^.]*))?$/s.exec(file.name) ?? [];
-    const reader = READERS[ending?.toLowerCase()];
-    if (!reader) {
+    try {
+      const reader = READERS[endingOf(file, Object.keys(READERS))];
+      const read = await reader(file);
+      if (read) await storyList.make(read.title || file.name.replace(/\.[^.]*$/, ""), read, leave);
+    } finally {
       target.value = "";
-      throw new Error(`${file.name} can't be imported; the page reads ${Object.keys(READERS).join(", ")}`);
+      showStatus("");
     }
-    const read = await reader(file).finally(() => (target.value = ""));
-    if (read) await storyList.make(read.title || name, read, leave);
   }));
 }

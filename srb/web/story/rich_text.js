@@ -2,11 +2,14 @@
 // Formatted text, as word processors and web pages put it on the clipboard, as Markdown: headings, bold, italics, block
 // quotes, lists and scene breaks.
 
-const TEXT = 3; // Node.TEXT_NODE
+const [ELEMENT, TEXT] = [1, 3]; // Node.ELEMENT_NODE, Node.TEXT_NODE
 const BLOCKS = /^(P|DIV|H[1-6]|LI|UL|OL|BLOCKQUOTE|SECTION|ARTICLE|TABLE|TBODY|TR|DD|DT|DL|PRE|BODY|HTML|FIGURE|MAIN|HEADER|FOOTER)$/;
 const UNSEEN = /^(STYLE|SCRIPT|TITLE|META|LINK|TEMPLATE|HEAD)$/;
 
-/** @typedef {{ bold: boolean, italic: boolean, heading: number, quote: boolean, isKept: boolean }} Style */
+const CELLS = /^(TD|TH)$/;
+
+/** @typedef {{ depth: number, number: number | null }} List `number` is of the last item; null if items have none */
+/** @typedef {{ bold: boolean, italic: boolean, heading: number, quote: boolean, isKept: boolean, list?: List }} Style */
 
 /** The style of an element's content. Google Docs has all text in a `<b>` of normal weight. */
 function styleOf(element, outer) {
@@ -19,7 +22,24 @@ function styleOf(element, outer) {
   const italic = slant ? slant !== "normal" : outer.italic || name === "I" || name === "EM";
   const heading = /^H[1-6]$/.test(name) ? Number(name[1]) : outer.heading;
   const isKept = outer.isKept || name === "PRE" || /^pre/.test(valueOf("white-space") ?? "");
-  return { bold, italic, heading, quote: outer.quote || name === "BLOCKQUOTE", isKept };
+  return { bold, italic, heading, quote: outer.quote || name === "BLOCKQUOTE", isKept, list: listOf(element, outer.list) };
+}
+
+/** @returns {List | undefined} */
+function listOf(element, outer) {
+  if (!/^[UO]L$/.test(element.nodeName)) return outer;
+  return { depth: outer ? outer.depth + 1 : 0, number: element.nodeName === "OL" ? Number(element.getAttribute("start") ?? 1) - 1 : null };
+}
+
+/** Return the sign of the next item of a list, such as "- " or "2. ". */
+const signOf = (/** @type {List} */ list) => `${"  ".repeat(list.depth)}${list.number === null ? "-" : `${++list.number}.`} `;
+
+/** Return the sign of an item of Word, which has it as text; undefined if this isn't one. */
+function signOfWord(element) {
+  const css = element.getAttribute("style") ?? "";
+  if (!/mso-list\s*:\s*ignore/i.test(css)) return undefined;
+  const words = element.textContent.trim();
+  return `${/^\w+[.)]$/.test(words) ? words : "-"} `;
 }
 
 /** Wrap a run in a sign. Space at its ends stays outside: `**bold** `, not `**bold **`. */
@@ -48,11 +68,11 @@ function join(runs, names) {
 }
 
 /** Return a block as Markdown. */
-function lineOf({ runs, style, isItem }) {
+function lineOf({ runs, style, sign }) {
   const text = join(runs, style.heading ? [] : ["bold", "italic"]).replace(/ *\n */g, "\n").trim();
   if (!text) return "";
   if (style.heading) return `${"#".repeat(style.heading)} ${text.replace(/\s+/g, " ")}`;
-  const line = isItem ? `- ${text}` : text;
+  const line = sign + text;
   return style.quote ? line.replace(/^/gm, "> ") : line;
 }
 
@@ -64,31 +84,41 @@ function lineOf({ runs, style, isItem }) {
 export function markdownOf(root) {
   const blocks = [];
   let isFormatted = false;
-  const begin = (style, isItem = false) => blocks.push({ runs: [], style, isItem });
+  let sign = ""; // of an item whose text comes next
+  const begin = (style) => blocks.push({ runs: [], style, sign: "" });
+  const add = (text, style) => {
+    if (sign && text.trim()) [blocks.at(-1).sign, sign] = [sign, ""];
+    blocks.at(-1).runs.push({ ...style, text });
+  };
   const walk = (node, /** @type {Style} */ outer) => {
     if (node.nodeType === TEXT) {
       const text = outer.isKept ? node.textContent : node.textContent.replace(/[ \t\r\n]+/g, " ");
-      blocks.at(-1).runs.push({ text, bold: outer.bold, italic: outer.italic });
+      add(text, { bold: outer.bold, italic: outer.italic });
       isFormatted ||= Boolean(text.trim() && (outer.bold || outer.italic || outer.heading || outer.quote));
       return;
     }
     const { nodeName: name } = node;
-    if (UNSEEN.test(name)) return;
-    if (name === "BR") return blocks.at(-1).runs.push({ text: "\n" });
+    if (node.nodeType !== ELEMENT || UNSEEN.test(name)) return;
+    if (name === "BR") return add("\n");
     if (name === "HR") {
+      isFormatted = true;
       begin({ ...outer, heading: 0 });
-      blocks.at(-1).runs.push({ text: "* * *" });
+      add("* * *");
       return begin(outer);
     }
+    const word = signOfWord(node);
+    if (word) return void (sign = word);
     const style = styleOf(node, outer);
     const isBlock = BLOCKS.test(name);
-    if (isBlock) begin(style, name === "LI");
+    if (isBlock) begin(style);
+    if (name === "LI") sign = signOf(outer.list ?? { depth: 0, number: null });
+    if (CELLS.test(name) && blocks.at(-1).runs.some((run) => run.text.trim())) add(" | ");
     for (const child of node.childNodes) walk(child, style);
     if (isBlock) begin(outer);
   };
   begin({ bold: false, italic: false, heading: 0, quote: false, isKept: false });
   walk(root, blocks[0].style);
   if (!isFormatted) return null;
-  const lines = blocks.map((block) => ({ line: lineOf(block), isItem: block.isItem })).filter(({ line }) => line);
+  const lines = blocks.map((block) => ({ line: lineOf(block), isItem: Boolean(block.sign) })).filter(({ line }) => line);
   return lines.map(({ line, isItem }, k) => (k ? (isItem && lines[k - 1].isItem ? "\n" : "\n\n") : "") + line).join("");
 }

@@ -18,6 +18,24 @@ export function fileName(title, extension) {
   return `${name || "story"}.${extension}`;
 }
 
+const LARGEST = 32; // MiB: the server's limit for documents, a hundred novels of text
+
+/**
+ * Return the ending of a file that can be imported, in lower case.
+ * @param {{ name: string, size: number }} file
+ * @param {string[]} endings that can be imported
+ * @returns {string}
+ * @throws {Error} with what to do, if it can't be
+ */
+export function endingOf({ name, size }, endings) {
+  const ending = /\.([^.]*)$/.exec(name)?.[1].toLowerCase() ?? "";
+  if (!endings.includes(ending)) throw new Error(`${name} can't be imported; the page reads ${endings.join(", ")}. Save it as one of these, such as docx.`);
+  const mebibytes = Math.ceil(size / 2 ** 20);
+  if (ending !== "json" && mebibytes > LARGEST)
+    throw new Error(`${name} has ${mebibytes} MiB, and a file to import at most ${LARGEST}. Save it without its pictures, or in parts.`);
+  return ending;
+}
+
 /**
  * Decode a text file: UTF-8 or UTF-16, or else Windows' encoding for Western languages.
  * @param {ArrayBuffer} bytes
