@@ -45,7 +45,27 @@ test("every place of a text is found", () => {
   const texts = (query, how) => places(LAMPS, query, how).map(([from, to]) => LAMPS.slice(from, to));
   assert.deepEqual(texts("lamp"), ["lamp", "Lamp", "lamp", "lamp"]);
   assert.deepEqual(texts("lamp", { isCaseSensitive: true, isWholeWords: true }), ["lamp", "lamp"]);
-  assert.deepEqual([texts("the lamp"), texts(" "), texts(".")], [["The lamp", "the\nlamp"], [], ["."]]);
+  assert.deepEqual([texts("the lamp"), texts(""), texts(".")], [["The lamp", "the\nlamp"], [], ["."]]);
+});
+
+test("quotes, accents and soft hyphens are found however they are written", () => {
+  const text = "“Don’t,” she said, 'don't'. Caf\u00e9, cafe\u0301, ex\u00adam\u00adple, 😀 a+b (c) [d] $& \\n";
+  const texts = (query, how) => places(text, query, how).map(([from, to]) => text.slice(from, to));
+  assert.deepEqual([texts("don't"), texts("don’t,”")], [["Don’t", "don't"], ["Don’t,”"]]);
+  assert.deepEqual([texts('"Don'), texts("‘don")], [["“Don"], ["'don"]]);
+  for (const cafe of ["caf\u00e9", "cafe\u0301"]) assert.deepEqual(texts(cafe, { isWholeWords: true }), ["Caf\u00e9", "cafe\u0301"]);
+  assert.deepEqual([texts("cafe"), texts("example"), texts("😀")], [[], ["ex\u00adam\u00adple"], ["😀"]]);
+  for (const sign of ["a+b", "(c)", "[d]", "$&", "\\n", "."]) assert.deepEqual(texts(sign), [sign]);
+});
+
+test("spaces at the ends of a query count, and several together", () => {
+  const text = "the  cat the\ncat  then   end";
+  const texts = (query) => places(text, query).map(([from, to]) => text.slice(from, to));
+  assert.deepEqual([texts("the "), texts(" the")], [["the "], [" the", " the"]]); // not the line break
+  assert.equal(places(text, " cat ", { isWholeWords: true }).length, 1);
+  assert.deepEqual(texts("  "), ["  ", "  ", "   "]);
+  assert.deepEqual(texts("the cat"), ["the  cat", "the\ncat"]);
+  assert.deepEqual(found("the lamp "), found("the lamp"), "not in the tree");
 });
 
 test("next and previous go around", () => {

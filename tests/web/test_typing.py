@@ -198,6 +198,7 @@ def test_what_is_typed_while_it_streams_stands_after_the_kept_text(story: Story,
     said = story.said(story.cards.first)
     space = "" if said.endswith(" ") else " "
     story.press(story.cards.first, "Keep")
+    expect(story.find("#status")).to_have_text("What you typed meanwhile is still in your text.")
     kept = f"> Once upon a time{said}{space}and then I wrote. Mine"
     expect(box).to_have_value(kept)
     assert at(story) == ["story", 0]

@@ -45,9 +45,8 @@ const onClick = (selector, action) => find(selector).addEventListener("click", a
 /** Return the actions of a card's buttons. */
 const cardActions = (/** @type {Desk} */ desk, /** @type {Writing} */ writing) => ({
   keep: (node) => {
-    const kept = desk.cards.describeKept(node);
-    desk.keep(node);
-    showStatus(kept);
+    showStatus(desk.cards.describeKept(node));
+    desk.keep(node); // which may say that what was typed is a draft
   },
   favourite: (node) => desk.searchPanel.toggle(node),
   more: safely((node) => writing.like(node)),

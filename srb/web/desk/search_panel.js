@@ -91,7 +91,7 @@ export class SearchPanel {
 
   /** Show how many places and texts match, and which place is selected. */
   #count() {
-    const query = this.query.value.trim();
+    const query = this.query.value;
     this.finding.hidden = !query;
     const all = this.panel.open ? this.#places : [];
     for (const button of this.buttons) button.disabled = !all.length;

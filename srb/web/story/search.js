@@ -14,12 +14,28 @@ const OVERLAP = 100; // characters before a node that a match may start in
 
 const LETTER = "[\\p{L}\\p{M}\\p{N}]";
 
-/** Make a pattern of words with any space between them; null without words. */
+const QUOTES = ["'‘’", '"“”'];
+
+/** Return a pattern for a character: straight or curly quotes, an accented letter in one character or in two. */
+function patternFor(character) {
+  const quotes = QUOTES.find((each) => each.includes(character));
+  if (quotes) return `[${quotes}]`;
+  const apart = character.normalize("NFD");
+  if (apart !== character) return `(?:${character}|${apart})`;
+  return character.replace(/[\\^$.*+?()[\]{}|/]/, "\\$&");
+}
+
+/** Return a pattern for a word, which may have soft hyphens. */
+const patternForWord = (word) => Array.from(word, patternFor).join("\u00ad?");
+
+/** Make a pattern of words with any space between them, or of spaces alone; null without either. */
 function patternOf(query, /** @type {How} */ { isCaseSensitive = false, isWholeWords = false } = {}) {
-  const words = query.split(/\s+/).filter(Boolean).map((word) => word.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"));
-  if (!words.length) return null;
-  const pattern = words.join("\\s+");
-  return new RegExp(isWholeWords ? `(?<!${LETTER})${pattern}(?!${LETTER})` : pattern, isCaseSensitive ? "gu" : "giu");
+  if (!query) return null;
+  const [, before, words, after] = /^(\s*)(.*?)(\s*)$/su.exec(query.normalize("NFC")) ?? [];
+  const spaces = (/** @type {string} */ { length }) => (length > 1 ? `[^\\S\\n]{${length},}` : length ? "[^\\S\\n]" : "");
+  const [start, end] = isWholeWords ? [`(?<!${LETTER})`, `(?!${LETTER})`] : ["", "(?![\u0300-\u036f])"];
+  const core = words && start + words.split(/\s+/).map(patternForWord).join("\\s+") + end;
+  return new RegExp(spaces(before) + core + spaces(after), isCaseSensitive ? "gu" : "giu");
 }
 
 /**
@@ -80,7 +96,7 @@ const kindOf = ({ typed, kept, discarded }, isFollowed) =>
  *   the node; `kind` is `typed`, `kept`, `not kept`, `discarded` or `draft`.
  */
 export function searchTree(tree, drafts, query, how) {
-  const pattern = patternOf(query, how);
+  const pattern = patternOf(query.trim(), how);
   if (!pattern) return [];
   const ends = new Map([[ROOT, ""]]); // the last characters up to each node
   for (const { id } of tree.nodes.values()) {
