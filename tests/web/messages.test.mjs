@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, describe, test } from "node:test";
 import { ApiError } from "../../srb/web/lib/api.js";
-import { showError } from "../../srb/web/lib/messages.js";
+import { safely, saveMessages, showError } from "../../srb/web/lib/messages.js";
 
 let elements, answer, others;
 
@@ -53,5 +53,22 @@ describe("errors that are over", () => {
     assert.equal(await isShown(context, new ApiError("n must be from 1 to 32", 400)), true);
     context.mock.timers.reset();
     assert.equal(await isShown(context, new Error("Write how the story begins.")), true);
+  });
+
+  test("what isn't saved is said until it is saved, whatever is pressed meanwhile", async () => {
+    const said = () => (find("#error").hidden ? "" : find("#error-text").textContent);
+    const { failed, recovered } = saveMessages("What you wrote last");
+    for (const tries of ["the first", "the second"]) failed(new Error(tries));
+    await safely(() => {})();
+    assert.match(said(), /^What you wrote last isn't saved yet\..* Reason: the second$/);
+    await safely(() => Promise.reject(new Error("n must be from 1 to 32")))();
+    assert.equal(said(), "n must be from 1 to 32");
+    await safely(() => {})();
+    assert.match(said(), /^What you wrote last/);
+    await safely(() => Promise.reject(new Error("n must be from 1 to 32")))();
+    recovered();
+    assert.equal(said(), "n must be from 1 to 32");
+    await safely(() => {})();
+    assert.equal(said(), "");
   });
 });

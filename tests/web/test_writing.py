@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fake_backend import says
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 from scripted import Scripted
 from web.conftest import PROMPT, WATCH, Story
 
@@ -244,6 +244,35 @@ def test_errors_are_shown(story: Story) -> None:
         story.find("#compare-what").select_option("")
     story.generate(cards=1)
     expect(story.find("#error")).to_be_hidden()
+
+
+def test_a_page_that_is_opened_while_the_model_loads_begins_when_it_can(blank: Story, server: Scripted) -> None:
+    page, refused = blank.page, ["/openapi.json", "/health"]
+    loading = {"status": "loading model", "model": "fake", "error": {"message": "The model is loading."}}
+
+    def answer(route: Route) -> None:
+        is_refused = any(route.request.url.endswith(each) for each in refused)
+        return route.fulfill(status=503, json=loading) if is_refused else route.continue_()
+
+    page.route("**/*", answer)
+    page.clock.install()  # the page looks every two seconds
+    page.goto(server.url)
+    expect(blank.find("#error")).to_contain_text("The model is loading.")
+    refused.remove("/openapi.json")
+    with page.expect_response("**/health"):
+        page.clock.fast_forward(2000)
+    expect(blank.find("#error")).to_be_visible()
+    refused.clear()
+    with page.expect_navigation():
+        page.clock.fast_forward(2000)
+
+    refused.append("/health")  # the page begins without the size of the context
+    blank.reload()
+    expect(blank.find("#meter")).to_be_hidden()
+    refused.clear()
+    page.clock.fast_forward(2000)
+    expect(blank.find("#meter-words")).to_have_text("0 of 8,192 tokens")
+    blank.excuse("503")
 
 
 def test_running_alternatives_continue_after_a_reload(story: Story, server: Scripted) -> None:

@@ -182,6 +182,17 @@ async function openStoryList(history, choices) {
   });
 }
 
+const LOOK = 2000; // milliseconds between two looks whether the model is loaded
+
+/** Learn the size of the context, which a server knows once its model is loaded. */
+async function learnSize(/** @type {Desk} */ desk) {
+  const { status, n_ctx: size } = await health().catch(() => ({}));
+  if (size === undefined && status !== "ok") return void setTimeout(learnSize, LOOK, desk);
+  if (size === undefined) return;
+  desk.context.resize(size);
+  desk.measure();
+}
+
 async function begin() {
   let desk, writing;
   const resume = () => {
@@ -248,6 +259,7 @@ async function begin() {
   if (storyList.place) safely(() => desk.searchPanel.go(storyList.place))();
   if (!desk.tree.nodes.size) story.focus();
   document.body.dataset.ready = "true";
+  if (size === undefined) setTimeout(learnSize, LOOK, desk);
   resume();
   let newsTimer, deleted;
   await desk.store.watch({
@@ -272,7 +284,7 @@ async function begin() {
     deleted: (isErased) => {
       const trashed = "This story was deleted, and is in the trash (Story). What you type now is saved with it: restore it there, or open another story.";
       const erased = "This story was moved to the server, or deleted for good. What you type now isn't saved: copy it, and open another story.";
-      showError((deleted = new Error(isErased ? erased : trashed)));
+      showError((deleted = new Error(isErased ? erased : trashed)), { isLasting: true });
     },
     restored: () => {
       hideError(deleted);

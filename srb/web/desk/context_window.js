@@ -27,13 +27,17 @@ export class ContextWindow {
    * @param {any} [background]
    */
   constructor(size = Infinity, background = undefined) {
-    this.size = size;
     this.background = background;
     this.count = new TokenEstimate();
     this.meter = find("#meter");
     this.words = find("#meter-words");
+    this.resize(size);
+  }
+
+  resize(/** @type {number} */ size) {
+    this.size = size;
+    this.meter.parentElement.hidden = size === Infinity;
     if (size < Infinity) this.meter.max = size;
-    else this.meter.parentElement.hidden = true;
   }
 
   /**

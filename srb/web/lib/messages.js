@@ -26,6 +26,7 @@ const LOOK = 2000; // milliseconds between two looks whether the server is back
 const DOWN = [undefined, 502, 503, 504]; // the statuses of a server that can't be reached or used now
 
 let shown = null; // the error in sight
+const lasting = new Set(); // errors that stay true until they are hidden by name
 let titles = {}; // by field
 
 /**
@@ -39,8 +40,10 @@ export function nameFields(byField) {
 /**
  * Show an error. If the server requires a key, ask for it.
  * @param {any} error
+ * @param {{ isLasting?: boolean }} [options] whether it is still true after the next press of a button
  */
-export function showError(error) {
+export function showError(error, { isLasting = false } = {}) {
+  if (isLasting) lasting.add(error);
   shown = error;
   if (error.status === 401) find("#key").hidden = false;
   const title = titles[error.param];
@@ -54,18 +57,22 @@ async function hideWhenBack(error) {
   if (error !== shown || find("#error").hidden) return;
   const { error: reason, history } = await health().catch((fault) => ({ error: fault, history: null }));
   if (reason || (history && history !== "ok")) return void setTimeout(() => hideWhenBack(error), LOOK);
-  if (!document.body.dataset.ready && !error.status) return location.reload(); // the page couldn't begin
+  if (!document.body.dataset.ready && !error.back) return location.reload(); // the page couldn't begin
   if (error !== shown) return;
   hideError(error);
   showStatus(error.back ?? "The server is back. Try again.");
 }
 
 /**
- * Hide this error, or the current one.
+ * Hide this error, or the current one. Another one that is still true is shown again.
  * @param {any} [error]
  */
 export function hideError(error = shown) {
-  if (error === shown) find("#error").hidden = true;
+  lasting.delete(error);
+  if (error !== shown) return;
+  const [other] = [...lasting].slice(-1);
+  if (other) showError(other);
+  else find("#error").hidden = true;
 }
 
 /**
@@ -77,8 +84,9 @@ export function saveMessages(what, where) {
   let said;
   const failed = ({ message, status }) => {
     const advice = where ? "" : "; export the tree to be safe";
+    lasting.delete(said);
     said = new Error(`${what} isn't saved ${where ? `${where} ` : ""}yet. The page keeps trying${advice}. Reason: ${message}`);
-    showError(Object.assign(said, { status }));
+    showError(Object.assign(said, { status }), { isLasting: true });
   };
   const recovered = () => {
     hideError(said);
@@ -95,7 +103,7 @@ export function saveMessages(what, where) {
 export const safely =
   (action) =>
   async (/** @type {T} */ ...args) => {
-    hideError();
+    if (!lasting.has(shown)) hideError();
     try {
       await action(...args);
     } catch (error) {
