@@ -21,6 +21,7 @@ export class ContextWindow {
   #firstTokens = null; // a promise of the tokens that every prompt starts with
   #costs = new Map(); // tokens, by text
   used = 0; // tokens of the background
+  size = Infinity; // of the context, in tokens
 
   /**
    * @param {number} [size] of the context, in tokens; infinite if the server doesn't say
