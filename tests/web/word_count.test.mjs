@@ -6,7 +6,7 @@ import { countWords, describeCount, sum, updateDay, wordsAdded } from "../../srb
 import { words } from "../../srb/web/lib/length.js";
 
 test("the words that a change adds equal the difference of two counts", () => {
-  const letters = ["a", "é", "—", " ", "\n", "'", "1"];
+  const letters = ["a", "é", "—", " ", "\n", "'", "1", "語", "。"];
   let seed = 7;
   const draw = (count) => (seed = (seed * 16807) % 2147483647) % count;
   const spell = (length) => Array.from({ length }, () => letters[draw(letters.length)]).join("");
@@ -23,11 +23,33 @@ test("the words that a change adds equal the difference of two counts", () => {
   }
 });
 
+test("a Chinese or Japanese character is a word", () => {
+  assert.equal(words("彼女はランプを灯した。"), 10);
+  assert.equal(words("他买了 iPhone。 2 个"), 6);
+  assert.equal(words("그는 램프를 켰다. don't — well-known"), 5);
+});
+
+const counted = ({ mine, model, pasted }) => ({ mine, model, pasted });
+
 test("a day starts at zero words, and never goes below", () => {
   const first = updateDay({}, "Monday", { mine: 12, pasted: 40 });
-  assert.deepEqual(first, { date: "Monday", mine: 12, model: 0, pasted: 40, goal: undefined });
-  assert.deepEqual(updateDay(first, "Monday", { mine: -20, pasted: -1 }), { ...first, mine: 0, pasted: 39 });
-  assert.deepEqual(updateDay({ ...first, goal: 500 }, "Tuesday", { mine: 3 }), { date: "Tuesday", mine: 3, model: 0, pasted: 0, goal: 500 });
+  assert.deepEqual([first.date, counted(first)], ["Monday", { mine: 12, model: 0, pasted: 40 }]);
+  assert.deepEqual(counted(updateDay(first, "Monday", { mine: -20, pasted: -1 })), { mine: 0, model: 0, pasted: 39 });
+  const next = updateDay({ ...first, goal: 500 }, "Tuesday", { mine: 3 });
+  assert.deepEqual([next.date, next.goal, counted(next)], ["Tuesday", 500, { mine: 3, model: 0, pasted: 0 }]);
+});
+
+test("older words that are cut and pasted, or deleted and undone, aren't today's", () => {
+  const go = (day, mine, isBack) => updateDay(day, "Monday", { mine }, isBack);
+  const cut = go(go({}, 5), -100);
+  assert.equal(go(cut, 100, true).mine, 5);
+  assert.equal(go(go(go(cut, 100, true), -100, true), 100, true).mine, 5, "undone, redone and undone");
+  assert.equal(go(go(cut, 100, true), 100, true).mine, 105, "pasted twice");
+  assert.equal(go(cut, 7).mine, 7, "what is typed counts at once");
+  assert.equal(updateDay(cut, "Tuesday", { mine: 100 }, true).mine, 100);
+});
+
+test("counts are described", () => {
   assert.equal(describeCount(1, updateDay({}, "Monday")), "1 word · 0 today");
   assert.equal(describeCount(1200, { mine: 30, model: 0, pasted: 0, goal: 500 }), `${(1200).toLocaleString()} words · 30 of 500 today`);
   assert.equal(describeCount(7, { mine: 3, model: 40, pasted: 5 }), "7 words · 3 today, 40 the model's, 5 pasted");

@@ -525,6 +525,8 @@ export class Desk {
     if (!isHere) return;
     story.follow(shown, text === undefined ? tree.marks(place) : unpackMarks(marks, shown.length));
     this.undoHistory.draw();
+    this.wordCount.show(shown);
+    this.chapters.draw();
     this.showOpenings();
   }
 

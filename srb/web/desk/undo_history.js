@@ -53,7 +53,7 @@ export class UndoHistory {
     }
     if (["text", "replace"].includes(step.kind)) this.#type(step, isBack);
     desk.show();
-    if (step.kept) desk.wordCount.changed(before, desk.story.content);
+    if (step.kept) desk.wordCount.changed(before, desk.story.content, { isBack: true });
     return step;
   }
 
@@ -72,7 +72,7 @@ export class UndoHistory {
     desk.show();
     const before = desk.story.content;
     const isDone = desk.story.edit(isBack ? inverse(changes) : again());
-    if (isDone) return desk.wordCount.changed(before, desk.story.content);
+    if (isDone) return desk.wordCount.changed(before, desk.story.content, { isBack: true });
     this.steps.drop(step);
     showStatus("The text has changed, so this can't be undone.");
   }

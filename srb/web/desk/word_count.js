@@ -2,6 +2,7 @@
 // The word count of the text, and of the day with its goal. This browser stores the day's counts, for all stories: of
 // the writer's words, the model's and those that were pasted.
 
+import { wordsOf } from "../lib/length.js";
 import { loadLocal, saveLocal } from "../lib/local_storage.js";
 import { plural, showError } from "../lib/messages.js";
 import { MODEL, PASTED } from "../story/authorship.js";
@@ -27,10 +28,7 @@ const NAMES = { [MODEL]: "model", [PASTED]: "pasted" };
  */
 export function countWords(text, marks) {
   const counts = { mine: 0, model: 0, pasted: 0 };
-  for (const { 0: word, index } of text.matchAll(/\S+/g)) {
-    const start = word.search(/[\p{L}\p{N}]/u);
-    if (start >= 0) counts[NAMES[marks[index + start]] ?? "mine"]++;
-  }
+  for (const at of wordsOf(text)) counts[NAMES[marks[at]] ?? "mine"]++;
   return counts;
 }
 
@@ -60,14 +58,24 @@ export function wordsAdded({ text, marks }, { at, removed, added, marks: old = "
 }
 
 /**
- * Return a day's counts after more words. Deleting older text doesn't go below zero.
- * @param {{ date?: string, goal?: number } & Partial<Counts>} day
+ * Return a day's counts after more words. Deleting older text doesn't go below zero. `owed` counts what was deleted
+ * below that, so that it counts for nothing when it comes back.
+ * @param {{ date?: string, goal?: number, owed?: Partial<Counts> } & Partial<Counts>} day
  * @param {string} now
  * @param {Partial<Counts>} [by]
+ * @param {boolean} [isBack] whether these words were in a text before: undone, or pasted after they were cut
  */
-export function updateDay({ date, goal, ...counts }, now, by = {}) {
-  const add = (name) => Math.max(0, ((date === now && counts[name]) || 0) + (by[name] ?? 0));
-  return { date: now, mine: add("mine"), model: add("model"), pasted: add("pasted"), goal };
+export function updateDay({ date, goal, owed: debts = {}, ...counts }, now, by = {}, isBack = false) {
+  const day = { date: now, mine: 0, model: 0, pasted: 0, goal, owed: { mine: 0, model: 0, pasted: 0 } };
+  for (const name of /** @type {(keyof Counts)[]} */ (["mine", "model", "pasted"])) {
+    const [had, debt] = [counts, debts].map((each) => (date === now && each[name]) || 0);
+    const added = by[name] ?? 0;
+    const back = isBack ? Math.min(debt, Math.max(0, added)) : 0;
+    const left = had + added - back;
+    day[name] = Math.max(0, left);
+    day.owed[name] = debt - back - Math.min(0, left);
+  }
+  return day;
 }
 
 /**
@@ -90,6 +98,7 @@ export class WordCount {
     this.button = button;
     button.addEventListener("click", () => this.#ask());
     addEventListener("storage", ({ key }) => key === KEY && this.#draw());
+    addEventListener("focus", () => this.#draw()); // it may be another day
   }
 
   /**
@@ -104,22 +113,24 @@ export class WordCount {
   /**
    * Update the counts after typing.
    * @param {{ text: string, marks: string }} now after the change
-   * @param {{ at: number, removed: string, added: string, marks?: string }} change
+   * @param {{ at: number, removed: string, added: string, marks?: string, by?: string }} change
    */
   typed(now, change) {
     const by = wordsAdded(now, change);
     this.#all += sum(by);
-    if (Object.values(by).some(Boolean)) this.#keep(updateDay(this.#read(), today(), by));
+    const isBack = Number(change.by?.length) > 1; // a mark for each character: text of this story
+    if (Object.values(by).some(Boolean)) this.#keep(updateDay(this.#read(), today(), by, isBack));
   }
 
   /**
    * Update the day's counts after an alternative was kept, text was replaced, or that was undone.
    * @param {{ text: string, marks: string }} before
    * @param {{ text: string, marks: string }} now
+   * @param {{ isBack?: boolean }} [options] whether it was undone or redone
    */
-  changed(before, now) {
+  changed(before, now, { isBack = false } = {}) {
     const by = minus(countWords(now.text, now.marks), countWords(before.text, before.marks));
-    this.#keep(updateDay(this.#read(), today(), by));
+    this.#keep(updateDay(this.#read(), today(), by, isBack));
   }
 
   #ask() {

@@ -11,12 +11,23 @@ export const maxTokens = ({ unit, count }) => TOKENS[unit] * count + ROOM;
 
 export const sentences = new Intl.Segmenter(undefined, { granularity: "sentence" });
 
+const CHARACTER = "\\p{scx=Han}\\p{scx=Hiragana}\\p{scx=Katakana}"; // of a script without spaces between words
+const WORD = new RegExp(`[${CHARACTER}]|[^\\s${CHARACTER}]+`, "gu");
+
+/**
+ * Find the words of a text. A Chinese or Japanese character counts as one.
+ * @param {string} text
+ * @returns {number[]} where the first letter or digit of each is
+ */
+export const wordsOf = (text) =>
+  Array.from(text.matchAll(WORD), ({ 0: word, index }) => index + (word.search(/[\p{L}\p{N}]/u) + 1 || NaN) - 1).filter((at) => at >= 0);
+
 /**
  * Count the words of a text.
  * @param {string} text
  * @returns {number}
  */
-export const words = (text) => text.split(/\s+/).filter((word) => /[\p{L}\p{N}]/u.test(word)).length;
+export const words = (text) => wordsOf(text).length;
 
 /**
  * Return the beginning of a text to vary: its first sentence, or the first half of its only one.
