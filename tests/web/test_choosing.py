@@ -252,6 +252,13 @@ def test_blind_alternatives_have_letters_until_one_is_kept(story: Story) -> None
     shown = [story.said(card) for card in story.cards.all()]
     for text in ("Careful", "Lively", "Wild"):
         assert text not in story.find("#cards").inner_html()
+    expect(story.find("#cards .seed").first).to_be_hidden()  # seeds are in the order of the styles
+    story.press(story.cards.nth(1), "More like this")
+    expect(story.cards).to_have_count(16)
+    story.wait_done()
+    expect(story.find(".batch-title")).to_have_text("Like B")
+    story.find("#undo").click()
+    expect(story.cards).to_have_count(8)
     story.picture("blind", axe=True)
     story.reload()
     assert [story.said(card) for card in story.cards.all()] == shown

@@ -127,7 +127,6 @@ function listen(desk, writing, storyList) {
   connectPanel(find("#open-stories"), find("#stories"), safely(() => {
     desk.drawTree();
     desk.chapters.draw();
-    desk.cliches.draw();
     find("#stories [role=treeitem][aria-selected=true]")?.focus({ preventScroll: true });
     return storyList.list();
   }));

@@ -44,8 +44,11 @@ export class Card {
   /**
    * Set the title that is shown next to the number.
    * @param {string} [label]
+   * @param {{ isBlind?: boolean }} [options] whether nothing may tell the settings: seeds are in their order
    */
-  name(label) {
+  name(label, { isBlind = false } = {}) {
+    this.isBlind = isBlind;
+    this.seed.hidden = isBlind;
     this.shownLabel = label;
     const name = label ?? `Alternative ${(this.node.order ?? 0) + 1}`;
     this.title.textContent = label ?? "";
@@ -170,7 +173,7 @@ export class Cards {
       for (const node of batch) shown.cards.set(node.id, this.cards.get(node.id) ?? new Card(node, this.actions));
       const title = labels.size === 1 && batch.length > 1 && batch[0].label; // once, not on each card
       batch.sort((a, b) => (isBlind ? shuffled(a.id) - shuffled(b.id) : 0) || (a.order ?? 0) - (b.order ?? 0));
-      batch.forEach((node, k) => shown.cards.get(node.id).name(isBlind ? letter(k) : title ? undefined : node.label));
+      batch.forEach((node, k) => shown.cards.get(node.id).name(isBlind ? letter(k) : title ? undefined : node.label, { isBlind }));
       if (title) grid.setAttribute("aria-label", title);
       else grid.removeAttribute("aria-label");
       shown.grids.set(id, title ? [batchTitle(title, batch.length), grid] : [grid]);
@@ -223,6 +226,16 @@ export class Cards {
   describeKept({ id, label }) {
     const shown = this.cards.get(id)?.shownLabel;
     return shown && shown !== label ? `Kept ${shown}: ${label}.` : "Kept.";
+  }
+
+  /**
+   * The letter of an alternative whose settings aren't shown; undefined for others.
+   * @param {StoryNode} node
+   * @returns {string | undefined}
+   */
+  letterOf({ id }) {
+    const card = this.cards.get(id);
+    return card?.isBlind ? card.shownLabel : undefined;
   }
 
   #stemText({ parent }) {

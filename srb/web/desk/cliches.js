@@ -28,7 +28,7 @@ export class Cliches {
 
   /** Count the phrases again, if they are in sight. */
   draw() {
-    if (!this.element.open) return;
+    if (!this.element.open || !this.element.checkVisibility()) return;
     const { tree, story } = this.desk;
     const alternatives = [...tree.nodes.values()].filter(({ typed, stem }) => !typed && !stem).map(textOf);
     const own = runs(story.marks).filter(([mark]) => mark !== MODEL).map(([, from, to]) => story.value.slice(from, to));

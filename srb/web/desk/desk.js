@@ -210,6 +210,7 @@ export class Desk {
   drawTree() {
     this.searchPanel.draw();
     this.treeDrawing.draw();
+    this.cliches.draw();
     if (find("#statistics").open) drawStatistics(find("#kept-by-setting"), this.tree);
   }
 

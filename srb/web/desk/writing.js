@@ -95,7 +95,8 @@ export class Writing extends Requests {
     const direction = node.settings?.direction ? node.label : undefined; // a story on the server has its tokens
     const fields = { ...Object.fromEntries(sampled), n: now.n, logprobs: now.logprobs, seed: drawSeed(), ...(direction && { direction }) };
     const isBridge = node.follows !== undefined;
-    const label = isBridge ? null : (node.label ?? `Like alternative ${(node.order ?? 0) + 1}`);
+    const letter = desk.cards.letterOf(node);
+    const label = isBridge ? null : letter ? `Like ${letter}` : (node.label ?? `Like alternative ${(node.order ?? 0) + 1}`);
     const stem = tree.stem(node.id, isConstrained([fields]) ? 0 : opening(textOf(node)).length); // a grammar applies to the whole text
     const id = stem.id ?? (await desk.add(stem)).id;
     const place = tree.start(id);
@@ -196,7 +197,7 @@ export class Writing extends Requests {
         delete node.end;
         return [node];
       });
-    const column = { label: `${node.label ?? `Alternative ${(node.order ?? 0) + 1}`}, continued`, fields: {} };
+    const column = { label: `${desk.cards.letterOf(node) ?? node.label ?? `Alternative ${(node.order ?? 0) + 1}`}, continued`, fields: {} };
     fields.seed ??= drawSeed();
     await this.ask({ ...branches([column], fields), ...(await this.#place(node.id, fields)) }, (request) => {
       if (settings.until) desk.limit(request, { ...settings.until, from: 0 });
