@@ -1,13 +1,20 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { linesOf, proposed, proposing } from "../../srb/web/desk/directions.js";
+import { faultIn, linesOf, proposed, proposing, withProposal } from "../../srb/web/desk/directions.js";
 import { branches } from "../../srb/web/settings/compare.js";
 
 test("each line is a direction, without empty ones", () => {
   assert.deepEqual(linesOf(" she lies \n\nslower\n"), ["she lies", "slower"]);
   assert.deepEqual(linesOf(" \n"), []);
-  assert.equal(linesOf("a".repeat(300))[0].length, 200);
+  assert.match(faultIn([]), /^Write a line/);
+  assert.equal(faultIn(["a", "b".repeat(1000)]), "");
+  assert.equal(faultIn(["a", "b".repeat(1300)]), "Direction 2 has 1300 characters, and may have 1000. Shorten it.");
+});
+
+test("a proposal replaces an earlier one, and no line of the writer", () => {
+  assert.equal(withProposal("", ["a storm", "she lies"]), "a storm\nshe lies");
+  assert.equal(withProposal("slower\na storm at sea\nshe lies", ["a fire", "slower"], ["a storm", "she lies"]), "slower\na storm at sea\na fire");
 });
 
 test("the model proposes a list, each direction once", () => {

@@ -5,7 +5,7 @@
 import { applyTemplate, complete } from "../lib/api.js";
 import { find, leaveText } from "../lib/dom.js";
 
-const LETTERS = 200; // the most characters of a direction
+const LETTERS = 1000; // the most characters of a direction, as on the server
 
 /** A proposed direction: up to eight words. Small models write brackets and numbers otherwise. */
 const WORDS = "^\\p{L}[\\p{L}\\p{M}'’-]{0,24}(,? [\\p{L}\\p{N}][\\p{L}\\p{M}\\p{N}'’-]{0,24}){0,7}$";
@@ -15,7 +15,29 @@ const WORDS = "^\\p{L}[\\p{L}\\p{M}'’-]{0,24}(,? [\\p{L}\\p{N}][\\p{L}\\p{M}\\
  * @param {string} text
  * @returns {string[]}
  */
-export const linesOf = (text) => text.split("\n").map((line) => line.trim().slice(0, LETTERS)).filter(Boolean);
+export const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+
+/**
+ * Return what is wrong with directions, or "".
+ * @param {string[]} lines
+ */
+export function faultIn(lines) {
+  if (!lines.length) return "Write a line for each alternative, or let the model propose some.";
+  const k = lines.findIndex(({ length }) => length > LETTERS);
+  return k < 0 ? "" : `Direction ${k + 1} has ${lines[k].length} characters, and may have ${LETTERS}. Shorten it.`;
+}
+
+/**
+ * Return a text with directions that the model has proposed, after the writer's own lines. Lines of an earlier proposal
+ * are replaced, unless they were changed.
+ * @param {string} text
+ * @param {string[]} proposal
+ * @param {string[]} [earlier]
+ */
+export function withProposal(text, proposal, earlier = []) {
+  const own = linesOf(text).filter((line) => !earlier.includes(line));
+  return [...new Set([...own, ...proposal])].join("\n");
+}
 
 /** The request for directions. */
 const question = (story, n) =>
@@ -60,6 +82,7 @@ export class Directions {
     this.proposeButton = part(".propose");
     this.status = part("[role=status]");
     this.leaving = new AbortController();
+    this.earlier = /** @type {string[]} */ ([]); // the last proposal
     button.addEventListener("click", () => {
       this.status.textContent = "";
       leaveText(button);
@@ -74,9 +97,10 @@ export class Directions {
     });
     part(".lines").addEventListener("submit", (event) => {
       const lines = linesOf(this.box.value);
-      if (lines.length) return generate(lines);
+      const fault = faultIn(lines);
+      if (!fault) return generate(lines);
       event.preventDefault();
-      this.status.textContent = "Write a line for each alternative, or let the model propose some.";
+      this.status.textContent = fault;
     });
     dialog.addEventListener("close", () => {
       this.leaving.abort(); // which cancels the request
@@ -87,7 +111,8 @@ export class Directions {
   async #propose() {
     const { desk } = this;
     const { signal } = (this.leaving = new AbortController());
-    const { n } = desk.settings.read();
+    const own = linesOf(this.box.value).filter((line) => !this.earlier.includes(line));
+    const n = Math.max(1, desk.settings.read().n - own.length);
     this.proposeButton.disabled = true;
     this.status.textContent = "The model proposes directions …";
     try {
@@ -95,8 +120,9 @@ export class Directions {
       const { max_tokens } = proposing("", n);
       const { prompt } = await desk.context.within(desk.take().before, make, { n: 1, max_tokens });
       const lines = proposed(await complete(proposing(prompt, n), signal));
-      this.box.value = lines.join("\n");
-      this.status.textContent = "Change them as you like.";
+      this.box.value = withProposal(this.box.value, lines, this.earlier); // and what was typed meanwhile
+      this.earlier = lines;
+      this.status.textContent = `${lines.length < n ? `The model proposed ${lines.length} instead of ${n}. ` : ""}Change them as you like.`;
       this.box.focus();
     } catch (error) {
       if (error.name !== "AbortError") this.status.textContent = error.message;
