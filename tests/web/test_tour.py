@@ -26,6 +26,10 @@ def test_the_tour_has_five_steps_and_is_skipped_for_ever(browser: Browser, serve
         story.pictures("tour", axe=True)
         story.reload()
         expect(tour.locator("small")).to_have_text("1 of 5")  # it was neither skipped nor done
+        tour.get_by_role("button", name="Next").press("Escape")  # closes it until the next visit
+        expect(tour).to_be_hidden()
+        expect(box).to_be_focused()
+        story.reload()
         skip = tour.get_by_role("button", name="Skip the tour for ever")
         skip.focus()
         skip.press("Enter")

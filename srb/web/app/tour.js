@@ -29,6 +29,11 @@ export class Tour {
     this.next = find("[value=next]", element);
     this.next.addEventListener("click", () => (this.#at + 1 < STEPS.length ? this.#show(this.#at + 1) : this.#end()));
     find("[value=skip]", element).addEventListener("click", () => this.#end());
+    element.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      event.stopPropagation(); // the page would go to the first alternative
+      this.#close();
+    });
   }
 
   /** Begin, unless the tour was skipped or completed in this browser. */
@@ -53,6 +58,11 @@ export class Tour {
 
   #end() {
     saveLocal(KEY, true);
+    this.#close();
+  }
+
+  /** Close it, until the next visit. */
+  #close() {
     this.element.hidden = true;
     this.#point();
     if (isFocusLost() || this.element.contains(document.activeElement)) this.leave();
