@@ -7,6 +7,7 @@ begins with a dash is no list, an indented paragraph no code, and "<3" no HTML.
 
 import io
 import re
+import unicodedata
 import zipfile
 import zlib
 from collections import Counter
@@ -101,6 +102,12 @@ _FOOTNOTE = re.compile(r"\[\^[^\]\n]+\]")
 def to_line(text: str) -> str:
     """The text on one line, without characters that documents can't have."""
     return " ".join(_NOT_IN_XML.sub("", text).split())
+
+
+def is_from_the_right(text: str) -> bool:
+    """Whether a text is read from right to left, as its first letter says."""
+    sides = map(unicodedata.bidirectional, text)
+    return next((side != "L" for side in sides if side in ("L", "R", "AL")), False)
 
 
 def to_pandoc(text: str) -> str:

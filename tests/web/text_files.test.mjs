@@ -6,8 +6,8 @@ import { markdownOf } from "../../srb/web/story/rich_text.js";
 import { decodeText, endingOf, fileName, plainText } from "../../srb/web/story/text_file.js";
 
 test("a file has the story's title as its name", () => {
-  const names = ["The boat", "a/b: \"c\"?", " .. ", "", "é".repeat(300), "x\n\ty"].map((title) => fileName(title, "epub"));
-  assert.deepEqual(names, ["The boat.epub", "a b c.epub", "story.epub", "story.epub", `${"é".repeat(100)}.epub`, "x y.epub"]);
+  const names = ["The boat", "a/b: \"c\"?", " .. ", "", "é".repeat(300), `${"x".repeat(99)}😀y`, "x\n\ty"].map((title) => fileName(title, "epub"));
+  assert.deepEqual(names, ["The boat.epub", "a b c.epub", "story.epub", "story.epub", `${"é".repeat(100)}.epub`, `${"x".repeat(99)}😀.epub`, "x y.epub"]);
 });
 
 test("text files of other encodings and line ends are read", () => {

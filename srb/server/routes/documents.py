@@ -18,6 +18,7 @@ from srb.wire.documents import (
     Format,
     check_document,
     from_pandoc,
+    is_from_the_right,
     to_line,
     to_pandoc,
 )
@@ -45,7 +46,7 @@ async def import_document(request: web.Request) -> web.Response:
     output = await request.app[PANDOC].convert(request.app[ENGINE], data, f"--from={kind}", f"--to={DIALECT}", *options)
     title, pictures, text = (*output.decode().split("\n", 2), "")[:3]
     markdown = await asyncio.to_thread(from_pandoc, text)
-    return json_response({"object": "document", "title": title, "text": markdown, "pictures": int(pictures)})
+    return json_response({"object": "document", "title": title.strip(), "text": markdown, "pictures": int(pictures)})
 
 
 async def export_document(request: web.Request) -> web.Response:
@@ -62,6 +63,8 @@ async def export_document(request: web.Request) -> web.Response:
     if title.lower() in ("true", "false"):
         title += " "  # pandoc would read a boolean, and a docx would have no title
     about = [f"--metadata={name}:{value}" for name, value in (("title", title), ("lang", fields.language)) if value]
+    if is_from_the_right(fields.text):
+        about += ["--metadata=dir:rtl", "--metadata=page-progression-direction:rtl"]
     document = await request.app[PANDOC].convert(
         request.app[ENGINE], text, f"--from={DIALECT}", f"--to={fields.format}", *about
     )

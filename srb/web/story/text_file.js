@@ -10,10 +10,8 @@ const LONGEST_NAME = 100; // characters
  * @returns {string}
  */
 export function fileName(title, extension) {
-  const name = title
-    .replace(/[\p{Cc}\\/:*?"<>|]/gu, " ")
-    .replace(/\s+/g, " ")
-    .slice(0, LONGEST_NAME)
+  const line = title.replace(/[\p{Cc}\\/:*?"<>|]/gu, " ").replace(/\s+/g, " ");
+  const name = Array.from(line).slice(0, LONGEST_NAME).join("") // an emoji may be two code units
     .replace(/^[ .]+|[ .]+$/g, "");
   return `${name || "story"}.${extension}`;
 }

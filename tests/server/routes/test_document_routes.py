@@ -102,6 +102,16 @@ async def test_an_epub_has_a_file_for_each_chapter_and_the_language(connect: Con
     assert ">T &amp; &lt;x&gt;</dc:title>" in about
 
 
+@pytest.mark.starts
+@pytest.mark.usefixtures("_pandoc")
+async def test_an_arabic_book_is_read_from_the_right_and_a_title_may_be_a_boolean(connect: Connect) -> None:
+    client = await connect(FakeBackend())
+    document = await write(client, format="docx", text="# 1. شمس\n\nقمر", title="True")
+    with zipfile.ZipFile(io.BytesIO(document)) as file:
+        assert file.read("word/document.xml").decode().count("<w:bidi") == 2
+    assert (await read(client, document, "docx"))["title"] == "True"
+
+
 BODY = """<?xml version="1.0" encoding="UTF-8"?>
 <w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>
 <w:p><w:pPr><w:pStyle w:val="Title"/></w:pPr><w:r><w:t>The boat</w:t></w:r></w:p>
