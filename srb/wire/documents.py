@@ -157,10 +157,18 @@ def _without_lone_signs(paragraph: str) -> str:
     """The paragraph without the escapes of asterisks and underscores that can't begin or end an emphasis."""
     for pattern in _EMPHASIS:
         signs = list(pattern.finditer(paragraph))
-        opens = [each.start() for each in signs if paragraph[each.end() : each.end() + 1].strip()]
-        closes = [each.start() for each in signs if paragraph[: each.start()][-1:].strip()]
-        first, last = min(opens, default=len(paragraph)), max(closes, default=-1)
-        needed = {at for at in opens if at < last} | {at for at in closes if at > first}
+        closes = {each.start() for each in signs if paragraph[: each.start()][-1:].strip()}
+        last = max(closes, default=-1)
+        needed: set[int] = set()
+        n_plain, is_open = 0, False
+        for each in signs:
+            at, opens = each.start(), bool(paragraph[each.end() : each.end() + 1].strip())
+            if not each[0].startswith("\\"):
+                n_plain += 1  # pandoc writes these in pairs
+                continue
+            if (opens and at < last) or (at in closes and (n_plain % 2 or is_open)):
+                needed.add(at)
+            is_open |= opens
 
         def unescape(sign: re.Match[str], needed: set[int] = needed) -> str:
             return sign[0] if sign.start() in needed else sign[0].replace("\\", "")

@@ -41,7 +41,8 @@ def test_prose_is_escaped_for_pandoc(text: str, escaped: str) -> None:
         (r"\*no emphasis\* C:\\<x", r"\*no emphasis\* C:\\<x"),
         (r"C\# \(c\), 5\* or 4\* \_ \&amp; \![x](y)", "C# (c), 5* or 4* _ &amp; ![x](y)"),
         ("\\*\\*\\*\n\n\\* \\* \\*\n\n\\#", "***\n\n* * *\n\n#"),  # scene breaks
-        (r"5\* and *a* and 5\*, \_c\_", r"5* and *a* and 5\*, \_c\_"),
+        (r"5\* and *a* and 5\*, \_c\_", r"5* and *a* and 5*, \_c\_"),
+        (r"*a 5\* b* \*c 5\*", r"*a 5\* b* \*c 5\*"),
         ("i\\. x\n\na\\) y\n\n\\>:(\n\nC:\\\\", "i. x\n\na) y\n\n>:(\n\nC:\\"),
         ("\\`\\`\\`\na\n\\`\\`\\`", "```\na\n```"),
         ("\\[^a\\], [^1] and \\[^1\\]\n\n[^1]: n", "[^a], [^1] and \\[^1\\]\n\n[^1]: n"),
