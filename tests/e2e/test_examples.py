@@ -106,7 +106,7 @@ def test_compare(tmp_path: Path) -> None:
     output = run(sys.executable, "-m", "srb", "compare", str(tmp_path / "short.toml"), "--out", str(tmp_path / "out"))
     assert output.startswith("24 of 24 alternatives; ")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        *("results.jsonl", "results.csv", "results.parquet", "measures.csv", "tests.csv", "judged.jsonl", "report.html")
+        *("results.jsonl", "results.csv", "measures.csv", "tests.csv", "judged.jsonl", "report.html")
     }
     rows = [json.loads(line) for line in (tmp_path / "out/results.jsonl").read_text().splitlines()]
     assert {row["model"] for row in rows} == {"usual", "small-cache"}

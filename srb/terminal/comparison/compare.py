@@ -201,15 +201,14 @@ async def _run_model(
         missing = [] if max_n is None else await begin(source, model, results)
         scorers = results.spec.scorers
         asked = {name: each for name, each in scorers.judges.items() if judges and each.model == model}
+        relative = {name: asked.pop(name) for name in scorers.relative if name in asked}
         for part in until.rounds(missing) if until else [missing]:
             if max_n is not None:
                 await run(source, model, results, part, max_n, usage)
-            for name in [name for name in asked if name not in scorers.relative]:
-                await judge(source, name, asked[name], results, usage)
-        for name in [
-            name for name in asked if name in scorers.relative
-        ]:  # each new text would change the scores of all others
-            await judge(source, name, asked[name], results, usage)
+            for name, scorer in asked.items():
+                await judge(source, name, scorer, results, usage)
+        for name, scorer in relative.items():  # last, because each new text changes the scores of all others
+            await judge(source, name, scorer, results, usage)
 
 
 def _finish(folder: Path, results: Results, usage: Usage, until: Sequential | None = None) -> Findings:

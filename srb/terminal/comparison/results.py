@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import fcntl
 import hashlib
-import importlib.util
 import json
 from collections.abc import Iterable, Iterator, Set
 from contextlib import ExitStack
@@ -312,11 +311,8 @@ def read_results(folder: Path, run: str = "") -> list[Result]:
 
 
 def write_tables(folder: Path, found: Findings) -> None:
-    """Write measures.csv, tests.csv, results.csv, and results.parquet if pyarrow is installed."""
-    rows = [_flat(each) for each in found.results]
-    _write_csv(folder / "results.csv", rows)
-    if importlib.util.find_spec("pyarrow"):  # an extra, because it is large
-        _write_parquet(folder / "results.parquet", rows)
+    """Write measures.csv, tests.csv and results.csv."""
+    _write_csv(folder / "results.csv", [_flat(each) for each in found.results])
     measures = []
     for (prompt, (run, model, setting)), each in found.cells.items():
         flat = dataclasses.asdict(each)
@@ -345,14 +341,6 @@ def _write_csv(path: Path, rows: list[Row]) -> None:
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows(rows)
-
-
-def _write_parquet(path: Path, rows: list[Row]) -> None:
-    import pyarrow  # imported here, because it belongs to an extra
-    import pyarrow.parquet
-
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    pyarrow.parquet.write_table(pyarrow.table({name: [row.get(name) for row in rows] for name in names}), path)
 
 
 _VERIFIED = ("text", "tokens", "length", "finish_reason", "stop_reason", "mean_logprob")
