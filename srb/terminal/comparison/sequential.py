@@ -238,8 +238,9 @@ class Sequential:
         self.planned = len(planned)
         if 2 / 2**self.planned > self._error:
             raise SettingsError(
-                f"--until {self._until:g}: {self.planned} groups can't decide {len(self._others)} tests, because p is "
-                f"at least 2 / 2 ** {self.planned}; add seeds to a spec with one prompt, or prompts to one with several"
+                f"--until {self._until:g}: {self.planned} group{'' if self.planned == 1 else 's'} can't tell "
+                f"{1 + len(self._others)} settings apart, because p is at least 2 / 2 ** {self.planned}; add seeds to "
+                "a spec with one prompt, or prompts to one with several"
             )
         order, found = [*planned], list[Result]()
         for first in range(0, self.planned, ROUND):

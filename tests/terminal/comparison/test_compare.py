@@ -381,7 +381,10 @@ def test_runs_with_until_have_their_own_tests(srb: Run, capsys: pytest.CaptureFi
 
 def test_until_says_what_it_needs(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert srb("compare", "spec.toml", "--until", "0.05") == 2
-    assert "3 groups can't decide 2 tests" in capsys.readouterr().err
+    assert "3 groups can't tell 3 settings apart" in capsys.readouterr().err
+    (tmp_path / "one.toml").write_text(UNTIL.replace("n = 40", "n = 1"))
+    assert srb("compare", "one.toml", "--until", "0.9") == 2
+    assert "1 group can't tell 2 settings apart, because p is at least 2 / 2 ** 1" in capsys.readouterr().err
     assert srb("compare", "spec.toml", "--until", "5") == 2
     assert "--until must be above 0 and below 1" in capsys.readouterr().err
     (tmp_path / "spec.toml").write_text(UNTIL.replace("[settings.long]\nmax_tokens = 3", ""))
