@@ -11,7 +11,7 @@ from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEven
 from srb.errors import SrbError
 from srb.wire.context import Abort, JsonAnswer, RequestContext
 from srb.wire.kobold.body import CountFields, IdsFields, parse, read_key
-from srb.wire.openai.completions import Completion, content_of
+from srb.wire.openai.completions import Completion, Shown, content_of
 from srb.wire.reply import Reply
 from srb.wire.request.read import read_fields
 
@@ -69,7 +69,7 @@ def parse_generate(body: bytes, context: RequestContext, *, stream: bool = False
         fingerprint="",
         per_prompt=count,
         n=count,
-        logprobs=completion.logprobs is not None,
+        shown=Shown(logprobs=completion.logprobs is not None),
     )
     watch = partial(context.state(Generations).watch, fields.genkey, completion.id, count)
     return Reply(completion, ignored, stream, make, detach=bool(fields.detach), watch=watch, payload=fields.genkey)

@@ -66,11 +66,13 @@ def parse_as(body: bytes, context: RequestContext, *, chat: bool, builder_of: Ca
         fingerprint=context.fingerprint,
         per_prompt=len(completion.branches),
         n=parsed.n,
-        logprobs=parsed.logprobs,
-        prompts=completion.token_ids if parsed.token_ids else None,
-        echo=completion.echo,
-        usage=parsed.usage,
-        times=parsed.times,
+        shown=Shown(
+            logprobs=parsed.logprobs,
+            prompts=completion.token_ids if parsed.token_ids else None,
+            echo=completion.echo,
+            usage=parsed.usage,
+            times=parsed.times,
+        ),
     )
     reply = Reply.of(parsed, parsed.format != "object", None if parsed.format == "events" else make)
     return replace(reply, completion=completion)
@@ -108,6 +110,25 @@ class _Choice:
             self.offsets.pop()
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What a response shows besides the texts.
+
+    Attributes:
+        logprobs: Whether log-probabilities are shown.
+        prompts: The token ids of each prompt, which are shown with those of the alternatives. None: no ids are shown.
+        echo: Whether the events of each alternative begin with the prompt's tokens.
+        usage: Whether a stream shows the usage.
+        times: Whether each chunk has `timings`.
+    """
+
+    logprobs: bool = False
+    prompts: tuple[tuple[int, ...], ...] | None = None
+    echo: bool = False
+    usage: bool = True
+    times: bool = False
+
+
 class Completion:
     """Builds the response of a completion from its events.
 
@@ -118,11 +139,7 @@ class Completion:
         fingerprint: The `system_fingerprint`.
         per_prompt: How many alternatives of each prompt run.
         n: How many of them to return.
-        logprobs: Whether to show log-probabilities.
-        prompts: The token ids of each prompt, which are shown with those of the alternatives. None: no ids are shown.
-        echo: Whether the events of each alternative begin with the prompt's tokens.
-        usage: Whether a stream shows the usage.
-        times: Whether to show `timings` with each chunk.
+        shown: What the response shows.
         clock: Returns seconds since any moment, for the time in `prompt_progress`.
     """
 
@@ -138,22 +155,15 @@ class Completion:
         fingerprint: str,
         per_prompt: int,
         n: int,
-        logprobs: bool,
-        prompts: tuple[tuple[int, ...], ...] | None = None,
-        echo: bool = False,
-        usage: bool = True,
-        times: bool = False,
+        shown: Shown,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._head = {"id": request_id, "created": created, "model": model, "system_fingerprint": fingerprint}
         self._per_prompt = per_prompt
         self._n = n
-        self._logprobs = logprobs
-        self._prompts = prompts
-        self._echo = echo
-        self._usage = usage
+        self._shown = shown
         self._clock = clock
-        self._times = RunningTimings(clock) if times else None
+        self._times = RunningTimings(clock) if shown.times else None
         self._started = 0.0
         self._prompt_tokens = 0
         self._choices: dict[int, _Choice] = {}
@@ -200,10 +210,10 @@ class Completion:
 
     def _prompt_ids(self, index: int) -> dict[str, Any]:
         """The token ids of a choice's prompt, once. Each placeholder of an image or a sound is -1."""
-        if self._prompts is None or index in self._told:
+        if self._shown.prompts is None or index in self._told:
             return {}
         self._told.add(index)
-        return {"prompt_token_ids": [max(token, -1) for token in self._prompts[index // self._n]]}
+        return {"prompt_token_ids": [max(token, -1) for token in self._shown.prompts[index // self._n]]}
 
     def _prompt(self, tokens: list[dict[str, Any] | None]) -> dict[str, Any]:
         """The log-probabilities of the prompt, for the response."""
@@ -255,7 +265,7 @@ class Completion:
                 case ErrorEvent(index=int(index)):  # sent with the last chunk: clients end a stream at a bare error
                     self._choice(index).error = event.error
                 case DoneEvent():
-                    if self._usage:
+                    if self._shown.usage:
                         chunk = {"object": self.chunk_kind, "choices": [], "usage": _usage(event.usage)}
                         yield self._head | chunk | self.timings(event.timings, event.usage.prompt_tokens)
                     yield "[DONE]"
@@ -280,12 +290,13 @@ class Completion:
 
     def _choice(self, index: int) -> _Choice:
         if index not in self._choices:
-            echoed = self._prompts[index // self._per_prompt] if self._prompts and self._echo else ()
+            shown = self._shown
+            echoed = shown.prompts[index // self._per_prompt] if shown.prompts and shown.echo else ()
             self._choices[index] = _Choice(n_echoed=len(echoed))
         return self._choices[index]
 
     def _chunk(self, index: int, content: dict[str, Any], choice: _Choice) -> dict[str, Any]:
-        usage = {"usage": None} if self._usage else {}
+        usage = {"usage": None} if self._shown.usage else {}
         choices = [self._choice_object(index, content, choice)]
         prompt = {} if self.prompt_in_choices else self._prompt_ids(0)
         return self._head | {"object": self.chunk_kind, "choices": choices} | usage | prompt
@@ -294,11 +305,11 @@ class Completion:
         return {
             "index": index,
             **content,
-            "logprobs": self.logprobs(choice.tokens, choice.offsets) if self._logprobs else None,
+            "logprobs": self.logprobs(choice.tokens, choice.offsets) if self._shown.logprobs else None,
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
             **({"prompt_logprobs": choice.prompt} if choice.prompt and self.prompt_in_choices else {}),
-            **({} if self._prompts is None else {"token_ids": choice.token_ids}),
+            **({} if self._shown.prompts is None else {"token_ids": choice.token_ids}),
             **(self._prompt_ids(index) if self.prompt_in_choices else {}),
             **({"error": choice.error.body()} if choice.error else {}),
         } | content
