@@ -25,7 +25,8 @@ MOST_SECONDS = 1.0
 
 def start(profile: Path) -> tuple[subprocess.Popen[bytes], str]:
     """Start Chromium. Returns its process, and the address for Playwright."""
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
+    names = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")
+    chromium = next(filter(None, map(shutil.which, names)))
     port_file = profile / "DevToolsActivePort"
     port_file.unlink(missing_ok=True)
     command = [chromium, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"]

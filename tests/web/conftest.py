@@ -16,7 +16,9 @@ from scripted import Scripted
 AXE = (Path(__file__).parent / "axe-core" / "axe.min.js").read_text()
 SCREENSHOTS = os.environ.get("SRB_SCREENSHOTS")  # a folder; without one, no pictures are made
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+# chromium-headless-shell is the same engine without the browser's own window, which takes more time than the page.
+PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, PROGRAMS)), None)
 DESK: ViewportSize = {"width": 1400, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -211,13 +213,13 @@ def length(story: Story, text: str, unit: str, count: int) -> Any:
     return story.page.evaluate(script, [text, unit, count])
 
 
-# Not for the whole package: while it is open, Playwright's event loop runs in this thread, and tests that come next in
-# the same worker could have none of their own.
-@pytest.fixture(scope="module")
+# Not for the session: while it is open, Playwright's event loop runs in this thread, and tests of other folders in the
+# same worker could have none of their own. `__init__.py` makes this folder a package.
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     if not CHROMIUM:
         assert not os.environ.get("CI"), "CI installs Chromium, but it isn't there"
-        pytest.skip("the page is tested in Chromium, which isn't installed: apt install chromium")
+        pytest.skip("the page is tested in Chromium, which isn't installed: apt install chromium-headless-shell")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser
@@ -282,14 +284,14 @@ def profile(browser: Browser, *, is_phone: bool = False, has_tour: bool = False)
 
 
 @pytest.fixture
-def blank(browser: Browser) -> Iterator[Story]:
-    """A page with nothing stored."""
+def blank(browser: Browser, start_scripted: Callable[..., Scripted]) -> Iterator[Story]:
+    """A page with nothing stored. It closes before the test's servers, which it would miss."""
     with profile(browser) as story:
         yield story
 
 
 @pytest.fixture
-def other(browser: Browser) -> Iterator[Story]:
+def other(browser: Browser, start_scripted: Callable[..., Scripted]) -> Iterator[Story]:
     """A page on another device."""
     with profile(browser) as story:
         yield story

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.web
 CHECK = Path(__file__).parents[2] / "bench" / "checks" / "browser_kills.py"
 
 
-@pytest.mark.skipif(not CHROMIUM, reason="Chromium isn't installed: apt install chromium")
+@pytest.mark.skipif(not CHROMIUM, reason="Chromium isn't installed: apt install chromium-headless-shell")
 def test_a_killed_browser_loses_at_most_the_last_second(server: Scripted) -> None:
     """The script kills it fifty times; here it is twice."""
     command = [sys.executable, str(CHECK), "--url", server.url, "--rounds", "2", "--seed", "1"]
