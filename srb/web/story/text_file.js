@@ -16,6 +16,7 @@ export function fileName(title, extension) {
   return `${name || "story"}.${extension}`;
 }
 
+const TREES = ["json", "tapestry"]; // these have all that was ever written, and no limit
 const LARGEST = 32; // MiB: the server's limit for documents, a hundred novels of text
 
 /**
@@ -29,7 +30,7 @@ export function endingOf({ name, size }, endings) {
   const ending = /\.([^.]*)$/.exec(name)?.[1].toLowerCase() ?? "";
   if (!endings.includes(ending)) throw new Error(`${name} can't be imported; the page reads ${endings.join(", ")}. Save it as one of these, such as docx.`);
   const mebibytes = Math.ceil(size / 2 ** 20);
-  if (ending !== "json" && mebibytes > LARGEST)
+  if (!TREES.includes(ending) && mebibytes > LARGEST)
     throw new Error(`${name} has ${mebibytes} MiB, and a file to import at most ${LARGEST}. Save it without its pictures, or in parts.`);
   return ending;
 }
