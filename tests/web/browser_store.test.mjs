@@ -57,6 +57,9 @@ test("nothing is stored if nothing has changed", () => {
   const done = [{ at: 3, added: "a" }];
   a.next("s", { note: "", steps: { done } });
   assert.equal(a.isLast("s", { note: "", steps: { done } }), true);
+  a.fail("s");
+  assert.equal(a.isLast("s", { note: "", steps: { done } }), false, "it is tried again");
+  a.next("s", { note: "", steps: { done } });
   done[0].added += "b"; // typed on
   assert.equal(a.isLast("s", { note: "", steps: { done } }), false);
   assert.equal(a.isLast("s", { note: "1", steps: { done: [{ at: 3, added: "a" }] } }), false);

@@ -238,7 +238,12 @@ export class PageVersions {
     return base;
   }
 
-  /** Whether these fields are those of the last version. */
+  /** Take note that the last save of a page failed. */
+  fail(id) {
+    this.#steps.delete(id);
+  }
+
+  /** Whether these fields are those of the last version, and saved. */
   isLast(id, fields) {
     const last = this.#versions.get(id)?.at(-1);
     if (!last || this.#steps.get(id) !== sizeOf(fields.steps)) return false;
@@ -410,6 +415,9 @@ export class BrowserStories extends Stories {
         else stores.page.put(text, [id, place]);
       }
       for (const node of nodes) stores.nodes.put(node);
+    }).catch((error) => {
+      this.pages.fail(id);
+      throw error;
     });
     if (nodes.length) this.#update(id, () => ({ changed: Date.now() })).catch(() => {}); // only the order of the list depends on it
     const unknown = replaced.filter(([place, text]) => text !== undefined && !knows(place, text));
