@@ -76,7 +76,7 @@ export class StoryList {
       return item;
     };
     find("#story-list").replaceChildren(...(await this.stories.list()).map(row));
-    if (isFocusLost()) find("#story-list a").focus(); // the button that was pressed is gone
+    if (isFocusLost()) find("#story-list a").focus({ preventScroll: true }); // the button that was pressed is gone
     await this.listed();
   }
 
