@@ -150,6 +150,11 @@ def test_what_is_wrong_is_named_with_its_file_and_key(tmp_path: Path, text: str,
     assert message in caught.value.message
 
 
+def test_a_list_fills_a_placeholder_with_commas(tmp_path: Path) -> None:
+    spec = read(tmp_path, 'prompts = ["{words}."]\nvariables = [{words = ["red", "blue", 3]}]')
+    assert [each.text for each in spec.prompts.values()] == ["red, blue, 3."]
+
+
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     text = """
 n = 0
