@@ -289,9 +289,10 @@ def _model(name: str, options: Any, settings: Settings, folder: Path) -> dict[st
 
 def _unknown_placeholders(scorers: Scorers, prompts: dict[str, Prompt]) -> Iterator[str]:
     """Yield a message for each judge with a placeholder that a prompt has no variable for."""
-    for name, judge in scorers.judges.items():
+    judges = {name: each for name, each in scorers.judges.items() if isinstance(each, Judge)}
+    for name, judge in judges.items():
         try:
-            for prompt in prompts.values() if isinstance(judge, Judge) else ():
+            for prompt in prompts.values():
                 judge.request({"text": "", "prompt_text": "", "variables": prompt.variables})
         except InvalidRequestError as error:
             yield f"scorers.{name}: {error.message}"
@@ -310,7 +311,8 @@ def _fields(
         mistakes.tried(None, _check_field, where, name, value)
     if len(mistakes.messages) > n_before:
         return None
-    return mistakes.tried(None, _checked, where, fields, common or {})
+    checked: dict[str, Any] | None = mistakes.tried(None, _checked, where, fields, common or {})
+    return checked
 
 
 def _check_field(where: str, name: str, value: Any) -> None:
