@@ -66,12 +66,14 @@ def tavern(package: Path, server: Scripted, tmp_path: Path) -> Iterator[str]:
     environment = os.environ | {"SILLYTAVERN_EXTENSIONS_ENABLED": "false"}
     with log.open("w") as file:
         process = subprocess.Popen(command, cwd=package, env=environment, stdout=file, stderr=file)
-    while "Go to:" not in log.read_text():
-        assert process.poll() is None, log.read_text()
-        time.sleep(0.1)
-    yield f"http://127.0.0.1:{port}"
-    process.terminate()
-    process.wait(30)
+    try:
+        while "Go to:" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:  # also after a timeout
+        process.terminate()
+        process.wait(30)
 
 
 @pytest.fixture
