@@ -21,7 +21,6 @@ from srb.history.history import History
 from srb.server import openapi
 from srb.server.access import OPEN
 from srb.server.app import ROUTES, create_app
-from srb.server.routes import pooling
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
 from srb.wire.request.read import ALIASES
@@ -146,7 +145,7 @@ def portion(name: str) -> set[str]:
             seen.append(operation)
             is_large = route.body is not None and len(route.body.model_fields) > MANY_FIELDS
             is_alike = is_large and path != "/v1/completions"
-            names["ranks" if route.handler is pooling.rerank else "alike" if is_alike else "rest"].add(path)
+            names["ranks" if "/rerank" in route.paths else "alike" if is_alike else "rest"].add(path)
     return names[name]
 
 

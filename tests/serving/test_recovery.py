@@ -192,10 +192,18 @@ async def test_an_engine_that_cannot_be_restarted_is_dead() -> None:
         def reset(self) -> None:
             raise BackendError("no memory for a context")
 
-    failing_at(backend := Refusing(), 3)
+    is_taken = threading.Event()
+
+    def fail() -> None:
+        if backend.decodes == 3:
+            assert is_taken.wait(10)
+            raise BugError
+
+    backend = Refusing(on_decode=fail)
     async with engine_on(backend) as engine:
-        events = await collect(engine, each := request(ignore_eos=True))
-        check_order(events, each)
+        stream = await engine.submit(each := request(ignore_eos=True))
+        is_taken.set()
+        check_order([event async for batch in stream for event in batch], each)
         assert "can't be restarted: no memory for a context" in (await engine.died()).message
 
 

@@ -141,7 +141,7 @@ def test_a_story_that_is_deleted_in_a_tab_has_what_is_typed_in_the_other_one(sto
     tab.find("#story").press("Control+End")
     tab.page.keyboard.insert_text(" It rained.")
     story.find("#open-stories").click()
-    story.find("#trash summary").click()
+    story.reach("#deleted-stories")
     story.find("#deleted-stories button").click()
     expect(tab.find("#error")).to_be_hidden()
     tab.page.keyboard.insert_text(" It snowed.")
