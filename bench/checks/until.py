@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.special import nctdtr, stdtrit
 
-from srb.terminal.comparison.sequential import sequential_interval, sequential_test
+from srb.terminal.comparison.sequential import has_decided, sequential_interval, sequential_test
 
 ERROR = 0.05
 EVERY = (-np.inf, np.inf)
@@ -43,7 +43,7 @@ def main() -> None:
         for _ in range(arguments.runs):
             differences = draw(arguments.planned)
             looks, p = sequential_test([*differences], arguments.planned, ERROR, resamples=499)
-            if p <= ERROR * looks / arguments.planned:
+            if has_decided(p, looks, arguments.planned, ERROR):
                 found, right = found + 1, right + bool(np.sum(differences[:looks]) > 0)
             low, high = sequential_interval([*differences[:looks]], arguments.planned, ERROR, resamples=499) or EVERY
             covered += low <= effect <= high

@@ -116,8 +116,8 @@ class Mirostat:
         self._mu.append(self._mu[-1] - self._eta * (-logprob / math.log(2) - self._tau))
 
     def go_back(self, n_tokens: int) -> None:
-        """Forget the last tokens."""
-        del self._mu[len(self._mu) - n_tokens :]
+        """Forget the last tokens. Those that a resumed text began with aren't known."""
+        del self._mu[max(1, len(self._mu) - n_tokens) :]
 
 
 class XtcGuard:

@@ -26,7 +26,7 @@ USAGE = web.RequestKey("usage", Usage)
 """The tokens of a request without an event log."""
 
 FAILED: web.RequestKey[SrbError | str] = web.RequestKey("failed")
-"""Why a request without an event log failed after its response had begun: an error, or the reason of an abort."""
+"""Why a request without an event log failed while its response was sent: an error, or the reason of an abort."""
 
 
 def observed(operation: str, handler: Handler) -> Handler:

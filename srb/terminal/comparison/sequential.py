@@ -45,6 +45,11 @@ def sequential_test(
     return found
 
 
+def has_decided(p: float, looks: int, planned: int, error: float) -> bool:
+    """Return whether a `sequential_test` with this p has ended after so many differences."""
+    return p <= error * looks / planned
+
+
 def sequential_interval(
     differences: Sequence[float], planned: int, error: float, resamples: int = RESAMPLES
 ) -> Interval | None:
@@ -138,7 +143,7 @@ class Decision:
     p: float
 
     def __str__(self) -> str:
-        found = "differs" if self.p <= self.error * self.groups / self.planned else "isn't found to differ"
+        found = "differs" if has_decided(self.p, self.groups, self.planned, self.error) else "isn't found to differ"
         text = (
             f"{self.other} {found} from {self.one} in {self.measure}: {self.groups} of {self.planned} groups, "
             f"p = {self.p:.2g}, and at most {self.error:.2g} is allowed"
@@ -187,7 +192,7 @@ class Sequential:
 
     Attributes:
         measure: The measure that is tested.
-        planned: The number of groups of the spec, after `rounds` has begun.
+        planned: The number of groups of the spec, which `rounds` counts.
         looks: For each setting but the first: the differences used, and p.
     """
 
@@ -256,5 +261,5 @@ class Sequential:
                 differences = [means[setting][group] - one[group] for group in one if group in means[setting]]
                 looks, p = sequential_test(differences, self.planned, self._error)
                 self.looks[setting] = differences[:looks], p
-            if all(p <= self._error * len(used) / self.planned for used, p in self.looks.values()):
+            if all(has_decided(p, len(used), self.planned, self._error) for used, p in self.looks.values()):
                 return

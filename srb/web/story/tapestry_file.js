@@ -46,7 +46,7 @@ class Archive {
     return half(at + 8) + half(at);
   }
 
-  /** Return where so many bytes are, which the pointer at `at` points to from `base`. */
+  /** Follow the pointer at `at`, which is relative to `base`, to `size` bytes. Returns where they start. */
   follow(at, size, base = at) {
     const to = base + this.view.getInt32(at, true);
     this.left -= size;
@@ -169,7 +169,7 @@ class Writer {
   view = new DataView(new ArrayBuffer(1 << 16));
   end = 0;
 
-  /** Return the place of so many new bytes, which are 0. */
+  /** Append `size` zero bytes, aligned. Returns where they start. */
   room(size, align = 1) {
     const at = Math.ceil(this.end / align) * align;
     this.end = at + size;

@@ -22,6 +22,7 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, NoTokenError
 from srb.llama.backend import LlamaBackend
+from srb.llama.sampling.own_samplers import Mirostat
 from srb.llama.vocabulary import Vocabulary
 from srb.options.settings import Settings
 
@@ -339,6 +340,14 @@ def test_xtc_keeps_the_least_probable_of_the_tokens_that_are_left(row: Row, thre
 
 def test_min_keep(row: Row) -> None:
     assert len(row.draw(**ONLY | {"top_p": 0.0001, "temperature": 5}, min_keep=7)) == 7
+
+
+def test_mirostat_goes_back_before_the_tokens_that_it_has_seen() -> None:
+    """As in a text that is resumed after the end of its process, and rewinds further than that."""
+    mirostat = Mirostat(N_VOCAB, 5, 0.1)
+    mirostat.accept(-1)
+    mirostat.go_back(2)
+    mirostat.accept(-1)
 
 
 @pytest.mark.parametrize("version", [1, 2])
