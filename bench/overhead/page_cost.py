@@ -52,7 +52,9 @@ def step(k: int, *, logprobs: bool) -> bytes:
 
 async def completions(request: web.Request) -> web.StreamResponse:
     body = await request.json()
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Request-Id": "cmpl-1"})
+    response = web.StreamResponse(
+        headers={"Content-Type": "text/event-stream; charset=utf-8", "X-Request-Id": "cmpl-1"}
+    )
     await response.prepare(request)
 
     async def send(**event: object) -> None:

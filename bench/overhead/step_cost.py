@@ -124,7 +124,7 @@ def measure(backend: TimedBackend, params: SamplingParams, n: int, logprobs: int
         step = time.perf_counter() - start
         start = time.perf_counter()
         for event in events:
-            json.dumps(native.to_json(event, model="", created=0, ignored=[]), ensure_ascii=False)
+            json.dumps(native.to_json(event, model="", created=0, ignored=[]))
         writing = time.perf_counter() - start
         decoding, sampling = backend.decoding.take(), backend.sampling.take()
         rows.append((decoding, sampling, step - decoding - sampling, writing))

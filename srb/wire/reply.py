@@ -125,7 +125,7 @@ class Frame:
     prefix: Callable[[Chunk], str]
     suffix: str = "\n\n"
     ping: bytes = b": ping\n"
-    content_type: str = "text/event-stream"
+    content_type: str = "text/event-stream; charset=utf-8"
 
 
 SSE_DATA = Frame(lambda _chunk: "data: ")

@@ -41,7 +41,7 @@ async def events_of(response: ClientResponse) -> list[dict[str, Any]]:
 async def test_native_events(connect: Connect) -> None:
     client = await connect(FakeBackend(script=says("há".encode(), b"you")))
     response = await client.post("/v1/completions", json={"prompt": "p", "n": 2, "seed": 0, "top_a": 1, "n_predict": 9})
-    assert response.headers["Content-Type"] == "text/event-stream"
+    assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
     assert response.headers["Cache-Control"] == "no-cache, no-transform"
     assert response.headers["X-Accel-Buffering"] == "no"
     request_id = response.headers["X-Request-Id"]

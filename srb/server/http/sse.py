@@ -128,8 +128,7 @@ def _writes(objects: Iterable[Item], frame: Frame) -> Iterator[bytes]:
     """The framed objects, WRITE_BYTES at a time."""
     data = b""
     for each in objects:
-        # Half a surrogate pair, in a label for example, is sent as it was received: as \\ud800.
-        data += _framed(each, frame).encode(errors="backslashreplace")
+        data += _framed(each, frame).encode()
         while len(data) >= WRITE_BYTES:
             yield data[:WRITE_BYTES]
             data = data[WRITE_BYTES:]
@@ -152,7 +151,8 @@ async def stall_timeout(request: web.Request) -> AsyncIterator[None]:
 
 
 def _framed(item: Item, frame: Frame) -> str:
+    """An item as it is sent. It is ASCII: some clients also split lines at U+2028, U+2029 and U+0085."""
     if isinstance(item, tuple):
         return f"id: {item[0]}\n{_framed(item[1], frame)}"
-    text = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
+    text = item if isinstance(item, str) else json.dumps(item)
     return f"{frame.prefix(item)}{text}{frame.suffix}"

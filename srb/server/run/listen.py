@@ -8,6 +8,7 @@ import asyncio
 import ipaddress
 import logging
 import os
+import re
 import shlex
 import socket
 import ssl
@@ -84,7 +85,13 @@ class _Server(web.Server):
 
 
 def _make_request(make: Any, message: Any, *others: Any) -> web.BaseRequest:
-    """Makes a request. `read_body` sends a `100 Continue` when it is needed; aiohttp would send it at once."""
+    """Makes a request, with one slash in its path where a client joined two.
+
+    `read_body` sends a `100 Continue` when it is needed; aiohttp would send it at once.
+    """
+    if "//" in message.url.raw_path:
+        url = message.url.with_path(re.sub("/+", "/", message.url.raw_path), encoded=True, keep_query=True)
+        message = message._replace(url=url, path=url.raw_path_qs)
     if message.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
         request: web.BaseRequest = make(message, *others)
         return request

@@ -8,7 +8,9 @@ from fake_backend import END, Script
 from server.conftest import Client
 
 from srb.engine.sampling_params import SamplingParams
+from srb.llama.model.chat_template import ChatTemplate
 
+TEMPLATE = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}>")
 HELLO = [{"role": "user", "content": "hi"}]
 
 FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -54,6 +56,7 @@ async def text_of(client: Client, name: str, **fields: Any) -> str:
     assert "x-srb-ignored" not in response.headers, response.headers
     streamed = path.replace("/v1/generate", "/extra/generate/stream")
     chunks = await (await client.post(streamed, json=body | STREAMED[name])).text()
+    assert chunks.isascii()
     pieces = [json.loads(line.removeprefix("data: ")) for line in chunks.split("\n") if "{" in line]
     text = "".join(map(_piece, pieces))
     if name != "native":

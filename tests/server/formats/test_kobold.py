@@ -121,7 +121,7 @@ async def posted(client: Client, path: str, body: dict[str, Any] | None = None) 
 async def events(response: ClientResponse) -> list[dict[str, Any]]:
     """The data of a stream's events, each of which is called message."""
     assert response.status == 200, await response.text()
-    assert response.headers["Content-Type"] == "text/event-stream"
+    assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
     *blocks, end = (await response.text()).split("\n\n")
     assert end == ""
     assert all(block.startswith("event: message\ndata: ") for block in blocks)

@@ -55,7 +55,7 @@ async def error(connect: Connect, backend: FakeBackend, path: str = "/completion
 async def chunks(connect: Connect, backend: FakeBackend, **body: Any) -> list[dict[str, Any]]:
     response = await post(connect, backend, **MINIMAL | {"stream": True} | body)
     assert response.status == 200, await response.text()
-    assert response.headers["Content-Type"] == "text/event-stream"
+    assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
     *lines, end = (await response.text()).split("\n\n")
     assert end == ""
     return [json.loads(line.removeprefix("data: ")) for line in lines]

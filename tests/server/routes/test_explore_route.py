@@ -24,7 +24,7 @@ def read(text: str) -> list[dict[str, Any]]:
 async def test_the_events(connect: Connect) -> None:
     client = await connect(FakeBackend())
     response = await explore(client, depth="2", top_k=3, min_probability=None, max_nodes=6, temperature=2, model="m")
-    assert response.headers["Content-Type"] == "text/event-stream"
+    assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
     start, *nodes, done = read(await response.text())
     assert start == {
         "event": "start",

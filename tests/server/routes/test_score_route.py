@@ -36,7 +36,7 @@ def expected(context: str, end: str) -> float:
 async def test_the_events_and_the_object(connect: Connect) -> None:
     client = await connect(FakeBackend())
     response = await score(client, model="m", top_k=3, branches=[{"label": "x", "lor": 1}])
-    assert response.headers["Content-Type"] == "text/event-stream"
+    assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
     start, *rows, done = read(await response.text())
     assert start == {
         "event": "start",

@@ -1,5 +1,6 @@
 """Listening on Unix sockets and with TLS."""
 
+import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -34,7 +35,11 @@ async def runner() -> AsyncIterator[Runner]:
     async def hello(_request: web.Request) -> web.Response:
         return web.Response(text="hello")
 
+    async def echo(request: web.Request) -> web.Response:
+        return web.Response(text=request.raw_path)
+
     app.router.add_get("/", hello)
+    app.router.add_get("/v1/x", echo)
     app[CONNECTIONS] = Connections()
     runner = Runner(app)
     await runner.setup()
@@ -65,6 +70,16 @@ async def test_a_unix_socket_that_is_gone_afterwards(runner: Runner, tmp_path: P
             f"curl -X POST -H 'Content-type: application/json' --unix-socket {path} http://localhost",
         )
     assert not path.exists()
+
+
+@pytest.mark.parametrize("path", ["//v1/x?a=//b", "/v1//x?a=//b", "///v1////x?a=//b", "/v1/x?a=//b"])
+async def test_several_slashes_in_a_path_are_one(runner: Runner, path: str) -> None:
+    async with listening(runner, Settings(port=0)):
+        _, port = runner.addresses[0]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        assert (await reader.read()).endswith(b"/v1/x?a=//b")
+        writer.close()
 
 
 async def test_the_socket_of_a_killed_server_is_replaced(runner: Runner, tmp_path: Path) -> None:
