@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 NODE = shutil.which("node")
 TOOLS = HERE / "node_modules" / ".bin"
+BUNDLE = ROOT / "srb" / "web" / "vendor" / "codemirror.js"
 LINTED = ("srb/web", "tests/web", "examples/promptfoo")
 
 
@@ -49,7 +50,7 @@ def test_typescript_finds_no_fault() -> None:
 
 
 def test_every_module_is_checked() -> None:
-    modules = [*(ROOT / "srb" / "web").rglob("*.js")]
+    modules = [path for path in (ROOT / "srb" / "web").rglob("*.js") if path != BUNDLE]
     assert modules
     assert [path for path in modules if not path.read_text().startswith("// @ts-check\n")] == []
 
@@ -57,3 +58,10 @@ def test_every_module_is_checked() -> None:
 @pytest.mark.starts
 def test_eslint_finds_no_fault() -> None:
     run([tool("eslint"), "--config", "tests/web/eslint.config.js", "--max-warnings", "0", *LINTED])
+
+
+@pytest.mark.starts
+def test_the_bundled_editor_is_of_the_locked_versions() -> None:
+    tool("esbuild")
+    made = run(["tests/web/bundle.js"])
+    assert made == BUNDLE.read_text(), "run: npm run bundle --prefix tests/web"

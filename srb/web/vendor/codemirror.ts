@@ -1,0 +1,7 @@
+// What the page uses of CodeMirror: `npm run bundle --prefix tests/web` makes codemirror.js of it. TypeScript finds the
+// types here.
+
+export { deleteCharBackwardStrict, insertNewline, standardKeymap } from "@codemirror/commands";
+export { diff } from "@codemirror/merge";
+export { Annotation, ChangeSet, EditorState, StateEffect, StateField } from "@codemirror/state";
+export { Decoration, EditorView, keymap, placeholder } from "@codemirror/view";
