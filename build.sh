@@ -233,7 +233,7 @@ install_quick() {
 import tomllib
 
 project = tomllib.load(open("pyproject.toml", "rb"))["project"]
-extras = [project["optional-dependencies"][name] for name in ("compare", "hub", "media", "otel", "parquet")]
+extras = [project["optional-dependencies"][name] for name in ("compare", "hub", "media")]
 print(*(each for each in sum(extras, project["dependencies"]) if not each.startswith("llama-cpp-python")), sep="\n")
 END
     pip_install --group dev -r "$VENV/quick.txt"
@@ -246,7 +246,7 @@ install_dev() {
     stamp=$(stamp_of dev)
     [ "$(cat "$VENV/dev.stamp" 2>/dev/null)" != "$stamp" ] || return 0
     say "installing the development tools"
-    pip_install -e '.[cluster,compare,documents,hub,media,notebook,otel,parquet]' --group dev
+    pip_install -e '.[cluster,compare,documents,hub,media,notebook]' --group dev
     echo "$stamp" >"$VENV/dev.stamp"
 }
 

@@ -200,7 +200,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     tuple(TopologicalSorter(needs).static_order())  # raises CycleError
 
 
-HEAVY = {"argcomplete", "jsonschema", "matplotlib", "pandas", "pyarrow", "sacrebleu", "scipy"}
+HEAVY = {"argcomplete", "jsonschema", "matplotlib", "pandas", "sacrebleu", "scipy"}
 
 
 def test_what_takes_long_to_import_or_may_be_missing_is_imported_where_it_is_used() -> None:

@@ -425,12 +425,6 @@ class SafetyOptions:
     )
     show_prompts: bool = option(False, "include prompt texts in GET /v1/requests")
     slots: bool = option(True, "enable GET /slots, which shows the settings of running requests")
-    otlp_endpoint: str | None = option(
-        None,
-        "send OpenTelemetry traces and metrics to the collector at this URL, such as http://localhost:4318, by OTLP "
-        "over HTTP (default: off)",
-        aliases=("otlp_traces_endpoint",),
-    )
     log_level: str = option("info", "minimum level of log messages", choices=LOG_LEVELS)
     exit_on_fatal: bool = option(
         False, "end the process if the engine fails three times within ten minutes, so that a supervisor can restart it"

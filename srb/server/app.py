@@ -15,7 +15,6 @@ from srb.server.http.bodies import send_response
 from srb.server.http.connections import CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS, Connections
 from srb.server.http.errors import ERROR_FORMATS, error_middleware
 from srb.server.http.exchange import ENGINE, FETCH, LIMITS, RESPONSE_FORMATS, Fetch
-from srb.server.http.telemetry import OBSERVE, Observe
 from srb.server.routes import about, documents, history, mount, pooling, requests, slots
 from srb.server.routes.about import DESCRIPTION, METRICS
 from srb.server.routes.documents import PANDOC
@@ -60,7 +59,6 @@ def create_app(
     fetch: Fetch | None = None,
     shares_prompts: bool = False,
     connections: Connections | None = None,
-    observe: Observe | None = None,
 ) -> web.Application:
     """The application, to be served with `SERVER_OPTIONS`.
 
@@ -78,7 +76,6 @@ def create_app(
         fetch: Downloads images and sounds by their URLs. None: requests with URLs are refused.
         shares_prompts: Whether prefix caching works across API keys.
         connections: The connections that a `Runner` accepts for the application.
-        observe: Observes the requests to the model.
 
     Raises:
         SettingsError: An origin is wrong.
@@ -102,7 +99,6 @@ def create_app(
     app[RESPONSE_FORMATS] = WeakKeyDictionary()
     app[ERROR_FORMATS] = _ERROR_FORMATS
     app[METRICS] = metrics or Metrics()
-    app[OBSERVE] = observe
     description: Callable[[], tuple[bytes, bytes]] = cache(partial(_description, limits, keyed=bool(api_keys)))
     app[DESCRIPTION] = description
     mount.setup(app)

@@ -79,7 +79,6 @@ class EventLog:
         arrived: when it was submitted, in seconds of the event loop's clock.
         created: when it was submitted, in seconds since 1970.
         extra_bytes: the memory of its settings and answers, besides its prompts and events.
-        on_end: called with the log when the request has ended. Not if the engine refuses the request.
 
     Attributes:
         started: whether it has left the queue.
@@ -101,10 +100,8 @@ class EventLog:
         arrived: float = 0.0,
         created: int = 0,
         extra_bytes: int = 0,
-        on_end: Callable[["EventLog"], object] | None = None,
     ) -> None:
         self.request = request
-        self.on_end = on_end
         self._extra_bytes = extra_bytes
         self.owner = owner
         self.detach = detach

@@ -204,7 +204,7 @@ class RequestRegistry:
             active = self._active.get(request_id)
             if active and active.suspended:
                 if isinstance(batch[-1], DoneEvent):
-                    self._close(active)
+                    self._remove(active)
             elif active:
                 if not active.event_log.done:  # else this is called again, after a fault in what follows
                     active.event_log.put(batch)
@@ -213,14 +213,14 @@ class RequestRegistry:
                 if active.event_log.done:
                     logger.info("%s", done_line(active.event_log))
                     self._ended(active.event_log)
-                    self._close(active)
+                    self._remove(active)
                     self._add_finished(active.event_log)
 
     def lose(self, request_id: str) -> None:
         """Ends a request whose events can't be delivered. Its readers get no last event."""
         if active := self._active.get(request_id):
             self.abort(request_id)
-            self._close(active)
+            self._remove(active)
             for reader in active.readers:
                 reader.cut_off()
 
@@ -266,14 +266,6 @@ class RequestRegistry:
     def _give_up(self, active: _Active) -> None:
         active.given_up = True
         self.abort(active.event_log.request.id)
-
-    def _close(self, active: _Active) -> None:
-        """Removes a request that has ended."""
-        self._remove(active)
-        event_log = active.event_log
-        if on_end := event_log.on_end:
-            event_log.on_end = None  # the log stays for a while, and what it calls needs memory
-            on_end(event_log)
 
     def _remove(self, active: _Active) -> None:
         del self._active[active.event_log.request.id]

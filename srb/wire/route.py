@@ -24,13 +24,11 @@ class GenerateHandler:
         parse: Parses a body.
         frame: How the objects of a stream are sent.
         replayable: Whether the response can be built again from the history, with `RequestContext.original`.
-        operation: What it does, in the words of OpenTelemetry's `gen_ai.operation.name`.
     """
 
     parse: BodyParser
     frame: Frame = SSE_DATA
     replayable: bool = False
-    operation: str = "text_completion"
 
 
 @dataclass(frozen=True)

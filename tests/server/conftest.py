@@ -11,7 +11,6 @@ from srb.errors import HistoryError
 from srb.history.history import History
 from srb.server.access import Hosts
 from srb.server.app import SERVER_OPTIONS, create_app
-from srb.server.http.telemetry import Observe
 from srb.server.run.history import HistoryService
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
@@ -42,7 +41,6 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
         slot_folder: Path | None = None,
         fetch: Any = None,
         shares_prompts: bool = False,
-        observe: Observe | None = None,
         **options: Any,
     ) -> Client:
         history_service = HistoryService(history, reopen, retry_seconds=reopen_seconds)
@@ -69,7 +67,6 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
             slot_folder=slot_folder,
             fetch=fetch,
             shares_prompts=shares_prompts,
-            observe=observe,
         )
         server = TestServer(app)
         # It has handler_cancellation anyway, and can't be told twice.

@@ -23,7 +23,6 @@ from srb.server.http import sse
 from srb.server.http.bodies import BODY, MAX_BODY_BYTES
 from srb.server.http.errors import log_and_answer
 from srb.server.http.sse import Batches
-from srb.server.http.telemetry import FAILED, ON_END
 from srb.server.run.history import HISTORY
 from srb.serving.engine_client import EngineClient
 from srb.serving.event_log import EventLog, RequestStream, memory_of
@@ -183,7 +182,6 @@ async def submit(
             exact=form.stored is not None,
             created=created,
             extra_bytes=held,
-            on_end=(on_end := request.pop(ON_END, None)),
         )
         # Clients of other formats can't reconnect, and stop a request by closing the connection.
         linger = 0 if form.respond else request.app[LIMITS].linger
@@ -214,8 +212,6 @@ async def submit(
             if event_log not in engine.requests:
                 history_service.forget(completion.id)
                 put_back()
-                if on_end:
-                    request[ON_END] = on_end
             raise
     async with stream:
         return await (respond_first or form.respond or respond_natively)(request, stream)
@@ -295,7 +291,6 @@ async def respond_whole(
         try:
             result = task.result()
         except SrbError as error:
-            request[FAILED] = error
             result = log_and_answer(request, error)
         assert isinstance(result.body, bytes)
         for start in range(0, len(result.body), sse.WRITE_BYTES):

@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 from aiohttp import web
 
 from srb.server.http.connections import CONNECTIONS
-from srb.server.http.telemetry import FAILED
 from srb.wire.reply import SSE_DATA, Chunk, Frame
 
 PING_SECONDS = 15.0
@@ -96,8 +95,8 @@ async def respond(
         await _write(request, response, batches, frame)
         async with stall_timeout(request):
             await response.write_eof()
-    except ConnectionError:  # the client has disconnected
-        request[FAILED] = "cancelled"
+    except ConnectionError:
+        pass  # the client has disconnected
     return response
 
 

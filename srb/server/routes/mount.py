@@ -36,7 +36,6 @@ from srb.server.http.exchange import (
     with_lookups,
 )
 from srb.server.http.sse import Batches
-from srb.server.http.telemetry import observed
 from srb.server.routes.pooling import embeddings
 from srb.server.routes.requests import events_so_far, find_response, find_stored
 from srb.server.run.history import HISTORY, read_file
@@ -84,11 +83,11 @@ def setup(app: web.Application) -> None:
 def _handler_of(route: Route) -> Handler:
     match route.handler:
         case GenerateHandler() as handler:
-            return observed(handler.operation, partial(_generate, handler, route.body))
+            return partial(_generate, handler, route.body)
         case JsonHandler() as handler:
             return partial(_answer_with_json, handler)
         case EmbeddingHandler(form):
-            return observed("embeddings", partial(embeddings, form))
+            return partial(embeddings, form)
         case handler:
             return handler
 

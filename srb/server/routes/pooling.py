@@ -10,14 +10,12 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from srb.engine.events import Usage
 from srb.engine.model import Embedder
 from srb.errors import NotFoundError, NotSupportedError
 from srb.server.access import owner_of, shared_within
 from srb.server.http import sse
 from srb.server.http.bodies import read_body
 from srb.server.http.exchange import ENGINE, LIMITS, ignored_header, json_response, respond_whole
-from srb.server.http.telemetry import FAILED, USAGE, observed
 from srb.serving.engine_client import EngineClient
 from srb.serving.score_tables import TableRun
 from srb.wire.embeddings import EmbeddingFormat, normalize, parse_embeddings
@@ -77,7 +75,6 @@ async def embeddings(form: EmbeddingFormat, request: web.Request) -> web.StreamR
     data = await read_body(request)
     with queue.entered(engine):
         parsed = await queue.run(parse_embeddings, data, embedder, engine.model.tokenizer, model, form)
-        request[USAGE] = Usage(sum(map(len, parsed.texts)), 0, 0)
         headers = ignored_header(parsed.ignored)
 
         async def whole() -> web.Response:
@@ -100,7 +97,6 @@ async def rerank(request: web.Request) -> web.StreamResponse:
     data = await read_body(request)
     with queue.entered(engine):
         parsed = await queue.run(parse_rerank, data, embedder, embedder.rank_template, engine.model.tokenizer, model)
-        request[USAGE] = Usage(sum(map(len, parsed.prompts)), 0, 0)
         headers = ignored_header(parsed.ignored)
 
         async def whole() -> web.Response:
@@ -144,9 +140,6 @@ async def score(request: web.Request) -> web.StreamResponse:
             return await respond_whole(request, whole(), headers)
         finally:
             del request.app[TABLES][tabulation.id]
-            request[USAGE] = tabulation.usage
-            if failed := tabulation.failure or tabulation.aborted:
-                request[FAILED] = failed
 
 
 async def _events(tabulation: TableRun, builder: ScoreBuilder) -> AsyncGenerator[Iterable[sse.Item], None]:
@@ -168,10 +161,10 @@ async def cancel_table(request: web.Request) -> web.Response:
 _ALSO = ("/reranking", "/v1/rerank", "/v1/reranking")
 
 ROUTES = (
-    post("/rerank", observed("rerank", rerank), ONE_OR_MORE, body=RerankFields, errors=(429, 501, 503), aliases=_ALSO),
+    post("/rerank", rerank, ONE_OR_MORE, body=RerankFields, errors=(429, 501, 503), aliases=_ALSO),
     post(
         "/v1/score",
-        observed("score", score),
+        score,
         OBJECT_SCHEMA,
         other_schemas={EVENTS: STREAM_SCHEMA},
         body=ScoreFields,

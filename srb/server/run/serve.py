@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from srb.engine.events import ErrorEvent
 from srb.engine.request import CompletionRequest
@@ -26,7 +26,6 @@ from srb.server.access import read_hosts
 from srb.server.app import SERVER_OPTIONS, create_app
 from srb.server.http.connections import read_limits
 from srb.server.http.remote_media import fetch
-from srb.server.http.telemetry import Observe
 from srb.server.routes.metrics import Metrics
 from srb.server.routes.slots import check_folder
 from srb.server.run.history import HistoryService
@@ -36,9 +35,6 @@ from srb.serving.early_loading import Load
 from srb.serving.engine_client import EngineClient
 from srb.wire.limits import Limits
 from srb.wire.openai.routes import OPENAI
-
-if TYPE_CHECKING:
-    from srb.server.run.otlp import OtlpTelemetry
 
 logger = logging.getLogger("srb")
 
@@ -109,7 +105,6 @@ async def open_site(
     limits: Limits,
     metrics: Metrics,
     history_service: HistoryService,
-    observe: Observe | None,
 ) -> AsyncIterator[Runner]:
     """Serves HTTP at the server's address while the block runs. Raises `SettingsError` if it can't."""
     api_keys = read_keys(settings)
@@ -125,7 +120,6 @@ async def open_site(
         fetch=fetch if settings.allow_remote_media else None,
         shares_prompts=settings.share_prompts == "all",
         connections=read_limits(settings),
-        observe=observe,
     )
     runner = Runner(app, shutdown_timeout=LINGER_SECONDS, **SERVER_OPTIONS)
     await runner.setup()
@@ -253,17 +247,13 @@ async def serve(settings: Settings, load: Load | None = None) -> None:
     )
     check_fd(settings)
     preload = read_preload(settings)
-    telemetry = _make_telemetry(settings)
     with stop_signal() as stop:
         async with AsyncExitStack() as at_end:
-            if telemetry:
-                at_end.push_async_callback(telemetry.close)
             at_end.push_async_callback(history_service.close)
             history_service.is_resuming = history_service.is_on
             engine.start()
             try:
-                observe = telemetry.observe if telemetry else None
-                site = open_site(settings, engine, limits, metrics, history_service, observe)
+                site = open_site(settings, engine, limits, metrics, history_service)
                 runner = await at_end.enter_async_context(site)
                 logger.info("loading %s", path)
                 ready = asyncio.ensure_future(
@@ -305,24 +295,6 @@ def _make_engine(
             f"--replicas and --ray-address need Ray ({error.name} is missing): " + pip_install("'llama-srb[cluster]'")
         ) from None
     return make_engine(settings, history_service.record)
-
-
-def _make_telemetry(settings: Settings) -> "OtlpTelemetry | None":
-    """Telemetry, if `--otlp-endpoint` asks for it. Raises `SettingsError`."""
-    if settings.otlp_endpoint is None:
-        return None
-    try:
-        from srb.server.run.otlp import OtlpTelemetry
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"--otlp-endpoint needs OpenTelemetry ({error.name} is missing): " + pip_install("'llama-srb[otel]'")
-        ) from None
-    try:
-        return OtlpTelemetry(settings.otlp_endpoint)
-    except ValueError as error:
-        raise SettingsError(
-            f"--otlp-endpoint: OpenTelemetry refuses one of its variables (OTEL_...): {error}; correct or unset it"
-        ) from None
 
 
 def _open_history(settings: Settings) -> HistoryService:

@@ -13,7 +13,6 @@ from pathlib import Path
 from srb.errors import InvalidRequestError, ModelLoadError, SettingsError, SrbError
 from srb.options.arguments import pip_install
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
-from srb.terminal.comparison.dataset import check_pyarrow, write_dataset
 from srb.terminal.comparison.inspect_logs import write_logs
 from srb.terminal.comparison.measures import Findings, Result, groups_of
 from srb.terminal.comparison.rating import Rating, Ratings, rate, read_ratings, strengths
@@ -65,9 +64,8 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--export",
-        choices=("inspect", "dataset"),
-        help="with a spec or --report: also write the results as logs of inspect-ai, one for each setting and model, "
-        "or as a Parquet file with a dataset card",
+        choices=("inspect",),
+        help="with a spec or --report: also write the results as logs of inspect-ai, one for each setting and model",
     )
     add_arguments(parser, without=SERVER_OPTIONS - CHAT_OPTIONS)
 
@@ -101,8 +99,6 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
         raise SettingsError("--export needs a spec, or --report with the results of earlier runs; leave it out")
     if arguments.until is not None and not arguments.spec:
         raise SettingsError("--until needs a spec, because it decides what to generate")
-    if arguments.export == "dataset":
-        check_pyarrow()
     if arguments.report:
         return _report(arguments.report, arguments.out, arguments.export)
     if arguments.rate:
@@ -241,8 +237,6 @@ def _export(folder: Path, found: Findings, export: str | None) -> None:
     """Write the results in the format of another program, if that was asked for."""
     if export == "inspect":
         print(f"to see them in inspect-ai: inspect view --log-dir {write_logs(folder, found.results)}")
-    elif export == "dataset":
-        print(f"to load them: datasets.load_dataset({str(write_dataset(folder, found.results))!r})")
 
 
 def _report(folders: list[Path], out: Path | None, export: str | None) -> int:

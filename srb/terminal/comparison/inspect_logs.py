@@ -1,11 +1,10 @@
-"""Logs of inspect-ai, an evaluation framework: reads their samples as prompts, and writes results as logs.
+"""Writes results as logs of inspect-ai, an evaluation framework.
 
 A log is an `EvalLog`, in version 2 of its format. As JSON it needs no other package. A sample is a prompt, and an epoch
 is an alternative.
 """
 
 import hashlib
-import itertools
 import json
 import math
 import re
@@ -15,94 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import srb
-from srb.errors import InvalidRequestError
-from srb.options.arguments import pip_install
 from srb.terminal.comparison.measures import Result
-from srb.terminal.comparison.prompts import Prompt
 
 FOLDER = "inspect"
 """The folder of the logs, in the folder of the results."""
-
-_SRB = "srb"
-"""The provider of the models in logs that srb writes. There a text is a prompt, and not a chat with one message."""
 
 _CONFIG = ("max_tokens", "temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")
 """Sampling fields with the same name in inspect-ai's `GenerateConfig`."""
 
 _STOP_REASONS = {"stop": "stop", "length": "max_tokens"}
-
-
-def read_samples(path: Path) -> dict[str, Prompt]:
-    """Return the prompts of a log's samples, by sample id.
-
-    The target of a sample and its metadata are the prompt's variables.
-
-    Raises:
-        InvalidRequestError: The file can't be read, isn't a log, or has a sample that isn't text.
-    """
-    where = f"prompts: {path}"
-    log = _read_log(path, where)
-    try:
-        provider = log["eval"]["model"].partition("/")[0]
-        samples = {str(each["id"]): each for each in reversed(log["samples"])}  # the first epoch of each
-        found = {name: _prompt_of(samples[name], provider, f"{where}, sample {name}") for name in reversed(samples)}
-    except (AttributeError, KeyError, TypeError):
-        raise InvalidRequestError(f"{where} isn't a log of inspect-ai with samples") from None
-    if not found:
-        raise InvalidRequestError(f"{where} has no samples")
-    return found
-
-
-def _read_log(path: Path, where: str) -> dict[str, Any]:
-    try:
-        if path.suffix != ".eval":
-            return dict(json.loads(path.read_text("utf-8")))
-        try:
-            from inspect_ai.log import read_eval_log  # imported here, because srb doesn't bring it
-        except ModuleNotFoundError:
-            raise InvalidRequestError(
-                f"{where}: srb reads .eval files with inspect-ai: {pip_install('inspect-ai')}; or make a JSON file "
-                f"where inspect-ai is installed: inspect log dump {path.name} > log.json"
-            ) from None
-        return dict(json.loads(read_eval_log(str(path), resolve_attachments=True).model_dump_json()))
-    except OSError as error:
-        raise InvalidRequestError(f"{where} can't be read: {error.strerror or error}") from None
-    except (TypeError, ValueError) as error:
-        raise InvalidRequestError(f"{where} isn't a log of inspect-ai: {error!s:.200}") from None
-
-
-def _prompt_of(sample: dict[str, Any], provider: str, where: str) -> Prompt:
-    variables = (sample.get("metadata") or {}) | {"target": sample["target"]}
-    group = str(variables.pop("group", "")) or str(sample["id"])
-    # What the model was asked: solvers may have changed the input, and added messages.
-    asked = [*itertools.takewhile(lambda message: not _is_answer(message), sample.get("messages") or ())]
-    given = sample["input"]
-    if not asked:
-        asked = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    if any("prompt_token_ids" in (each.get("metadata") or {}) for each in asked):
-        raise InvalidRequestError(f"{where} has a prompt of token ids; srb compare takes texts only")
-    messages = [{"role": each["role"], "content": _text_of(each["content"], where)} for each in asked]
-    is_text = "completions" in provider or (provider == _SRB and isinstance(given, str))
-    if is_text and [each["role"] for each in messages] == ["user"]:
-        return Prompt({"prompt": messages[0]["content"]}, variables, group=group)
-    if tools := {each["role"] for each in messages} - {"system", "user", "assistant"}:
-        raise InvalidRequestError(
-            f"{where} has a message with the role {tools.pop()}; leave this sample out of the log"
-        )
-    return Prompt({"messages": messages}, variables, group=group)
-
-
-def _is_answer(message: dict[str, Any]) -> bool:
-    return message["role"] == "assistant" and message.get("source") != "input"
-
-
-def _text_of(content: Any, where: str) -> str:
-    """Return the text of a message, which is a text or a list of parts."""
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    for part in parts:
-        if part["type"] != "text":
-            raise InvalidRequestError(f"{where} has a part of the type {part['type']}; srb compare takes texts only")
-    return "".join(part["text"] for part in parts)
 
 
 def write_logs(folder: Path, results: list[Result]) -> Path:
@@ -150,7 +70,7 @@ def _log(results: list[Result], name: str, now: str) -> dict[str, Any]:
             "task_id": _id(name, *first.kind),
             "task_args": {"setting": first.setting} | ({"run": first.run} if first.run else {}),
             "dataset": {"name": name, "samples": len(ids), "sample_ids": ids, "shuffled": False},
-            "model": f"{_SRB}/{first.model}",
+            "model": f"srb/{first.model}",
             "model_generate_config": config,
             "config": {"epochs": max(map(len, by_prompt.values())), "epochs_reducer": ["mean"]},
             "packages": {"llama-srb": srb.__version__},

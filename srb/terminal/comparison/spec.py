@@ -13,7 +13,6 @@ from srb.engine.request import MAX_LOGPROBS
 from srb.engine.sampling_params import DEFAULT_MAX_TOKENS, MAX_SEED
 from srb.errors import InvalidRequestError, SettingsError
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings
-from srb.terminal.comparison.inspect_logs import read_samples
 from srb.terminal.comparison.prompts import Prompt, read_prompts, read_rows
 from srb.terminal.comparison.scorers import Judge, Scorers, read_scorers, scorer_tables
 from srb.terminal.generate import tokenize_nothing
@@ -37,7 +36,7 @@ FIELDS = {name for name in BRANCH_NAMES if ALIASES.get(name, name) not in ("seed
 """Fields of a setting: not the seed, which is common to all settings, nor the label, which is the setting's name."""
 
 TAKES = {
-    "prompts": "a list of texts, a table of them, or a log of inspect-ai",
+    "prompts": "a list of texts, or a table of them",
     "models": "a list of paths, or tables of options",
 }
 
@@ -154,12 +153,9 @@ def _spec(data: dict[str, Any], settings: Settings, folder: Path, mistakes: _Mis
     own = {name: _fields(mistakes, f"settings.{name}", fields, common) for name, fields in each.items()}
     merged = {name: common | fields for name, fields in own.items() if fields is not None}
     prompts: dict[str, Prompt] = {}
-    if isinstance(data.get("prompts"), str):
-        prompts = tried({}, _samples, data, folder)
-    else:
-        rows: list[dict[str, Any]] | None = tried([], read_rows, data.get("variables"), folder)
-        for name, value in tried({}, _named, "prompts", data.get("prompts")).items():
-            prompts |= tried({}, read_prompts, {name: value}, rows, folder)
+    rows: list[dict[str, Any]] | None = tried([], read_rows, data.get("variables"), folder)
+    for name, value in tried({}, _named, "prompts", data.get("prompts")).items():
+        prompts |= tried({}, read_prompts, {name: value}, rows, folder)
     named: dict[str, Any] = tried({}, _named, "models", data["models"]) if "models" in data else {"": {}}
     models: dict[str, dict[str, Any]] = {}
     for name, options in named.items():
@@ -186,14 +182,6 @@ def _decides(name: str | None, scorers: dict[str, Any]) -> str | None:
     if name is not None and name not in known:
         raise InvalidRequestError(f"decides must be one of {', '.join(known)}, got {name!r:.60}")
     return name
-
-
-def _samples(data: dict[str, Any], folder: Path) -> dict[str, Prompt]:
-    if "variables" in data:
-        raise InvalidRequestError("prompts: the samples of a log have their own variables; leave variables out")
-    found = read_samples(folder / data["prompts"])
-    _named("prompts", found)
-    return found
 
 
 def _check_directions(where: str, fields: dict[str, Any], n: int) -> None:

@@ -23,8 +23,6 @@ _EVENTS = {EVENTS: {"description": "Anthropic's events, from message_start to me
 _posts = partial(post, body=MessagesFields, error_format=_ERRORS)
 
 ROUTES = (
-    _posts(
-        "/v1/messages", GenerateHandler(parse_messages, SSE_TYPED, operation="chat"), _MESSAGE, other_schemas=_EVENTS
-    ),
+    _posts("/v1/messages", GenerateHandler(parse_messages, SSE_TYPED), _MESSAGE, other_schemas=_EVENTS),
     _posts("/v1/messages/count_tokens", JsonHandler(count_tokens), object_of(input_tokens=INTEGER)),
 )

@@ -12,7 +12,7 @@ _TREE = {
 ROUTES = (
     post(
         "/v1/explore",
-        GenerateHandler(parse_explore, operation="explore"),
+        GenerateHandler(parse_explore),
         other_schemas={EVENTS: _TREE},
         body=ExploreFields,
     ),

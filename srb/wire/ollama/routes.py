@@ -31,7 +31,7 @@ _embeds = partial(_post, body=EmbeddingFields)
 
 ROUTES = (
     _generates("/api/generate", GenerateHandler(ollama.parse_generate, LINES), body=OllamaGenerateFields),
-    _generates("/api/chat", GenerateHandler(ollama.parse_chat, LINES, operation="chat"), body=OllamaChatFields),
+    _generates("/api/chat", GenerateHandler(ollama.parse_chat, LINES), body=OllamaChatFields),
     _post("/api/show", JsonHandler(ollama.show_model), object_of(template=STRING), body=OllamaShowFields),
     _embeds(
         "/api/embed",

@@ -78,14 +78,14 @@ ROUTES = (
     ),
     _generates(
         "/v1/chat/completions",
-        GenerateHandler(parse_chat, replayable=True, operation="chat"),
+        GenerateHandler(parse_chat, replayable=True),
         _CHAT,
         aliases=tuple(f"{base}/chat/completions{end}" for base in _BASES for end in ("", "/") if base + end != "/v1"),
         alias_summary="The same as POST /v1/chat/completions",
     ),
     post(
         "/v1/responses",
-        GenerateHandler(parse_response, SSE_TYPED, operation="chat"),
+        GenerateHandler(parse_response, SSE_TYPED),
         RESPONSE,
         other_schemas=RESPONSE_EVENTS,
         body=ResponseFields,

@@ -46,9 +46,9 @@ def test_the_least_there_may_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "prompts must be a list of texts, a table of them, or a log of inspect-ai, got nothing"),
+        ("", "prompts must be a list of texts, or a table of them, got nothing"),
         ("prompts = [", "is not valid TOML"),
-        ("prompts = []", "prompts must be a list of texts, a table of them, or a log of inspect-ai, got []"),
+        ("prompts = []", "prompts must be a list of texts, or a table of them, got []"),
         ('prompts = ["p", ""]', "prompts.2 must be a text"),
         ("prompts = [5]", "prompts.1 must be a text"),
         ('prompts = ["p", "p"]', "prompts.1 and prompts.2 are identical"),
