@@ -29,13 +29,8 @@ _LAST = ("allOf", "pattern", "patternProperties")  # an earlier keyword is kept 
 
 
 @lru_cache(maxsize=1024)
-def enforceable(text: str, *, bounds_integers: bool = True) -> tuple[Any, tuple[str, ...]]:
-    """Return what can be enforced of a schema of arguments, and the keywords of the rest.
-
-    Args:
-        text: the schema of an object, as JSON.
-        bounds_integers: whether to bound integers that the schema doesn't bound.
-    """
+def enforceable(text: str) -> tuple[Any, tuple[str, ...]]:
+    """Return what can be enforced of a schema of arguments, an object as JSON, and the keywords of the rest."""
     schema = corrected({"properties": {}} | json.loads(text)) | {"type": "object"}
     left_out = dict.fromkeys(unenforced(schema))
     if refusal(schema):
@@ -44,7 +39,7 @@ def enforceable(text: str, *, bounds_integers: bool = True) -> tuple[Any, tuple[
         except _TooManyError:
             schema = {"type": "object"}
             left_out["parameters"] = None
-    for each in (*narrowed(schema, bounds_integers=bounds_integers), schema):
+    for each in (*narrowed(schema), schema):
         if not refusal(each):
             return each, tuple(left_out)
     return {"type": "object"}, (*left_out, "parameters")

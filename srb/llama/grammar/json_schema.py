@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 MAX_MULTIPLE = 10_000
 """The largest `multipleOf`, without its decimal point and trailing zeros. It takes 0.2 s."""
@@ -55,11 +55,11 @@ UNENFORCED = {
 }
 """The keywords that llguidance refuses, or ignores if it is lenient."""
 
-MAX_INTEGER = 2**53 - 1
-"""The largest integer, in either direction, for a schema without bounds: JavaScript's, which has 16 digits."""
+MAX_DIGITS = 16
+"""The most digits on each side of a number's point, as in llama-server: a small model might write digits forever."""
 
-_FARTHER = 2**62
-"""The largest integer beyond a bound that is already above `MAX_INTEGER`. llguidance has 64 bits."""
+_MAX_MULTIPLE_VALUE = 2**53 - 1
+"""The largest multiple, in either direction, for a schema without bounds."""
 
 _TYPES = {
     "str": "string",
@@ -97,7 +97,6 @@ OF_ONE = ("items", "additionalItems", "additionalProperties")
 """Keywords with one schema, of those that are enforced."""
 
 _ANNOTATIONS = ("title", "description", "default", "examples", "example", "$comment", "deprecated")
-_OF_NUMBERS = {"type", "format", "multipleOf", *_LOWER, *_UPPER}
 
 _VALUES = ("const", "enum", "default", "examples", "example")
 # A schema with one of these keywords isn't closed: it says which other properties are allowed, or closing one of its
@@ -258,39 +257,46 @@ def _excludes_nothing(name: str, bound: Any, kind: Any) -> bool:
     return outward >= (2**63 - 1 if kind == "integer" else sys.float_info.max)
 
 
-def bounded(schema: Any) -> Any:
-    """Bound integers on each side that the schema doesn't bound: a small model might write digits forever.
+def most_digits(schema: Any) -> int:
+    """Return how many digits a number may have on each side of its point: `MAX_DIGITS`, or more if the schema has more.
 
-    Equal ones share a definition, because each definition takes about 1 % of the lexer that `limits.py` allows.
+    One more than the schema's own, because above a minimum of 17 nines there are only numbers with 18 digits.
     """
-    names: dict[str, str] = {}
+    runs = [run for number in _numbers(schema) for run in f"{Decimal(str(number)):f}".lstrip("-").split(".")]
+    longest = max(map(len, runs), default=0)
+    return MAX_DIGITS if longest <= MAX_DIGITS else longest + 1
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    if _is_number(value):
+        yield value
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _numbers(each)
+
+
+def bounded(schema: Any) -> Any:
+    """Change the schemas of numbers that `MAX_DIGITS` alone could leave without a last digit.
+
+    Multiples get bounds, and exclusive bounds become inclusive ones: the next number with `MAX_DIGITS`.
+    """
 
     def bound(each: dict[str, Any]) -> dict[str, Any]:
-        kinds = each.get("type")
-        if "integer" not in (kinds if isinstance(kinds, list) else [kinds]) or "const" in each or "enum" in each:
-            return each
-        whole = each | _outer(each, _LOWER, _UPPER) | _outer(each, _UPPER, _LOWER)
-        says = {name: value for name, value in whole.items() if name not in _ANNOTATIONS}
-        if whole == each or not says.keys() <= _OF_NUMBERS:
-            return whole
-        name = names.setdefault(json.dumps(says, sort_keys=True), f"x-bounded-{len(names)}")
-        return {"$ref": f"#/$defs/{name}"}
+        changed = dict(each)
+        for (name, exclusive), sign in ((_LOWER, -1), (_UPPER, 1)):
+            limit, strict = each.get(name), each.get(exclusive)
+            if _is_number(strict) and abs(strict) < 10**MAX_DIGITS and each.get("type") != "integer":
+                del changed[exclusive]
+                inside = strict - sign * max(10**-MAX_DIGITS, math.ulp(strict))
+                changed[name] = sign * min(sign * inside, sign * limit) if _is_number(limit) else inside
+            elif "multipleOf" in each and not _is_number(limit) and not _is_number(strict):
+                changed[name] = sign * _MAX_MULTIPLE_VALUE
+        return changed
 
-    result = _mapped(schema, bound)
-    if not names:
-        return result
-    given = result.get("$defs", {})
-    return result | {"$defs": given | {name: json.loads(text) for text, name in names.items()}}
+    return _mapped(schema, bound)
 
 
-def _outer(schema: dict[str, Any], missing: tuple[str, str], given: tuple[str, str]) -> dict[str, int]:
-    """Return the bound on the side of `missing`, if there is none: beyond any that is given on the other side."""
-    if any(isinstance(schema.get(name), int | float) for name in missing):
-        return {}
-    sign = 1 if missing is _UPPER else -1
-    others = [sign * schema[name] for name in given if isinstance(schema.get(name), int | float)]
-    limit = next((limit for limit in (MAX_INTEGER, _FARTHER) if all(each < limit for each in others)), None)
-    return {} if limit is None else {missing[0]: sign * limit}
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _javascript(pattern: str) -> str:
@@ -315,10 +321,10 @@ def closed(schema: Any) -> Any:
     return _mapped(schema, close, (*_VALUES, "allOf"))
 
 
-def narrowed(schema: Any, *, bounds_integers: bool = True) -> Iterator[Any]:
-    """Yield a schema with closed objects and bounded integers, then with closed objects alone, where these differ."""
+def narrowed(schema: Any) -> Iterator[Any]:
+    """Yield a schema with closed objects and bounded multiples, then with closed objects alone, where these differ."""
     whole, seen = closed(schema), [schema]
-    for each in (bounded(whole) if bounds_integers else whole, whole):
+    for each in (bounded(whole), whole):
         if each not in seen:
             seen.append(each)
             yield each

@@ -9,7 +9,6 @@ import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -33,6 +32,18 @@ _TOO_MUCH = re.compile("too (?:many|big|large|complex)|lexer precomputation", re
 _SPECIAL = b"\xff"  # the prefix of tokens that aren't text, for llguidance
 _OPTIONS = '\n%llguidance {"no_forcing": true}'  # otherwise it tokenizes forced text of any length
 
+# What a JSON schema allows, but with bounded numbers, which llguidance can't bound without losing their exponents.
+_VALUE = "srb_value"
+_ANY_VALUE = r"""
+srb_value: SRB_STRING | SRB_NUMBER | "true" | "false" | "null" | srb_array | srb_object
+srb_array: "[" SRB_SPACE (srb_value SRB_SPACE ("," SRB_SPACE srb_value SRB_SPACE)*)? "]"
+srb_object: "{" SRB_SPACE (srb_pair ("," SRB_SPACE srb_pair)*)? "}"
+srb_pair: SRB_STRING SRB_SPACE ":" SRB_SPACE srb_value SRB_SPACE
+SRB_STRING: /"(\\.|[^"\\])*"/
+SRB_NUMBER: /-?[0-9]{1,DIGITS}(\.[0-9]{1,DIGITS})?([eE][+-]?[0-9]{1,3})?/
+SRB_SPACE: /[ \n\r\t]*/
+"""
+
 _MAX_OCTETS = 16  # tokens in more octets of the mask than this aren't all prefixes of each other
 
 MAX_SCHEMA_CHARS = 100_000
@@ -48,6 +59,7 @@ class GrammarMatcher:
     Args:
         ends: the tokens that end the generation.
         piece: returns the bytes that a token adds to the text.
+        numbers: matches the same texts and more, but only with numbers of few digits.
     """
 
     def __init__(
@@ -56,8 +68,10 @@ class GrammarMatcher:
         ends: frozenset[int],
         n_vocab: int,
         piece: Callable[[int], bytes] = lambda _token: b"",
+        numbers: "LLMatcher | None" = None,
     ) -> None:
         self._matcher = matcher
+        self._numbers = numbers
         self._ends = ends
         self._n_vocab = n_vocab
         self._piece = piece
@@ -66,7 +80,9 @@ class GrammarMatcher:
         """Return whether the text may continue with this token."""
         if self._matcher.is_stopped():  # the text is complete, or the grammar is too complex
             return token in self._ends and not self._matcher.is_error()
-        return bool(self._matcher.validate_tokens([token]))
+        if not self._matcher.validate_tokens([token]):
+            return False
+        return not self._numbers or bool(self._numbers.validate_tokens([token])) or not self.banned()[token]
 
     def banned(self) -> "np.ndarray[Any, np.dtype[np.bool_]]":
         """Return whether each token is one that the text may not continue with.
@@ -81,6 +97,12 @@ class GrammarMatcher:
                 "parts can match the same text",
                 param="grammar",
             )
+        if self._numbers:
+            short = bits & np.frombuffer(self._numbers.compute_bitmask(), np.uint8)
+            if short.any():
+                bits = short
+            else:  # only a longer number can match, such as a multiple
+                self._numbers = None
         return np.asarray(np.unpackbits(bits, count=self._n_vocab, bitorder="little") == 0)
 
     def forced(self, most: int) -> list[int]:
@@ -111,12 +133,14 @@ class GrammarMatcher:
 
     def accept(self, token: int) -> None:
         """Append the next token of the text, which must be allowed."""
-        if not self._matcher.is_stopped():
-            self._matcher.consume_token(token)
+        for each in (self._matcher, self._numbers):
+            if each and not each.is_stopped():
+                each.consume_token(token)
 
     def copy(self) -> "GrammarMatcher":
         """Return a copy at the same position of the text."""
-        return GrammarMatcher(self._matcher.deep_copy(), self._ends, self._n_vocab, self._piece)
+        numbers = self._numbers and self._numbers.deep_copy()
+        return GrammarMatcher(self._matcher.deep_copy(), self._ends, self._n_vocab, self._piece, numbers)
 
 
 class LarkCompiler:
@@ -141,22 +165,24 @@ class LarkCompiler:
         Raises:
             InvalidRequestError: the grammar can't be used.
         """
-        error = _problem_of_schemas(grammar)
+        error, bounding = _read_schemas(grammar)
         if not error:
             with self._lock:
                 if special_tokens not in self._lark_tokenizers:
                     self._lark_tokenizers[special_tokens] = self._make_tokenizer(vocab, special_tokens)
             try:
-                matcher = with_stack(
-                    partial(self._matcher, grammar, special_tokens), _STACK_BYTES_PER_CHAR * len(grammar)
+                matchers = with_stack(
+                    lambda: [self._matcher(each, special_tokens) for each in (grammar, bounding) if each is not None],
+                    _STACK_BYTES_PER_CHAR * len(grammar),
                 )
             except MemoryError as problem:
                 error = str(problem)
             else:
-                error = matcher.get_error()
+                error = next((each.get_error() for each in matchers if each.is_error()), None)
         if error:
             raise _unusable(error, param, is_made=not is_lark(grammar))
-        return GrammarMatcher(matcher, self._tokenizer.ends, self._tokenizer.n_vocab, self._tokenizer.piece)
+        vocabulary = self._tokenizer
+        return GrammarMatcher(matchers[0], vocabulary.ends, vocabulary.n_vocab, vocabulary.piece, *matchers[1:])
 
     def compile_grammar(self, vocab: int, grammar: str, *, special_tokens: bool = False) -> GrammarMatcher:
         """Compile a grammar, in Lark or in GBNF. Raises `InvalidRequestError`."""
@@ -272,17 +298,28 @@ def _read_schema(text: str) -> Any:
     return schema
 
 
-def _problem_of_schemas(grammar: str) -> str | None:
-    """Return why a schema in a grammar can't be enforced, with its position; None if all can."""
+def _read_schemas(grammar: str) -> tuple[str | None, str | None]:
+    """Return why a schema in a grammar can't be enforced, with its position, and the grammar that bounds their numbers.
+
+    None if all schemas can be enforced, and if there are none.
+    """
+    parts, end, n_digits = list[str](), 0, json_schema.MAX_DIGITS
     for found in re.finditer(r"%json\b\s*", grammar):
+        if found.start() < end:
+            continue  # in a text of the schema
         try:
-            schema, _ = json.JSONDecoder().raw_decode(grammar, found.end())
+            schema, after = json.JSONDecoder().raw_decode(grammar, found.end())
             problem = json_schema.problem(schema)
+            n_digits = max(n_digits, json_schema.most_digits(schema))
         except RecursionError:
             problem = "it is nested too deeply"
         except ValueError:  # it isn't JSON, and llguidance's message about that is better
             continue
         if problem:
             line = grammar.count("\n", 0, found.start()) + 1
-            return f"at {line}({found.start() - grammar.rfind(chr(10), 0, found.start())}): {problem}"
-    return None
+            return f"at {line}({found.start() - grammar.rfind(chr(10), 0, found.start())}): {problem}", None
+        parts += grammar[end : found.start()], _VALUE
+        end = after
+    if not parts:
+        return None, None
+    return None, "".join(parts) + grammar[end:] + _ANY_VALUE.replace("DIGITS", str(n_digits))

@@ -205,8 +205,7 @@ class Tools:
     ) -> "Tools":
         """The tools, enforced as far as one grammar of them all can be.
 
-        If it is too large, integers aren't bounded, and then as many functions as must be, the largest first, may have
-        any arguments.
+        If it is too large, as many functions as must be, the largest first, may have any arguments.
 
         Args:
             form: How the model writes calls.
@@ -221,14 +220,13 @@ class Tools:
             largest = set(by_size[:n])
             enforced = (
                 (_ANY_OBJECT, (*parts, "parameters")) if k in largest else (schema, parts)
-                for k, (schema, parts) in enumerate(unbounded._arguments)
+                for k, (schema, parts) in enumerate(self._arguments)
             )
             return replace(self, enforced=tuple(enforced))
 
         if is_small(self):
             return self
-        unbounded = replace(self, enforced=self._enforceable(bounds_integers=False))
-        by_size = sorted(range(len(self.functions)), key=lambda k: -len(unbounded._schemas[k]))
+        by_size = sorted(range(len(self.functions)), key=lambda k: -len(self._schemas[k]))
         return opened(bisect_left(range(len(by_size)), True, key=lambda n: is_small(opened(n))))
 
     def constrain(
@@ -284,11 +282,9 @@ class Tools:
 
     @cached_property
     def _arguments(self) -> tuple[tuple[Any, tuple[str, ...]], ...]:
-        return self._enforceable() if self.enforced is None else self.enforced
-
-    def _enforceable(self, *, bounds_integers: bool = True) -> tuple[tuple[Any, tuple[str, ...]], ...]:
-        texts = (json.dumps(function["parameters"]) for function in self.functions)
-        return tuple(enforceable(text, bounds_integers=bounds_integers) for text in texts)
+        if self.enforced is not None:
+            return self.enforced
+        return tuple(enforceable(json.dumps(function["parameters"])) for function in self.functions)
 
     @cached_property
     def _schemas(self) -> list[str]:

@@ -1,6 +1,7 @@
 """JSON schemas: what they allow, judged by their own test suite, and what of them is refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,11 @@ ALLOWED: list[tuple[Any, str]] = [
     ({"type": "string", "format": "ends_with", "allOf": [{"pattern": "^x.*"}, {"pattern": ".*y$"}]}, '"x-y"'),
     ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, "-5"),
     ({"type": "number", "minimum": -1.8e308, "maximum": 1.8e308}, "-5.5"),
-    ({"type": "integer"}, f"{-(2**53) + 1}"),
+    ({"type": "integer"}, "-" + "9" * 16),
+    ({"type": "number"}, f"-{'9' * 16}.{'9' * 16}e-300"),
+    ({}, '[{"a": 6.022e23, "b": "' + "1" * 40 + '"}]'),
+    ({"type": "number", "exclusiveMinimum": 0}, "0.0000000000000001"),
+    ({"enum": [1e-20]}, "0." + "0" * 19 + "1"),
     ({"type": "integer", "minimum": 10**17}, "1" + "0" * 17),
     ({"type": "integer", "enum": [10**18]}, "1" + "0" * 18),
     ({"allOf": [{"type": "integer"}, {"minimum": 10**17}]}, "1" + "0" * 17),
@@ -101,7 +106,16 @@ IMPOSSIBLE: list[tuple[Any, str]] = [
     ({"format": "time"}, '"12:00:60Z"'),
     ({"pattern": "^\\S$"}, '"\ufeff"'),
     ({"type": "integer", "minimum": 3, "maximum": 12}, "13"),
-    ({"type": "integer"}, f"{2**53}"),
+    ({"type": "integer"}, "1" + "0" * 16),
+    ({"type": "number"}, "1" + "0" * 16),
+    ({"type": ["number", "null"]}, "0." + "0" * 17),
+    ({"type": "number", "minimum": 0}, "0." + "0" * 17),
+    ({"anyOf": [{"type": "number"}, {"type": "string"}]}, "1e1000"),
+    ({}, "[1" + "0" * 16 + "]"),
+    ({"type": "object", "properties": {"a": {"type": "array", "items": {}}}}, '{"a": [1' + "0" * 16 + "]}"),
+    ({"type": "object", "additionalProperties": True}, '{"a": [0, 1' + "0" * 16 + "]}"),
+    ({"minItems": 1}, "[1" + "0" * 16 + "]"),
+    ({"type": "array", "items": {"type": "number", "multipleOf": 0.5}}, "[1" + "0" * 16 + "]"),
     ({"type": ["integer", "null"], "minimum": 0}, "1" + "0" * 16),
     ({"type": "str", "minLength": 2.0, "maxLength": None, "enum": None}, '"a"'),
     (EITHER, '{"t": "c"}'),
@@ -126,6 +140,18 @@ IMPOSSIBLE: list[tuple[Any, str]] = [
 )
 def test_what_can_be_written(writer: Writer, schema: Any, text: str, possible: bool) -> None:
     assert writer.can_write(schema, text) == possible
+
+
+@pytest.mark.parametrize("schema", [{}, {"type": "number", "exclusiveMaximum": -0.5}, {"multipleOf": 7}], ids=str)
+def test_no_number_is_written_forever(writer: Writer, schema: Any) -> None:
+    texts = [text for text in writer.texts(schema | {"type": "number"}, 40) if text is not None]
+    assert len(texts) == 40
+    assert all(len(digits) <= 16 for text in texts for digits in re.findall("[0-9]+", text))
+
+
+def test_a_longer_number_is_written_where_no_shorter_one_can_be(writer: Writer) -> None:
+    """A multiple that the schema's reference hides from the bounds of multiples."""
+    assert writer.can_write({"allOf": [{"type": "integer", "minimum": 10**17}, {"multipleOf": 7}]}, f"{7 * 10**17}")
 
 
 def test_properties_that_are_not_named_come_where_the_schema_asks_for_them_alone(writer: Writer) -> None:
