@@ -55,7 +55,7 @@ class KoboldFields(CompletionFields):
 
 
 class KeyFields(BodyFields):
-    """The body of `POST /api/extra/generate/check` and `POST /api/extra/abort`. It may be left out."""
+    """The body of `POST /api/extra/generate/check`, `abort` and `last_logprobs`. It may be left out."""
 
     genkey: str = Field("", description="the `genkey` that the request was sent with.")
 

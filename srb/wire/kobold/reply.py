@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -71,7 +71,7 @@ def parse_generate(body: bytes, context: RequestContext, *, stream: bool = False
         n=count,
         shown=Shown(logprobs=completion.logprobs is not None),
     )
-    watch = partial(context.state(Generations).watch, fields.genkey, completion.id, count)
+    watch = partial(context.state(Generations).watch, Generation(fields.genkey, completion.id, count, make))
     return Reply(completion, ignored, stream, make, detach=bool(fields.detach), watch=watch, payload=fields.genkey)
 
 
@@ -95,11 +95,12 @@ def detokenize(data: bytes, context: RequestContext) -> JsonAnswer:
 
 @dataclass(eq=False)
 class Generation:
-    """A generation with a reader. count: the number of alternatives. events: those that have arrived."""
+    """A generation. count: the number of alternatives. make: makes their results. events: those that have arrived."""
 
     genkey: str
     request_id: str
     count: int
+    make: Callable[[], _ResultsBuilder]
     events: list[Event] = field(default_factory=list)
 
     def so_far(self) -> dict[str, Any]:
@@ -109,6 +110,14 @@ class Generation:
             if isinstance(event, StreamEvent):
                 texts[event.index].append(event.text)
         return {"results": [{"text": "".join(parts)} for parts in texts]}
+
+    def logprobs(self) -> dict[str, Any] | None:
+        """The log-probabilities of the first text, if all have ended and the request asked for them."""
+        if sum(isinstance(each, StopEvent) for each in self.events) == self.count:
+            with suppress(SrbError):  # all have failed
+                found: dict[str, Any] | None = self.make().object(self.events)["results"][0]["logprobs"]
+                return found
+        return None
 
     def perf(self) -> dict[str, Any]:
         """The numbers of a finished request. Times are in seconds; those per token in milliseconds."""
@@ -148,32 +157,32 @@ def _pace(name: str, n: int, ms: float) -> dict[str, float]:
 
 @dataclass(eq=False)
 class Generations:
-    """The running generations in the order of their arrival, and the speed of each owner's last one.
+    """The running generations in the order of their arrival, and the last one of each owner.
 
     Attributes:
         running: Pairs of an owner and a generation.
-        last: The numbers of each owner's last generation.
+        last: Each owner's last generation, without texts that nobody can ask for any more.
         total: How many have ended.
         idle_since: When the last one ended, in seconds since 1970; None: none has.
     """
 
     running: list[tuple[str | None, Generation]] = field(default_factory=list)
-    last: dict[str | None, dict[str, Any]] = field(default_factory=dict)
+    last: dict[str | None, Generation] = field(default_factory=dict)
     total: int = 0
     idle_since: float | None = None
 
     @contextmanager
     def watch(
-        self, genkey: str, request_id: str, count: int, owner: str | None, _end: Abort
+        self, generation: Generation, owner: str | None, _end: Abort
     ) -> Iterator[Callable[[list[Event]], object]]:
         """Registers a generation while the block runs. The function takes its events."""
-        generation = Generation(genkey, request_id, count)
         self.running.append((owner, generation))
         try:
             yield generation.events.extend
         finally:
             self.running.remove((owner, generation))
-            self.last[owner], self.total, self.idle_since = generation.perf(), self.total + 1, time.time()
+            generation.events = [each for each in generation.events if not isinstance(each, StreamEvent) or each.token]
+            self.last[owner], self.total, self.idle_since = generation, self.total + 1, time.time()
 
     def named(self, genkey: str, owner: str | None) -> list[Generation]:
         """The running generations of an owner with this genkey.
@@ -196,6 +205,15 @@ def check(body: bytes, context: RequestContext) -> JsonAnswer:
     return found[-1].so_far() if found else {"results": [{"text": ""}]}, ignored
 
 
+def last_logprobs(body: bytes, context: RequestContext) -> JsonAnswer:
+    """Show the log-probabilities of the last request with this genkey, or null, as in KoboldCpp."""
+    genkey, ignored = read_key(body)
+    generations = context.state(Generations)
+    ended = generations.last.get(context.owner)
+    found = [*([ended] if ended and ended.genkey == genkey else []), *generations.named(genkey, context.owner)]
+    return {"logprobs": found[-1].logprobs() if found else None}, ignored
+
+
 def abort(body: bytes, context: RequestContext) -> JsonAnswer:
     """Abort the requests with this genkey."""
     genkey, ignored = read_key(body)
@@ -215,4 +233,5 @@ def perf(_body: bytes, context: RequestContext) -> JsonAnswer:
         "idletime": 0 if generations.running else round(now - idle_since, 3),
         "quiet": True,
     }
-    return _NO_PERF | generations.last.get(context.owner, {}) | busy, []
+    last = generations.last.get(context.owner)
+    return _NO_PERF | (last.perf() if last else {}) | busy, []

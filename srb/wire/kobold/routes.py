@@ -6,7 +6,7 @@ from typing import Any
 
 from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.kobold.body import CountFields, IdsFields, KeyFields, KoboldFields, default_length
-from srb.wire.kobold.reply import abort, check, detokenize, parse_generate, perf, token_count
+from srb.wire.kobold.reply import abort, check, detokenize, last_logprobs, parse_generate, perf, token_count
 from srb.wire.reply import SSE_MESSAGE
 from srb.wire.route import (
     BOOLEAN,
@@ -69,6 +69,7 @@ ROUTES = (
         _RESULTS,
         summary="Show the texts so far of the request without a genkey",
     ),
+    post("/api/extra/last_logprobs", JsonHandler(last_logprobs, before_load=True), OBJECT, body=KeyFields),
     post("/api/extra/abort", JsonHandler(abort, before_load=True), _ENDED, body=KeyFields),
     post(
         "/api/extra/tokencount",

@@ -161,6 +161,22 @@ async def test_kobold_lite(connect: Connect) -> None:
     assert (perf["total_gens"], perf["last_token_count"], perf["last_input_count"], perf["stop_reason"]) == (1, 3, 9, 1)
 
 
+async def test_the_logprobs_of_the_last_stream(connect: Connect) -> None:
+    client = await connect(backend(b"ab", prompt=9))
+    path, key = "/api/extra/last_logprobs", {"genkey": LITE["genkey"]}
+    assert await posted(client, path, key) == {"logprobs": None}
+    body = LITE | {"logprobs": True, "stop_sequence": []}
+    await events(await client.post("/api/extra/generate/stream", json=body))
+    shown = (await posted(client, path, key))["logprobs"]
+    assert (shown["tokens"], shown["text_offset"]) == (["a", "b"], [0, 1])
+    assert len(shown["content"][0]["top_logprobs"]) == 5
+    assert shown == (await posted(client, "/api/v1/generate", body))["results"][0]["logprobs"]
+    assert await posted(client, path, {"genkey": "KCPP2"}) == {"logprobs": None}
+    assert await posted(client, path) == {"logprobs": None}
+    await posted(client, "/api/v1/generate", LITE)
+    assert await posted(client, path, key) == {"logprobs": None}, "the last one asked for none"
+
+
 async def test_silly_tavern(connect: Connect) -> None:
     client = await connect(backend(b"ab\nYou: c"))
     assert (await posted(client, "/api/extra/tokencount", {"prompt": "hé"})) == {"value": 3, "ids": [104, 195, 169]}
