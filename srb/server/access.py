@@ -13,6 +13,7 @@ import ipaddress
 import logging
 import re
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ from aiohttp.typedefs import Handler
 
 from srb.errors import AuthenticationError, MisdirectedRequestError, OriginError, SettingsError
 from srb.options.settings import Settings
+from srb.server.http.sse import is_websocket
 from srb.wire.request.read import show
 
 logger = logging.getLogger("srb")
@@ -35,6 +37,9 @@ OPEN = {"/", "/web/{file}", "/health", "/v1/health", "/openapi.json", "/docs"}
 """Paths that may be read without a key: the page, health checks, and the description of the API."""
 
 HEADER = "x-api-key"
+
+KEY_PROTOCOL = "srb.key."
+"""A page can't set headers of a WebSocket. It names this as a protocol, followed by its key in hexadecimal."""
 
 _OWNER = web.RequestKey("owner", str)
 
@@ -85,6 +90,10 @@ def _sent_keys(request: web.Request) -> list[bytes]:
     scheme, _, credentials = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
     sent = [credentials.strip()] if scheme.lower() == "bearer" else []
     sent += request.headers.getall(HEADER, [])
+    protocols = request.headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "").replace(",", " ").split()
+    named = [each.removeprefix(KEY_PROTOCOL) for each in protocols if each.startswith(KEY_PROTOCOL)]
+    with suppress(ValueError):
+        sent += [bytes.fromhex(each).decode() for each in named]
     return [key.encode(errors="surrogateescape") for key in sent if key]
 
 
@@ -245,12 +254,11 @@ async def check_origin(request: web.Request, handler: Handler) -> web.StreamResp
     """Raises `OriginError` if a page of an origin that isn't allowed tries to change or run something.
 
     CORS only keeps such a page from reading the response: a browser sends a plain POST without a preflight request.
-    Other clients send no Origin.
+    It doesn't keep it from reading a WebSocket. Other clients send no Origin.
     """
     origin = request.headers.get(hdrs.ORIGIN)
-    if not (
-        origin is None or request.method in _READS or _allows(request.app[ORIGINS], origin) or _is_own(request, origin)
-    ):
+    only_reads = request.method in _READS and not is_websocket(request)
+    if not (origin is None or only_reads or _allows(request.app[ORIGINS], origin) or _is_own(request, origin)):
         raise OriginError(
             f"pages of the origin {show(origin)} may not use this server; to allow them, add it to --cors-origins"
         )

@@ -10,8 +10,12 @@ let server, pages, error;
 
 globalThis.addEventListener = globalThis.removeEventListener = () => {};
 globalThis.sessionStorage = { getItem: () => null };
+globalThis.WebSocket = class { // behind a proxy that lets none through
+  constructor() { queueMicrotask(() => this.onclose()); }
+  close() {}
+};
 globalThis.document = { querySelector: (selector) => (selector === "#error-text" ? error : {}) };
-globalThis.fetch = async (path, { method = "GET", body } = {}) => {
+globalThis.fetch = async (path, { method = "GET", body, headers = undefined } = {}) => {
   if (method !== "GET" && server.isDown) throw new TypeError("no network");
   if (method === "PATCH" && path.endsWith("/s")) {
     const { since, ...changes } = JSON.parse(body);
@@ -24,7 +28,7 @@ globalThis.fetch = async (path, { method = "GET", body } = {}) => {
     Object.assign(server.node, JSON.parse(body));
   }
   if (method === "POST" && path.endsWith("/nodes")) return Response.json(server.node);
-  if (method === "GET" && path.endsWith("/nodes")) return new Response(server.events.map((event) => `data: ${JSON.stringify(event)}\n\n`).join(""));
+  if (headers?.Accept === "text/event-stream") return new Response(server.events.map((event) => `data: ${JSON.stringify(event)}\n\n`).join(""));
   if (path.startsWith("v1/history?")) return Response.json(server.search(new URLSearchParams(path.split("?")[1])));
   if (path === "v1/stories") return Response.json({ data: [{ id: "s", title: "A tale" }, { id: "t", title: "Another" }] });
   return Response.json({ nodes: [server.node], change: server.change, context: server.context });

@@ -1,11 +1,12 @@
 """Stories that the server keeps: begun on one device, read and continued on another."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Route, WebSocketRoute, expect
 from scripted import Scripted
 from web.conftest import PROMPT, Story, length
 
@@ -246,30 +247,29 @@ def test_an_alternative_that_ended_unseen_can_be_forked(blank: Story, server: Sc
     """
     begin(blank, server)
     blank.set(n=2, max_tokens=12)
-    held: list[Route] = []
+    held: list[WebSocketRoute] = []
     is_deaf = True
 
-    def hold(route: Route) -> None:
-        if route.request.method == "GET" and is_deaf:
-            held.append(route)
+    def hold(socket: WebSocketRoute) -> None:
+        if is_deaf:
+            held.append(socket)
         else:
-            route.continue_()
+            socket.connect_to_server()
 
-    blank.page.route("**/nodes", hold)
-    if is_gone:
-        gone = {"error": {"message": "it is gone"}}
-        blank.page.route("**/v1/completions/*/events", lambda route: route.fulfill(status=404, json=gone))
+    blank.page.route_web_socket(re.compile("/nodes"), hold)
     blank.reload()
-    with blank.page.expect_response(lambda each: each.url.endswith("/completions")):
+    with blank.page.expect_response(lambda each: each.url.endswith("/completions")) as asked:
         blank.find("#story").fill("Once upon a")
         blank.find("#story").press("Control+Enter")
     path = f"/v1/stories/{blank.page.url.partition('#')[2]}"
     while [node["length"] for node in json.loads(server.request(path)[1])["nodes"]] != [None, 12, 12]:
         blank.page.wait_for_timeout(20)
+    if is_gone:
+        server.request(f"/v1/completions/{asked.value.headers['x-request-id']}", method="DELETE")
     is_deaf = False
-    with blank.page.expect_response(lambda each: each.url.endswith("/events")):
-        for route in held:
-            route.continue_()
+    with blank.page.expect_websocket(lambda each: "/events" in each.url):
+        for socket in held:
+            socket.connect_to_server()
     blank.wait_done()
     if is_gone:
         blank.excuse("404")

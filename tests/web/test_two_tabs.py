@@ -1,5 +1,8 @@
 """The same story in two tabs of a browser: nothing that was typed in one is overwritten by the other."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import expect
 from scripted import Scripted
@@ -167,3 +170,28 @@ def test_the_other_tab_does_not_stop_an_answer_of_the_editor(story: Story, serve
     expect(story.find("#ask .main")).to_be_enabled()
     assert answer.input_value().startswith(said)
     expect(tab.find("#talk textarea").first).to_have_value(answer.input_value())
+
+
+def test_eight_streams_hold_up_neither_saving_nor_another_tab(
+    blank: Story, start_scripted: Callable[..., Scripted], tmp_path: Path
+) -> None:
+    """A browser has six connections to a server. The streams take none of them."""
+    server = start_scripted(tmp_path / "stories.db")
+    blank.open(server.url)
+    blank.set(n=1, max_tokens=9)
+    blank.find("#story").fill(PROMPT)
+    server.hold_after(3)
+    for _ in range(8):
+        with blank.page.expect_response("**/v1/completions"):
+            blank.find("#story").press("Control+Enter")
+    expect(blank.cards).to_have_count(8)
+    tab = second_tab(blank)
+    expect(tab.cards).to_have_count(8)
+    tab.find("#story").press("Control+End")
+    with tab.page.expect_response("**/drafts/*"):
+        tab.page.keyboard.insert_text(" It rained.")
+    expect(blank.find("#story")).to_have_value(PROMPT + " It rained.")
+    server.go()
+    for each in (blank, tab):
+        each.wait_done()
+        expect(each.cards.locator(".text:not(:empty)")).to_have_count(8)

@@ -16,7 +16,7 @@ from srb.errors import NotFoundError, SrbError, UnavailableError
 from srb.server.http.bodies import BODY, read_body
 from srb.server.http.errors import route_of
 from srb.server.http.exchange import ENGINE
-from srb.server.http.sse import WRITE_BYTES, stall_timeout
+from srb.server.http.sse import WRITE_BYTES, stall_timeout, stream_to
 
 HEADER = "X-Srb-Asked-By"
 """The header of what a server forwards. A server that receives it doesn't forward it again."""
@@ -26,7 +26,7 @@ SESSION = web.AppKey("session", aiohttp.ClientSession)
 ANSWER_SECONDS = 5.0
 """How long a peer may take to connect, to list its requests, or to confirm that it still has a request."""
 
-_HOP_BY_HOP = (hdrs.HOST, hdrs.CONNECTION, hdrs.TRANSFER_ENCODING, hdrs.CONTENT_LENGTH, hdrs.KEEP_ALIVE)
+_HOP_BY_HOP = (hdrs.HOST, hdrs.CONNECTION, hdrs.TRANSFER_ENCODING, hdrs.CONTENT_LENGTH, hdrs.KEEP_ALIVE, hdrs.UPGRADE)
 _NOT_FORWARDED = (*_HOP_BY_HOP, hdrs.ORIGIN)  # this server has checked the origin
 
 _NOT_FOUND = (401, 404, 501)
@@ -109,7 +109,7 @@ async def _forward(request: web.Request, url: str) -> web.StreamResponse | None:
         if answer.status >= 500 and not await _is_alive(request, url):
             raise _PeerLostError(f"its status was {answer.status}")
         headers = {name: value for name, value in answer.headers.items() if name.title() not in _HOP_BY_HOP}
-        response = web.StreamResponse(status=answer.status, headers=headers)
+        response = stream_to(request, answer.status, headers)
         await response.prepare(request)
         try:
             while data := await _while_alive(request, url, answer.content.read(WRITE_BYTES)):

@@ -1,13 +1,18 @@
-"""Sends streams of server-sent events or JSON lines. The events of one step are one write."""
+"""Sends streams of server-sent events or JSON lines. The events of one step are one write.
+
+A GET may ask for its events over a WebSocket, with the same path: the messages, joined, are what the response would
+have been. Browsers open only six HTTP connections to a server, and count WebSockets separately.
+"""
 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
-from aiohttp import web
+from aiohttp import hdrs, web
+from aiohttp.abc import AbstractStreamWriter
 
 from srb.server.http.connections import CONNECTIONS
 from srb.wire.reply import SSE_DATA, Chunk, Frame
@@ -23,6 +28,43 @@ HEADERS = {
     "Cache-Control": "no-cache, no-transform",
     "X-Accel-Buffering": "no",  # else nginx would buffer the stream
 }
+
+
+WEBSOCKET_PROTOCOL = "srb"
+"""The protocol that a WebSocket has if its client names any. A browser must, to send an API key (`access`)."""
+
+
+def is_websocket(request: web.Request) -> bool:
+    """Whether the client asks for the response over a WebSocket."""
+    return request.headers.get(hdrs.UPGRADE, "").strip().lower() == "websocket"
+
+
+class _Socket(web.WebSocketResponse):
+    """A stream over a WebSocket. Clients send nothing over it."""
+
+    _listening: asyncio.Task[None] | None = None
+
+    def __init__(self) -> None:
+        # A ping keeps the connection open, and after half this time without an answer it is closed.
+        super().__init__(protocols=(WEBSOCKET_PROTOCOL,), heartbeat=2 * PING_SECONDS, compress=False, max_msg_size=1024)
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:
+        writer = await super().prepare(request)
+        self._listening = self._listening or asyncio.create_task(self._listen())
+        return writer
+
+    async def _listen(self) -> None:
+        """Takes pongs, and closes the connection when the client does, which ends the request's handler."""
+        async for _ in self:
+            pass
+
+    async def write(self, data: "bytes | bytearray | memoryview[int] | memoryview[bytes]") -> None:
+        await self.send_bytes(bytes(data))
+
+
+def stream_to(request: web.Request, status: int, headers: Mapping[str, str]) -> web.StreamResponse:
+    """The response for a stream, which the caller prepares and writes."""
+    return _Socket() if is_websocket(request) else web.StreamResponse(status=status, headers=headers)
 
 
 Item = Chunk | tuple[int, Chunk]
@@ -89,7 +131,7 @@ async def respond(
 
     The response begins at once. It ends early if the client disconnects, or takes nothing for STALL_SECONDS.
     """
-    response = web.StreamResponse(headers=HEADERS | headers | {"Content-Type": frame.content_type})
+    response = stream_to(request, 200, HEADERS | headers | {"Content-Type": frame.content_type})
     try:
         await response.prepare(request)
         await _write(request, response, batches, frame)

@@ -113,7 +113,7 @@ async def remove_story(request: web.Request) -> web.Response:
 async def get_nodes(request: web.Request) -> web.StreamResponse:
     """Show the changes of a story, and as a stream of events its later changes, too."""
     name, since = request.match_info["story"], query_number(request, "since")
-    if "text/event-stream" in request.headers.get(hdrs.ACCEPT, ""):
+    if sse.is_websocket(request) or "text/event-stream" in request.headers.get(hdrs.ACCEPT, ""):
         last = _number(request.headers.get("Last-Event-ID", ""))
         since = since if last is None else last
         await read_file(request, stories.get_story, name)  # raises an error before the stream begins

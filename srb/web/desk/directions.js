@@ -51,7 +51,7 @@ const question = (story, n) =>
 export function proposing(prompt, n) {
   const items = { type: "string", pattern: WORDS };
   const schema = { type: "array", items, minItems: n, maxItems: n };
-  return { prompt, n: 1, max_tokens: 40 * n + 40, temperature: 0.8, json_schema: schema, stream: false };
+  return { prompt, n: 1, max_tokens: 40 * n + 40, temperature: 0.8, json_schema: schema };
 }
 
 /**

@@ -57,17 +57,11 @@ export class Explorer {
     this.status.textContent = "Looking ahead …";
     const fields = this.runs.checked ? { ...NODES, depth: 4, min_entropy: HESITATION } : { ...NODES, depth: 8 };
     try {
-      await explore({ prompt: this.prompt, ...fields }, (event) => this.#hear(event), reading.signal);
+      await explore({ prompt: this.prompt, ...fields }, (node) => this.#add(node), reading.signal);
+      this.status.textContent = `${this.nodes.size} continuations, the most probable first.`;
     } catch (error) {
       if (!reading.signal.aborted) this.status.textContent = error.message;
     }
-  }
-
-  #hear(event) {
-    if (event.event === "node") this.#add(event);
-    if (event.event === "error") this.status.textContent = event.error.message;
-    if (event.event === "done" && event.finish_reason !== "error")
-      this.status.textContent = `${event.count} continuations, the most probable first.`;
   }
 
   #add(node) {

@@ -134,43 +134,54 @@ export async function cancel(id, controller, index) {
   }
 }
 
-/**
- * Submit a completion request.
- * @param {Record<string, any>} body
- * @returns {Promise<{ id: string, response: Response }>} for `read`
- * @throws {ApiError} if the server refuses it
- */
-export async function submit(body) {
-  const response = await call("v1/completions", { method: "POST", body: JSON.stringify({ ...body, stream: "events" }) });
-  return { id: response.headers.get("X-Request-Id"), response };
+/** Submit a request. Resolves to it, for `read`. */
+async function post(path, body, signal) {
+  const response = await call(path, { method: "POST", body: JSON.stringify(body), signal });
+  return { id: response.headers.get("X-Request-Id") ?? "", response };
 }
 
 /**
+ * Submit a completion request.
+ * @param {Record<string, any>} body
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<{ id: string, response: Response }>} for `read`
+ * @throws {ApiError} if the server refuses it
+ */
+export const submit = (body, signal) => post("v1/completions", { ...body, stream: "events" }, signal);
+
+/**
  * Complete a prompt once, and return the text. Aborting `signal` cancels the request.
- * @param {Record<string, any>} body with `stream: false`
+ * @param {Record<string, any>} body
  * @param {AbortSignal} signal
  * @returns {Promise<string>}
  */
 export async function complete(body, signal) {
-  const response = await call("v1/completions", { method: "POST", body: JSON.stringify(body), signal });
-  const { choices: [choice] } = await response.json();
-  if (choice.error) throw new ApiError(choice.error.message);
-  return choice.text;
+  let text = "";
+  const onEvent = (event) => {
+    if (event.event === "error") throw new ApiError(event.error.message);
+    text += event.text ?? "";
+  };
+  const request = await submit(body, signal);
+  signal.addEventListener("abort", () => call(`v1/completions/${request.id}`, { method: "DELETE" }).catch(() => {}));
+  await read(request, { onEvent, signal });
+  return text;
 }
 
 /**
  * Explore likely continuations of a prompt, until `signal` is aborted.
  * @param {Record<string, any>} body
- * @param {(event: any) => void} onEvent
+ * @param {(node: any) => void} onNode
  * @param {AbortSignal} signal
  */
-export async function explore(body, onEvent, signal) {
-  const response = await call("v1/explore", { method: "POST", body: JSON.stringify(body), signal });
-  for await (const { data } of eventsOf(response, signal)) {
-    onEvent(data);
-    if (data.event === "done") return;
-  }
-  if (!signal.aborted) throw new ApiError("The connection was lost. Close this, and explore again.");
+export async function explore(body, onNode, signal) {
+  const onEvent = (event) => {
+    if (event.event === "error") throw new ApiError(event.error.message);
+    if (event.event === "node") onNode(event);
+  };
+  const onLost = () => {
+    throw new ApiError("The connection was lost. Close this, and explore again.");
+  };
+  await read(await post("v1/explore", body, signal), { onEvent, onLost, signal });
 }
 
 /**
@@ -184,7 +195,7 @@ export function read({ id, response }, { onEvent, ...listener }) {
     onEvent(event, place);
     return event.event === "done";
   };
-  return follow(`v1/completions/${id}/events`, { ...listener, response, onEvent: handle });
+  return follow((after) => `v1/completions/${id}/events?starting_after=${after}`, { ...listener, response, onEvent: handle });
 }
 
 /**
@@ -193,50 +204,99 @@ export function read({ id, response }, { onEvent, ...listener }) {
  * @param {any} listener
  */
 export function watch(story, listener) {
-  return follow(`v1/stories/${story}/nodes`, listener);
+  return follow((after) => `v1/stories/${story}/nodes?since=${after}`, listener);
 }
 
 /**
  * Read server-sent events after the id `after`, until `onEvent` returns true. If the connection breaks, call
  * `onLost`, reconnect until the server answers, and call `onBack`.
- * @param {string} path
+ *
+ * They come over a WebSocket, because a browser has only six other connections to a server, for all its tabs. Where a
+ * proxy lets no WebSocket through, they take one of these.
+ * @param {(after: number) => string} path
  * @param {{ response?: Response | null, after?: number, onEvent: (event: any, id: number) => boolean,
- *   onLost?: () => void, onBack?: () => void, signal?: AbortSignal }} listener
+ *   onLost?: () => void, onBack?: () => void, signal?: AbortSignal }} listener with the `response` that submitted a
+ *   request, which has its events, too
  */
 async function follow(path, { response = null, after = 0, onEvent, onLost = () => {}, onBack = () => {}, signal }) {
+  let isRefused = false; // whether the server has answered where no WebSocket opened
   for (let tries = 0; ; tries++) {
+    /** @type {ReadableStream<string> | null} */
+    let texts = null;
     try {
-      if (!response) {
-        const headers = { Accept: "text/event-stream", "Last-Event-ID": after };
-        response = await call(path, { headers, signal });
-        onBack();
+      const first = response;
+      response = null;
+      texts = await openSocket(path(after), signal);
+      if (texts) first?.body?.cancel();
+      else {
+        const answer = first ?? (await call(path(after), { headers: { Accept: "text/event-stream" }, signal }));
+        if (answer.status === 204) return; // the request has ended, and all was read
+        if (!first && !isRefused) {
+          answer.body?.cancel(); // the server may just have started
+          isRefused = true;
+          continue;
+        }
+        texts = answer.body?.pipeThrough(new TextDecoderStream()) ?? null;
       }
-      if (response?.status === 204) return; // the request has ended, and all was read
+      isRefused = false;
+      if (!first) onBack();
     } catch (error) {
       if (!(error instanceof ApiError) || (error.status ?? 500) < 500) throw error;
     }
-    for await (const event of response ? eventsOf(response, signal) : []) {
+    for await (const event of texts ? eventsOf(texts, signal) : []) {
       tries = 0;
       after = event.id ?? after;
       if (onEvent(event.data, after)) return;
     }
     signal?.throwIfAborted();
-    response = null;
     onLost();
     await pause(Math.min(LONGEST_PAUSE, 500 * 2 ** tries), signal);
   }
 }
 
-/** Yield the server-sent events of a response, as {id, data}, until it ends or breaks off. */
-async function* eventsOf(response, signal) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+/**
+ * Open a WebSocket. Resolves to what comes over it, or to null if it doesn't open.
+ * @param {string} path
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<ReadableStream<string> | null>}
+ */
+function openSocket(path, signal) {
+  const key = sessionStorage.getItem(KEY);
+  const hex = [...new TextEncoder().encode(key ?? "")].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  const socket = new WebSocket(path, key ? ["srb", `srb.key.${hex}`] : []); // it takes no headers
+  socket.binaryType = "arraybuffer";
+  const { readable, writable } = new TextDecoderStream();
+  const writer = writable.getWriter();
+  const end = () => writer.close().catch(() => {});
+  socket.onmessage = ({ data }) => writer.write(data).catch(() => {});
+  socket.onclose = end;
+  addEventListener("offline", end);
+  signal?.addEventListener("abort", end);
+  return new Promise((resolve) => {
+    socket.onopen = () => resolve(readable);
+    writer.closed.catch(() => {}).then(() => {
+      removeEventListener("offline", end);
+      signal?.removeEventListener("abort", end);
+      socket.close();
+      resolve(null);
+    });
+  });
+}
+
+/**
+ * Yield the server-sent events of a stream, as {id, data}, until it ends or breaks off.
+ * @param {ReadableStream<string>} texts
+ * @param {AbortSignal} [signal]
+ */
+async function* eventsOf(texts, signal) {
+  const reader = texts.getReader();
   const close = () => reader.cancel().catch(() => {});
   signal?.addEventListener("abort", close);
   let rest = "";
   let id;
   try {
     for (;;) {
-      const { value, done } = await reader.read().catch(() => ({ done: true }));
+      const { value, done } = await reader.read().catch(() => ({ done: true, value: "" }));
       if (done) return;
       const lines = (rest + value).split("\n");
       rest = lines.pop() ?? "";
