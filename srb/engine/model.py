@@ -45,6 +45,8 @@ class ModelInfo:
         chat_template: the file's own, in Jinja.
         special_tokens: the id and the text of each, by its name: bos, eos and so on.
         metadata: all keys of the file, with numbers, texts and lists.
+        digest: 64 hex digits that name the model: a hash of its size and of samples of it.
+        n_bytes_gpu: how many of `n_bytes` are on a GPU, estimated by the number of its layers.
     """
 
     name: str
@@ -56,6 +58,8 @@ class ModelInfo:
     chat_template: str | None
     special_tokens: Mapping[str, tuple[int, str]]
     metadata: Mapping[str, Any] = field(repr=False)
+    digest: str = "0" * 64
+    n_bytes_gpu: int = 0
 
 
 class Tokenizer(Protocol):

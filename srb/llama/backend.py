@@ -90,6 +90,7 @@ class LlamaBackend:
             self.n_parallel, self.n_seqs = settings.parallel, n_seqs(settings)
             self.n_batch, self.n_outputs = settings.batch_size, PROMPT_OUTPUTS
             self.draft_max = settings.draft_max
+            self._gpu_layers = settings.n_gpu_layers if is_on_gpu(settings) else 0
             self._contexts = Contexts(self._model, choice, n_threads, self.window, self.media)
             stack.callback(self._contexts.close)
             self.n_cells, self.can_shift = self._contexts.n_cells, self._contexts.can_shift
@@ -122,7 +123,7 @@ class LlamaBackend:
     @cached_property
     def model_info(self) -> ModelInfo:
         """What the model's file says about the model."""
-        return read_model_info(self.path)
+        return read_model_info(self.path, self._gpu_layers)
 
     @property
     def layout(self) -> Layout:

@@ -17,7 +17,7 @@ from srb.engine.model import ModelInfo
 from srb.engine.samplers import SAMPLERS
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, ModelLoadError
-from srb.llama.model.model_file import files_of, find_model
+from srb.llama.model.model_file import files_of, find_model, fingerprint
 from srb.llama.native import library as log
 from srb.llama.native.library import function
 from srb.llama.sampling.candidates import Floats
@@ -155,8 +155,11 @@ def _tensor(gguf: int, i: int) -> Tensor:
     )
 
 
-def read_model_info(path: Path) -> ModelInfo:
+def read_model_info(path: Path, gpu_layers: int = 0) -> ModelInfo:
     """Return what a model's file says about the model. Takes some tenths of a second for a large vocabulary.
+
+    Args:
+        gpu_layers: how many layers are on a GPU; negative: all.
 
     Raises `ModelLoadError` and `OSError`.
     """
@@ -168,16 +171,20 @@ def read_model_info(path: Path) -> ModelInfo:
     for key, token in metadata.items():
         if (name := re.fullmatch(r"tokenizer\.ggml\.(\w+)_token_id", key)) and 0 <= token < len(pieces):
             special[name[1]] = (token, pieces[token])
+    n_bytes = sum(file.stat().st_size for file in files)
+    n_layers = metadata.get(f"{architecture}.block_count", 0) + 1  # the output counts as one
     return ModelInfo(
         name=metadata.get("general.name") or path.stem,
         architecture=architecture,
-        n_bytes=sum(file.stat().st_size for file in files),
+        n_bytes=n_bytes,
         n_params=sum(math.prod(tensor.shape) for file in files for tensor in read_tensors(file)),
         n_trained=metadata.get(f"{architecture}.context_length"),
         n_vocab=len(pieces),
         chat_template=metadata.get("tokenizer.chat_template"),
         special_tokens=special,
         metadata=metadata,
+        digest=fingerprint(path),
+        n_bytes_gpu=n_bytes if gpu_layers < 0 else n_bytes * min(gpu_layers, n_layers) // n_layers,
     )
 
 

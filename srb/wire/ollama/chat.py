@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -302,9 +301,8 @@ def _times(context: RequestContext) -> dict[str, str]:
 
 
 def _models(context: RequestContext, **more: Any) -> JsonAnswer:
-    limits = context.limits
-    size = Path(limits.model_path).stat().st_size if limits.model_path else 0
-    model = {"name": limits.model, "model": limits.model, **_times(context), "size": size, "digest": ""}
+    name, info = context.limits.model, context.engine.model.info
+    model = {"name": name, "model": name, **_times(context), "size": info.n_bytes, "digest": info.digest}
     return {"models": [model | {"details": _details(context)} | more]}, []
 
 
@@ -316,7 +314,8 @@ def tags(_body: bytes, context: RequestContext) -> JsonAnswer:
 
 def ps(_body: bytes, context: RequestContext) -> JsonAnswer:
     """List the loaded model, as in Ollama."""
-    return _models(context, expires_at=NEVER, context_length=context.engine.model.n_cells)
+    model = context.engine.model
+    return _models(context, expires_at=NEVER, context_length=model.n_cells, size_vram=model.info.n_bytes_gpu)
 
 
 def version(_body: bytes, _context: RequestContext) -> JsonAnswer:

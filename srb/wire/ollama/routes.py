@@ -21,7 +21,7 @@ from srb.wire.route import (
 )
 
 _ERRORS = ErrorFormat(ollama.error_json, object_of(error=STRING))
-_MODELS = object_of(models=list_of(object_of(name=STRING, model=STRING, size=INTEGER)))
+_MODELS = object_of(models=list_of(object_of(name=STRING, model=STRING, size=INTEGER, digest=STRING)))
 _ANSWER, _LINES = object_of(model=STRING), {JSON_LINES: {"description": "a JSON object in each line"}}
 _VECTOR = object_of(embedding=list_of(NUMBER))
 

@@ -1,5 +1,6 @@
 """What a model's file says about the model."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from tiny_model import CONTROL, EOS, N_VOCAB, finish, write_tiny_model
 
 from srb.engine.engine import Engine
 from srb.llama.backend import LlamaBackend
-from srb.llama.model.metadata import read_metadata
+from srb.llama.model.metadata import read_metadata, read_model_info
 from srb.llama.vocabulary import Vocabulary
 from srb.options.settings import Settings
 
@@ -18,7 +19,10 @@ def test_a_model(tmp_path: Path, load: Callable[..., LlamaBackend]) -> None:
     path = write_tiny_model(tmp_path / "named.gguf", chat_template="{{ messages }}", add_bos=True)
     info = Engine(load(model=path)).model_info
     assert (info.name, info.architecture, info.n_trained, info.n_vocab) == ("tiny", "llama", 4096, N_VOCAB)
-    assert info.n_bytes == path.stat().st_size
+    assert (info.n_bytes, info.n_bytes_gpu) == (path.stat().st_size, 0)
+    assert re.fullmatch("[0-9a-f]{64}", info.digest)
+    assert read_model_info(path, gpu_layers=-1).n_bytes_gpu == info.n_bytes
+    assert 0 < read_model_info(path, gpu_layers=1).n_bytes_gpu < info.n_bytes
     tensors = gguf.GGUFReader(path).tensors
     assert info.n_params == sum(int(np.prod(tensor.shape)) for tensor in tensors)
     assert info.chat_template == "{{ messages }}"

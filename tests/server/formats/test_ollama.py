@@ -199,7 +199,15 @@ async def test_embeddings(connect: Connect) -> None:
 
 async def test_what_the_model_can_do(connect: Connect) -> None:
     metadata = {"general.architecture": "llama", "general.file_type": 15, "llama.context_length": 9, "tokens": ["a"]}
-    info = replace(FakeBackend().model_info, architecture="llama", n_params=8_030_000_000, metadata=metadata)
+    info = replace(
+        FakeBackend().model_info,
+        architecture="llama",
+        n_params=8_030_000_000,
+        metadata=metadata,
+        n_bytes=9,
+        digest="ab" * 32,
+        n_bytes_gpu=5,
+    )
     client = await connect(backend(b"", model_info=info, media=FakeReader()))
     shown = await posted(client, "/api/show", {"model": "fake"})
     assert "vision" in shown["capabilities"]
@@ -208,7 +216,9 @@ async def test_what_the_model_can_do(connect: Connect) -> None:
     assert shown["model_info"]["llama.context_length"] == 4096
     assert "tokens" not in shown["model_info"]
     for path in ("/api/tags", "/api/ps"):
-        assert (await (await client.get(path)).json())["models"][0]["details"] == shown["details"]
+        (model,) = (await (await client.get(path)).json())["models"]
+        assert (model["details"], model["size"], model["digest"]) == (shown["details"], 9, "ab" * 32)
+        assert model.get("size_vram") == (5 if path == "/api/ps" else None)
     (model,) = (await (await client.get("/v1/models")).json())["data"]
     assert (model["max_model_len"], model["meta"]["n_ctx"]) == (4096, 4096)
 
