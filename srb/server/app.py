@@ -12,7 +12,7 @@ from aiohttp import web
 from srb.server import access, openapi
 from srb.server.http import proxy
 from srb.server.http.bodies import send_response
-from srb.server.http.connections import CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS, Connections
+from srb.server.http.connections import CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS, Connections, close_after_stream
 from srb.server.http.errors import ERROR_FORMATS, error_middleware
 from srb.server.http.exchange import ENGINE, FETCH, LIMITS, RESPONSE_FORMATS, Fetch
 from srb.server.routes import about, documents, history, mount, pooling, requests, slots
@@ -83,7 +83,7 @@ def create_app(
     checks = [access.check_host, access.answer_preflight, access.check_origin, access.check_key]
     app = web.Application(middlewares=[send_response, error_middleware, *checks, proxy.forward_to_peers])
     app.cleanup_ctx.append(proxy.session)
-    app.on_response_prepare.append(access.add_cors_headers)
+    app.on_response_prepare.extend((access.add_cors_headers, close_after_stream))
     app[access.API_KEYS] = api_keys
     app[access.SHARES_PROMPTS] = shares_prompts
     app[access.HOSTS] = allowed_hosts

@@ -54,7 +54,9 @@ async def read_body(request: web.Request, limit: int = MAX_BODY_BYTES) -> bytes:
             if len(body) > limit:
                 raise too_large
     except web.RequestPayloadError:
-        raise InvalidRequestError("the body doesn't match its Transfer-Encoding") from None
+        raise InvalidRequestError(
+            "the body ended before its end; send as many bytes as Content-Length says, or all chunks"
+        ) from None
     request[BODY] = bytes(body)
     return request[BODY]
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from aiohttp import HttpVersion11, web
+from aiohttp import EMPTY_PAYLOAD, HttpVersion11, StreamReader, web
 from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError, LineTooLong
 
 from srb.errors import SettingsError
@@ -91,7 +91,7 @@ the start, and each thread that reads the history opens three."""
 class Connection(web.RequestHandler):
     """A client's connection, from its accept on."""
 
-    __slots__ = ("_is_half_closed", "_socket", "address", "connections", "opening")
+    __slots__ = ("_body", "_is_half_closed", "_socket", "address", "connections", "opening")
 
     def __init__(self, server: web.Server, connections: "Connections", **options: Any) -> None:
         super().__init__(server, **options)
@@ -101,6 +101,7 @@ class Connection(web.RequestHandler):
         """The task that opens the transport, with a handshake for TLS."""
         self._socket: asyncio.BaseTransport | None = None  # aiohttp drops its own reference before all is closed
         self._is_half_closed = False
+        self._body: StreamReader = EMPTY_PAYLOAD  # of the last request
 
     def drop(self) -> None:
         """Closes the connection at once."""
@@ -116,9 +117,11 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         self.connections.on_data(self)
         super().data_received(data)
+        if self._messages:
+            self._body = self._messages[-1][1]
 
     def eof_received(self) -> bool:  # type: ignore[override]  # aiohttp has None, asyncio has both
-        """Answers a client that has closed its sending side after its request. False: closes the connection.
+        """Answers a client that has closed its sending side, also within a body. False: closes the connection.
 
         A client that has closed the connection can't be told from it. So once a response has begun, the end of the
         client's data ends the request, and until then the client is probed.
@@ -127,16 +130,21 @@ class Connection(web.RequestHandler):
         is_idle = not self._messages and self._waiter is not None
         if is_idle or not self.transport or self.transport.get_extra_info("ssl_object"):
             return False
-        if request and (not request.content.is_eof() or not _can_be_probed(request)):
+        if request is not None and request.writer.output_size:
             return False
+        if not self._body.is_eof():
+            self._body.set_exception(web.RequestPayloadError("the client has closed its sending side"))
         self._is_half_closed = True
         self._loop.call_later(PROBE_SECONDS[0], self._probe, PROBE_SECONDS[0])
         return True
 
     def _probe(self, pause: float) -> None:
         """Sends an interim response. If the client has closed the connection, the next one but one fails."""
-        if self.transport and (request := self._current_request) and _can_be_probed(request):
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request = self._current_request  # a mapping, which may be empty
+        if not self.transport or request is None:
+            return
+        if request.version >= HttpVersion11 and not request.writer.output_size:
+            self.transport.write(b"HTTP/1.1 102 Processing\r\n\r\n")
             pause = min(2 * pause, PROBE_SECONDS[1])
             self._loop.call_later(pause, self._probe, pause)
 
@@ -176,9 +184,13 @@ class Connection(web.RequestHandler):
         return response
 
 
-def _can_be_probed(request: web.BaseRequest) -> bool:
-    """Whether an interim response may be sent: before the response, and not to HTTP/1.0."""
-    return request.version >= HttpVersion11 and not request.writer.output_size
+async def close_after_stream(request: web.Request, response: web.StreamResponse) -> None:
+    """Closes the connection after a response of unknown length to HTTP/1.0, whose end the client couldn't see else.
+
+    This is a signal of aiohttp, because a stream begins before its handler returns.
+    """
+    if request.version < HttpVersion11 and response.content_length is None:
+        response.force_close()
 
 
 class Connections:

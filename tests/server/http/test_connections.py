@@ -34,6 +34,7 @@ LOCAL = "127.0.0.1"
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HALF_HEADERS = b"GET /health HTTP/1.1\r\nHost: local"
+EXPECTING = "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\nExpect: 100-continue\r\n{}\r\n"
 HALF_BODY = b'POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"content": "'
 
 
@@ -354,9 +355,57 @@ async def test_a_client_without_an_answer_is_probed(leaves: bool, monkeypatch: p
             await server.has()
             return
         client.writer.write_eof()
-        assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 102 Processing\r\n\r\n"
         server.gate.open()
         assert b" 200 OK" in await client.reader.read()
+
+
+CHUNKED = HALF_BODY.replace(b"Content-Length: 100", b"Transfer-Encoding: chunked")
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HALF_BODY,
+        HALF_BODY.replace(b"HTTP/1.1", b"HTTP/1.0"),
+        HEALTH + HALF_BODY,
+        CHUNKED.replace(b'{"content": "', b"ff\r\n{"),
+        CHUNKED.replace(b'{"content": "', b"1\r\n{\r\n"),
+        HALF_BODY.removesuffix(b'{"content": "'),
+        EXPECTING.format("/tokenize", "localhost", 9, "").encode(),
+    ],
+    ids=["half", "http10", "pipelined", "chunk", "chunks", "empty", "expects"],
+)
+async def test_a_client_that_closes_its_sending_side_within_a_body_gets_a_400(sent: bytes, at_once: bool) -> None:
+    async with serving() as server:
+        client = await server.open(sent)
+        if not at_once:
+            await server.has(receiving=1)
+        client.writer.write_eof()
+        async with asyncio.timeout(10):
+            answer = await client.reader.read()
+        assert answer.count(b" 400 Bad Request") == 1
+        assert b"the body ended before its end" in answer
+        assert answer.count(b"100 Continue") == (b"Expect:" in sent)
+        assert b"102 Processing" not in answer
+        await server.has()
+
+
+@pytest.mark.parametrize("keep", [b"Connection: keep-alive\r\n", b""])
+async def test_a_stream_to_http_1_0_ends_with_its_connection(keep: bytes) -> None:
+    async with serving() as server:
+        server.gate.open()
+        body = {"prompt": "p", "n": 1, "max_tokens": 2, "stream": True}
+        for path in ("/v1/completions", "/completion", "/api/extra/generate/stream"):
+            client = await server.open(post(path, body).replace(b"1.1\r\n", b"1.0\r\n" + keep))
+            async with asyncio.timeout(10):
+                answer = await client.reader.read()
+            assert b" 200 OK" in answer
+            assert b"keep-alive" not in answer.lower()
+        if keep:
+            client = await server.open(HEALTH.replace(b"1.1\r\n", b"1.0\r\n" + keep) * 2)
+            assert [(await client.answer())[0] for _ in range(2)] == [200, 200]
 
 
 def client_tls() -> ssl.SSLContext:
@@ -485,9 +534,6 @@ def test_a_crowd_that_asks_for_nothing_takes_no_stream_and_no_file(tmp_path: Pat
         finally:
             process.terminate()
     assert log.stat().st_size < 2_000
-
-
-EXPECTING = "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\nExpect: 100-continue\r\n{}\r\n"
 
 
 @pytest.mark.parametrize(
