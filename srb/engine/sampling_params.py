@@ -53,7 +53,7 @@ AVOIDED_CHARS = 200
 """How many characters, or token ids, of a text to avoid count: its first ones."""
 
 MAX_LOGIT_BIAS = 100.0
-MAX_DRY_BREAKERS = 32
+MAX_DRY_BREAKERS = 128
 MAX_DRY_BREAKER_CHARS = 40
 MAX_DIRECTION_CHARS = 1_000
 MAX_GRAMMAR_CHARS = 100_000

@@ -120,6 +120,7 @@ class InProcess:
         try:
             with show_loading(lambda: self._engine.health.progress):
                 await self._engine.ready()
+            self._limits = dataclasses.replace(self._limits, n_vocab=self._engine.model.tokenizer.n_vocab)
         except BaseException:
             await self._engine.stop()
             raise

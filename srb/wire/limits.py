@@ -23,6 +23,7 @@ class Limits:
         context_shift: The default of the field.
         n_keep: The default of the field.
         ahead: How many alternatives are prefetched if a request doesn't say.
+        n_vocab: How many tokens the loaded model has. None: not known.
         sampling: Defaults of fields of `SamplingParams`, by name.
     """
 
@@ -39,4 +40,5 @@ class Limits:
     context_shift: bool = False
     n_keep: int = 0
     ahead: int = 0
+    n_vocab: int | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)

@@ -1,7 +1,8 @@
 """Tokens in bodies, given as ids or as texts, and the vocabulary that converts between the two."""
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ from pydantic import BeforeValidator
 
 from srb.engine.model import ChatTemplate, Tokenizer
 from srb.engine.model import Tokenize as Tokenize
+from srb.engine.sampling_params import MAX_LOGIT_BIAS
 from srb.errors import InvalidRequestError
 from srb.wire.request.read import not_a_bool, show
 
@@ -95,46 +97,71 @@ def join_tokens(parts: list[int | str], tokenize: Tokenize, *, is_prompt: bool) 
             yield part
 
 
-def biases_of(biases: Any, banned: list[Any], tokenize: Tokenize) -> tuple[tuple[int, float], ...]:
-    """Pairs of token id and bias, from one of llama-server's two notations.
+def biases_of(
+    biases: Any, banned: list[Any], tokenize: Tokenize, n_vocab: int | None
+) -> tuple[tuple[tuple[int, float], ...], list[str]]:
+    """Read biases in one of llama-server's notations: {"15043": 1.0, "text": false} or [[15043, 1.0], ...].
 
-    They are {"15043": 1.0, "text": false} and [[15043, 1.0], ...]. Raises `InvalidRequestError`.
+    Args:
+        n_vocab: unknown ids begin here. None: all are known.
+
+    Returns:
+        Pairs of a token id and a bias, and what was changed or left out, for `ignored`.
+
+    Raises:
+        InvalidRequestError: a key is neither an id nor a text, or a value neither a number nor false.
     """
-    n_entries = len(biases) + len(banned)
-    if n_entries > MAX_LOGIT_BIASES:
-        raise _too_many(f"{n_entries} entries")
     result: dict[int, float] = {}
+    clamped: list[str] = []
     for pair in biases.items() if isinstance(biases, dict) else biases:
         if not (isinstance(pair, (list, tuple)) and len(pair) == 2):
             raise InvalidRequestError(
                 f"logit_bias takes pairs of a token and a number, got {show(pair)}", param="logit_bias"
             )
         key, value = pair
-        result |= dict.fromkeys(_tokens("logit_bias", key, tokenize), _bias(key, value))
+        bias = -math.inf if value is False else _number(key, value)
+        if value is not False and abs(bias) > MAX_LOGIT_BIAS:
+            clamped.append(show(value))
+            bias = math.copysign(MAX_LOGIT_BIAS, bias)
+        result |= dict.fromkeys(_tokens("logit_bias", key, tokenize), bias)
     for key in banned:
         result |= dict.fromkeys(_tokens("banned_tokens", key, tokenize), -math.inf)
-    if len(result) > MAX_LOGIT_BIASES:
-        raise _too_many(f"{len(result)} tokens")
-    return tuple(result.items())
+    known, notes = without_unknown("logit_bias" if biases else "banned_tokens", result, n_vocab)
+    if clamped:
+        notes.append(f"logit_bias (beyond {MAX_LOGIT_BIAS:g}: {_some(clamped)})")
+    if len(known) > MAX_LOGIT_BIASES:
+        notes.append(f"logit_bias (all but its first {MAX_LOGIT_BIASES} tokens)")
+    return tuple((token, result[token]) for token in known[:MAX_LOGIT_BIASES]), notes
 
 
-def _too_many(got: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"logit_bias and banned_tokens have {got}; the limit is {MAX_LOGIT_BIASES} in all, so leave some out",
-        param="logit_bias",
-    )
+def without_unknown(name: str, ids: Iterable[int], n_vocab: int | None) -> tuple[list[int], list[str]]:
+    """Return the ids that the vocabulary has, and the others as an entry of `ignored`, if there are any."""
+    known: list[int] = []
+    unknown: list[int] = []
+    for each in ids:
+        (known if n_vocab is None or 0 <= each < n_vocab else unknown).append(each)
+    return known, [f"{name} (unknown ids: {_some(map(str, unknown))})"] if unknown else []
 
 
-def _bias(key: Any, value: Any) -> float:
-    if value is False:
-        return -math.inf
+def _some(values: Iterable[str]) -> str:
+    """Return the first of these values, without commas, since the names in `ignored` are joined with them."""
+    shown = [f"{each:.20}" for each in values]
+    return " ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
+
+
+def _number(key: Any, value: Any) -> float:
+    """Return the bias of a key; it may be infinite. Raises `InvalidRequestError`."""
     try:
         bias = float(not_a_bool(value))
-    except (ValueError, TypeError, OverflowError):
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except (ValueError, TypeError):
+        bias = math.nan
+    if math.isnan(bias):
         raise InvalidRequestError(
             f"logit_bias takes a number or false for {show(key)}, got {show(value)}", param="logit_bias"
-        ) from None
-    return bias if math.isfinite(bias) else math.nan  # only `false` may become an infinite bias; the engine refuses NaN
+        )
+    return bias
 
 
 def _tokens(name: str, key: Any, tokenize: Tokenize) -> tuple[int, ...]:
@@ -144,7 +171,7 @@ def _tokens(name: str, key: Any, tokenize: Tokenize) -> tuple[int, ...]:
     if not (isinstance(key, str) and key):
         raise InvalidRequestError(f"{name} takes token ids and strings, got {show(key)}", param=name)
     if not is_text(key):
-        return (int(key),)
+        return (int(key[:20]),)  # longer ones are unknown anyway, and Python refuses to read thousands of digits
     try:
         return tokenize(key, is_prompt=False)
     except InvalidRequestError as error:  # its message calls the text a prompt
@@ -153,7 +180,7 @@ def _tokens(name: str, key: Any, tokenize: Tokenize) -> tuple[int, ...]:
 
 def is_text(key: Any) -> bool:
     """Whether a key is a text to tokenize, and not an id as a number or digits."""
-    return isinstance(key, str) and not (key.isascii() and key.isdecimal() and len(key) < 10)
+    return isinstance(key, str) and not re.fullmatch(r"-?[0-9]+", key)
 
 
 def is_token(value: Any) -> bool:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 import srb
 from srb.engine.events import Event
 from srb.engine.request import CompletionRequest
-from srb.errors import GoneError, InvalidRequestError, NotFoundError, SrbError
+from srb.errors import GoneError, InvalidRequestError, NotFoundError, SrbError, UnavailableError
 from srb.history.queries import find_sent
 from srb.history.stories import prompt_at
 from srb.server.access import API_KEYS, owner_of
@@ -134,8 +134,11 @@ async def _generate(handler: GenerateHandler, kind: type[BaseModel] | None, requ
 
 def _context(request: web.Request, now: float, original: CompletionRequest | None = None) -> RequestContext:
     """The context of a body. now: when it arrived, in seconds since 1970. original: `RequestContext.original`."""
+    limits = request.app[LIMITS]
+    with suppress(UnavailableError):
+        limits = replace(limits, n_vocab=request.app[ENGINE].model.tokenizer.n_vocab)
     return RequestContext(
-        request.app[LIMITS],
+        limits,
         request.app[ENGINE],
         now=now,
         created=request.app[CREATED],

@@ -88,7 +88,7 @@ def parse(data: bytes, context: RequestContext, *, stream: bool) -> tuple[Kobold
     with depth_refused():
         fields = read_fields(data, KoboldFields)
         unused = _drop_unused(fields)
-        ignored = body.ignored_fields(fields, limits) + _cut_to_one(fields, stream) + unused
+        unused += _cut_to_one(fields, stream)
         _take_phrases(fields)
         n = count_alternatives(fields, 1, limits)
         if fields.max_tokens in (None, -1):
@@ -96,6 +96,7 @@ def parse(data: bytes, context: RequestContext, *, stream: bool) -> tuple[Kobold
         if fields.sampler_order and fields.samplers is None:
             fields.samplers = _ordered(fields.sampler_order)
         branches = make_branches(fields, n, limits, context.engine.tokenize)
+        ignored = body.ignored_fields(fields, limits) + unused
         prompt, n_truncated = _prompt(fields, vocabulary, max(params.max_tokens or 0 for params in branches))
         if n_truncated:
             ignored.append(f"prompt (its first {n_truncated} tokens)")

@@ -303,6 +303,8 @@ def count_alternatives(fields: CompletionFields, default: int, limits: Limits) -
 
 def make_branches(fields: CompletionFields, n: int, limits: Limits, tokenize: Tokenize) -> tuple[SamplingParams, ...]:
     """Return the parameters of each of n alternatives. Raises `InvalidRequestError`."""
+    for each in (fields, *(fields.branches or ())):
+        each.cut()
     texts = sum(each.biased_texts for each in (fields, *(fields.branches or ())))
     if texts > MAX_BIASED_TEXTS:
         raise InvalidRequestError(
@@ -310,16 +312,18 @@ def make_branches(fields: CompletionFields, n: int, limits: Limits, tokenize: To
             "token ids instead, from /tokenize",
             param="logit_bias",
         )
-    common = SamplingParams(**{**limits.sampling, **fields.given(tokenize)}).alternatives(n)
+    common = SamplingParams(**{**limits.sampling, **fields.given(tokenize, limits.n_vocab)}).alternatives(n)
     if fields.branches is None:
         return common
     both = zip(common, fields.branches, strict=True)
-    return tuple(_override(params, branch, k, tokenize) for k, (params, branch) in enumerate(both))
+    return tuple(_override(params, branch, k, tokenize, limits) for k, (params, branch) in enumerate(both))
 
 
-def _override(params: SamplingParams, branch: BranchFields, k: int, tokenize: Tokenize) -> SamplingParams:
+def _override(
+    params: SamplingParams, branch: BranchFields, k: int, tokenize: Tokenize, limits: Limits
+) -> SamplingParams:
     try:
-        return dataclasses.replace(params, **branch.given(tokenize))
+        return dataclasses.replace(params, **branch.given(tokenize, limits.n_vocab))
     except InvalidRequestError as error:
         raise InvalidRequestError(f"branches[{k}]: {error.message}", param=f"branches[{k}].{error.param}") from None
 

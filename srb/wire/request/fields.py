@@ -3,14 +3,22 @@
 import dataclasses
 import json
 from collections.abc import Callable
+from itertools import islice
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, StrictBool, WithJsonSchema
 
 from srb.engine.model import Tokenize
 from srb.engine.request import EARLY_STOPPING, SEARCHES, CompletionRequest
 from srb.engine.samplers import REPLACED_BY_BEAMS, sampler_named
-from srb.engine.sampling_params import GRAMMAR_FIELDS, SamplingParams, in_lark
+from srb.engine.sampling_params import (
+    GRAMMAR_FIELDS,
+    MAX_AVOIDED,
+    MAX_BANNED_STRINGS,
+    MAX_DRY_BREAKERS,
+    SamplingParams,
+    in_lark,
+)
 from srb.engine.validation.exclusions import BEAM_SEARCH, BODY_NAMES, BRIDGE, REQUIREMENTS
 from srb.engine.validation.fields import defaults, meanings, ranges
 from srb.errors import InvalidRequestError
@@ -31,7 +39,7 @@ from srb.wire.request.read import (
     TokenIds,
     as_list,
 )
-from srb.wire.tokens import biases_of, is_text, join_tokens
+from srb.wire.tokens import MAX_LOGIT_BIASES, biases_of, is_text, join_tokens, without_unknown
 from srb.wire.tools.definitions import ToolList
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
@@ -250,6 +258,9 @@ class SamplingFields(BodyFields):
         None, description=f"what the text must match, in vLLM's notation: one of {', '.join(KINDS)}."
     )
 
+    _left_out: list[str] = PrivateAttr(default_factory=list)
+    """What `cut` and `given` have changed or left out, for `ignored`."""
+
     def ignored(self, unused: frozenset[str], search: str | None = None) -> list[str]:
         """Return the names of the fields and samplers that were sent and have no effect.
 
@@ -257,11 +268,28 @@ class SamplingFields(BodyFields):
             unused: the fields that none of the chosen samplers reads.
             search: the request's.
         """
-        unknown = [*self._unknown, *(f"samplers.{name}" for name in self.samplers or () if not sampler_named(name))]
+        unknown = [*self._unknown, *self._left_out]
+        unknown += [f"samplers.{name}" for name in self.samplers or () if not sampler_named(name)]
         unknown += [f"structured_outputs.{name}" for name in self.structured_outputs or () if name not in KINDS]
         if search == "beam":
             unused = REPLACED_BY_BEAMS
         return [*unknown, *sorted(unused & self.model_fields_set)]
+
+    def cut(self) -> None:
+        """Cut what is too long for optional samplers. `ignored` reports it then."""
+        for name, most in _LONGEST.items():
+            value: Any = getattr(self, name) or ()
+            if name == "banned_tokens":  # they are biases, too
+                most -= len(self.logit_bias or ())
+            if len(value) > most:
+                setattr(self, name, type(value)(islice(value.items() if isinstance(value, dict) else value, most)))
+                self._left_out.append(f"{name} (all but the first {most})")
+        breakers = self.dry_sequence_breakers or []
+        long = {k: each for k, text in enumerate(breakers) if len(each := text.encode(errors="replace")) > _DRY_BYTES}
+        for k, each in long.items():
+            breakers[k] = each[:_DRY_BYTES].decode(errors="ignore")
+        if long:
+            self._left_out.append(f"dry_sequence_breakers (all but the first {_DRY_BYTES} bytes of {len(long)})")
 
     @property
     def biased_texts(self) -> int:
@@ -270,8 +298,11 @@ class SamplingFields(BodyFields):
         keys = pairs if isinstance(pairs, dict) else (pair[0] for pair in pairs if isinstance(pair, list) and pair)
         return sum(is_text(key) for key in (*keys, *(self.banned_tokens or ())))
 
-    def given(self, tokenize: Tokenize) -> dict[str, Any]:
-        """Return the fields that were sent, as `SamplingParams` takes them. Raises `InvalidRequestError`."""
+    def given(self, tokenize: Tokenize, n_vocab: int | None) -> dict[str, Any]:
+        """Return the fields that were sent, as `SamplingParams` takes them. Raises `InvalidRequestError`.
+
+        `ignored` reports token ids from `n_vocab` on; None: all are known.
+        """
         names = {field.name for field in dataclasses.fields(SamplingParams)} & set(type(self).model_fields)
         names.discard("direction")  # `directions.py` makes tokens of it
         given = {name: getattr(self, name) for name in self.model_fields_set & names if name != "json_schema"}
@@ -280,7 +311,12 @@ class SamplingFields(BodyFields):
         if "negative_prompt" in given:
             given["negative_prompt"] = joined("negative_prompt", given["negative_prompt"], tokenize, is_prompt=True)
         if "logit_bias" in given or self.banned_tokens:
-            given["logit_bias"] = biases_of(self.logit_bias or {}, self.banned_tokens or [], tokenize)
+            given["logit_bias"], changed = biases_of(self.logit_bias or {}, self.banned_tokens or [], tokenize, n_vocab)
+            self._left_out += changed
+        if "stop_token_ids" in given:
+            known, unknown = without_unknown("stop_token_ids", given["stop_token_ids"], n_vocab)
+            given["stop_token_ids"] = tuple(known)
+            self._left_out += unknown
         return given | self._constraint(given)
 
     def _constraint(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -300,6 +336,19 @@ class SamplingFields(BodyFields):
         if self.structured_outputs is not None:
             found |= of_structured_outputs(self.structured_outputs)
         return dict.fromkeys(GRAMMAR_FIELDS) | found if found else {}
+
+
+_LONGEST = {
+    "dry_sequence_breakers": MAX_DRY_BREAKERS,
+    "logit_bias": MAX_LOGIT_BIASES,
+    "banned_tokens": MAX_LOGIT_BIASES,
+    "banned_strings": MAX_BANNED_STRINGS,
+    "bad_words": MAX_BANNED_STRINGS,
+    "avoid": MAX_AVOIDED,
+}
+"""How long the lists of optional samplers may be. `SamplingFields.cut` cuts longer ones."""
+
+_DRY_BYTES = 40  # llama.cpp reads no more of a breaker
 
 
 def _avoided(entries: list[str | list[int] | KeptTexts]) -> tuple[str | tuple[int, ...], ...]:
