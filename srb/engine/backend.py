@@ -16,6 +16,9 @@ from srb.engine.sampling_params import SamplingParams
 NEVER = 1 << 30
 """For `Costs.apart`: no chunk is cheaper in a decode of its own."""
 
+TRY_AGAIN_SECONDS = 30.0
+"""For how long a layout isn't chosen again that there was no memory for."""
+
 _MIN_COST = 1e-9  # no token is free
 
 
@@ -173,6 +176,11 @@ class Sampler(Protocol):
             BackendError: the samplers failed.
         """
 
+    def sample_again(
+        self, token: int, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None
+    ) -> None:
+        """Samples a token that is known from before an interruption, to have the same state as then."""
+
     def hold(self, n_tokens: int) -> None:
         """Remembers what it needs to take back its last n tokens, and the next one. Called before each such sample."""
 
@@ -279,6 +287,8 @@ class Backend(Protocol):
     def choose(self, loads: Sequence[Load], n_held: int) -> Layout:
         """Returns the layout that suits what runs and waits: the present one, unless another one pays.
 
+        A layout that `prepare` had no memory for isn't chosen again for `TRY_AGAIN_SECONDS`.
+
         Args:
             loads: in the order in which they will run.
             n_held: how many cells are in use, which a change would move.
@@ -287,10 +297,10 @@ class Backend(Protocol):
     def prepare(self, layout: Layout) -> None:
         """Makes the cells with this layout, if they aren't there.
 
-        Called only when no sequence has a cell.
+        Called only when no sequence has a cell. If there is no memory for them, the present ones stay.
 
         Raises:
-            SrbError: it can't compute now. It is called again then.
+            ModelLoadError: it can't compute now. It is called again then.
         """
 
     def length(self, seq_id: int) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from srb.engine import offline
-from srb.engine.backend import Backend
+from srb.engine.backend import TRY_AGAIN_SECONDS, Backend
 from srb.engine.decoding.base import EngineParts
 from srb.engine.events import AbortReason, Event
 from srb.engine.input_processor import build_request, check_request
@@ -43,7 +43,7 @@ from srb.engine.score_table import Score, ScoredRow, Table
 from srb.engine.sequence import ActiveRequest
 from srb.engine.stats import EngineStats, Measure, Totals
 from srb.engine.validation.fields import Text
-from srb.errors import SrbError, UnavailableError, in_use
+from srb.errors import ModelLoadError, SrbError, UnavailableError, in_use
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,7 @@ class Engine:
         self._clock = clock
         self._store = store
         self._mail = Mailbox()
+        self._laid_out = 0.0  # when the layout was last chosen, in seconds of the clock
         self._totals = totals = Totals()
         self._allocator = allocator = CellAllocator(backend.layout)
         self._states = StateCache(backend, cache_bytes, store)
@@ -369,11 +370,14 @@ class Engine:
 
     def _admit(self) -> None:
         """Admits the requests and sequences that there are cells for. Their prompts begin with what is cached."""
+        if self._scheduler.is_waited_for and self._clock() > self._laid_out + TRY_AGAIN_SECONDS:
+            self._scheduler.has_news = True  # there may be memory by now for another layout
         if self._scheduler.has_news or self._scheduler.is_outgrown():
+            self._laid_out = self._clock()
             try:
                 self._lay_out()
-            except SrbError as error:
-                self._refuse(error)
+            except ModelLoadError as error:
+                self._refuse_all(error)
                 return
         for prompts in self._scheduler.admit(self._clock()):
             # Forks come first. A restored state may take over cells that have left the sliding window of their
@@ -387,6 +391,11 @@ class Engine:
             for active in dict.fromkeys(prompt.active for prompt in prompts):
                 if active.admitted is None:
                     self._start(active)
+        if unfit := self._scheduler.unfit():
+            n_cells = self._allocator.longest
+            self._refuse(
+                unfit, f"it needs more than the {n_cells} cells of the KV cache, and there is no memory for more"
+            )
         self._cells.share()
         self._runner.begin_sequences()
 
@@ -399,19 +408,24 @@ class Engine:
         if layout != self._allocator.layout:
             self._runner.release(must=True)
             self._cells.lay_out(layout)
-        if not self._allocator.used_cells:
+        while not self._allocator.used_cells:
             self._backend.prepare(layout)
-            if self._backend.layout != layout:  # there is no memory for another one
-                self._cells.lay_out(self._backend.layout)
+            if self._backend.layout == layout:
+                return
+            layout = self._backend.choose(loads, 0)  # there is no memory for that one
+            self._cells.lay_out(layout)
 
-    def _refuse(self, error: SrbError) -> None:
+    def _refuse_all(self, error: SrbError) -> None:
         """Ends all requests because the backend can't be prepared. Their cells are empty, so none are removed."""
         self._totals.last_error = error.message
-        reason = UnavailableError(f"the model can't be used now: {error.message}")
         for active in (*self._scheduler.running.values(), *self._scheduler.waiting.values()):
-            self._output.error(active, None, reason)
-            for seq in active.living:
-                self._runner.finish(seq, "error", None)
+            self._refuse(active, f"the model can't be used: {error.message}")
+
+    def _refuse(self, active: ActiveRequest, problem: str) -> None:
+        """Ends a request that can't be computed now."""
+        self._output.error(active, None, UnavailableError(f"the request can't run now: {problem}; try again later"))
+        for seq in active.living:
+            self._runner.finish(seq, "error", None)
         self._runner.release(must=True)
 
     def _start(self, active: ActiveRequest) -> None:

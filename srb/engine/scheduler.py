@@ -166,6 +166,10 @@ class Scheduler:
                 if is_late or n_without_cells == _LOOKAHEAD:
                     return
 
+    def unfit(self) -> ActiveRequest | None:
+        """Returns the oldest request if nothing has cells, and yet it wasn't admitted: it will never fit."""
+        return self.active[0] if self.is_waited_for and not self.prompts else None
+
     def _make_way(self, active: ActiveRequest, now: float) -> None:
         """Lets a request that may never end wait, as if it came now, if a late one waits for it."""
         for each in self.running.values():
@@ -330,6 +334,8 @@ class Scheduler:
         for prompt in self.prompts:
             for seq in prompt.living:
                 if seq.span and seq.state in ("running", "idle"):
+                    if self.cells_left(seq) < 1:
+                        return False
                     n_drafted = len((seq.positive or seq).draft_tokens)  # a negative sequence computes them, too
                     end = min(seq.position + 1 + n_drafted, prompt.n_cells + max(0, seq.max_tokens - 1))
                     ends[seq.span] = max(end, seq.span.start)
@@ -348,6 +354,9 @@ class Scheduler:
             return self.prompts[-1].living
         by_age = sorted(self.active, key=self._is_endless)  # what may never end gives way to all others
         found = list(groups(seq for active in by_age for seq in active.living if _has_cells(seq)))
+        for group in found:
+            if any(seq.state == "running" and self.cells_left(seq) < 1 for seq in group):
+                return group  # its stream is full
         if len(found) > 1:
             return found[-1]
         if found and len(found[0]) > 1:  # sequences that should be in the same steps don't fit into the cache
@@ -362,6 +371,10 @@ class Scheduler:
         """Whether prompts whose sequences wait for cells have all cells."""
         is_idle = all(seq.is_pending for prompt in self.prompts for seq in prompt.living)
         return is_idle and bool(self.prompts) and self.is_waited_for
+
+    def cells_left(self, seq: Sequence) -> int:
+        """Returns how many more cells a sequence can have in the present layout."""
+        return self._allocator.longest - seq.position
 
     def is_outgrown(self) -> bool:
         """Whether a sequence will soon be longer than a stream of the present layout."""

@@ -99,25 +99,24 @@ class Contexts:
         return self._layouts.choose(loads, self.layout, n_used, is_open=not self.current.is_closed)
 
     def prepare(self, layout: Layout) -> None:
-        """Make a context with this layout, unless it exists. Raises `ModelLoadError`."""
+        """Make a context with this layout, or else the present one again. Raises `ModelLoadError`."""
         if not self.current.is_closed and layout == self.layout:
             return
         self.current.close()  # before the other one is made, because two would take twice the memory
-        previous, self.layout = self.layout, layout
-        try:
-            self.current = self._make()
-        except ModelLoadError as error:
-            self.layout = previous
-            if layout == previous:
-                raise
-            log.logger.warning("%s; the KV cache stays as it was", error.message)
-            if layout.flash_attn == previous.flash_attn:
-                self._layouts.refuse(layout)
+        failure: ModelLoadError | None = None
+        for each in dict.fromkeys((layout, self.layout)):
+            self.layout = each
+            try:
+                self.current = self._make()
+            except ModelLoadError as error:
+                log.logger.warning("%s; the KV cache can't be %s now", error.message, each)
+                self._layouts.refuse(each)
+                failure = failure or error
             else:
-                self._settings, self._chooses = self._settings_of(previous.flash_attn), False
-                self._layouts.flash_attn = (previous.flash_attn,)
-            self.current = self._make()
-        log.logger.debug("KV cache: %s, %d cells, %d sequences", layout.name, layout.n_cells, layout.n_seqs)
+                log.logger.debug("KV cache: %s", each)
+                return
+        assert failure
+        raise failure
 
     def close(self) -> None:
         """Free the present context. `prepare` makes it again."""

@@ -12,9 +12,11 @@ move the cells.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from srb.engine.backend import TRY_AGAIN_SECONDS
 from srb.engine.kv_cache.allocator import Layout, Load
 from srb.llama.native.cost_model import CONTEXT_SECONDS, AttentionCosts, CostModel
 from srb.llama.native.params import round_up
@@ -51,6 +53,7 @@ class Layouts:
         unified: whether a unified cache may be chosen.
         streams: whether streams may be chosen.
         can_move: whether sequences can move into another context.
+        clock: returns the time, in seconds.
     """
 
     n_cells: int
@@ -65,7 +68,8 @@ class Layouts:
     unified: bool = True
     streams: bool = True
     can_move: bool = True
-    _refused: set[Layout] = field(default_factory=set)
+    clock: Callable[[], float] = time.monotonic
+    _refused: dict[Layout, float] = field(default_factory=dict)  # until when, in seconds of the clock
 
     def choose(self, loads: Sequence[Load], present: Layout, n_used: int, *, is_open: bool) -> Layout:
         """Return the layout for these loads.
@@ -76,6 +80,7 @@ class Layouts:
         """
         if self.fixed or not loads or (n_used and not self.can_move):
             return self.fixed or present
+        self._refused = {each: until for each, until in self._refused.items() if until > self.clock()}
         options = dict[Layout, float]()  # and the seconds of a change to each
         is_fixed = n_used > 0 or len(self.flash_attn) == 1
         work = [(load.n_tokens, load.n_rows, load.max_tokens) for load in loads]
@@ -92,29 +97,33 @@ class Layouts:
             options[other] = 0.0  # `best` has counted a change of the kind
             if not other.is_unified:
                 options[present] = 0.0
+        options = {each: cost for each, cost in options.items() if each not in self._refused}
         if not options:
             return present
         caution = _CAUTION if n_used else 1
         return min(options, key=lambda each: self.seconds(loads, each) + caution * options[each])
 
     def refuse(self, layout: Layout) -> None:
-        """Never choose this layout again, because there was no memory for its context."""
-        self._refused.add(layout)
-        self.max_cells = max(self.n_cells, min(self.max_cells, _total(layout) // 2))
+        """Don't choose this layout for a while, nor one of more than half its cells: there is no memory for it."""
+        self._refused[layout] = self.clock() + TRY_AGAIN_SECONDS
+
+    @property
+    def _most(self) -> int:
+        """The most cells of the cache that there may be memory for."""
+        return max(self.n_cells, min((_total(each) // 2 for each in self._refused), default=self.max_cells))
 
     def _options(self, loads: Sequence[Load], kind: str) -> Iterator[Layout]:
-        found = []
         if self.unified:
-            found.append(self._unified(loads, kind))
+            yield self._unified(loads, kind)
         if self.streams and not (self.unified and any(load.needs_unified for load in loads)):
-            found += [each for of_streams in self.flash_attn for each in self._in_streams(loads, of_streams)]
-        yield from (each for each in found if each not in self._refused)
+            for of_streams in self.flash_attn:
+                yield from self._in_streams(loads, of_streams)
 
     def _unified(self, loads: Sequence[Load], kind: str) -> Layout:
         wanted, n_cells = sum(map(_cells, loads)), self.n_cells
-        while n_cells < min(wanted, self.max_cells):
+        while n_cells < min(wanted, self._most):
             n_cells *= 2
-        return Layout(True, max(self.n_cells, min(n_cells, self.max_cells // 256 * 256)), self.n_seqs, kind)
+        return Layout(True, max(self.n_cells, min(n_cells, self._most // 256 * 256)), self.n_seqs, kind)
 
     def _in_streams(self, loads: Sequence[Load], kind: str) -> Iterator[Layout]:
         """Yield streams with room for `max_tokens`, and streams with room for a margin if the former are too few.
@@ -128,7 +137,7 @@ class Layouts:
         for most in (self.n_cells, _MARGIN):
             longest = max(load.n_tokens + load.n_generated + min(load.max_tokens, most) for load in loads)
             n_cells = min(round_up(longest), self.n_cells)
-            fitting = self.max_cells // n_cells
+            fitting = self._most // n_cells
             if not self.unified:  # there is no other layout for what is too long
                 fitting = max(fitting, FEWEST_STREAMS)
             if fitting >= fewest or not self.unified:
@@ -143,7 +152,7 @@ class Layouts:
         wait than to fill more cells, because attention is computed over all of them.
         """
         if layout.is_unified:
-            return self.unified and (n_used > 0 or layout.n_cells >= min(sum(map(_cells, loads)), self.max_cells))
+            return self.unified and (n_used > 0 or layout.n_cells >= min(sum(map(_cells, loads)), self._most))
         if self.unified and any(load.needs_unified for load in loads):
             return False
         return all(load.n_tokens + load.n_generated + 1 <= layout.n_cells for load in loads)

@@ -26,7 +26,7 @@ from srb.engine.media import PromptPart
 from srb.engine.request import CompletionRequest, Explore
 from srb.engine.resume import resume
 from srb.engine.sampling_params import SamplingParams
-from srb.errors import SrbError
+from srb.errors import ModelLoadError, SrbError
 
 FEATURES = (
     *("stop", "lora", "direction", "diversity", "guidance", "guidance", "banned", "avoid", "distinct"),
@@ -68,6 +68,7 @@ class Mixture:
         self.resumed: set[str] = set()
         self.now = 0.0
         self.entries: dict[str, StoredEntry] = {}
+        self.n_idle = 0  # how many steps did nothing, one after another
         self.window = self.pick([None, None, None, 0, 1, 5, 20])
         n_parallel = self.pick([1, 2, 4, 5, 12])
         self.negative = self.random.sample(NEGATIVE, 2)
@@ -94,10 +95,17 @@ class Mixture:
 
     def start(self, n_cells: int) -> None:
         self.backend = ascii_backend(n_cells=n_cells, chooser=self.choose, **self.of_backend)
+        self.backend.has_memory = lambda _layout: self.maybe(0.6)
+        self.backend.on_prepare = self.prepare
         assert isinstance(self.backend.media, FakeReader)
         self.backend.media.n_wait = self.pick([0, 0, 2])
         store = MemoryStore(self.entries) if self.has_store else None
         self.engine = Engine(self.backend, store=store, clock=lambda: self.now, **self.of_engine)
+
+    def prepare(self) -> None:
+        """At times there is no memory for any layout."""
+        if self.lays_out and self.maybe(0.02):
+            raise ModelLoadError("no memory")
 
     def choose(self, backend: FakeBackend, loads: Sequence[Load]) -> Layout:
         """Any layout at any time."""
@@ -197,7 +205,12 @@ class Mixture:
 
     def step(self, seconds: float = 0.01) -> None:
         self.now += seconds
-        for event in self.engine.step():
+        n_decodes, events = self.backend.decodes, self.engine.step()
+        self.n_idle = (
+            self.n_idle + 1 if self.engine.has_work and n_decodes == self.backend.decodes and not events else 0
+        )
+        assert self.n_idle < 20, "requests wait while nothing runs"
+        for event in events:
             self.events[event.request_id].append(event)
 
     def lose(self) -> None:

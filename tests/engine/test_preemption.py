@@ -8,8 +8,9 @@ import pytest
 from driver import check_order, request, run, stops, texts
 from fake_backend import IN_STEP, FakeBackend
 
+from srb.engine.backend import TRY_AGAIN_SECONDS
 from srb.engine.engine import Engine
-from srb.engine.events import Event, StartEvent, StopEvent
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent
 from srb.engine.kv_cache.allocator import Layout, Load
 from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
@@ -112,6 +113,66 @@ def test_a_sequence_that_outgrows_its_stream_moves_into_a_larger_one() -> None:
     assert engine.stats().layout_changes >= 2
     assert texts(events) == alone(each)
     assert_empty(engine, backend)
+
+
+def test_without_memory_for_a_layout_the_next_one_is_chosen_at_once() -> None:
+    backend = FakeBackend(n_cells=256)
+    backend.prepare(Layout(False, 32, 16))
+    options = [Layout(True, 1024, 16), Layout(False, 128, 16), Layout(True, 256, 16)]
+    backend.has_memory = lambda layout: options.pop(0) == layout and not options
+    backend.chooser = lambda backend, _loads: options[0] if options else backend.layout
+    engine = Engine(backend)
+    requests = [request(f"{k}" * 50, n=2, max_tokens=20, ignore_eos=True) for k in range(4)]
+    events = run(engine, *requests)
+    assert (options, engine.stats().layout) == ([], "unified")
+    assert [texts(own(events, each)) for each in requests] == [alone(each) for each in requests]
+    assert_empty(engine, backend)
+
+
+def test_what_never_fits_is_refused_and_the_rest_goes_on() -> None:
+    backend = FakeBackend(n_cells=256)
+    backend.prepare(Layout(False, 32, 16))  # and there is no memory for another one
+    engine = Engine(backend)
+    small, large, growing = (request(text, n=2, max_tokens=40, ignore_eos=True) for text in ("s", "l" * 50, "g" * 20))
+    small = dataclasses.replace(small, branches=request(n=2, max_tokens=9).branches)
+    events = run(engine, growing, large, small)
+    assert texts(own(events, small)) == alone(small)
+    for each in (large, growing):
+        check_order(own(events, each), each, started=each is growing)
+        (error,) = [event.error for event in own(events, each) if isinstance(event, ErrorEvent)]
+        assert error.status == 503
+    said = texts(own(events, growing))
+    assert [stop.length for stop in stops(own(events, growing)).values()] == [13, 13], "they fill their streams"
+    assert all(alone(growing)[index].startswith(said[index][:-1]) for index in said)
+    assert_empty(engine, backend)
+
+
+def test_a_layout_without_memory_is_tried_again_while_a_request_waits() -> None:
+    now, backend = 0.0, FakeBackend(n_cells=256)
+    backend.prepare(streams := Layout(False, 32, 16))
+    larger, is_free = Layout(False, 128, 16), False
+    backend.has_memory = lambda _layout: is_free
+    refused = [0.0]
+
+    def choose(backend: FakeBackend, loads: Sequence[Load]) -> Layout:
+        fits = all(load.n_tokens + load.n_generated < streams.n_cells for load in loads)
+        if fits or now < refused[0]:
+            return backend.layout
+        refused[0] = now + TRY_AGAIN_SECONDS
+        return larger
+
+    backend.chooser = choose
+    engine = Engine(backend, clock=lambda: now)
+    long, waiting = request("p", max_tokens=30, ignore_eos=True), request("w" * 50, max_tokens=5, ignore_eos=True)
+    for each in (long, waiting):
+        engine.add_request(each)
+    events = [event for _ in range(10) for event in engine.step()]
+    is_free = True
+    now += TRY_AGAIN_SECONDS + 1
+    events += run(engine)
+    turns = [event.request_id for event in events if isinstance(event, StartEvent | DoneEvent)]
+    assert turns == [long.id, waiting.id, long.id, waiting.id]
+    assert [texts(own(events, each)) for each in (long, waiting)] == [alone(long), alone(waiting)]
 
 
 def test_a_request_that_is_cancelled_while_preempted_gives_its_memory_back() -> None:

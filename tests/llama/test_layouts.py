@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_model import write_tiny_model
 
-from srb.engine.backend import Batch
+from srb.engine.backend import TRY_AGAIN_SECONDS, Batch
 from srb.engine.kv_cache.allocator import Layout, Load
 from srb.errors import ModelLoadError, SettingsError
 from srb.llama.backend import LlamaBackend
+from srb.llama.contexts import Contexts
 from srb.llama.layouts import FEWEST_STREAMS, Layouts
 from srb.llama.native.cost_model import DEFAULT_COST_MODEL, AttentionCosts, CostModel
 from srb.llama.native.state import first_position
@@ -391,13 +393,44 @@ def test_what_needs_a_unified_cache_gets_it() -> None:
     assert not chosen(loads, MANY, 9000, unified=False).is_unified
 
 
-def test_a_layout_without_memory_is_not_chosen_again() -> None:
-    chooser = layouts()
+def test_a_layout_without_memory_is_tried_again_after_a_while() -> None:
+    now = 0.0
+    chooser = layouts(clock=lambda: now)
     loads = [load_of(600, 1)] * 16
-    assert not chooser.choose(loads, UNIFIED, 0, is_open=True).is_unified
+
+    def choose() -> Layout:
+        return chooser.choose(loads, UNIFIED, 0, is_open=True)
+
+    first = choose()
     chooser.refuse(MANY)
-    assert chooser.max_cells == 8192
-    assert chooser.choose(loads, UNIFIED, 0, is_open=True) == Layout(False, 768, 10, "off")
+    assert choose() == Layout(False, 768, 10, "off"), "of at most half the cells"
+    chooser.refuse(Layout(False, 768, 10, "off"))
+    assert choose() == UNIFIED
+    now += TRY_AGAIN_SECONDS
+    assert choose() == first
+
+
+@pytest.mark.parametrize("n_failures", [1, 2])
+def test_without_memory_for_a_context_the_present_one_stays(
+    load: Loading, monkeypatch: pytest.MonkeyPatch, n_failures: int
+) -> None:
+    backend, make, failures = load(), Contexts._make, [ModelLoadError("no memory")] * n_failures
+
+    def fail(self: Contexts) -> Any:
+        if failures:
+            raise failures.pop()
+        return make(self)
+
+    monkeypatch.setattr(Contexts, "_make", fail)
+    present = backend.layout
+    larger = backend.choose([load_of(900, 1, needs_unified=True)] * 3, 0)
+    with pytest.raises(ModelLoadError) if n_failures == 2 else nullcontext():
+        backend.prepare(larger)
+    assert backend.layout == present
+    again = backend.choose([load_of(900, 1, needs_unified=True)] * 3, 0)
+    assert again.n_cells < larger.n_cells
+    backend.prepare(again)
+    assert len(read(backend, PROMPTS[:1])) == 1
 
 
 def test_layouts_follow_requests_that_come_one_by_one() -> None:

@@ -203,6 +203,7 @@ class _Trial:
         self._stays = 0  # for so many steps the layout stays
         if self._moves:
             backend.choose = self._choose  # type: ignore[method-assign]
+            self._prepare, backend.prepare = backend.prepare, self._prepare_some  # type: ignore[method-assign]
         self._engine = self._make_engine(program, None)
         self._requests: dict[str, CompletionRequest] = {}
         self._events: dict[str, list[Event]] = {}
@@ -272,6 +273,11 @@ class _Trial:
         if not any(load.needs_unified for load in loads):
             options += [Layout(False, n_cells, n, kind) for n in range(2, 9)]
         return self._moves.choice(options)
+
+    def _prepare_some(self, layout: Layout) -> None:
+        """Acts at random moments as if there were no memory for another layout."""
+        assert self._moves
+        self._prepare(self._backend.layout if self._moves.random() < 0.3 else layout)
 
     def _ask(self, ask: Ask) -> None:
         prompts = tuple(tokens(parts, self._model.vocabulary, self._said) for parts in ask.prompts)

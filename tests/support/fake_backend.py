@@ -205,6 +205,11 @@ class FakeSampler:
         self.script_sees = (*sees, token)
         return token
 
+    def sample_again(
+        self, token: int, logits: Context, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None
+    ) -> None:
+        assert self.sample(logits, excluded, biases) == token
+
     def _has_left_out(self, tokens: list[int]) -> bool:
         """Whether these are the tokens that it has seen, without some in the middle, which have left the context."""
         n_alike = next((k for k, (a, b) in enumerate(zip(tokens, self.seen, strict=False)) if a != b), len(tokens))
@@ -303,6 +308,8 @@ class FakeBackend:
     """Whether the error then names the sequence."""
     chooser: "Callable[[FakeBackend, Sequence[Load]], Layout] | None" = None
     """Chooses the layout; None: it stays as it is."""
+    has_memory: Callable[[Layout], bool] = lambda _layout: True
+    """Whether there is memory for another layout; if not, the present one stays."""
     on_prepare: Callable[[], None] = lambda: None
     """Called in every `prepare`; what it raises comes out of that."""
     scores: Scores = scores
@@ -354,6 +361,8 @@ class FakeBackend:
         self.on_prepare()
         self.asleep.clear()
         assert self.cells == 0, "it may only change its layout while it is empty"
+        if layout != self.layout and not self.has_memory(layout):
+            return
         self.layout = layout
         self.sequences = {seq_id: [] for seq_id in range(layout.n_seqs)}
         self.forgotten = dict.fromkeys(self.sequences, 0)

@@ -1,8 +1,9 @@
 """Random faults of the machine, thrown into an engine that serves random requests; each run has a seed.
 
 What may fail: each call of the backend and its samplers, with an exit code of llama.cpp, an `OSError`, a `MemoryError`
-or a bug; the store on the disk; the history's file; the start of a thread; the event loop's queue. Each stream must
-end, with the text of an undisturbed run unless it ends with an error, and nothing may be left over.
+or a bug; a change of the layout, also for want of memory; the store on the disk; the history's file; the start of a
+thread; the event loop's queue. Each stream must end, with the text of an undisturbed run unless it ends with an error,
+nothing may be left over, and never may requests wait while nothing runs.
 """
 
 import asyncio
@@ -24,8 +25,10 @@ from waiting import until
 
 from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
+from srb.engine.kv_cache.allocator import Layout
+from srb.engine.kv_cache.cells import Cells
 from srb.engine.request import CompletionRequest
-from srb.errors import BackendError, SrbError
+from srb.errors import BackendError, ModelLoadError, SrbError
 from srb.history import writer
 from srb.history.database import connect
 from srb.history.history import History
@@ -112,6 +115,19 @@ class FaultyQueue(AsyncEngine):
         self._loop = Loop()  # type: ignore[assignment]
 
 
+class WatchedEngine(Engine):
+    """Notes when requests wait while nothing runs."""
+
+    n_idle = 0
+    starves = False
+
+    def step(self) -> list[Event]:
+        n_decodes, events = self.stats().steps, super().step()
+        WatchedEngine.n_idle = 0 if events or self.stats().steps > n_decodes or not self.has_work else self.n_idle + 1
+        WatchedEngine.starves |= self.n_idle > 20
+        return events
+
+
 OS_ERRORS = tuple(OSError(number, errno.errorcode[number]) for number in (errno.EMFILE, errno.ENOSPC, errno.EIO))
 OF_C = (BackendError("llama_decode failed with code -3"), BackendError("llama_sampler_init returned NULL"))
 ANY = (*OS_ERRORS, *OF_C, MemoryError(), BugError())
@@ -120,11 +136,15 @@ ANY = (*OS_ERRORS, *OF_C, MemoryError(), BugError())
 async def run(seed: int, path: Path, *, n_requests: int, every: int) -> int:
     """Runs requests through an engine with a history, with faults. Returns how many faults there were."""
     faults, chance = Faults(seed, every), random.Random(seed)
+    layouts, moves = (Layout(True, 400, 12), Layout(True, 800, 12), Layout(False, 64, 9)), random.Random(seed)
     backend = FakeBackend(n_cells=400, n_parallel=6, script=ascii_babble)
+    backend.chooser = lambda _backend, _loads: moves.choice(layouts)
+    backend.has_memory = lambda layout: not faults.is_on or moves.random() < 0.7
     pieces: dict[str, Any] = {}
+    WatchedEngine.starves = False
 
     def make(made: Any) -> Engine:
-        return Engine(made, cache_bytes=20_000, store=MemoryStore(pieces))
+        return WatchedEngine(made, cache_bytes=20_000, store=MemoryStore(pieces))
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(writer, "connect", lambda path: FaultyDisk(faults, connect(path))))
@@ -132,7 +152,9 @@ async def run(seed: int, path: Path, *, n_requests: int, every: int) -> int:
         for owner, name in (
             (FakeSampler, "sample"),
             (backend, "decode"),
+            (backend, "choose"),
             (backend, "prepare"),
+            (Cells, "lay_out"),
             (backend, "fork"),
             (backend, "save"),
             (backend, "restore"),
@@ -143,6 +165,7 @@ async def run(seed: int, path: Path, *, n_requests: int, every: int) -> int:
             stack.enter_context(faults.before(owner, name, *ANY))
         stack.enter_context(faults.before(RequestRegistry, "put", MemoryError(), BugError()))
         stack.enter_context(faults.before(asyncio, "to_thread", RuntimeError("can't start new thread")))
+        stack.enter_context(faults.before(backend, "prepare", ModelLoadError("no memory for any context")))
         faults.is_on = True
         options = {"make": make, "record": history.take, "max_failures": 1_000_000}
         async with FaultyQueue(faults, lambda _progress: backend, **options) as engine:
@@ -158,6 +181,7 @@ async def run(seed: int, path: Path, *, n_requests: int, every: int) -> int:
         history.write(lambda _db: None).result(10)
     for each, events in told.values():
         check(each, events)
+    assert not WatchedEngine.starves, "requests wait while nothing runs"
     with sqlite3.connect(path) as db:
         kept = dict(db.execute("SELECT id, status FROM requests").fetchall())
     assert {name: kept.get(name) for name in told} == dict.fromkeys(told, "finished")

@@ -26,6 +26,9 @@ class Layout:
     n_seqs: int
     flash_attn: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.name}, {self.n_cells} cells, {self.n_seqs} sequences"
+
     @property
     def name(self) -> str:
         """The layout's name, as `--kv-layout` has it."""
