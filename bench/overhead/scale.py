@@ -82,6 +82,11 @@ class Counting:
     def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
         return next(self._next) % N_VOCAB
 
+    def sample_again(
+        self, token: int, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None
+    ) -> None:
+        next(self._next)
+
     def hold(self, n_tokens: int) -> None:
         pass
 

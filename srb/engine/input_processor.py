@@ -38,8 +38,10 @@ def build_request(
     has_suffix, request = request.suffix is not None, resolve(request, backend.tokenizer.special, backend)
     strategy = strategy_of(request, backend, default_max_tokens)
     report = report_of(request, backend)
-    if request.resumed and request.resumed[0].fingerprint == backend.fingerprint != "" and not strategy.restarts:
-        report, request = Replay(report, request.resumed), restarted(request)
+    if request.resumed and not strategy.restarts:
+        is_exact = request.resumed[0].fingerprint == backend.fingerprint != ""
+        if is_exact or any(params.learns for params in request.branches):
+            report, request = Replay(report, request.resumed), restarted(request)
     compiled = backend.compile(request.branches, request.special_tokens, request.post_sampling_probs)
     variants = [(adapters.lora(params.lora), params.direction_ids) for params in request.branches]
     active = ActiveRequest(request, compiled, report, parts.clock(), backend.block_size)

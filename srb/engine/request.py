@@ -89,6 +89,7 @@ class Resumed:
         finished: the alternative's length, if it has ended. It gets no more tokens, and no `StopEvent`.
         nodes: if the request explores, the text of each reported node, in tokens, from the end of the prompt on.
         fingerprint: the `Backend.fingerprint` that all reports had in common, or empty.
+        replayed: tokens that are sampled again, because the samplers' states depend on how they were.
     """
 
     tokens: tuple[int, ...] = ()
@@ -96,6 +97,7 @@ class Resumed:
     finished: int | None = None
     nodes: tuple[tuple[int, ...], ...] = ()
     fingerprint: str = ""
+    replayed: tuple[int, ...] = ()
 
 
 @documented

@@ -6,9 +6,10 @@ for any prompts: of 16 alternatives the prompt is restored once. The sampler get
 each of them, so that the same random numbers follow. The replicas of `srb.cluster` fail over in the same way as a
 server goes on after a restart.
 
-Where the same request gives the same bytes (`Backend.block_size`), it is simpler and exact to begin again: the tokens
-are sampled again, and what was reported is left out (`srb.engine.output.logprobs.Replay`). So samplers and constraints
-have the same state as before.
+Some samplers learn from the probabilities of their tokens, or use more random numbers for one than for another
+(`SamplingParams.learns`). Their alternatives begin again: the same tokens are sampled from the same logits, as draft
+tokens where this pays (`srb.engine.spec_decode.replay`), and what was reported is left out
+(`srb.engine.output.logprobs.Replay`). Where the same request gives the same bytes (`Backend.block_size`), all do.
 """
 
 import dataclasses
@@ -154,7 +155,9 @@ def restarted(request: CompletionRequest) -> CompletionRequest:
 
     An alternative that has ended is left out, unless others depend on it.
     """
-    resumed = tuple(Resumed(finished=None if request.is_joint else each.finished) for each in request.resumed)
+    resumed = tuple(
+        Resumed(finished=None if request.is_joint else each.finished, replayed=each.tokens) for each in request.resumed
+    )
     return dataclasses.replace(request, resumed=resumed)
 
 

@@ -343,6 +343,12 @@ class SamplingParams:
         return self.guidance_scale != 1
 
     @property
+    def learns(self) -> bool:
+        """Whether a sampler's state depends on more than the tokens so far: on their probabilities, for example."""
+        has_xtc = self.xtc_probability > 0 and "xtc" in self.samplers
+        return bool(self.mirostat) or self.adaptive_target >= 0 or has_xtc or self.has_grammar
+
+    @property
     def has_grammar(self) -> bool:
         """Whether the text must match a grammar, a schema or an expression."""
         return any(getattr(self, name) is not None for name in GRAMMAR_FIELDS)

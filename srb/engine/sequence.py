@@ -333,6 +333,7 @@ class Sequence:
         self.positive: Sequence | None = None
         self.drafting = Drafting()
         self.resumed_tokens = resumed.tokens  # generated before the request was resumed; the prompt ends with them
+        self.replayed = resumed.replayed  # the first of its tokens, if they are known: they are sampled again
         self.max_tokens = 0  # besides those in `resumed_tokens`; set when the request is queued
         self.tokens: list[int] = []  # generated after its prompt; the next row computes the last one
         self.rollback_window: list[HeldToken] = []  # the last tokens, which constraints may take back

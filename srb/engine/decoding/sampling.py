@@ -84,7 +84,12 @@ class Sampling(DecodingStrategy[Sequence]):
             seq.sampler = self.new_sampler(seq.params, (*seq.resumed_tokens, *seq.tokens))
         if seq.may_go_back:
             seq.sampler.hold(len(seq.rollback_window))
-        return seq.sampler.sample(inputs.logits, inputs.excluded, inputs.biases)
+        given = inputs.logits, inputs.excluded, inputs.biases
+        if len(seq.tokens) >= len(seq.replayed):
+            return seq.sampler.sample(*given)
+        token = seq.replayed[len(seq.tokens)]
+        seq.sampler.sample_again(token, *given)
+        return token
 
     def _measure(self, seq: Sequence) -> None:
         parts, active = self._parts, self._active

@@ -3,6 +3,7 @@
 | module | what it proposes |
 |---|---|
 | `base.py` | `Proposer`, the interface; `DraftBudget`, how many draft tokens are worth their rows |
+| `replay.py` | the tokens that an interrupted text had already |
 | `forced.py` | the text that a grammar leaves no choice for |
 | `ngram.py` | what followed the same words in the prompt, in the text, or in a sibling's text |
 | `draft_model.py` | what a small model samples |
@@ -20,10 +21,11 @@ from collections.abc import Callable
 from srb.engine.backend import Backend
 from srb.engine.request import CompletionRequest
 from srb.engine.sequence import Prompt, Sequence
-from srb.engine.spec_decode import draft_model, forced, ngram
+from srb.engine.spec_decode import draft_model, forced, ngram, replay
 from srb.engine.spec_decode.base import Proposer
 
 PROPOSERS: tuple[Callable[[Prompt, Backend], dict[Sequence, Proposer]], ...] = (
+    replay.build,
     forced.build,
     ngram.build,
     draft_model.build,

@@ -1,6 +1,7 @@
 """Samples tokens with llama.cpp's samplers, in a chain with llama-server's order."""
 
 import ctypes
+import hashlib
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -119,8 +120,8 @@ class LlamaSampler:
         """Accept a token that was sampled before the sequence was interrupted.
 
         The chain samples from this token only, which uses up one random number. So the next random numbers are the same
-        as without the interruption, except those of xtc, and unless a grammar made the chain sample twice. Mirostat and
-        adaptive_target start anew, because they would learn from such a token.
+        as without the interruption. Samplers for which this isn't so get their tokens by `sample` again
+        (`SamplingParams.learns`).
         """
         if self._uses_one_random_number:
             llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(only(token)))
@@ -196,7 +197,7 @@ class LlamaSampler:
             case "min_p" if params.min_p > 0:
                 return llama_cpp.llama_sampler_init_min_p(params.min_p, min_keep)
             case "xtc" if params.xtc_probability > 0:
-                seed = _fixed_seed(params.seed)
+                seed = _fixed_seed(_derived_seed(params.seed, name))
                 self._xtc_guard = XtcGuard(
                     np.append(tokenizer.text_and_line_ends, np.array(params.stop_token_ids, np.intp))
                 )
@@ -248,22 +249,36 @@ class LlamaSampler:
             NoTokenError: the grammar leaves no token.
             LogitsProcessorError: the request's `logits_processor` fails.
         """
+        token = self._draw(logits, excluded, biases)
+        self._learn(token)
+        return token
+
+    def sample_again(
+        self, token: int, logits: Floats, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None
+    ) -> None:
+        """Sample a token that is known from before an interruption. Raises as `sample` does."""
+        if self._draw(logits, excluded, biases) != token and token not in self._candidates.remaining[0]:
+            # The logits have other last bits this time.
+            self._candidates.fill(np.zeros(self._n_vocab, np.float32), np.array([token], np.intp))
+        self._learn(token)
+
+    def _draw(self, logits: Floats, excluded: Collection[int], biases: Mapping[int, float] | None) -> int:
         if self._processor:
             logits = self._processor.process(logits)
-        if biases:
-            others = logits.copy()
-            others[list(biases)] += np.fromiter(biases.values(), np.float32)
-            n_banned = sum(bias == _BAN for bias in biases.values())
-            try:
-                token = self._choose(others, excluded, n_banned)
-            except NoTokenError:
-                token = self._choose(logits, excluded)
-        else:
-            token = self._choose(logits, excluded)
+        if not biases:
+            return self._choose(logits, excluded)
+        others = logits.copy()
+        others[list(biases)] += np.fromiter(biases.values(), np.float32)
+        n_banned = sum(bias == _BAN for bias in biases.values())
+        try:
+            return self._choose(others, excluded, n_banned)
+        except NoTokenError:
+            return self._choose(logits, excluded)
+
+    def _learn(self, token: int) -> None:
         if self._mirostat:
             self._mirostat.accept(self.logprobs(token, 0)[0])
         self._accept(token)
-        return token
 
     def _choose(self, logits: Floats, excluded: Collection[int], n_banned: int = 0) -> int:
         # The chain's next random number is the one that chose the banned token. With this number the chain would always
@@ -431,6 +446,11 @@ class LlamaSampler:
 
 def _temperature(params: SamplingParams) -> float:
     return params.temperature if params.temperature >= _SMALLEST_TEMPERATURE else 0.0
+
+
+def _derived_seed(seed: int, name: str) -> int:
+    """Return the seed of a sampler with random numbers besides those that choose the tokens, which has this name."""
+    return int.from_bytes(hashlib.blake2b(f"{name} {seed}".encode(), digest_size=4).digest())
 
 
 def _fixed_seed(seed: int) -> int:

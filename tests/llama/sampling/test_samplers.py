@@ -3,6 +3,7 @@
 The seeds are fixed, so a test passes always or never.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -143,6 +144,58 @@ def assert_agrees(sampled: Counter[int], expected: Floats) -> None:
 
 
 ONLY: dict[str, Any] = {"top_k": 0, "top_p": 1, "min_p": 0, "temperature": 1}
+
+
+def assert_independent(texts: Counter[tuple[int, ...]]) -> None:
+    """A chi-square test that no token of a text depends on those before it. Fails once in a million if that is true."""
+    n, places = sum(texts.values()), range(len(next(iter(texts))))
+    single = [Counter[int]() for _ in places]
+    for text, count in texts.items():
+        for place, token in enumerate(text):
+            single[place][token] += count
+    wanted = {
+        text: n * math.prod(single[k][token] / n for k, token in enumerate(text)) for text in itertools.product(*single)
+    }
+    chi2 = sum((texts[text] - should) ** 2 / should for text, should in wanted.items())
+    df = len(wanted) - 1 - sum(len(each) - 1 for each in single)
+    z = ((chi2 / df) ** (1 / 3) - (1 - 2 / (9 * df))) / math.sqrt(2 / (9 * df))
+    assert z < 4.75, f"chi2 {chi2:.1f} with {df} degrees of freedom"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"xtc_probability": 0.5, "xtc_threshold": 0.1},
+        {"mirostat": 1, "mirostat_eta": 0},
+        {"mirostat": 2, "mirostat_eta": 0},
+        {"adaptive_target": 0.3, "adaptive_decay": 0.99},  # so it learns little from two tokens
+        {"grammar": "root ::= [a-z]*"},
+        {"excluded": True},
+        {"banned": True},
+    ],
+    ids=lambda params: next(iter(params), "plain"),
+)
+def test_no_token_depends_on_the_random_numbers_of_another_one(row: Row, params: dict[str, Any]) -> None:
+    """Of triples of tokens, and so of pairs: samplers with seeds from 0 on each begin a text."""
+    best = [int(token) for token in np.argsort(-row.logits) if ord("a") <= token <= ord("z")][:4]
+    bias = {token: 20.0 - row.logits[token] - 0.3 * place for place, token in enumerate(best)}
+    fields = {name: value for name, value in params.items() if name not in ("excluded", "banned")}
+    given: dict[str, Any] = {}
+    if "excluded" in params:
+        given["excluded"] = best[:1]
+    if "banned" in params:
+        given["biases"] = {best[0]: -math.inf}
+    if "grammar" in params:  # refuses one of them each time, so that the chain samples twice
+        fields["grammar"] = f"root ::= [{''.join(map(chr, best[1:]))}]*"
+    options = SamplingParams(**ONLY | {"logit_bias": tuple(bias.items()), "top_k": 4} | fields)
+    compiled, texts = row.backend.compile((options,)), Counter[tuple[int, ...]]()
+    for seed in range(800):
+        sampler = row.backend.sampler(replace(options, seed=seed), compiled, PROMPT, ())
+        texts[tuple(sampler.sample(row.row, **given) for _ in range(3))] += 1
+        sampler.close()
+    compiled.close()
+    assert_independent(texts)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1, 2.5])
