@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -51,7 +52,8 @@ class AsyncEngine(EngineClient):
         load: makes the backend, in the thread.
         make: makes the engine, in the thread.
         sleep_after: the idle time after which the engine sleeps (`Engine.sleep`), in seconds. None: it never does.
-        max_failures: the number of failures in `failure_seconds` after which the engine isn't restarted.
+        max_failures: the number of failures in `failure_seconds` after which the engine isn't restarted. Those that a
+            request has caused, which has ended with an error, don't count, unless as many requests end so in a row.
         failure_seconds: how long a failure counts, in seconds.
         options: `EngineClient`. `record` is called in the thread, once per step.
     """
@@ -74,7 +76,7 @@ class AsyncEngine(EngineClient):
         self._failure_seconds = failure_seconds
         self._engine: Engine | None = None
         self._recovery = Recovery(self._add, self._abort, self.put)
-        self._failed_at: list[float] = []  # in seconds of the monotonic clock
+        self._failed_at: list[float] = []  # when there were failures that count, in seconds of the monotonic clock
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._main, name="srb-engine", daemon=True)
@@ -184,19 +186,24 @@ class AsyncEngine(EngineClient):
             self._registry.lose(request_id)
         self._recovery.put(events)
 
-    def _on_failure(self) -> None:
+    def _on_failure(self, error: Exception, abandoned: Abandoned, judged: "Future[bool]") -> None:
+        """Interrupts all requests, and says whether the engine may be restarted."""
         if self._status == "ready":
             self._status = "restarting"
-        self._recovery.pause()
+        if prefetch := self.prefetcher.interrupt():
+            self._recovery.drop(prefetch)
+        now, since = time.monotonic(), self._recovery.interrupt(error, abandoned)
+        self._failed_at = [at for at in self._failed_at if now - at < self._failure_seconds] + [now]
+        if since is not None:
+            self._failed_at = [at for at in self._failed_at if at < since]
+        judged.set_result(max(len(self._failed_at), self._recovery.n_ended) < self._max_failures)
 
-    def _on_restart(self, engine: Engine, error: Exception, abandoned: Abandoned) -> None:
+    def _on_restart(self, engine: Engine) -> None:
         self._engine, self._model = engine, engine.model
         self._n_restarts += 1
         if self._status == "restarting":
             self._status = "ready"
-        if prefetch := self.prefetcher.interrupt():
-            self._recovery.drop(prefetch)
-        self._recovery.resume(error, abandoned)
+        self._recovery.resume()
 
     def _on_death(self, error: EngineDeadError) -> None:
         self._status = "dead"
@@ -276,13 +283,12 @@ class AsyncEngine(EngineClient):
 
     def _restarted(self, engine: Engine, backend: Backend, error: Exception) -> Engine | None:
         """Replaces a failed engine. Returns None after too many failures, or if it can't be made."""
-        now = time.monotonic()
-        self._failed_at = [at for at in self._failed_at if now - at < self._failure_seconds] + [now]
         reason = loggable(error) or type(error).__name__  # all requests may get it, so it quotes none of them
-        self._call(self._on_failure)
-        if len(self._failed_at) < self._max_failures:
+        abandoned = _abandon(engine, EngineRestartError("the engine has failed and restarts"))
+        judged: Future[bool] = Future()
+        self._in_order(partial(self._on_failure, error, abandoned, judged))
+        if judged.result():
             logger.error("the engine has failed and restarts; its requests resume", exc_info=error)
-            abandoned = _abandon(engine, EngineRestartError("the engine has failed and restarts"))
             try:
                 backend.reset()
                 successor = self._make(backend)
@@ -291,14 +297,12 @@ class AsyncEngine(EngineClient):
             except Exception as second:
                 error, reason = second, f"{reason}, and can't be restarted: {loggable(second)}"
             else:
-                self._in_order(partial(self._on_restart, successor, error, abandoned))
+                self._call(partial(self._on_restart, successor))
                 return successor
         logger.error(
             "the engine has failed for good; running requests end with an error, new ones are refused", exc_info=error
         )
-        dead = EngineDeadError(f"the engine has failed: {reason}")
-        _abandon(engine, dead)
-        self._in_order(partial(self._on_death, dead))
+        self._in_order(partial(self._on_death, EngineDeadError(f"the engine has failed: {reason}")))
         return None
 
 

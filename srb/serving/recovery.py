@@ -4,13 +4,14 @@ An exception in the engine's thread is a bug, or a limit of the machine. Usually
 so far are enough to resume each one, as a server resumes detached requests after a restart
 (`srb.engine.resume`). Readers see a pause.
 
-A request may be the cause. If the engine fails twice while it works on one request, that request ends with an error,
-and the others resume. The engine can't always name the request, because a batch has rows of several. So the requests
-are resumed one at a time, the shortest first: the next one waits for the first new event of the one before. If the
-engine fails meanwhile, the request that was being resumed is taken for the cause.
+A request may be the cause. The engine can't always name it, because a batch has rows of several. So the requests are
+resumed one at a time, the shortest first: the next one waits until the one before has gone on for two steps. The
+suspect of a failure is the request that the engine names, or else the one that was being resumed. It is resumed first.
+If it is the suspect of the next failure, too, it ends with an error, and the failures since it came count no more.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -29,16 +30,18 @@ class _Taken:
         progress: its events so far.
         aborts: those of clients. An engine that fails may have lost them.
         in_engine: whether the present engine has it.
-        is_back: set by the first event after its start on this engine.
-        n_failures: the number of engines that failed while they worked on it.
+        n_steps: the number of steps of this engine that it has events of, besides its start.
+        is_back: set by the second of these. The first one only needs the prompt to be computed.
+        since: when it came, in seconds of the monotonic clock.
     """
 
     request: CompletionRequest
     progress: RequestProgress
     aborts: list[tuple[int | None, AbortReason]] = field(default_factory=list)
     in_engine: bool = False
+    n_steps: int = 0
     is_back: asyncio.Event = field(default_factory=asyncio.Event)
-    n_failures: int = 0
+    since: float = field(default_factory=time.monotonic)
 
     @property
     def n_tokens(self) -> int:
@@ -53,6 +56,10 @@ class Recovery:
         add: gives a request to the present engine. Raises `EngineRestartError` if that engine has failed.
         abort: aborts a request, or one alternative of it, in the present engine.
         deliver: delivers events that no engine has made.
+
+    Attributes:
+        n_ended: the number of requests that have ended as the cause of failures since one has gone on. An engine that
+            fails on each request is broken.
     """
 
     def __init__(
@@ -67,6 +74,8 @@ class Recovery:
         self._taken: dict[str, _Taken] = {}
         self._pending: dict[str, _Taken] = {}  # in no engine now; resumed in this order
         self._resuming: _Taken | None = None  # given to the engine, without an event so far
+        self._suspect: _Taken | None = None  # that of the last failure
+        self.n_ended = 0
         self._task: asyncio.Task[None] | None = None
         self._is_over = asyncio.Event()
         self._is_over.set()
@@ -98,8 +107,11 @@ class Recovery:
         if isinstance(events[-1], DoneEvent):
             del self._taken[taken.request.id]
             taken.is_back.set()
-        elif not taken.is_back.is_set() and not all(isinstance(each, StartEvent | ProgressEvent) for each in events):
-            taken.is_back.set()
+        elif not all(isinstance(each, StartEvent | ProgressEvent) for each in events):
+            taken.n_steps += 1
+            if taken.n_steps == 2:
+                taken.is_back.set()
+                self.n_ended = 0
 
     def abort(self, request_id: str, index: int | None, reason: AbortReason) -> None:
         """Ends a request, or one alternative of it, wherever it is."""
@@ -110,41 +122,51 @@ class Recovery:
         else:
             self._abort(request_id, index, reason)
 
-    def pause(self) -> None:
-        """Makes new requests wait: the engine has failed, and the next one isn't there yet."""
-        self._is_over.clear()
+    def interrupt(self, error: Exception, abandoned: Abandoned) -> float | None:
+        """Takes the requests of an engine that has failed. They and new ones wait for `resume`.
 
-    def resume(self, error: Exception, abandoned: Abandoned) -> None:
-        """Resumes the requests of a failed engine on the present one. error: why it failed."""
+        Args:
+            error: why it failed.
+            abandoned: what is known of the failure.
+
+        Returns:
+            When the request came that is the cause and has ended now, in seconds of the monotonic clock; None: no
+            request is to blame.
+        """
+        self._is_over.clear()
         self._generation += 1
         if self._task:
             self._task.cancel()
-        cause = self._cause(error, abandoned)
-        self._resuming = None
+        suspect = self._find_suspect(error, abandoned)
+        is_cause = suspect is not None and suspect is self._suspect
         lost = [taken for taken in self._taken.values() if taken.in_engine or taken.request.id in self._pending]
-        lost.sort(key=lambda taken: (not taken.progress.has_begun, taken.n_tokens))
+        lost.sort(key=lambda taken: (taken is not suspect, not taken.progress.has_begun, taken.n_tokens))
         self._pending = {taken.request.id: taken for taken in lost}
         for taken in lost:
-            taken.in_engine = False
+            taken.in_engine, taken.n_steps = False, 0
             taken.is_back.clear()
             for index, why in taken.aborts:
                 self._end(taken, "abort", why, index=index)
-        if cause:
+        if suspect and is_cause:
+            self.n_ended += 1
             reason = f"the engine has failed twice on this request ({type(error).__name__}); its log says why"
-            self._end(cause, "error", error=SrbError(reason, code="engine_failed"))
+            self._end(suspect, "error", error=SrbError(reason, code="engine_failed"))
+        self._suspect, self._resuming = suspect, None
+        return suspect.since if suspect and is_cause else None
+
+    def resume(self) -> None:
+        """Resumes the requests of a failed engine on the present one."""
         self._task = asyncio.ensure_future(self._resume_pending())
 
-    def _cause(self, error: Exception, abandoned: Abandoned) -> _Taken | None:
-        """Finds the request that made the engine fail for the second time, if there is one."""
+    def _find_suspect(self, error: Exception, abandoned: Abandoned) -> _Taken | None:
         if isinstance(error, OSError | MemoryError):
             return None  # a full disk, no memory, too few file descriptors: no request is to blame
-        if cause := self._taken.get(abandoned.cause or ""):
-            cause.n_failures += 1
-            return cause if cause.n_failures > 1 else None
-        suspect = self._resuming
-        if suspect is None or suspect.is_back.is_set() or suspect.request.id in abandoned.unread:
+        if named := self._taken.get(abandoned.cause or ""):
+            return named
+        resuming = self._resuming
+        if resuming is None or resuming.is_back.is_set() or resuming.request.id in abandoned.unread:
             return None
-        return suspect
+        return resuming
 
     def drop(self, request_id: str) -> None:
         """Removes a request without an event."""

@@ -233,16 +233,16 @@ async def test_an_engine_that_breaks_ends_every_stream_and_refuses_new_requests(
     backend = FakeBackend()
     gate = Gate(backend)
     async with engine_on(backend) as engine:
-        requests = [request(n=2), request(n=3)]
-        streams = [await engine.submit(each) for each in requests]  # so the engine has both
+        requests = [request(n=2), request(n=3), request()]
+        streams = [await engine.submit(each) for each in requests]  # so the engine has all
         backend.script = lambda _params, _tokens: 1 // 0
         gate.open()
         for each, stream in zip(requests, streams, strict=True):
             events = [event async for step in stream for event in step]
             check_order(events, each, started=isinstance(events[0], StartEvent))
             assert any(isinstance(event, ErrorEvent) and "ZeroDivisionError" in event.error.message for event in events)
-        assert engine.health.status == "dead"
         assert "ZeroDivisionError" in (await engine.died()).message
+        assert engine.health.status == "dead"
         with pytest.raises(EngineDeadError):
             await engine.submit(request())
     assert backend.closed

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from driver import check_order, request, stops, texts
 from fake_backend import FakeBackend, Gate, babble
+from mixed import ascii_babble
 from waiting import until
 
+from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent
+from srb.engine.events import ErrorEvent, Event, StopEvent
 from srb.engine.kv_cache.allocator import Layout
 from srb.engine.kv_cache.cells import Cells
 from srb.engine.lora import Adapter
@@ -161,19 +163,62 @@ async def test_the_machines_limits_are_no_requests_fault(error: Exception) -> No
         check_same(await collect(engine, each), expected, each)
 
 
-async def test_three_failures_are_the_end() -> None:
-    requests = [request(n=2, ignore_eos=True) for _ in range(3)]
-    gate = Gate(backend := FakeBackend(script=lambda _params, _tokens: 1 // 0))
+class Poisoned(FakeBackend):
+    """Fails in a decode, as a bug would, that computes the fourth token of a sequence that begins with an x."""
+
+    def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
+        beginnings = {seq_id for seq_id, cells in self.sequences.items() if cells and cells[0].token == ord("x")}
+        if any(
+            position >= 3 and seq_id in beginnings
+            for position, seq_id in zip(batch.positions, batch.seq_ids, strict=True)
+        ):
+            raise BugError
+        return super().decode(batch, interrupted)
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_failures_of_poisonous_requests_do_not_count(is_named: bool) -> None:
+    """Each is the suspect of two failures, and ends. The engine names it, or it fails while it is resumed alone."""
+    backend = poisonous(ascii_babble) if is_named else Poisoned(script=ascii_babble)
+    good = request(n=2, max_tokens=200, ignore_eos=True)
+    async with engine_on(FakeBackend(script=ascii_babble)) as engine:
+        expected = await collect(engine, good)
+    async with engine_on(backend) as engine:
+        running = asyncio.create_task(collect(engine, good))
+        for number in range(1, 4):
+            bad = request("x" * number, n=2, label="poison", ignore_eos=True)
+            events = await collect(engine, bad)
+            check_order(events, bad)
+            (error,) = [event.error for event in events if isinstance(event, ErrorEvent)]
+            assert error.code == "engine_failed"
+        check_same(await running, expected, good)
+        assert engine.health.engine_restarts == (6 if is_named else 9)
+        assert engine.health.status == "ready"
+
+
+async def test_unrelated_failures_blame_no_request() -> None:
+    """The second one comes while a request is being resumed, which isn't the suspect of the first."""
+    requests = [request("p" * k, n=2, max_tokens=30, ignore_eos=True) for k in (9, 4, 6)]
+    expected = await undisturbed(*requests)
+    failing_at(backend := FakeBackend(), 20, 21)
+    async with engine_on(backend) as engine:
+        tasks = [asyncio.create_task(collect(engine, each)) for each in requests]
+        for each, events, one in zip(requests, await asyncio.gather(*tasks), expected, strict=True):
+            check_same(events, one, each)
+        assert engine.health.engine_restarts == 2
+
+
+async def test_three_failures_that_no_request_has_caused_are_the_end() -> None:
+    requests = [request("p" * k, n=2, max_tokens=150, ignore_eos=True) for k in range(1, 4)]
+    failing_at(backend := FakeBackend(n_cells=1000), 30, 70, 110)
     async with engine_on(backend) as engine:
         streams = [await engine.submit(each) for each in requests]
-        gate.open()
-        errors = []
         for each, stream in zip(requests, streams, strict=True):
             events = await stream.collect()
-            check_order(events, each, started=isinstance(events[0], StartEvent))
-            errors += [event.error for event in events if isinstance(event, ErrorEvent)]
-        assert "ZeroDivisionError" in (await engine.died()).message
-        assert [type(error) for error in errors].count(EngineDeadError) == 2  # one was ended before
+            check_order(events, each)
+            (error,) = [event.error for event in events if isinstance(event, ErrorEvent)]
+            assert isinstance(error, EngineDeadError)
+        assert "BugError" in (await engine.died()).message
         assert engine.health.status == "dead"
         with pytest.raises(EngineDeadError):
             await engine.submit(request())
@@ -332,9 +377,11 @@ async def test_an_engine_that_is_lost_while_sequences_are_swapped(
         raise BugError
 
     monkeypatch.setattr(Cells, name, lose_once)
+    gate = Gate(backend)  # both run at the same time: else one may end when there is nothing to swap
     async with engine_on(backend, make=lambda made: Engine(made, cache_bytes=10**6)) as engine:
-        tasks = [asyncio.create_task(collect(engine, each)) for each in requests]
-        for each, events, one in zip(requests, await asyncio.gather(*tasks), expected, strict=True):
-            check_same(events, one, each)
+        readers = [await engine.submit(each) for each in requests]
+        gate.open()
+        for each, reader, one in zip(requests, readers, expected, strict=True):
+            check_same(await reader.collect(), one, each)
         assert engine.health.engine_restarts == 1
         await until(lambda: engine.health.stats is not None and engine.health.stats.cells == 0)
