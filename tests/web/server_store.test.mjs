@@ -14,7 +14,7 @@ globalThis.WebSocket = class { // behind a proxy that lets none through
   constructor() { queueMicrotask(() => this.onclose()); }
   close() {}
 };
-globalThis.document = { querySelector: (selector) => (selector === "#error-text" ? error : {}) };
+globalThis.document = { documentElement: { style: {} }, querySelector: (selector) => (selector === "#error-text" ? error : {}) };
 globalThis.fetch = async (path, { method = "GET", body, headers = undefined } = {}) => {
   if (method !== "GET" && server.isDown) throw new TypeError("no network");
   if (method === "PATCH" && path.endsWith("/s")) {
