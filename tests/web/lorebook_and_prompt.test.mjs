@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { EMPTY_ENTRY, importLorebook, matching } from "../../srb/web/story/lorebook.js";
+import { EMPTY_ENTRY, matching } from "../../srb/web/story/lorebook.js";
 import { arrangePrompt, beginning, tailTokens } from "../../srb/web/story/prompt.js";
 
 const entry = (fields) => ({ ...EMPTY_ENTRY, text: "told", ...fields });
@@ -20,6 +20,14 @@ test("an entry applies if one of its keywords is near the end", () => {
   assert.ok(!isTold({ keys: "Ada" }, `Ada${" and so on".repeat(400)}`), "too far back");
   assert.ok(isTold({ keys: "Ada & lamp" }, "The lamp of Ada"));
   assert.ok(!isTold({ keys: "Ada & lamp" }, "Ada"));
+  const told = (keys, text) => isTold({ keys }, text);
+  assert.ok(told('"Paris, Texas", x', "He came to Paris, Texas."));
+  assert.ok(!told('"Paris, Texas"', "He came to Texas."));
+  assert.ok(told('"Tom & Jerry"', "It was Tom & Jerry."));
+  assert.ok(!told('"Tom & Jerry"', "Jerry and Tom"));
+  assert.ok(told('"a, b" & Ada, 6" nail', "Ada sang a, b"));
+  assert.ok(told('6" nail, 5"', 'a 6" nail'));
+  assert.ok(told('"""Ada"" she"', 'It was "Ada" she said.'));
 });
 
 test("an entry can need others, exclude others, be constant or off", () => {
@@ -78,47 +86,4 @@ test("sampled tokens at the end are reused, except before an insertion", () => {
   assert.deepEqual(tailTokens("so ab\nc", 5, { pieces, isHealed: false }), { ids: [4], letters: 1, isHealed: false });
   assert.deepEqual(tailTokens("so ab\nc", 2, { pieces, isHealed: true }), { ids: [2, 3, 4], letters: 3, isHealed: false });
   assert.deepEqual(tailTokens("so", 0, { pieces: [], isHealed: false }), { ids: [], letters: 0, isHealed: false });
-});
-
-test("SillyTavern's lorebooks", () => {
-  const shared = { content: "x", comment: "", disable: false, constant: false, selective: true, position: 0 };
-  const { entries, ignored } = importLorebook({
-    entries: {
-      0: { ...shared, key: ["Ada", "Ann"], keysecondary: ["sea", "lamp"], selectiveLogic: 0, order: 200, comment: "The keeper" },
-      1: { ...shared, key: ["Tom"], keysecondary: ["sea", "lamp"], selectiveLogic: 3, order: 100, position: 4, depth: 2 },
-      2: { ...shared, key: ["Tom"], keysecondary: ["sea", "lamp"], selectiveLogic: 1, order: 100, disable: true, position: 3 },
-      3: { ...shared, key: ["/To+m/i", "Tim"], keysecondary: ["sea"], selectiveLogic: 2, order: 150, probability: 50, useProbability: true },
-      4: { ...shared, key: [], keysecondary: ["sea"], selective: false, constant: true, order: 300, content: "{{char}} waits." },
-    },
-  });
-  const made = (fields) => ({ ...EMPTY_ENTRY, text: "x", ...fields });
-  assert.deepEqual(entries, [
-    made({ keys: "Tom", also: "sea & lamp", depth: 2 }),
-    made({ keys: "Tom", never: "sea & lamp", off: true, depth: 3 }),
-    made({ keys: "Tim", never: "sea" }),
-    made({ name: "The keeper", keys: "Ada, Ann", also: "sea, lamp" }),
-    made({ always: true, text: "{{char}} waits." }),
-  ]);
-  assert.deepEqual(ignored, ["a probability (1)", "keys that are regular expressions (1)", "names in {{ }} (1)"]);
-});
-
-test("KoboldAI's, alone or in a story", () => {
-  const worldinfo = [
-    { key: "Ada, keeper", keysecondary: "sea", keyanti: "Paris,Rome", content: "x", selective: true, constant: false, comment: "c" },
-    { key: "Tom", keysecondary: "sea", content: "y", selective: false, constant: true, widisabled: true, probability: "100" },
-    { key: "Tim", content: "z" },
-  ];
-  const made = (fields) => ({ ...EMPTY_ENTRY, ...fields });
-  const expected = [
-    made({ name: "c", keys: "Ada, keeper", also: "sea", never: "Paris, Rome", text: "x" }),
-    made({ keys: "Tom", text: "y", always: true, off: true }),
-    made({ keys: "Tim", text: "z" }),
-  ];
-  for (const data of [worldinfo, { prompt: "Once", memory: "m", worldinfo }])
-    assert.deepEqual(importLorebook(data), { entries: expected, ignored: [] });
-});
-
-test("a file that is no lorebook is refused", () => {
-  for (const data of [null, 5, {}, { entries: [] }, { worldinfo: {} }]) assert.throws(() => importLorebook(data), /neither/);
-  assert.throws(() => importLorebook({ entries: { 0: { key: ["a"] } } }), /entry 1 in this file has no content/);
 });

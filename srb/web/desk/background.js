@@ -3,8 +3,8 @@
 // sees.
 
 import { find } from "../lib/dom.js";
-import { readJson } from "../lib/files.js";
-import { DEPTH, EMPTY_ENTRY, importLorebook, readBackground } from "../story/lorebook.js";
+import { DEPTH, EMPTY_ENTRY, readBackground } from "../story/lorebook.js";
+import { importLorebook, parseLorebook } from "../story/lorebook_files.js";
 import { newId } from "../story/tree.js";
 import { followText, OtherVersions } from "./other_versions.js";
 
@@ -81,10 +81,13 @@ export class Background {
   async #import(input) {
     const [file] = input.files;
     if (!file) return;
-    const { entries, ignored } = importLorebook(await readJson(file).finally(() => (input.value = "")));
+    const data = await file.arrayBuffer().finally(() => (input.value = ""));
+    const { entries, ignored, unread } = importLorebook(parseLorebook(data));
     this.#add(entries);
-    const count = `${entries.length} ${entries.length === 1 ? "entry" : "entries"} imported.`;
-    this.status.textContent = ignored.length ? `${count} Ignored, because this page doesn't support it: ${ignored.join(", ")}.` : count;
+    const says = [`${entries.length} ${entries.length === 1 ? "entry" : "entries"} imported.`];
+    if (unread.length) says.push(`Not imported, because there is no text in it: ${unread.join(", ")}.`);
+    if (ignored.length) says.push(`Ignored, because this page doesn't support it: ${ignored.join(", ")}.`);
+    this.status.textContent = says.join(" ");
   }
 
   #add(added) {

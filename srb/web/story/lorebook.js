@@ -3,7 +3,7 @@
 //
 // An entry is {name, keys, also, never, text, always, off, depth}. `keys`, `also` and `never` are lists of keywords,
 // separated by commas: one of `keys` must appear, one of `also` if there are any, and none of `never`. All words of a
-// key with & must appear. `always` needs no keyword; `off` disables the entry. `depth` is in paragraphs before the
+// key with & must appear. A key in double quotes may have commas and &. `always` needs no keyword; `off` disables the entry. `depth` is in paragraphs before the
 // end; null puts it after the memory. `id` tells it apart when two devices change the lorebook.
 
 import { newId } from "./tree.js";
@@ -15,8 +15,6 @@ const LOOKED_AT = 3000; // characters before the cursor to search for keywords
 // A letter of a word that ends before other signs. Some scripts have no spaces between words.
 const LETTER = /[[\p{L}\p{N}]--[\p{sc=Han}\p{sc=Hiragana}\p{sc=Katakana}\p{sc=Thai}\p{sc=Lao}\p{sc=Khmer}\p{sc=Myanmar}]]/v;
 const isLetter = (sign) => LETTER.test(sign ?? "");
-
-const listed = (keys) => keys.split(/[,\n]/).map((key) => key.trim()).filter(Boolean);
 
 /** Normalize case and spaces for comparing. */
 const plain = (text) => text.toLowerCase().replace(/\s+/g, " ");
@@ -31,7 +29,20 @@ function occurs(words, text) {
   return false;
 }
 
-const isThere = (key, text) => plain(key).split(" & ").every((words) => occurs(words.trim(), text));
+// A word, or words in quotes, and what separates it from the next one.
+const PHRASE = /\s*(?:"((?:[^"]|"")+)"|((?:(?! & )[^,\n])*?))\s*(,|\n| & |$)/g;
+
+/** Return the keys of a list, each as the words that must appear. */
+function listed(keys) {
+  /** @type {string[][]} */
+  const items = [[]];
+  for (const [, quoted, words, end] of keys.matchAll(PHRASE)) {
+    const phrase = plain(quoted?.replaceAll('""', '"') ?? words).trim();
+    if (phrase) items[items.length - 1].push(phrase);
+    if (end !== " & ") items.push([]);
+  }
+  return items.filter((item) => item.length);
+}
 
 /**
  * Return the entries that apply at the end of a text.
@@ -40,7 +51,7 @@ const isThere = (key, text) => plain(key).split(" & ").every((words) => occurs(w
  */
 export function matching(entries, text) {
   const near = plain(text.slice(-LOOKED_AT));
-  const some = (keys) => listed(keys).some((key) => isThere(key, near));
+  const some = (keys) => listed(keys).some((key) => key.every((words) => occurs(words, near)));
   const applies = ({ keys, also, never }) => some(keys) && (!listed(also).length || some(also)) && !some(never);
   return entries.filter((entry) => !entry.off && entry.text.trim() && (entry.always || applies(entry)));
 }
@@ -82,73 +93,4 @@ function withIds(lore) {
     known.add(id);
     return { ...entry, id };
   });
-}
-
-// Positions of entries in SillyTavern: before or after the author's note, or at a depth.
-const BEFORE_NOTE = 2;
-const BEHIND_NOTE = 3;
-const AT_DEPTH = 4;
-
-const isRegex = (key) => /^\/.+\/[a-z]*$/s.test(key);
-
-// Properties that this page doesn't support: [name, whether an entry has it].
-/** @type {[string, (entry: any) => boolean][]} */
-const UNKNOWN = [
-  ["a probability", ({ probability, useProbability }) => useProbability !== false && probability < 100],
-  ["a group", ({ group }) => Boolean(group)],
-  ["sticky, cooldown or delay", ({ sticky, cooldown, delay }) => [sticky, cooldown, delay].some((count) => count > 0)],
-  ["a scan depth", ({ scanDepth }) => typeof scanDepth === "number"],
-  ["capitals that matter", ({ caseSensitive }) => caseSensitive === true],
-  ["an outlet", ({ position }) => position === 7],
-  ["keys that are regular expressions", (entry) => [entry.key, entry.keysecondary, entry.keyanti].flatMap(keysOf).some(isRegex)],
-  ["names in {{ }}", ({ content }) => /\{\{.*\}\}/.test(content)],
-];
-
-/**
- * Return the keywords of a field, which is a list or a text with commas. A text with a regular expression isn't
- * split.
- */
-function keysOf(field) {
-  const keys = Array.isArray(field) ? field.filter(isText) : isText(field) ? (isRegex(field) ? [field] : field.split(",")) : [];
-  return keys.map((key) => key.trim()).filter(Boolean);
-}
-
-/**
- * Import a lorebook: SillyTavern's World Info, or KoboldAI's, which may be in a saved story.
- * @param {any} data
- * @returns {{ entries: any[], ignored: string[] }} `ignored` describes properties that this page doesn't support
- * @throws {Error} if it isn't a lorebook
- */
-export function importLorebook(data) {
-  const list = isObject(data?.entries) ? Object.values(data.entries) : Array.isArray(data?.worldinfo) ? data.worldinfo : data;
-  if (!Array.isArray(list)) throw new Error("this file has neither the entries of a SillyTavern lorebook nor KoboldAI's worldinfo");
-  list.forEach((entry, k) => {
-    if (!isObject(entry) || !isText(entry.content)) throw new Error(`entry ${k + 1} in this file has no content that is a text`);
-  });
-  const sorted = list.toSorted((a, b) => (a.order ?? 0) - (b.order ?? 0)); // the last one is closest to the end
-  const count = ([name, has]) => [name, list.filter(has).length];
-  const ignored = UNKNOWN.map(count).filter(([, times]) => times).map(([name, times]) => `${name} (${times})`);
-  return { entries: sorted.map(entryOf), ignored };
-}
-
-function entryOf(entry) {
-  const { key, keysecondary, keyanti, content, comment, constant, selective, selectiveLogic = 0, position, depth } = entry;
-  const words = (field) => keysOf(field).filter((each) => !isRegex(each));
-  const isSelective = selective !== false;
-  const second = isSelective ? words(keysecondary) : [];
-  const isAll = [1, 3].includes(selectiveLogic); // not all, and all
-  const joined = isAll ? second.join(" & ") : second.join(", ");
-  const isNever = [1, 2].includes(selectiveLogic); // not all, and not any
-  const anti = isSelective ? words(keyanti).join(", ") : "";
-  const late = position === AT_DEPTH ? Math.max(1, depth ?? AT_DEPTH) : [BEFORE_NOTE, BEHIND_NOTE].includes(position) ? DEPTH : null;
-  return {
-    name: isText(comment) ? comment : "",
-    keys: words(key).join(", "),
-    also: isNever ? "" : joined,
-    never: isNever ? joined : anti,
-    text: content,
-    always: constant === true,
-    off: entry.disable === true || entry.widisabled === true,
-    depth: late,
-  };
 }
