@@ -41,7 +41,16 @@ def take(story: Story, path: Path) -> None:
 def test_stories_go_to_files_and_come_back(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "Löwe.txt").write_bytes("# One\r\n\r\nHe *left*, naïve.".encode("windows-1252"))
     story.find("#open-stories").click()
-    take(story, tmp_path / "Löwe.txt")
+    story.find("#import").set_input_files(tmp_path / "Löwe.txt")
+    encoding = story.find("#encoding")
+    expect(encoding.locator("blockquote")).to_have_text("He *left*, naïve.")
+    encoding.locator("select").select_option("KOI8-R")
+    expect(encoding.locator("blockquote")).to_have_text("He *left*, naОve.")  # noqa: RUF001
+    encoding.locator("select").select_option("Windows-1252")
+    story.pictures("encoding", axe=True)
+    story.page.evaluate("document.body.dataset.left = true")
+    encoding.locator("[value=import]").click()
+    expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
     expect(story.find("#story")).to_have_value("# One\n\nHe *left*, naïve.")
     story.find("#open-stories").click()
     expect(story.find("#story-list [aria-current]")).to_have_text("Löwe")
@@ -76,8 +85,15 @@ def test_stories_go_to_files_and_come_back(story: Story, tmp_path: Path, monkeyp
     assert document.name == "Löwe.epub"
     with zipfile.ZipFile(document, "w") as archive:
         archive.writestr("META-INF/container.xml", "")
-    story.page.once("dialog", lambda dialog: dialog.accept())  # it has pictures
+    asked: list[str] = []
+
+    def agree(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        dialog.accept()
+
+    story.page.once("dialog", agree)
     take(story, document)
+    assert asked == ["The story will be without these parts of Löwe.epub: 2 pictures. Import it?"]
     expect(story.find("#story")).to_have_value("# Two\n\nNo")
     story.find("#open-stories").click()
     expect(story.find("#story-list [aria-current]")).to_have_text("The boat")

@@ -3,19 +3,15 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { markdownOf } from "../../srb/web/story/rich_text.js";
-import { decodeText, endingOf, fileName, plainText } from "../../srb/web/story/text_file.js";
+import { endingOf, fileName, plainText, telling } from "../../srb/web/story/text_file.js";
 
 test("a file has the story's title as its name", () => {
   const names = ["The boat", "a/b: \"c\"?", " .. ", "", "é".repeat(300), `${"x".repeat(99)}😀y`, "x\n\ty"].map((title) => fileName(title, "epub"));
   assert.deepEqual(names, ["The boat.epub", "a b c.epub", "story.epub", "story.epub", `${"é".repeat(100)}.epub`, `${"x".repeat(99)}😀.epub`, "x y.epub"]);
 });
 
-test("text files of other encodings and line ends are read", () => {
-  const bytes = (...values) => new Uint8Array(values).buffer;
-  assert.equal(decodeText(new TextEncoder().encode("\ufeffa\r\nb\rü").buffer), "a\nb\nü");
-  assert.equal(decodeText(bytes(0x61, 0xfc)), "aü");
-  assert.equal(decodeText(bytes(0xff, 0xfe, 0xfc, 0, 10, 0)), "ü\n");
-  assert.equal(decodeText(bytes(0xfe, 0xff, 0, 0xfc)), "ü");
+test("a preview has the lines that show an encoding", () => {
+  assert.equal(telling("One\nZwölf\n\nThree\n“Four”"), "Zwölf\n“Four”");
 });
 
 test("a file that can't be imported is refused with what to do", () => {

@@ -1,8 +1,8 @@
-"""Routes that read docx and epub as Markdown, and write Markdown as docx and epub."""
+"""Routes that read docx, epub and text files as Markdown, and write Markdown as docx and epub."""
 
 import asyncio
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
 from aiohttp import web
 
@@ -11,19 +11,21 @@ from srb.server.http.bodies import read_body
 from srb.server.http.exchange import ENGINE, ignored_header, json_response
 from srb.server.run import pandoc
 from srb.server.run.pandoc import Pandoc
-from srb.wire.documents import (
+from srb.wire.documents.archive import Document, count
+from srb.wire.documents.docx import read_docx
+from srb.wire.documents.epub import read_epub
+from srb.wire.documents.markdown import (
     DIALECT,
     MEDIA_TYPES,
     DocumentFields,
-    Format,
-    check_document,
     from_pandoc,
     is_from_the_right,
     to_line,
     to_pandoc,
 )
+from srb.wire.documents.plain_text import read_plain_text
 from srb.wire.request.read import depth_refused, read_fields, show
-from srb.wire.route import INTEGER, STRING, object_of, post
+from srb.wire.route import INTEGER, STRING, list_of, object_of, post
 
 PANDOC = web.AppKey("pandoc", Pandoc)
 
@@ -32,21 +34,54 @@ MAX_DOCUMENT_BYTES = 32 << 20
 _FILTER = Path(pandoc.__file__).with_name("plain_text.lua")
 
 
+_READERS = {"docx": read_docx, "epub": read_epub}
+
+
 async def import_document(request: web.Request) -> web.Response:
-    """Read a document as Markdown.
+    """Read a document as Markdown, and say what the text doesn't have.
 
     The body is the file.
     """
-    kind, kinds = request.query.get("format", ""), get_args(Format)
+    kind, kinds = request.query.get("format", ""), ("txt", *_READERS)
     if kind not in kinds:
         raise InvalidRequestError(f"format is one of {', '.join(kinds)}, got {show(kind)}", param="format")
     data = await read_body(request, MAX_DOCUMENT_BYTES)
-    await asyncio.to_thread(check_document, data, kind)
+    if kind == "txt":
+        plain = await asyncio.to_thread(read_plain_text, data, request.query.get("encoding", ""))
+        return json_response(
+            _document(text=plain.text, left_out=plain.left_out, encoding=plain.encodings[0], encodings=plain.encodings)
+        )
+
+    def read() -> Document:
+        with depth_refused():
+            return _READERS[kind](data)
+
+    document = await asyncio.to_thread(read)
     options = ("--wrap=none", f"--lua-filter={_FILTER}", f"--metadata=from:{kind}")
-    output = await request.app[PANDOC].convert(request.app[ENGINE], data, f"--from={kind}", f"--to={DIALECT}", *options)
+    output = await request.app[PANDOC].convert(
+        request.app[ENGINE], document.data, f"--from={kind}", f"--to={DIALECT}", *options
+    )
     title, pictures, text = (*output.decode().split("\n", 2), "")[:3]
-    markdown = await asyncio.to_thread(from_pandoc, text)
-    return json_response({"object": "document", "title": title.strip(), "text": markdown, "pictures": int(pictures)})
+
+    def finish() -> tuple[str, list[str]]:
+        markdown = from_pandoc(text)
+        return markdown, document.left_out + document.lost(f"{title}\n{markdown}")
+
+    markdown, left_out = await asyncio.to_thread(finish)
+    if int(pictures):
+        left_out = [count(int(pictures), "picture"), *left_out]
+    return json_response(_document(title=title.strip(), text=markdown, pictures=int(pictures), left_out=left_out))
+
+
+def _document(*, title: str = "", text: str, pictures: int = 0, left_out: list[str], **about: Any) -> dict[str, Any]:
+    return {
+        "object": "document",
+        "title": title,
+        "text": text,
+        "pictures": pictures,
+        "left_out": left_out,
+        **about,
+    }
 
 
 async def export_document(request: web.Request) -> web.Response:
@@ -72,7 +107,10 @@ async def export_document(request: web.Request) -> web.Response:
     return web.Response(body=document, content_type=MEDIA_TYPES[fields.format], headers=headers)
 
 
-_DOCUMENT = object_of(object={"const": "document"}, title=STRING, text=STRING, pictures=INTEGER)
+_DOCUMENT = object_of(
+    object={"const": "document"}, title=STRING, text=STRING, pictures=INTEGER, left_out=list_of(STRING)
+)
+_DOCUMENT["properties"] |= {"encoding": STRING, "encodings": list_of(STRING)}
 _FILE = {"type": "string", "format": "binary"}
 
 ROUTES = (
@@ -82,7 +120,7 @@ ROUTES = (
         _DOCUMENT,
         other_bodies=dict.fromkeys(("application/octet-stream", *MEDIA_TYPES.values()), _FILE),
         errors=(429, 501),
-        query={"format": "docx or epub"},
+        query={"format": "docx, epub or txt", "encoding": "of a txt; left out: detected"},
     ),
     post(
         "/v1/documents/export",

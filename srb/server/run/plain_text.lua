@@ -5,6 +5,16 @@ local pictures = 0
 
 local function contents(element) return element.content end
 
+local RAISED = { ["0"] = "⁰", ["1"] = "¹", ["2"] = "²", ["3"] = "³", ["4"] = "⁴", ["5"] = "⁵", ["6"] = "⁶", ["7"] = "⁷",
+  ["8"] = "⁸", ["9"] = "⁹" }
+
+-- A number that is raised stays raised: plain, the number of a note would become part of the word before it.
+local function raised(element)
+  local number = pandoc.utils.stringify(element)
+  if number:match("^%d+$") then return pandoc.Str((number:gsub("%d", RAISED))) end
+  return element.content
+end
+
 -- A table as a paragraph for each row.
 local function paragraphs(table)
   local rows = pandoc.List(table.head.rows)
@@ -13,9 +23,11 @@ local function paragraphs(table)
     rows:extend(body.body)
   end
   rows:extend(table.foot.rows)
-  return rows:map(function(row)
+  return table.caption.long .. rows:map(function(row)
     local line = pandoc.List()
-    for k, cell in ipairs(row.cells) do
+    local cells = row.cells
+    while #cells > 0 and #cells[#cells].contents == 0 do cells:remove() end
+    for k, cell in ipairs(cells) do
       if k > 1 then line:insert(pandoc.Str(" | ")) end
       line:extend(pandoc.utils.blocks_to_inlines(cell.contents, { pandoc.Space() }))
     end
@@ -36,11 +48,6 @@ local function with_title(doc)
     end
   end
   local title = pandoc.utils.stringify(doc.meta.title or "")
-  if doc.meta.from == "epub" then -- pandoc writes the title above text that comes before the first heading
-    doc.blocks = doc.blocks:filter(function(block)
-      return block.t ~= "Header" or not block.classes:includes("unnumbered") or pandoc.utils.stringify(block) ~= title
-    end)
-  end
   front:insert(1, pandoc.RawBlock("markdown", title .. "\n" .. pictures))
   front:extend(doc.blocks)
   doc.blocks = front
@@ -56,11 +63,14 @@ return {
       if pandoc.utils.stringify(header) == "" then return {} end
       return header:walk({ LineBreak = function() return pandoc.Space() end })
     end,
-    Link = function(link) if link.target:sub(1, 1) == "#" then return link.content end end, -- of a table of contents
+    Link = function(link) -- one within the text, such as of a table of contents, has no place to lead to
+      if link.target == "" or link.target:sub(1, 1) == "#" then return link.content end
+    end,
+    Note = function(note) if pandoc.utils.stringify(note.content) == "" then return {} end end,
     Underline = function(element) return pandoc.Emph(element.content) end, -- the typewriter's italics
     SmallCaps = contents,
     Strikeout = contents,
-    Superscript = contents,
+    Superscript = raised,
     Subscript = contents,
     Span = contents,
     Div = contents,

@@ -7,10 +7,11 @@ import { download, readJson } from "../lib/files.js";
 import { safely, showStatus } from "../lib/messages.js";
 import { exportLoom, exportLoomsidian, importLoom } from "../story/loom_files.js";
 import { exportTapestry, importTapestry } from "../story/tapestry_file.js";
-import { decodeText, endingOf, fileName, plainText } from "../story/text_file.js";
+import { endingOf, fileName, plainText } from "../story/text_file.js";
 import { shorten, suggestTitle } from "../story/titles.js";
 import { ROOT } from "../story/tree.js";
 import { exportTree, importTree } from "../story/tree_file.js";
+import { chooseEncoding } from "./encoding.js";
 
 const NOTES_SHOWN = 200; // characters
 
@@ -22,7 +23,12 @@ const PATHS = {
   epub: (text, title) => exportDocument({ format: "epub", text, title, language: navigator.language }),
 };
 
-const readText = async (file) => ({ drafts: [[ROOT, decodeText(await file.arrayBuffer()).replace(/\n$/, "")]] });
+async function readText(file) {
+  const read = (encoding) => importDocument(file, "txt", encoding);
+  const found = await read("");
+  const chosen = found.encodings?.[1] ? await chooseEncoding(found, read) : found;
+  return chosen && { drafts: [[ROOT, chosen.text.replace(/\n$/, "")]] };
+}
 
 /** Read a file. Resolves to the title and contents of a story. */
 const READERS = {
@@ -37,10 +43,18 @@ const READERS = {
 
 const readTree = (data) => (data?.format === "srb-tree" ? importTree(data) : (importLoom(data) ?? importTree(data)));
 
+/** Show what is being done, and for how long, until it is done. */
+async function timed(what, result) {
+  const begin = Date.now();
+  const show = () => showStatus(`${what} ${Math.floor((Date.now() - begin) / 1000)} s`);
+  show();
+  const clock = setInterval(show, 1000);
+  return result.finally(() => clearInterval(clock));
+}
+
 async function readDocument(file, format) {
-  showStatus(`Reading ${file.name} …`);
-  const { title, text, pictures } = await importDocument(file, format);
-  const isWithout = !pictures || confirm(`${file.name} has ${pictures} pictures, which a story can't have. Import it without them?`);
+  const { title, text, left_out: leftOut } = await timed(`Reading ${file.name} …`, importDocument(file, format));
+  const isWithout = !leftOut.length || confirm(`The story will be without these parts of ${file.name}: ${leftOut.join("; ")}. Import it?`);
   return isWithout ? { title, drafts: [[ROOT, text]] } : null;
 }
 

@@ -46,14 +46,17 @@ export const health = async () => (await fetch("health")).json();
  */
 export const search = async (query) => (await call(`v1/history?${new URLSearchParams(query)}`)).json();
 
+/** @typedef {{ title: string, text: string, left_out: string[], encodings?: string[] }} ImportedDocument */
+
 /**
- * Read a docx or an epub as Markdown.
+ * Read a docx, an epub or a txt as Markdown. `encoding` is of a txt; without it the server detects it.
  * @param {Blob} file
  * @param {string} format
- * @returns {Promise<{ title: string, text: string, pictures: number }>}
+ * @param {string} [encoding]
+ * @returns {Promise<ImportedDocument>}
  */
-export const importDocument = async (file, format) =>
-  (await call(`v1/documents/import?format=${format}`, { method: "POST", body: file })).json();
+export const importDocument = async (file, format, encoding = "") =>
+  (await call(`v1/documents/import?${new URLSearchParams({ format, encoding })}`, { method: "POST", body: file })).json();
 
 /**
  * Write Markdown as a docx or an epub.

@@ -1,5 +1,5 @@
 // @ts-check
-// Stories in text files: names, encodings, and Markdown without its signs.
+// Stories in text files: names, previews, and Markdown without its signs.
 
 const LONGEST_NAME = 100; // characters
 
@@ -35,22 +35,14 @@ export function endingOf({ name, size }, endings) {
   return ending;
 }
 
+const SHOWN = 12; // lines
+
 /**
- * Decode a text file: UTF-8 or UTF-16, or else Windows' encoding for Western languages.
- * @param {ArrayBuffer} bytes
+ * Return the lines of a text that show whether its encoding is right: those with more than ASCII.
+ * @param {string} text
  * @returns {string}
  */
-export function decodeText(bytes) {
-  const [first, second] = new Uint8Array(bytes);
-  const wide = first === 0xff && second === 0xfe ? "utf-16le" : first === 0xfe && second === 0xff ? "utf-16be" : null;
-  const decode = (encoding, options) => new TextDecoder(encoding, options).decode(bytes).replace(/\r\n?/g, "\n");
-  if (wide) return decode(wide);
-  try {
-    return decode("utf-8", { fatal: true });
-  } catch {
-    return decode("windows-1252");
-  }
-}
+export const telling = (text) => text.split("\n").filter((line) => /[^\0-\x7f]/.test(line)).slice(0, SHOWN).join("\n").slice(0, 100 * SHOWN);
 
 const INNER = String.raw`(?![\s*_])((?:\\.|[^*_\\]|\*\*[^*]+\*\*|__[^_]+__|(?!\1)[*_])*?(?:\\.|[^\s\\]))`;
 const EMPHASIS = new RegExp(String.raw`(?<![\p{L}\p{N}\\*_])(\*\*\*|___|\*\*|__|\*|_)${INNER}\1(?![\p{L}\p{N}*_])`, "u");

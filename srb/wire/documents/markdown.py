@@ -1,22 +1,18 @@
-"""Documents of word processors and e-readers: the bodies of their routes, and the Markdown of the page for pandoc.
+"""The Markdown of the page for pandoc, and the body of its export.
 
 The page's Markdown has headings, bold, italics, block quotes, scene breaks, links and footnotes; a line break is a line
 break. Everything else that a writer types is prose, also where Markdown has another meaning for it: a dialogue that
 begins with a dash is no list, an indented paragraph no code, and "<3" no HTML.
 """
 
-import io
 import re
 import unicodedata
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
 
-from srb.errors import InvalidRequestError
 from srb.wire.request.read import BodyFields, Text
 from srb.wire.stories import MAX_TITLE_CHARS
 
@@ -46,45 +42,6 @@ class DocumentFields(BodyFields):
         pattern=r"^([A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*)?$",
         description="the language of the text, such as `de` or `en-GB`. Left out: unknown.",
     )
-
-
-_PARTS = {"docx": "[Content_Types].xml", "epub": "META-INF/container.xml"}
-"""A file that each archive has."""
-
-_OLE = b"\xd0\xcf\x11\xe0"
-"""The first bytes of old Word documents, and of new ones with a password."""
-
-_ENCRYPTION = "META-INF/encryption.xml"
-_ALGORITHM = re.compile(rb"""Algorithm\s*=\s*["']([^"']*)""")
-_OF_FONTS = {b"http://www.idpf.org/2008/embedding", b"http://ns.adobe.com/pdf/enc#RC"}
-_MOST_ENCRYPTION_BYTES = 1 << 20
-
-
-def check_document(data: bytes, kind: str) -> None:
-    """Refuse a file that isn't of this kind, or that is encrypted: pandoc's messages don't say so.
-
-    Raises:
-        InvalidRequestError: With what to do.
-    """
-    if data.startswith(_OLE):
-        raise _refused("the file is an old Word document (.doc), or has a password; save it as docx without a password")
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            names = set(archive.namelist())
-            encryption = b""
-            if kind == "epub" and _ENCRYPTION in names:
-                with archive.open(_ENCRYPTION) as file:
-                    encryption = file.read(_MOST_ENCRYPTION_BYTES)
-    except (zipfile.BadZipFile, RuntimeError, OSError, EOFError, ValueError, zlib.error) as error:
-        raise _refused(f"the file is no {kind}, or incomplete: {error}; open it in the program that made it") from None
-    if _PARTS[kind] not in names:
-        raise _refused(f"the file is no {kind}: it has no {_PARTS[kind]}; save it as {kind}")
-    if set(_ALGORITHM.findall(encryption)) - _OF_FONTS:
-        raise _refused("the epub is encrypted (DRM), so only its shop's reader can open it; import one without DRM")
-
-
-def _refused(message: str) -> InvalidRequestError:
-    return InvalidRequestError(message, code="document_not_converted")
 
 
 _NOT_IN_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")

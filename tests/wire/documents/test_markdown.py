@@ -1,10 +1,6 @@
-import io
-import zipfile
-
 import pytest
 
-from srb.errors import InvalidRequestError
-from srb.wire.documents import check_document, from_pandoc, to_pandoc
+from srb.wire.documents.markdown import from_pandoc, to_pandoc
 
 PROSE = [
     ("- No, she said.", r"\- No, she said."),
@@ -50,40 +46,3 @@ def test_prose_is_escaped_for_pandoc(text: str, escaped: str) -> None:
 )
 def test_escapes_that_the_page_does_not_need_are_removed(written: str, text: str) -> None:
     assert from_pandoc(written) == text
-
-
-def archive(**files: str) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as written:
-        for name, text in files.items():
-            written.writestr(zipfile.ZipInfo(name), text)  # without the time, which would be in the names of tests
-    return file.getvalue()
-
-
-DOCX = archive(**{"[Content_Types].xml": ""})
-
-
-def epub(algorithm: str) -> bytes:
-    encryption = f"<EncryptionMethod Algorithm='{algorithm}'/>"
-    return archive(**{"META-INF/container.xml": "", "META-INF/encryption.xml": encryption})
-
-
-@pytest.mark.parametrize(
-    ("data", "kind", "message"),
-    [
-        (b"\xd0\xcf\x11\xe0\xa1\xb1", "docx", "old Word document .* save it as docx without a password"),
-        (b"{\\rtf1 hello}", "docx", "is no docx, or incomplete"),
-        (DOCX[:-9], "docx", "is no docx, or incomplete"),
-        (DOCX, "epub", "is no epub: it has no META-INF"),
-        (archive(mimetype="application/vnd.oasis.opendocument.text"), "docx", r"no docx: .* save it as docx"),
-        (epub("http://www.w3.org/2001/04/xmlenc#aes128-cbc"), "epub", r"encrypted \(DRM\)"),
-    ],
-)
-def test_files_that_pandoc_would_misread_are_refused(data: bytes, kind: str, message: str) -> None:
-    with pytest.raises(InvalidRequestError, match=message):
-        check_document(data, kind)
-
-
-def test_documents_and_epubs_with_obfuscated_fonts_are_read() -> None:
-    check_document(DOCX, "docx")
-    check_document(epub("http://www.idpf.org/2008/embedding"), "epub")
