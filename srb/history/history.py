@@ -28,13 +28,13 @@ def as_json(value: Any) -> dict[str, Any]:
 def listed_json(story: Story) -> dict[str, Any]:
     """Returns a story as it is in a list: without its context, which may be large."""
     data = {"id": story.id, "object": "story"} | as_json(story)
-    del data["context"], data["place"]
+    del data["context"]
     return data
 
 
 def story_json(story: Story, nodes: list[Node] | None = None, drafts: Sequence[Draft] = ()) -> dict[str, Any]:
     """Returns a story, without nodes, or with these nodes and drafts."""
-    data = listed_json(story) | {"context": story.context, "place": story.place}
+    data = listed_json(story) | {"context": story.context}
     if nodes is None:
         return data
     return data | {"nodes": [as_json(node) for node in nodes], "drafts": [as_json(draft) for draft in drafts]}

@@ -156,9 +156,9 @@ _PATH = f"""
     {_NODES} JOIN above ON above.id = nodes.id WHERE nodes.story = :story ORDER BY above.depth DESC
 """
 _COUNT = "(SELECT count(*) FROM nodes WHERE story = stories.number) AS node_count"
-_SUMMARY = f"number, id, title, created, changed, change, deleted, {_COUNT}"
+_SUMMARY = f"number, id, title, created, changed, change, deleted, place, {_COUNT}"
 _OWN = f"FROM stories WHERE (owner IS NULL OR owner = :owner OR :owner = '{ANYBODY}')"
-_STORY = f"SELECT {_SUMMARY}, context, place, title_change, context_change {_OWN} AND id = :id AND deleted IS NULL"
+_STORY = f"SELECT {_SUMMARY}, context, title_change, context_change {_OWN} AND id = :id AND deleted IS NULL"
 _TRASHED = f"SELECT number, deleted {_OWN} AND id = :id AND deleted IS NOT NULL"
 
 
@@ -228,7 +228,7 @@ def list_stories(db: sqlite3.Connection, owner: str | None, *, deleted: bool = F
     """
     which = "deleted > :oldest ORDER BY deleted" if deleted else "deleted IS NULL ORDER BY changed"
     values = {"owner": owner, "oldest": int(time.time()) - TRASH_SECONDS}
-    rows = db.execute(f"SELECT {_SUMMARY}, NULL AS context, NULL AS place {_OWN} AND {which} DESC, number DESC", values)
+    rows = db.execute(f"SELECT {_SUMMARY}, NULL AS context {_OWN} AND {which} DESC, number DESC", values)
     return [_story(row) for row in rows]
 
 

@@ -50,9 +50,9 @@ test("older words that are cut and pasted, or deleted and undone, aren't today's
 });
 
 test("counts are described", () => {
-  assert.equal(describeCount(1, updateDay({}, "Monday")), "1 word · 0 today");
-  assert.equal(describeCount(1200, { mine: 30, model: 0, pasted: 0, goal: 500 }), `${(1200).toLocaleString()} words · 30 of 500 today`);
-  assert.equal(describeCount(7, { mine: 3, model: 40, pasted: 5 }), "7 words · 3 today, 40 the model's, 5 pasted");
+  assert.equal(describeCount(1, updateDay({}, "Monday")), "1 word · today: 0 yours");
+  assert.equal(describeCount(1200, { mine: 30, model: 0, pasted: 0, goal: 500 }), `${(1200).toLocaleString()} words · today: 30 of 500 yours`);
+  assert.equal(describeCount(7, { mine: 3, model: 40, pasted: 5 }), "7 words · today: 3 yours, 40 the model's, 5 pasted");
 });
 
 test("chapters start with headings of the first two levels", () => {

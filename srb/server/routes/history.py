@@ -324,8 +324,11 @@ _NODE = object_of(
     **fields_of(INTEGER, "created change"),
 )
 _NUMBERS = fields_of(INTEGER, "created changed change node_count")
-_LISTED = object_of(id=STRING, object={"const": "story"}, title=STRING, **_NUMBERS, deleted=OPTIONAL_INTEGER)
-_STORY = object_of(**_LISTED["properties"], **fields_of({"type": ["object", "null"]}, "context place"))
+_OBJECT = {"type": ["object", "null"]}
+_LISTED = object_of(
+    id=STRING, object={"const": "story"}, title=STRING, **_NUMBERS, place=_OBJECT, deleted=OPTIONAL_INTEGER
+)
+_STORY = object_of(**_LISTED["properties"], context=_OBJECT)
 _DRAFT = object_of(
     node=INTEGER,
     text=OPTIONAL_STRING,

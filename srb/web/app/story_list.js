@@ -2,8 +2,8 @@
 // The list of stories, and the open one. The fragment of the address names the open story, and optionally a place in
 // it.
 
-import { find, isFocusLost } from "../lib/dom.js";
-import { safely, showError, showStatus } from "../lib/messages.js";
+import { create, find, isFocusLost } from "../lib/dom.js";
+import { plural, safely, showError, showStatus, when } from "../lib/messages.js";
 import { moveDrafts, moveMarks } from "../story/drafts.js";
 import { storyTitle } from "../story/titles.js";
 import { ROOT } from "../story/tree.js";
@@ -33,7 +33,7 @@ export class StoryList {
     const [named, place] = location.hash.slice(1).split("/");
     this.story = data.find(({ id }) => id === named) ?? data[0];
     this.place = this.story.id === named ? place : undefined; // a place in the story
-    if (named && this.story.id !== named) showError(new Error("That story doesn't exist any more. This is the story that was changed last."));
+    if (named && this.story.id !== named) showError(new Error("That story no longer exists. Here is your latest."));
     if (this.story.id) history.replaceState(null, "", `#${this.story.id}`);
     addEventListener("hashchange", () => location.reload());
     this.showTitle(this.story);
@@ -66,14 +66,12 @@ export class StoryList {
   async list() {
     find("#move").hidden = this.stories === this.browser || !(await this.#unmoved()).length;
     const row = (story) => {
-      const link = Object.assign(document.createElement("a"), { href: `#${story.id}`, textContent: storyTitle(story) });
+      const about = [when.format(story.changed), story.words !== undefined && plural(story.words, "word")].filter(Boolean).join(" · ");
+      const link = create("a", { href: `#${story.id}` }, create("span", { textContent: storyTitle(story) }), create("small", { textContent: about }));
       if (story.id === this.story.id) link.setAttribute("aria-current", "true");
-      const remove = Object.assign(document.createElement("button"), { type: "button", textContent: "Delete" });
-      remove.setAttribute("aria-label", `Delete ${storyTitle(story)}`);
+      const remove = create("button", { type: "button", textContent: "Delete", ariaLabel: `Delete ${storyTitle(story)}` });
       remove.addEventListener("click", safely(() => this.remove(story)));
-      const item = document.createElement("li");
-      item.append(link, remove);
-      return item;
+      return create("li", {}, link, remove);
     };
     find("#story-list").replaceChildren(...(await this.stories.list()).map(row));
     if (isFocusLost()) find("#story-list a").focus({ preventScroll: true }); // the button that was pressed is gone
@@ -84,7 +82,7 @@ export class StoryList {
     this.story = story;
     document.title = story.title || "srb"; // the name of a printed file, too
     find("#title-part").hidden = false;
-    for (const each of [find("#title"), find("#story-list [aria-current]")]) if (each) each.textContent = storyTitle(story);
+    for (const each of [find("#title"), find("#story-list [aria-current] span")]) if (each) each.textContent = storyTitle(story);
   }
 
   async #rename(story) {

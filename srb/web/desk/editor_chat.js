@@ -5,15 +5,13 @@ import { applyTemplate, tokenize } from "../lib/api.js";
 import { create, find, isFocusLost } from "../lib/dom.js";
 import { copy } from "../lib/files.js";
 import { words } from "../lib/length.js";
-import { plural, showError } from "../lib/messages.js";
+import { numbers, plural, showError } from "../lib/messages.js";
 import { EDITOR, fromStored, isConversation, messages, toStored } from "../story/conversation.js";
 import { endReason, Generation } from "../story/generation.js";
 import { textOf } from "../story/tree.js";
 
 const MOST_TOKENS = 500; // of an answer
 const ENDED = endReason({ finish_reason: "stop", stop_reason: null });
-
-const numbers = new Intl.NumberFormat();
 
 /**
  * An answer in the panel. It is in a text box, so that a passage can be selected with the keyboard. The box can't be

@@ -3,10 +3,9 @@
 
 import { create, find } from "../lib/dom.js";
 import { words } from "../lib/length.js";
+import { numbers } from "../lib/messages.js";
 
 const REST = 400; // milliseconds after the last key
-const numbers = new Intl.NumberFormat();
-
 const NAMES = { memory: "Memory", lore: "Lore", note: "Author's note", story: "Your text" };
 
 export class PromptView {

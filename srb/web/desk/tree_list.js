@@ -2,6 +2,7 @@
 // The tree as text: the path to the current place, and the list of all places to return to.
 
 import { create, focused, replaceItems } from "../lib/dom.js";
+import { when } from "../lib/messages.js";
 import { titleOf } from "../settings/guide.js";
 import { nodeTitle, shorten } from "../story/titles.js";
 import { ROOT } from "../story/tree.js";
@@ -60,8 +61,6 @@ export function rows(tree) {
  * @param {string} text
  */
 export const rest = (typed, text) => (typed.startsWith(text) ? typed.slice(text.length) : typed);
-
-const when = new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeStyle: "short" });
 
 /** Describe what was generated at a place, in a line for each batch. */
 function generations(tree, id) {

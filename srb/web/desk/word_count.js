@@ -4,12 +4,10 @@
 
 import { wordsOf } from "../lib/length.js";
 import { loadLocal, saveLocal } from "../lib/local_storage.js";
-import { plural, showError } from "../lib/messages.js";
+import { numbers, plural, showError } from "../lib/messages.js";
 import { MODEL, PASTED } from "../story/authorship.js";
 
 const KEY = "srb-day";
-
-const numbers = new Intl.NumberFormat();
 
 /**
  * @typedef {object} Counts words by who wrote them; the one who wrote a word's beginning wrote it
@@ -84,9 +82,9 @@ export function updateDay({ date, goal, owed: debts = {}, ...counts }, now, by =
  * @param {{ goal?: number } & Counts} day
  */
 export function describeCount(all, { mine, model, pasted, goal }) {
-  const [done, wanted] = [mine, goal].map((each) => numbers.format(each ?? 0));
-  const others = [[model, "the model's"], [pasted, "pasted"]].filter(([count]) => count).map(([count, name]) => `, ${numbers.format(Number(count))} ${name}`);
-  return `${plural(all, "word")} · ${goal ? `${done} of ${wanted}` : done} today${others.join("")}`;
+  const own = `${numbers.format(mine)}${goal ? ` of ${numbers.format(goal)}` : ""} yours`;
+  const others = [[model, "the model's"], [pasted, "pasted"]].filter(([count]) => count).map(([count, name]) => `${numbers.format(Number(count))} ${name}`);
+  return `${plural(all, "word")} · today: ${[own, ...others].join(", ")}`;
 }
 
 export class WordCount {
@@ -99,6 +97,11 @@ export class WordCount {
     button.addEventListener("click", () => this.#ask());
     addEventListener("storage", ({ key }) => key === KEY && this.#draw());
     addEventListener("focus", () => this.#draw()); // it may be another day
+  }
+
+  /** The words of the text. */
+  get all() {
+    return this.#all;
   }
 
   /**

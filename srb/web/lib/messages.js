@@ -4,7 +4,8 @@
 import { ApiError, health } from "./api.js";
 import { find } from "./dom.js";
 
-const numbers = new Intl.NumberFormat();
+export const numbers = new Intl.NumberFormat();
+export const when = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 
 /**
  * Format a count: "1 word", "1,200 words".
@@ -83,7 +84,7 @@ export function hideError(error = shown) {
 export function saveMessages(what, where) {
   let said;
   const failed = ({ message, status }) => {
-    const advice = where ? "" : "; export the tree to be safe";
+    const advice = where ? "" : "; export all versions to be safe";
     lasting.delete(said);
     said = new Error(`${what} isn't saved ${where ? `${where} ` : ""}yet. The page keeps trying${advice}. Reason: ${message}`);
     showError(Object.assign(said, { status }), { isLasting: true });

@@ -10,7 +10,7 @@ import { repair, upgradeQuestions, withoutQuestions } from "./validation.js";
 /**
  * @typedef {import("./tree.js").StoryNode} StoryNode
  * @typedef {[place: string, text: string]} Draft text that isn't in the tree yet, and the node it was typed at
- * @typedef {{ id: string, title: string, changed?: number, change?: number }} StoryInfo
+ * @typedef {{ id: string, title: string, changed?: number, words?: number, change?: number }} StoryInfo
  * @typedef {object} StoreListener
  * @property {(node: StoryNode) => void} changed
  * @property {(story: StoryInfo) => void} renamed
@@ -419,7 +419,7 @@ export class BrowserStories extends Stories {
       this.pages.fail(id);
       throw error;
     });
-    if (nodes.length) this.#update(id, () => ({ changed: Date.now() })).catch(() => {}); // only the order of the list depends on it
+    if (nodes.length || drafts.length) this.#update(id, () => ({ changed: Date.now(), words: fields.words })).catch(() => {}); // only the list depends on it
     const unknown = replaced.filter(([place, text]) => text !== undefined && !knows(place, text));
     const isOther = before && !isKnown(before);
     if (isOther) this.#tell(before, this.pages.hear(id, before)); // it merges both, and saves again

@@ -99,7 +99,7 @@ export class ServerStories extends Stories {
   }
 
   async list() {
-    return (await stories()).data;
+    return (await stories()).data.map(({ changed, place, ...story }) => ({ ...story, changed: changed * 1000, words: place?.words }));
   }
 
   /** The server numbers nodes in its own order, each after its parent. */
@@ -363,8 +363,8 @@ class ServerStore extends Store {
 
   async #sendPlace() {
     this.isPlaceUnsent = false;
-    const { current, shown, cursor } = this.page;
-    await stories(this.path, "PATCH", { place: { current, shown, cursor } }).catch((error) => {
+    const { current, shown, cursor, words } = this.page;
+    await stories(this.path, "PATCH", { place: { current, shown, cursor, words } }).catch((error) => {
       this.isPlaceUnsent = true;
       if (error.status !== 404) throw error; // the story was deleted
     });
