@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { markdownOf } from "../../srb/web/story/rich_text.js";
-import { endingOf, fileName, plainText, telling } from "../../srb/web/story/text_file.js";
+import { endingOf, fileName, runsOf, telling } from "../../srb/web/story/text_file.js";
 
 test("a file has the story's title as its name", () => {
   const names = ["The boat", "a/b: \"c\"?", " .. ", "", "é".repeat(300), `${"x".repeat(99)}😀y`, "x\n\ty"].map((title) => fileName(title, "epub"));
@@ -30,8 +30,9 @@ test("a file that can't be imported is refused with what to do", () => {
   assert.equal(refusal("a.json", 200 * 2 ** 20), "json");
 });
 
-test("plain text has no signs of Markdown, and all other characters", () => {
-  assert.equal(plainText("# One\n\n**a** *b* ***c*** __d__ _e_ *f **g** h*"), "One\n\na b c d e f g h");
+test("runs have no signs of Markdown, and all other characters", () => {
+  const plainText = (line) => runsOf(line).map((run) => run.text).join("");
+  assert.equal(plainText("**a** *b* ***c*** __d__ _e_ *f **g** h*"), "a b c d e f g h");
   for (const text of ["2 * 3 * 4", "a*b*c", "snake_case_name", "* * *", "#tag", "- x", "*open", "** a **"]) assert.equal(plainText(text), text);
   assert.equal(plainText("\\*no\\* C:\\new"), "*no* C:\\new");
 });

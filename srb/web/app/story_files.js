@@ -7,7 +7,7 @@ import { download, readJson } from "../lib/files.js";
 import { safely, showStatus } from "../lib/messages.js";
 import { exportLoom, exportLoomsidian, importLoom } from "../story/loom_files.js";
 import { exportTapestry, importTapestry } from "../story/tapestry_file.js";
-import { endingOf, fileName, plainText } from "../story/text_file.js";
+import { endingOf, fileName } from "../story/text_file.js";
 import { shorten, suggestTitle } from "../story/titles.js";
 import { ROOT } from "../story/tree.js";
 import { exportTree, importTree } from "../story/tree_file.js";
@@ -18,7 +18,7 @@ const NOTES_SHOWN = 200; // characters
 /** Export a path: the text as it is on the page. */
 const PATHS = {
   md: (text) => new Blob([`${text}\n`], { type: "text/markdown" }),
-  txt: (text) => new Blob([`${plainText(text)}\n`], { type: "text/plain" }),
+  txt: (text) => new Blob([`${text}\n`], { type: "text/plain" }),
   docx: (text, title) => exportDocument({ format: "docx", text, title, language: navigator.language }),
   epub: (text, title) => exportDocument({ format: "epub", text, title, language: navigator.language }),
 };

@@ -1,5 +1,5 @@
 // @ts-check
-// Stories in text files: names, previews, and Markdown without its signs.
+// Stories in text files: names, previews, and lines of Markdown.
 
 const LONGEST_NAME = 100; // characters
 
@@ -64,11 +64,3 @@ export function runsOf(line, bold = false, italic = false) {
   const first = before ? [{ text: unescape(before), bold, italic }] : [];
   return [...first, ...runsOf(inner, bold || length > 1, italic || length !== 2), ...runsOf(rest, bold, italic)];
 }
-
-/**
- * Return a text without the signs of Markdown for headings, bold and italics.
- * @param {string} markdown
- * @returns {string}
- */
-export const plainText = (markdown) =>
-  markdown.split("\n").map((line) => runsOf(line.replace(/^#{1,6} +/, "")).map((run) => run.text).join("")).join("\n");
