@@ -99,10 +99,16 @@ class Story:
         self.reach(selector).click()
         expect(self.find("body[data-ready]:not([data-left])")).to_be_visible()
 
+    def tool(self, selector: str) -> None:
+        """Press a button of the bar, which may be folded."""
+        if not self.find(selector).is_visible():
+            self.find("#more-tools").click()
+        self.find(selector).click()
+
     @contextmanager
     def panel(self, name: str) -> Iterator[None]:
         """Open a panel, and close it afterwards."""
-        self.find(f"#open-{name}").click()
+        self.tool(f"#open-{name}")
         yield
         self.find(f"#{name} > .head button").click()
 

@@ -7,7 +7,7 @@ import { branches } from "../../srb/web/settings/compare.js";
 test("each line is a direction, without empty ones", () => {
   assert.deepEqual(linesOf(" she lies \n\nslower\n"), ["she lies", "slower"]);
   assert.deepEqual(linesOf(" \n"), []);
-  assert.match(faultIn([]), /^Write a line/);
+  assert.match(faultIn([]), /^Write one direction/);
   assert.equal(faultIn(["a", "b".repeat(1000)]), "");
   assert.equal(faultIn(["a", "b".repeat(1300)]), "Direction 2 has 1300 characters, and may have 1000. Shorten it.");
 });

@@ -2,7 +2,6 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { TokenEstimate } from "../../srb/web/desk/context_window.js";
 import { SaveQueue } from "../../srb/web/lib/save_queue.js";
 import { Drafts, moveDrafts, moveMarks } from "../../srb/web/story/drafts.js";
 import { ROOT } from "../../srb/web/story/tree.js";
@@ -101,16 +100,6 @@ test("a late failure of an old save is ignored", async () => {
   fail(new Error("late"));
   await old;
   assert.deepEqual([all.said, all.pauses], [[], []]);
-});
-
-test("tokens are estimated from the last count", () => {
-  const count = new TokenEstimate();
-  const novel = "Ada. ".repeat(5768); // 28,840 letters
-  assert.deepEqual(count.of(novel), { tokens: 7210, isExact: false });
-  count.know(novel, 5643);
-  assert.deepEqual(count.of(novel), { tokens: 5643, isExact: true });
-  assert.deepEqual(count.of(novel + "x".repeat(511)), { tokens: 5743, isExact: false });
-  assert.deepEqual(count.of(""), { tokens: 0, isExact: false });
 });
 
 test("a stored draft is this page's if it was the last one when another was stored, however much is typed since", () => {

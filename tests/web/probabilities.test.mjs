@@ -73,5 +73,5 @@ test("the word at the cursor includes a single space before it", () => {
   assert.equal(at(4, 8), " old", "selected with the space behind it");
   assert.equal(at(4, 10), null, "two words are selected");
   assert.equal(at(2), null, "nothing is before it");
-  assert.equal(at(13), null, "no letter is there");
+  assert.equal(at(13), " lamp", "the last one before it");
 });

@@ -40,7 +40,7 @@ def test_each_alternative_follows_its_own_direction_and_the_card_shows_it(
     story.open(server.url)
     story.set(n=3, max_tokens=8, seed=1)
     story.find("#story").fill("Anna waited.\n\nThe door")
-    story.find("#open-directions").click()
+    story.tool("#open-directions")
     box = story.find("#directions-lines")
     expect(box).to_be_focused()
     story.find("#directions .propose").click()

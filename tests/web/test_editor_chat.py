@@ -17,7 +17,7 @@ def test_an_editor_is_asked_and_an_insertion_is_one_step(story: Story, server: S
     keyboard, box, talk = story.page.keyboard, story.find("#story"), story.find("#talk")
     answers, said = talk.locator(".answer"), talk.locator("textarea")
     box.fill(TEXT)
-    story.find("#open-model-view").click()
+    story.tool("#open-model-view")
     story.find("#memory").fill("Ada is ninety.")
     keyboard.press("Escape")
 
@@ -43,7 +43,7 @@ def test_an_editor_is_asked_and_an_insertion_is_one_step(story: Story, server: S
     expect(said.first).not_to_have_value("")
     story.reload()
     assert story.text == TEXT
-    story.find("#open-ask").click()
+    story.tool("#open-ask")
     expect(story.find("#ask [value=stop]")).to_be_enabled()
     server.go()
     expect(story.find("#ask .main")).to_be_enabled()
@@ -83,7 +83,7 @@ def test_an_editor_is_asked_and_an_insertion_is_one_step(story: Story, server: S
     expect(story.find("#ask .main")).to_be_enabled()
     story.pictures("ask", axe=True)
     story.reload()
-    story.find("#open-ask").click()
+    story.tool("#open-ask")
     expect(answers).to_have_count(4)
     story.page.once("dialog", lambda dialog: dialog.accept())
     story.find("#ask [value=clear]").click()
@@ -107,7 +107,7 @@ def test_the_end_of_a_long_text_is_sent_after_the_memory(blank: Story, server: S
     assert sent["content"].endswith(text[-100:])
     assert len(json.loads(asked.value.post_data or "")["prompt"]) <= 960 - 2 * 5
     expect(blank.find("#story")).to_have_value(text)
-    expect(blank.find("#meter-words")).to_contain_text("the model sees the last")
+    expect(blank.find("#seen")).to_contain_text("The model sees the last")
     blank.pictures("longer-than-the-context")
     blank.reload()
     expect(blank.find("#memory")).to_have_value(note)

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.web
 def explore(story: Story) -> None:
     """Opens the tree, and waits until all of it is there."""
     story.find("#story").fill(PROMPT)
-    story.find("#explore").click()
+    story.tool("#explore")
+    story.find("#explore-runs").uncheck()
     expect(story.find("#explorer .status-line")).to_contain_text("continuations")
 
 
@@ -76,7 +77,7 @@ def test_closing_restores_the_cursor(story: Story) -> None:
     box = story.find("#story")
     box.fill(PROMPT)
     box.press("ArrowLeft")
-    story.find("#explore").click()
+    story.tool("#explore")
     story.find("#explorer > .head button").click()
     expect(box).to_be_focused()
     story.page.keyboard.type("!")
@@ -87,7 +88,7 @@ def test_closing_ends_the_request_and_changes_nothing(story: Story, server: Scri
     story.generate(PROMPT, cards=8)  # so that the text is read
     server.hold_after(3)
     with story.page.expect_websocket() as opened:
-        story.find("#explore").click()
+        story.tool("#explore")
     expect(story.find("#explorer .status-line")).to_have_text("Looking ahead …")
     expect(story.find(".explored [role=treeitem]").first).to_be_visible()
     with opened.value.expect_event("close"):

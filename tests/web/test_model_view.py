@@ -61,7 +61,7 @@ def test_the_background_is_sent_but_not_part_of_the_story(
     assert story.text == TEXT + said
     story.reload()
     assert story.text == TEXT + said
-    story.find("#open-model-view").click()
+    story.tool("#open-model-view")
     expect(story.find("#prompt p").last).to_have_text(after + said)
     if is_shared:
         path = f"/v1/stories/{story.page.url.partition('#')[2]}"
@@ -79,7 +79,7 @@ def test_the_background_is_sent_but_not_part_of_the_story(
     download.value.save_as(tmp_path / "story.json")
     story.find("#import").set_input_files(tmp_path / "story.json")
     expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
-    story.find("#open-model-view").click()
+    story.tool("#open-model-view")
     expect(story.find("#memory")).to_have_value("Ada is ninety.")
     expect(story.find("#note-depth")).to_have_value("2")
     expect(story.find(".entry summary")).to_have_text("Her leg")
@@ -91,7 +91,7 @@ def test_text_that_does_not_fit_is_dropped_at_a_paragraph(blank: Story, server: 
     story.open(server.url)
     story.set(n=1, max_tokens=50)
     story.find("#story").fill("\n\n".join(f"Night {k}: the lamp burned, and nobody came up." for k in range(20)))
-    story.find("#open-model-view").click()
+    story.tool("#open-model-view")
     story.find("#memory").fill("Ada is ninety.")
     story.find("#add-entry").click()
     story.find("[name=always]").check()

@@ -40,6 +40,7 @@ def test_the_search_finds_everything_and_bookmarks_have_names(
     expect(story.cards.nth(1)).to_have_class("card favourite")
 
     # So do results. A discarded one is restored, and Undo discards it again.
+    story.tool("#open-search")
     story.find("#find").fill(f"upon a {said[2]}")
     expect(found).to_have_count(1)
     expect(found.locator("small")).to_have_text("discarded")
@@ -53,6 +54,7 @@ def test_the_search_finds_everything_and_bookmarks_have_names(
     expect(found.locator("small")).to_have_text("discarded")
 
     # A place gets a name, and the tree shows it.
+    story.find("#open-stories").click()
     story.find("#tree li").nth(1).click()
     story.page.once("dialog", lambda dialog: dialog.accept("The beginning"))
     story.find("#bookmark").click()
@@ -72,8 +74,9 @@ def test_every_place_is_found_and_replaced_in_one_step(story: Story) -> None:
     story.press(story.cards.first, "Keep")
     keyboard.type(" TOM.")
     text = story.text
-    story.find("#open-stories").click()
+    keyboard.press("Control+F")
     query = story.find("#find")
+    expect(query).to_be_focused()
     query.fill("tom")
     expect(count).to_have_text("94 in your text. In the tree: 2 texts.")
     query.fill("Tom")
@@ -132,7 +135,7 @@ def test_a_place_in_another_story_is_found_and_opened(
     kept = story.text
     story.find("#open-stories").click()
     story.leave("#new")
-    story.find("#open-stories").click()
+    story.tool("#open-search")
     story.find("#find").fill("the LAM")
     expect(story.find("#found-count")).to_have_text("Nothing found.")
     story.find("#find").press("Enter")

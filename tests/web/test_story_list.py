@@ -74,7 +74,7 @@ def test_two_devices_write_at_the_same_time(blank: Story, other: Story, server: 
     for story in (blank, other):
         story.set(n=1, max_tokens=5)
         story.find("#open-stories").click()
-    blank.find("#open-model-view").click()
+    blank.tool("#open-model-view")
     blank.find("#memory").fill("It is a hot summer.")  # the prompt isn't the story's text
     blank.find("#story").fill("The king slept.")
     other.find("#story").fill("The queen rode.")

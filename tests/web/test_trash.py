@@ -41,7 +41,7 @@ def test_a_deleted_story_and_a_discarded_alternative_are_restored(
     expect(blank.cards).to_have_count(2)
     assert blank.said(blank.cards.first) == said
     expect(blank.find("#trash")).not_to_have_attribute("open", "")
-    blank.find("#open-ask").click()
+    blank.tool("#open-ask")
     blank.find("#question").fill("Why?")
     blank.find("#story").press("Control+End")
     blank.page.keyboard.insert_text(" A draft.")

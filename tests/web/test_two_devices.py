@@ -83,7 +83,7 @@ def test_both_texts_stand_if_two_devices_have_changed_one(blank: Story, other: S
     expect(other.find("#error")).to_contain_text("Both are kept")
     assert (blank.text, other.text) == (PROMPT + HOUR, PROMPT + "x")
     other.page.keyboard.insert_text("y")
-    other.find("#open-stories").click()
+    other.tool("#open-search")
     other.find("#find").fill("his matches")
     expect(other.find("#found")).to_contain_text("draft")
     blank.find("#open-stories").click()
@@ -93,11 +93,11 @@ def test_both_texts_stand_if_two_devices_have_changed_one(blank: Story, other: S
 
 def test_memory_note_and_lore_of_two_devices_are_merged(blank: Story, other: Story, server: Scripted) -> None:
     begin(blank, server)
-    blank.find("#open-model-view").click()
+    blank.tool("#open-model-view")
     with blank.page.expect_response("**/v1/stories/*"):
         blank.find("#memory").fill("Ada is ninety.")
     other.open(blank.page.url)
-    other.find("#open-model-view").click()
+    other.tool("#open-model-view")
     assert other.find("#memory").input_value() == "Ada is ninety."
     other.page.context.set_offline(True)
     other.find("#note").fill("Night.")

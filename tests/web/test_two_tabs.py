@@ -35,7 +35,7 @@ def test_a_tab_follows_the_other_and_goes_on_from_there(story: Story, server: Sc
     story.set(n=2, max_tokens=6)
     story.generate(cards=2)
     expect(tab.cards).to_have_count(2)
-    story.find("#open-model-view").click()
+    story.tool("#open-model-view")
     story.find("#memory").fill("Ada is ninety.")
     expect(tab.find("#memory")).to_have_value("Ada is ninety.")
     tab.find("#story").press("Control+End")
@@ -57,10 +57,10 @@ def test_both_texts_stand_if_a_tab_could_not_follow(story: Story, server: Script
     expect(tab.find("#error")).to_contain_text("Both are kept")
     assert tab.text == PROMPT + "x"
     tab.page.keyboard.insert_text("y")
-    tab.find("#open-stories").click()
+    tab.tool("#open-search")
     tab.find("#find").fill("his matches")
     expect(tab.find("#found")).to_contain_text("draft")
-    tab.find("#find").fill("")
+    tab.find("#open-stories").click()
     expect(tab.find("#tree")).to_contain_text("draft")
     tab.page.close()
     story.reload()  # which overwrites nothing, though it couldn't follow
@@ -98,7 +98,7 @@ def test_memory_note_and_lore_of_two_tabs_are_merged(story: Story, server: Scrip
     """Also while the other tab writes in another box, and if a tab could not follow."""
     tab = second_tab(story)
     for each in (story, tab):
-        each.find("#open-model-view").click()
+        each.tool("#open-model-view")
     tab.find("#note").press_sequentially("Night")
     story.find("#add-entry").click()
     story.find("#lore [name=keys]").fill("Ada")
@@ -121,7 +121,7 @@ def test_memory_note_and_lore_of_two_tabs_are_merged(story: Story, server: Scrip
     assert tab.find("#note").input_value() == "Day breaks."
     expect(tab.find("#error")).to_contain_text("Both texts are kept")
     story.reload()
-    story.find("#open-model-view").click()
+    story.tool("#open-model-view")
     assert story.find("#memory").input_value() == "Ada is eighty, not is ninety."
     story.find(".other-version").get_by_role("button", name="Use this version").click()
     expect(story.find("#memory")).to_be_focused()
@@ -155,7 +155,7 @@ def test_a_story_that_is_deleted_in_a_tab_has_what_is_typed_in_the_other_one(sto
 def test_the_other_tab_does_not_stop_an_answer_of_the_editor(story: Story, server: Scripted) -> None:
     story.find("#story").fill(PROMPT)
     tab = second_tab(story)
-    story.find("#open-ask").click()
+    story.tool("#open-ask")
     story.find("#question").fill("Where does it drag?")
     server.hold_after(30)
     story.find("#ask .main").click()

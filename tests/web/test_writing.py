@@ -214,7 +214,7 @@ def test_two_texts_are_compared(story: Story) -> None:
         story.find("#compare-prompts textarea").fill(PROMPT + " always")
     story.generate(cards=4)
     assert story.find(".title").all_text_contents() == ["Prompt 1", "Prompt 2"] * 2
-    seeds = story.find(".seed").all_text_contents()
+    seeds = [each.rpartition(" ")[2] for each in story.find(".numbers").all_text_contents()]
     assert seeds[0] == seeds[1] != seeds[2] == seeds[3]
     story.press(story.cards.nth(1), "Keep")
     assert story.text.startswith(PROMPT + " always")
@@ -268,10 +268,11 @@ def test_a_page_that_is_opened_while_the_model_loads_begins_when_it_can(blank: S
 
     refused.append("/health")  # the page begins without the size of the context
     blank.reload()
-    expect(blank.find("#meter")).to_be_hidden()
+    blank.find("#story").fill(PROMPT)
+    expect(blank.find("#seen")).to_be_empty()
     refused.clear()
-    page.clock.fast_forward(2000)
-    expect(blank.find("#meter-words")).to_have_text("0 of 8,192 tokens")
+    page.clock.fast_forward(3000)
+    expect(blank.find("#seen")).to_have_text("The model sees all 16 words")
     blank.excuse("503")
 
 
@@ -386,7 +387,7 @@ def test_every_state_is_accessible_and_fits(story: Story) -> None:
     story.set(n=8, max_tokens=60)
     story.generate(PROMPT, cards=8)
     story.pictures("alternatives")
-    story.find("#explore").click()
+    story.tool("#explore")
     expect(story.find("#explorer .status-line")).to_contain_text("continuations")
     story.pictures("explorer", axe=True)
     story.page.keyboard.press("Escape")
@@ -435,7 +436,7 @@ def test_it_fits_a_phone(story: Story, server: Scripted) -> None:
     expect(story.find("#token-preview")).to_be_hidden()
     expect(first).to_be_in_viewport(ratio=0.99)
     story.find("#more-tools").click()
-    story.find("#explore").click()
+    story.tool("#explore")
     expect(story.find("#explorer .status-line")).to_contain_text("continuations")
     story.page.keyboard.press("End")
     assert_inside(story, "#explorer")

@@ -59,8 +59,7 @@ export function listenToFocusMode(button, story) {
 }
 
 /**
- * Connect the button that unfolds the bar on a phone and in a low window. It folds again when one of its buttons is
- * pressed.
+ * Connect the button that unfolds the bar. It folds again when one of its buttons is pressed.
  * @param {HTMLElement} button
  * @param {HTMLElement} bar
  */

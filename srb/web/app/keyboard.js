@@ -32,7 +32,7 @@ function discard() {
 
 /** Undo or redo by a letter, except typing: a writer who meant to type the letter would lose text. */
 function again(button) {
-  if (button.dataset.kind === "text") return showStatus(`This was typed. Press ${button.title} in your text to undo or redo it.`);
+  if (button.dataset.kind === "text") return showStatus(`Press ${button.title} in your text to undo or redo typing.`);
   press(button);
 }
 
@@ -48,10 +48,10 @@ const KEYS = [
   ["c", "C", "continue this one", () => act("continue")],
   ["d", "D", "discard this one", discard],
   ["h", "H", "go back to an earlier fork, where the model was least sure", () => press(find("#earlier:not([hidden])"))],
-  ["i", "I", "combine: take sentences, or the selected passage, to the cursor", pressCombine],
+  ["i", "I", "combine: add sentences, or the selected passage, at the cursor", pressCombine],
   ["e", "E", "edit the text", () => find("#story").focus()],
   ["g", "G", "generate", () => press(find("#generate"))],
-  ["b", "B", "bridge: lead to the text after the cursor", () => press(find("#bridge"))],
+  ["b", "B", "bridge: write what leads to the text after the cursor", () => press(find("#bridge"))],
   ["s", "S", "stop", () => press(find("#stop"))],
   ["u", "U", "undo, except typing", () => again(find("#undo"))],
   ["r", "R", "redo, except typing", () => again(find("#redo"))],
@@ -64,14 +64,16 @@ const KEYS = [
   ["t", "T", "the story and its tree", () => press(find("#open-stories"))],
   ["p", "P", "show the tree as a drawing or a list", () => press(find("#stories[open] #draw"))],
   [",", ",", "the settings", () => press(find("#open-options"))],
+  ["/", "/", "search this story", () => press(find("#open-search"))],
   ["?", "?", "help: the tour, and these keys", () => press(find("#open-keys"))],
 ];
 const OTHERS = [
   ["Ctrl Enter", "generate at the cursor, also while you write"],
-  ["Ctrl Alt Enter", "bridge: lead to the text after the cursor"],
+  ["Ctrl Alt Enter", "bridge: write what leads to the text after the cursor"],
   ["Ctrl Shift Enter", "rewrite the selected passage"],
   ["Ctrl .", "other words for the one at the cursor"],
   ["Ctrl Z, Ctrl Shift Z", "undo and redo, also while you write"],
+  ["Ctrl F", "search this story, and replace"],
   ["Esc", "close what is open, or go to the first alternative or the path"],
   ["← →", "in an alternative: move from word to word; Enter opens the list of other words"],
 ];

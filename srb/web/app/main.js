@@ -104,6 +104,9 @@ function listen(desk, writing, storyList) {
     });
   connectPanel(find("#open-options"), find("#options"), () => desk.settings.show());
   listenToSettingSearch(find("#options"));
+  const openSearch = find("#open-search");
+  connectPanel(openSearch, find("#search"), () => desk.searchPanel.begin());
+  find("#search").addEventListener("close", () => story.resume());
   connectPanel(find("#open-model-view"), find("#model-view"), () => desk.measure());
   connectPanel(find("#open-ask"), find("#ask"));
   for (const name of ["#shades", "#blind"]) find(name).addEventListener("change", () => desk.cards.show());
@@ -114,7 +117,7 @@ function listen(desk, writing, storyList) {
   listenToFocusMode(find("#focus"), story);
   listenToFolding(find("#more-tools"), find("#bar"));
   listenToKeys(find("#keys"));
-  const tour = new Tour(find("#tour"), () => story.focus());
+  const tour = new Tour(find("#tour"), desk);
   onClick("#show-tour", () => {
     find("#keys").close();
     tour.start();
@@ -138,9 +141,10 @@ function listen(desk, writing, storyList) {
   document.addEventListener("visibilitychange", () => (document.hidden ? desk.save() : desk.resume()));
   addEventListener("beforeunload", (event) => desk.saving.hasUnsaved && event.preventDefault());
   document.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    if (!(event.ctrlKey || event.metaKey) || !["Enter", "f"].includes(event.key)) return;
     event.preventDefault();
-    if (event.shiftKey) find("#rewrite").click();
+    if (event.key === "f") find("#search").open ? desk.searchPanel.begin() : openSearch.click();
+    else if (event.shiftKey) find("#rewrite").click();
     else if (event.altKey) find("#bridge").click();
     else generate();
   });
@@ -188,7 +192,7 @@ async function learnSize(/** @type {Desk} */ desk) {
   const { status, n_ctx: size } = await health().catch(() => ({}));
   if (size === undefined && status !== "ok") return void setTimeout(learnSize, LOOK, desk);
   if (size === undefined) return;
-  desk.context.resize(size);
+  desk.context.size = size;
   desk.measure();
 }
 
@@ -251,7 +255,7 @@ async function begin() {
   new Rewriter(find("#rewriter"), find("#rewrite"), desk, safely((taken, how) => writing.rewrite(taken, how)));
   const { storyList, store } = await openStoryList(history, () => desk.choices);
   await desk.open(store);
-  new OtherStories(find("#stories"), storyList);
+  new OtherStories(find("#search"), storyList);
   listen(desk, writing, storyList);
   listenToTrash(storyList, desk);
   find("#desk").inert = false;

@@ -19,7 +19,7 @@ export class OtherStories {
     this.button = part("#find-in-others");
     this.status = part("#other-stories-status");
     this.list = part("#other-stories");
-    this.move = part("#move");
+    this.move = find("#move");
     this.storyList = storyList;
     const look = safely(() => this.#look());
     this.query.addEventListener("input", () => this.#clear());

@@ -1,19 +1,25 @@
 // @ts-check
-// The tour for the first visit: five steps, which a writer may skip for ever. It never takes the keyboard from
-// the text.
+// The tour of the first visit. A step ends when the writer did what it says. It stands in the bar, so it covers nothing,
+// and never takes the keyboard from the text.
 
 import { find, findAll, isFocusLost } from "../lib/dom.js";
 import { loadLocal, saveLocal } from "../lib/local_storage.js";
 
 const KEY = "srb-tour";
+const EVENTS = ["input", "click", "keyup"];
 
-/** @type {[target: string, title: string, text: string][]} */
+/** @type {[target: string, title: string, text: string, isDone: (desk: import("../desk/desk.js").Desk) => boolean][]} */
 const STEPS = [
-  ["#manuscript", "Write", "Write how your story begins, or press one of the openings. Each key is saved."],
-  ["#generate", "Generate", "Generate (Ctrl-Enter) writes several alternatives at the cursor. Go on typing meanwhile: nothing overwrites your text."],
-  ["#cards", "Choose", "The alternatives appear below your text. Keep adds one to it, More like this varies it, and Discard removes it."],
-  ["#open-stories", "Go back", "Undo takes back any of this. Story has all that was ever written: your other stories, chapters, search and the tree."],
-  ["#open-options", "Make it yours", "Settings has how many alternatives, how long, and their style. Help has this tour, and all keys."],
+  ["#manuscript", "Write", "Type how your story begins, or press one of the openings. Everything you type is saved.",
+    ({ story }) => story.value.trim().includes(" ")],
+  ["#generate", "Generate", "Press Generate, or Ctrl-Enter: the model writes several ways to go on. Keep typing meanwhile, if you like.",
+    ({ cards }) => cards.cards.size > 0],
+  ["#cards", "Keep", "Press Keep below the one that you like best. It is added to your text.",
+    ({ tree }) => [...tree.nodes.values()].some(({ kept }) => kept)],
+  ["#open-stories", "Go back", "Nothing is lost. Open Story: it has every version, your chapters and your other stories.",
+    () => find("#stories").open],
+  ["#open-options", "Make it yours", "Open Settings: how many alternatives, how long, how wild. Help has this tour again, and all keys.",
+    () => find("#options").open],
 ];
 
 export class Tour {
@@ -21,38 +27,47 @@ export class Tour {
 
   /**
    * @param {HTMLElement} element
-   * @param {() => void} leave called when the tour ends and the keyboard was in it
+   * @param {import("../desk/desk.js").Desk} desk
    */
-  constructor(element, leave) {
+  constructor(element, desk) {
     this.element = element;
-    this.leave = leave;
-    this.next = find("[value=next]", element);
-    this.next.addEventListener("click", () => (this.#at + 1 < STEPS.length ? this.#show(this.#at + 1) : this.#end()));
-    find("[value=skip]", element).addEventListener("click", () => this.#end());
+    this.desk = desk;
+    find("[value=next]", element).addEventListener("click", () => this.#go(this.#at + 1));
+    find("[value=end]", element).addEventListener("click", () => this.#end());
     element.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
       event.stopPropagation(); // the page would go to the first alternative
       this.#close();
     });
+    const look = () => setTimeout(() => this.#look());
+    for (const name of EVENTS) document.addEventListener(name, look);
+    new MutationObserver(look).observe(find("#cards"), { childList: true });
   }
 
-  /** Begin, unless the tour was skipped or completed in this browser. */
+  /** Begin, unless the tour was ended or completed in this browser. */
   begin() {
     if (!loadLocal(KEY, false)) this.start();
   }
 
+  /** Start with the first step. */
   start() {
     this.element.hidden = false;
-    this.#show(0);
+    this.#go(0);
   }
 
-  #show(at) {
+  /** Go on if the writer has done what the step says. */
+  #look() {
+    if (!this.element.hidden && STEPS[this.#at][3](this.desk)) this.#go(this.#at + 1);
+  }
+
+  #go(at) {
+    if (at === STEPS.length) return this.#end();
     this.#at = at;
     const [target, title, text] = STEPS[at];
-    find("h2", this.element).textContent = title;
-    find("p", this.element).textContent = text;
+    find("strong", this.element).textContent = title;
+    find("span", this.element).textContent = text;
     find("small", this.element).textContent = `${at + 1} of ${STEPS.length}`;
-    this.next.textContent = at + 1 < STEPS.length ? "Next" : "Done";
+    find("[value=next]", this.element).textContent = at + 1 < STEPS.length ? "Skip this" : "Done";
     this.#point(find(target));
   }
 
@@ -65,7 +80,7 @@ export class Tour {
   #close() {
     this.element.hidden = true;
     this.#point();
-    if (isFocusLost() || this.element.contains(document.activeElement)) this.leave();
+    if (isFocusLost() || this.element.contains(document.activeElement)) this.desk.story.focus();
   }
 
   /** Mark what a step is about. */

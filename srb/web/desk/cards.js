@@ -2,6 +2,7 @@
 // The cards, one for each alternative in sight. A card appends new text, and never redraws the text it has.
 
 import { create, find, isFocusLost } from "../lib/dom.js";
+import { plural } from "../lib/messages.js";
 import { LOST } from "../story/generation.js";
 import { describeFit } from "./bridge.js";
 import { areShaded } from "./token_preview.js";
@@ -28,7 +29,7 @@ export class Card {
     this.text = part("text");
     this.about = part("about");
     this.facts = part("facts");
-    this.seed = part("seed");
+    this.numbers = part("numbers");
     this.title = part("title");
     this.follows = part("follows");
     this.stem = part("stem-text");
@@ -48,7 +49,7 @@ export class Card {
    */
   name(label, { isBlind = false } = {}) {
     this.isBlind = isBlind;
-    this.seed.hidden = isBlind;
+    this.numbers.hidden = isBlind;
     this.shownLabel = label;
     const name = label ?? `Alternative ${(this.node.order ?? 0) + 1}`;
     this.title.textContent = label ?? "";
@@ -110,13 +111,13 @@ export class Card {
 
   #setFacts(isRunning, follow) {
     const { length = 0, milliseconds = 0, end, seed } = this.node;
-    if (seed !== undefined && !this.seed.textContent) this.seed.textContent = `seed ${seed}`;
-    const facts = [`${length} tokens`];
-    if (milliseconds > 0 && length > 1) facts.push(`${(((length - 1) * 1000) / milliseconds).toFixed(1)}/s`);
-    if (!isRunning && end !== "") facts.push(end ?? "cut off");
-    if (follow) facts.push(follow === 1 ? "1 continuation" : `${follow} continuations`);
-    const text = facts.join(" · ");
-    if (this.facts.textContent !== text) this.facts.textContent = text;
+    const numbers = [plural(length, "token")];
+    if (milliseconds > 0 && length > 1) numbers.push(`${(((length - 1) * 1000) / milliseconds).toFixed(1)}/s`);
+    if (seed !== undefined) numbers.push(`seed ${seed}`);
+    this.numbers.textContent = numbers.join(" · ");
+    const facts = !isRunning && end !== "" ? [end ?? "cut off"] : [];
+    if (follow) facts.push(plural(follow, "continuation"));
+    this.facts.textContent = facts.join(" · ");
     this.about.classList.toggle("trouble", !isRunning && isTrouble(this.node));
   }
 }
@@ -161,15 +162,17 @@ export class Cards {
     const nodes = tree.shown.flatMap((id) => tree.alternatives(id));
     const batches = [...Map.groupBy(nodes, (node) => node.batch)].sort(([a = 0], [b = 0]) => b - a);
     const shown = { cards: new Map(), grids: new Map() };
+    let last = 0; // the number of a batch's last card
     for (const [id, batch] of batches) {
       const grid = this.grids.get(id)?.at(-1) ?? document.createElement("ol");
       const labels = new Set(batch.map((node) => node.label)); // compared columns have labels
       const areLed = batch.some((node) => node.settings?.direction); // their labels are directions
       const isCompared = labels.size > 1 && !labels.has(undefined) && !areLed;
-      const isBlind = isCompared && this.desk.settings.blind.checked && !batch.some((node) => node.kept);
+      const isBlind = isCompared && this.desk.settings.options.blind.checked && !batch.some((node) => node.kept);
       grid.className = isBlind ? "batch blind" : isCompared ? "batch columns" : "batch";
       grid.style.setProperty("--columns", labels.size);
       grid.style.setProperty("--count", batch.length);
+      grid.style.setProperty("--last", (last += batch.length));
       for (const node of batch) shown.cards.set(node.id, this.cards.get(node.id) ?? new Card(node, this.actions));
       const title = labels.size === 1 && batch.length > 1 && batch[0].label; // once, not on each card
       batch.sort((a, b) => (isBlind ? shuffled(a.id) - shuffled(b.id) : 0) || (a.order ?? 0) - (b.order ?? 0));

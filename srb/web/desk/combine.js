@@ -149,7 +149,7 @@ export class Combine {
     const last = Math.max(0, Math.min(k, length - 1));
     this.#at = { text, first: first === k ? last : first, last };
     this.#highlight(text, this.#span(this.#at));
-    showStatus(`Sentence ${last + 1} of ${length}. Enter takes it.`);
+    showStatus(`Sentence ${last + 1} of ${length}. Enter adds it.`);
   }
 
   /**
@@ -168,7 +168,7 @@ export class Combine {
     const { top } = text.getBoundingClientRect();
     desk.insert(passage, joined);
     scrollBy(0, text.getBoundingClientRect().top - top); // the text has grown above the alternative
-    showStatus(`Taken: “${shorten(passage, NAME)}”`);
+    showStatus(`Added: “${shorten(passage, NAME)}”`);
   }
 
   /** The selection, if it is within an alternative. */

@@ -3,6 +3,8 @@
 
 import { detokenize, tokenize } from "../lib/api.js";
 import { find } from "../lib/dom.js";
+import { words } from "../lib/length.js";
+import { numbers, plural } from "../lib/messages.js";
 import { matching } from "../story/lorebook.js";
 import { arrangePrompt, beginning, tailTokens } from "../story/prompt.js";
 
@@ -14,14 +16,10 @@ const MOST_BESIDE = 1 / 2; // of a prompt, for the background
 
 const MOST_COSTS = 200; // to remember
 
-const numbers = new Intl.NumberFormat();
-
 export class ContextWindow {
   /** @type {Promise<number[]> | null} */
   #firstTokens = null; // a promise of the tokens that every prompt starts with
   #costs = new Map(); // tokens, by text
-  used = 0; // tokens of the background
-  size = Infinity; // of the context, in tokens
 
   /**
    * @param {number} [size] of the context, in tokens; infinite if the server doesn't say
@@ -29,16 +27,8 @@ export class ContextWindow {
    */
   constructor(size = Infinity, background = undefined) {
     this.background = background;
-    this.count = new TokenEstimate();
-    this.meter = find("#meter");
-    this.words = find("#meter-words");
-    this.resize(size);
-  }
-
-  resize(/** @type {number} */ size) {
-    this.size = size;
-    this.meter.parentElement.hidden = size === Infinity;
-    if (size < Infinity) this.meter.max = size;
+    this.size = size; // in tokens
+    this.element = find("#seen");
   }
 
   /**
@@ -183,58 +173,24 @@ export class ContextWindow {
   }
 
   /**
-   * Show how full the context is.
-   * @param {string} text
-   * @param {number[]} [ids] its tokens; without them, the server counts them after a pause
+   * Say how much of a text the model sees, once the writer pauses.
+   * @param {string} text up to the cursor
+   * @param {boolean} isWhole whether no text follows
+   * @param {number[]} [ids] its tokens; without them, the server counts them
    */
-  draw(text, ids) {
-    if (ids) this.count.know(text, ids.length);
-    const isAlone = this.background.isEmpty; // lore entries are matched after a pause
-    if (isAlone) this.used = 0;
-    this.#show(text);
+  draw(text, isWhole, ids) {
     clearTimeout(this.resting);
-    const isKnown = isAlone && this.count.of(text).isExact;
-    if (this.size < Infinity && !isKnown) this.resting = setTimeout(() => this.#ask(text), REST);
+    if (this.size < Infinity) this.resting = setTimeout(() => this.#say(text, isWhole, ids), REST);
   }
 
-  async #ask(text) {
-    const asked = Promise.all([tokenize(text), this.#priced(this.#backgroundOf(text), this.room())]);
-    const answer = await asked.catch(() => null); // then it remains an estimate
-    if (!answer || text !== this.text) return;
-    const [ids, { used }] = answer;
-    this.used = used;
-    this.count.know(text, ids.length);
-    this.#show(text);
-  }
-
-  #show(text) {
-    this.text = text;
-    const { tokens, isExact } = this.count.of(text);
-    const room = this.room() - this.used;
-    const [own, all, last, size] = [tokens, tokens + this.used, room, this.size].map((each) => numbers.format(each));
-    const about = isExact ? "" : "about ";
-    this.meter.value = tokens + this.used;
-    this.words.textContent = tokens > room ? `${about}${own} tokens: the model sees the last ${last}` : `${about}${all} of ${size} tokens`;
-  }
-}
-
-// Estimates the tokens of a text from the last count.
-
-const LETTERS = 4; // characters per token, before the first count
-const FEW = 50; // too few tokens for an average
-
-export class TokenEstimate {
-  #text = "";
-  #tokens = 0;
-
-  know(text, tokens) {
-    this.#text = text;
-    this.#tokens = tokens;
-  }
-
-  of(text) {
-    const letters = this.#tokens < FEW ? LETTERS : this.#text.length / this.#tokens;
-    const tokens = this.#tokens + (text.length - this.#text.length) / letters;
-    return { tokens: Math.max(0, Math.round(tokens)), isExact: text === this.#text };
+  async #say(text, isWhole, ids) {
+    const asked = (this.asked = Promise.all([ids ?? tokenize(text), this.#priced(this.#backgroundOf(text), this.room())]));
+    const answer = await asked.catch(() => null); // then the last one stays
+    if (!answer || asked !== this.asked) return;
+    const [{ length }, { used }] = answer;
+    const all = words(text);
+    const share = (this.room() - used) / length;
+    const much = share < 1 ? `the last ${numbers.format(Number((all * share).toPrecision(2)))} of ${plural(all, "word")}` : `all ${plural(all, "word")}`;
+    this.element.textContent = all ? `The model sees ${much}${isWhole ? "" : " before the cursor"}` : "";
   }
 }

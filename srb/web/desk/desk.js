@@ -4,11 +4,11 @@
 import { find, isFocusLost } from "../lib/dom.js";
 import { hideError, saveMessages, showError, showStatus } from "../lib/messages.js";
 import { SaveQueue } from "../lib/save_queue.js";
-import { MODEL, packMarks, unpackMarks } from "../story/authorship.js";
+import { MODEL, packMarks, spread, unpackMarks } from "../story/authorship.js";
 import { Store } from "../story/browser_store.js";
 import { fitted } from "../story/conversation.js";
 import { Drafts } from "../story/drafts.js";
-import { difference, Steps } from "../story/edits.js";
+import { difference, packChanges, Steps } from "../story/edits.js";
 import { applyLengthLimits } from "../story/generation.js";
 import { placeIn, spaceBetween } from "../story/keeping.js";
 import { readBackground } from "../story/lorebook.js";
@@ -68,7 +68,7 @@ export class Desk {
       this.#hideBoth();
     });
     this.editorChat = new EditorChat(find("#ask"), this);
-    this.searchPanel = new SearchPanel(find("#stories"), this);
+    this.searchPanel = new SearchPanel(find("#search"), this);
     this.cliches = new Cliches(find("#cliches"), this);
     this.cards = this.combine = this.forks = this.promptView = this.treeDrawing = this.probabilities = null; // set by main.js
     this.versions = new Versions(this);
@@ -219,12 +219,12 @@ export class Desk {
     find("#openings").hidden = this.tree.nodes.size > 0 || this.story.value !== "";
   }
 
-  /** Show how full the context is with the text up to the cursor. */
+  /** Say how much of the text up to the cursor the model sees. */
   measure() {
-    const { story, tree } = this;
-    const text = story.value.slice(0, story.selection[1]);
+    const { tree } = this;
+    const { before: text, behind } = this.take();
     const ids = text === tree.text(tree.current) ? tree.prompt(tree.current) : null;
-    this.context.draw(text, Array.isArray(ids) ? ids : undefined);
+    this.context.draw(text, !behind.trim(), Array.isArray(ids) ? ids : undefined);
     this.promptView?.draw(text);
   }
 
@@ -331,6 +331,23 @@ export class Desk {
     this.measure();
   }
 
+  /**
+   * Replace places of the text in one step.
+   * @param {[from: number, to: number][]} places ascending
+   * @param {string} added
+   * @param {string} [by] a mark of authorship.js
+   */
+  replace(places, added, by) {
+    const { story, tree, undoHistory, wordCount } = this;
+    const { content: before } = story;
+    const changes = places.map(([at, to]) => ({ at, removed: before.text.slice(at, to), added, marks: before.marks.slice(at, to) }));
+    story.endComposing();
+    story.edit(changes.map((each) => ({ ...each, marks: spread(by, added.length) })));
+    undoHistory.push({ kind: "replace", place: tree.current, changes: packChanges(changes), by });
+    wordCount.changed(before, story.content);
+    story.box.dispatchEvent(new Event("input", { bubbles: true })); // for other listeners, which save it
+  }
+
   discard(node) {
     node.discarded = true;
     this.undoHistory.push({ kind: "discard", node: node.id });
@@ -358,7 +375,7 @@ export class Desk {
   async write({ before, ...others }) {
     const node = this.tree.written(before, others);
     if (node.id === ROOT || (node.parent === ROOT && !node.pieces?.length && !node.passage))
-      throw new Error(others.behind ? "Alternatives are written at the cursor. Write something before it." : "Write how the story begins.");
+      throw new Error(others.behind ? "Alternatives are written at the cursor. Write something before it." : "Write how your story begins.");
     return node.id ?? (await this.add(node)).id;
   }
 
@@ -564,7 +581,7 @@ export class Desk {
     const { drafts, knows } = this.story.drafts.storing(items.filter((item) => typeof item === "string"));
     const marks = this.story.drafts.allMarks;
     const [, cursor] = this.story.selection;
-    const page = { current, shown, cursor, steps: this.undoHistory.steps.all, marks, untils: { ...this.untils }, ...this.#others };
+    const page = { current, shown, cursor, words: this.wordCount.all, steps: this.undoHistory.steps.all, marks, untils: { ...this.untils }, ...this.#others };
     for (const [place, text] of await this.store.save(items.filter((item) => item.pieces), page, drafts, knows)) await this.split(place, text);
   }
 }

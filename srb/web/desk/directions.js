@@ -1,5 +1,5 @@
 // @ts-check
-// Directions: a line for each alternative, from the writer or proposed by the model. The model reads it before it
+// Directions: a line for each alternative, from the writer or suggested by the model. The model reads it before it
 // writes the alternative; no text shows it.
 
 import { applyTemplate, complete } from "../lib/api.js";
@@ -22,7 +22,7 @@ export const linesOf = (text) => text.split("\n").map((line) => line.trim()).fil
  * @param {string[]} lines
  */
 export function faultIn(lines) {
-  if (!lines.length) return "Write a line for each alternative, or let the model propose some.";
+  if (!lines.length) return "Write one direction per line, or press Suggest.";
   const k = lines.findIndex(({ length }) => length > LETTERS);
   return k < 0 ? "" : `Direction ${k + 1} has ${lines[k].length} characters, and may have ${LETTERS}. Shorten it.`;
 }
@@ -64,7 +64,7 @@ export function proposed(answer) {
   try {
     return [...new Set(linesOf(JSON.parse(answer).map((text) => String(text).replaceAll("\n", " ")).join("\n")))];
   } catch {
-    throw new Error("The model didn't finish its list. Propose again, or write the directions yourself.");
+    throw new Error("The model didn't finish its list. Press Suggest again, or write your own.");
   }
 }
 
@@ -114,15 +114,16 @@ export class Directions {
     const own = linesOf(this.box.value).filter((line) => !this.earlier.includes(line));
     const n = Math.max(1, desk.settings.read().n - own.length);
     this.proposeButton.disabled = true;
-    this.status.textContent = "The model proposes directions …";
+    this.status.textContent = "Looking for directions …";
     try {
       const make = (story) => applyTemplate([{ role: "user", content: question(story, n) }]);
       const { max_tokens } = proposing("", n);
       const { prompt } = await desk.context.within(desk.take().before, make, { n: 1, max_tokens });
-      const lines = proposed(await complete(proposing(prompt, n), signal));
+      const [answer] = await complete(proposing(prompt, n), signal);
+      const lines = proposed(answer);
       this.box.value = withProposal(this.box.value, lines, this.earlier); // and what was typed meanwhile
       this.earlier = lines;
-      this.status.textContent = `${lines.length < n ? `The model proposed ${lines.length} instead of ${n}. ` : ""}Change them as you like.`;
+      this.status.textContent = `${lines.length < n ? `The model found ${lines.length} instead of ${n}. ` : ""}Change them as you like.`;
       this.box.focus();
     } catch (error) {
       if (error.name !== "AbortError") this.status.textContent = error.message;

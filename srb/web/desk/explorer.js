@@ -1,8 +1,9 @@
 // @ts-check
-// Likely continuations, as a tree to explore.
+// Likely continuations, as a tree to explore: phrases, or single tokens.
 
 import { explore } from "../lib/api.js";
 import { find } from "../lib/dom.js";
+import { plural } from "../lib/messages.js";
 import { percent, visible } from "./token_preview.js";
 
 const HESITATION = 2.5; // nats; below it, the text runs on without a fork
@@ -58,7 +59,7 @@ export class Explorer {
     const fields = this.runs.checked ? { ...NODES, depth: 4, min_entropy: HESITATION } : { ...NODES, depth: 8 };
     try {
       await explore({ prompt: this.prompt, ...fields }, (node) => this.#add(node), reading.signal);
-      this.status.textContent = `${this.nodes.size} continuations, the most probable first.`;
+      this.status.textContent = `${plural(this.nodes.size, "continuation")}, the most probable first.`;
     } catch (error) {
       if (!reading.signal.aborted) this.status.textContent = error.message;
     }

@@ -1,22 +1,32 @@
 // @ts-check
-// Other words for the one at the cursor, and alternatives that start with the chosen one.
+// Other words for the one at the cursor: one that fits before the rest of the text replaces only this word; with one that
+// is likely here, alternatives go another way.
 
+import { complete } from "../lib/api.js";
 import { showStatus } from "../lib/messages.js";
+import { MODEL } from "../story/authorship.js";
 import { scorePassage } from "./probabilities.js";
 
 const LONGEST = 60; // characters
+const FURTHER = 1000; // characters of the rest that a word is to fit
+const MOST_TRIED = 24; // words
+const MOST_SHOWN = 8;
+const STOPS = [..." .,;:!?…—”\"»)]\n"]; // these end a word
+const LAST = /[\p{L}\p{N}'’]+[^\p{L}\p{N}]*$/u;
 const END = /[\p{L}\p{N}'’]*$/u;
 const BEGIN = /^[\p{L}\p{N}'’]*/u;
 const matchOf = (pattern, text) => pattern.exec(text)?.[0] ?? "";
 
 /**
- * Find the word that contains or follows the cursor, or is selected.
+ * Find the word that contains or follows the cursor, or is selected, or else the last one before it.
  * @returns {[from: number, to: number] | null} with a single space before it; null if there is no word, or no text
  *   before it
  */
 export function wordAt({ value, selection: [first, last] }) {
   const start = first - matchOf(END, value.slice(Math.max(0, first - LONGEST), first)).length;
   const end = start + matchOf(BEGIN, value.slice(start, first + LONGEST)).length;
+  const back = start === end && first === last ? matchOf(LAST, value.slice(Math.max(0, first - LONGEST), first)).length : 0;
+  if (back) return wordAt({ value, selection: [first - back, first - back] });
   const isWithin = first + value.slice(first, last).trimEnd().length <= end;
   if (start === end || !isWithin || !/\S/.test(value.slice(0, start))) return null;
   return [/\S $/.test(value.slice(Math.max(0, start - 2), start)) ? start - 1 : start, end];
@@ -52,13 +62,37 @@ export class OtherWords {
     const taken = desk.take(word);
     const at = story.selection.join();
     showStatus("Looking for other words …");
-    const asking = scorePassage(desk, taken.before, taken.passage, { n: 1, max_tokens: 1 });
-    const { pieces, healed } = await asking.finally(() => showStatus(""));
+    const asking = Promise.all([scorePassage(desk, taken.before, taken.passage, { n: 1, max_tokens: 1 }), this.#fitting(taken)]);
+    const [{ pieces, healed }, fitting] = await asking.finally(() => showStatus(""));
     if (story.value !== taken.text || story.selection.join() !== at) return showStatus("The text or the cursor changed, so the other words aren't shown.");
     if (!pieces?.[0].top) throw new Error("There are no other words here: the model reads this word as one token with the text before it.");
     showStatus("Choose a word, or press Escape.");
     await story.bring(...word);
-    tokenPreview.lookAt(story.box, story.place(...word), taken, pieces[0], (choice) => this.choose(taken, choice, healed));
+    const swaps = fitting.map((text) => ({ text, choose: () => this.#swap(word, taken, text) }));
+    tokenPreview.lookAt(story.box, story.place(...word), taken, pieces[0], (choice) => this.choose(taken, choice, healed), swaps);
     tokenPreview.element.addEventListener("beforetoggle", () => (story.shade(0, 0), showStatus("")), { once: true });
+  }
+
+  /** Return words that fit between the text before the word and the rest, the best first: bridges of one word. */
+  async #fitting({ before, passage, behind }) {
+    if (!behind.trim()) return [];
+    const { context, settings } = this.desk;
+    const word = passage.trimStart();
+    const n = Math.min(MOST_TRIED, settings.most);
+    const fields = { n, max_tokens: 8 };
+    const { parts } = await context.compose(before + passage.slice(0, passage.length - word.length), fields);
+    const prompt = parts.map(({ text }) => text).join("");
+    const bridge = { suffix: behind.slice(0, FURTHER), candidates: n, stop: STOPS, min_tokens: 1, heal: true };
+    const texts = await complete({ prompt, ...fields, ...bridge });
+    const isWord = (text) => matchOf(BEGIN, text) === text && text && text !== word;
+    return [...new Set(texts.filter(isWord))].slice(0, MOST_SHOWN);
+  }
+
+  #swap([, to], { passage }, text) {
+    const start = to - passage.trimStart().length;
+    this.desk.replace([[start, to]], text, MODEL);
+    this.desk.story.goTo(start + text.length);
+    this.desk.story.resume();
+    showStatus(`“${passage.trim()}” is now “${text}”. Press Undo to bring it back.`);
   }
 }

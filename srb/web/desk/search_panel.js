@@ -3,7 +3,6 @@
 
 import { create, find, findAll, replaceItems } from "../lib/dom.js";
 import { plural, showStatus } from "../lib/messages.js";
-import { packChanges } from "../story/edits.js";
 import { places, searchTree, step } from "../story/search.js";
 import { shorten } from "../story/titles.js";
 import { textOf } from "../story/tree.js";
@@ -27,7 +26,7 @@ export class SearchPanel {
    */
   constructor(panel, desk) {
     const part = (selector) => find(selector, panel);
-    this.marks = part("#bookmarks");
+    this.marks = find("#bookmarks");
     this.query = part("#find");
     this.found = part("#found");
     this.count = part("#found-count");
@@ -37,7 +36,7 @@ export class SearchPanel {
     this.buttons = findAll("button", this.finding);
     this.nTexts = 0; // of the tree that match
     this.timer = 0;
-    this.name = part("#bookmark");
+    this.name = find("#bookmark");
     this.panel = panel;
     this.desk = desk;
     for (const each of [this.query, ...Object.values(this.options)]) each.addEventListener("input", () => this.#find());
@@ -56,6 +55,15 @@ export class SearchPanel {
       if (panel.open && this.query.value) this.timer = setTimeout(() => this.#count(), PAUSE_MILLISECONDS);
     });
     this.name.addEventListener("click", () => this.#ask());
+  }
+
+  /** Search for the selection, or for the same as before. */
+  begin() {
+    const { value, selection } = this.desk.story;
+    const selected = value.slice(...selection);
+    if (selected.trim() && !selected.includes("\n")) this.query.value = selected;
+    this.query.select();
+    this.#find();
   }
 
   /** Show the bookmarks, and search again. */
@@ -125,16 +133,8 @@ export class SearchPanel {
 
   /** Replace places in one step. */
   #replace(all) {
-    const { story, tree, undoHistory, wordCount } = this.desk;
     if (!all.length) return;
-    const { content: before } = story;
-    const added = this.replacement.value;
-    const changes = all.map(([at, to]) => ({ at, removed: before.text.slice(at, to), added, marks: before.marks.slice(at, to) }));
-    story.endComposing();
-    story.edit(changes.map((each) => ({ ...each, marks: undefined })));
-    undoHistory.push({ kind: "replace", place: tree.current, changes: packChanges(changes) });
-    wordCount.changed(before, story.content);
-    story.box.dispatchEvent(new Event("input", { bubbles: true })); // for other listeners, which save it
+    this.desk.replace(all, this.replacement.value);
     this.#find();
     showStatus(`${plural(all.length, "place")} replaced.`);
   }
@@ -143,7 +143,7 @@ export class SearchPanel {
     const button = create("button", { type: "button", textContent: text });
     button.dataset.place = id;
     button.addEventListener("click", () => {
-      if (this.panel.matches(":modal")) this.panel.close(); // it would cover the place
+      find(".panel:modal")?.close(); // it would cover the place
       this.go(id, isDraft);
     });
     return button;
@@ -157,7 +157,7 @@ export class SearchPanel {
    */
   go(id, isDraft = this.desk.story.drafts.has(id)) {
     const { desk } = this;
-    if (!desk.tree.has(id)) throw new Error("This result isn't in the story any more.");
+    if (!desk.tree.has(id)) throw new Error("That text is no longer in this story.");
     const place = desk.tree.start(id);
     const node = desk.tree.nodes.get(place);
     if (isDraft || !node) desk.go(place);

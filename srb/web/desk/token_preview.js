@@ -1,7 +1,7 @@
 // @ts-check
 // A preview of one token: the most probable tokens at its place. Choosing one forks the alternative there.
 
-import { find, findAll, focused } from "../lib/dom.js";
+import { create, find, findAll, focused } from "../lib/dom.js";
 
 const REST_MILLISECONDS = 120; // a pointer that only crosses the text opens nothing
 const LEAVE_MILLISECONDS = 200;
@@ -21,10 +21,10 @@ export const areShaded = () => document.body.classList.contains("shaded"); // wi
  * @returns {string}
  */
 export function visible(text, before = "") {
-  if (areShaded()) return text.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "(nothing)";
+  if (areShaded()) return text.replaceAll(" ", "␣").replaceAll("\n", "¶").replaceAll("\t", "⇥") || "(nothing)";
   if (!text) return "(the end)";
-  if (!text.trim()) return text.includes("\n") ? "(a new line)" : "(a space)";
-  return `${/[\p{L}\p{N}]\|[\p{L}\p{N}]/u.test(`${before}|${text}`) ? "-" : ""}${text.trim().replace(/\s+/g, " ")}${/\n\s*$/.test(text) ? " (a new line)" : ""}`;
+  const words = text.replace(/\s*\n\s*/g, " ¶ ").replace(/\s+/g, " ").trim();
+  return `${/[\p{L}\p{N}]\|[\p{L}\p{N}]/u.test(`${before}|${text}`) ? "-" : ""}${words || "(a space)"}`;
 }
 
 export const percent = (p) => (p < 0.001 ? "< 0.1 %" : `${(p * 100).toFixed(p < 0.1 ? 1 : 0)} %`);
@@ -135,12 +135,19 @@ export class TokenPreview {
    * Show other words for a word of the text. The box is focused again afterwards.
    * @param {HTMLTextAreaElement} box
    * @param {DOMRect} place on the screen
-   * @param {{ before: string, passage: string }} taken
+   * @param {{ before: string, passage: string, behind: string }} taken
    * @param {import("../story/tree.js").Piece} piece the first token of the word
    * @param {(choice: any) => any} choose
+   * @param {{ text: string, choose: () => void }[]} swaps words that replace only this one
    */
-  lookAt(box, place, { before, passage }, piece, choose) {
+  lookAt(box, place, { before, passage, behind }, piece, choose, swaps) {
     this.#open(box, piece, before.at(-1), choose, passage);
+    if (swaps.length) {
+      const list = create("ul", {});
+      for (const swap of swaps) this.#button(list.appendChild(create("li", {})), "", swap.text, swap.choose);
+      find("ul", this.element).before(create("p", {}, "Swap only this word:"), list);
+    }
+    if (behind.trim()) findAll("ul", this.element).at(-1).before(create("p", {}, "Go another way from here:"));
     this.#place(place);
     find("button", this.element).focus();
   }

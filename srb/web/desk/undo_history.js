@@ -59,7 +59,7 @@ export class UndoHistory {
 
   #go({ current, shown }) {
     const { tree } = this.desk;
-    if (![current, ...shown].every((id) => tree.has(id))) return showStatus("That place doesn't exist any more.");
+    if (![current, ...shown].every((id) => tree.has(id))) return showStatus("That place no longer exists.");
     tree.go(current, shown);
   }
 

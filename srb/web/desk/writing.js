@@ -74,7 +74,7 @@ export class Writing extends Requests {
    */
   async bridge() {
     const { desk } = this;
-    if (desk.settings.unseen.checked) throw new Error("New openings only can't be combined with Bridge. Turn it off in Settings.");
+    if (desk.settings.options.unseen.checked) throw new Error("New openings only can't be combined with Bridge. Turn it off in Settings.");
     const { columns, fields } = this.#ready([{ label: null, fields: {} }]);
     const taken = desk.take();
     const parents = await this.#parents([taken], fields);

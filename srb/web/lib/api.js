@@ -153,21 +153,23 @@ async function post(path, body, signal) {
 export const submit = (body, signal) => post("v1/completions", { ...body, stream: "events" }, signal);
 
 /**
- * Complete a prompt once, and return the text. Aborting `signal` cancels the request.
+ * Complete a prompt, and return the texts, the best bridge first. Aborting `signal` cancels the request.
  * @param {Record<string, any>} body
- * @param {AbortSignal} signal
- * @returns {Promise<string>}
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<string[]>}
  */
 export async function complete(body, signal) {
-  let text = "";
+  const made = /** @type {{ text: string, rank: number }[]} */ ([]);
   const onEvent = (event) => {
     if (event.event === "error") throw new ApiError(event.error.message);
-    text += event.text ?? "";
+    const each = (made[event.index ?? 0] ??= { text: "", rank: 0 });
+    each.text += event.text ?? "";
+    each.rank = event.rank ?? each.rank;
   };
   const request = await submit(body, signal);
-  signal.addEventListener("abort", () => call(`v1/completions/${request.id}`, { method: "DELETE" }).catch(() => {}));
+  signal?.addEventListener("abort", () => call(`v1/completions/${request.id}`, { method: "DELETE" }).catch(() => {}));
   await read(request, { onEvent, signal });
-  return text;
+  return made.sort((a, b) => a.rank - b.rank).map(({ text }) => text);
 }
 
 /**

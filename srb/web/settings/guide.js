@@ -8,9 +8,9 @@ export const GROUPS = {
     n: ["Alternatives", "How many to write."],
     temperature: ["Temperature", "0 is predictable; higher is wilder."],
     diversity: ["Variety", "How different the alternatives are. 0 leaves it to chance; 2 is a good start."],
-    banned_strings: ["Banned phrases", "Never written. Start a line with (?i) to ignore case."],
+    banned_strings: ["Banned phrases", "Never written."],
   },
-  words: {
+  sampling: {
     top_k: ["Top K", "Choose each word from the K most probable ones. 0 is off."],
     top_p: ["Top P", "Choose from the most probable words that together have this probability. 1 is off."],
     min_p: ["Min P", "Drop words below this share of the top word's probability. 0.05 keeps nonsense out; 0 is off."],
@@ -30,18 +30,11 @@ export const GROUPS = {
   },
   repetition: {
     repeat_penalty: ["Repetition penalty", "Makes recent words less likely. 1.1 is strong; 1 is off."],
-    repeat_last_n: ["Repetition range", "How many tokens back the penalties look. -1 is the whole text."],
-    presence_penalty: ["Presence penalty", "Makes every recent word less likely by the same amount. 0 is off."],
-    frequency_penalty: ["Frequency penalty", "Makes a recent word less likely each time it appears. 0 is off."],
     dry_multiplier: ["DRY multiplier", "Keeps whole phrases from repeating. Try 0.8; 0 is off."],
-    dry_base: ["DRY base", "How much stronger DRY gets with each further word of the phrase."],
-    dry_allowed_length: ["DRY allowed length", "Phrases of up to this many tokens may repeat."],
-    dry_penalty_last_n: ["DRY range", "How many tokens back DRY looks. -1 is the whole text."],
-    dry_sequence_breakers: ["DRY sequence breakers", "A phrase ends at each of these."],
   },
   difference: {
+    ahead: ["Write ahead", "How many more alternatives to write while you read. Generate at the same place then shows them at once."],
     distinct: ["Different first words", "Every alternative starts with a different word."],
-    avoid: ["Openings to avoid", "No alternative starts with the same eight words as one of these texts."],
   },
   away: {
     negative_prompt: ["Negative prompt", "A text that yours should not resemble. It works best if it ends as your text does."],
@@ -49,15 +42,22 @@ export const GROUPS = {
   },
   endings: {
     stop: ["Stop strings", "An alternative ends before any of these."],
+  },
+  penalties: {
+    repeat_last_n: ["Repetition range", "How many tokens back the penalties look. -1 is the whole text."],
+    presence_penalty: ["Presence penalty", "Makes every recent word less likely by the same amount. 0 is off."],
+    frequency_penalty: ["Frequency penalty", "Makes a recent word less likely each time it appears. 0 is off."],
+    dry_base: ["DRY base", "How much stronger DRY gets with each further word of the phrase."],
+    dry_allowed_length: ["DRY allowed length", "Phrases of up to this many tokens may repeat."],
+    dry_penalty_last_n: ["DRY range", "How many tokens back DRY looks. -1 is the whole text."],
+    dry_sequence_breakers: ["DRY sequence breakers", "A phrase ends at each of these."],
+  },
+  engineers: {
+    seed: ["Seed", "The same seed gives the same words. Leave it empty for new ones each time."],
     include_stop_str_in_output: ["Show the stop string", "The text ends with the stop string that ended it."],
     min_tokens: ["Minimum length", "An alternative doesn't end by itself before this many tokens."],
     ignore_eos: ["Never end by itself", "Keeps writing where the model would have ended."],
-  },
-  other: {
-    seed: ["Seed", "The same seed gives the same words. Leave it empty for new ones each time."],
-    ahead: ["Write ahead", "How many more alternatives to write while you read. Generate at the same place then shows them at once."],
-  },
-  engineers: {
+    avoid: ["Openings to avoid", "No alternative starts with the same eight words as one of these texts."],
     grammar: ["GBNF grammar", "The text must match it."],
     regex: ["Regular expression", "The whole text must match it."],
     lark: ["Lark grammar", "In llguidance's dialect of Lark. The text must match it."],
@@ -82,7 +82,7 @@ export const TITLES = Object.fromEntries(Object.entries(GUIDE).map(([name, [titl
 export const titleOf = (name) => TITLES[name] ?? name;
 
 /** The settings that a style sets, or leaves to the server. */
-export const STYLED = ["temperature", "samplers", "min_keep", ...Object.keys(GROUPS.words), ...Object.keys(GROUPS.repetition)];
+export const STYLED = ["temperature", "samplers", "min_keep", ...[GROUPS.sampling, GROUPS.repetition, GROUPS.penalties].flatMap(Object.keys)];
 
 /** Settings that go together. A style leaves all others to the server. */
 export const STYLES = {

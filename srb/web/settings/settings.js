@@ -12,7 +12,9 @@ const SLIDERS = { diversity: 4, guidance_scale: 4 }; // useful maximum
 const TEXTS = ["negative_prompt"]; // which can also be lists
 const USUAL = { words: 60, sentences: 3, paragraphs: 1 }; // used when the length is empty
 const UNIT = "sentences"; // the default unit
-const LEFT_OUT = ["label", "response_format"];
+const LEFT_OUT = ["label", "response_format", "direction"];
+const ANY_CASE = "(?i)"; // before a banned phrase
+const MARKED = /^(\(\?i\)|\/)/; // or a regular expression
 const MOST_AVOIDED = 1000; // the server's limit
 export const LIKELIEST = 8; // tokens to show at a place
 
@@ -30,11 +32,9 @@ export class Settings {
     for (const [group, settings] of Object.entries(GROUPS)) place(group, Object.keys(settings).filter((name) => name in properties));
     place("engineers", others);
     this.#guide(this.fields.get("negative_prompt").input, this.fields.get("guidance_scale").input);
-    this.shades = find("#shades");
-    this.unseen = find("#unseen");
-    this.tints = find("#tints");
-    this.blind = find("#blind");
-    this.n = Math.min(8, properties.n.maximum);
+    this.options = { shades: find("#shades"), unseen: find("#unseen"), tints: find("#tints"), blind: find("#blind"), anyCase: find("#any-case") };
+    this.most = properties.n.maximum;
+    this.n = Math.min(8, this.most);
     this.fields.get("n").input.placeholder = this.n;
     this.fields.get("seed").input.placeholder = "any";
     this.unit = find("#length-unit");
@@ -42,6 +42,7 @@ export class Settings {
     this.unit.value = UNIT;
     this.length = this.fields.get("max_tokens").input;
     this.length.after(this.unit);
+    this.fields.get("banned_strings").input.before(this.options.anyCase.parentElement);
     this.length.parentElement.classList.add("length");
     this.usual = { ...USUAL, [UNITS[0]]: this.length.placeholder };
     this.styles = new Styles({ values: () => this.#style, set: (style) => this.#follow(style) });
@@ -67,8 +68,8 @@ export class Settings {
   /** Update what depends on the settings, and each group's count of changed settings. */
   show() {
     this.styles.draw();
-    find(".mirror").classList.toggle("tinted", this.tints.checked);
-    document.body.classList.toggle("shaded", this.shades.checked);
+    find(".mirror").classList.toggle("tinted", this.options.tints.checked);
+    document.body.classList.toggle("shaded", this.options.shades.checked);
     this.length.placeholder = this.usual[this.unit.value];
     const changed = this.#changed;
     for (const count of this.panel.querySelectorAll(".count")) {
@@ -79,7 +80,7 @@ export class Settings {
 
   /** The controls that aren't at their defaults. */
   get #changed() {
-    const labels = findAll(".setting > label:first-child", this.panel);
+    const labels = findAll(".setting > label", this.panel);
     const { box, isMixed } = this.styles; // other styles count by their settings
     return labels.map((label) => label.control).filter((control) => (control === box ? isMixed : isChanged(control)));
   }
@@ -179,7 +180,7 @@ export class Settings {
    * @param {string[]} texts from old to new
    */
   avoiding(fields, texts) {
-    return this.unseen.checked ? { ...fields, avoid: [...(fields.avoid ?? []), ...texts].slice(-MOST_AVOIDED) } : fields;
+    return this.options.unseen.checked ? { ...fields, avoid: [...(fields.avoid ?? []), ...texts].slice(-MOST_AVOIDED) } : fields;
   }
 
   /**
@@ -192,7 +193,9 @@ export class Settings {
   parse(name, text) {
     const { kind } = this.fields.get(name);
     if (kind === "boolean") return text.trim() === "true";
-    if (kind === "lines") return text.split("\n").filter(Boolean).map((line) => line.replaceAll("\\n", "\n"));
+    const isAnyCase = name === "banned_strings" && this.options.anyCase.checked;
+    const lineOf = (line) => (isAnyCase && !MARKED.test(line) ? ANY_CASE + line : line).replaceAll("\\n", "\n");
+    if (kind === "lines") return text.split("\n").filter(Boolean).map(lineOf);
     if (kind === "text") return text;
     try {
       return JSON.parse(text);
@@ -204,17 +207,14 @@ export class Settings {
   /** The values of all controls, to store them. */
   get values() {
     const inputs = [...this.fields].map(([name, { input }]) => [name, input.type === "checkbox" ? input.checked : input.value]);
-    const [shades, unseen, tints, blind] = [this.shades, this.unseen, this.tints, this.blind].map((each) => each.checked);
-    return { ...Object.fromEntries(inputs), shades, unseen, tints, blind, unit: this.unit.value, mixed: this.styles.isMixed };
+    const options = Object.entries(this.options).map(([name, box]) => [name, box.checked]);
+    return { ...Object.fromEntries([...inputs, ...options]), unit: this.unit.value, mixed: this.styles.isMixed };
   }
 
   set values(values) {
-    if ("shades" in values) this.shades.checked = values.shades;
+    for (const [name, box] of Object.entries(this.options)) if (name in values) box.checked = values[name];
     this.styles.isMixed = values.mixed === true;
     if (UNITS.includes(values.unit)) this.unit.value = values.unit;
-    if ("unseen" in values) this.unseen.checked = values.unseen;
-    if ("tints" in values) this.tints.checked = values.tints;
-    this.blind.checked = values.blind === true;
     for (const [name, { kind, input }] of this.fields) {
       if (!(name in values)) continue;
       if (input.type === "checkbox") input.checked = values[name];

@@ -66,7 +66,7 @@ export function repeatedPhrases(alternatives, own) {
   return repeated.filter(isNew).slice(0, MOST);
 }
 
-const PREFIX = "(?i)"; // banned whatever its case
+const PREFIX = "(?i)"; // older pages banned a phrase so
 
 /** The phrases of a setting of banned phrases, one per line. */
 export const bannedIn = (setting) => setting.split("\n").filter(Boolean).map((line) => (line.startsWith(PREFIX) ? line.slice(PREFIX.length) : line));
@@ -85,5 +85,5 @@ export const isBanned = (setting, phrase) => bannedIn(setting).some((each) => is
 export function toggleBan(setting, phrase) {
   const lines = setting.split("\n").filter(Boolean);
   const others = lines.filter((line) => !isSame(bannedIn(line)[0], phrase));
-  return [...others, ...(others.length < lines.length ? [] : [PREFIX + phrase])].join("\n");
+  return [...others, ...(others.length < lines.length ? [] : [phrase])].join("\n");
 }
