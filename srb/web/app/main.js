@@ -48,7 +48,7 @@ const cardActions = (/** @type {Desk} */ desk, /** @type {Writing} */ writing) =
     showStatus(desk.cards.describeKept(node));
     desk.keep(node); // which may say that what was typed is a draft
   },
-  favourite: (node) => desk.searchPanel.toggle(node),
+  favourite: (node) => desk.snapshots.toggle(node),
   more: safely((node) => writing.like(node)),
   stop: safely((node) => writing.stop(node)),
   continue: safely((node) => writing.continue(node)),
@@ -141,9 +141,10 @@ function listen(desk, writing, storyList) {
   document.addEventListener("visibilitychange", () => (document.hidden ? desk.save() : desk.resume()));
   addEventListener("beforeunload", (event) => desk.saving.hasUnsaved && event.preventDefault());
   document.addEventListener("keydown", (event) => {
-    if (!(event.ctrlKey || event.metaKey) || !["Enter", "f"].includes(event.key)) return;
+    const isSearch = event.key.toLowerCase() === "f" && !event.shiftKey && !event.altKey;
+    if (!(event.ctrlKey || event.metaKey) || !(isSearch || event.key === "Enter")) return;
     event.preventDefault();
-    if (event.key === "f") find("#search").open ? desk.searchPanel.begin() : openSearch.click();
+    if (isSearch) find("#search").open ? desk.searchPanel.begin() : openSearch.click();
     else if (event.shiftKey) find("#rewrite").click();
     else if (event.altKey) find("#bridge").click();
     else generate();
