@@ -265,6 +265,8 @@ const sizeOf = ({ done = [], undone = [] } = {}) =>
 
 const isWithin = (seen = {}, others = {}) => Object.entries(seen).every(([tab, count]) => count <= (others[tab] ?? 0));
 
+const isFull = (error) => error?.name === "QuotaExceededError";
+
 /** The keys of a story's drafts, in the object store of pages. */
 const draftsOf = (id) => IDBKeyRange.bound([id], [id, []]);
 
@@ -319,7 +321,9 @@ export class BrowserStories extends Stories {
 
   async restore({ id }) {
     await this.#update(id, () => ({ deleted: undefined }));
-    this.tabs.postMessage({ id, isRestored: true });
+    const news = { id, isRestored: true };
+    this.tabs.postMessage(news);
+    this.tabs.onmessage?.(new MessageEvent("message", { data: news })); // this tab may show it
   }
 
   /** Change the record of a story, which another tab may have changed. Does nothing without changes. */
@@ -500,7 +504,7 @@ export class BrowserStories extends Stories {
     transaction.commit(); // now: the page may be closing
     return new Promise((resolve, reject) => {
       transaction.oncomplete = () => resolve(undefined);
-      transaction.onabort = () => reject(transaction.error);
+      transaction.onabort = () => reject(isFull(transaction.error) ? new Error("this browser's storage is full. Delete what you don't need, here or of other sites") : transaction.error);
     });
   }
 }
