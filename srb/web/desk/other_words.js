@@ -9,7 +9,7 @@ import { scorePassage } from "./probabilities.js";
 
 const LONGEST = 60; // characters
 const FURTHER = 1000; // characters of the rest that a word is to fit
-const MOST_TRIED = 24; // words
+const TRIES = 3; // each of as many words as alternatives
 const MOST_SHOWN = 8;
 const STOPS = [..." .,;:!?…—”\"»)]\n"]; // these end a word
 const LAST = /[\p{L}\p{N}'’]+[^\p{L}\p{N}]*$/u;
@@ -78,12 +78,11 @@ export class OtherWords {
     if (!behind.trim()) return [];
     const { context, settings } = this.desk;
     const word = passage.trimStart();
-    const n = Math.min(MOST_TRIED, settings.most);
-    const fields = { n, max_tokens: 8 };
+    const fields = { n: settings.n, max_tokens: 8 };
     const { parts } = await context.compose(before + passage.slice(0, passage.length - word.length), fields);
     const prompt = parts.map(({ text }) => text).join("");
-    const bridge = { suffix: behind.slice(0, FURTHER), candidates: n, stop: STOPS, min_tokens: 1, heal: true };
-    const texts = await complete({ prompt, ...fields, ...bridge });
+    const bridge = { suffix: behind.slice(0, FURTHER), stop: STOPS, min_tokens: 1, heal: true };
+    const texts = await complete({ prompt: Array(TRIES).fill(prompt), ...fields, ...bridge });
     const isWord = (text) => matchOf(BEGIN, text) === text && text && text !== word;
     return [...new Set(texts.filter(isWord))].slice(0, MOST_SHOWN);
   }

@@ -159,17 +159,17 @@ export const submit = (body, signal) => post("v1/completions", { ...body, stream
  * @returns {Promise<string[]>}
  */
 export async function complete(body, signal) {
-  const made = /** @type {{ text: string, rank: number }[]} */ ([]);
+  const made = /** @type {{ text: string, fit: number }[]} */ ([]);
   const onEvent = (event) => {
     if (event.event === "error") throw new ApiError(event.error.message);
-    const each = (made[event.index ?? 0] ??= { text: "", rank: 0 });
+    const each = (made[event.index ?? 0] ??= { text: "", fit: 0 });
     each.text += event.text ?? "";
-    each.rank = event.rank ?? each.rank;
+    each.fit = event.suffix_logprob ?? each.fit;
   };
   const request = await submit(body, signal);
   signal?.addEventListener("abort", () => call(`v1/completions/${request.id}`, { method: "DELETE" }).catch(() => {}));
   await read(request, { onEvent, signal });
-  return made.sort((a, b) => a.rank - b.rank).map(({ text }) => text);
+  return made.sort((a, b) => b.fit - a.fit).map(({ text }) => text);
 }
 
 /**

@@ -33,8 +33,7 @@ export class Settings {
     place("engineers", others);
     this.#guide(this.fields.get("negative_prompt").input, this.fields.get("guidance_scale").input);
     this.options = { shades: find("#shades"), unseen: find("#unseen"), tints: find("#tints"), blind: find("#blind"), anyCase: find("#any-case") };
-    this.most = properties.n.maximum;
-    this.n = Math.min(8, this.most);
+    this.n = Math.min(8, properties.n.maximum);
     this.fields.get("n").input.placeholder = this.n;
     this.fields.get("seed").input.placeholder = "any";
     this.unit = find("#length-unit");
