@@ -21,6 +21,7 @@ import { Cliches } from "./cliches.js";
 import { EditorChat } from "./editor_chat.js";
 import { followText, newVersions } from "./other_versions.js";
 import { SearchPanel } from "./search_panel.js";
+import { Snapshots } from "./snapshots.js";
 import { drawStatistics } from "./statistics.js";
 import { drawPath } from "./tree_list.js";
 import { UndoHistory } from "./undo_history.js";
@@ -69,6 +70,7 @@ export class Desk {
     });
     this.editorChat = new EditorChat(find("#ask"), this);
     this.searchPanel = new SearchPanel(find("#search"), this);
+    this.snapshots = new Snapshots(find("#bookmarks"), find("#comparison"), this);
     this.cliches = new Cliches(find("#cliches"), this);
     this.cards = this.combine = this.forks = this.promptView = this.treeDrawing = this.probabilities = null; // set by main.js
     this.versions = new Versions(this);
@@ -209,6 +211,7 @@ export class Desk {
 
   drawTree() {
     this.searchPanel.draw();
+    this.snapshots.draw();
     this.treeDrawing.draw();
     this.cliches.draw();
     if (find("#statistics").open) drawStatistics(find("#kept-by-setting"), this.tree);
@@ -252,7 +255,7 @@ export class Desk {
     const isOther = this.tree.go(id, shown);
     if (isOther) this.undoHistory.push({ kind: "go", from, to: this.state, kept });
     this.show();
-    if (left !== this.tree.current && drafts.has(left)) showStatus("What you typed there is saved as a draft.");
+    if (left !== this.tree.current && drafts.has(left)) showStatus("What you typed there is kept. Undo brings it back.");
   }
 
   /**

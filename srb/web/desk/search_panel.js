@@ -1,16 +1,11 @@
 // @ts-check
-// Bookmarks, the places of the text that a search finds, and its results in the whole tree, in the panel of stories.
+// The places of the text that a search finds, and its results in the whole tree.
 
 import { create, find, findAll, replaceItems } from "../lib/dom.js";
 import { plural, showStatus } from "../lib/messages.js";
 import { places, searchTree, step } from "../story/search.js";
-import { shorten } from "../story/titles.js";
-import { textOf } from "../story/tree.js";
-
-/** @typedef {import("../story/tree.js").StoryNode} StoryNode */
 
 const MOST = 100; // results to show
-const NAME = 40; // characters of a bookmark's name
 const PAUSE_MILLISECONDS = 300; // after typing, before the places are counted again
 
 /**
@@ -26,7 +21,6 @@ export class SearchPanel {
    */
   constructor(panel, desk) {
     const part = (selector) => find(selector, panel);
-    this.marks = find("#bookmarks");
     this.query = part("#find");
     this.found = part("#found");
     this.count = part("#found-count");
@@ -36,7 +30,6 @@ export class SearchPanel {
     this.buttons = findAll("button", this.finding);
     this.nTexts = 0; // of the tree that match
     this.timer = 0;
-    this.name = find("#bookmark");
     this.panel = panel;
     this.desk = desk;
     for (const each of [this.query, ...Object.values(this.options)]) each.addEventListener("input", () => this.#find());
@@ -54,7 +47,6 @@ export class SearchPanel {
       clearTimeout(this.timer);
       if (panel.open && this.query.value) this.timer = setTimeout(() => this.#count(), PAUSE_MILLISECONDS);
     });
-    this.name.addEventListener("click", () => this.#ask());
   }
 
   /** Search for the selection, or for the same as before. */
@@ -66,12 +58,8 @@ export class SearchPanel {
     this.#find();
   }
 
-  /** Show the bookmarks, and search again. */
+  /** Search again. */
   draw() {
-    const { tree } = this.desk;
-    const marked = [...tree.nodes.values()].filter(({ name }) => name);
-    replaceItems(this.marks, marked.map((node) => create("li", {}, this.#button(node.id, node.name))));
-    this.name.disabled = !tree.nodes.has(tree.current);
     this.#find();
   }
 
@@ -163,29 +151,5 @@ export class SearchPanel {
     if (isDraft || !node) desk.go(place);
     else desk.visit(node);
     if (desk.tree.current === place) desk.story.reveal(desk.tree.text(place).length, "center");
-  }
-
-  /** Ask for the bookmark of the current place. */
-  #ask() {
-    const { tree } = this.desk;
-    const node = tree.nodes.get(tree.current);
-    const name = prompt("Name of the bookmark. Leave it empty to remove the bookmark.", node.name ?? shorten(textOf(node), NAME));
-    if (name !== null) this.set(node, name.trim());
-  }
-
-  /**
-   * Add or remove the bookmark of an alternative.
-   * @param {StoryNode} node
-   */
-  toggle(node) {
-    this.set(node, node.name ? "" : shorten(textOf(node), NAME));
-  }
-
-  set(node, name) {
-    node.name = name || undefined;
-    this.desk.save(node);
-    this.desk.cards.update(node);
-    this.desk.drawTree();
-    showStatus(name ? "Bookmark added in Story." : "Bookmark removed.");
   }
 }

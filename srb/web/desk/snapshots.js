@@ -1,0 +1,134 @@
+// @ts-check
+// Snapshots and bookmarks: names of nodes, in the panel of stories. A snapshot is the node of the whole text as it was.
+
+import { create, find, replaceItems } from "../lib/dom.js";
+import { words } from "../lib/length.js";
+import { plural, safely, showStatus, when } from "../lib/messages.js";
+import { changedParts } from "../story/text_merge.js";
+import { shorten } from "../story/titles.js";
+import { textOf } from "../story/tree.js";
+
+/** @typedef {import("../story/tree.js").StoryNode} StoryNode */
+
+const NAME = 40; // characters of a bookmark's name
+const AROUND = 120; // characters of unchanged text to show around a change
+
+/**
+ * Return what to show of two texts: what was removed and what was added, with some text around.
+ * @param {string} before
+ * @param {string} after
+ * @returns {{ tag: "span" | "del" | "ins", text: string }[]}
+ */
+export function comparison(before, after) {
+  const shown = /** @type {{ tag: "span" | "del" | "ins", text: string }[]} */ ([]);
+  const add = (tag, text) => text && shown.push({ tag, text });
+  let done = 0;
+  const same = (text, isFirst, isLast) => {
+    const [head, tail] = [isFirst ? 0 : AROUND, isLast ? 0 : AROUND];
+    add("span", text.length <= head + tail ? text : `${text.slice(0, head)} … ${text.slice(text.length - tail)}`);
+  };
+  const parts = changedParts(before, after);
+  for (const { from, to, at, end } of parts) {
+    same(before.slice(done, from), !done, false);
+    add("del", before.slice(from, to));
+    add("ins", after.slice(at, end));
+    done = to;
+  }
+  if (parts.length) same(before.slice(done), false, true);
+  return shown;
+}
+
+export class Snapshots {
+  #words = new WeakMap(); // by node
+
+  /**
+   * @param {HTMLElement} list
+   * @param {HTMLDialogElement} dialog shows what has changed since one of them
+   * @param {import("./desk.js").Desk} desk
+   */
+  constructor(list, dialog, desk) {
+    this.list = list;
+    this.dialog = dialog;
+    this.desk = desk;
+    this.back = find(".main", dialog);
+    find("#snapshot").addEventListener("click", safely(() => this.#take()));
+    dialog.addEventListener("close", () => desk.story.resume());
+  }
+
+  /** List all of them. */
+  draw() {
+    const marked = [...this.desk.tree.nodes.values()].filter(({ name }) => name);
+    replaceItems(this.list, marked.map((node) => this.#row(node)));
+  }
+
+  #row(node) {
+    const { name, created, batch } = node;
+    const go = create("button", { type: "button", textContent: name });
+    go.dataset.place = node.id;
+    const compare = create("button", { type: "button", textContent: "Compare", ariaLabel: `Compare ${name} with the text now` });
+    const remove = create("button", { type: "button", textContent: "Remove", ariaLabel: `Remove the name ${name}` });
+    go.addEventListener("click", () => this.#go(node));
+    compare.addEventListener("click", () => this.#compare(node));
+    remove.addEventListener("click", () => this.set(node, ""));
+    const about = create("small", { textContent: `${when.format(created ?? batch)} · ${plural(this.#count(node), "word")}` });
+    return create("li", {}, go, compare, remove, about);
+  }
+
+  #textOf({ id }) {
+    const { tree } = this.desk;
+    return tree.text(id) + tree.after(id);
+  }
+
+  #count(node) {
+    if (!this.#words.has(node)) this.#words.set(node, words(this.#textOf(node)));
+    return this.#words.get(node);
+  }
+
+  #go(node) {
+    find(".panel:modal")?.close(); // it would cover the place
+    this.desk.searchPanel.go(node.id);
+  }
+
+  /** Name the text as it is now. The writer stays at this place. */
+  async #take() {
+    const { desk } = this;
+    const { length } = desk.story.value;
+    const now = desk.take([length, length]);
+    const { name = "" } = desk.tree.nodes.get(desk.tree.written(now.before, now).id ?? "") ?? {};
+    const said = prompt("Name this version of your text, such as “before the rewrite”:", name)?.trim();
+    if (said) this.set(desk.tree.nodes.get(await desk.write(now)), said);
+  }
+
+  #compare(node) {
+    const shown = comparison(this.#textOf(node), this.desk.story.value);
+    find("h2", this.dialog).textContent = `“${node.name}” and now`;
+    find(".hint", this.dialog).hidden = !shown.length;
+    find(".compared", this.dialog).replaceChildren(...(shown.length ? shown.map(({ tag, text }) => create(tag, {}, text)) : ["Nothing has changed since."]));
+    this.back.onclick = () => {
+      this.dialog.close();
+      this.#go(node);
+    };
+    this.dialog.showModal();
+  }
+
+  /**
+   * Add or remove the bookmark of an alternative.
+   * @param {StoryNode} node
+   */
+  toggle(node) {
+    this.set(node, node.name ? "" : shorten(textOf(node), NAME));
+  }
+
+  /**
+   * Name a node; "" removes its name.
+   * @param {any} node
+   * @param {string} name
+   */
+  set(node, name) {
+    node.name = name || undefined;
+    this.desk.save(node);
+    this.desk.cards.update(node);
+    this.desk.drawTree();
+    showStatus(name ? `“${name}” is in Story.` : "The name was removed.");
+  }
+}
