@@ -87,6 +87,7 @@ def test_closing_restores_the_cursor(story: Story) -> None:
 def test_closing_ends_the_request_and_changes_nothing(story: Story, server: Scripted) -> None:
     story.generate(PROMPT, cards=8)  # so that the text is read
     server.hold_after(3)
+    story.find("#explore-runs").evaluate("(box) => (box.checked = false)")
     with story.page.expect_websocket() as opened:
         story.tool("#explore")
     expect(story.find("#explorer .status-line")).to_have_text("Looking ahead …")

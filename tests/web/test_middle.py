@@ -279,6 +279,7 @@ def test_other_words_replace_a_word_of_the_text(blank: Story, server: Scripted) 
 
     # The first list has words that fit before the rest; they replace only this one.
     keyboard.press("Control+.")
+    expect(story.find("#token-preview button").first).to_be_focused()
     expect(story.find("#token-preview")).to_contain_text("Swap only this word:")
     keyboard.press("Enter")
     expect(box).to_have_value(re.compile(rf"^The (?!keeper)\w+ slept\. {BEHIND}$"))

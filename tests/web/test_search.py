@@ -1,4 +1,4 @@
-"""Bookmarks and search."""
+"""Snapshots, bookmarks and search."""
 
 import re
 from collections.abc import Callable
@@ -15,7 +15,7 @@ MODELS = f"{TWO_FRAMES}.then(() => [...CSS.highlights.get('model')].map(String))
 """The texts in sight that the model wrote."""
 
 
-def test_the_search_finds_everything_and_bookmarks_have_names(
+def test_the_search_finds_everything_and_snapshots_have_names(
     start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path
 ) -> None:
     story, server = blank, start_scripted(tmp_path / "stories.db")
@@ -28,7 +28,7 @@ def test_the_search_finds_everything_and_bookmarks_have_names(
     keyboard, found = story.page.keyboard, story.find("#found li")
     story.cards.nth(1).locator(".text").focus()
     keyboard.press("f")
-    expect(story.find("#status")).to_have_text("Bookmark added in Story.")
+    expect(story.find("#status")).to_contain_text("is in Story.")
     keyboard.press("1")  # the others are out of sight
 
     # A bookmark leads back to an alternative that wasn't kept, also after a reload.
@@ -53,16 +53,32 @@ def test_the_search_finds_everything_and_bookmarks_have_names(
     story.find("#undo").click()
     expect(found.locator("small")).to_have_text("discarded")
 
-    # A place gets a name, and the tree shows it.
+    # A snapshot is compared with the text later, and gone back to.
     story.find("#open-stories").click()
     story.find("#tree li").nth(1).click()
+    snapshots, names = story.find("#bookmarks li"), story.find("#bookmarks li > :first-child")
     story.page.once("dialog", lambda dialog: dialog.accept("The beginning"))
-    story.find("#bookmark").click()
+    story.find("#snapshot").click()
     expect(story.find("#tree li").nth(1)).to_contain_text("★ The beginning")
-    expect(story.find("#bookmarks button")).to_have_count(2)
-    story.page.once("dialog", lambda dialog: dialog.accept(" "))
-    story.find("#bookmark").click()
-    expect(story.find("#bookmarks button")).to_have_count(1)
+    story.find("#story").fill("Once upon the hill")
+    story.page.once("dialog", lambda dialog: dialog.accept("The hill"))
+    story.find("#snapshot").click()
+    expect(snapshots).to_have_count(3)
+    assert story.text == "Once upon the hill"
+    story.find("#story").fill("Once upon a far hill")
+    story.reload()
+    story.find("#open-stories").click()
+    expect(snapshots.filter(has_text="The hill")).to_contain_text("4 words")
+    snapshots.filter(has_text="The hill").get_by_role("button", name="Compare").click()
+    expect(story.find(".compared del")).to_have_text("the")
+    expect(story.find(".compared ins")).to_have_text("a far")
+    story.pictures("comparison", axe=True)
+    story.find("#comparison .main").click()
+    expect(story.find("#story")).to_have_value("Once upon the hill")
+    story.find("#undo").click()
+    expect(story.find("#story")).to_have_value("Once upon a far hill")
+    names.filter(has_text="The beginning").locator("xpath=..").get_by_role("button", name="Remove").click()
+    expect(snapshots).to_have_count(2)
 
 
 def test_every_place_is_found_and_replaced_in_one_step(story: Story) -> None:

@@ -152,7 +152,7 @@ def test_text_that_differs_from_the_tree_is_the_writers(start_scripted: Start, b
     # Both exports have what wasn't generated from yet.
     story.find("#open-stories").click()
     story.reach("#export")
-    for button, name in (("Export the tree", "story.json"), ("Export this path", "story.md")):
+    for button, name in (("Export all versions", "story.json"), ("Export the manuscript", "story.md")):
         with story.page.expect_download() as download:
             story.page.get_by_role("button", name=button).click()
         download.value.save_as(tmp_path / name)

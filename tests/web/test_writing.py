@@ -76,7 +76,7 @@ def test_an_alternative_is_continued_without_evaluating_it_again(story: Story, s
     first = story.cards.first
     before = evaluated(server), story.said(first)
     story.press(first, "Continue")
-    expect(first.locator(".facts")).to_contain_text("40 tokens")
+    expect(first.locator(".numbers")).to_contain_text("40 tokens")
     story.wait_done()
     assert evaluated(server) - before[0] <= 2
     assert story.said(first).startswith(before[1])
@@ -157,7 +157,7 @@ def test_the_tree_is_exported_and_imported(story: Story, tmp_path: Path, server:
     text = story.text
     story.find("#open-stories").click()
     story.find("#files summary").click()
-    for button, name in (("Export the tree", "story.json"), ("Export this path", "story.md")):
+    for button, name in (("Export all versions", "story.json"), ("Export the manuscript", "story.md")):
         with story.page.expect_download() as download:
             story.page.get_by_role("button", name=button).click()
         title = "The old lighthouse keeper had one rule, and"
@@ -224,7 +224,7 @@ def test_two_texts_are_compared(story: Story) -> None:
 
 def test_errors_are_shown(story: Story) -> None:
     story.find("#generate").click()
-    expect(story.find("#error")).to_contain_text("Write how the story begins.")
+    expect(story.find("#error")).to_contain_text("Write how your story begins.")
     story.set(n=99)
     story.find("#story").fill(PROMPT)
     story.find("#generate").click()
@@ -285,8 +285,8 @@ def test_running_alternatives_continue_after_a_reload(story: Story, server: Scri
     expect(story.find(".card.running")).to_have_count(2)
     server.go()
     story.wait_done()
-    expect(story.cards.first.locator(".facts")).to_contain_text("50 tokens · reached its length")
-    expect(story.cards.nth(1).locator(".facts")).to_contain_text("50 tokens · reached its length")
+    expect(story.cards.first.locator(".numbers")).to_contain_text("50 tokens")
+    expect(story.cards.nth(1).locator(".numbers")).to_contain_text("50 tokens")
     assert [story.said(card) for card in story.cards.all()] == server.texts(
         prompt=PROMPT, n=2, max_tokens=50, seed=5, heal=True
     )
@@ -319,7 +319,7 @@ def test_a_lost_connection_loses_nothing(story: Story, server: Scripted) -> None
     server.go()
     story.wait_done()
     for card in story.cards.all():
-        expect(card.locator(".facts")).to_contain_text("40 tokens")
+        expect(card.locator(".numbers")).to_contain_text("40 tokens")
     assert [story.said(card) for card in story.cards.all()] == server.texts(
         prompt=PROMPT, n=2, max_tokens=40, seed=5, heal=True
     )

@@ -1,19 +1,19 @@
-// What differs between versions of a passage: differences.js, rewrite.js.
+// Versions of a text and of a passage: snapshots.js, rewriter.js.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { lengthOf, promptOf, selected } from "../../srb/web/desk/rewriter.js";
-import { changedRanges } from "../../srb/web/desk/versions.js";
+import { comparison } from "../../srb/web/desk/snapshots.js";
 
-const others = (before, after) => changedRanges(before, after).map(([from, to]) => after.slice(from, to));
-
-test("words of the longest common subsequence are unchanged", () => {
-  assert.deepEqual(others("He left the house.", "He left the old house at dawn."), ["old", "at dawn"]);
-  assert.deepEqual(others("He left.", "He left."), []);
-  assert.deepEqual(others("", "He left."), ["He left."]);
-  assert.deepEqual(others("He left.", ""), []);
-  assert.deepEqual(others("a b c", "c a b"), ["c"]);
-  assert.deepEqual(others("word ".repeat(3000), "word ".repeat(3000)), ["word ".repeat(3000)], "too much to compare");
+test("two versions are compared word by word, with some text around each change", () => {
+  const said = (before, after) => comparison(before, after).map(({ tag, text }) => (tag === "del" ? `-${text}-` : tag === "ins" ? `+${text}+` : text)).join("");
+  assert.equal(said("He left the house.", "He left the old house at dawn."), "He left the +old +house+ at dawn+.");
+  assert.equal(said("He left.", "He left."), "");
+  assert.equal(said("", "He left."), "+He left.+");
+  const [far] = [" It rained.".repeat(50)];
+  const shown = said(`One.${far} Two.`, `Ada.${far} Tom.`);
+  assert.match(shown, /^-One-\+Ada\+\. It rained\..+ … .+\. -Two-\+Tom\+\.$/);
+  assert.ok(shown.length < 300);
 });
 
 test("a passage is selected without the spaces around it", () => {

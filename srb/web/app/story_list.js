@@ -67,11 +67,11 @@ export class StoryList {
     find("#move").hidden = this.stories === this.browser || !(await this.#unmoved()).length;
     const row = (story) => {
       const about = [when.format(story.changed), story.words !== undefined && plural(story.words, "word")].filter(Boolean).join(" · ");
-      const link = create("a", { href: `#${story.id}` }, create("span", { textContent: storyTitle(story) }), create("small", { textContent: about }));
+      const link = create("a", { href: `#${story.id}`, textContent: storyTitle(story) });
       if (story.id === this.story.id) link.setAttribute("aria-current", "true");
       const remove = create("button", { type: "button", textContent: "Delete", ariaLabel: `Delete ${storyTitle(story)}` });
       remove.addEventListener("click", safely(() => this.remove(story)));
-      return create("li", {}, link, remove);
+      return create("li", {}, link, remove, create("small", { textContent: about }));
     };
     find("#story-list").replaceChildren(...(await this.stories.list()).map(row));
     if (isFocusLost()) find("#story-list a").focus({ preventScroll: true }); // the button that was pressed is gone
@@ -82,7 +82,7 @@ export class StoryList {
     this.story = story;
     document.title = story.title || "srb"; // the name of a printed file, too
     find("#title-part").hidden = false;
-    for (const each of [find("#title"), find("#story-list [aria-current] span")]) if (each) each.textContent = storyTitle(story);
+    for (const each of [find("#title"), find("#story-list [aria-current]")]) if (each) each.textContent = storyTitle(story);
   }
 
   async #rename(story) {

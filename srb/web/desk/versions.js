@@ -2,6 +2,7 @@
 // Where the alternatives in sight belong. For a rewritten passage, the original and its differences.
 
 import { find } from "../lib/dom.js";
+import { changedParts } from "../story/text_merge.js";
 import { shorten } from "../story/titles.js";
 import { textOf } from "../story/tree.js";
 
@@ -47,7 +48,8 @@ export class Versions {
     const all = node?.passage ? [...cards.cards.values()].map((card) => card.node) : [];
     const ranges = all.flatMap((each) => {
       const { text } = cards.cards.get(each.id);
-      return changedRanges(node.passage, textOf(each)).map(([from, to]) => within(text, from, to));
+      const added = changedParts(node.passage, textOf(each)).filter(({ at, end }) => at < end);
+      return added.map(({ at, end }) => within(text, at, end));
     });
     CSS.highlights.set("differs", new Highlight(...ranges));
   }
@@ -71,35 +73,4 @@ export function within(element, from, to) {
     if (place < to && to <= end) range.setEnd(texts.currentNode, to - place);
   }
   return range;
-}
-
-const MOST = 4_000_000; // comparisons; beyond that, the whole version counts as changed
-
-const words = (text) => Array.from(text.matchAll(/[\p{L}\p{N}\p{M}'’]+|[^\s\p{L}\p{N}]/gu), ({ 0: word, index }) => ({ word, from: index, to: index + word.length }));
-
-/**
- * Find the words of `after` that aren't in the longest common subsequence of words. Adjacent words are one range.
- * @param {string} before
- * @param {string} after
- * @returns {[from: number, to: number][]}
- */
-export function changedRanges(before, after) {
-  const [a, b] = [words(before), words(after)];
-  if (a.length * b.length > MOST) return after ? [[0, after.length]] : [];
-  const lengths = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
-  for (let i = a.length - 1; i >= 0; i--)
-    for (let k = b.length - 1; k >= 0; k--)
-      lengths[i][k] = a[i].word === b[k].word ? lengths[i + 1][k + 1] + 1 : Math.max(lengths[i + 1][k], lengths[i][k + 1]);
-  const others = [];
-  for (let i = 0, k = 0; k < b.length; ) {
-    if (i < a.length && a[i].word === b[k].word) [i, k] = [i + 1, k + 1];
-    else if (i < a.length && lengths[i + 1][k] >= lengths[i][k + 1]) i++;
-    else {
-      const last = others.at(-1);
-      if (last && !after.slice(last[1], b[k].from).trim()) last[1] = b[k].to;
-      else others.push([b[k].from, b[k].to]);
-      k++;
-    }
-  }
-  return others;
 }

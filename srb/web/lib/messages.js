@@ -83,14 +83,17 @@ export function hideError(error = shown) {
  */
 export function saveMessages(what, where) {
   let said;
-  const failed = ({ message, status }) => {
+  const failed = ({ message, status, isCopy }) => {
+    if (isCopy && said?.isCopy) return; // once is enough
     const advice = where ? "" : "; export all versions to be safe";
     lasting.delete(said);
-    said = new Error(`${what} isn't saved ${where ? `${where} ` : ""}yet. The page keeps trying${advice}. Reason: ${message}`);
-    showError(Object.assign(said, { status }), { isLasting: true });
+    const unsaved = `${what} isn't saved ${where ? `${where} ` : ""}yet. The page keeps trying${advice}. Reason: ${message}`;
+    said = Object.assign(new Error(isCopy ? `Your story is on the server, but this browser keeps no copy of it. Reason: ${message}` : unsaved), { status, isCopy });
+    showError(said, { isLasting: true });
   };
   const recovered = () => {
     hideError(said);
+    said = undefined;
     showStatus("Saved.");
   };
   return { failed, recovered };

@@ -504,7 +504,7 @@ export class BrowserStories extends Stories {
     transaction.commit(); // now: the page may be closing
     return new Promise((resolve, reject) => {
       transaction.oncomplete = () => resolve(undefined);
-      transaction.onabort = () => reject(isFull(transaction.error) ? new Error("this browser's storage is full. Delete what you don't need, here or of other sites") : transaction.error);
+      transaction.onabort = () => reject(isFull(transaction.error) ? new Error("this browser's storage is full; delete what you don't need") : transaction.error);
     });
   }
 }

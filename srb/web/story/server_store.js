@@ -4,7 +4,7 @@
 
 import { search, stories, watch } from "../lib/api.js";
 import { loadLocal, saveLocal } from "../lib/local_storage.js";
-import { hideError, saveMessages, showError } from "../lib/messages.js";
+import { saveMessages } from "../lib/messages.js";
 import { SaveQueue } from "../lib/save_queue.js";
 import { Store, Stories, TRASH_MILLISECONDS } from "./browser_store.js";
 import { difference, Steps } from "./edits.js";
@@ -194,7 +194,6 @@ class ServerStore extends Store {
     this.texts = new Map(); // by place, as this page has them
     this.sentTexts = new Map(); // the last text of each draft that was sent
     this.unsentDrafts = new Map(); // the change that each is based on, by place; stored with the page
-    this.uncopied = /** @type {Error | null} */ (null); // the message that this browser's storage is full
     /** @type {[place: string, text: string, marks?: string][]} */
     this.splits = []; // drafts that differ from unsent ones, until `watch`
     this.typing = new SaveQueue((items) => (this.typed = this.#sendTyped(items, this.typed)), saveMessages("What you typed last", "on the server"));
@@ -279,17 +278,10 @@ class ServerStore extends Store {
     for (const node of changed) this.unsent.set(node.id, remarks(node));
     this.#sendContextSoon(REST);
     const sent = changed.length ? this.sending.save(...changed.map((node) => node.id)) : null;
-    const replaced = await this.#keepPage(drafts, knows).then((texts) => this.#sayUncopied(null, texts), (error) => this.#sayUncopied(error));
+    const replaced = await this.#keepPage(drafts, knows).catch((error) => {
+      throw Object.assign(error, { isCopy: true }); // the server has it, or will have it
+    });
     await sent;
-    return replaced;
-  }
-
-  /** Say once that this browser keeps no copy of what the server has, until it does again. */
-  #sayUncopied(reason, replaced = /** @type {any[]} */ ([])) {
-    if (reason && this.uncopied) return replaced;
-    if (this.uncopied) hideError(this.uncopied);
-    this.uncopied = reason && new Error(`Your story is saved on the server, but this browser keeps no copy: ${reason.message}.`);
-    if (this.uncopied) showError(this.uncopied, { isLasting: true });
     return replaced;
   }
 
