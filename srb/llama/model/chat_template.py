@@ -2,9 +2,10 @@
 
 import json
 import logging
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import jinja2.ext
 import jinja2.nodes
@@ -63,6 +64,15 @@ _RESERVED = {
 }
 
 
+_NO_TOOLS = dict.fromkeys(("tools", "tool_choice", "functions", "function_call"))
+
+_MARK = "srbprobecontent"
+
+
+def _as_parts(text: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": text}]
+
+
 class ChatTemplate:
     """A chat template. Thread-safe. Implements `srb.engine.model.ChatTemplate`.
 
@@ -81,6 +91,7 @@ class ChatTemplate:
         self._bos = bos
         self._eos = eos
         self._adds_bos = adds_bos
+        self._takes_parts: dict[str, bool] = {}
 
     def render(
         self,
@@ -90,6 +101,9 @@ class ChatTemplate:
     ) -> str:
         """Return the prompt for the assistant's next message.
 
+        Contents of messages are texts. A template that only reads lists of parts, as SmolVLM's, gets a list with the
+        text.
+
         Raises:
             InvalidRequestError: the template refuses the messages, or `variables` has a reserved name.
         """
@@ -97,33 +111,84 @@ class ChatTemplate:
             raise InvalidRequestError(
                 f"chat_template_kwargs can't set {', '.join(sorted(reserved))}", param="chat_template_kwargs"
             )
-        given = _usual_variables() | variables
-        try:
-            prompt = self._template.render(
-                messages=messages,
-                tools=tools,
-                tool_choice=None,
-                functions=None,
-                function_call=None,
-                add_generation_prompt=True,
-                bos_token=self._bos,
-                eos_token=self._eos,
-                **given,
-            )
-        except Exception as error:  # a template is a program of the model's author, and may raise any exception
-            raise InvalidRequestError(
-                f"the model's chat template can't take these messages: {str(error) or type(error).__name__}",
-                param="messages",
-                code="chat_template_failed",
-            ) from None
-        return prompt.removeprefix(self._bos) if self._adds_bos else prompt
+        return self._render([self._readable(each) for each in messages], variables, tools)
 
-    def check(self) -> None:
-        """Check that the template is valid Jinja. Raises `SettingsError`."""
+    def _readable(self, message: dict[str, Any]) -> dict[str, Any]:
+        content = message.get("content")
+        if not isinstance(content, str) or not self._reads_parts(message["role"]):
+            return message
+        return message | {"content": _as_parts(content)}
+
+    def _reads_parts(self, role: str) -> bool:
+        """Whether a template shows the content of a role's messages only if it is a list of parts."""
+        if role not in self._takes_parts:
+            found = self._content_shown(role)
+            is_as_users = found is None and role != "user"  # it wants more than a probe has
+            self._takes_parts[role] = self._reads_parts("user") if is_as_users else found == "parts"
+        return self._takes_parts[role]
+
+    def _content_shown(self, role: str) -> Literal["text", "parts", "nothing"] | None:
+        """Learn by a mark what a template shows of a role's messages. None: it can't render them.
+
+        llama-server finds this out in the same way (`caps_get` in llama.cpp's `common/jinja`).
+        """
+        found: Literal["nothing"] | None = None
+        for content in (_MARK, _as_parts(_MARK)):
+            with suppress(InvalidRequestError):
+                if _MARK in self._render(self._probe({"role": role, "content": content}), {}, None).casefold():
+                    return "text" if content == _MARK else "parts"
+                found = "nothing"
+        return found
+
+    def _probe(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return a conversation with a message at a place that suits its role."""
+        if message["role"] == "user":
+            return [message]
+        asked = self._readable({"role": "user", "content": "."})
+        if message["role"] == "assistant":
+            return [asked, message, asked]
+        if message["role"] == "tool":
+            function = {"name": "f", "arguments": {}}
+            calls = [{"id": "000000000", "type": "function", "function": function}]
+            calling = self._readable({"role": "assistant", "content": ""}) | {"tool_calls": calls}
+            return [asked, calling, message | {"tool_call_id": "000000000", "name": "f"}]
+        return [message, asked]
+
+    @cached_property
+    def problem(self) -> str | None:
+        """Why the template can't be used, if it can't: it fails, or leaves out what users write."""
         try:
             _ = self._template
         except Exception as error:
-            raise SettingsError(f"the chat template can't be read as Jinja: {error}") from None
+            return f"the chat template can't be read as Jinja: {error}"
+        match self._content_shown("user"):
+            case "nothing":
+                return "the chat template leaves what users write out of the prompt"
+            case None:
+                return "the chat template can't render a user's message"
+        return None
+
+    def _render(
+        self, messages: list[dict[str, Any]], variables: dict[str, Any], tools: list[dict[str, Any]] | None
+    ) -> str:
+        given = _usual_variables() | variables
+        given |= {"messages": messages, "add_generation_prompt": True}
+        given |= {"bos_token": self._bos, "eos_token": self._eos}
+        attempts = [given | _NO_TOOLS | {"tools": tools}]
+        if tools is None:  # some want None, as transformers has it, and some no such variables, as llama-server
+            attempts.append(given)
+        errors: list[Exception] = []
+        for values in attempts:
+            try:
+                prompt = self._template.render(values)
+                return prompt.removeprefix(self._bos) if self._adds_bos else prompt
+            except Exception as error:  # a template is a program of the model's author, and may raise any exception
+                errors.append(error)
+        raise InvalidRequestError(
+            f"the model's chat template can't take these messages: {str(errors[0]) or type(errors[0]).__name__}",
+            param="messages",
+            code="chat_template_failed",
+        )
 
     @cached_property
     def _template(self) -> jinja2.Template:
@@ -194,8 +259,10 @@ def chat_template_of(model: Any, settings: Settings) -> ChatTemplate | None:
         adds_bos=llama_cpp.llama_vocab_get_add_bos(vocab),
         stop=STOPS.get(source, ()),
     )
-    if given:
-        template.check()
+    if given and template.problem:
+        raise SettingsError(template.problem)
+    if template.problem:
+        logger.warning("%s; choose another one with --chat-template (%s)", template.problem, ", ".join(TEMPLATES))
     return template
 
 

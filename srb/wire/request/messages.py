@@ -203,7 +203,41 @@ def _rendered(
     variables: dict[str, Any],
     described: list[dict[str, Any]] | None,
 ) -> str:
-    """Return the prompt. If the template refuses system messages, or all but the first, they become the user's."""
+    """Return the prompt. If the template refuses system messages, or all but the first, they become the user's.
+
+    Raises:
+        InvalidRequestError: the template fails, or leaves the user's last text out.
+    """
+    prompt = _rendered_any(template, conversation, variables, described)
+    asked = next((each["content"] for each in reversed(conversation) if each["role"] == "user"), "")
+    if not _has_text(prompt, asked):
+        raise InvalidRequestError(
+            "the model's chat template leaves the user's last text out of the prompt; start the server with another "
+            "--chat-template, or send a prompt to /v1/completions",
+            param="messages",
+            code="message_not_in_prompt",
+        )
+    return prompt
+
+
+def _has_text(prompt: str, text: str) -> bool:
+    """Whether a prompt has a text, or most of its words: templates trim and escape texts, and remove their own tags."""
+    if text.strip() in prompt:
+        return True
+    prompt, text = prompt.casefold(), text.casefold()
+    known, words = {*_WORD.findall(prompt)}, _WORD.findall(text)
+    return text.strip() in prompt or 2 * sum(word in known for word in words) > len(words)
+
+
+_WORD = re.compile(r"\w+")
+
+
+def _rendered_any(
+    template: ChatTemplate,
+    conversation: list[dict[str, Any]],
+    variables: dict[str, Any],
+    described: list[dict[str, Any]] | None,
+) -> str:
     try:
         return template.render(conversation, variables, described)
     except InvalidRequestError as error:

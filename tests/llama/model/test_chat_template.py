@@ -12,6 +12,7 @@ from srb.errors import InvalidRequestError, SettingsError
 from srb.llama.backend import LlamaBackend
 from srb.llama.model.chat_template import TEMPLATES, ChatTemplate
 from srb.options.settings import Settings
+from srb.wire.request.messages import Message, prompt_of
 
 SOURCE = """{{ bos_token }}{% for message in messages %}[{{ message.role }}] {{ message.content }}{{ eos_token }}
 {% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}{% if mood %} ({{ mood }}){% endif %}"""
@@ -27,6 +28,47 @@ def test_the_bos_that_tokenizing_adds_is_left_out() -> None:
     template = ChatTemplate(SOURCE, bos="<s>", adds_bos=True)
     assert template.render(HELLO, {}) == "[user] Hello\n[assistant]"
     assert template.render([{"role": "user", "content": "<s>"}], {}) == "[user] <s>\n[assistant]"
+
+
+LOOP = "{% for m in messages %}<{{ m.role }}>"
+READS_PARTS = {
+    "SmolVLM's": "{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}",
+    "LLaVA's": "{% for p in m.content | selectattr('type', 'equalto', 'text') %}{{ p['text'] }}{% endfor %}",
+    "the first": "{{ m.content[0].text }}",
+    "joined": "{{ m.content | map(attribute='text') | join }}",
+    "strict": "{% if m.content is string %}{{ raise_exception('a list') }}{% endif %}{{ m.content[0].text }}",
+    "of users only": "{{ m.content[0].text if m.role == 'user' else '' + m.content }}",
+    "all but the system's": "{{ '' + m.content if m.role == 'system' else m.content[0].text }}",
+}
+
+
+@pytest.mark.parametrize("source", READS_PARTS.values(), ids=READS_PARTS)
+def test_a_template_gets_texts_as_parts_where_it_only_reads_these(source: str) -> None:
+    conversation = [("system", "Be kind"), ("user", "Hi"), ("assistant", "Hello"), ("tool", "5"), ("user", "Bye")]
+    messages = [{"role": role, "content": text} for role, text in conversation]
+    for _ in range(2):
+        prompt = ChatTemplate(LOOP + source + "{% endfor %}").render(messages, {})
+        assert prompt == "".join(f"<{role}>{text}" for role, text in conversation)
+
+
+def test_a_template_without_the_users_text_is_refused() -> None:
+    for source in ("{{ messages[0].role }}", "{{ messages | length }}", LOOP + "{% endfor %}"):
+        assert "leaves what users write out" in (ChatTemplate(source).problem or "")
+        with pytest.raises(InvalidRequestError, match="the user's last text") as caught:
+            prompt_of([Message.model_validate(each) for each in HELLO], {}, ChatTemplate(source))
+        assert (caught.value.param, caught.value.code) == ("messages", "message_not_in_prompt")
+    changed = ChatTemplate("{% for m in messages %}{{ m.content | replace('/think', '') | upper | trim }}{% endfor %}")
+    assert changed.problem is None
+    sent = [Message.model_validate({"role": "user", "content": " Who are you? /think"})]
+    assert prompt_of(sent, {}, changed) == "WHO ARE YOU?"
+    last = ChatTemplate("{{ messages[0].content }}")
+    with pytest.raises(InvalidRequestError, match="the user's last text"):
+        prompt_of([Message.model_validate(each) for each in (*HELLO, {"role": "user", "content": "Bye"})], {}, last)
+
+
+def test_a_template_that_needs_tools_gets_none_in_the_way_that_it_can_read() -> None:
+    assert ChatTemplate("{% for t in tools %}t{% endfor %}{{ messages[0].content }}").render(HELLO, {}) == "Hello"
+    assert ChatTemplate("{{ tools is none }}").render(HELLO, {}) == "True"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +132,8 @@ def test_a_model_without_a_template_gets_a_plain_one_unless_the_settings_say_oth
     for options, message in (
         ({"chat_template": "chatlm"}, "--chat-template takes plain, chatml, .*got 'chatlm'"),
         ({"chat_template": "{% if %}"}, "can't be read as Jinja: Expected an expression"),
+        ({"chat_template": "{{ messages[0].role }}"}, "leaves what users write out of the prompt"),
+        ({"chat_template": "{{ raise_exception('no') }}"}, "can't render a user's message"),
         ({"chat_template_file": tmp_path / "nothing"}, "nothing can't be read"),
     ):
         with pytest.raises(SettingsError, match=message):
