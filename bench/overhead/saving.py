@@ -3,7 +3,7 @@
 usage: python bench/overhead/saving.py [MODEL.gguf]
 
 8 alternatives of 400 tokens end together, and another request arrives at once. On a GPU the cells of such
-answers are copied one by one; docs/figures/older.md explains what srb does about it.
+answers are copied one by one; docs/figures/benchmarks.md explains what srb does about it.
 """
 
 import sys

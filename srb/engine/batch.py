@@ -357,7 +357,7 @@ def _fork_points(awaiting: Iterable[Prompt]) -> dict[Prompt | Sequence, list[int
 def _even_chunk(n_left: int, most: int) -> int:
     """Returns the size of the next chunk, so that all chunks have about the same size, of at most `most`.
 
-    A small chunk at the end would be computed in another way, and its logits would differ (docs/figures/older.md).
+    A small chunk at the end would be computed in another way, and its logits would differ (docs/figures/benchmarks.md).
     """
     return -(-n_left // -(-n_left // most))
 

@@ -186,4 +186,4 @@ DEFAULT_COST_MODEL = CostModel(
 )
 """How the two kinds differ on a CPU, for machines where nothing was measured.
 
-The numbers are those of SmolLM2-135M with an f16 cache (docs/figures/older.md)."""
+The numbers are those of SmolLM2-135M with an f16 cache (docs/figures/benchmarks.md)."""
