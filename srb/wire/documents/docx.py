@@ -16,6 +16,7 @@ from srb.wire.documents.archive import (
     words_of,
     write_archive,
 )
+from srb.wire.documents.markdown import keep_spaces
 
 _NAMESPACES = {
     "w": "http://schemas.openxmlformats.org/wordprocessingml/2006/main",
@@ -96,6 +97,8 @@ def read_docx(data: bytes) -> Document:
             raise refused(f"the docx is damaged: {name} is no XML; open it in the program that made it, and save it")
         n_embedded += sum(1 for _ in root.iter(_tag("w:altChunk")))
         document.words += words_of(_text(root))
+        for text in root.iter(_T):
+            text.text = keep_spaces(text.text or "")
         _keep_titles(root, _style_names(files, parts["styles"]))
         for holder in [each for each in root.iter() if each.tag in _HOLDERS]:
             holder[:] = _blocks(holder)

@@ -56,6 +56,19 @@ _SYNTAX = re.compile(r"(?<!\\)(?:&(?=#?\w+;)|!(?=\[)|\\(?:\\\\)*$)|^`{3,}")
 _FOOTNOTE = re.compile(r"\[\^[^\]\n]+\]")
 
 
+_NO_BREAK = "\u00a0"
+_HEAD = re.compile(r"^(?:#{1,6} +|(?:> ?)+)")
+"""The signs of a heading or a quote."""
+
+_KEPT = re.compile(rf"^{_NO_BREAK}+ ?|{_NO_BREAK}+ ", re.M)
+"""What `to_pandoc` and `keep_spaces` make of spaces; not the space of a language, as in « word »."""
+
+
+def keep_spaces(text: str) -> str:
+    """The text with no-break spaces in place of all but the last of several spaces, which pandoc would drop."""
+    return re.sub("  +", lambda spaces: f"{_NO_BREAK * (len(spaces[0]) - 1)} ", text)
+
+
 def to_line(text: str) -> str:
     """The text on one line, without characters that documents can't have."""
     return " ".join(_NOT_IN_XML.sub("", text).split())
@@ -71,12 +84,15 @@ def to_pandoc(text: str) -> str:
     """The page's Markdown, escaped so that pandoc reads as prose what is prose on the page."""
     lines = _NOT_IN_XML.sub("", text.replace("\r\n", "\n")).split("\n")
     marks = Counter(_FOOTNOTE.findall(text))
-    return "\n".join(_line(line.strip(" \t"), marks) for line in lines)
+    return "\n".join(_line(line.expandtabs(4).rstrip(" "), marks) for line in lines)
 
 
 def _line(line: str, marks: Mapping[str, int]) -> str:
-    if _SCENE_BREAK.fullmatch(line):
+    if _SCENE_BREAK.fullmatch(line.strip()):
         return "\n* * *\n"
+    rest = _HEAD.sub("", line)
+    words = rest.lstrip(" ")
+    line = line.removesuffix(rest) + _NO_BREAK * (len(rest) - len(words)) + keep_spaces(words)
     note = _FOOTNOTE.match(line)
     at = 0
     if start := _NO_PROSE.match(line):
@@ -104,6 +120,7 @@ _EMPHASIS = [re.compile(rf"(?<!\\)(?:\\{sign})+|{sign}+") for sign in ("\\*", "_
 
 def from_pandoc(text: str) -> str:
     """The page's Markdown, without the escapes that `to_pandoc` writes: a model would imitate them."""
+    text = _KEPT.sub(lambda spaces: " " * len(spaces[0]), text)
     text = _NUMBER.sub(r"\1", _NO_ESCAPES.sub("", text))
     text = _NOTES.sub(lambda note: note[0] if f"[{note[1]}]:" in text else f"[{note[1]}]", _BRACKETS.sub(r"[\1]", text))
     text = _FENCE.sub(lambda fence: fence[0].replace("\\", ""), text)

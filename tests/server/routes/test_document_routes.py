@@ -20,7 +20,8 @@ NOVEL = """5* in 1990: a *foreword*, C# & AT&amp;T (c).
 
 She said "no" -- and *left*. He **stayed**; 3 < 4 & <i>5</i>.
 - No, he said.
-1986. A *good* year.
+1986. A *good*  year.
+    He paused.   «\u00a0Non\u00a0»   Then:
 
 * * *
 

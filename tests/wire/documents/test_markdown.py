@@ -10,7 +10,7 @@ PROSE = [
     ("[Note]: he lies", r"\[Note]: he lies"),
     ("[^1]: nothing refers to this", r"\[^1]: nothing refers to this"),
     ("a[^1]\n[^1]: a note", "a[^1]\n[^1]: a note"),
-    ("\tindented\n    indented", "indented\nindented"),
+    ("\tindented\n  two  spaces ", "\u00a0\u00a0\u00a0\u00a0indented\n\u00a0\u00a0two\u00a0 spaces"),
     ("***\n- - -\n___", "\n* * *\n\n\n* * *\n\n\n* * *\n"),
     ("**bold** *italic*\n# The boat\n> quoted", "**bold** *italic*\n# The boat\n> quoted"),
     ("a\x00b\x0bc", "abc"),
