@@ -247,6 +247,10 @@ class UnavailableError(SrbError):
     retry_after: ClassVar[int | None] = 2
 
 
+CLOSED = "the server is shutting down, or its engine restarts: the model is no longer loaded"
+"""The message of an `UnavailableError` for a caller that uses the model after it was closed."""
+
+
 class EngineRestartError(UnavailableError):
     """The engine failed and is restarting."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import llama_cpp
 
 from srb.engine.backend import Batch
-from srb.errors import BackendError, ModelLoadError, UnavailableError
+from srb.errors import CLOSED, BackendError, ModelLoadError, UnavailableError
 from srb.llama.model.metadata import read_tensors
 from srb.llama.model.model_file import files_of
 from srb.llama.native import library as log
@@ -84,7 +84,7 @@ class LlamaEmbedder:
             raise BackendError(f"an embedding takes 1 to {self.max_tokens} tokens, not {len(tokens)}")
         with self._lock:
             if self._closed:
-                raise UnavailableError("the model is no longer loaded")
+                raise UnavailableError(CLOSED)
             llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), True)
             self._decode(tokens)
             if self.pools:

@@ -97,10 +97,7 @@ def _error_of(grammar: str, limits: GrammarLimits) -> str:
             matcher.compute_bitmask()  # fails if no text can match
         return str(matcher.get_error())
 
-    try:
-        return with_stack(compiled, _STACK_BYTES_PER_CHAR * len(grammar))
-    except MemoryError as error:
-        return str(error)
+    return with_stack(compiled, _STACK_BYTES_PER_CHAR * len(grammar))
 
 
 def _kind(reason: str | None) -> str | None:

@@ -170,15 +170,11 @@ class LarkCompiler:
             with self._lock:
                 if special_tokens not in self._lark_tokenizers:
                     self._lark_tokenizers[special_tokens] = self._make_tokenizer(vocab, special_tokens)
-            try:
-                matchers = with_stack(
-                    lambda: [self._matcher(each, special_tokens) for each in (grammar, bounding) if each is not None],
-                    _STACK_BYTES_PER_CHAR * len(grammar),
-                )
-            except MemoryError as problem:
-                error = str(problem)
-            else:
-                error = next((each.get_error() for each in matchers if each.is_error()), None)
+            matchers = with_stack(
+                lambda: [self._matcher(each, special_tokens) for each in (grammar, bounding) if each is not None],
+                _STACK_BYTES_PER_CHAR * len(grammar),
+            )
+            error = next((each.get_error() for each in matchers if each.is_error()), None)
         if error:
             raise _unusable(error, param, is_made=not is_lark(grammar))
         vocabulary = self._tokenizer

@@ -13,7 +13,7 @@ import llama_cpp
 import numpy as np
 
 from srb.engine.model import SpecialTokens
-from srb.errors import BackendError, InvalidRequestError, UnavailableError
+from srb.errors import CLOSED, BackendError, UnavailableError
 from srb.llama.native.stack import with_stack
 from srb.llama.sampling.candidates import Places
 
@@ -119,25 +119,19 @@ class LlamaTokenizer:
         return piece
 
     def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
-        """Return the tokens of a text. Raises `InvalidRequestError` if there is no memory for a text this long."""
+        """Return the tokens of a text. Raises `UnavailableError` if there is no memory for a text this long."""
         with self.in_use():
             tokenize = partial(self._tokenize, text, is_prompt, parse_special)
             if len(text) <= _OWN_STACK_CHARS:
                 return tokenize()
-            try:
-                return with_stack(tokenize, _STACK_BYTES_PER_CHAR * len(text))
-            except MemoryError as error:
-                raise InvalidRequestError(
-                    f"prompt has {len(text)} characters; there is no memory to tokenize that many ({error})",
-                    param="prompt",
-                ) from None
+            return with_stack(tokenize, _STACK_BYTES_PER_CHAR * len(text))
 
     @contextmanager
     def in_use(self) -> Iterator[int]:
         """Yield the vocabulary, which isn't freed during the block. Raises `UnavailableError` after `close`."""
         with self._changed:
             if self._closed:
-                raise UnavailableError("the model is no longer loaded")
+                raise UnavailableError(CLOSED)
             self._users += 1
         try:
             yield self._vocab

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from srb.errors import UnavailableError
+
 Result = TypeVar("Result")
 
 _STACK_BYTES = 16 << 20
@@ -18,7 +20,7 @@ def with_stack(call: Callable[[], Result], more: int) -> Result:
     For calls that recurse in C as deeply as their input is long.
 
     Raises:
-        MemoryError: such a thread can't be started. Other exceptions are those of the call.
+        UnavailableError: such a thread can't be started. Other exceptions are those of the call.
     """
     results: list[Result] = []
     errors: list[BaseException] = []
@@ -36,7 +38,10 @@ def with_stack(call: Callable[[], Result], more: int) -> Result:
         try:
             thread.start()
         except RuntimeError as error:
-            raise MemoryError(f"there is no memory for a stack of {stack} bytes ({error})") from None
+            raise UnavailableError(
+                f"there is no memory for a thread with a stack of {stack} bytes, or there are as many threads as there "
+                f"may be ({error}); try again soon"
+            ) from None
         finally:
             threading.stack_size(previous)
     thread.join()

@@ -65,15 +65,26 @@ async def error_middleware(request: web.Request, handler: Handler) -> web.Stream
     except (web.HTTPException, ConnectionError):  # aiohttp answers its own errors
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        if shortage := _shortage(error):
             log = request.app[CONNECTIONS].log
-            log.log(logging.WARNING, "%s %s failed: %s", request.method, route_of(request), error.strerror)
+            log.log(logging.WARNING, "%s %s failed: the server has %s", request.method, route_of(request), shortage)
             _raise_if_started(request, error)
-            return error_response(request, UnavailableError("the server has too many open files; try again soon"))
+            return error_response(request, UnavailableError(f"the server has {shortage}; try again soon"))
         error_id = uuid.uuid4().hex
         logger.exception("internal error %s in %s %s", error_id, request.method, route_of(request))
         _raise_if_started(request, error)
         return error_response(request, SrbError(f"internal error; the server's log has it under {error_id}"))
+
+
+def _shortage(error: Exception) -> str | None:
+    """Say what the server ran out of, if this is the error's cause."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return "too many open files"
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return "no memory left"
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):
+        return "no memory left for a thread, or as many threads as it may have"
+    return None
 
 
 def _raise_if_started(request: web.Request, error: Exception) -> None:

@@ -66,6 +66,8 @@ async def health(request: web.Request) -> web.Response:
         body["replicas"] = [_replica(each) for each in health.replicas]
     if (history := request.app[HISTORY].status) is not None:
         body |= {"history": history, "history_owed": request.app[HISTORY].n_pending_writes}
+        if history != "ok" and body["status"] == "ok":
+            body["status"] = "degraded"  # it serves requests, but doesn't store them
     try:
         request.app[ENGINE].check_ready()
         body["n_ctx"] = request.app[ENGINE].model.n_cells

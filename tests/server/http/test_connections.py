@@ -292,11 +292,21 @@ async def test_at_the_limit_of_open_files_accepting_pauses_and_the_log_says_so_o
         assert lines == [text, f"{text} (3 such lines in 10 s)"]
 
 
-async def test_a_file_that_can_not_be_opened_now_is_a_503(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("error", "shortage"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "too many open files"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "no memory left"),
+        (MemoryError(), "no memory left"),
+        (RuntimeError("can't start new thread"), "as many threads as it may have"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+async def test_a_shortage_is_a_503(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, shortage: str
 ) -> None:
     def fail(_path: Path) -> bytes:
-        raise OSError(errno.EMFILE, "Too many open files")
+        raise error
 
     monkeypatch.setattr(Path, "read_bytes", fail)
     async with serving() as server:
@@ -304,7 +314,9 @@ async def test_a_file_that_can_not_be_opened_now_is_a_503(
         for _ in range(3):
             status, body = await client.answer()
             assert (status, json.loads(body)["error"]["code"]) == (503, "unavailable")
-    assert [line for line in caplog.messages if "Too many" in line] == ["GET / failed: Too many open files"]
+            assert shortage in json.loads(body)["error"]["message"]
+    assert len([line for line in caplog.messages if "GET / failed" in line and shortage in line]) == 1
+    assert not any(record.exc_info for record in caplog.records)
 
 
 @pytest.mark.parametrize(

@@ -633,13 +633,14 @@ async def test_a_full_disk_keeps_nobody_from_reading(connect: Connect, history: 
     assert len(texts(events)) == 4
     health = await get(client, "/health")
     assert ("disk is full" in health["history"], health["history_owed"] > 0) == (True, True)
+    assert health["status"] == "degraded"
     assert f"srb_history_owed {health['history_owed']}.0" in await (await client.get("/metrics")).text()
     refused = await client.post("/v1/stories", json={"title": "x" * 1_000})
     assert refused.status == 503
     history.writer._db.execute("PRAGMA max_page_count = 1000000").fetchone()
     await until(lambda: history.problem is None)
     health = await get(client, "/health")
-    assert (health["history"], health["history_owed"]) == ("ok", 0)
+    assert (health["history"], health["history_owed"], health["status"]) == ("ok", 0, "ok")
     assert "srb_history_owed 0.0" in await (await client.get("/metrics")).text()
 
 
@@ -937,7 +938,8 @@ async def test_a_history_that_cant_be_opened_at_the_start_is_opened_later(connec
 async def test_a_damaged_history_isnt_opened_again(connect: Connect) -> None:
     client = await connect(FakeBackend(), history=UnusableError("it is damaged"), reopen=pytest.fail)
     await go_on(client, goes_on=True)
-    assert (await get(client, "/health"))["history"] == "it is damaged"
+    health = await get(client, "/health")
+    assert (health["history"], health["status"]) == ("it is damaged", "degraded")
     await client.app[HISTORY].close()
 
 
