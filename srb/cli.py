@@ -78,18 +78,20 @@ def _terminate(*_signal: object) -> None:
 
 def _serve(settings: Settings, _arguments: argparse.Namespace) -> int:
     from srb.files.download import show_download
+    from srb.server.run.bind import bound
 
-    settings = fetch_model(settings, show_download)
-    # Importing the HTTP server takes longer than loading a small model, so do both at the same time.
-    with _begin_loading(settings) as load:
-        with _without_collecting():
-            if load:
-                # Importing aiohttp reads the system's certificates, in C and without the GIL.
-                threading.Thread(target=importlib.import_module, args=("aiohttp",)).start()
-            import asyncio
+    with bound(settings) as sockets:
+        settings = fetch_model(settings, show_download)
+        # Importing the HTTP server takes longer than loading a small model, so do both at the same time.
+        with _begin_loading(settings) as load:
+            with _without_collecting():
+                if load:
+                    # Importing aiohttp reads the system's certificates, in C and without the GIL.
+                    threading.Thread(target=importlib.import_module, args=("aiohttp",)).start()
+                import asyncio
 
-            from srb.server.run.serve import serve
-        asyncio.run(serve(settings, load))
+                from srb.server.run.serve import serve
+            asyncio.run(serve(settings, load, sockets))
     return 0
 
 

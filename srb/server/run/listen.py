@@ -1,4 +1,4 @@
-"""Opens the server's sockets, with TLS or without, and accepts connections up to their limit.
+"""Accepts connections on the server's sockets, with TLS or without, up to their limit.
 
 asyncio would accept every connection. At the limit of open files, it would log a traceback for each that it can't
 accept, and try again hundreds of times a second.
@@ -7,13 +7,11 @@ accept, and try again hundreds of times a second.
 import asyncio
 import ipaddress
 import logging
-import os
 import re
 import shlex
 import socket
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +33,6 @@ PAUSE_SECONDS = 1.0
 
 TLS_SHUTDOWN_SECONDS = 2.0
 """How long a client may take to confirm the end of a TLS connection."""
-
-SOCKET_UMASK = 0o117
-"""Only the owner and the group of a Unix socket may connect: a proxy in front of the server, for example."""
 
 
 class Runner(web.AppRunner):
@@ -158,62 +153,6 @@ class _Listener:
         finally:
             if not connection.transport:
                 self._limits.remove(connection)
-
-
-@asynccontextmanager
-async def listening(runner: Runner, settings: Settings) -> AsyncIterator[None]:
-    """Listens at the address of the settings. At the end it removes a Unix socket; `runner.cleanup` closes the rest.
-
-    Raises `SettingsError` if the server can't listen there.
-    """
-    context, path = tls_context(settings), settings.uds
-    where, option = str(path), "--uds"
-    with ExitStack() as at_end:
-        try:
-            if path:
-                sock = _bind(path)
-                at_end.callback(path.unlink, missing_ok=True)
-                runner.listen(sock, context)
-            else:
-                port, option = settings.port, "--port"
-                for host in settings.host.split(","):
-                    where = f"{host}:{port}"
-                    for sock in await _bind_address(host.strip(), port):
-                        runner.listen(sock, context)
-                    port = runner.addresses[0][1]  # the system chooses a port if it was 0; all hosts get the same
-        except OSError as error:
-            raise SettingsError(f"can't listen on {where}: {error.strerror or error}; try another {option}") from None
-        yield
-
-
-async def _bind_address(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of a host. Raises `OSError`."""
-    server = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
-    async with server:
-        return [sock.dup() for sock in server.sockets]
-
-
-def _bind(path: Path) -> socket.socket:
-    """A socket at this path. It replaces the socket of a server that has ended. Raises `OSError`."""
-    if path.is_socket():
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(1)
-            try:
-                probe.connect(str(path))
-            except ConnectionRefusedError:  # no server listens there; if one does, bind() fails
-                path.unlink()
-            except OSError:
-                pass
-    sock = socket.socket(socket.AF_UNIX)
-    umask = os.umask(SOCKET_UMASK)
-    try:
-        sock.bind(str(path))
-    except BaseException:
-        sock.close()
-        raise
-    finally:
-        os.umask(umask)
-    return sock
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:

@@ -28,8 +28,9 @@ from srb.server.http.connections import read_limits
 from srb.server.http.remote_media import fetch
 from srb.server.routes.metrics import Metrics
 from srb.server.routes.slots import check_folder
+from srb.server.run.bind import bound
 from srb.server.run.history import HistoryService
-from srb.server.run.listen import Runner, describe_address, is_exposed, listening, urls_of
+from srb.server.run.listen import Runner, describe_address, is_exposed, tls_context, urls_of
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.early_loading import Load
 from srb.serving.engine_client import EngineClient
@@ -105,8 +106,9 @@ async def open_site(
     limits: Limits,
     metrics: Metrics,
     history_service: HistoryService,
+    sockets: list[socket.socket],
 ) -> AsyncIterator[Runner]:
-    """Serves HTTP at the server's address while the block runs. Raises `SettingsError` if it can't."""
+    """Serves HTTP on these sockets while the block runs. Raises `SettingsError` if it can't."""
     api_keys = read_keys(settings)
     app = create_app(
         engine,
@@ -124,12 +126,12 @@ async def open_site(
     runner = Runner(app, shutdown_timeout=LINGER_SECONDS, **SERVER_OPTIONS)
     await runner.setup()
     try:
-        async with listening(runner, settings):
-            if is_exposed(runner) and not api_keys:
-                logger.warning(
-                    "anyone who can reach %s can use this server; set --api-key to require a key", settings.host
-                )
-            yield runner
+        context = tls_context(settings)
+        for sock in sockets:
+            runner.listen(sock, context)
+        if is_exposed(runner) and not api_keys:
+            logger.warning("anyone who can reach %s can use this server; set --api-key to require a key", settings.host)
+        yield runner
     finally:
         await runner.cleanup()
 
@@ -209,12 +211,13 @@ def notify_systemd(state: str, environ: Mapping[str, str] = os.environ) -> None:
         logger.warning("%s %s can't be reached: %s", NOTIFY_SOCKET, path, error.strerror or error)
 
 
-async def serve(settings: Settings, load: Load | None = None) -> None:
+async def serve(settings: Settings, load: Load | None = None, sockets: list[socket.socket] | None = None) -> None:
     """Serves until SIGTERM or SIGINT. A second such signal ends the process at once, and so do STOP_SECONDS.
 
     Args:
         settings: The settings.
         load: The model that is already being loaded, if it is.
+        sockets: The sockets of the settings' address, if they are already bound.
 
     Raises:
         ModelLoadError: The model can't be loaded.
@@ -251,10 +254,12 @@ async def serve(settings: Settings, load: Load | None = None) -> None:
         async with AsyncExitStack() as at_end:
             at_end.push_async_callback(history_service.close)
             history_service.is_resuming = history_service.is_on
+            if sockets is None:
+                sockets = at_end.enter_context(bound(settings))
+            site = open_site(settings, engine, limits, metrics, history_service, sockets)
+            runner = await at_end.enter_async_context(site)
             engine.start()
             try:
-                site = open_site(settings, engine, limits, metrics, history_service)
-                runner = await at_end.enter_async_context(site)
                 logger.info("loading %s", path)
                 ready = asyncio.ensure_future(
                     _make_ready(engine, preload, history_service, model, resume=settings.resume)

@@ -3,7 +3,8 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from aiohttp import web
 from srb.errors import SettingsError
 from srb.options.settings import Settings
 from srb.server.http.connections import CONNECTIONS, Connections
-from srb.server.run.listen import Runner, describe_address, is_exposed, listening, tls_context, urls_of
+from srb.server.run.bind import bound
+from srb.server.run.listen import Runner, describe_address, is_exposed, tls_context, urls_of
 
 TLS = Path(__file__).parents[1] / "tls"
 CERT, KEY = TLS / "cert.pem", TLS / "key.pem"
@@ -47,6 +49,14 @@ async def runner() -> AsyncIterator[Runner]:
     await runner.cleanup()
 
 
+@contextmanager
+def listening(runner: Runner, settings: Settings) -> Iterator[None]:
+    with bound(settings) as sockets:
+        for each in sockets:
+            runner.listen(each, tls_context(settings))
+        yield
+
+
 async def fetch(url: str, path: Path | None = None, **options: Any) -> str:
     connector = aiohttp.UnixConnector(str(path)) if path else None
     async with aiohttp.ClientSession(connector=connector) as session, session.get(url, **options) as response:
@@ -59,7 +69,7 @@ def client_tls() -> ssl.SSLContext:
 
 async def test_a_unix_socket_that_is_gone_afterwards(runner: Runner, tmp_path: Path) -> None:
     path = tmp_path / "srb.sock"
-    async with listening(runner, Settings(uds=path)):
+    with listening(runner, Settings(uds=path)):
         assert await fetch("http://localhost/", path) == "hello"
         assert path.stat().st_mode & 0o777 == 0o660
         assert not is_exposed(runner)
@@ -74,7 +84,7 @@ async def test_a_unix_socket_that_is_gone_afterwards(runner: Runner, tmp_path: P
 
 @pytest.mark.parametrize("path", ["//v1/x?a=//b", "/v1//x?a=//b", "///v1////x?a=//b", "/v1/x?a=//b"])
 async def test_several_slashes_in_a_path_are_one(runner: Runner, path: str) -> None:
-    async with listening(runner, Settings(port=0)):
+    with listening(runner, Settings(port=0)):
         _, port = runner.addresses[0]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
@@ -87,22 +97,24 @@ async def test_the_socket_of_a_killed_server_is_replaced(runner: Runner, tmp_pat
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(path))
     assert path.is_socket()
-    async with listening(runner, Settings(uds=path)):
+    with listening(runner, Settings(uds=path)):
         assert await fetch("http://localhost/", path) == "hello"
 
 
-async def test_the_socket_of_a_running_server_is_left_alone(runner: Runner, tmp_path: Path) -> None:
+def test_the_socket_of_a_running_server_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "srb.sock"
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
         other.listen()
-        with pytest.raises(SettingsError, match=r"srb\.sock: Address already in use; try another --uds"):
-            async with listening(runner, Settings(uds=path)):
-                pass
+        with (
+            pytest.raises(SettingsError, match=r"srb\.sock: Address already in use; try another --uds"),
+            bound(Settings(uds=path)),
+        ):
+            pass
         assert path.is_socket()
 
 
-async def test_other_files_are_left_alone(runner: Runner, tmp_path: Path) -> None:
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("precious")
     for path, message in (
@@ -111,15 +123,14 @@ async def test_other_files_are_left_alone(runner: Runner, tmp_path: Path) -> Non
         (tmp_path / "none" / "sock", "No such file"),
         (tmp_path / ("x" * 200), "path too long"),
     ):
-        with pytest.raises(SettingsError, match=message):
-            async with listening(runner, Settings(uds=path)):
-                pass
+        with pytest.raises(SettingsError, match=message), bound(Settings(uds=path)):
+            pass
     assert file.read_text() == "precious"
 
 
 async def test_tls(runner: Runner) -> None:
     settings = Settings(port=0, ssl_cert_file=CERT, ssl_key_file=KEY, api_key="sk-secret")
-    async with listening(runner, settings):
+    with listening(runner, settings):
         place, url, curl = describe_address(runner, settings)
         assert await fetch(f"{place}/", ssl=client_tls()) == "hello"
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
@@ -154,7 +165,7 @@ def test_wrong_tls_files_are_named(tmp_path: Path) -> None:
 
 
 async def test_who_can_connect(runner: Runner) -> None:
-    async with listening(runner, Settings(port=0)):
+    with listening(runner, Settings(port=0)):
         assert not is_exposed(runner)
-        async with listening(runner, Settings(port=0, host="0.0.0.0")):
+        with listening(runner, Settings(port=0, host="0.0.0.0")):
             assert is_exposed(runner)

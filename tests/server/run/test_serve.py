@@ -21,7 +21,7 @@ from server.run.conftest import Prepare
 from waiting import until
 
 import srb.cli as cli
-from srb.errors import EngineDeadError, ModelLoadError, SettingsError
+from srb.errors import EngineDeadError, SettingsError
 from srb.options.settings import Settings
 from srb.server.app import SERVER_OPTIONS, create_app
 from srb.server.run import serve as serve_module
@@ -168,18 +168,22 @@ def test_a_server_begins_to_load_its_model_before_it_imports_what_else_it_needs(
     assert subprocess.check_output([sys.executable, "-c", BEGINNING], text=True) == "set()\n"
 
 
-async def test_a_server_that_can_not_listen_ends_its_engine(serve_engine: Prepare) -> None:
-    def load(progress: Callable[[float], bool]) -> FakeBackend:
-        while progress(0.5):
-            time.sleep(0.001)
-        raise ModelLoadError("nobody wants the model any more")
+@pytest.mark.parametrize("option", ["--port", "--uds"])
+def test_an_address_in_use_is_said_before_a_model_is_looked_for(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "fetch_model", pytest.fail)
+    family, address = (socket.AF_INET, ("127.0.0.1", 0)) if option == "--port" else (socket.AF_UNIX, f"{tmp_path}/s")
+    with socket.create_server(address, family=family) as taken:
+        name = taken.getsockname()
+        assert cli.main(["serve", option, name if option == "--uds" else str(name[1])]) == 2
+    assert f"Address already in use; try another {option}" in capsys.readouterr().err
 
-    before = threading.enumerate()
-    engine = AsyncEngine(load)
-    serve_engine(lambda *_: engine)
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SettingsError, match="can't listen on"):
-        await serve_module.serve(Settings(port=taken.getsockname()[1]))
-    assert not [each for each in threading.enumerate() if each.name == "srb-engine" and each not in before]
+
+async def test_a_wrong_option_is_said_before_the_model_is_loaded(serve_engine: Prepare) -> None:
+    serve_engine(lambda *_: AsyncEngine(pytest.fail))
+    with pytest.raises(SettingsError, match="--cors-origins"):
+        await serve_module.serve(Settings(port=0, cors_origins="nonsense"))
 
 
 HANGING = """
@@ -258,7 +262,7 @@ def test_the_exit_code_of_a_server_whose_engine_failed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    async def serve(_settings: Settings, _load: None) -> None:
+    async def serve(_settings: Settings, _load: None, _sockets: object) -> None:
         raise EngineDeadError("the engine has failed: no luck")
 
     begin_loading(lambda _settings: nullcontext())
