@@ -6,7 +6,7 @@ usage: python examples/chat.py [QUESTION] [N]
 import os
 import sys
 
-from openai import OpenAI
+from openai import APIConnectionError, OpenAI
 
 URL = f"http://{os.environ.get('SRB_HOST', '127.0.0.1')}:{os.environ.get('SRB_PORT', 9090)}/v1"
 
@@ -28,4 +28,7 @@ def main(question: str, n: int) -> None:
 
 if __name__ == "__main__":
     arguments = dict(enumerate(sys.argv))
-    main(arguments.get(1, "What is the capital of France?"), int(arguments.get(2, 4)))
+    try:
+        main(arguments.get(1, "What is the capital of France?"), int(arguments.get(2, 4)))
+    except APIConnectionError:
+        sys.exit(f"Cannot connect to {URL}. Start the server first: ./build.sh serve")

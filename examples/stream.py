@@ -53,4 +53,7 @@ async def main(prompt: str, n: int) -> None:
 
 if __name__ == "__main__":
     arguments = dict(enumerate(sys.argv))
-    asyncio.run(main(arguments.get(1, "Once upon a time,"), int(arguments.get(2, 8))))
+    try:
+        asyncio.run(main(arguments.get(1, "Once upon a time,"), int(arguments.get(2, 8))))
+    except aiohttp.ClientError as error:
+        sys.exit(f"{error}. Start the server first: ./build.sh serve")

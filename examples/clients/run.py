@@ -30,8 +30,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where to install; the folder is kept and reused")
     parser.add_argument("names", nargs="*", help="only these, by the names of their files without the ending")
     options = parser.parse_args()
-    with urllib.request.urlopen(f"{options.url}/v1/models", timeout=10) as answer:
-        model = json.load(answer)["data"][0]["id"]
+    try:
+        with urllib.request.urlopen(f"{options.url}/v1/models", timeout=10) as answer:
+            model = json.load(answer)["data"][0]["id"]
+    except OSError as error:
+        sys.exit(f"Cannot connect to {options.url} ({error}). Start the server first: ./build.sh serve")
     paths = [path for path in sorted(PROGRAMS.iterdir()) if not options.names or path.stem in options.names]
     failed = False
     with tempfile.TemporaryDirectory() as scratch:

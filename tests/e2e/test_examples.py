@@ -35,6 +35,18 @@ def test_curl(server: Server) -> None:
     assert output.count('"event": "done"') == 1
 
 
+@pytest.mark.parametrize("command", ["stream.py", "chat.py", "clients/run.py --url http://127.0.0.1:1"])
+def test_without_a_server_one_sentence_says_so(command: str) -> None:
+    file, *rest = command.split()
+    environ = os.environ | {"SRB_PORT": "1"}
+    result = subprocess.run(
+        [sys.executable, EXAMPLES / file, *rest], capture_output=True, text=True, timeout=60, env=environ
+    )
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.endswith("Start the server first: ./build.sh serve\n")
+
+
 def test_stream(server: Server) -> None:
     lines = run(sys.executable, str(EXAMPLES / "stream.py"), "Once upon a time,", "3", server=server).splitlines()
     assert [line[:3] for line in lines] == ["0: ", "1: ", "2: "]

@@ -7,6 +7,8 @@ The program is `lm_eval` with one more model, and needs no tokenizer. If the ser
 
 import json
 import os
+import sys
+import urllib.error
 import urllib.request
 from typing import Any
 
@@ -60,7 +62,12 @@ class Srb(LM):
     def _ask(self, path: str, body: Any = None) -> Any:
         headers = {"Authorization": f"Bearer {os.environ.get('SRB_KEY', '')}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
-        return urllib.request.urlopen(urllib.request.Request(self._url + path, data, headers))
+        try:
+            return urllib.request.urlopen(urllib.request.Request(self._url + path, data, headers))
+        except urllib.error.HTTPError:
+            raise
+        except OSError as error:
+            sys.exit(f"Cannot connect to {self._url} ({error}). Start the server first: ./build.sh serve")
 
 
 if __name__ == "__main__":
