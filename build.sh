@@ -290,7 +290,8 @@ run_checks() {
     check_types >"$VENV/mypy.log" 2>&1 & mypy=$!
     if [ $# -eq 0 ]; then check_packages >"$VENV/packages.log" 2>&1 & packages=$!; fi
     [ $# -gt 0 ] || build_docs || failed=1
-    LLAMA_SRB_NEEDS_MTMD=1 run_tests "$@" || failed=1
+    if [ $# -eq 0 ]; then LLAMA_SRB_NEEDS_MTMD=1 run_all_tests || failed=1
+    else LLAMA_SRB_NEEDS_MTMD=1 run_tests "$@" || failed=1; fi
     wait "$mypy" || { failed=1; say "mypy:"; cat "$VENV/mypy.log" >&2; }
     [ -z "$packages" ] || wait "$packages" || { failed=1; say "the packages:"; cat "$VENV/packages.log" >&2; }
     return "$failed"
@@ -327,6 +328,14 @@ check_workflows() {
 # With PYTHONDONTWRITEBYTECODE, pytest would rewrite all tests at each start, which takes 5 s.
 run_tests() {
     PYTHONDONTWRITEBYTECODE= "$VENV/bin/pytest" --numprocesses auto --maxprocesses 4 --dist loadgroup "$@"
+}
+
+# The quick tests run without llama-cpp-python, as they do where it isn't installed.
+run_all_tests() {
+    local failed=0
+    run_tests -m "$QUICK" -p without_llama || failed=1
+    run_tests -m "not ($QUICK)" || failed=1
+    return "$failed"
 }
 
 # Checks that the packages run in an environment with nothing else.

@@ -89,6 +89,7 @@ def test_links_and_own_files_are_allowed(text: str) -> None:
     assert foreign_hosts(text) == []
 
 
+@pytest.mark.llama  # it imports the names
 def test_the_python_reference_has_every_public_name_once() -> None:
     names = [line.removeprefix("::: srb.") for line in python_reference().splitlines() if line.startswith(":::")]
     assert sorted(names) == sorted(srb.__all__)

@@ -1,22 +1,26 @@
 """Grammars, XTC and ends of texts in all formats, on llama.cpp."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from server.conftest import Connect
 from server.formats.all_formats import HELLO, in_all_formats, text_of
 from tiny_model import EOS, write_tiny_model
 
-from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
+
+if TYPE_CHECKING:
+    from srb.llama.backend import LlamaBackend
 
 pytestmark = pytest.mark.llama
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> LlamaBackend:
+def backend(tmp_path: Path) -> "LlamaBackend":
     """The tiny model; the engine frees it."""
+    from srb.llama.backend import LlamaBackend  # not above, because the quick tests are collected without it
+
     return LlamaBackend(Settings(model=write_tiny_model(tmp_path / "tiny.gguf"), ctx_size=1024, parallel=4))
 
 
