@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import faulthandler
 import gc
 import importlib.metadata
 import logging
@@ -46,6 +47,8 @@ def main(argv: list[str] | None = None) -> int:
         settings = load_settings(arguments)
         _set_up_logging(settings, arguments)
         signal.signal(signal.SIGTERM, _terminate)
+        if sys.__stderr__:
+            faulthandler.enable(sys.__stderr__, all_threads=False)
         run: Run = arguments.run
         return run(settings, arguments)
     except (SettingsError, InvalidRequestError) as error:

@@ -180,8 +180,24 @@ def test_an_address_in_use_is_said_before_a_model_is_looked_for(
     assert f"Address already in use; try another {option}" in capsys.readouterr().err
 
 
+DYING = """
+import os, signal
+from srb import cli
+cli._serve = lambda *_: os.kill(os.getpid(), signal.SIGBUS)
+cli.main(["serve"])
+"""
+
+
+@pytest.mark.starts
+def test_a_signal_that_ends_the_process_is_named() -> None:
+    """As when the model's file becomes shorter while it is mapped."""
+    ended = subprocess.run([sys.executable, "-c", DYING], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == -signal.SIGBUS
+    assert ended.stderr.startswith("Fatal Python error: Bus error\n")
+
+
 async def test_a_wrong_option_is_said_before_the_model_is_loaded(serve_engine: Prepare) -> None:
-    serve_engine(lambda *_: AsyncEngine(pytest.fail))
+    serve_engine(lambda *_: AsyncEngine(lambda _progress: pytest.fail("loaded")))
     with pytest.raises(SettingsError, match="--cors-origins"):
         await serve_module.serve(Settings(port=0, cors_origins="nonsense"))
 
