@@ -1,8 +1,10 @@
 """Routes about the server itself: /health, /metrics, /openapi.json, /docs, and the web page with its files."""
 
 import asyncio
+import base64
 import hashlib
 import mimetypes
+import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,8 +32,9 @@ DESCRIPTION: web.AppKey[Callable[[], tuple[bytes, bytes]]] = web.AppKey("descrip
 
 FOLDER = Path(__file__).parents[2] / "web"
 
+CSP = "Content-Security-Policy"
 PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    CSP: "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'",
     "Cache-Control": "no-cache",  # browsers revalidate each time, and get a short 304 unless srb was updated
@@ -42,6 +45,8 @@ PAGE_HEADERS = {
 
 FILES = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.is_file()}
 """The files, by their paths after `/web/`. No other path reaches the file system."""
+
+_INLINE = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 
 _TYPES = mimetypes.MimeTypes()  # Python's own, since the system's may differ
 
@@ -129,6 +134,10 @@ async def _send(request: web.Request, path: Path) -> web.Response:
     is_known = tag in {each.value for each in request.if_none_match or ()}
     response = web.Response(status=304) if is_known else web.Response(body=body)
     response.headers.update(PAGE_HEADERS)
+    if inline := _INLINE.search(body):  # the page's first script
+        digest = base64.b64encode(hashlib.sha256(inline[1]).digest()).decode()
+        policy = PAGE_HEADERS[CSP].replace("script-src 'self'", f"script-src 'self' 'sha256-{digest}'")
+        response.headers[CSP] = policy
     response.content_type = _TYPES.guess_type(path)[0] or "application/octet-stream"
     response.etag = tag
     return response

@@ -32,6 +32,7 @@ import { BrowserStories, Stories } from "../story/browser_store.js";
 import { ServerStories } from "../story/server_store.js";
 import { textOf } from "../story/tree.js";
 import { listenToAppearance, listenToFocusMode, listenToFolding } from "./appearance.js";
+import { hideDesk, showDesk } from "./early.js";
 import { keepFocus, listenToKeys, listenToUndo } from "./keyboard.js";
 import { OtherStories } from "./other_stories.js";
 import { connectPanel, rememberFolds } from "./panels.js";
@@ -84,7 +85,13 @@ function listen(desk, writing, storyList) {
   for (const name of ["undo", "redo"]) onClick(`#${name}`, () => again(name));
   listenToUndo(story.box, again);
   onClick("#new", safely(async () => {
-    if (desk.tree.nodes.size || story.value || desk.store.isShared) return storyList.make("", undefined, leave);
+    if (desk.tree.nodes.size || story.value || desk.store.isShared) {
+      hideDesk();
+      return storyList.make("", undefined, leave).catch(async (error) => {
+        await showDesk(story);
+        throw error;
+      });
+    }
     writing.forget();
     story.focus();
   }));
@@ -259,10 +266,9 @@ async function begin() {
   new OtherStories(find("#search"), storyList);
   listen(desk, writing, storyList);
   listenToTrash(storyList, desk);
-  find("#desk").inert = false;
+  await showDesk(story);
   if (storyList.place) safely(() => desk.searchPanel.go(storyList.place))();
   if (!desk.tree.nodes.size) story.focus();
-  document.body.dataset.ready = "true";
   if (size === undefined) setTimeout(learnSize, LOOK, desk);
   resume();
   let newsTimer, deleted;

@@ -7,6 +7,7 @@ import { plural, safely, showError, showStatus, when } from "../lib/messages.js"
 import { moveDrafts, moveMarks } from "../story/drafts.js";
 import { storyTitle } from "../story/titles.js";
 import { ROOT } from "../story/tree.js";
+import { hideDesk, rest } from "./early.js";
 
 export const openStory = (story) => (location.hash = story.id);
 
@@ -35,7 +36,11 @@ export class StoryList {
     this.place = this.story.id === named ? place : undefined; // a place in the story
     if (named && this.story.id !== named) showError(new Error("That story no longer exists. Here is your latest."));
     if (this.story.id) history.replaceState(null, "", `#${this.story.id}`);
-    addEventListener("hashchange", () => location.reload());
+    addEventListener("hashchange", async () => {
+      if (document.body.dataset.ready) hideDesk();
+      await rest();
+      location.reload();
+    });
     this.showTitle(this.story);
     return this.stories.store(this.story);
   }

@@ -125,7 +125,7 @@ export class Manuscript {
   /**
    * Insert text by somebody else at the cursor.
    * @param {string} text
-   * @param {string} by a mark of authorship.js
+   * @param {string} [by] a mark of authorship.js, if not the writer
    */
   insert(text, by) {
     const [, at] = this.selection;

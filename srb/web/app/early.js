@@ -1,0 +1,45 @@
+// @ts-check
+// What is typed while no story is open: as the page loads, and on the way to another story. An inline script of
+// index.html keeps it in a box of its own.
+
+import { find, findAll } from "../lib/dom.js";
+
+const LOOK = 100; // milliseconds that a writer takes to type on
+const REST = 300; // milliseconds without a key
+
+const { early } = /** @type {any} */ (globalThis);
+
+const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+/**
+ * Show the open story, and type into it what was typed before.
+ * @param {import("../desk/manuscript.js").Manuscript} story
+ */
+export async function showDesk(story) {
+  while (early.isComposing) await pause(LOOK); // a dead key, or an input method
+  const text = early.box.value;
+  find("#desk").inert = false;
+  document.body.dataset.ready = "true";
+  if (document.activeElement === early.box) {
+    early.box.blur();
+    story.resume();
+  }
+  if (!text) return;
+  story.insert(text); // which saves it
+  early.box.value = "";
+  sessionStorage.removeItem("srb-early");
+}
+
+/** Hide the story, and take what is typed for the next one. */
+export function hideDesk() {
+  for (const dialog of findAll("dialog:modal")) dialog.close();
+  delete document.body.dataset.ready;
+  find("#desk").inert = true;
+  early.show();
+}
+
+/** Resolve when nobody types: a browser may lose a key while it goes from one page to the next. */
+export async function rest() {
+  await pause(LOOK);
+  while (performance.now() - early.at < REST && early.box.value) await pause(LOOK);
+}

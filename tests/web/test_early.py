@@ -1,0 +1,58 @@
+"""What is typed while no story is open: as the page loads, and on the way to another story."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Route, expect
+from scripted import Scripted
+from web.conftest import PROMPT, Story
+
+pytestmark = pytest.mark.web
+
+
+def test_letters_typed_before_a_story_is_open_are_in_it(blank: Story, server: Scripted) -> None:
+    """Reload twice while the server doesn't answer, make a story, and go back to the first one."""
+    held: list[Route] = []
+    keyboard = blank.page.keyboard
+    blank.open(server.url)
+    blank.find("#story").click()
+    keyboard.insert_text("It rained.")
+    blank.page.route("**/health", lambda route: held.append(route), times=2)
+    for typed in (" It sn", "owed."):
+        blank.page.reload(wait_until="domcontentloaded")
+        keyboard.type(typed)
+    held[-1].continue_()
+    blank.wait_ready()
+    assert blank.text == "It rained. It snowed."
+    expect(blank.find("#story")).to_be_focused()
+    blank.find("#undo").click()
+    assert blank.text == "It rained."
+    blank.find("#redo").click()
+    first = blank.page.url
+    blank.find("#open-stories").click()
+    blank.page.evaluate("document.body.dataset.left = true")
+    blank.find("#new").click()
+    keyboard.type(PROMPT, delay=20)
+    expect(blank.find("body[data-ready]:not([data-left])")).to_be_visible()
+    assert blank.text == PROMPT
+    blank.find("#open-stories").click()
+    blank.page.evaluate("document.body.dataset.left = true")
+    blank.find("#story-list a:not([aria-current])").click()
+    keyboard.type(" He was old, and slept.", delay=20)
+    expect(blank.find("body[data-ready]:not([data-left])")).to_be_visible()
+    assert (blank.page.url, blank.text) == (first, "It rained. It snowed. He was old, and slept.")
+
+
+def test_letters_typed_for_a_story_that_cant_be_made_are_in_the_open_one(
+    blank: Story, start_scripted: Callable[..., Scripted], tmp_path: Path
+) -> None:
+    blank.open(start_scripted(tmp_path / "stories.db").url)
+    blank.page.route("**/v1/stories", lambda route: route.abort())
+    blank.find("#open-stories").click()
+    blank.find("#new").click()
+    blank.page.keyboard.type("It rained.", delay=20)
+    expect(blank.find("#error")).to_contain_text("can't be reached")
+    expect(blank.find("#story")).to_be_focused()
+    assert blank.text == "It rained."
+    blank.excuse("ERR_FAILED")
