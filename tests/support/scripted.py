@@ -130,6 +130,11 @@ class Scripted(Asked):
 
         asyncio.run_coroutine_threadsafe(cut(), self._loop).result(30)
 
+    def come_back(self) -> None:
+        """Listens again after `vanish`."""
+        site = web.TCPSite(self._runner, "127.0.0.1", int(self.url.rpartition(":")[2]))
+        asyncio.run_coroutine_threadsafe(site.start(), self._loop).result(30)
+
     def close(self) -> None:
         """Stops it."""
         self.go()

@@ -257,10 +257,20 @@ def start_scripted() -> Iterator[Callable[..., Scripted]]:
 
 
 @contextmanager
-def profile(browser: Browser, *, is_phone: bool = False, has_tour: bool = False) -> Iterator[Story]:
+def profile(
+    browser: Browser,
+    *,
+    is_phone: bool = False,
+    has_tour: bool = False,
+    service_workers: Literal["allow", "block"] = "block",
+) -> Iterator[Story]:
     """A page with nothing stored, but that the tour was skipped. It must report no errors and contact no other host."""
     context = browser.new_context(
-        viewport=PHONE if is_phone else DESK, has_touch=is_phone, is_mobile=is_phone, accept_downloads=True
+        viewport=PHONE if is_phone else DESK,
+        has_touch=is_phone,
+        is_mobile=is_phone,
+        accept_downloads=True,
+        service_workers=service_workers,
     )
     if not has_tour:
         context.add_init_script("if (location.protocol === 'http:') localStorage.setItem('srb-tour', 'true')")

@@ -38,6 +38,7 @@ PAGE_HEADERS = {
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'",
     "Cache-Control": "no-cache",  # browsers revalidate each time, and get a short 304 unless srb was updated
+    "Service-Worker-Allowed": "/",  # else it could only serve its own folder, and not the page
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }

@@ -34,6 +34,7 @@ import { textOf } from "../story/tree.js";
 import { listenToAppearance, listenToFocusMode, listenToFolding } from "./appearance.js";
 import { hideDesk, showDesk } from "./early.js";
 import { keepFocus, listenToKeys, listenToUndo } from "./keyboard.js";
+import { healthOrLast, keepPage } from "./offline.js";
 import { OtherStories } from "./other_stories.js";
 import { connectPanel, rememberFolds } from "./panels.js";
 import { listenToFiles } from "./story_files.js";
@@ -211,7 +212,7 @@ async function begin() {
     writing.resume().catch(showError);
   };
   listenToKeyForm(() => (document.body.dataset.ready ? resume() : location.reload())); // the stories are readable only now
-  const [{ components }, { model, history, n_ctx: size }] = await Promise.all([openapi(), health()]);
+  const [{ components }, { model, history, n_ctx: size }] = await Promise.all([openapi(), healthOrLast()]);
   find("#model").textContent = model;
   nameFields(TITLES);
   const settings = new Settings(components.schemas, find("#options"));
@@ -271,6 +272,7 @@ async function begin() {
   if (!desk.tree.nodes.size) story.focus();
   if (size === undefined) setTimeout(learnSize, LOOK, desk);
   resume();
+  keepPage().catch(() => {}); // a browser may have none
   let newsTimer, deleted;
   await desk.store.watch({
     changed: (reported) => {

@@ -7,6 +7,7 @@ import { loadLocal, saveLocal } from "../lib/local_storage.js";
 import { saveMessages } from "../lib/messages.js";
 import { SaveQueue } from "../lib/save_queue.js";
 import { Store, Stories, TRASH_MILLISECONDS } from "./browser_store.js";
+import { dropCopy, keepCopy, listCopies, readCopy } from "./copies.js";
 import { difference, Steps } from "./edits.js";
 import { endReason } from "./generation.js";
 import { readBackground } from "./lorebook.js";
@@ -72,6 +73,9 @@ const toServer = (node) => ({
   created: Math.floor((node.created ?? node.batch) / 1000) || null,
 });
 
+/** Whether a request failed because the server can't be reached. */
+const isAway = ({ status }) => [undefined, 502, 504].includes(status);
+
 /** Sort nodes level by level, as the server does. */
 function parentsFirst(nodes) {
   const below = Map.groupBy(nodes, (node) => node.parent);
@@ -100,7 +104,12 @@ export class ServerStories extends Stories {
   }
 
   async list() {
-    return (await stories()).data.map(({ changed, place, ...story }) => ({ ...story, changed: changed * 1000, words: place?.words }));
+    const { data } = await stories().catch(async (error) => {
+      const copies = isAway(error) ? await listCopies().catch(() => []) : [];
+      if (!copies.length) throw error;
+      return { data: copies };
+    });
+    return data.map(({ changed, place, ...story }) => ({ ...story, changed: changed * 1000, words: place?.words }));
   }
 
   /** The server numbers nodes in its own order, each after its parent. */
@@ -201,7 +210,7 @@ class ServerStore extends Store {
   }
 
   async load() {
-    const [{ nodes, change, context, place, drafts: known }, { page, drafts }] = await Promise.all([stories(this.path), this.all.page(this.story.id)]);
+    const [{ nodes, change, context, place, drafts: known }, { page, drafts }] = await Promise.all([this.#read(), this.all.page(this.story.id)]);
     this.change = this.contextChange = change;
     this.page = page;
     this.unsent = new Map(Object.entries(page.unsent ?? {}));
@@ -209,6 +218,26 @@ class ServerStore extends Store {
     if (isPlace(place) && !page.isPlaceUnsent) Object.assign(page, place);
     await this.#merge(known ?? [], drafts);
     return { nodes: nodes.map((each) => this.#fromServer(each)), page: this.page, drafts: [...this.texts].filter(([, text]) => text !== undefined) };
+  }
+
+  /** Ask for the story. If the server can't be reached, return what this browser has of it. */
+  async #read() {
+    try {
+      const { nodes, drafts, ...story } = await stories(this.path);
+      this.#copy(story, nodes);
+      return { nodes, drafts, ...story };
+    } catch (error) {
+      const copy = isAway(error) ? await readCopy(this.story.id).catch(() => null) : null;
+      if (!copy) throw error;
+      const { nodes: _, ...head } = copy;
+      this.head = head;
+      return copy;
+    }
+  }
+
+  #copy(story, nodes) {
+    this.head = story;
+    keepCopy(story, nodes).catch(() => {}); // which nobody needs while the server is there
   }
 
   /** Merge the server's memory, note and lore with this browser's, which may have been changed without a server. */
@@ -483,6 +512,8 @@ class ServerStore extends Store {
       if (event.event === "node") listener.changed(this.#fromServer(event.node));
       if (event.event === "story") this.#hear(event.story, listener);
       if (event.event === "draft") this.#hearDraft(event.draft);
+      if (event.event === "deleted") dropCopy(this.story.id).catch(() => {});
+      else if (event.event !== "text") this.#copy({ ...this.head, ...event.story, change: this.change }, event.node ? [event.node] : []);
       return event.event === "deleted";
     };
     const missing = (error) => {

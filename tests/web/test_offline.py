@@ -1,0 +1,40 @@
+"""A page that opens while the server can't be reached."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+from scripted import Scripted
+from web.conftest import PROMPT, profile
+
+pytestmark = pytest.mark.web
+
+
+def test_a_page_without_its_server_is_written_on(
+    browser: Browser, start_scripted: Callable[..., Scripted], tmp_path: Path
+) -> None:
+    server = start_scripted(tmp_path / "stories.db")
+    with profile(browser, service_workers="allow") as story:
+        story.open(server.url)
+        story.set(n=2, max_tokens=6)
+        story.generate(PROMPT, cards=2)
+        said = story.said(story.cards.first)
+        story.press(story.cards.first, "Keep")
+        story.page.keyboard.insert_text(" It rained.")
+        kept = "caches.open('srb-page').then((cache) => cache.keys()).then((keys) => keys.map(({ url }) => url))"
+        while f"{server.url}/web/app/main.js" not in (found := story.page.evaluate(kept)):
+            story.page.wait_for_timeout(50)
+        assert not [url for url in found if "/v1/" in url or "/health" in url]
+        server.vanish()
+        story.reload()
+        assert story.text == PROMPT + said + " It rained."
+        story.page.keyboard.type(" It snowed.")
+        story.reload()
+        story.page.keyboard.type(" Then spring came.")
+        expect(story.find("#error")).to_contain_text("isn't saved on the server yet")
+        assert story.text == PROMPT + said + " It rained. It snowed. Then spring came."
+        with story.page.expect_response("**/drafts/*"):
+            server.come_back()
+        expect(story.find("#error")).to_be_hidden()
+        story.excuse("ERR_")
