@@ -78,8 +78,9 @@ class Paired:
         measure: The name of the measure.
         groups: The number of groups that both kinds have.
         difference: The mean of other - one.
-        low, high: Its 95% interval, or None.
-        p: The p of `p_value`.
+        low, high: Its interval, or None.
+        p: Its p.
+        test: What p and the interval are.
         adjusted: p, adjusted for all tests of a report by Benjamini and Hochberg 1995.
     """
 
@@ -91,6 +92,7 @@ class Paired:
     low: float | None
     high: float | None
     p: float
+    test: str = "sign-flip, 95% interval of Student's t"
     adjusted: float = math.nan
 
 

@@ -23,9 +23,9 @@ def sequential_test(
     """Test paired differences after each one, in their order, and stop at the first look that decides.
 
     It is the sign-flip test of `measures.p_value`, made sequential: the sums of the differences so far are compared
-    with sums under random signs, and after k of the planned differences at most error * k / planned of the random paths
-    may have been farther from 0 than the others (alpha spending, Lan and DeMets 1983; linear, Kim and DeMets 1987).
-    Without a difference the observed path is one of these, so the chance that any look decides is at most `error`.
+    with sums under random signs, and after each difference at most the share `allowed` of the random paths may have
+    been farther from 0 than the others (alpha spending, Lan and DeMets 1983). Without a difference, the observed path
+    is one of these if differences are symmetric about 0, so the chance that any look decides is at most `error`.
 
     Args:
         differences: The differences so far, one for each group.
@@ -35,7 +35,7 @@ def sequential_test(
 
     Returns:
         The number of differences used, and p: the share of the paths that were decided before, or are as far from 0
-        (the stagewise order of Tsiatis, Rosner and Mehta 1984). The test has decided if p <= error * number / planned.
+        (the stagewise order of Tsiatis, Rosner and Mehta 1984). The test has decided if p is at most `allowed`.
     """
     found = 0, 1.0
     for looks, p, is_decided in _looks(differences, 0.0, _signs(differences, planned, resamples), error):
@@ -45,9 +45,13 @@ def sequential_test(
     return found
 
 
-def has_decided(p: float, looks: int, planned: int, error: float) -> bool:
-    """Return whether a `sequential_test` with this p has ended after so many differences."""
-    return p <= error * looks / planned
+def allowed(looks: int, planned: int, error: float) -> float:
+    """Return the largest p with which a `sequential_test` decides after this many of the planned differences.
+
+    It is the power family of Kim and DeMets 1987 with the exponent 3. With 1, skewed differences were found to differ
+    far more often than in a test of all of them: few have no rare value yet, so their mean is off.
+    """
+    return error * (looks / planned) ** 3
 
 
 def sequential_interval(
@@ -107,12 +111,14 @@ def _looks(differences: Sequence[float], shift: float, signs: Any, error: float)
     import numpy as np
 
     planned, n_paths = signs.shape
-    sums, decided = np.zeros(n_paths), np.zeros(n_paths, dtype=bool)
+    sums, decided, scale = np.zeros(n_paths), np.zeros(n_paths, dtype=bool), 0.0
     for looks, (difference, row) in enumerate(zip(differences, signs, strict=False), 1):
         sums += (difference - shift) * row
-        distances = np.where(decided, np.inf, np.round(np.abs(sums), 9))
-        allowed = int(error * looks / planned * n_paths)
-        decided = distances > np.partition(distances, -allowed - 1)[-allowed - 1]
+        scale += abs(difference - shift)
+        # Rounded, since sums that are equal but for the order of their terms differ in the last digits.
+        distances = np.where(decided, np.inf, np.round(np.abs(sums) / (scale or 1), 12))
+        n_allowed = int(allowed(looks, planned, error) * n_paths)
+        decided = distances > np.partition(distances, -n_allowed - 1)[-n_allowed - 1]
         yield looks, float(np.mean(distances >= distances[0])), bool(decided[0])
         decided[0] = False  # later looks are about all paths that aren't decided
 
@@ -129,6 +135,7 @@ class Decision:
         difference: The mean of other - one.
         low, high: `sequential_interval`, or None.
         p: The p of `sequential_test`.
+        allowed: The largest p that decides after these groups.
     """
 
     one: str
@@ -141,12 +148,13 @@ class Decision:
     low: float | None
     high: float | None
     p: float
+    allowed: float
 
     def __str__(self) -> str:
-        found = "differs" if has_decided(self.p, self.groups, self.planned, self.error) else "isn't found to differ"
+        found = "differs" if self.p <= self.allowed else "isn't found to differ"
         text = (
             f"{self.other} {found} from {self.one} in {self.measure}: {self.groups} of {self.planned} groups, "
-            f"p = {self.p:.2g}, and at most {self.error:.2g} is allowed"
+            f"p = {self.p:.2g}, and at most {self.allowed:.2g} is allowed after these"
         )
         if self.low is None:
             return f"{text}."
@@ -155,7 +163,8 @@ class Decision:
     def test(self) -> Paired:
         """Return its row of the report."""
         sizes = self.groups, self.difference, self.low, self.high
-        return Paired(self.one, self.other, self.measure, *sizes, self.p)
+        level = f"{100 - 100 * self.error:.3g}%"
+        return Paired(self.one, self.other, self.measure, *sizes, self.p, f"--until, {level} interval")
 
 
 def write_decisions(folder: Path, decisions: Sequence[Decision]) -> None:
@@ -182,7 +191,14 @@ def read_decisions(folder: Path) -> list[Decision]:
 
 def notes_of(decisions: Sequence[str]) -> list[str]:
     """Return the paragraphs of decisions, for the report and the terminal."""
-    return [*decisions, "These p and intervals allow for the looks of --until. Others don't."] if decisions else []
+    return [*decisions, _ASSUMES] if decisions else []
+
+
+_ASSUMES = (
+    "These p and intervals allow for the looks of --until; others don't. They assume differences that are symmetric "
+    "about their mean. Where a few texts have very different scores, more is found by chance: at 0.05, 6% to 23% in "
+    "simulations with 48 groups, where a test of all groups finds 5% to 15%; with fewer groups more."
+)
 
 
 class Sequential:
@@ -227,7 +243,8 @@ class Sequential:
             low, high = sequential_interval(used, self.planned, self._error) or (None, None)
             difference = math.fsum(used) / max(1, len(used))
             sizes = len(used), self.planned, self._error
-            found.append(Decision(self._first, setting, self.measure, *sizes, difference, low, high, p))
+            bound = allowed(len(used), self.planned, self._error)
+            found.append(Decision(self._first, setting, self.measure, *sizes, difference, low, high, p, bound))
         return found
 
     def rounds(self, missing: Sequence[Alternative]) -> Iterator[list[Alternative]]:
@@ -261,5 +278,5 @@ class Sequential:
                 differences = [means[setting][group] - one[group] for group in one if group in means[setting]]
                 looks, p = sequential_test(differences, self.planned, self._error)
                 self.looks[setting] = differences[:looks], p
-            if all(has_decided(p, len(used), self.planned, self._error) for used, p in self.looks.values()):
+            if all(p <= allowed(len(used), self.planned, self._error) for used, p in self.looks.values()):
                 return

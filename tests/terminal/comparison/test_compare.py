@@ -340,17 +340,19 @@ def test_until_ends_when_a_difference_is_found(srb: Run, capsys: pytest.CaptureF
     (tmp_path / "spec.toml").write_text(UNTIL)
     assert srb("compare", "spec.toml", "--until", "0.05") == 0
     printed = capsys.readouterr().out
-    assert "long differs from short in length: 8 of 40 groups, " in printed
-    assert [each["seed"] for each in lines()] == [*range(8)] * 2
+    assert "long differs from short in length: 11 of 40 groups, " in printed
+    assert [each["seed"] for each in lines()] == [*range(12)] * 2
     (test,) = (row for row in table("tests.csv") if row["measure"] == "length")
     assert f"p = {float(test['p']):.2g}" in printed
-    assert "These p and intervals allow for the looks" in Path("spec-results/report.html").read_text()
+    report = Path("spec-results/report.html").read_text()
+    assert "These p and intervals allow for the looks" in report
+    assert (report.count("<td>--until, 95% interval</td>"), report.count("<td>sign-flip, 95% interval")) == (1, 1)
 
     assert srb("compare", "spec.toml", "--until", "0.05") == 0
     assert "0 tokens generated" in capsys.readouterr().out
     assert srb("compare", "--report", "spec-results", "--out", "later") == 0
     assert table("tests.csv", "later") == table("tests.csv")
-    assert "long differs from short in length: 8 of 40 groups, " in Path("later/report.html").read_text()
+    assert "long differs from short in length: 11 of 40 groups, " in Path("later/report.html").read_text()
     assert srb("compare", "spec.toml") == 0  # the rest of the plan
     assert len(lines()) == 80
     assert srb("compare", "--report", "spec-results", "--out", "later") == 0
