@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,12 +13,9 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 import srb
-from srb.engine.request import Explore
-from srb.engine.validation.fields import defaults, ranges
 from srb.server.access import HEADER, OPEN
 from srb.wire.limits import Limits
-from srb.wire.native.explore import ExploreFields
-from srb.wire.request.fields import DEFAULTS, RANGES, BranchFields, descriptions
+from srb.wire.request.fields import BranchFields
 from srb.wire.request.read import ALIASES
 from srb.wire.route import JSON, SRB_ERRORS, STRING, EmbeddingHandler, GenerateHandler, JsonHandler, Route, Schema
 
@@ -50,7 +46,6 @@ def render(description: dict[str, Any]) -> str:
 
 
 REF = "#/components/schemas/"
-ENDS = ("minimum", "maximum")
 
 ERRORS = {
     400: "malformed or out of range; the message gives the limit",
@@ -177,22 +172,17 @@ def _schemas(model: type[BaseModel], limits: Limits) -> dict[str, Schema]:
 
 
 class _Described(GenerateJsonSchema):
-    """Adds the fields' meanings, ranges and defaults, which pydantic doesn't know, to the schema of a model."""
+    """Adds the other names of fields to the schema of a model, and leaves out what says nothing."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         result = super().model_schema(schema)
         model = schema["cls"]
         result["description"] = (model.__doc__ or "").partition("\n")[0]
-        texts = descriptions(model)
-        is_explore = model is ExploreFields
-        limits, usual = (ranges(Explore), defaults(Explore)) if is_explore else (RANGES, DEFAULTS)
         for name, known in result.get("properties", {}).items():
             aliases = [alias for alias, of in ALIASES.items() if of == name]
             also = f" Also: {', '.join(aliases)}." if aliases else ""
-            known["description"] = texts.get(name, "") + also
+            known["description"] = known.get("description", "") + also
             known.pop("title", None)
-            known.pop("default", None)
-            if usual.get(name) not in (None, []) and model is not BranchFields:  # a branch has the request's values
-                known["default"] = usual[name]
-            known |= {end: value for end, value in zip(ENDS, limits.get(name, ()), strict=False) if value < math.inf}
+            if known.get("default") is None or model is BranchFields:  # a branch has the request's values
+                known.pop("default", None)
         return result

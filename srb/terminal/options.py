@@ -8,17 +8,15 @@ import typing
 from collections.abc import Iterable
 from typing import Any
 
+from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.options.arguments import removal
 from srb.wire.request.fields import (
     BEAM_FIELDS,
     BRIDGE_FIELDS,
-    DEFAULTS,
-    MEANINGS,
     BranchFields,
     CompletionFields,
     SamplingFields,
-    descriptions,
 )
 from srb.wire.request.read import ALIASES
 
@@ -63,7 +61,7 @@ REQUEST_FIELDS = tuple(
     name
     for name in CompletionFields.model_fields
     if name == "directions"
-    or (name in MEANINGS and name not in ("branches", "direction_at", *SamplingFields.model_fields))
+    or (name in CompletionRequest.__dataclass_fields__ and name not in ("branches", *SamplingFields.model_fields))
 )
 """The fields of a whole request that are options: `directions`, and those that `CompletionRequest` has, too."""
 
@@ -81,15 +79,15 @@ def add_field_arguments(parser: argparse.ArgumentParser) -> None:
         names: parser.add_argument_group(title, f"{text}; see docs/http/api.md")
         for title, (text, names) in GROUPS.items()
     }
-    texts = descriptions(CompletionFields)
     for name in (*SamplingFields.model_fields, *REQUEST_FIELDS):
         if name in ("max_tokens", "lora", "direction"):  # --branch takes them, and two are options of `Settings`
             continue
         group = next(group for names, group in groups.items() if name in names or not names)
         names = [name, *(alias for alias, of in ALIASES.items() if of == name)]
         flags = ["--" + each.replace("_", "-") for each in names]
-        default = DEFAULTS.get(name)
-        text = texts.get(name, "") + ("" if default in (None, [], ()) else f" (default: {default})")
+        field = CompletionFields.model_fields[name]
+        default = field.json_schema_extra.get("default") if isinstance(field.json_schema_extra, dict) else None
+        text = (field.description or "") + ("" if default is None else f" (default: {default})")
         options: dict[str, Any] = {"dest": PREFIX + name, "default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
         if _kind(name) is bool:
             group.add_argument(*flags, action=argparse.BooleanOptionalAction, **options)

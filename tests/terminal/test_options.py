@@ -9,7 +9,7 @@ import pytest
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.validation.fields import meanings
 from srb.terminal.options import REQUEST_FIELDS, add_field_arguments, given_fields
-from srb.wire.request.fields import CompletionFields, SamplingFields, descriptions
+from srb.wire.request.fields import CompletionFields, SamplingFields
 from srb.wire.request.read import ALIASES
 
 
@@ -23,7 +23,7 @@ def test_the_help_says_what_the_engine_and_the_openapi_description_say() -> None
     parser = argparse.ArgumentParser()
     add_field_arguments(parser)
     shown = re.sub(r"\s+", "", parser.format_help())  # argparse breaks lines where it likes
-    texts = descriptions(CompletionFields)
+    texts = {name: field.description or "" for name, field in CompletionFields.model_fields.items()}
     assert texts["top_k"] == meanings(SamplingParams)["top_k"]
     for name in ("top_k", "echo", "banned_tokens"):
         assert re.sub(r"\s+", "", texts[name]) in shown

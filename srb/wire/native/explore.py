@@ -3,41 +3,34 @@
 from collections.abc import Iterator
 from dataclasses import fields as dataclass_fields
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, Field
 
 from srb.engine.events import ErrorEvent, Event, NodeEvent, StartEvent, StopEvent
 from srb.engine.model import Tokenize
 from srb.engine.request import CompletionRequest, Explore
-from srb.engine.validation.fields import meanings
 from srb.errors import InvalidRequestError
 from srb.wire.context import RequestContext
 from srb.wire.limits import Limits
 from srb.wire.native import reply as native
 from srb.wire.reply import Reply
-from srb.wire.request.fields import Prompt
+from srb.wire.request.fields import Prompt, with_fields_of
 from srb.wire.request.prompts import make_prompts
-from srb.wire.request.read import BodyFields, Float, Int, depth_refused, read_fields
+from srb.wire.request.read import BodyFields, depth_refused, read_fields
 
-_MEANINGS = meanings(Explore)
+if TYPE_CHECKING:
+    _Explore = BodyFields
+else:
+    _Explore = with_fields_of(Explore)
 
 
-def _field(name: str) -> Any:
-    return Field(None, description=_MEANINGS[name])
-
-
-class ExploreFields(BodyFields):
+class ExploreFields(_Explore):
     """The body of `POST /v1/explore`."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["prompt"]})
 
     prompt: Prompt = Field(None, description="a text, or a list of token ids.")
-    depth: Int | None = _field("depth")
-    top_k: Int | None = _field("top_k")
-    min_probability: Float | None = _field("min_probability")
-    max_nodes: Int | None = _field("max_nodes")
-    min_entropy: Float | None = _field("min_entropy")
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import ConfigDict, Field, StrictBool, WithJsonSchema
 
 from srb.engine.events import Usage
-from srb.engine.request import MAX_LOGPROBS
+from srb.engine.request import MAX_LOGPROBS, CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.score_table import ScoredRow, Table
 from srb.engine.validation.fields import Text
@@ -15,7 +15,7 @@ from srb.errors import InvalidRequestError, SrbError
 from srb.wire.native.reply import token_json, usage_json
 from srb.wire.reply import LEAST_LOGPROB
 from srb.wire.request.body import check_stream
-from srb.wire.request.fields import AdapterScale, SamplingFields, Stream
+from srb.wire.request.fields import AdapterScale, SamplingFields, Stream, declared
 from srb.wire.request.read import BodyFields, Int, depth_refused, kind_of, read_fields
 from srb.wire.route import BOOLEAN, INTEGER, NUMBER, OBJECT, STRING, fields_of, list_of, object_of
 from srb.wire.tokens import is_token
@@ -63,8 +63,9 @@ class ScoreFields(BodyFields):
         description="settings that each row is scored with: objects with `lora` and `label`. Fields that only change "
         "sampling are refused.",
     )
-    logprobs: Int | StrictBool | None = Field(
-        None,
+    logprobs: Int | StrictBool | None = declared(
+        CompletionRequest,
+        "logprobs",
         description="report each token of a continuation with its log-probability, and this many of the top tokens at "
         "its position, 0 to 100. Left out: off.",
     )

@@ -1,12 +1,24 @@
 """The fields of completion bodies: their names, types and notations. The engine checks ranges and exclusions."""
 
-import dataclasses
 import json
+import math
+import typing
 from collections.abc import Callable
+from dataclasses import fields as fields_of
 from itertools import islice
-from typing import Annotated, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, StrictBool, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StrictBool,
+    WithJsonSchema,
+    create_model,
+)
 
 from srb.engine.model import Tokenize
 from srb.engine.request import EARLY_STOPPING, SEARCHES, CompletionRequest
@@ -20,7 +32,6 @@ from srb.engine.sampling_params import (
     in_lark,
 )
 from srb.engine.validation.exclusions import BEAM_SEARCH, BODY_NAMES, BRIDGE, REQUIREMENTS
-from srb.engine.validation.fields import defaults, meanings, ranges
 from srb.errors import InvalidRequestError
 from srb.wire.request.messages import Message
 from srb.wire.request.read import (
@@ -121,22 +132,37 @@ BRIDGE_FIELDS = tuple(BODY_NAMES.get(name, name) for name in REQUIREMENTS[BRIDGE
 """The fields that only have an effect with a suffix."""
 
 
-def _in_bodies(found: dict[str, Any]) -> dict[str, Any]:
-    """Return what is declared for fields of `CompletionRequest`, by their names in bodies."""
-    return found | {BODY_NAMES[name]: found[name] for name in BODY_NAMES.keys() & found.keys()}
+_KINDS: dict[Any, Any] = {int: Int, float: Float, bool: bool, str: str}
 
 
-MEANINGS = meanings(SamplingParams) | _in_bodies(meanings(CompletionRequest))
-RANGES = ranges(SamplingParams) | _in_bodies(ranges(CompletionRequest))
-RANGES["n_probs"] = RANGES["logprobs"]
-del RANGES["seed"]  # bodies have any number, of which the remainder counts
-DEFAULTS = defaults(SamplingParams)
-"""The defaults of the fields of `SamplingParams`, as JSON has them."""
+def declared(of: type, name: str, more: str = "", **instead: Any) -> Any:
+    """Return the field of a body for one of the engine's: its meaning, and for `/openapi.json` its range and default.
+
+    Args:
+        of: the engine's dataclass.
+        name: the field's name there.
+        more: what its meaning is in bodies, besides.
+        instead: other values for the schema; None leaves one out.
+    """
+    field = of.__dataclass_fields__[name]  # type: ignore[attr-defined]
+    default = list(field.default) if isinstance(field.default, tuple) else field.default
+    low, high = field.metadata.get("range") or (-math.inf, math.inf)
+    known: dict[str, Any] = {
+        "description": f"{field.metadata['meaning']} {more}".rstrip(),
+        "minimum": low,
+        "maximum": high,
+    }
+    known |= {"default": None if of is CompletionRequest else default} | instead
+    shown = {key: value for key, value in known.items() if value not in (None, [], math.inf, -math.inf)}
+    return Field(None, description=shown.pop("description"), json_schema_extra=shown or None)
 
 
-def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Return the description of each field of a body: the model's own, or else the engine's for this name."""
-    return {name: field.description or MEANINGS.get(name, "") for name, field in model.model_fields.items()}
+def with_fields_of(of: Any, without: str = "") -> type[BodyFields]:
+    """Return a body with those of the engine's fields that are a number, a text or a bool."""
+    kinds = {each.name: {*(typing.get_args(each.type) or (each.type,))} - {NoneType} for each in fields_of(of)}
+    simple = {name: _KINDS[kind] for name, (kind, *more) in kinds.items() if not more and kind in _KINDS}
+    fields: Any = {name: (kind | None, declared(of, name)) for name, kind in simple.items() if name != without}
+    return create_model(of.__name__, __base__=BodyFields, **fields)
 
 
 class KeptTexts(BaseModel):
@@ -170,60 +196,45 @@ class AdapterScale(PartFields):
         return name, self.scale
 
 
-class SamplingFields(BodyFields):
+if TYPE_CHECKING:  # the engine's simple fields are declared there, and here only those that bodies write differently
+    _Sampling = BodyFields
+else:
+    _Sampling = with_fields_of(SamplingParams, without="label")  # which only branches have
+
+
+class SamplingFields(_Sampling):
     """The fields that may differ between alternatives. They mean what `SamplingParams` says, if it has them."""
 
-    temperature: Float | None = None
-    dynatemp_range: Float | None = None
-    dynatemp_exponent: Float | None = None
-    top_k: Int | None = None
-    top_p: Float | None = None
-    min_p: Float | None = None
-    typical_p: Float | None = None
-    top_n_sigma: Float | None = None
-    smoothing_factor: Float | None = None
-    smoothing_curve: Float | None = None
-    xtc_probability: Float | None = None
-    xtc_threshold: Float | None = None
-    repeat_penalty: Float | None = None
-    repeat_last_n: Int | None = None
-    presence_penalty: Float | None = None
-    frequency_penalty: Float | None = None
-    dry_multiplier: Float | None = None
-    dry_base: Float | None = None
-    dry_allowed_length: Int | None = None
-    dry_penalty_last_n: Int | None = None
-    dry_sequence_breakers: Breakers | None = Field(
-        None,
-        description="strings at which DRY lets a repetition end: a list, a list as JSON text, or a comma-separated "
-        "text, maybe in quotes.",
+    max_tokens: Int | None = declared(SamplingParams, "max_tokens")
+    min_tokens: Int | None = declared(SamplingParams, "min_tokens")
+    temperature: Float | None = declared(SamplingParams, "temperature")
+    top_p: Float | None = declared(SamplingParams, "top_p")
+    mirostat: Int | None = declared(SamplingParams, "mirostat")
+    guidance_scale: Float | None = declared(SamplingParams, "guidance_scale")
+    include_stop_str_in_output: bool | None = declared(SamplingParams, "include_stop_str_in_output")
+    dry_sequence_breakers: Breakers | None = declared(
+        SamplingParams,
+        "dry_sequence_breakers",
+        "A list, a list as JSON text, or a comma-separated text, maybe in quotes.",
     )
-    mirostat: Int | None = None
-    mirostat_tau: Float | None = None
-    mirostat_eta: Float | None = None
-    adaptive_target: Float | None = None
-    adaptive_decay: Float | None = None
-    min_keep: Int | None = None
-    min_tokens: Int | None = None
-    max_tokens: Int | None = None
-    seed: Seed | None = Field(None, description=f"{MEANINGS['seed']} Any whole number; it is taken modulo 2^32.")
-    stop: Stops | None = None
-    stop_token_ids: StopIds | None = None
-    include_stop_str_in_output: bool | None = None
-    bad_words: Stops | None = None
-    banned_strings: Phrases | None = None
-    diversity: Float | None = None
-    avoid: Avoid | None = Field(
-        None,
-        description=f'{MEANINGS["avoid"]} At /v1/completions an entry may be {{"request": "cmpl-..."}}, for all texts '
-        "of this request, or have an `index`, too, for one of them.",
+    seed: Seed | None = declared(
+        SamplingParams, "seed", "Any whole number; it is taken modulo 2^32.", minimum=None, maximum=None
+    )
+    stop: Stops | None = declared(SamplingParams, "stop")
+    stop_token_ids: StopIds | None = declared(SamplingParams, "stop_token_ids")
+    bad_words: Stops | None = declared(SamplingParams, "bad_words")
+    banned_strings: Phrases | None = declared(SamplingParams, "banned_strings")
+    avoid: Avoid | None = declared(
+        SamplingParams,
+        "avoid",
+        'At /v1/completions an entry may be {"request": "cmpl-..."}, for all texts of this request, or have an '
+        "`index`, too, for one of them.",
     )
     negative_prompt: str | list[int | str] | None = Field(
         None,
         description="a prompt to move away from, with guidance_scale: a text, or a list of token ids and texts. Left "
         "out: the prompt's last token alone.",
     )
-    guidance_scale: Float | None = None
     direction: str | None = Field(
         None,
         description="a line that the model reads before this alternative, and that is never part of it: what should "
@@ -234,10 +245,7 @@ class SamplingFields(BodyFields):
         description='the adapters to use, such as [{"id": 0, "scale": 0.5}]; all others are off. Left out: the '
         "server's settings.",
     )
-    ignore_eos: bool | None = None
-    grammar: str | None = None
-    regex: str | None = None
-    samplers: Strings | None = None
+    samplers: Strings | None = declared(SamplingParams, "samplers")
     logit_bias: dict[str, Any] | list[Any] | None = Field(
         None,
         description="numbers to add to the logits of tokens, from -100 to 100; false bans the token: "
@@ -303,7 +311,7 @@ class SamplingFields(BodyFields):
 
         `ignored` reports token ids from `n_vocab` on; None: all are known.
         """
-        names = {field.name for field in dataclasses.fields(SamplingParams)} & set(type(self).model_fields)
+        names = {field.name for field in fields_of(SamplingParams)} & set(type(self).model_fields)
         names.discard("direction")  # `directions.py` makes tokens of it
         given = {name: getattr(self, name) for name in self.model_fields_set & names if name != "json_schema"}
         for name in _CONVERT.keys() & given.keys():
@@ -387,7 +395,7 @@ def joined(name: str, parts: str | list[int | str], tokenize: Tokenize, *, is_pr
 class BranchFields(SamplingFields):
     """One object of `branches`. Fields that it leaves out are those of the request."""
 
-    label: str | None = None
+    label: str | None = declared(SamplingParams, "label")
 
 
 _TEXT_OR_IDS = [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]
@@ -441,41 +449,43 @@ class CompletionFields(SamplingFields):
         None,
         description="the `direction` of each alternative; `n` may be left out. An empty one: none.",
     )
-    seed: Seed | None = Field(
-        None,
+    seed: Seed | None = declared(
+        SamplingParams,
+        "seed",
+        minimum=None,
+        maximum=None,
         description="alternative k has the seed (seed + k) mod 2^32, and random numbers of its own; -1: a random seed. "
         "Any whole number.",
     )
-    distinct: bool | None = None
-    heal: bool | None = None
-    search: Search | None = None
-    beams: Int | None = None
-    length_penalty: Float | None = None
-    early_stopping: EarlyStopping | None = None
-    candidates: Int | None = None
-    stop_at_suffix: bool | None = None
-    logprobs: Int | StrictBool | None = None
+    distinct: bool | None = declared(CompletionRequest, "distinct")
+    heal: bool | None = declared(CompletionRequest, "heal")
+    search: Search | None = declared(CompletionRequest, "search")
+    beams: Int | None = declared(CompletionRequest, "beams")
+    length_penalty: Float | None = declared(CompletionRequest, "length_penalty")
+    early_stopping: EarlyStopping | None = declared(CompletionRequest, "early_stopping")
+    candidates: Int | None = declared(CompletionRequest, "n_candidates")
+    stop_at_suffix: bool | None = declared(CompletionRequest, "stop_at_suffix")
+    logprobs: Int | StrictBool | None = declared(CompletionRequest, "logprobs")
     top_logprobs: Int | None = Field(
         None, description="for chats, where logprobs is true or false: how many of the most probable tokens to report."
     )
-    prompt_logprobs: Int | None = None
-    n_probs: Int | None = Field(None, description="the same as logprobs, but 0 means off.")
-    post_sampling_probs: bool | None = None
-    echo: bool | None = None
-    return_tokens: bool | None = None
-    return_progress: bool | None = None
+    prompt_logprobs: Int | None = declared(CompletionRequest, "prompt_logprobs")
+    n_probs: Int | None = declared(CompletionRequest, "logprobs", description="the same as logprobs, but 0 means off.")
+    post_sampling_probs: bool | None = declared(CompletionRequest, "post_sampling_probs")
+    echo: bool | None = declared(CompletionRequest, "echo")
+    return_tokens: bool | None = declared(CompletionRequest, "return_tokens")
+    return_progress: bool | None = declared(CompletionRequest, "return_progress")
     timings_per_token: bool | None = Field(
         None,
         description="in the streams of chats and of llama-server's routes: send `timings` with each piece of text.",
     )
-    cache_prompt: bool | None = None
-    ahead: Int | None = Field(None, description=f"{MEANINGS['ahead']} Left out: the server's `--ahead`, 0.")
-    context_shift: bool | None = Field(
-        None,
-        description=f"{MEANINGS['context_shift']} Left out: the server's `--context-shift`, where it is possible.",
+    cache_prompt: bool | None = declared(CompletionRequest, "cache_prompt")
+    ahead: Int | None = declared(CompletionRequest, "ahead", "Left out: the server's `--ahead`, 0.")
+    context_shift: bool | None = declared(
+        CompletionRequest, "context_shift", "Left out: the server's `--context-shift`, where it is possible."
     )
-    n_keep: Int | None = Field(None, description=f"{MEANINGS['n_keep']} Left out: the server's `--keep`, 0.")
-    n_discard: Int | None = None
+    n_keep: Int | None = declared(CompletionRequest, "n_keep", "Left out: the server's `--keep`, 0.")
+    n_discard: Int | None = declared(CompletionRequest, "n_discard")
     id_slot: Int | None = Field(
         None,
         description="with `--slot-save-path`: the slot of the first alternative, for POST /slots/{id_slot}; the other "
