@@ -3,6 +3,7 @@
 The list of models is here, too, as OpenAI, TabbyAPI and text-generation-webui have it.
 """
 
+import codecs
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -97,11 +98,21 @@ class _Choice:
     def add(self, event: StreamEvent) -> None:
         if event.token:
             self.tokens.append(event.token)
-            self.offsets.append(len(self.text))
         echoed = event.tokens[: self.n_echoed]
         self.n_echoed -= len(echoed)
         self.token_ids += event.tokens[len(echoed) :]
-        self.text += event.text
+        if event.text:
+            self.place(event.text)
+
+    def place(self, text: str) -> None:
+        """Add the text that the tokens without offset have waited for, and find where in it they begin."""
+        place, decoder = 0, codecs.getincrementaldecoder("utf-8")("replace")
+        for token in self.tokens[len(self.offsets) :]:
+            self.offsets.append(len(self.text) + place)
+            piece = decoder.decode(token.piece)
+            if text.startswith(piece, place) or piece.startswith(text[place:]):  # else it is special, and has no text
+                place = min(place + len(piece), len(text))
+        self.text += text
 
     def drop_textless(self) -> None:
         """Drops the tokens at the end that add no text."""
@@ -284,6 +295,7 @@ class Completion:
         choice.stop_reason = event.stop_reason if event.finish_reason == "stop" else None
         choice.mean_logprob = event.mean_logprob or 0.0
         choice.rank = event.rank or 0
+        choice.place("")
         if event.stop_reason is not None or not self.shows_end:  # a stop string's tokens aren't shown
             choice.drop_textless()
         return choice

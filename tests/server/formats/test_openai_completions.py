@@ -93,6 +93,30 @@ async def test_chunks(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("text", "body", "offsets"),
+    [
+        ("1\n2", {"stop": ["\nX"]}, [0, 1, 2, 3]),
+        ("1\n2", {"stop": ["\nX"], "echo": True}, [0, 1, 2, 3, 4]),
+        ("aXXXXb", {"stop": ["XXXXX"]}, [0, 1, 2, 3, 4, 5, 6]),
+        ("aXéXb", {"stop": ["XéXX"]}, [0, 1, 2, 2, 3, 4, 5]),
+        ("a\n\nb", {"stop": ["\n\n"], "include_stop_str_in_output": True}, [0, 1, 2]),
+        ("a\n\nb", {"stop": ["\n\n"]}, [0]),
+        ("a\n", {"stop": ["\n\n"]}, [0, 1, 2]),
+    ],
+)
+async def test_offsets_are_those_of_the_tokens_also_where_text_waits(
+    connect: Connect, stream: bool, text: str, body: dict[str, Any], offsets: list[int]
+) -> None:
+    backend, body = FakeBackend(script=says(text.encode())), {"prompt": "p", "logprobs": 0} | body
+    if stream:
+        found = [chunk["choices"][0]["logprobs"]["text_offset"] for chunk in await chunks(connect, backend, **body)]
+        assert [offset for part in found for offset in part] == offsets
+    else:
+        assert (await completion(connect, backend, **body))["choices"][0]["logprobs"]["text_offset"] == offsets
+
+
+@pytest.mark.parametrize("stream", [True, False])
 async def test_logprobs_and_echo(connect: Connect, stream: bool) -> None:
     backend = FakeBackend(script=says("é!##".encode()))
     body: dict[str, Any] = {"prompt": "p", "logprobs": 1, "echo": True, "stop": ["##"]}
