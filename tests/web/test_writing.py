@@ -213,7 +213,7 @@ def test_two_texts_are_compared(story: Story) -> None:
         story.reach("#compare-what").select_option("prompts")
         story.find("#compare-prompts textarea").fill(PROMPT + " always")
     story.generate(cards=4)
-    assert story.find(".title").all_text_contents() == ["Prompt 1", "Prompt 2"] * 2
+    assert story.find(".title").all_text_contents() == ["Text 1", "Text 2"] * 2
     seeds = [each.rpartition(" ")[2] for each in story.find(".numbers").all_text_contents()]
     assert seeds[0] == seeds[1] != seeds[2] == seeds[3]
     story.press(story.cards.nth(1), "Keep")
@@ -355,7 +355,7 @@ def test_reading_a_long_text_shows_progress_and_can_be_stopped(story: Story, ser
     server.hold_after(20)
     story.find("#generate").click()
     expect(story.find("#progress")).to_be_visible()
-    expect(story.find("#status")).to_contain_text("Reading the text: ")
+    expect(story.find("#status")).to_contain_text("Reading your text: ")
     with story.page.expect_response(lambda each: each.request.method == "DELETE"):
         story.find("#stop").click()
     server.go()

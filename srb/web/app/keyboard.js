@@ -3,7 +3,7 @@
 // the tree and the list of stories.
 
 import { pressCombine } from "../desk/combine.js";
-import { find, findAll, focused } from "../lib/dom.js";
+import { create, find, findAll, focused } from "../lib/dom.js";
 import { showStatus } from "../lib/messages.js";
 
 const PLACES = ".card, #path, #tree, #drawing, #story-list";
@@ -80,9 +80,7 @@ const OTHERS = [
 
 export function listenToKeys(dialog) {
   for (const [keys, does] of [...KEYS.map(([, keys, does]) => [keys, does]), ...OTHERS]) {
-    const term = document.createElement("dt");
-    term.append(Object.assign(document.createElement("kbd"), { textContent: keys }));
-    dialog.querySelector("dl").append(term, Object.assign(document.createElement("dd"), { textContent: does }));
+    dialog.querySelector("dl").append(create("dt", {}, create("kbd", {}, keys)), create("dd", {}, does));
   }
   find("#open-keys").addEventListener("click", () => dialog.showModal());
   document.addEventListener("keydown", (event) => {

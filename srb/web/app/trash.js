@@ -1,7 +1,7 @@
 // @ts-check
 // The trash: deleted stories, and the discarded alternatives of the open one.
 
-import { find } from "../lib/dom.js";
+import { create, find } from "../lib/dom.js";
 import { safely } from "../lib/messages.js";
 import { shorten, storyTitle } from "../story/titles.js";
 import { textOf } from "../story/tree.js";
@@ -10,13 +10,9 @@ const TITLE = 60; // characters
 
 /** A row of the trash, with a button that takes it out. */
 function row(title, restore) {
-  const button = Object.assign(document.createElement("button"), { type: "button", textContent: "Restore" });
-  button.setAttribute("aria-label", `Restore ${title}`);
+  const button = create("button", { type: "button", textContent: "Restore", ariaLabel: `Restore ${title}` });
   button.addEventListener("click", safely(restore));
-  const name = Object.assign(document.createElement("span"), { textContent: title });
-  const item = document.createElement("li");
-  item.append(name, button);
-  return item;
+  return create("li", {}, create("span", {}, title), button);
 }
 
 /**

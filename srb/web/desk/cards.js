@@ -126,10 +126,8 @@ export class Card {
 const isTrouble = (/** @type {StoryNode} */ { end, reason }) => end === undefined || end === LOST || ["abort", "error"].includes(reason?.finish_reason ?? "");
 
 function tokenElement({ text, ...piece }, k, space) {
-  const lead = Object.assign(document.createElement("span"), { className: "lead", textContent: space });
-  const parts = [...(space ? [lead] : []), text.slice(space.length)];
-  const token = document.createElement("span");
-  token.append(...parts);
+  const lead = space ? [create("span", { className: "lead" }, space)] : [];
+  const token = create("span", {}, ...lead, text.slice(space.length));
   if (piece.p === undefined || !text) return token;
   if (piece.top) Object.assign(token, { tabIndex: -1 }).dataset.k = k; // imported trees have none
   const doubt = DOUBTS.filter((p) => piece.p < p).length;
@@ -164,7 +162,7 @@ export class Cards {
     const shown = { cards: new Map(), grids: new Map() };
     let last = 0; // the number of a batch's last card
     for (const [id, batch] of batches) {
-      const grid = this.grids.get(id)?.at(-1) ?? document.createElement("ol");
+      const grid = this.grids.get(id)?.at(-1) ?? create("ol", {});
       const labels = new Set(batch.map((node) => node.label)); // compared columns have labels
       const areLed = batch.some((node) => node.settings?.direction); // their labels are directions
       const isCompared = labels.size > 1 && !labels.has(undefined) && !areLed;

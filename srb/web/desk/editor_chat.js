@@ -5,7 +5,7 @@ import { applyTemplate, tokenize } from "../lib/api.js";
 import { create, find, isFocusLost } from "../lib/dom.js";
 import { copy } from "../lib/files.js";
 import { words } from "../lib/length.js";
-import { numbers, plural, showError } from "../lib/messages.js";
+import { numbers, percent, plural, showError } from "../lib/messages.js";
 import { EDITOR, fromStored, isConversation, messages, toStored } from "../story/conversation.js";
 import { endReason, Generation } from "../story/generation.js";
 import { textOf } from "../story/tree.js";
@@ -143,7 +143,7 @@ export class EditorChat {
       },
       received: (event) => {
         if (event.event === "progress" && event.evaluated + event.cached < event.total)
-          this.#showStatus(`Reading the story: ${numbers.format(event.evaluated + event.cached)} of ${numbers.format(event.total)} tokens`);
+          this.#showStatus(`Reading your story: ${percent.format((event.evaluated + event.cached) / event.total)}`);
         if (event.event === "stream") this.#showStatus("Answering …");
         if (event.event === "error" && event.index === undefined) this.#showStatus(event.error.message);
       },

@@ -2,7 +2,7 @@
 // Likely continuations, as a tree to explore: phrases, or single tokens.
 
 import { explore } from "../lib/api.js";
-import { find } from "../lib/dom.js";
+import { create, find } from "../lib/dom.js";
 import { plural } from "../lib/messages.js";
 import { percent, visible } from "./token_preview.js";
 
@@ -66,20 +66,14 @@ export class Explorer {
   }
 
   #add(node) {
-    const item = (node.item = document.createElement("div"));
     const isEnd = node.finish_reason === "stop";
-    const [words, chance] = [document.createElement("span"), document.createElement("span")];
-    words.textContent = visible(isEnd ? `${node.text}(the end)` : node.text || "(a part of a character)");
-    chance.textContent = percent(Math.exp(node.logprob));
-    item.append(words, chance);
-    item.style.setProperty("--chance", String(Math.exp(node.logprob)));
-    item.setAttribute("role", "treeitem");
-    item.setAttribute("aria-selected", "false");
-    item.tabIndex = this.nodes.size ? -1 : 0;
+    const words = visible(isEnd ? `${node.text}(the end)` : node.text || "(a part of a character)");
+    const chance = Math.exp(node.logprob);
+    const fields = { role: "treeitem", ariaSelected: "false", tabIndex: this.nodes.size ? -1 : 0 };
+    const item = (node.item = create("div", fields, create("span", {}, words), create("span", {}, percent(chance))));
+    item.style.setProperty("--chance", String(chance));
     item.dataset.id = node.id;
-    const place = document.createElement("li");
-    place.setAttribute("role", "none");
-    place.append(item);
+    const place = create("li", { role: "none" }, item);
     const parent = this.nodes.get(node.parent);
     (parent ? this.#group(parent) : this.tree).append(place);
     this.nodes.set(node.id, node);
@@ -89,9 +83,7 @@ export class Explorer {
   /** The list of an item's children. The most probable text is visible, other branches are closed. */
   #group({ id, parent, item }) {
     if (!item.nextElementSibling) {
-      const group = document.createElement("ul");
-      group.setAttribute("role", "group");
-      group.id = `explored-${id}`;
+      const group = create("ul", { role: "group", id: `explored-${id}` });
       item.setAttribute("aria-owns", group.id);
       item.after(group);
       const isFirst = !item.parentElement.previousElementSibling;

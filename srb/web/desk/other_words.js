@@ -65,7 +65,7 @@ export class OtherWords {
     const asking = Promise.all([scorePassage(desk, taken.before, taken.passage, { n: 1, max_tokens: 1 }), this.#fitting(taken)]);
     const [{ pieces, healed }, fitting] = await asking.finally(() => showStatus(""));
     if (story.value !== taken.text || story.selection.join() !== at) return showStatus("The text or the cursor changed, so the other words aren't shown.");
-    if (!pieces?.[0].top) throw new Error("There are no other words here: the model reads this word as one token with the text before it.");
+    if (!pieces?.[0].top) throw new Error("There are no other words here: the model reads this word as one with the text before it.");
     showStatus("Choose a word, or press Escape.");
     await story.bring(...word);
     const swaps = fitting.map((text) => ({ text, choose: () => this.#swap(word, taken, text) }));

@@ -162,9 +162,9 @@ const sum = (numbers) => numbers.reduce((total, each) => total + each, 0);
 export function describeRequests(going, over) {
   if (going.some((each) => each.isLost)) return "The connection was lost. The page is trying again; press Stop to give up.";
   const running = sum(going.map((each) => (each.hasBegun ? each.running.size : 0)));
-  if (going.some((each) => each.isBridge)) return "Trying bridges to the text after the cursor. They appear when all can be compared.";
+  if (going.some((each) => each.isBridge)) return "Trying ways to the text after the cursor. They appear together, the best first.";
   if (running) return `${countAlternatives(running)} being written.`;
-  if (going.some((each) => each.isReading)) return "Reading the text …";
+  if (going.some((each) => each.isReading)) return "Reading your text …";
   if (going.length) return "Waiting for the server to start.";
   if (over.some((each) => each.isLost || each.isGone)) return "The connection was lost. The text that arrived is here.";
   if (over.some((each) => each.isStopped)) return "Stopped.";

@@ -2,6 +2,7 @@
 // Statistics of a story: what was kept most, by setting.
 
 import { create } from "../lib/dom.js";
+import { percent } from "../lib/messages.js";
 import { STYLES, TITLES, titleOf } from "../settings/guide.js";
 
 /** @typedef {import("../story/tree.js").StoryNode} StoryNode */
@@ -41,8 +42,6 @@ export function keptBySetting(nodes) {
       .sort((a, b) => b.kept / b.shown - a.kept / a.shown);
   });
 }
-
-const percent = new Intl.NumberFormat(undefined, { style: "percent" });
 
 /**
  * Show the statistics of a story.

@@ -157,22 +157,18 @@ export class TokenPreview {
     this.#hide();
     this.token = token;
     token.classList.add("looked-at");
-    const title = document.createElement("p");
-    title.textContent = areShaded() ? `${visible(piece.text)} had ${percent(piece.p)}. Other words:` : `Instead of “${visible(word, before)}”:`;
-    const list = document.createElement("ul");
+    const title = areShaded() ? `${visible(piece.text)} had ${percent(piece.p)}. Other words:` : `Instead of “${visible(word, before)}”:`;
+    const list = create("ul", {});
     for (const choice of piece.top) {
-      const row = document.createElement("li");
-      const button = this.#button(row, choice.id === piece.ids?.at(-1) ? "taken" : "", "", () => choose(choice));
-      const chance = Object.assign(document.createElement("span"), { textContent: areShaded() ? percent(choice.p) : "" });
-      button.append(visible(choice.text, before), " ", chance);
-      list.append(row);
+      const button = this.#button(list.appendChild(create("li", {})), choice.id === piece.ids?.at(-1) ? "taken" : "", "", () => choose(choice));
+      button.append(visible(choice.text, before), " ", create("span", {}, areShaded() ? percent(choice.p) : ""));
     }
-    this.element.replaceChildren(title, list);
+    this.element.replaceChildren(create("p", {}, title), list);
     this.element.showPopover();
   }
 
   #button(parent, className, textContent, act) {
-    const button = Object.assign(document.createElement("button"), { type: "button", className, textContent });
+    const button = create("button", { type: "button", className, textContent });
     button.addEventListener("click", () => {
       this.#hide();
       act();

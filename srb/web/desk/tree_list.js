@@ -19,15 +19,12 @@ const LAST = 4; // steps to show of a long path
 export function drawPath(list, tree, drafts, go) {
   const path = tree.path(tree.current);
   const step = (id, text) => {
-    const button = create("button", {}, text);
-    button.type = "button";
+    const button = create("button", { type: "button" }, text);
     button.dataset.place = id;
     if (id === tree.current) button.setAttribute("aria-current", "true");
     else if (drafts.has(id)) button.append(create("small", {}, "+ draft"));
     button.addEventListener("click", () => go(id));
-    const item = document.createElement("li");
-    item.append(button);
-    return item;
+    return create("li", {}, button);
   };
   const between = path.length > LAST ? [create("li", {}, "…")] : [];
   replaceItems(list, [step(ROOT, "Start"), ...between, ...path.slice(-LAST).map((node) => step(node.id, nodeTitle(node, 28)))]);
@@ -93,11 +90,9 @@ export function drawTree(list, tree, drafts, go) {
   const places = rows(tree).map(({ id, column, isBranch, goesOn }) => {
     const node = tree.nodes.get(id);
     const kind = !node ? "start" : node.typed ? "typed" : node.kept ? "kept" : "passed";
-    const item = create("li", { className: `${kind}${isBranch ? " branch" : ""}${goesOn ? " goes-on" : ""}` });
-    item.setAttribute("role", "treeitem");
-    item.setAttribute("aria-level", tree.path(id).length + 1);
-    item.setAttribute("aria-selected", id === tree.current);
-    item.tabIndex = id === tree.current ? 0 : -1;
+    const isHere = id === tree.current;
+    const className = `${kind}${isBranch ? " branch" : ""}${goesOn ? " goes-on" : ""}`;
+    const item = create("li", { className, role: "treeitem", ariaLevel: tree.path(id).length + 1, ariaSelected: String(isHere), tabIndex: isHere ? 0 : -1 });
     item.dataset.place = id;
     item.dataset.parent = node?.parent ?? "";
     item.style.setProperty("--column", column);

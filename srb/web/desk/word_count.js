@@ -138,7 +138,7 @@ export class WordCount {
 
   #ask() {
     const day = this.#read();
-    const said = prompt("Your own words to write per day. Leave it empty for no goal.", day.goal ?? "");
+    const said = prompt("How many words do you want to write a day? Leave it empty for no goal.", day.goal ?? "");
     if (said === null) return;
     const goal = Number(said);
     if (!Number.isInteger(goal) || goal < 0) return showError(new Error(`The daily goal must be a number of words such as 500, not ${said}.`));

@@ -5,6 +5,7 @@ import { ApiError, health } from "./api.js";
 import { find } from "./dom.js";
 
 export const numbers = new Intl.NumberFormat();
+export const percent = new Intl.NumberFormat(undefined, { style: "percent" });
 export const when = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 
 /**
@@ -124,7 +125,7 @@ export function showProgress({ evaluated, cached, total }) {
   bar.hidden = evaluated + cached >= total || total < 100; // short prompts need no bar
   bar.max = total;
   bar.value = evaluated + cached;
-  if (!bar.hidden) showStatus(`Reading the text: ${evaluated + cached} of ${total} tokens`);
+  if (!bar.hidden) showStatus(`Reading your text: ${percent.format((evaluated + cached) / total)}`);
 }
 
 /** Hide the progress bar. */

@@ -1,7 +1,7 @@
 // @ts-check
 // Comparing: columns that differ in one setting or in their prompts, with the same seeds.
 
-import { find } from "../lib/dom.js";
+import { create, find } from "../lib/dom.js";
 import { titleOf } from "./guide.js";
 
 export const drawSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
@@ -38,7 +38,7 @@ export class Compare {
       return values.map((text) => ({ label: `${titleOf(name)} ${text}`, fields: { [name]: this.settings.parse(name, text) } }));
     }
     if (this.what.value === "prompts") {
-      return [this.story.value, ...this.texts].map((prompt, k) => ({ label: `Prompt ${k + 1}`, prompt, fields: {} }));
+      return [this.story.value, ...this.texts].map((prompt, k) => ({ label: `Text ${k + 1}`, prompt, fields: {} }));
     }
     return [{ label: null, fields: {} }];
   }
@@ -74,12 +74,8 @@ export class Compare {
   }
 
   #addPrompt(text = this.story.value) {
-    const label = document.createElement("label");
-    const box = document.createElement("textarea");
-    box.rows = 4;
-    box.value = text;
-    label.append(`Prompt ${this.prompts.children.length + 2}`, box);
-    this.prompts.append(label);
+    const box = create("textarea", { rows: 4, value: text });
+    this.prompts.append(create("label", {}, `Text ${this.prompts.children.length + 2}`, box));
     return box;
   }
 }

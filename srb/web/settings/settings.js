@@ -2,7 +2,7 @@
 // The settings, built from the server's own description of its fields, with their ranges and defaults. A new sampler
 // needs no line here.
 
-import { find, findAll } from "../lib/dom.js";
+import { create, find, findAll } from "../lib/dom.js";
 import { maxTokens, UNITS } from "../lib/length.js";
 import { GROUPS, GUIDE, STYLED, titleOf } from "./guide.js";
 import { Styles } from "./styles.js";
@@ -106,8 +106,7 @@ export class Settings {
 
   #make(name, schema) {
     const kind = name in SLIDERS ? "slider" : TEXTS.includes(name) ? "text" : kindOf(schema);
-    const input = /** @type {any} */ (document.createElement(["lines", "json", "text"].includes(kind) ? "textarea" : "input"));
-    input.id = `setting-${name}`;
+    const input = create(["lines", "json", "text"].includes(kind) ? "textarea" : "input", { id: `setting-${name}` });
     if (input.rows) input.rows = 2;
     if (kind === "boolean") input.type = "checkbox";
     if (kind === "number") {
@@ -117,7 +116,7 @@ export class Settings {
       input.max = schema.maximum ?? "";
       input.placeholder = schema.default ?? "";
     }
-    const number = document.createElement("output");
+    const number = create("output", {});
     if (kind === "slider") {
       Object.assign(input, { type: "range", min: schema.minimum, max: SLIDERS[name], step: 0.1, defaultValue: schema.default });
       number.htmlFor = input.id;
@@ -126,23 +125,13 @@ export class Settings {
     }
     this.fields.set(name, { kind, input });
 
-    const label = document.createElement("label");
-    label.htmlFor = input.id;
     const described = schema.description?.replace(/ ?Also: .*$/, "") ?? "";
     const [title, meaning] = GUIDE[name] ?? [name, described];
-    label.textContent = title;
-    const hint = document.createElement("p");
-    hint.id = `${input.id}-hint`;
-    hint.className = "hint";
-    hint.textContent = meaning + (kind === "lines" ? " One per line; \\n is a line break." : "");
+    const label = create("label", { htmlFor: input.id }, title);
+    const hint = create("p", { id: `${input.id}-hint`, className: "hint" }, meaning + (kind === "lines" ? " One per line; \\n is a line break." : ""));
     input.setAttribute("aria-describedby", hint.id);
-    const row = document.createElement("div");
-    row.className = `setting ${kind}`;
-    const api = document.createElement("p");
-    api.className = "hint api";
-    api.append(Object.assign(document.createElement("code"), { textContent: name }), `: ${described}`);
-    row.append(label, ...(kind === "slider" ? [number] : []), input, hint, api);
-    return row;
+    const api = create("p", { className: "hint api" }, create("code", {}, name), `: ${described}`);
+    return create("div", { className: `setting ${kind}` }, label, ...(kind === "slider" ? [number] : []), input, hint, api);
   }
 
   /** A negative prompt has no effect without a scale, and a scale without a negative prompt is a mistake. */
