@@ -71,7 +71,7 @@ function generations(tree, id) {
     const facts = [nodes.length === 1 ? "1 alternative" : `${nodes.length} alternatives`];
     if (until) facts.push(`${until.count} ${until.count === 1 ? until.unit.slice(0, -1) : until.unit}`);
     else if (names.has("max_tokens")) facts.push(`${values("max_tokens")} tokens`);
-    names.delete("max_tokens");
+    for (const name of ["max_tokens", "seed"]) names.delete(name);
     if (names.delete("direction")) facts.push(`Directions: ${nodes.map(({ label }) => label).join(", ")}`); // the settings have tokens
     for (const name of names) facts.push(values(name) === "true" ? titleOf(name) : `${titleOf(name)} ${values(name)}`);
     facts.push(when.format(nodes[0].created ?? batch));
