@@ -51,12 +51,12 @@ export function keptBySetting(nodes) {
 export function drawStatistics(element, tree) {
   const rows = keptBySetting([...tree.nodes.values()]);
   const cells = ({ setting, value, kept, shown }, k) => [
-    create("th", { scope: "row" }, rows[k - 1]?.setting === setting ? "" : setting),
+    rows[k - 1]?.setting === setting ? create("td", {}) : create("th", { scope: "row" }, setting),
     create("td", {}, value || "default"),
     create("td", {}, `${kept} of ${shown}`),
     create("td", {}, percent.format(kept / shown)),
   ];
-  const head = create("tr", {}, ...["Setting", "Value", "Kept", ""].map((textContent) => create("th", { scope: "col", textContent })));
+  const head = create("tr", {}, ...["Setting", "Value", "Kept", "Share"].map((textContent) => create("th", { scope: "col", textContent })));
   const table = create("table", {}, create("thead", {}, head), create("tbody", {}, ...rows.map((row, k) => create("tr", {}, ...cells(row, k)))));
   element.replaceChildren(rows.length ? table : create("p", { className: "hint" }, "Nothing to compare yet. Keep an alternative of several that differ in a setting, as with the style Mixed."));
 }
