@@ -210,6 +210,9 @@ class ClusterEngine(EngineClient):
             elif index in run.part.indices:
                 run.abort(run.part.indices.index(index), reason)
 
+    def _prioritize(self, request_id: str, priority: int) -> None:
+        """Does nothing: replicas keep the priority that a request came with."""
+
     async def _close(self) -> None:
         for task in self._tasks:
             task.cancel()

@@ -27,7 +27,7 @@ from srb.engine.kv_cache.slots import Slots
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.kv_cache.state_store import StateStore, StoreStats
 from srb.engine.lora import Adapters
-from srb.engine.mailbox import Abort, Mailbox
+from srb.engine.mailbox import Abort, Mailbox, Priority
 from srb.engine.media import Media, PromptPart
 from srb.engine.model import ModelInfo, Tokenize
 from srb.engine.model_facts import ModelFacts
@@ -151,6 +151,10 @@ class Engine:
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> None:
         """Ends a request, or only its alternative `index`, at the next step. Does nothing if that has ended already."""
         self._mail.put_abort(Abort(request_id, index, reason))
+
+    def prioritize(self, request_id: str, priority: int) -> None:
+        """Gives a request another priority, from the next step on. Does nothing if it has ended already."""
+        self._mail.put_priority(Priority(request_id, priority))
 
     def ask(self, slot: int, question: Callable[[Slots], Answer]) -> "Future[Answer]":
         """Asks a question about a slot. A step calls `question`, after it has cached what had ended in the slot.
@@ -348,7 +352,10 @@ class Engine:
             if isinstance(message, ActiveRequest):
                 self._scheduler.add(message)
             elif active := self._scheduler.find(message.request_id):
-                self._abort(active, message.index, message.reason)
+                if isinstance(message, Abort):
+                    self._abort(active, message.index, message.reason)
+                else:
+                    self._scheduler.prioritize(active, message.priority)
 
     def _abort(self, active: ActiveRequest, index: int | None, reason: AbortReason) -> None:
         """Ends one sequence of a request, or all.
@@ -379,6 +386,19 @@ class Engine:
             except ModelLoadError as error:
                 self._refuse_all(error)
                 return
+        self._begin_admitted()
+        while victims := self._scheduler.make_way(self._clock()):
+            self._cells.preempt(victims)
+            self._begin_admitted()
+        if unfit := self._scheduler.unfit():
+            layout = self._backend.layout
+            self._refuse(
+                unfit, f"the request doesn't fit into the memory now: the KV cache is {layout}; try again later"
+            )
+        self._cells.share()
+        self._runner.begin_sequences()
+
+    def _begin_admitted(self) -> None:
         for prompts in self._scheduler.admit(self._clock()):
             # Forks come first. A restored state may take over cells that have left the sliding window of their
             # sequence, and a fork from further back may still need these cells.
@@ -391,20 +411,13 @@ class Engine:
             for active in dict.fromkeys(prompt.active for prompt in prompts):
                 if active.admitted is None:
                     self._start(active)
-        if unfit := self._scheduler.unfit():
-            n_cells = self._allocator.longest
-            self._refuse(
-                unfit, f"it needs more than the {n_cells} cells of the KV cache, and there is no memory for more"
-            )
-        self._cells.share()
-        self._runner.begin_sequences()
 
     def _lay_out(self) -> None:
         """Lets the backend choose how the cells are laid out for what runs and waits. Raises `SrbError`."""
         loads = list(self._scheduler.loads())
         if not loads:
             return
-        layout = self._backend.choose(loads, self._allocator.used_cells)
+        layout = self._backend.choose(loads, self._scheduler.n_held)
         if layout != self._allocator.layout:
             self._runner.release(must=True)
             self._cells.lay_out(layout)
@@ -419,11 +432,11 @@ class Engine:
         """Ends all requests because the backend can't be prepared. Their cells are empty, so none are removed."""
         self._totals.last_error = error.message
         for active in (*self._scheduler.running.values(), *self._scheduler.waiting.values()):
-            self._refuse(active, f"the model can't be used: {error.message}")
+            self._refuse(active, f"the model can't be used now: {error.message}")
 
     def _refuse(self, active: ActiveRequest, problem: str) -> None:
         """Ends a request that can't be computed now."""
-        self._output.error(active, None, UnavailableError(f"the request can't run now: {problem}; try again later"))
+        self._output.error(active, None, UnavailableError(problem))
         for seq in active.living:
             self._runner.finish(seq, "error", None)
         self._runner.release(must=True)

@@ -21,7 +21,15 @@ class Abort:
     reason: AbortReason
 
 
-Message = ActiveRequest | Abort
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """Gives a request another priority."""
+
+    request_id: str
+    priority: int
+
+
+Message = ActiveRequest | Abort | Priority
 
 Answer = TypeVar("Answer")
 
@@ -82,6 +90,11 @@ class Mailbox:
             self._messages.append(abort)
             if abort.index is None:
                 self._aborted.add(abort.request_id)
+
+    def put_priority(self, priority: Priority) -> None:
+        """Adds a change of a priority. In a closed mailbox it has no effect."""
+        with self._lock:
+            self._messages.append(priority)
 
     def ask(self, slot: int, question: Callable[[Slots], Answer]) -> "Future[Answer]":
         """Adds a question about a slot. Raises the error that the mailbox was closed with."""

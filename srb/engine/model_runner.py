@@ -75,14 +75,14 @@ class ModelRunner:
         for active in self._scheduler.running.values():
             for constraint in active.constraints:
                 constraint.before_step()
-        for prompt in self._scheduler.prompts:
+        for prompt in self._scheduler.current_prompts:
             prompt.strategy.before_step()
         while not self._scheduler.reserve():
             if self.finished:
                 self.release(must=True)
             else:
                 self._cells.preempt(self._scheduler.victims())
-        for plan in self._planner.next(self._scheduler.prompts, self._cells.awaiting, self._backend.costs):
+        for plan in self._planner.next(self._scheduler.current_prompts, self._cells.awaiting, self._backend.costs):
             self._run(plan, is_unwanted if plan.is_alone else None)
 
     def _run(self, plan: BatchPlan, interrupted: Callable[[], bool] | None, *, is_second: bool = False) -> None:

@@ -100,6 +100,10 @@ class Resumed:
     replayed: tuple[int, ...] = ()
 
 
+LOWEST_PRIORITY = 2**31 - 1
+"""The `priority` of a request for which nobody waits."""
+
+
 @documented
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
@@ -244,6 +248,12 @@ class CompletionRequest:
         (),
         "the images and sounds whose placeholders are in the prompts; `Engine.tokenize_parts` makes them from files. "
         "Not with echo or story.",
+    )
+    priority: int = described(
+        0,
+        "which requests run first, as in vLLM: those with the lowest priority that there is. Others wait, also if they "
+        "have begun, until these have ended.",
+        (-(2**31), LOWEST_PRIORITY),
     )
     ahead: int = described(
         0,

@@ -1,6 +1,8 @@
 """Decides which requests run, allocates cells and seq_ids, and chooses which sequences are preempted."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
 
 from srb.engine.kv_cache.allocator import CellAllocator, Load
 from srb.engine.kv_cache.prefix_cache import PrefixCache
@@ -21,15 +23,38 @@ UNLIMITED = 2**31 - 1
 """The `max_tokens` of an alternative that only the model ends."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """What a group needs to be admitted.
+
+    Attributes:
+        prompts: its prompts without cells, each with the places of the seq_ids that it needs (`_missing_ids`).
+        new: those of them that are computed, or share what others have computed.
+        n_cells: the cells, without those for the tokens of `new`.
+        n_ids: the seq_ids.
+    """
+
+    prompts: dict[Prompt, list[int]]
+    new: list[Prompt]
+    n_cells: int
+    n_ids: int
+
+
 class Scheduler:
     """Requests wait in the order of their arrival, until there are cells for their prompts and a margin.
 
-    Running sequences take cells as they need them. If there are too few, the youngest group of sequences is preempted:
-    its cells are swapped out, and it goes on when there are cells again. A group is mostly one sequence; sequences that
-    must be in the same steps, and those of a search, are one. The oldest group is never preempted, and each one alone
+    Only the requests of the most urgent priority are scheduled (`current`). Others keep their cells until these are
+    needed, and go on when the more urgent ones have ended.
+
+    Running sequences take cells as they need them. If there are too few, a group of sequences is preempted: its cells
+    are swapped out, and it goes on when there are cells again. A group is mostly one sequence; sequences that must be
+    in the same steps, and those of a search, are one. It is the youngest group of the request that has most groups, or
+    of the youngest of these requests. So the oldest group of the oldest request is never preempted, and each one alone
     fits into the cache, so all come to an end.
 
-    A smaller request may overtake others until they have waited for `_PATIENCE`, and later, if something of them runs.
+    Requests share cells and seq_ids equally: one that waits for them takes them from a request that has two groups more
+    (`make_way`). The one with the fewest groups is admitted first. A smaller request may overtake others until they
+    have waited for `_PATIENCE`, and later, if something of them runs.
 
     The last sequence that continues a prompt gets the prompt's seq_id, so that there can be as many sequences as
     seq_ids.
@@ -59,7 +84,7 @@ class Scheduler:
         self.prefilling: list[Sequence] = []  # have their cells, and have not begun
         self.has_news = False  # whether a request came, or something became free, since the last admission
         self._n_requests = 0
-        self._next_victim: ActiveRequest | None = None  # is preempted before the next step
+        self._blocked: ActiveRequest | None = None  # the first that the last admission had no cells for
         self._allocator = allocator
         self._prefix_cache = prefix_cache
         self._n_cells = n_cells
@@ -84,8 +109,33 @@ class Scheduler:
 
     @property
     def active(self) -> list[ActiveRequest]:
-        """All requests, in the order of their arrival."""
-        return sorted((*self.running.values(), *self.waiting.values()), key=lambda each: each.number)
+        """All requests, the most urgent first, then in the order of their arrival."""
+        return sorted((*self.running.values(), *self.waiting.values()), key=lambda each: (each.priority, each.number))
+
+    @property
+    def current(self) -> list[ActiveRequest]:
+        """The requests of the most urgent priority."""
+        active = self.active
+        return [each for each in active if each.priority == active[0].priority]
+
+    @property
+    def current_prompts(self) -> list[Prompt]:
+        """The prompts with cells of the most urgent priority, and those that they wait for to share their cells."""
+        most_urgent = min((each.priority for each in chain(self.running.values(), self.waiting.values())), default=0)
+        found = [prompt for prompt in self.prompts if prompt.active.priority == most_urgent]
+        if len(found) == len(self.prompts):
+            return self.prompts
+        for prompt in found:
+            source = prompt.beginning.source if prompt.beginning else None
+            source = source.prompt if isinstance(source, Sequence) else source
+            if source and source not in found:
+                found.append(source)
+        return found
+
+    @property
+    def n_held(self) -> int:
+        """How many cells are in use, if any are by a request of the most urgent priority."""
+        return self._allocator.used_cells if any(prompt.span for prompt in self.current_prompts) else 0
 
     @property
     def shared_cells(self) -> int:
@@ -108,6 +158,11 @@ class Scheduler:
         self.waiting[active.id] = active
         self.has_news = True
 
+    def prioritize(self, active: ActiveRequest, priority: int) -> None:
+        """Gives a request another priority."""
+        active.priority = priority
+        self.has_news = True
+
     def remove(self, active: ActiveRequest) -> None:
         """Forgets a request, waiting or running."""
         (self.running if active.id in self.running else self.waiting).pop(active.id)
@@ -117,7 +172,7 @@ class Scheduler:
         """Yields the prompts that run or wait, in the order of their requests, up to the rows that a step may have."""
         before: list[Prompt] = []
         n_left = self._n_parallel
-        for active in self.active:
+        for active in self.current:
             for prompt in (*active.prompts, *active.negatives):
                 living = prompt.living
                 if not living or (n_left <= 0 and all(seq.state == "waiting" for seq in living)):
@@ -151,18 +206,19 @@ class Scheduler:
         if not self.has_news:
             return
         self.has_news = False
+        self._blocked = None
         n_without_cells = 0
-        for active in self.active:
+        for active in sorted(self.current, key=lambda each: (len(_begun(each)), each.number)):
             if not active.waiting:
                 continue
             for prompts in self._admit(active, overtakes=n_without_cells > 0):
                 active.queued = now
                 yield prompts
             if active.waiting:
+                self._blocked = self._blocked or active
                 n_without_cells += 1
+                # If nothing of it runs, no other may overtake it any more.
                 is_late = now - active.queued > _PATIENCE and not _n_rows_of(active)
-                if is_late:  # nothing of it runs, so no other may overtake it any more
-                    self._make_way(active, now)
                 if is_late or n_without_cells == _LOOKAHEAD:
                     return
 
@@ -170,14 +226,50 @@ class Scheduler:
         """Returns the oldest request if nothing has cells, and yet it wasn't admitted: it will never fit."""
         return self.active[0] if self.is_waited_for and not self.prompts else None
 
-    def _make_way(self, active: ActiveRequest, now: float) -> None:
-        """Lets a request that may never end wait, as if it came now, if a late one waits for it."""
-        for each in self.running.values():
-            if self._is_endless(each) and each.number < active.number and _n_rows_of(each):
-                self._n_requests += 1
-                each.number, each.queued = self._n_requests, now
-                self._next_victim = each
-                return
+    def make_way(self, now: float) -> list[Sequence]:
+        """Returns sequences to preempt so that the first request without cells is admitted; none if that is no use.
+
+        Args:
+            now: as for `admit`.
+        """
+        active, self._blocked = self._blocked, None
+        if active is None:
+            return []
+        less_urgent = [each for each in self.active if each.priority > active.priority and _with_cells(each)]
+        if less_urgent:
+            return _with_cells(less_urgent[-1])[-1]
+        return self._of_larger(active) or self._of_endless(active, now)
+
+    def _of_larger(self, active: ActiveRequest) -> list[Sequence]:
+        """Returns what a request needs of those that have two groups more, and more than it then; else nothing."""
+        first = next(groups(active.waiting))
+        while _n_rows(first) > self._n_parallel:
+            first.pop()
+        need, is_new = self._need(first), active.id in self.waiting
+        if need is None or not (self._has_first_rows(first, []) if is_new else self._has_more_rows(active, first)):
+            return []
+        n_cells, n_ids = need.n_cells + sum(len(prompt.tokens) for prompt in need.new), need.n_ids
+        left = {each: _begun(each) for each in self.current if each is not active}
+        least, found = len(_begun(active)) + 2, list[Sequence]()
+        while n_cells > self._allocator.free_cells or n_ids > self._allocator.free_seqs:
+            largest = max(left, key=lambda each: (len(left[each]), each.number), default=None)
+            if largest is None or len(left[largest]) < least:
+                return []
+            group = with_negatives(left[largest].pop())
+            found += (seq for seq in group if not seq.positive)
+            n_cells -= sum(seq.span.end - seq.span.start for seq in group if seq.span)
+            n_ids -= sum(seq.seq_id is not None for seq in group) + sum(map(self._rollback.n_ids, group))
+        return found
+
+    def _of_endless(self, active: ActiveRequest, now: float) -> list[Sequence]:
+        """Returns all of a request that may never end, if an older one is late. It then waits as if it came now."""
+        if now - active.queued > _PATIENCE and not _n_rows_of(active):
+            for each in self.running.values():
+                if self._is_endless(each) and each.number < active.number and _n_rows_of(each):
+                    self._n_requests += 1
+                    each.number, each.queued = self._n_requests, now
+                    return [seq for seq in each.living if not seq.is_pending]
+        return []
 
     def _is_endless(self, active: ActiveRequest) -> bool:
         return any(seq.max_tokens > self._n_cells for seq in active.living)
@@ -237,6 +329,23 @@ class Scheduler:
         Returns:
             Its prompts; None, and nothing is allocated, if there are too few cells or seq_ids.
         """
+        need = self._need(group, admitted)
+        if need is None:
+            return None
+        n_tokens = sum(len(prompt.tokens) for prompt in need.new) if overtakes else 0
+        if need.n_cells + n_tokens > self._allocator.free_cells or need.n_ids > self._allocator.free_seqs:
+            return None
+        if not self._find_beginnings(need.new, self._allocator.free_cells - need.n_cells):
+            return None
+        rows = with_negatives(group)
+        for prompt in need.prompts:
+            self._allocate_prompt(prompt, rows, need.prompts[prompt])
+        for seq in sorted(rows, key=_order):
+            self._allocate(seq)
+        return list(need.prompts)
+
+    def _need(self, group: list[Sequence], admitted: Iterable[Sequence] = ()) -> "_Need | None":
+        """Returns what a group needs besides cells for its new prompts; None if the present layout can't hold it."""
         rows = with_negatives(group)
         prompts = [each for each in dict.fromkeys(seq.prompt for seq in rows) if not each.span]
         if any(seq.prompt.n_cells + _cells_to_begin(seq) > self._allocator.longest for seq in rows):
@@ -251,16 +360,7 @@ class Scheduler:
         new = [prompt for prompt in prompts if not _is_swapped(prompt, rows)]
         n_cells = sum(self._own_cells_of_prompt(prompt, rows) for prompt in prompts if prompt not in new)
         n_cells += sum(map(_strategy_cells, prompts)) + sum(map(self._own_cells, rows)) + self._margin(rows)
-        n_tokens = sum(len(prompt.tokens) for prompt in new) if overtakes else 0
-        if n_cells + n_tokens > self._allocator.free_cells or n_ids > self._allocator.free_seqs:
-            return None
-        if not self._find_beginnings(new, self._allocator.free_cells - n_cells):
-            return None
-        for prompt in prompts:
-            self._allocate_prompt(prompt, rows, ids[prompt])
-        for seq in sorted(rows, key=_order):
-            self._allocate(seq)
-        return prompts
+        return _Need(ids, new, n_cells, n_ids)
 
     def _find_beginnings(self, prompts: list[Prompt], n_cells: int) -> bool:
         """Finds what prompts can begin with. Returns False if they need more than `n_cells` all the same."""
@@ -328,7 +428,7 @@ class Scheduler:
 
     def reserve(self) -> bool:
         """Allocates the cells of the next step for all that runs. Returns False if others must be preempted before."""
-        if self._next_victim or self._is_stuck:
+        if self._is_stuck:
             return False
         ends = {}
         for prompt in self.prompts:
@@ -346,24 +446,26 @@ class Scheduler:
         return True
 
     def victims(self) -> list[Sequence]:
-        """Returns the sequences that are preempted next: the youngest group that has cells."""
-        if self._next_victim:
-            active, self._next_victim = self._next_victim, None
-            return [seq for seq in active.living if not seq.is_pending]
+        """Returns the group of sequences that is preempted next."""
         if self._is_stuck:
             return self.prompts[-1].living
-        by_age = sorted(self.active, key=self._is_endless)  # what may never end gives way to all others
-        found = list(groups(seq for active in by_age for seq in active.living if _has_cells(seq)))
-        for group in found:
+        found = {active: _with_cells(active) for active in self.active}
+        for group in chain.from_iterable(found.values()):
             if any(seq.state == "running" and self.cells_left(seq) < 1 for seq in group):
                 return group  # its stream is full
-        if len(found) > 1:
-            return found[-1]
-        if found and len(found[0]) > 1:  # sequences that should be in the same steps don't fit into the cache
-            return found[0][-1:]
-        for (seq,) in found:
-            if seq.span and not seq.span.start and seq.prompt.seq_id is not None:
-                return [seq]  # it was restored apart from its prompt, and will share the prompt's cells again
+        # What may never end gives way to all others.
+        victim = max(
+            (active for active in found if found[active]),
+            key=lambda each: (each.priority, self._is_endless(each), len(_begun(each)), each.number),
+        )
+        group = found[victim][-1]
+        if sum(map(len, found.values())) > 1:
+            return group
+        if len(group) > 1:  # sequences that should be in the same steps don't fit into the cache
+            return group[-1:]
+        seq = group[0]
+        if seq.span and not seq.span.start and seq.prompt.seq_id is not None:
+            return group  # it was restored apart from its prompt, and will share the prompt's cells again
         raise RuntimeError("there are too few cells for one sequence alone")
 
     @property
@@ -430,6 +532,16 @@ def groups(sequences: Iterable[Sequence]) -> Iterator[list[Sequence]]:
     for seq in sequences:
         found.setdefault(seq.strategy.preemption_group(seq), []).append(seq)
     return iter(found.values())
+
+
+def _begun(active: ActiveRequest) -> list[list[Sequence]]:
+    """Returns the groups of a request that have begun and aren't preempted, the oldest first."""
+    return list(groups(seq for seq in active.living if not seq.is_pending))
+
+
+def _with_cells(active: ActiveRequest) -> list[list[Sequence]]:
+    """Returns the groups of a request whose preemption frees cells, the oldest first."""
+    return list(groups(seq for seq in active.living if _has_cells(seq)))
 
 
 def with_negatives(sequences: Iterable[Sequence]) -> list[Sequence]:

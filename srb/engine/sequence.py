@@ -110,6 +110,7 @@ class ActiveRequest:
         self.negatives: list[Prompt] = []  # prompts of negative sequences
         self.constraints: list[Constraint] = []  # those of all its sequences
         self.number = 0  # the requests' order; the scheduler sets it
+        self.priority = request.priority  # the lower, the more urgent; it may change
         self.early_aborts: dict[int, AbortReason] = {}  # by index: alternatives aborted while the request waits
         self.arrived = self.queued = arrived  # this time and the next two are seconds of the engine's clock
         self.admitted: float | None = None

@@ -141,6 +141,11 @@ class AsyncEngine(EngineClient):
     def _end(self, request_id: str, index: int | None, reason: AbortReason) -> None:
         self._recovery.abort(request_id, index, reason)
 
+    def _prioritize(self, request_id: str, priority: int) -> None:
+        self._recovery.prioritize(request_id, priority)
+        if self._engine:
+            self._engine.prioritize(request_id, priority)
+
     async def _add(self, request: CompletionRequest) -> None:
         assert self._engine is not None
         try:

@@ -101,7 +101,11 @@ class EngineClient(ABC):
         self._record = record
         self.prefetcher = Prefetcher(self._take, self._end, self._setting, self._is_idle)
         self._registry = RequestRegistry(
-            self._end, ended=self.prefetcher.note, idle=self.prefetcher.resume, **registry_options
+            self._end,
+            prioritize=self._prioritize,
+            ended=self.prefetcher.note,
+            idle=self.prefetcher.resume,
+            **registry_options,
         )
         self._status: Status = "loading"
         self._progress = 0.0
@@ -419,6 +423,10 @@ class EngineClient(ABC):
     @abstractmethod
     def _end(self, request_id: str, index: int | None, reason: AbortReason) -> None:
         """Ends a request that the engine has taken, or one alternative of it."""
+
+    @abstractmethod
+    def _prioritize(self, request_id: str, priority: int) -> None:
+        """Gives a request that the engine has taken another priority."""
 
     @abstractmethod
     async def _close(self) -> None:

@@ -326,5 +326,5 @@ class Prefetcher:
 
     def _key(self, request: CompletionRequest, owner: str | None) -> _Key:
         """Returns what two requests have in common if the same alternatives follow them."""
-        asked = dataclasses.replace(_from_seed(request, 0), id="", ahead=0, any_seed=False, resumed=())
+        asked = dataclasses.replace(_from_seed(request, 0), id="", ahead=0, priority=0, any_seed=False, resumed=())
         return owner, self._setting(), asked

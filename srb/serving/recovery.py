@@ -13,7 +13,7 @@ If it is the suspect of the next failure, too, it ends with an error, and the fa
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from srb.engine.engine import Abandoned
 from srb.engine.events import AbortReason, DoneEvent, Event, FinishReason, ProgressEvent, StartEvent
@@ -28,6 +28,7 @@ class _Taken:
 
     Attributes:
         progress: its events so far.
+        priority: its present one.
         aborts: those of clients. An engine that fails may have lost them.
         in_engine: whether the present engine has it.
         n_steps: the number of steps of this engine that it has events of, besides its start.
@@ -37,6 +38,7 @@ class _Taken:
 
     request: CompletionRequest
     progress: RequestProgress
+    priority: int
     aborts: list[tuple[int | None, AbortReason]] = field(default_factory=list)
     in_engine: bool = False
     n_steps: int = 0
@@ -84,13 +86,13 @@ class Recovery:
 
     async def take(self, request: CompletionRequest) -> None:
         """Gives a new request to the engine, after all requests of a failed one. Raises what `add` raises."""
-        taken = self._taken[request.id] = _Taken(request, RequestProgress(request))
+        taken = self._taken[request.id] = _Taken(request, RequestProgress(request), request.priority)
         try:
             while request.id in self._taken and not taken.in_engine:
                 await self._is_over.wait()
                 generation = self._generation
                 if rest := taken.progress.remainder():  # else it ended while the engine took it and failed
-                    await self._give(rest)
+                    await self._give(rest, taken.priority)
                 if self._failure:
                     raise self._failure  # `fail` came before the engine had it
                 taken.in_engine = generation == self._generation
@@ -121,6 +123,11 @@ class Recovery:
             self._end(taken, "abort", reason, index=index)
         else:
             self._abort(request_id, index, reason)
+
+    def prioritize(self, request_id: str, priority: int) -> None:
+        """Notes the priority that a request resumes with."""
+        if taken := self._taken.get(request_id):
+            taken.priority = priority
 
     def interrupt(self, error: Exception, abandoned: Abandoned) -> float | None:
         """Takes the requests of an engine that has failed. They and new ones wait for `resume`.
@@ -195,7 +202,7 @@ class Recovery:
                     continue
                 del self._pending[request_id]
                 self._resuming, taken.in_engine = taken, True
-                await self._give(rest)
+                await self._give(rest, taken.priority)
             except Exception as error:
                 reason = error if isinstance(error, SrbError) else SrbError(f"it can't resume: {type(error).__name__}")
                 self._end(taken, "error", error=reason)
@@ -206,9 +213,9 @@ class Recovery:
         self._resuming = None
         self._is_over.set()
 
-    async def _give(self, request: CompletionRequest) -> None:
+    async def _give(self, request: CompletionRequest, priority: int) -> None:
         try:
-            await self._add(request)
+            await self._add(replace(request, priority=priority))
         except EngineRestartError:  # it has failed meanwhile, and `resume` will come
             self._resuming = None
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from srb.engine.events import AbortReason, DoneEvent, Event, by_request
+from srb.engine.request import LOWEST_PRIORITY
 from srb.errors import GoneError, NotFoundError, UnavailableError, in_use
 from srb.serving.event_log import EventLog, RequestStream, done_line
 
@@ -58,6 +59,7 @@ class RequestRegistry:
 
     Args:
         end: aborts a request in the engine, or one alternative of it.
+        prioritize: gives a request in the engine another priority.
         ended: called with the event log of each request that has ended.
         idle: called when no request waits or runs any more.
         queue_timeout: the longest wait for the start of a request, in seconds. 0: no limit.
@@ -70,6 +72,7 @@ class RequestRegistry:
         self,
         end: Callable[[str, int | None, AbortReason], object],
         *,
+        prioritize: Callable[[str, int], object] = lambda _request_id, _priority: None,
         ended: Callable[[EventLog], object] = lambda _event_log: None,
         idle: Callable[[], object] = lambda: None,
         queue_timeout: float = 0,
@@ -78,6 +81,7 @@ class RequestRegistry:
         keep_bytes: int = 0,
     ) -> None:
         self._end = end
+        self._prioritize = prioritize
         self._ended = ended
         self._idle = idle
         self._queue_timeout = queue_timeout
@@ -130,6 +134,8 @@ class RequestRegistry:
         early, active.early_aborts = active.early_aborts or [], None
         for index, reason in early:
             self.abort(request_id, index, reason)
+        if active.lingering:
+            self._prioritize(request_id, LOWEST_PRIORITY)
         self._set_timers(active)
 
     def refused(self, request_id: str) -> None:
@@ -149,6 +155,8 @@ class RequestRegistry:
         active.readers.add(stream)
         if active.lingering:
             active.lingering.cancel()
+            active.lingering = None
+            self._prioritize(event_log.request.id, event_log.request.priority)
         return stream
 
     def find(self, request_id: str, owner: str | None = None) -> EventLog:
@@ -254,12 +262,13 @@ class RequestRegistry:
             self.abort(event_log.request.id, reason="timeout")
 
     def _left(self, active: _Active, stream: RequestStream) -> None:
-        """Removes a reader. After the last one, the request waits `linger` seconds for a new reader."""
+        """Removes a reader. After the last one, the request waits `linger` seconds for a new reader, and runs last."""
         active.readers.discard(stream)
         if active.readers or active.event_log.detach or active.event_log.done:
             return
         if active.linger:
             active.lingering = asyncio.get_running_loop().call_later(active.linger, self._give_up, active)
+            self._prioritize(active.event_log.request.id, LOWEST_PRIORITY)
         else:
             self._give_up(active)
 

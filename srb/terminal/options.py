@@ -52,6 +52,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
         "prefix caching and context shift",
         ("cache_prompt", "context_shift", "n_keep", "n_discard"),
     ),
+    "the order of requests": ("what runs first; needs --url", ("priority",)),
     "prefetching": ("alternatives that the server generates while it is idle; needs --url", ("ahead",)),
     "sampling": ("the samplers, named as in llama-server", ()),
 }

@@ -162,7 +162,7 @@ class Mixture:
         features = [each for each in FEATURES if self.maybe(0.25)]
         options: dict[str, Any] = {each: each in features for each in ("return_tokens", "return_progress", "heal")}
         options |= {"cache_prompt": self.maybe(0.7), "slot": self.pick([-1] * 9 + [0, 1, 100])}
-        options |= {"shared_within": self.pick(["", "", "ann", "bob"])}
+        options |= {"shared_within": self.pick(["", "", "ann", "bob"]), "priority": self.pick([0] * 8 + [-1, 1])}
         options |= {"logprobs": self.pick([0, 2])} if "logprobs" in features else {}
         options |= {"echo": "echo" in features and kind != "media"}
         if kind == "search":
@@ -228,7 +228,9 @@ class Mixture:
                 del self.requests[each.id]
 
     def act(self) -> None:
-        action = self.pick(["add", "add", "add", "step", "step", "step", "abort", "abort within", "fail", "lose"])
+        action = self.pick(
+            ["add", "add", "add", "step", "step", "step", "abort", "abort within", "fail", "lose", "prioritize"]
+        )
         some = self.pick(list(self.requests.values())) if self.requests else None
         if action == "add":
             self.add()
@@ -239,6 +241,8 @@ class Mixture:
         elif action == "abort" and some:
             index = self.pick([None, self.random.randrange(some.count)])
             self.engine.abort(some.id, index, self.pick(["cancelled", "shutdown"]))
+        elif action == "prioritize" and some:
+            self.engine.prioritize(some.id, self.pick([0, 5]))
         elif action == "abort within" and some:
             self.backend.on_decode = lambda: self.engine.abort(some.id)
             self.step()

@@ -248,6 +248,26 @@ async def test_an_engine_that_breaks_ends_every_stream_and_refuses_new_requests(
     assert backend.closed
 
 
+async def test_a_request_whose_client_has_gone_pauses_while_others_run() -> None:
+    gate = Gate(backend := FakeBackend(n_cells=1000))
+    async with engine_on(backend) as engine:
+        left = await engine.submit(request(n=3, max_tokens=60, ignore_eos=True), linger=60)
+        gate.step(5)
+        await until(lambda: gate.holds)
+        left.close()
+        other = await engine.submit(request(max_tokens=20, ignore_eos=True))
+        gate.step()  # the one that ran when it came
+        await until(lambda: gate.holds)
+        n_events = len(left.event_log)
+        gate.step(19)
+        await until(lambda: gate.holds)
+        assert len(left.event_log) == n_events
+        again = engine.read(left.event_log)  # the client comes back, and both run
+        gate.open()
+        check_order(await other.collect(), other.request)
+        check_order(await again.collect(), left.request)
+
+
 async def test_stopping_gives_running_requests_their_grace_and_waiting_ones_none() -> None:
     gate = Gate(backend := FakeBackend())
     engine = engine_on(backend)

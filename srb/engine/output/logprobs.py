@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from srb.engine.backend import Backend, Logits, Logprobs
-from srb.engine.events import Event, StopEvent, StreamEvent, Token
+from srb.engine.events import ErrorEvent, Event, StopEvent, StreamEvent, Token
 from srb.engine.model import Tokenizer
 from srb.engine.request import CompletionRequest, Resumed
 
@@ -62,6 +62,10 @@ class TokenReport:
             return ()
         tokens, seq.unreported_tokens = tuple(seq.unreported_tokens), []
         return (StreamEvent(self._id, seq.index, text, sampled=tokens),)
+
+    def error_events(self, event: ErrorEvent) -> Iterable[Event]:
+        """Return the event of an error of the request or of an alternative."""
+        return (event,)
 
     def stop_events(self, event: StopEvent, sum_logprob: float) -> Iterable[Event]:
         """Return the event of an alternative's end, with the mean of its tokens' log-probabilities if reported."""
@@ -154,6 +158,9 @@ class Replay(TokenReport):
                 self._n_reported[seq.index] -= len(event.sampled)
             else:
                 yield event
+
+    def error_events(self, event: ErrorEvent) -> Iterable[Event]:
+        return () if event.index is not None and self._has_ended[event.index] else (event,)
 
     def stop_events(self, event: StopEvent, sum_logprob: float) -> Iterator[Event]:
         if not self._has_ended[event.index]:

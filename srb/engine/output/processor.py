@@ -171,7 +171,7 @@ class OutputProcessor:
 
     def error(self, active: ActiveRequest, index: int | None, error: SrbError) -> None:
         """Add an error of a request, or of one of its sequences. The caller also stops what ends because of it."""
-        self._events.append(ErrorEvent(active.id, index, error))
+        self._events += active.report.error_events(ErrorEvent(active.id, index, error))
 
     def done(self, active: ActiveRequest) -> None:
         """Add the event of a request's end."""

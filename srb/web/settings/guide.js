@@ -57,6 +57,7 @@ export const GROUPS = {
     include_stop_str_in_output: ["Show the stop string", "The text ends with the stop string that ended it."],
     min_tokens: ["Minimum length", "An alternative doesn't end by itself before this many tokens."],
     ignore_eos: ["Never end by itself", "Keeps writing where the model would have ended."],
+    priority: ["Priority", "Requests with the lowest number run first. The others pause meanwhile."],
     avoid: ["Openings to avoid", "No alternative starts with the same eight words as one of these texts."],
     grammar: ["GBNF grammar", "The text must match it."],
     regex: ["Regular expression", "The whole text must match it."],

@@ -480,6 +480,7 @@ class CompletionFields(SamplingFields):
         description="in the streams of chats and of llama-server's routes: send `timings` with each piece of text.",
     )
     cache_prompt: bool | None = declared(CompletionRequest, "cache_prompt")
+    priority: Int | None = declared(CompletionRequest, "priority")
     ahead: Int | None = declared(CompletionRequest, "ahead", "Left out: the server's `--ahead`, 0.")
     context_shift: bool | None = declared(
         CompletionRequest, "context_shift", "Left out: the server's `--context-shift`, where it is possible."
