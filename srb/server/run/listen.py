@@ -49,8 +49,8 @@ class Runner(web.AppRunner):
 
     def listen(self, sock: socket.socket, context: ssl.SSLContext | None = None) -> None:
         """Accepts connections on a bound socket, with TLS if a context is given."""
-        assert isinstance(self.server, _Server)
-        self._listeners.append(_Listener(sock, self.server, context))
+        assert self.server
+        self._listeners.append(_Listener(sock, self.server, self.app[CONNECTIONS], context))
 
     async def close(self) -> None:
         """Stops accepting connections."""
@@ -64,19 +64,9 @@ class Runner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         server = await super()._make_server()
-        server.__class__ = _Server  # aiohttp has no option for the class that handles a connection
-        assert isinstance(server, _Server)
-        server.limits = self.app[CONNECTIONS]
         make_request = server.request_factory
         server.request_factory = lambda message, *others: _make_request(make_request, message, *others)
         return server
-
-
-class _Server(web.Server):
-    limits: Connections
-
-    def __call__(self) -> Connection:
-        return Connection(self, self.limits, loop=self._loop, **self._kwargs)
 
 
 def _make_request(make: Any, message: Any, *others: Any) -> web.BaseRequest:
@@ -100,12 +90,14 @@ def _make_request(make: Any, message: Any, *others: Any) -> web.BaseRequest:
 class _Listener:
     """Accepts connections on a socket."""
 
-    def __init__(self, sock: socket.socket, server: _Server, context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, sock: socket.socket, server: web.Server, limits: Connections, context: ssl.SSLContext | None
+    ) -> None:
         self.socket = sock
-        self._server, self._limits = server, server.limits
+        self._server, self._limits = server, limits
         self._tls: dict[str, Any] = {}
         if context:
-            seconds = server.limits.receive_seconds
+            seconds = limits.receive_seconds
             self._tls = {"ssl": context, "ssl_handshake_timeout": seconds, "ssl_shutdown_timeout": TLS_SHUTDOWN_SECONDS}
         self._opening: set[asyncio.Task[None]] = set()
         sock.setblocking(False)
@@ -139,7 +131,8 @@ class _Listener:
         if not self._limits.admit(address):
             accepted.close()
             return
-        connection = self._server()
+        # aiohttp has no option for the class that handles a connection, so the server isn't called for one.
+        connection = Connection(self._server, self._limits, loop=asyncio.get_running_loop(), **self._server._kwargs)
         self._limits.add(connection, address)
         connection.opening = task = asyncio.create_task(self._open(accepted, connection))
         self._opening.add(task)
