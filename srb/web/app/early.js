@@ -20,12 +20,11 @@ export async function showDesk(story) {
   const text = early.box.value;
   find("#desk").inert = false;
   document.body.dataset.ready = "true";
+  if (text) story.insert(text); // which saves it; before the focus, or a browser tells the editor an older cursor
   if (document.activeElement === early.box) {
     early.box.blur();
     story.resume();
   }
-  if (!text) return;
-  story.insert(text); // which saves it
   early.box.value = "";
   sessionStorage.removeItem("srb-early");
 }
