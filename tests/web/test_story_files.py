@@ -55,7 +55,7 @@ def test_stories_go_to_files_and_come_back(story: Story, tmp_path: Path, monkeyp
     story.find("#open-stories").click()
     expect(story.find("#story-list [aria-current]")).to_have_text("Löwe")
     assert export(story, "#path", "md", tmp_path).read_text() == "# One\n\nHe *left*, naïve.\n"
-    assert export(story, "#path", "txt", tmp_path).read_text() == "One\n\nHe left, naïve.\n"
+    assert export(story, "#path", "txt", tmp_path).read_text() == "# One\n\nHe *left*, naïve.\n"
     for kind in ("loomsidian", "loom"):
         path = export(story, "#tree", kind, tmp_path)
         assert path.name == "Löwe.json"
