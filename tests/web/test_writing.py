@@ -294,7 +294,6 @@ def test_running_alternatives_continue_after_a_reload(story: Story, server: Scri
 
 def test_a_lost_connection_loses_nothing(story: Story, server: Scripted) -> None:
     story.set(n=2, max_tokens=40, seed=5)
-    story.page.route("**/events", lambda route: route.abort())
     # The answers break off in the middle, as the page sees it.
     story.page.evaluate(
         """() => {
@@ -312,10 +311,10 @@ def test_a_lost_connection_loses_nothing(story: Story, server: Scripted) -> None
     server.hold_after(20)
     story.generate(PROMPT, cards=2, wait=False)
     expect(story.cards.first.locator("[data-k]").nth(5)).to_be_attached()
-    with story.page.expect_event("requestfailed", lambda each: each.url.endswith("/events")):  # to come back, in vain
-        story.page.evaluate("window.cut()")
+    story.page.context.set_offline(True)  # to come back, in vain
+    story.page.evaluate("window.cut()")
     expect(story.find("#status")).to_contain_text("connection was lost")
-    story.page.unroute("**/events")
+    story.page.context.set_offline(False)
     server.go()
     story.wait_done()
     for card in story.cards.all():
@@ -323,7 +322,7 @@ def test_a_lost_connection_loses_nothing(story: Story, server: Scripted) -> None
     assert [story.said(card) for card in story.cards.all()] == server.texts(
         prompt=PROMPT, n=2, max_tokens=40, seed=5, heal=True
     )
-    story.excuse("ERR_FAILED")
+    story.excuse("ERR_INTERNET_DISCONNECTED")
 
 
 def test_text_that_arrived_stays_if_the_server_lost_the_request(
