@@ -108,7 +108,8 @@ async def test_chunks(connect: Connect) -> None:
 async def test_offsets_are_those_of_the_tokens_also_where_text_waits(
     connect: Connect, stream: bool, text: str, body: dict[str, Any], offsets: list[int]
 ) -> None:
-    backend, body = FakeBackend(script=says(text.encode())), {"prompt": "p", "logprobs": 0} | body
+    backend = FakeBackend(script=says(text.encode()))
+    body = {"prompt": "p", "logprobs": 0, **body}
     if stream:
         found = [chunk["choices"][0]["logprobs"]["text_offset"] for chunk in await chunks(connect, backend, **body)]
         assert [offset for part in found for offset in part] == offsets
