@@ -206,8 +206,7 @@ class ItemChange:
 class OutputItems:
     """Splits an answer with one alternative into items, as its events come: thoughts, a text, and calls after it.
 
-    Args:
-        reader: Splits the text. An answer that may have no calls has a text, maybe an empty one, or thoughts.
+    An answer that may have no calls has a text, maybe an empty one, or thoughts.
     """
 
     def __init__(self, request_id: str, reader: AnswerReader) -> None:
@@ -298,15 +297,8 @@ def parse_one(
 ) -> Parsed:
     """Makes a request of a body in a format with one alternative, by translating the body into `CompletionFields`.
 
-    Args:
-        fields: The body.
-        sampling: The body's sampling fields, which have the same names there.
-        context: The context of the body.
-        prefix: The beginning of the request's id.
-        given: The values of the other fields. With `messages` the request is a chat.
-
-    Raises:
-        InvalidRequestError: A field is wrong, or the body asks for more than one alternative.
+    `sampling` has fields with the same names there, `given` the values of the others. With `messages` the request is a
+    chat. `prefix` is the beginning of its id.
     """
     extra = fields.model_extra or {}
     for name in _OF_SEVERAL:
@@ -366,11 +358,7 @@ def _pace(name: str, n: int, ms: float) -> dict[str, Any]:
 
 
 class RunningTimings:
-    """`timings` of alternatives while they run, for `timings_per_token`. They are measured as events arrive.
-
-    Args:
-        clock: Returns seconds since any moment.
-    """
+    """`timings` of alternatives while they run, for `timings_per_token`. They are measured as events arrive."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

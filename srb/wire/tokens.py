@@ -102,14 +102,8 @@ def biases_of(
 ) -> tuple[tuple[tuple[int, float], ...], list[str]]:
     """Read biases in one of llama-server's notations: {"15043": 1.0, "text": false} or [[15043, 1.0], ...].
 
-    Args:
-        n_vocab: unknown ids begin here. None: all are known.
-
-    Returns:
-        Pairs of a token id and a bias, and what was changed or left out, for `ignored`.
-
-    Raises:
-        InvalidRequestError: a key is neither an id nor a text, or a value neither a number nor false.
+    Unknown ids begin at `n_vocab`; None: all are known. The second result is what was changed or left out, for
+    `ignored`.
     """
     result: dict[int, float] = {}
     clamped: list[str] = []

@@ -226,13 +226,9 @@ def _usual_variables() -> dict[str, Any]:
 
 
 def chat_template_of(model: Any, settings: Settings) -> ChatTemplate | None:
-    """Return the template of the settings, else that of the model, else a plain one.
+    """Return the template of the settings, else that of the model, else a plain one; None if the settings refuse chats.
 
-    Returns:
-        None if the settings refuse chats.
-
-    Raises:
-        SettingsError: the settings name an unknown template, or one that isn't valid Jinja.
+    Raises `SettingsError` if they name an unknown template, or one that can't be used.
     """
     import llama_cpp
 

@@ -77,12 +77,7 @@ def parse(data: bytes, context: RequestContext, *, stream: bool) -> tuple[Kobold
     """Read a body.
 
     A stream has one alternative, because its events have no index, and their readers join all texts into one.
-
-    Returns:
-        The fields, the request that they make, and the names of those without effect.
-
-    Raises:
-        InvalidRequestError: the body can't be a request here.
+    The last result names the fields without effect.
     """
     limits, vocabulary = context.limits, context.vocabulary
     with depth_refused():

@@ -86,9 +86,6 @@ def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tok
 
     If `input_extra` doesn't fit, it is cut at its beginning, and `ignored` says so. If the model has no
     fill-in-the-middle tokens, the request is a bridge: candidates are sampled and scored.
-
-    Raises:
-        InvalidRequestError: the body can't be a request here.
     """
     with depth_refused():
         fields = read_fields(data, InfillFields)
@@ -152,11 +149,7 @@ def _infill(
     """Return the tokens of a fill-in-the-middle prompt.
 
     The layout is that of Qwen2.5-Coder (Hui et al., arXiv 2409.12186): files of the repository, prefix, suffix, middle.
-
-    Args:
-        files: names and texts of other files.
-        tokens_of: tokenizes a text, without parsing special tokens.
-        is_bridge: whether candidates are wanted, even if the model has fill-in-the-middle tokens.
+    A bridge wants candidates even if the model has fill-in-the-middle tokens.
     """
     made = None if is_bridge else special.gap(prefix, suffix)
     if made is None:

@@ -61,12 +61,6 @@ class Completion:
 
     Creating the object detokenizes each prompt, which takes a while for long ones. So create it in a worker thread, and
     only after the engine has accepted the request: then the vocabulary has all tokens of the prompts.
-
-    Args:
-        parsed: The parsed body.
-        model: The name of the model.
-        detokenize: `Tokenizer.detokenize`.
-        clock: Returns seconds since any moment, for the time in `prompt_progress`.
     """
 
     def __init__(
@@ -108,13 +102,7 @@ class Completion:
     def object(self, events: Iterable[Event]) -> dict[str, Any] | list[dict[str, Any]]:
         """The result of a finished request, or a list of results if it has several alternatives.
 
-        The result of a failed alternative has an `error`.
-
-        Args:
-            events: All events of the request.
-
-        Raises:
-            SrbError: All alternatives failed.
+        The result of a failed alternative has an `error`. Raises `SrbError` if all failed.
         """
         for event in events:
             match event:

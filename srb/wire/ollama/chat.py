@@ -137,15 +137,7 @@ def _reply(
     has_input: bool,
     **given: Any,
 ) -> Reply:
-    """Makes the reply.
-
-    Args:
-        fields: The body.
-        context: The context of the body.
-        content: Returns the fields of an object that have the text and the thoughts.
-        has_input: Whether there is anything to answer.
-        given: Other fields of `CompletionFields`.
-    """
+    """Makes the reply. `content` returns the fields of an object that have the text and the thoughts."""
     make = partial(_LineBuilder, context.limits.model, time_of(context.now), content)
     if not has_input:  # clients load a model with an empty request, and unload it with keep_alive 0
         unloads = re.fullmatch(r"0+(\.0*)?[a-zµ]*", str((fields.model_extra or {}).get("keep_alive")))

@@ -36,10 +36,7 @@ from srb.wire.request.body import Parsed, parse
 def parse_completion(body: bytes, context: RequestContext, *, openai: bool = False) -> Reply:
     """Continue a prompt, in n alternatives: native events, OpenAI's chunks, or OpenAI's object.
 
-    Args:
-        body: The body of the request.
-        context: The context of the body.
-        openai: Whether a body that doesn't name a format gets OpenAI's.
+    With `openai`, a body that names no format gets OpenAI's.
     """
     if openai:
         context = replace(context, limits=replace(context.limits, openai=True))
@@ -143,15 +140,7 @@ class Shown:
 class Completion:
     """Builds the response of a completion from its events.
 
-    Args:
-        request_id: The id of the request.
-        model: The name of the model.
-        created: In seconds since 1970.
-        fingerprint: The `system_fingerprint`.
-        per_prompt: How many alternatives of each prompt run.
-        n: How many of them to return.
-        shown: What the response shows.
-        clock: Returns seconds since any moment, for the time in `prompt_progress`.
+    Of each prompt, `per_prompt` alternatives run, and n of them are returned.
     """
 
     kind: ClassVar[str] = "text_completion"
@@ -183,11 +172,7 @@ class Completion:
     def object(self, events: Iterable[Event]) -> dict[str, Any]:
         """The object of a finished request, with the n of `per_prompt` alternatives of the best mean log-probability.
 
-        Args:
-            events: All events of the request.
-
-        Raises:
-            SrbError: The request or all of its alternatives failed.
+        Raises `SrbError` if the request or all of its alternatives failed.
         """
         usage: dict[str, Any] = {}
         timings: dict[str, Any] = {}

@@ -154,11 +154,7 @@ class ResponseFields(SamplingFields):
     detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
 
     def chat(self, messages: list[Message]) -> dict[str, Any]:
-        """The conversation, which begins with the instructions, and the tools, in OpenAI's notation for chats.
-
-        Raises:
-            InvalidRequestError: There are neither.
-        """
+        """The conversation, which begins with the instructions, and the tools, in OpenAI's notation for chats."""
         if not messages and not self.instructions:
             raise InvalidRequestError("input must not be empty", param="input")
         return {
@@ -183,8 +179,7 @@ def refuse(fields: ResponseFields, *names: str) -> None:
 def resolved(items: list[InputItem], context: RequestContext) -> tuple[list[InputItem], list[str]]:
     """Replace the references to messages of stored responses, as `ai` sends them, by these messages.
 
-    Returns:
-        The items, and the names of those that are left out: other references, and items of OpenAI's own tools.
+    Other references and items of OpenAI's own tools are left out; the second result names them.
     """
     named = {item.id: _response_of(item.id) for item in items if item.type == "item_reference" and item.id}
     ids = tuple(dict.fromkeys(filter(None, named.values())))[:MAX_REQUESTS]

@@ -117,9 +117,6 @@ def prompt_of(
     Args:
         thinks: whether the answer may begin with thoughts. If not, thoughts that the template begins are closed.
         marker: takes the place of each image or sound. None: the messages may have none.
-
-    Raises:
-        InvalidRequestError: there is no template, or the messages aren't a conversation that it can render.
     """
     if not messages:
         raise InvalidRequestError("messages must not be empty", param="messages")
