@@ -288,8 +288,6 @@ class ClusterEngine(EngineClient):
             self._model = self._facts(self._vocabulary)
             if self._status == "loading":
                 self._on_loaded()
-        if not any(report.load for report in reports):  # a replica may have ended a prefetch for another server
-            self.prefetcher.resume()
 
     def _facts(self, vocabulary: Vocabulary) -> ModelFacts:
         reports = [each.report for each in self._reports.values()]

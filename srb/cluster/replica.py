@@ -33,13 +33,6 @@ class ReplicaLostError(SrbError):
     code = "replica_lost"
 
 
-class BusyError(SrbError):
-    """A replica refuses a prefetch, because requests wait there."""
-
-    status = 503
-    code = "replica_busy"
-
-
 @dataclass(frozen=True, slots=True)
 class Report:
     """The state of a replica, as it reports it.
@@ -154,7 +147,6 @@ class Replica:
         self._fronts: dict[str, float] = {}  # the time of its last call, in seconds of the event loop's clock
         self._queues: dict[str, asyncio.Queue[list[Event] | SrbError]] = {}
         self._blocks = b""
-        self._n_embedding = 0
 
     async def start(self) -> None:
         """Starts the engine, and waits until it takes requests. Raises `ModelLoadError`."""
@@ -196,11 +188,6 @@ class Replica:
         self._engine.forget(request.id)
         if request.id in self._queues or self._has(request.id, front):
             yield UnavailableError(f"request {request.id} is still being ended here; try again soon")
-            return
-        if not is_prefetch(request.id):
-            self._end_prefetches()
-        elif self._load or self._n_embedding:
-            yield BusyError("requests wait here; try again when none does")
             return
         self._queues[request.id] = queue = asyncio.Queue[list[Event] | SrbError]()
         self._fronts[front] = self._loop.time()
@@ -269,12 +256,7 @@ class Replica:
         embedder = self._engine.model.embedder
         if embedder is None:
             raise NotSupportedError("this replica makes no embeddings")
-        self._end_prefetches()
-        self._n_embedding += 1
-        try:
-            return await asyncio.to_thread(embedder.embed, tokens)
-        finally:
-            self._n_embedding -= 1
+        return await asyncio.to_thread(embedder.embed, tokens)
 
     @property
     def _asked(self) -> list[EventLog]:
@@ -285,12 +267,6 @@ class Replica:
     def _load(self) -> int:
         """The number of alternatives that wait or run here."""
         return sum(len(event_log.unfinished) for event_log in self._asked)
-
-    def _end_prefetches(self) -> None:
-        """Ends the prefetches of all servers, because a request waits."""
-        for event_log in self._engine.requests:
-            if is_prefetch(event_log.request.id):
-                self._engine.abort(event_log.request.id, reason="ahead")
 
     async def _end_silent_fronts(self) -> None:
         """Ends the requests of silent fronts, until this replica ends."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from srb.cluster.placement import blocks_of
-from srb.cluster.replica import SILENCE_SECONDS, BusyError, ReplicaLostError
+from srb.cluster.replica import SILENCE_SECONDS, ReplicaLostError
 from srb.engine.events import (
     AbortReason,
     DoneEvent,
@@ -246,8 +246,6 @@ class PartRun:
                     if request is None:  # the part is complete, except for its last event
                         return put(whole.end(part, "stop", None))
                     await self._listen(request)
-                except BusyError:
-                    return put(whole.end(part, "abort", "ahead"))
                 except SrbError as error:
                     return put(whole.end(part, "error", None, error))
         except asyncio.CancelledError:

@@ -183,6 +183,11 @@ class Engine:
         return self._allocator.free_seqs
 
     @property
+    def priority(self) -> int:
+        """The most urgent priority of its requests, the only one that is scheduled."""
+        return self._scheduler.priority
+
+    @property
     def n_set_aside(self) -> int:
         """The number of states of preempted sequences that are held in memory."""
         return self._states.n_set_aside

@@ -113,16 +113,21 @@ class Scheduler:
         return sorted((*self.running.values(), *self.waiting.values()), key=lambda each: (each.priority, each.number))
 
     @property
+    def priority(self) -> int:
+        """The most urgent priority that there is."""
+        return min((each.priority for each in chain(self.running.values(), self.waiting.values())), default=0)
+
+    @property
     def current(self) -> list[ActiveRequest]:
         """The requests of the most urgent priority."""
-        active = self.active
-        return [each for each in active if each.priority == active[0].priority]
+        priority = self.priority
+        return [each for each in self.active if each.priority == priority]
 
     @property
     def current_prompts(self) -> list[Prompt]:
         """The prompts with cells of the most urgent priority, and those that they wait for to share their cells."""
-        most_urgent = min((each.priority for each in chain(self.running.values(), self.waiting.values())), default=0)
-        found = [prompt for prompt in self.prompts if prompt.active.priority == most_urgent]
+        priority = self.priority
+        found = [prompt for prompt in self.prompts if prompt.active.priority == priority]
         if len(found) == len(self.prompts):
             return self.prompts
         for prompt in found:

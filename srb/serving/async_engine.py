@@ -23,7 +23,7 @@ from srb.engine.events import AbortReason, Event, by_request
 from srb.engine.kv_cache.slots import Slots
 from srb.engine.lora import Adapters
 from srb.engine.offline import Answer
-from srb.engine.request import CompletionRequest
+from srb.engine.request import LOWEST_PRIORITY, CompletionRequest
 from srb.engine.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.stats import EngineStats, Measure
 from srb.errors import EngineDeadError, EngineRestartError, ModelLoadError, SrbError
@@ -103,7 +103,7 @@ class AsyncEngine(EngineClient):
         check_settings(settings)
 
         def observe_asked(measure: Measure, seconds: float) -> None:
-            if not client.prefetcher.is_running:  # prefetches aren't measured
+            if client._engine and client._engine.priority < LOWEST_PRIORITY:  # nobody waits for the others
                 observe(measure, seconds)
 
         client = cls(
@@ -195,8 +195,6 @@ class AsyncEngine(EngineClient):
         """Interrupts all requests, and says whether the engine may be restarted."""
         if self._status == "ready":
             self._status = "restarting"
-        if prefetch := self.prefetcher.interrupt():
-            self._recovery.drop(prefetch)
         now, since = time.monotonic(), self._recovery.interrupt(error, abandoned)
         self._failed_at = [at for at in self._failed_at if now - at < self._failure_seconds] + [now]
         if since is not None:

@@ -81,7 +81,7 @@ class EngineClient(ABC):
 
     Attributes:
         max_queue: the number of requests that may wait; it may be changed at any time.
-        prefetcher: generates alternatives while the engine is idle. Ask it for them before you submit a request.
+        prefetcher: generates further alternatives when nothing else runs. Ask it for them before you submit a request.
         urls: the addresses of the server that has this client.
         others: the addresses of other servers in front of the same engines. Each has requests of its own.
     """
@@ -99,12 +99,11 @@ class EngineClient(ABC):
     def __init__(self, *, max_queue: int = 128, record: Record | None = None, **registry_options: Any) -> None:
         self.max_queue = max_queue
         self._record = record
-        self.prefetcher = Prefetcher(self._take, self._end, self._setting, self._is_idle)
+        self.prefetcher = Prefetcher(self._take, self._end, self._setting)
         self._registry = RequestRegistry(
             self._end,
             prioritize=self._prioritize,
             ended=self.prefetcher.note,
-            idle=self.prefetcher.resume,
             **registry_options,
         )
         self._status: Status = "loading"
@@ -152,7 +151,7 @@ class EngineClient(ABC):
         except TimeoutError:
             self._registry.shut_down(waiting=False)
             await self._registry.empty()
-        self.prefetcher.pause()
+        self.prefetcher.close()
         await self._close()
         self._loaded.cancel()
 
@@ -240,18 +239,17 @@ class EngineClient(ABC):
             QueueFullError: Too many requests wait.
             UnavailableError: The engine takes no requests now.
         """
-        with self.prefetcher.paused():
-            self.check_ready()
-            if is_new:
-                self.check_queue()
-            if event_log is None:
-                if offline.has_texts(request):  # in a thread, because long texts take a while
-                    request = await asyncio.to_thread(offline.with_tokens, request, self.tokenize)
-                    self.check_ready()  # again: the engine may have ended meanwhile, and would never answer
-                request, prefetched, _ = self.prefetcher.take(request)
-                event_log = EventLog(request)
-            event_log.arrived = self._loop.time()
-            stream = self._registry.add(event_log, linger)
+        self.check_ready()
+        if is_new:
+            self.check_queue()
+        if event_log is None:
+            if offline.has_texts(request):  # in a thread, because long texts take a while
+                request = await asyncio.to_thread(offline.with_tokens, request, self.tokenize)
+                self.check_ready()  # again: the engine may have ended meanwhile, and would never answer
+            request, prefetched, _ = self.prefetcher.take(request)
+            event_log = EventLog(request)
+        event_log.arrived = self._loop.time()
+        stream = self._registry.add(event_log, linger)
         try:
             if prefetched:
                 self.put([*prefetched])
@@ -447,10 +445,6 @@ class EngineClient(ABC):
     def _setting(self) -> abc.Hashable:
         """Returns what texts depend on besides their requests, and can change."""
         return None
-
-    def _is_idle(self) -> bool:
-        """Tells whether it takes requests, and none waits or runs."""
-        return self._status == "ready" and self._registry.is_empty
 
     def _put_on_record(self, events: list[Event], done: abc.Callable[[], object]) -> None:
         """Records events, except for prefetched ones, and then calls a function. May be called from any thread."""

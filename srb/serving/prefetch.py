@@ -5,15 +5,14 @@ alternatives of the next seeds. The same request with the next seed, or with any
 at once, and the rest as it is generated: for the engine, it is an interrupted request that resumes
 (`srb.engine.resume`). The texts are the same as without prefetching.
 
-A prefetch runs only while no request does. It ends when the next request comes, and resumes from its last token when
-the engine is idle again. It isn't logged, and isn't in the history until a request takes its alternatives.
+A prefetch is an ordinary request of the lowest priority, so it pauses while any other runs. It isn't logged, and isn't
+in the history until a request takes its alternatives.
 """
 
 import asyncio
 import dataclasses
 import uuid
 from collections import OrderedDict, abc
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -28,7 +27,7 @@ from srb.engine.events import (
     Timings,
     Usage,
 )
-from srb.engine.request import CompletionRequest, new_request_id
+from srb.engine.request import LOWEST_PRIORITY, CompletionRequest, new_request_id
 from srb.engine.resume import resume
 from srb.engine.sampling_params import MAX_SEED
 from srb.engine.validation.exclusions import excludes
@@ -52,7 +51,7 @@ class _Alternative:
     stop: StopEvent | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class _Continuation:
     """The next alternatives of a request.
 
@@ -60,6 +59,7 @@ class _Continuation:
         request: has one branch, with the seed of the first of them.
         max_tokens: of each.
         wanted: the number of alternatives to prefetch.
+        running: the id of the request that generates them; None if none does.
         start: the last event of its kind; None before the first.
         alternatives: those that have been started.
     """
@@ -67,6 +67,7 @@ class _Continuation:
     request: CompletionRequest
     max_tokens: int
     wanted: int = 0
+    running: str | None = None
     start: StartEvent | None = None
     alternatives: list[_Alternative] = field(default_factory=list)
 
@@ -84,7 +85,7 @@ class _Continuation:
         """Makes a request for those that aren't complete."""
         self.alternatives += [_Alternative() for _ in range(self.wanted - len(self.alternatives))]
         branches = self.request.branches[0].alternatives(self.wanted)
-        request = dataclasses.replace(self.request, branches=branches, id=request_id)
+        request = dataclasses.replace(self.request, branches=branches, id=request_id, priority=LOWEST_PRIORITY)
         return resume(request, self.events_of(request))
 
     def events_of(self, request: CompletionRequest) -> list[Event]:
@@ -161,7 +162,6 @@ class Prefetcher:
         submit: gives a request to the engine.
         end: ends a request that the engine has taken.
         setting: returns what texts depend on besides their requests: the scales of adapters.
-        is_idle: tells whether the engine takes requests, and has none.
 
     Attributes:
         max_tokens: the number of prefetched tokens that are held; it may be changed at any time. Each takes 0.23 KB of
@@ -175,29 +175,27 @@ class Prefetcher:
         submit: abc.Callable[[CompletionRequest], abc.Awaitable[None]],
         end: abc.Callable[[str, None, AbortReason], object],
         setting: abc.Callable[[], abc.Hashable],
-        is_idle: abc.Callable[[], bool],
     ) -> None:
         self._submit = submit
         self._end = end
         self._setting = setting
-        self._is_idle = is_idle
-        self._prefix = f"{_PREFIX}{uuid.uuid4().hex}-"
-        self._n_paused = 0
-        self._continuations: OrderedDict[_Key, _Continuation] = OrderedDict()  # of the last ended request: last
-        self._running: tuple[str, _Continuation] | None = None  # with the id of its request
+        self._prefix = f"{_PREFIX}{uuid.uuid4().hex[:8]}-"
+        self._continuations: OrderedDict[_Key, _Continuation] = OrderedDict()  # the last one to end comes last
+        self._running: dict[str, _Continuation] = {}  # by the ids of their requests
+        self._is_closed = False
         self.max_tokens = 500_000
         self.n_tokens = 0
         self.n_taken = 0
 
     @property
     def is_running(self) -> bool:
-        """Whether it uses the engine now."""
-        return self._running is not None
+        """Whether the engine has requests of it, which may pause."""
+        return bool(self._running)
 
     def take(
         self, request: CompletionRequest, owner: str | None = None
     ) -> tuple[CompletionRequest, list[Event], abc.Callable[[], None]]:
-        """Takes what was prefetched for a request, and ends a running prefetch.
+        """Takes what was prefetched for a request, and ends the request that was prefetching it.
 
         Args:
             request: the request that has come.
@@ -207,10 +205,10 @@ class Prefetcher:
             The request, with the prefetched seeds if it takes any; its events so far; and a function that puts them
             back, for a request that is refused.
         """
-        self.pause()
         found = self._find(request, owner) if self._continuations else None
         if found is None or (not request.any_seed and request.branches[0].seed != found.seed):
             return request, [], lambda: None
+        self._stop(found)
         n = len(request.branches)
         seeds = found.request.branches[0].alternatives(n)
         branches = tuple(
@@ -219,7 +217,15 @@ class Prefetcher:
         request = dataclasses.replace(request, branches=branches)
         events = found.events_of(request)
         self.n_taken += len({event.index for event in events if isinstance(event, StreamEvent | StopEvent)})
-        return request, events, found.take(n)
+        put_back = found.take(n)
+        self._run(found)
+
+        def refuse() -> None:
+            self._stop(found)
+            put_back()
+            self._run(found)
+
+        return request, events, refuse
 
     def note(self, event_log: EventLog) -> None:
         """Notes what to prefetch after a request that has ended, if it asks for that, and wasn't ended early."""
@@ -229,7 +235,10 @@ class Prefetcher:
         key = self._key(request, event_log.owner)
         seed = (request.branches[-1].seed + 1) % (MAX_SEED + 1)
         found = self._continuations.pop(key, None)
-        if found is None or found.seed != seed:
+        if found and found.seed != seed:
+            self._stop(found)
+            found = None
+        if found is None:
             first = dataclasses.replace(request.branches[0], seed=seed)
             if first.max_tokens == -1:  # each has as many as these had
                 first = dataclasses.replace(first, max_tokens=event_log.max_tokens)
@@ -238,53 +247,37 @@ class Prefetcher:
         found.wanted = max(1, min(request.ahead, self.max_tokens // found.max_tokens))
         self._continuations[key] = found
         while len(self._continuations) > MOST_REQUESTS or self._n_tokens > self.max_tokens:
-            self._continuations.popitem(last=False)
+            self._stop(self._continuations.popitem(last=False)[1])
+        self._run(found)
 
-    @contextmanager
-    def paused(self) -> abc.Iterator[None]:
-        """Prefetches nothing while the block runs, because a request waits."""
-        self._n_paused += 1
-        self.pause()
-        try:
-            yield
-        finally:
-            self._n_paused -= 1
-            self.resume()
+    def close(self) -> None:
+        """Ends all prefetches, and starts no more."""
+        self._is_closed = True
+        for found in list(self._running.values()):
+            self._stop(found)
 
-    def resume(self) -> None:
-        """Prefetches what isn't complete, for the request that ended last, if the engine is idle."""
-        if not self._continuations or self.is_running or self._n_paused or not self._is_idle():
+    def _run(self, found: _Continuation) -> None:
+        """Gives the engine a request for what isn't complete."""
+        if self._is_closed or found.running or found.is_complete or found not in self._continuations.values():
             return
-        setting = self._setting()
-        pending = [each for (_, its, _), each in self._continuations.items() if its == setting and not each.is_complete]
-        if pending and (request := (found := pending[-1]).rest(self._prefix + new_request_id())):
-            self._running = request.id, found
+        if request := found.rest(self._prefix + new_request_id()):
+            found.running, self._running[request.id] = request.id, found
             submitting = asyncio.ensure_future(self._submit(request))
             submitting.add_done_callback(partial(self._on_submitted, request.id))
 
-    def pause(self) -> None:
-        """Ends the running prefetch. Its tokens stay."""
-        if self._running:
-            request_id, _ = self._running
-            self._running = None
-            self._end(request_id, None, "ahead")
-
-    def interrupt(self) -> str | None:
-        """Notes that the engine has lost the running prefetch. Its tokens stay. Returns the id of its request."""
-        request_id = self._running[0] if self._running else None
-        self._running = None
-        return request_id
+    def _stop(self, found: _Continuation) -> None:
+        """Ends the request that prefetches this. Its tokens stay."""
+        if found.running:
+            del self._running[found.running]
+            self._end(found.running, None, "ahead")
+            found.running = None
 
     def is_own(self, request_id: str) -> bool:
         """Tells whether this is the id of a prefetch of this server. May be called from any thread."""
         return request_id.startswith(self._prefix)
 
-    def _running_as(self, request_id: str) -> _Continuation | None:
-        """Returns what is prefetched now, if this is the id of its request."""
-        return self._running[1] if self._running and self._running[0] == request_id else None
-
     def _on_submitted(self, request_id: str, submitting: asyncio.Future[None]) -> None:
-        found = self._running_as(request_id)
+        found = self._running.get(request_id)
         if submitting.cancelled() or submitting.exception():  # it isn't tried again
             if found:
                 self._forget(found)
@@ -292,9 +285,9 @@ class Prefetcher:
             self._end(request_id, None, "ahead")
 
     def put(self, events: abc.Sequence[Event]) -> None:
-        """Takes the events of the running prefetch out of those of a step."""
+        """Takes the events of prefetches out of those of a step."""
         for event in events:
-            found = self._running_as(event.request_id)
+            found = self._running.get(event.request_id)
             if found is None:
                 continue
             if isinstance(event, StartEvent):
@@ -305,12 +298,12 @@ class Prefetcher:
             elif isinstance(event, ErrorEvent):  # it would come again
                 self._forget(found)
             elif isinstance(event, StopEvent):
-                if event.finish_reason != "abort":  # else it resumes later: a replica has ended it for a request
+                if event.finish_reason != "abort":  # else it resumes: its front or its replica has ended it
                     found.alternatives[event.index].stop = event
             elif isinstance(event, DoneEvent):
-                self._running = None
-                if found.is_complete:
-                    self.resume()
+                del self._running[event.request_id]
+                found.running = None
+                self._run(found)
 
     @property
     def _n_tokens(self) -> int:
@@ -318,7 +311,7 @@ class Prefetcher:
         return sum(each.wanted * each.max_tokens for each in self._continuations.values())
 
     def _forget(self, found: _Continuation) -> None:
-        self.pause()
+        self._stop(found)
         self._continuations = OrderedDict((key, each) for key, each in self._continuations.items() if each is not found)
 
     def _find(self, request: CompletionRequest, owner: str | None) -> _Continuation | None:

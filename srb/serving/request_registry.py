@@ -61,7 +61,6 @@ class RequestRegistry:
         end: aborts a request in the engine, or one alternative of it.
         prioritize: gives a request in the engine another priority.
         ended: called with the event log of each request that has ended.
-        idle: called when no request waits or runs any more.
         queue_timeout: the longest wait for the start of a request, in seconds. 0: no limit.
         request_timeout: the longest time from the arrival of a request to its end, in seconds. 0: no limit.
         keep_seconds: how long finished requests can be read.
@@ -74,7 +73,6 @@ class RequestRegistry:
         *,
         prioritize: Callable[[str, int], object] = lambda _request_id, _priority: None,
         ended: Callable[[EventLog], object] = lambda _event_log: None,
-        idle: Callable[[], object] = lambda: None,
         queue_timeout: float = 0,
         request_timeout: float = 0,
         keep_seconds: float = 0,
@@ -83,7 +81,6 @@ class RequestRegistry:
         self._end = end
         self._prioritize = prioritize
         self._ended = ended
-        self._idle = idle
         self._queue_timeout = queue_timeout
         self._request_timeout = request_timeout
         self._keep_seconds = keep_seconds
@@ -99,11 +96,6 @@ class RequestRegistry:
     def event_logs(self) -> list[EventLog]:
         """The event logs of the requests that wait or run, in order of arrival, without those that were given up."""
         return [each.event_log for each in self._active.values() if not each.given_up]
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no request waits or runs, not even one that was given up."""
-        return not self._active
 
     async def empty(self) -> None:
         """Waits until no request waits or runs."""
@@ -283,7 +275,6 @@ class RequestRegistry:
                 timer.cancel()
         if not self._active:
             self._empty.set()
-            self._idle()
 
     def _add_finished(self, event_log: EventLog) -> None:
         """Adds a finished request, and drops those that finished first until there is memory for it."""

@@ -1,11 +1,11 @@
 """Alternatives that are prefetched on replicas: they delay no request, of any server."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from driver import check_order, request, run, texts
 from fake_backend import FakeBackend, Gate, babble
@@ -13,6 +13,7 @@ from replicas_here import BEAT_SECONDS, FakeVocabulary, ReplicasHere
 from waiting import until
 
 from srb.cluster.cluster_engine import ClusterEngine
+from srb.cluster.replica import Report
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event
 from srb.engine.request import CompletionRequest
@@ -113,16 +114,9 @@ async def test_a_request_of_another_server_runs_with_the_next_step() -> None:
         assert report.stats.cells > 0
         stream = replicas.there["a"].run(other := request("other", max_tokens=5), front="another")
         said = [await anext(stream)]
-        (backend,) = gated.backends
-        n = backend.decodes
-        gate.step()
-        await until(lambda: gate.holds)
-        assert backend.decodes == n + 1
-        said.append(await anext(stream))
-        assert (await replicas.there["a"].report("front")).running == 1
-        await until(lambda: not engine.prefetcher.is_running)
-        engine.prefetcher.resume()  # as when a request has ended here
-        await until(lambda: not engine.prefetcher.is_running)  # but a request waits there
+        while not (await replicas.there["a"].report("front")).running:
+            gate.step()
+            said.append(await anext(stream))
         gate.open()
         said += [each async for each in stream]
         events = [event for each in said if isinstance(each, list) for event in each]
@@ -131,13 +125,27 @@ async def test_a_request_of_another_server_runs_with_the_next_step() -> None:
         assert [texts(await collect(engine, swipe(ahead=0)))[0] for _ in range(3)] == [text_of(k) for k in (1, 2, 3)]
 
 
+async def two_rounds(replicas: ReplicasHere) -> None:
+    """Waits until all replicas were asked for a report twice."""
+    reports, rounds = replicas.reports, []
+
+    async def count() -> list[Report]:
+        rounds.append(found := await reports())
+        return found
+
+    with patch.object(replicas, "reports", count):
+        await until(lambda: len(rounds) > 2)
+
+
 async def test_it_changes_nothing_in_where_others_go() -> None:
     async with cluster(gated := Gated()) as (engine, replicas):
         first = asyncio.create_task(collect(engine, swipe(prompt="p" * 200)))
         await gated.until_it_runs(engine)
         await first
+        await two_rounds(replicas)  # the last report may be from while the first one ran
         assert {engine.placement.load(name) for name in "ab"} == {0}
         gated.open()
+        await two_rounds(replicas)  # a replica that stands can't list its prompts
         await collect(engine, request("p" * 200, max_tokens=5))
         assert len({name for name, _ in replicas.ran}) == 1  # the one that knows the prompt
 
@@ -153,35 +161,3 @@ async def test_it_outlives_its_replica() -> None:
         await until(prefetched(engine, 24))
         assert replicas.ran[-1][0] != name
         assert [texts(await collect(engine, swipe(ahead=0)))[0] for _ in range(2)] == [text_of(1), text_of(2)]
-
-
-class SlowToEmbed:
-    """An embedder that takes until it is told to end."""
-
-    max_tokens, pools, rank_template = 100, True, None
-
-    def __init__(self) -> None:
-        self.may_end = threading.Event()
-
-    def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
-        assert self.may_end.wait(60)
-        return [[1.0]]
-
-
-async def test_it_ends_for_embeddings() -> None:
-    embedder = SlowToEmbed()
-    async with cluster(gated := Gated(embedder=embedder), names="a") as (engine, replicas):
-        first = asyncio.create_task(collect(engine, swipe()))
-        await gated.until_it_runs(engine)
-        await first
-        embedding = asyncio.create_task(replicas.there["a"].embed((1,)))
-        await asyncio.sleep(0)
-        n = gated.backends[0].decodes
-        gated.open()
-        await until(lambda: not engine.prefetcher.is_running)
-        engine.prefetcher.resume()
-        await until(lambda: not engine.prefetcher.is_running)
-        assert gated.backends[0].decodes == n
-        embedder.may_end.set()
-        await embedding
-        await until(prefetched(engine, 24))

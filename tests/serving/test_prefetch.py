@@ -200,14 +200,17 @@ async def test_a_request_that_comes_meanwhile_runs_with_the_next_step() -> None:
         assert engine.health.stats
         assert engine.health.stats.cells > 0
         n = backend.decodes
-        other = await engine.submit(request("other", n=4, max_tokens=12))
-        assert not ahead.is_running
+        other = await engine.submit(request("other", n=4, max_tokens=12, ignore_eos=True))
+        n_tokens = ahead.n_tokens
         assert (engine.health.running, engine.health.waiting) == (0, 1)
         gate.step()
         await anext(other)
         await until(lambda: gate.holds)
         assert backend.decodes == n + 1  # in the next one after the one that ran when it came
         assert engine.health.running == 1
+        gate.step(8)
+        await until(lambda: gate.holds)
+        assert ahead.n_tokens <= n_tokens + 3, "it pauses"
         gate.open()
         await other.collect()
         await prefetched(engine, backend)
@@ -227,19 +230,6 @@ async def test_it_resumes_after_a_refused_request() -> None:
             await engine.submit(request())
         gate.open()
         await until(lambda: ahead.n_tokens == sum(len(tokens_of(alone(k), 0)) for k in (1, 2)))
-
-
-async def test_while_it_is_paused_nothing_is_prefetched() -> None:
-    async with engine_on(backend := FakeBackend(script=babble)) as engine:
-        with engine.prefetcher.paused():
-            await collect(engine, swipe())
-            with engine.prefetcher.paused():
-                await collect(engine, swipe(prompt="q"))
-            assert not engine.prefetcher.is_running
-        assert engine.prefetcher.is_running
-        await prefetched(engine, backend)
-        assert engine.prefetcher.take(swipe())[1]
-        assert engine.prefetcher.take(swipe(prompt="q"))[1]
 
 
 async def test_it_is_nowhere_to_be_seen() -> None:

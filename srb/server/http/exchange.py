@@ -169,50 +169,49 @@ async def submit(
     assert reply.completion is not None
     engine, history_service = request.app[ENGINE], request.app[HISTORY]
     completion = _shared(reply.completion, await shared_within(request))
-    with engine.prefetcher.paused():
-        completion, prefetched, put_back = engine.prefetcher.take(completion, owner_of(request))
-        # In a thread, because many settings take a while.
-        held = await asyncio.to_thread(memory_of, (form.ignored, form.payload, completion.branches))
-        is_stored = history_service.is_on and completion.explore is None
-        event_log = EventLog(
-            completion,
-            owner=owner_of(request),
-            detach=reply.detach,
-            lasts=is_stored,
-            exact=form.stored is not None,
-            created=created,
-            extra_bytes=held,
-        )
-        # Clients of other formats can't reconnect, and stop a request by closing the connection.
-        linger = 0 if form.respond else request.app[LIMITS].linger
-        try:
-            if is_stored:
-                engine.check(completion)  # before `_title`, which needs token ids of the vocabulary
-                nodes = await history_service.begin(
-                    Submitted(
-                        completion,
-                        event_log.owner,
-                        reply.detach,
-                        created,
-                        path=request.path,
-                        model=request.app[LIMITS].model,
-                        body=request[BODY],
-                        title=_title(engine, completion),
-                        story=reply.story,
-                        node=reply.node,
-                    )
+    completion, prefetched, put_back = engine.prefetcher.take(completion, owner_of(request))
+    # In a thread, because many settings take a while.
+    held = await asyncio.to_thread(memory_of, (form.ignored, form.payload, completion.branches))
+    is_stored = history_service.is_on and completion.explore is None
+    event_log = EventLog(
+        completion,
+        owner=owner_of(request),
+        detach=reply.detach,
+        lasts=is_stored,
+        exact=form.stored is not None,
+        created=created,
+        extra_bytes=held,
+    )
+    # Clients of other formats can't reconnect, and stop a request by closing the connection.
+    linger = 0 if form.respond else request.app[LIMITS].linger
+    try:
+        if is_stored:
+            engine.check(completion)  # before `_title`, which needs token ids of the vocabulary
+            nodes = await history_service.begin(
+                Submitted(
+                    completion,
+                    event_log.owner,
+                    reply.detach,
+                    created,
+                    path=request.path,
+                    model=request.app[LIMITS].model,
+                    body=request[BODY],
+                    title=_title(engine, completion),
+                    story=reply.story,
+                    node=reply.node,
                 )
-                form = replace(form, nodes=nodes or None)
-            # Set before the engine gets the request: a detached one goes on even if its client disconnects right now.
-            request.app[RESPONSE_FORMATS][event_log] = form
-            if reply.story is not None:
-                history_service.feeds.add_writer(completion.id, reply.story)
-            stream = await engine.submit(completion, event_log=event_log, linger=linger, prefetched=prefetched)
-        except BaseException:  # the request was refused, or its client has disconnected
-            if event_log not in engine.requests:
-                history_service.forget(completion.id)
-                put_back()
-            raise
+            )
+            form = replace(form, nodes=nodes or None)
+        # Set before the engine gets the request: a detached one goes on even if its client disconnects right now.
+        request.app[RESPONSE_FORMATS][event_log] = form
+        if reply.story is not None:
+            history_service.feeds.add_writer(completion.id, reply.story)
+        stream = await engine.submit(completion, event_log=event_log, linger=linger, prefetched=prefetched)
+    except BaseException:  # the request was refused, or its client has disconnected
+        if event_log not in engine.requests:
+            history_service.forget(completion.id)
+            put_back()
+        raise
     async with stream:
         return await (respond_first or form.respond or respond_natively)(request, stream)
 

@@ -46,8 +46,7 @@ class EmbeddingQueue:
         self.check(engine)
         self.count += 1
         try:
-            with engine.prefetcher.paused():
-                yield
+            yield
         finally:
             self.count -= 1
 

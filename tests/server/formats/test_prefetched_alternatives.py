@@ -1,8 +1,6 @@
 """Alternatives that are drawn ahead, in each format, with a history, and for each key."""
 
-import asyncio
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,6 @@ import pytest
 from fake_backend import FakeBackend
 from mixed import ascii_babble
 from server.conftest import Client, Connect
-from server.routes.test_pooling import FakeEmbedder
 from waiting import until
 
 from srb.history.history import History
@@ -151,23 +148,3 @@ async def test_it_is_counted_apart(connect: Connect) -> None:
     ahead = float(numbers["srb:ahead_tokens_total"])
     assert float(numbers["llamacpp:tokens_predicted_total"]) == length + ahead
     assert numbers["llamacpp:requests_processing"] == "0.0"
-
-
-async def test_nothing_is_sampled_while_a_text_is_embedded(connect: Connect) -> None:
-    may_end = threading.Event()
-    embedder = FakeEmbedder(on_embed=lambda: _true(may_end.wait(60)))
-    client = await connect(fake := FakeBackend(n_cells=2000, script=ascii_babble, embedder=embedder))
-    embedding = asyncio.create_task(client.post("/v1/embeddings", json={"input": "a"}))
-    await asked(client, **NATIVE)
-    await idle(client, fake)
-    assert client.app
-    ahead = client.app[ENGINE].prefetcher
-    assert ahead.n_tokens == 0
-    may_end.set()
-    assert (await embedding).status == 200
-    await idle(client, fake)
-    assert ahead.n_tokens > 0
-
-
-def _true(value: bool) -> None:
-    assert value
