@@ -10,7 +10,7 @@ import sys
 
 from playwright.sync_api import Page, sync_playwright
 from scripted import Scripted
-from web.conftest import ARGUMENTS, CHROMIUM
+from web.conftest import ARGUMENTS, BOX, CHROMIUM
 
 KEYS = 200
 PARTS = ("ScriptDuration", "LayoutDuration", "RecalcStyleDuration", "TaskDuration")
@@ -20,7 +20,7 @@ def paste(page: Page, text: str) -> None:
     """Insert a text at once, and put the cursor into its middle."""
     page.locator("#story").click()
     page.keyboard.insert_text(text)
-    page.evaluate("(at) => document.querySelector('#story').setSelectionRange(at, at)", len(text) // 2)
+    page.locator("#story").evaluate("(box, at) => box.setSelectionRange(at, at)", len(text) // 2)
 
 
 def main(words: int) -> None:
@@ -31,6 +31,7 @@ def main(words: int) -> None:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
             page = browser.new_page(viewport={"width": 1400, "height": 900})
             page.add_init_script("localStorage.setItem('srb-tour', 'true')")
+            page.add_init_script(BOX)
             page.goto(server.url)
             page.locator("body[data-ready]").wait_for()
             paste(page, "\n".join([paragraph] * (words // len(paragraph.split()))))

@@ -54,13 +54,13 @@ test("if only the frozen tab's page is found, what both know is found", () => {
 test("nothing is stored if nothing has changed", () => {
   const { a } = tabs();
   assert.equal(a.isLast("s", { note: "" }), false);
-  const done = [{ at: 3, added: "a" }];
+  const done = [{ changes: [3, [1]] }];
   a.next("s", { note: "", steps: { done } });
   assert.equal(a.isLast("s", { note: "", steps: { done } }), true);
   a.fail("s");
   assert.equal(a.isLast("s", { note: "", steps: { done } }), false, "it is tried again");
   a.next("s", { note: "", steps: { done } });
-  done[0].added += "b"; // typed on
+  done[0].changes = [3, [2]]; // typed on
   assert.equal(a.isLast("s", { note: "", steps: { done } }), false);
-  assert.equal(a.isLast("s", { note: "1", steps: { done: [{ at: 3, added: "a" }] } }), false);
+  assert.equal(a.isLast("s", { note: "1", steps: { done: [{ changes: [3, [1]] }] } }), false);
 });

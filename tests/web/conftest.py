@@ -35,6 +35,20 @@ SET = """(values) => {
     }
 }"""
 
+BOX = """
+    const viewOf = (box) => box.cmTile.root.view;
+    Object.defineProperties(HTMLDivElement.prototype, {
+        value: { get() { return this.id === "story" ? viewOf(this).state.doc.toString() : undefined; } },
+        selectionStart: { get() { return viewOf(this).state.selection.main.from; } },
+        selectionEnd: { get() { return viewOf(this).state.selection.main.to; } },
+    });
+    HTMLDivElement.prototype.setSelectionRange = function (anchor, head) {
+        const [from, to] = [anchor, head].map((at) => Math.min(at, this.value.length));
+        viewOf(this).dispatch({ selection: { anchor: from, head: to } });
+    };
+"""
+"""Gives the box of the text the names of a text area, whose text isn't all drawn."""
+
 WATCH = """() => {
     const names = ["#manuscript", "#cards", ".batch", ".card", ".card > *"];
     let last = { texts: "" };
@@ -80,7 +94,12 @@ class Story:
     @property
     def text(self) -> str:
         """The text so far."""
-        return self.find("#story").input_value()
+        text: str = self.find("#story").evaluate("(box) => box.value")
+        return text
+
+    def shaded(self, name: str) -> list[str]:
+        """Return what has this tint or shade in the text, in its order, by lines."""
+        return self.find(f"#story .{name}").all_text_contents()
 
     def open(self, url: str) -> None:
         self.page.goto(url)
@@ -274,6 +293,7 @@ def profile(
     )
     if not has_tour:
         context.add_init_script("if (location.protocol === 'http:') localStorage.setItem('srb-tour', 'true')")
+    context.add_init_script(BOX)
     story = Story(context.new_page())
     hosts: set[str] = set()
 

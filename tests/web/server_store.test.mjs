@@ -309,9 +309,9 @@ test("a draft that was sent before the browser was killed isn't another text, an
   t.after(() => (globalThis.fetch = fetched));
   const drafts = [{ node: 0, text: "Once", metadata: null, change: 3 }, { node: 1, text: "So: Twice upon", metadata: null, change: 4 }];
   globalThis.fetch = async (path, options) => (path === "v1/stories/s" ? Response.json({ nodes: [server.node], change: 4, drafts }) : fetched(path, options));
-  const step = { kind: "text", place: "1", at: 5, removed: "", added: " upon", marks: "" };
+  const step = { kind: "text", place: "1", changes: [5, [5]], marks: "" };
   pages = { page: { unsentDrafts: { root: 1 }, steps: { done: [step], undone: [] } }, drafts: [["root", "Once upon"], ["1", "Twice upon"]] };
   const { store } = await open();
   assert.deepEqual([store.splits, [...store.unsentDrafts]], [[], [["root", 3]]]);
-  assert.deepEqual([store.texts.get("1"), store.page.steps.done[0].at], ["So: Twice upon", 9]);
+  assert.deepEqual([store.texts.get("1"), store.page.steps.done[0].changes], ["So: Twice upon", [9, [5]]]);
 });

@@ -69,7 +69,7 @@ def test_pasted_words_are_counted_apart_and_moved_ones_stay_the_writers(story: S
     expect(words).to_have_text("10 words · today: 4 yours, 6 pasted")
     for key in ("Home", "Control+Shift+ArrowRight", "Control+Shift+ArrowRight", "Control+X", "End", "Control+V"):
         keyboard.press(key)
-    expect(box).to_have_value(" the lamp. It was late, and nobody came.Ada lit")
+    expect(box).to_have_js_property("value", " the lamp. It was late, and nobody came.Ada lit")
     expect(words).to_have_text("9 words · today: 3 yours, 6 pasted")  # “came.Ada” is one, pasted at its beginning
     story.reload()
     for key in ("Control+A", "Delete"):

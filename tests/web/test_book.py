@@ -153,7 +153,7 @@ def test_a_book_is_written(
     assert forked.startswith(text)
     assert forked.endswith(LATER)
     text = forked.removesuffix(LATER) + hands.keep() + LATER  # what was typed meanwhile stays after it
-    expect(box).to_have_value(text)
+    expect(box).to_have_js_property("value", text)
     expect(story.find("#path")).to_contain_text("draft")
     hands.show("kept")
 
@@ -195,7 +195,7 @@ def test_a_book_is_written(
     assert version.strip() in story.text
     assert CLOSE not in story.text.replace(version.strip(), "")
     hands.do("Control+z", "#undo")
-    expect(box).to_have_value(text)
+    expect(box).to_have_js_property("value", text)
 
     # Show the tree as a drawing.
     hands.do("Escape t", "#open-stories")
@@ -247,7 +247,7 @@ def test_a_book_is_written(
         other.find("#other-stories").scroll_into_view_if_needed()
         device.show("found")
         other.leave("#other-stories a")
-        expect(other.find("#story")).to_have_value(text)
+        expect(other.find("#story")).to_have_js_property("value", text)
         expect(other.cards).to_have_count(4)
         other.wait_done()
         device.show("elsewhere")

@@ -44,10 +44,10 @@ def test_each_alternative_follows_its_own_direction_and_the_card_shows_it(
     box = story.find("#directions-lines")
     expect(box).to_be_focused()
     story.find("#directions .propose").click()
-    expect(box).to_have_value("a storm\nshe lies\nslower")
+    expect(box).to_have_js_property("value", "a storm\nshe lies\nslower")
     box.fill("a visitor\nslower")  # one is the writer's
     story.find("#directions .propose").click()
-    expect(box).to_have_value("a visitor\na storm\nshe lies\nslower")
+    expect(box).to_have_js_property("value", "a visitor\na storm\nshe lies\nslower")
     box.fill("a storm\n\na visitor\n")
     box.press("Control+Enter")
     expect(story.find("#directions")).to_be_hidden()

@@ -118,7 +118,7 @@ def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp
     forked, third = story.text, story.said(story.cards.nth(2))
     keyboard.press("Escape")
     keyboard.press("3")
-    expect(text).to_have_value(forked + third)
+    expect(text).to_have_js_property("value", forked + third)
     expect(text).to_be_focused()
     expect(story.cards).to_have_count(0)
     story.screenshot("hour-6-kept")
@@ -140,7 +140,7 @@ def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp
     expect(tree.nth(2)).to_be_focused()
     keyboard.press("ArrowUp")
     keyboard.press("Enter")
-    expect(text).to_have_value(PROMPT)
+    expect(text).to_have_js_property("value", PROMPT)
     expect(story.cards).to_have_count(9)  # with the one that was forked
     expect(tree.nth(1)).to_contain_text("8 alternatives · 1 sentence")
     story.pictures("tree")
@@ -201,7 +201,7 @@ def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp
     keyboard.press("Control+Enter")
     expect(story.cards).to_have_count(4)
     story.wait_done()
-    expect(text).to_have_value(kept + " And then")
+    expect(text).to_have_js_property("value", kept + " And then")
     expect(story.cards.first).to_be_in_viewport()
     story.picture("hour-9-phone", axe=True)
     keyboard.press("Escape")
@@ -214,7 +214,7 @@ def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp
     story.page.evaluate("document.body.dataset.left = true")
     keyboard.press("Enter")
     expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
-    expect(story.find("#story")).to_have_value("")
+    expect(story.find("#story")).to_have_js_property("value", "")
     expect(text).to_be_focused()
     expect(story.find("#setting-n")).to_have_value("2")
     expect(status).to_have_text("Ctrl-Enter generates.")
@@ -223,7 +223,7 @@ def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp
     expect(story.find("#story-list a")).to_have_text(["(no title)", "The keeper's rule"])
     tab_to(story, "#story-list li:nth-child(2) a", "Shift+Tab")
     keyboard.press("Enter")
-    expect(text).to_have_value(kept + " And then")
+    expect(text).to_have_js_property("value", kept + " And then")
 
 
 def test_a_space_at_the_end_does_no_harm(blank: Story, server: Server) -> None:
@@ -283,7 +283,7 @@ def test_it_continues_after_the_server_is_killed_and_restarted(
     blank.reload()
     assert [blank.said(card) for card in blank.cards.all()] == said
     blank.press(blank.cards.first, "Keep")
-    expect(blank.find("#story")).to_have_value(prompt + said[0])
+    expect(blank.find("#story")).to_have_js_property("value", prompt + said[0])
     expect(blank.find("#tree [role=treeitem]").nth(1)).to_contain_text(f"2 alternatives · {MANY} tokens")
     blank.page.close()  # it watches the story until the server is gone
     blank.excuse("ERR_", "503")

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 from scripted import Scripted
-from web.conftest import TWO_FRAMES, Story
+from web.conftest import Story
 
 pytestmark = pytest.mark.web
 
-MODELS = f"{TWO_FRAMES}.then(() => [...CSS.highlights.get('model')].map(String))"
 """The texts in sight that the model wrote."""
 
 
@@ -74,9 +73,9 @@ def test_the_search_finds_everything_and_snapshots_have_names(
     expect(story.find(".compared ins")).to_have_text("a far")
     story.pictures("comparison", axe=True)
     story.find("#comparison .main").click()
-    expect(story.find("#story")).to_have_value("Once upon the hill")
+    expect(story.find("#story")).to_have_js_property("value", "Once upon the hill")
     story.find("#undo").click()
-    expect(story.find("#story")).to_have_value("Once upon a far hill")
+    expect(story.find("#story")).to_have_js_property("value", "Once upon a far hill")
     names.filter(has_text="The beginning").locator("xpath=..").get_by_role("button", name="Remove").click()
     expect(snapshots).to_have_count(2)
 
@@ -107,8 +106,7 @@ def test_every_place_is_found_and_replaced_in_one_step(story: Story) -> None:
         query.press("Enter")
     expect(count).to_contain_text("3 of 62 in your text.")
     expect(query).to_be_focused()
-    shaded = "[...CSS.highlights.get('fresh')].map(String).join()"
-    assert story.page.evaluate(shaded) == "Tom"
+    assert story.shaded("fresh") == ["Tom"]
     story.find("#find-previous").click()
     expect(count).to_contain_text("2 of 62 in your text.")
     story.find("#find-next").click()
@@ -117,25 +115,25 @@ def test_every_place_is_found_and_replaced_in_one_step(story: Story) -> None:
     story.find("#replacement").fill("Benedict $&")
     story.find("#replace-one").click()
     first = text.replace("\nTom", "\nBenedict $&", 1)
-    expect(box).to_have_value(first)
+    expect(box).to_have_js_property("value", first)
     expect(count).to_contain_text("3 of 61 in your text.")
     story.pictures("replace", axe=True)
-    models = story.page.evaluate(MODELS)
+    models = story.shaded("model")
     assert models
     story.find("#replace-all").click()
     every = re.sub(r"\bTom\b", "Benedict $&", first)
-    expect(box).to_have_value(every)
+    expect(box).to_have_js_property("value", every)
     expect(story.find("#status")).to_have_text("61 places replaced.")
     expect(count).to_have_text("In the tree: 1 text.")
     for button, said in (("#undo", ""), ("#redo", "61 places replaced.")):
         story.find(button).click()
         expect(story.find("#status")).to_have_text(said)
     story.reload()
-    expect(box).to_have_value(every)
+    expect(box).to_have_js_property("value", every)
     for button, expected in (("undo", first), ("undo", text), ("redo", first), ("redo", every), ("undo", first)):
         story.find(f"#{button}").click()
-        expect(box).to_have_value(expected)
-    assert story.page.evaluate(MODELS) == models
+        expect(box).to_have_js_property("value", expected)
+    assert story.shaded("model") == models
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
@@ -162,9 +160,9 @@ def test_a_place_in_another_story_is_found_and_opened(
     expect(link.locator("mark")).to_have_text("the lam")
     expect(link.locator("small")).to_contain_text("in “A morning.")
     story.leave("#other-stories a")
-    expect(story.find("#story")).to_have_value(begun)
+    expect(story.find("#story")).to_have_js_property("value", begun)
     assert story.page.evaluate("scrollY") > 0
     expect(story.cards).to_have_count(2)
     assert "/" not in story.page.url.partition("#")[2]  # a reload stays where one is then
     story.find("#undo").click()
-    expect(story.find("#story")).to_have_value(kept)
+    expect(story.find("#story")).to_have_js_property("value", kept)

@@ -52,17 +52,17 @@ def test_typed_prose_title_place_and_kept_text_are_on_the_other_device(
     expect(other.find("#title")).to_have_text("The so old lighthouse keeper had one rule, and")
     other.find("#story").press("Control+End")
     other.page.keyboard.insert_text(HOUR)
-    expect(blank.find("#story")).to_have_value(text + HOUR)
+    expect(blank.find("#story")).to_have_js_property("value", text + HOUR)
     assert blank.find("#story").evaluate("(box) => box.selectionStart") == len("The so")  # where its writer is
     other.set(n=2, max_tokens=6)
     other.generate(cards=2)
     expect(blank.cards).to_have_count(2)
     said = other.said(other.cards.nth(1))
     other.press(other.cards.nth(1), "Keep")
-    expect(blank.find("#story")).to_have_value(text + HOUR + said)
+    expect(blank.find("#story")).to_have_js_property("value", text + HOUR + said)
     with other.page.expect_response("**/drafts/*"):
         other.page.keyboard.insert_text(" And so on.")
-    expect(blank.find("#story")).to_have_value(text + HOUR + said + " And so on.")
+    expect(blank.find("#story")).to_have_js_property("value", text + HOUR + said + " And so on.")
     stored = json.loads(server.request(f"/v1/stories/{story}")[1])
     assert [(draft["node"], draft["text"] is None) for draft in stored["drafts"]] == [(0, True), (3, False)]
 

@@ -7,7 +7,7 @@ import { create, find, findAll, focused } from "../lib/dom.js";
 import { showStatus } from "../lib/messages.js";
 
 const PLACES = ".card, #path, #tree, #drawing, #story-list";
-const FIELDS = "input:not([type=checkbox]), textarea, select"; // these use letters themselves
+const FIELDS = "input:not([type=checkbox]), textarea, select, [contenteditable=true]"; // these use letters themselves
 
 const texts = () => findAll(".card .text");
 const press = (button) => button && !button.disabled && button.click();
@@ -113,7 +113,7 @@ export function keepFocus(box, around) {
 
 /**
  * Use the page's own undo and redo in the text, for keys and for the browser's menus.
- * @param {HTMLTextAreaElement} box
+ * @param {HTMLElement} box
  * @param {(name: string) => void} again
  */
 export function listenToUndo(box, again) {

@@ -11,7 +11,6 @@ import { Explorer } from "../desk/explorer.js";
 import { Forks } from "../desk/forks.js";
 import { Manuscript } from "../desk/manuscript.js";
 import { OtherWords } from "../desk/other_words.js";
-import { keepFormatting } from "../desk/paste.js";
 import { printManuscript } from "../desk/print.js";
 import { Probabilities } from "../desk/probabilities.js";
 import { PromptView } from "../desk/prompt_view.js";
@@ -132,7 +131,6 @@ function listen(desk, writing, storyList) {
   });
   if (!desk.tree.nodes.size && !story.value) tour.begin();
   keepFocus(story.box, find("main"));
-  keepFormatting(story.box);
   printManuscript(story, () => storyList.story.title);
   rememberFolds(find("#stories"));
   connectPanel(find("#open-stories"), find("#stories"), safely(() => {
@@ -142,8 +140,8 @@ function listen(desk, writing, storyList) {
     return storyList.list();
   }));
   for (const name of ["input", "compositionend"]) document.addEventListener(name, () => desk.savePage());
-  find("#story").addEventListener("input", () => desk.showOpenings());
-  document.addEventListener("selectionchange", () => document.activeElement === story.box && desk.measure());
+  story.box.addEventListener("input", () => desk.showOpenings());
+  for (const name of ["input", "select"]) story.box.addEventListener(name, () => desk.measure());
   addEventListener("pagehide", () => desk.save());
   addEventListener("focus", () => desk.resume());
   document.addEventListener("visibilitychange", () => (document.hidden ? desk.save() : desk.resume()));

@@ -35,6 +35,6 @@ export function watchCursor(button, desk) {
     const { before, behind } = desk.take();
     button.disabled = !before.trim() || !behind.trim();
   };
-  for (const name of ["selectionchange", "input", "change"]) document.addEventListener(name, draw);
+  for (const name of ["select", "input", "change"]) document.addEventListener(name, draw);
   draw();
 }

@@ -4,15 +4,16 @@
 import { find, isFocusLost } from "../lib/dom.js";
 import { hideError, saveMessages, showError, showStatus } from "../lib/messages.js";
 import { SaveQueue } from "../lib/save_queue.js";
-import { MODEL, packMarks, spread, unpackMarks } from "../story/authorship.js";
+import { MODEL, packMarks, unpackMarks } from "../story/authorship.js";
 import { Store } from "../story/browser_store.js";
 import { fitted } from "../story/conversation.js";
 import { Drafts } from "../story/drafts.js";
-import { difference, packChanges, Steps } from "../story/edits.js";
+import { Steps } from "../story/edits.js";
 import { applyLengthLimits } from "../story/generation.js";
 import { placeIn, spaceBetween } from "../story/keeping.js";
 import { readBackground } from "../story/lorebook.js";
 import { merge, same } from "../story/merging.js";
+import { difference } from "../story/text_merge.js";
 import { gap, ROOT, textOf, Tree } from "../story/tree.js";
 import { repair, upgradeQuestions } from "../story/validation.js";
 import { Background } from "./background.js";
@@ -57,10 +58,10 @@ export class Desk {
     this.story = story;
     this.tree = new Tree();
     this.undoHistory = new UndoHistory(this);
-    story.step = (change) => {
+    story.step = (step, typed) => {
       this.elsewhere = null;
-      this.wordCount.typed(story.content, change);
-      this.undoHistory.push({ kind: "text", ...change });
+      this.wordCount.typed(story.content, typed);
+      this.undoHistory.push(step, typed);
     };
     this.wordCount = new WordCount(find("#words"));
     this.chapters = new Chapters(find("#chapters"), story, () => find("#stories:modal")?.close());
@@ -249,7 +250,6 @@ export class Desk {
    */
   go(id, shown, kept) {
     const { drafts } = this.story;
-    this.story.endComposing();
     const [from, left] = [this.state, this.tree.current];
     this.elsewhere = null;
     const isOther = this.tree.go(id, shown);
@@ -283,7 +283,6 @@ export class Desk {
   keep(node, { isReplacing = false } = {}) {
     const { tree, story } = this;
     const kept = node.kept ? undefined : node.id;
-    story.endComposing();
     const before = story.content;
     node.kept = true;
     this.growing.add(node);
@@ -334,23 +333,6 @@ export class Desk {
     this.measure();
   }
 
-  /**
-   * Replace places of the text in one step.
-   * @param {[from: number, to: number][]} places ascending
-   * @param {string} added
-   * @param {string} [by] a mark of authorship.js
-   */
-  replace(places, added, by) {
-    const { story, tree, undoHistory, wordCount } = this;
-    const { content: before } = story;
-    const changes = places.map(([at, to]) => ({ at, removed: before.text.slice(at, to), added, marks: before.marks.slice(at, to) }));
-    story.endComposing();
-    story.edit(changes.map((each) => ({ ...each, marks: spread(by, added.length) })));
-    undoHistory.push({ kind: "replace", place: tree.current, changes: packChanges(changes), by });
-    wordCount.changed(before, story.content);
-    story.box.dispatchEvent(new Event("input", { bubbles: true })); // for other listeners, which save it
-  }
-
   discard(node) {
     node.discarded = true;
     this.undoHistory.push({ kind: "discard", node: node.id });
@@ -394,7 +376,6 @@ export class Desk {
     const isHere = place === tree.current;
     const hasTyped = story.drafts.at(place) !== draft; // at that place
     if (tree.nodes.has(id)) this.growing.add(tree.nodes.get(id)); // saved together with the removal of the draft
-    if (!hasTyped) story.endComposing(); // at the old place
     story.drafts.settle(place, text);
     this.undoHistory.steps.close();
     if (isHere) tree.go(hasTyped ? tree.current : id, shown);
@@ -538,13 +519,13 @@ export class Desk {
     const { tree, story } = this;
     if (story.drafts.at(place) === text) return;
     const isHere = place === tree.current;
-    if (isHere) story.endComposing(); // what was composed so far is a step
     const stands = tree.text(place) + tree.after(place);
     const [before, shown] = [story.drafts.at(place) ?? stands, text ?? stands];
     story.drafts.follow(place, text, marks);
-    this.undoHistory.steps.follow(place, difference(before, shown));
+    const changes = difference(before, shown);
+    this.undoHistory.steps.follow(place, changes);
     if (!isHere) return;
-    story.follow(shown, text === undefined ? tree.marks(place) : unpackMarks(marks, shown.length));
+    story.follow(changes, text === undefined ? tree.marks(place) : unpackMarks(marks, shown.length));
     this.undoHistory.draw();
     this.wordCount.show(shown);
     this.chapters.draw();

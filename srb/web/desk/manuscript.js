@@ -1,42 +1,116 @@
 // @ts-check
-// The text, in a box as high as its content. Only this module writes to the box. To show another text, go to another
-// place (drafts.js) or undo typing; so no feature can overwrite what was typed.
+// The text, in an editor (CodeMirror) as high as its content, whose document is the text and nothing else. Only this
+// module changes it. To show another text, go to another place (drafts.js) or undo typing; so no feature can overwrite
+// what was typed.
 
-import { find } from "../lib/dom.js";
-import { applyEdit, applyEdits, packMarks, PASTED, spread, unpackMarks } from "../story/authorship.js";
+import { packMarks, PASTED, unpackMarks } from "../story/authorship.js";
 import { Drafts } from "../story/drafts.js";
-import { change, difference } from "../story/edits.js";
+import { change } from "../story/edits.js";
 import { ROOT } from "../story/tree.js";
-import { Mirror } from "./mirror.js";
+import {
+  ChangeSet, Decoration, deleteCharBackwardStrict, EditorState, EditorView, insertNewline, keymap, placeholder, standardKeymap, ViewPlugin,
+} from "../vendor/codemirror.js";
+import { markdownIn } from "./paste.js";
+import { authors, by, DEVICE, marksOf, origin, setMarks, setShade, shade, STORY, UNDO } from "./tints.js";
 
-const PASTES = ["insertFromPaste", "insertFromPasteAsQuotation", "insertFromDrop", "insertFromYank"]; // types of inputs
+/** @typedef {import("../vendor/codemirror.js").Transaction} Transaction */
+/**
+ * @typedef {object} Edit a part of a change
+ * @property {number} at
+ * @property {string} removed
+ * @property {string} added
+ * @property {string} marks who wrote what was removed
+ */
+
+const PASTES = ["input.paste", "input.drop", "move.drop"];
+const EDGE = 80; // pixels at both ends of the window that the bar and the header may cover
 const isTouched = matchMedia("(hover: none)"); // on a phone, the keyboard covers the page
+
+/** Each paragraph starts on its own side: right in Hebrew and Arabic. */
+const OWN_SIDE = Decoration.line({ attributes: { dir: "auto" } });
+const ownSides = (/** @type {EditorView} */ { state: { doc }, viewport }) => {
+  const ranges = [];
+  for (let at = viewport.from; at <= viewport.to; at = doc.lineAt(at).to + 1) ranges.push(OWN_SIDE.range(doc.lineAt(at).from));
+  return Decoration.set(ranges);
+};
+const sides = ViewPlugin.define((view) => ({
+  lines: ownSides(view),
+  update({ docChanged, viewportChanged, view: changed }) {
+    if (docChanged || viewportChanged) this.lines = ownSides(changed);
+  },
+}), { decorations: ({ lines }) => lines });
+
+/** The changes that undo a transaction, and the marks of what these insert. */
+function inverse({ changes, startState }) {
+  const marks = /** @type {string[]} */ ([]);
+  changes.iterChanges((from, to) => void marks.push(marksOf(startState, from, to)));
+  return { changes: changes.invert(startState.doc).toJSON(), marks: marks.join("") };
+}
+
+/** @returns {Edit[]} */
+function editsOf({ changes, startState }) {
+  const edits = /** @type {Edit[]} */ ([]);
+  changes.iterChanges((from, to, at, _end, added) =>
+    void edits.push({ at, removed: startState.sliceDoc(from, to), added: added.toString(), marks: marksOf(startState, from, to) }));
+  return edits;
+}
 
 export class Manuscript {
   drafts = new Drafts();
-  marks = ""; // who wrote each character
-  #known = ""; // the text that the marks belong to
   #copied = { text: "", marks: "" };
-  #composed = /** @type {{ place: string, text: string, marks: string } | null} */ (null); // before what a dead key or an input method is composing
-  // Called after each change: {place, at, removed, added, marks, by}. `marks` say who wrote what was removed, and `by`,
-  // one mark or several, who wrote what was added, if not the writer.
-  /** @param {{ place: string, at: number, removed: string, added: string, marks: string, by?: string }} _change */
-  step = (_change) => {};
+  #now = { doc: /** @type {any} */ (null), value: "", ranges: /** @type {any} */ (null), marks: "" }; // the last text and marks that were asked for
+  /**
+   * Called after the writer has changed the text, with the step that undoes it, its edits, and `by`, one mark or
+   * several, who wrote what was added, if not the writer.
+   * @param {{ kind: string, place: string, changes: any, marks: string }} _step
+   * @param {{ edits: Edit[], by?: string, composing?: "start" | "on" }} _typed
+   */
+  step = (_step, _typed) => {};
 
   /** @param {HTMLElement} element */
   constructor(element) {
-    this.box = /** @type {HTMLTextAreaElement} */ (element.querySelector("textarea"));
-    this.mirror = new Mirror(find(".mirror", element));
-    this.box.addEventListener("input", (event) => this.#type(PASTES.includes(/** @type {InputEvent} */ (event).inputType) ? PASTED : undefined));
-    this.box.addEventListener("compositionstart", () => {
-      this.#composed = { place: this.drafts.place ?? ROOT, text: this.value, marks: this.marks };
+    const { label, hint } = element.dataset;
+    this.view = new EditorView({
+      parent: element,
+      extensions: [
+        EditorState.lineSeparator.of("\n"), // other characters stay as they are
+        EditorState.transactionExtender.of((transaction) => this.#pasted(transaction)),
+        EditorView.clipboardInputFilter.of((text) => text.replace(/\r\n?/g, "\n")),
+        EditorView.contentAttributes.of({ id: "story", "aria-label": label ?? "", spellcheck: "true", autocorrect: "on", autocapitalize: "sentences" }),
+        EditorView.domEventHandlers({
+          beforeinput: (event) => this.#typeOver(event),
+          copy: () => this.#copy(),
+          cut: () => this.#copy(),
+          dragstart: () => void this.#copy(),
+          focus: (_, view) => view.dispatch({ selection: view.state.selection }), // where the cursor was: browsers begin at the top
+          paste: (event) => this.#paste(event),
+        }),
+        EditorView.lineWrapping,
+        EditorView.perLineTextDirection.of(true),
+        EditorView.scrollMargins.of(() => ({ top: EDGE, bottom: EDGE })),
+        EditorView.updateListener.of((update) => this.#update(update)),
+        keymap.of([{ key: "Enter", run: insertNewline, shift: insertNewline }, { key: "Backspace", run: deleteCharBackwardStrict, shift: deleteCharBackwardStrict }]),
+        keymap.of(standardKeymap),
+        placeholder(hint ?? ""),
+        shade, authors, sides, // the shade is above the tints
+      ],
     });
-    for (const name of ["copy", "cut", "dragstart"]) this.box.addEventListener(name, () => this.#copy());
-    this.box.addEventListener("compositionend", () => this.endComposing());
+    this.box = this.view.contentDOM;
+    // Of the browser's own events, some come before the change and some not at all: see `#update`.
+    element.addEventListener("input", (event) => event.isTrusted && event.stopPropagation(), true);
   }
 
   get value() {
-    return this.box.value;
+    const { doc } = this.view.state;
+    if (this.#now.doc !== doc) Object.assign(this.#now, { doc, value: doc.toString() });
+    return this.#now.value;
+  }
+
+  /** Who wrote each character. */
+  get marks() {
+    const ranges = this.view.state.field(authors);
+    if (this.#now.ranges !== ranges) Object.assign(this.#now, { ranges, marks: marksOf(this.view.state) });
+    return this.#now.marks;
   }
 
   /** The text, and who wrote it. */
@@ -49,7 +123,8 @@ export class Manuscript {
    * @returns {[from: number, to: number]}
    */
   get selection() {
-    return [this.box.selectionStart, this.box.selectionEnd];
+    const { from, to } = this.view.state.selection.main;
+    return [from, to];
   }
 
   /**
@@ -58,37 +133,41 @@ export class Manuscript {
    * @param {{ text: string, marks: string, behind?: number }} content `behind` counts the characters after the cursor
    */
   show(place, { text, marks, behind = 0 }) {
-    this.#keep();
     const before = this.value;
     const now = this.drafts.go(place, text);
-    this.marks = now === text ? marks : unpackMarks(this.drafts.marks(place), now.length);
-    if (now !== before) {
-      this.box.value = now;
-      this.goTo(cursorOf(now, text.slice(0, text.length - behind), text.slice(text.length - behind)));
-    }
-    this.#draw();
+    const known = now === text ? marks : unpackMarks(this.drafts.marks(place), now.length);
+    if (now === before && known === this.marks) return;
+    const moved = now !== before && {
+      changes: change(before, now),
+      selection: { anchor: cursorOf(now, text.slice(0, text.length - behind), text.slice(text.length - behind)) },
+    };
+    this.view.dispatch({ ...moved, effects: setMarks.of(known), annotations: origin.of(STORY) });
   }
 
   goTo(cursor) {
-    this.box.setSelectionRange(cursor, cursor);
+    this.view.dispatch({ selection: { anchor: Math.min(cursor, this.view.state.doc.length) } });
   }
 
   /**
    * Scroll to a place.
    * @param {number} at
-   * @param {ScrollLogicalPosition} block
+   * @param {"nearest" | "start" | "center"} block
    */
   reveal(at, block) {
-    this.mirror.reveal(at, block);
+    this.view.dispatch({ effects: EditorView.scrollIntoView(Math.min(at, this.view.state.doc.length), { y: block, yMargin: EDGE }) });
   }
 
   /**
-   * The rectangle of a word on the screen.
+   * The rectangle of a word on the screen; of its last part, if it wraps.
    * @param {number} from
    * @param {number} to
    */
   place(from, to) {
-    return this.mirror.place(from, to);
+    const end = this.view.coordsAtPos(to, -1) ?? this.box.getBoundingClientRect();
+    const start = this.view.coordsAtPos(from, 1) ?? end;
+    const left = start.top === end.top ? start.left : this.box.getBoundingClientRect().left;
+    const [first, last] = [left, end.right].sort((a, b) => a - b);
+    return new DOMRect(first, end.top, last - first, end.bottom - end.top);
   }
 
   /**
@@ -98,75 +177,75 @@ export class Manuscript {
    */
   async bring(from, to) {
     this.shade(from, to);
-    const { top, bottom } = this.place(from, to);
-    if (top < 0 || bottom > innerHeight) scrollBy(0, (top + bottom - innerHeight) / 2); // its paragraph is higher than the window
+    await new Promise(requestAnimationFrame);
     await new Promise(requestAnimationFrame);
   }
 
   /**
-   * Shade new text until the next key.
+   * Shade new text until the next key, and scroll to its end.
    * @param {number} from
    * @param {number} to
    */
   shade(from, to) {
-    this.mirror.shade(from, to);
+    const scroll = from < to ? [EditorView.scrollIntoView(to, { y: "nearest", yMargin: EDGE })] : [];
+    this.view.dispatch({ effects: [setShade.of({ from, to }), ...scroll] });
   }
 
   /**
    * Replace the text, as if it had been typed.
    * @param {string} text
-   * @param {string} [by] a mark of authorship.js
+   * @param {string} [mark] who wrote it, as in authorship.js
    */
-  type(text, by) {
-    this.box.value = text;
-    this.#type(by);
+  type(text, mark) {
+    this.view.dispatch({ changes: change(this.value, text), selection: { anchor: text.length }, annotations: mark ? by.of(mark) : [] });
   }
 
   /**
-   * Insert text by somebody else at the cursor.
+   * Insert text at the cursor.
    * @param {string} text
-   * @param {string} [by] a mark of authorship.js, if not the writer
+   * @param {string} [mark] who wrote it, if not the writer
    */
-  insert(text, by) {
+  insert(text, mark) {
     const [, at] = this.selection;
-    this.box.setRangeText(text, at, at, "end");
-    this.#type(by);
-    this.shade(at, at + text.length);
-    this.box.dispatchEvent(new Event("input", { bubbles: true })); // for other listeners
+    const to = at + text.length;
+    this.view.dispatch({ changes: { from: at, insert: text }, selection: { anchor: to }, annotations: mark ? by.of(mark) : [] });
+    this.shade(at, to);
   }
 
   /**
-   * Make changes at once, for which the caller has a step. Returns false if the text isn't as they expect it.
-   * @param {import("../story/edits.js").Change[]} changes ascending, with the marks of what is added, if they are known
-   * @returns {boolean}
-   */
-  edit(changes) {
-    const { value } = this;
-    if (!changes.every(({ at, removed }) => value.startsWith(removed, at))) return false;
-    const [{ at: start }] = changes;
-    const parts = [];
-    let done = start;
-    for (const { at, removed, added } of changes) {
-      parts.push(value.slice(done, at), added);
-      done = at + removed.length;
-    }
-    this.marks = applyEdits(this.marks, changes);
-    this.box.setRangeText(parts.join(""), start, done, "end");
-    this.#keep();
-    this.#draw();
-    return true;
-  }
-
-  /**
-   * Show what another tab or device has made of this text. The cursor stays between the same characters.
+   * Replace places of the text in one step.
+   * @param {number[][]} places ascending, as [from, to]
    * @param {string} text
+   * @param {string} [mark] who wrote it, if not the writer
+   */
+  replace(places, text, mark) {
+    const changes = this.view.state.changes(places.map(([from, to]) => ({ from, to, insert: text })));
+    const anchor = changes.mapPos(places.at(-1)?.[1] ?? 0, 1);
+    this.view.dispatch({ changes, selection: { anchor }, userEvent: "input.replace", annotations: mark ? by.of(mark) : [] });
+  }
+
+  /**
+   * Undo or redo a step. Returns the step that takes that back; null if it was made of another text.
+   * @param {{ changes: any, marks: string }} step
+   */
+  again({ changes, marks }) {
+    const { state } = this.view;
+    const known = ChangeSet.fromJSON(changes);
+    if (known.length !== state.doc.length) return null;
+    let anchor = 0;
+    known.iterChanges((_from, _to, _at, end) => void (anchor = end));
+    const transaction = state.update({ changes: known, selection: { anchor }, annotations: [by.of(marks), origin.of(UNDO)], scrollIntoView: true });
+    this.view.dispatch(transaction);
+    return inverse(transaction);
+  }
+
+  /**
+   * Show what another tab or device has made of this text. Cursor and selection stay between the same characters.
+   * @param {ChangeSet} changes
    * @param {string} marks
    */
-  follow(text, marks) {
-    const { at, removed, added } = difference(this.value, text);
-    this.box.setRangeText(added, at, at + removed.length, "preserve");
-    this.marks = marks;
-    this.#draw();
+  follow(changes, marks) {
+    this.view.dispatch({ changes, effects: setMarks.of(marks), annotations: origin.of(DEVICE) });
   }
 
   /**
@@ -175,63 +254,74 @@ export class Manuscript {
    * @param {number} to
    */
   async select(from, to) {
-    this.box.setSelectionRange(from, to);
-    const line = this.value.slice(from, to).indexOf("\n");
-    await this.bring(from, line < 0 ? to : from + line);
-    this.shade(from, to);
+    this.view.dispatch({ selection: { anchor: from, head: to } });
+    await this.bring(from, to);
   }
 
-  #type(source) {
-    const step = change(this.#known, this.value, this.selection[1]);
-    const { at, removed, added } = step;
-    if (!removed && !added) return;
-    const by = source === PASTED && added === this.#copied.text ? this.#copied.marks : source;
-    const marks = this.marks.slice(at, at + removed.length);
-    this.marks = applyEdit(this.marks, step, spread(by, added.length));
-    this.#keep();
-    this.#draw();
-    if (!this.#composed) this.step({ place: this.drafts.place ?? ROOT, ...step, marks, by });
+  /** Keep what was changed, and tell others of it. */
+  #update({ transactions, selectionSet }) {
+    const changed = transactions.filter(({ docChanged }) => docChanged);
+    const own = changed.filter((each) => ![STORY, DEVICE].includes(each.annotation(origin)));
+    if (own.length) this.drafts.type(this.value, () => packMarks(this.marks));
+    for (const each of own) if (!each.annotation(origin)) this.#report(each);
+    if (own.length) this.box.dispatchEvent(new Event("input", { bubbles: true }));
+    else if (selectionSet) this.box.dispatchEvent(new Event("select", { bubbles: true }));
   }
 
-  /** Report what a dead key or an input method has composed so far, as one change. */
-  endComposing() {
-    if (!this.#composed) return;
-    const { place, text, marks } = this.#composed;
-    this.#composed = null;
-    const { at, removed, added } = change(text, this.value, this.selection[1]);
-    if (removed || added) this.step({ place, at, removed, added, marks: marks.slice(at, at + removed.length) });
+  #report(/** @type {Transaction} */ transaction) {
+    const isFirst = transaction.isUserEvent("input.type.compose.start");
+    const composing = isFirst ? "start" : transaction.isUserEvent("input.type.compose") ? "on" : undefined;
+    const kind = transaction.isUserEvent("input.replace") ? "replace" : "text";
+    const step = { kind, place: this.drafts.place ?? ROOT, ...inverse(transaction) };
+    this.step(step, { edits: editsOf(transaction), by: transaction.annotation(by), composing });
   }
 
-  /** Remember who wrote what is copied, for when it's pasted. */
+  /** Say who wrote what is pasted. */
+  #pasted(/** @type {Transaction} */ transaction) {
+    if (!PASTES.some((each) => transaction.isUserEvent(each)) || transaction.annotation(by)) return null;
+    const { text, marks } = this.#copied;
+    const [added] = editsOf(transaction).filter((each) => each.added);
+    return { annotations: by.of(added?.added === text ? marks : PASTED) };
+  }
+
+  /** Type over a selection: Chromium would do it with inline styles, which the page's policy forbids. */
+  #typeOver(/** @type {InputEvent} */ event) {
+    const selection = getSelection();
+    const insert = event.inputType === "insertText" && !event.isComposing && event.data;
+    if (!insert || !selection?.rangeCount || selection.isCollapsed) return false;
+    let [from, to] = this.selection;
+    if (from === to) { // not heard of yet
+      const range = selection.getRangeAt(0);
+      [from, to] = [this.view.posAtDOM(range.startContainer, range.startOffset), this.view.posAtDOM(range.endContainer, range.endOffset)];
+    }
+    this.view.dispatch({ changes: { from, to, insert }, selection: { anchor: from + insert.length }, userEvent: "input.type", scrollIntoView: true });
+    return true;
+  }
+
+  #paste(/** @type {ClipboardEvent} */ event) {
+    const text = markdownIn(event);
+    if (!text) return false;
+    this.view.dispatch(this.view.state.replaceSelection(text), { userEvent: "input.paste", scrollIntoView: true });
+    return true;
+  }
+
+  /** Remember who wrote what is copied, for when it's pasted. Without a selection, nothing is copied. */
   #copy() {
     const [from, to] = this.selection;
-    this.#copied = { text: this.value.slice(from, to), marks: this.marks.slice(from, to) };
-  }
-
-  #keep() {
-    this.drafts.type(this.value, () => packMarks(this.marks));
-  }
-
-  #draw() {
-    this.#known = this.value;
-    this.mirror.draw(this.value, this.marks);
-  }
-
-  get #hasKeyboard() {
-    return document.activeElement === this.box;
+    this.#copied = { text: this.view.state.sliceDoc(from, to), marks: marksOf(this.view.state, from, to) };
+    return from === to;
   }
 
   /**
-   * Focus the box, at the last cursor.
-   * @param {FocusOptions} [options]
+   * Focus the text, at the last cursor.
    */
-  focus(options) {
-    this.box.focus(options);
+  focus() {
+    this.view.focus();
   }
 
   /** Return to writing after something else was done on the page. */
   resume() {
-    if (!this.#hasKeyboard && !isTouched.matches) this.focus({ preventScroll: true });
+    if (document.activeElement !== this.box && !isTouched.matches) this.focus();
   }
 }
 

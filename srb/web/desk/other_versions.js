@@ -2,7 +2,7 @@
 // Other versions of texts that were changed in two places, below their boxes: the writer chooses.
 
 import { find, findAll, isFocusLost } from "../lib/dom.js";
-import { difference } from "../story/edits.js";
+import { difference } from "../story/text_merge.js";
 
 /** @typedef {import("../story/merging.js").Version} Version */
 
@@ -16,8 +16,10 @@ const isSame = (a, b) => a.name === b.name && a.text === b.text;
 export function followText(box, value) {
   if (box.value === String(value)) return;
   if (box !== document.activeElement || !["text", "textarea"].includes(box.type)) return void (box.value = value);
-  const { at, removed, added } = difference(box.value, String(value));
-  box.setRangeText(added, at, at + removed.length, "preserve");
+  const changes = difference(box.value, String(value));
+  const [from, to] = [box.selectionStart, box.selectionEnd].map((at) => changes.mapPos(at));
+  box.value = value;
+  box.setSelectionRange(from, to, box.selectionDirection);
 }
 
 export class OtherVersions {

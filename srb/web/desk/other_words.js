@@ -45,7 +45,7 @@ export class OtherWords {
     this.desk = desk;
     this.tokenPreview = tokenPreview;
     this.choose = choose;
-    for (const name of ["selectionchange", "input", "change"]) document.addEventListener(name, () => this.draw());
+    for (const name of ["select", "input", "change"]) document.addEventListener(name, () => this.draw());
     this.draw();
   }
 
@@ -89,7 +89,7 @@ export class OtherWords {
 
   #swap([, to], { passage }, text) {
     const start = to - passage.trimStart().length;
-    this.desk.replace([[start, to]], text, MODEL);
+    this.desk.story.replace([[start, to]], text, MODEL);
     this.desk.story.goTo(start + text.length);
     this.desk.story.resume();
     showStatus(`“${passage.trim()}” is now “${text}”. Press Undo to bring it back.`);

@@ -8,16 +8,10 @@ const self = /** @type {any} */ (globalThis); // TypeScript doesn't know Trusted
 const policy = self.trustedTypes?.createPolicy("pasted", { createHTML: (html) => html }) ?? { createHTML: (html) => html };
 
 /**
- * Keep the formatting of what is pasted. Text without formatting is left to the browser.
- * @param {HTMLTextAreaElement} box
+ * Return what is pasted with its formatting; nothing for text without formatting.
+ * @param {ClipboardEvent} event
  */
-export function keepFormatting(box) {
-  box.addEventListener("paste", (event) => {
-    const html = event.clipboardData?.getData("text/html");
-    const text = html && markdownOf(new DOMParser().parseFromString(policy.createHTML(html), "text/html").body);
-    if (!text) return;
-    event.preventDefault();
-    box.setRangeText(text, box.selectionStart, box.selectionEnd, "end");
-    box.dispatchEvent(new InputEvent("input", { bubbles: true, inputType: "insertFromPaste", data: text }));
-  });
+export function markdownIn(event) {
+  const html = event.clipboardData?.getData("text/html");
+  return html && markdownOf(new DOMParser().parseFromString(policy.createHTML(html), "text/html").body);
 }

@@ -53,7 +53,7 @@ export class Rewriter {
     this.button = button;
     this.desk = desk;
     button.addEventListener("click", () => this.#open());
-    document.addEventListener("selectionchange", () => this.draw());
+    for (const name of ["select", "input"]) desk.story.box.addEventListener(name, () => this.draw());
     document.addEventListener("keydown", ({ ctrlKey, metaKey }) => (ctrlKey || metaKey) && this.draw(), true); // a shortcut may come before the event above
     part(".how").addEventListener("submit", () => rewrite(this.taken, this.how.value.trim()));
     dialog.addEventListener("close", () => desk.story.resume());

@@ -122,7 +122,7 @@ export class SearchPanel {
   /** Replace places in one step. */
   #replace(all) {
     if (!all.length) return;
-    this.desk.replace(all, this.replacement.value);
+    this.desk.story.replace(all, this.replacement.value);
     this.#find();
     showStatus(`${plural(all.length, "place")} replaced.`);
   }

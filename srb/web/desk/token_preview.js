@@ -112,7 +112,7 @@ export class TokenPreview {
       if (event.key === "ArrowDown") this.#move(event, buttons[k + 1]);
       if (event.key === "ArrowUp") this.#move(event, buttons[k - 1] ?? this.token);
       if (event.key === "Escape") event.preventDefault(); // Escape only leaves the list
-      if (this.token.matches("textarea") && (isTyped(event) || document.activeElement === this.token)) this.#hide(); // the key goes to the text
+      if (this.token.matches("[contenteditable]") && (isTyped(event) || document.activeElement === this.token)) this.#hide(); // the key goes to the text
     }
     if (event.key === "Escape") this.#hide();
   }
@@ -133,7 +133,7 @@ export class TokenPreview {
 
   /**
    * Show other words for a word of the text. The box is focused again afterwards.
-   * @param {HTMLTextAreaElement} box
+   * @param {HTMLElement} box
    * @param {DOMRect} place on the screen
    * @param {{ before: string, passage: string, behind: string }} taken
    * @param {import("../story/tree.js").Piece} piece the first token of the word

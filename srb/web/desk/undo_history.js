@@ -3,8 +3,8 @@
 
 import { find } from "../lib/dom.js";
 import { plural, showStatus } from "../lib/messages.js";
-import { spread } from "../story/authorship.js";
-import { inverse, Steps, unpackChanges } from "../story/edits.js";
+import { Steps } from "../story/edits.js";
+import { ChangeSet } from "../vendor/codemirror.js";
 
 export class UndoHistory {
   /** @param {import("./desk.js").Desk} desk */
@@ -15,8 +15,8 @@ export class UndoHistory {
     this.redoButton = find("#redo");
   }
 
-  push(step) {
-    this.steps.push(step);
+  push(step, typed) {
+    this.steps.push(step, typed);
     this.draw();
   }
 
@@ -30,18 +30,16 @@ export class UndoHistory {
 
   /** Undo the last step, and return it. */
   undo() {
-    this.desk.story.endComposing();
     return this.#again(this.steps.undo(), true);
   }
 
   redo() {
-    this.desk.story.endComposing();
     return this.#again(this.steps.redo(), false);
   }
 
   #again(step, isBack) {
     if (!step) return null;
-    showStatus(step.kind === "replace" && !isBack ? `${plural(unpackChanges(step.changes).length, "place")} replaced.` : ""); // else it says what is undone
+    showStatus(step.kind === "replace" && !isBack ? `${plural(placesOf(step), "place")} replaced.` : ""); // else it says what is undone
     const { desk } = this;
     const before = desk.story.content;
     const node = desk.tree.nodes.get(step.kept ?? step.node);
@@ -51,7 +49,7 @@ export class UndoHistory {
       if (node) node.kept = !isBack;
       this.#go(isBack ? step.from : step.to);
     }
-    if (["text", "replace"].includes(step.kind)) this.#type(step, isBack);
+    if (["text", "replace"].includes(step.kind)) this.#type(step);
     desk.show();
     if (step.kept) desk.wordCount.changed(before, desk.story.content, { isBack: true });
     return step;
@@ -63,17 +61,23 @@ export class UndoHistory {
     tree.go(current, shown);
   }
 
-  #type(step, isBack) {
-    const { place, by } = step;
+  #type(step) {
     const { desk } = this;
-    const changes = step.kind === "replace" ? unpackChanges(step.changes) : [step];
-    const again = () => changes.map(({ at, removed, added }) => ({ at, removed, added, marks: spread(by, added.length) }));
-    if (place !== desk.tree.current) this.#go({ current: place, shown: [place] });
+    if (step.place !== desk.tree.current) this.#go({ current: step.place, shown: [step.place] });
     desk.show();
     const before = desk.story.content;
-    const isDone = desk.story.edit(isBack ? inverse(changes) : again());
-    if (isDone) return desk.wordCount.changed(before, desk.story.content, { isBack: true });
-    this.steps.drop(step);
-    showStatus("The text has changed, so this can't be undone.");
+    const back = desk.story.again(step);
+    if (back) desk.wordCount.changed(before, Object.assign(step, back) && desk.story.content, { isBack: true });
+    else {
+      this.steps.drop(step);
+      showStatus("The text has changed, so this can't be undone.");
+    }
   }
+}
+
+/** How many places of a text a step replaces. */
+function placesOf({ changes }) {
+  let count = 0;
+  ChangeSet.fromJSON(changes).iterChanges(() => void count++);
+  return count;
 }

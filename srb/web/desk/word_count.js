@@ -116,12 +116,14 @@ export class WordCount {
   /**
    * Update the counts after typing.
    * @param {{ text: string, marks: string }} now after the change
-   * @param {{ at: number, removed: string, added: string, marks?: string, by?: string }} change
+   * @param {{ edits: { at: number, removed: string, added: string, marks?: string }[], by?: string }} typed
    */
-  typed(now, change) {
-    const by = wordsAdded(now, change);
+  typed(now, { edits, by: marks }) {
+    const all = edits.map((edit) => wordsAdded(now, edit));
+    const total = (name) => all.reduce((count, each) => count + each[name], 0);
+    const by = { mine: total("mine"), model: total("model"), pasted: total("pasted") };
     this.#all += sum(by);
-    const isBack = Number(change.by?.length) > 1; // a mark for each character: text of this story
+    const isBack = Number(marks?.length) > 1; // a mark for each character: text of this story
     if (Object.values(by).some(Boolean)) this.#keep(updateDay(this.#read(), today(), by, isBack));
   }
 

@@ -45,7 +45,7 @@ export function isFocusLost() {
  * @param {HTMLElement} button
  */
 export function leaveText(button) {
-  if (!focused().matches("textarea")) return;
+  if (!focused().matches("textarea, [contenteditable=true]")) return;
   if (button.checkVisibility()) button.focus({ preventScroll: true });
   else focused().blur();
 }

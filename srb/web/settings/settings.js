@@ -67,7 +67,7 @@ export class Settings {
   /** Update what depends on the settings, and each group's count of changed settings. */
   show() {
     this.styles.draw();
-    find(".mirror").classList.toggle("tinted", this.options.tints.checked);
+    find("#manuscript").classList.toggle("tinted", this.options.tints.checked);
     document.body.classList.toggle("shaded", this.options.shades.checked);
     this.length.placeholder = this.usual[this.unit.value];
     const changed = this.#changed;

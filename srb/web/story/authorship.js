@@ -9,39 +9,12 @@ export const PASTED = "p";
 const isModels = (mark) => mark === MODEL || mark === CHANGED;
 
 /**
- * Apply a change to the marks.
- * @param {string} marks
- * @param {{ at: number, removed: string, added: string }} change by the writer
- * @param {string} [known] the marks of what was added, if they are known
- * @returns {string}
+ * Return the mark of what the writer types, by the marks of what it replaces, and of the characters around that.
+ * @param {string} before
+ * @param {string} removed
+ * @param {string} after
  */
-export const applyEdit = (marks, { at, removed, added }, known) => applyEdits(marks, [{ at, removed, added, marks: known }]);
-
-/**
- * Apply several changes at once to the marks.
- * @param {string} marks
- * @param {{ at: number, removed: string, added: string, marks?: string }[]} changes ascending, with the marks of what was
- *   added, if they are known
- * @returns {string}
- */
-export function applyEdits(marks, changes) {
-  const parts = [];
-  let done = 0;
-  for (const { at, removed, added, marks: known } of changes) {
-    const end = at + removed.length;
-    const isWithin = [...marks.slice(at, end)].some(isModels) || (isModels(marks[at - 1]) && isModels(marks[end]));
-    parts.push(marks.slice(done, at), known ?? (isWithin ? CHANGED : WRITER).repeat(added.length));
-    done = end;
-  }
-  return parts.join("") + marks.slice(done);
-}
-
-/**
- * Return the marks of an added text: one mark is of all its characters.
- * @param {string | undefined} by
- * @param {number} length
- */
-export const spread = (by, length) => (by?.length === 1 ? by.repeat(length) : by);
+export const ownMark = (before, removed, after) => ([...removed].some(isModels) || (isModels(before) && isModels(after)) ? CHANGED : WRITER);
 
 /**
  * Pack marks, as in "w12m80".

@@ -261,7 +261,7 @@ export class PageVersions {
 const small = ({ seen: _, steps: __, marks: ___, ...others }) => others;
 
 const sizeOf = ({ done = [], undone = [] } = {}) =>
-  JSON.stringify([done, undone].map((steps) => [steps.length, steps.at(-1)?.at, steps.at(-1)?.added?.length]));
+  JSON.stringify([done, undone].map((steps) => [steps.length, steps.at(-1)?.changes]));
 
 const isWithin = (seen = {}, others = {}) => Object.entries(seen).every(([tab, count]) => count <= (others[tab] ?? 0));
 

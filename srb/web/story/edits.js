@@ -1,10 +1,11 @@
 // @ts-check
-// The undo history, and the difference of two texts.
+// The undo history.
 //
-// A step is {kind: "text", place, at, removed, added, marks, by}, with the `marks` of `removed`, and `by`, one mark
-// or the marks of `added`; {kind: "go", from, to, kept}, where from and to are {current, shown} and `kept` is the node that was kept;
-// {kind: "replace", place, changes}, several changes at once, as `packChanges` returns them; or {kind: "discard", node},
-// or "restore".
+// A step is {kind: "text", place, changes, marks}, or "replace": the `changes` that undo it, or that redo it once it is
+// undone, as CodeMirror's JSON, and the marks of what these insert; {kind: "go", from, to, kept}, where from and to are
+// {current, shown} and `kept` is the node that was kept; or {kind: "discard", node}, or "restore".
+
+import { ChangeSet } from "../vendor/codemirror.js";
 
 const MOST = 200; // steps
 const WORDS = 20; // characters after which a step of typing ends with the word
@@ -24,114 +25,73 @@ const head = (text, length) => text.slice(0, length);
 const tail = (text, length) => text.slice(text.length - length);
 
 /**
- * Return the single change between two texts.
+ * Return the single change between two texts, as CodeMirror takes it.
  * @param {string} before
  * @param {string} after
- * @param {number} [end] where the added text ends, if that is known: repeated letters are ambiguous
- * @returns {{ at: number, removed: string, added: string }}
+ * @returns {{ from: number, to: number, insert: string }}
  */
-export function change(before, after, end = after.length) {
-  const rest = after.length - end;
-  const isEnd = rest <= before.length && tail(before, rest) === after.slice(end);
-  const [a, b] = isEnd ? [head(before, before.length - rest), head(after, end)] : [before, after];
-  const at = common(a, b, head);
-  const same = isEnd ? rest : common(before.slice(at), after.slice(at), tail);
-  return { at, removed: before.slice(at, before.length - same), added: after.slice(at, after.length - same) };
+export function change(before, after) {
+  const from = common(before, after, head);
+  const same = common(before.slice(from), after.slice(from), tail);
+  return { from, to: before.length - same, insert: after.slice(from, after.length - same) };
 }
 
 /**
- * Return the smallest change between two texts, wherever it was made.
- * @param {string} before
- * @param {string} after
- */
-export function difference(before, after) {
-  const at = common(before, after, head);
-  const same = common(before.slice(at), after.slice(at), tail);
-  return { at, removed: before.slice(at, before.length - same), added: after.slice(at, after.length - same) };
-}
-
-/**
- * @typedef {object} Change
- * @property {number} at
- * @property {string} removed
- * @property {string} added
- * @property {string} [marks] who wrote what was removed
+ * @typedef {{ at: number, removed: string, added: string }} Edit a part of a change
+ * @typedef {{ at: number, added: string, before?: Typed }} Typed by several keys; `before` it, if a composed letter may
+ *   continue that
  */
 
-/**
- * Return the changes that undo these, which were made at once.
- * @param {Change[]} changes ascending, in the text before them
- */
-export function inverse(changes) {
-  let shift = 0;
-  return changes.map(({ at, removed, added, marks }) => {
-    const back = { at: at + shift, removed: added, added: removed, marks };
-    shift += added.length - removed.length;
-    return back;
-  });
-}
-
-/**
- * Pack changes: a step is saved with each key, and most changes of a step differ in their places only.
- * @param {Change[]} changes
- */
-export function packChanges(changes) {
-  const packed = new Map();
-  for (const { at, removed, added, marks } of changes) {
-    const key = JSON.stringify([removed, added, marks]);
-    if (packed.has(key)) packed.get(key).at.push(at);
-    else packed.set(key, { at: [at], removed, added, marks });
-  }
-  return [...packed.values()];
-}
-
-/**
- * Move changes to where they are after another change of the text; and the other change to where it is once they are
- * made. Return null if both change the same characters.
- * @param {Change[]} changes to make, ascending, at once
- * @param {Change} other
- * @returns {{ shifts: number[], other: Change } | null} by how much each of the changes moves
- */
-function pass(changes, other) {
-  const grown = ({ added, removed }) => added.length - removed.length;
-  let [isApart, at] = [true, other.at];
-  const shifts = changes.map((each) => {
-    if (other.at + other.removed.length <= each.at) return grown(other);
-    if (each.at + each.removed.length > other.at) isApart = false;
-    at += grown(each);
-    return 0;
-  });
-  return isApart ? { shifts, other: { ...other, at } } : null;
-}
-
-/** @returns {Change[]} */
-export const unpackChanges = (packed) =>
-  packed.flatMap(({ at, ...same }) => at.map((each) => ({ ...same, at: each }))).sort((a, b) => a.at - b.at);
+const compose = (step, earlier) => ChangeSet.fromJSON(step.changes).compose(ChangeSet.fromJSON(earlier.changes)).toJSON();
 
 export class Steps {
-  #isOpen = false; // whether typing can extend the last step
+  #open = /** @type {Typed | undefined} */ (undefined); // what was typed, if typing can extend the last step
 
   constructor({ done = [], undone = [] } = {}) {
-    const isKnown = ({ kind }) => kind !== "story"; // with these, older pages went on in another story
-    this.done = done.filter(isKnown);
-    this.undone = undone.filter(isKnown);
+    // Older pages went on in another story, or knew the text of a step only.
+    const known = (steps) => steps.slice(steps.findLastIndex(({ kind, changes }) => kind === "story" || (["text", "replace"].includes(kind) && !changes?.length)) + 1);
+    this.done = known(done);
+    this.undone = known(undone);
   }
 
   get all() {
     return { done: this.done, undone: this.undone };
   }
 
-  push(step) {
+  /**
+   * @param {any} step
+   * @param {{ edits?: Edit[], composing?: "start" | "on" }} [typed] what it changes, and what an input method does
+   */
+  push(step, { edits: [edit, ...others] = [], composing } = {}) {
     this.undone = [];
+    if (composing !== "on") this.#joinLetter();
+    const open = this.#open;
     const last = this.done.at(-1);
-    if (this.#isOpen && last && isTypedOn(last, step)) last.added += step.added;
-    else this.done = [...this.done, step].slice(-MOST);
-    this.#isOpen = true;
+    const isAlone = !edit || others.length > 0;
+    const isOn = Boolean(open) && !isAlone && last.place === step.place && (composing === "on" ? isWithin(open, edit) : isTypedOn(/** @type {Typed} */ (open), edit));
+    if (open && isOn && composing !== "start") {
+      last.changes = compose(step, last);
+      const end = edit.at - open.at;
+      this.#open = { ...open, added: open.added.slice(0, end) + edit.added + open.added.slice(end + edit.removed.length) };
+    } else {
+      this.done = [...this.done, step].slice(-MOST);
+      this.#open = isAlone ? undefined : { at: edit.at, added: edit.added, before: isOn ? open : undefined };
+    }
+  }
+
+  /** Join a letter of a dead key, which is composed, with what was typed before it. */
+  #joinLetter() {
+    const { before, added } = this.#open ?? {};
+    if (!before || added?.length !== 1) return;
+    const letter = this.done.pop();
+    const word = this.done.at(-1);
+    word.changes = compose(letter, word);
+    this.#open = { ...before, added: before.added + added };
   }
 
   /** Start a new step with the next key. */
   close() {
-    this.#isOpen = false;
+    this.#open = undefined;
   }
 
   /**
@@ -170,25 +130,24 @@ export class Steps {
   }
 
   /**
-   * Keep steps of a place right after somebody else has changed its text. Those at the changed characters go, with the
-   * ones before them.
+   * Move the steps of a place after somebody else has changed its text. What both have removed is left out of them.
    * @param {string} place
-   * @param {Change | null} other null: it is unknown, and all steps of the place go
+   * @param {ChangeSet | null} changes null: they are unknown, and all steps of the place go
    */
-  follow(place, other) {
+  follow(place, changes) {
     this.close();
-    for (const isDone of [true, false]) {
-      let now = other;
-      const steps = isDone ? this.done : this.undone;
-      for (const step of steps.toReversed()) {
-        if (step.place !== place) continue;
-        const changes = step.kind === "replace" ? unpackChanges(step.changes) : [step];
-        const passed = now && pass(isDone ? inverse(changes) : changes, now);
-        now = passed?.other ?? null;
-        if (!passed) steps.splice(steps.indexOf(step), 1);
-        else if (step.kind === "replace") step.changes = packChanges(changes.map((each, k) => ({ ...each, at: each.at + passed.shifts[k] })));
-        else step.at += passed.shifts[0];
+    const isHere = (step) => step.place === place;
+    for (const name of /** @type {const} */ (["done", "undone"])) {
+      let now = changes?.desc;
+      const moved = new Map();
+      for (const step of this[name].toReversed().filter(isHere)) {
+        const own = ChangeSet.fromJSON(step.changes);
+        if (own.length !== now?.length) break; // and those before it
+        moved.set(step, own.map(now));
+        now = now.mapDesc(own, true);
       }
+      this[name] = this[name].filter((step) => !isHere(step) || (moved.has(step) && !moved.get(step).empty));
+      for (const [step, own] of moved) step.changes = own.toJSON();
     }
   }
 
@@ -201,8 +160,9 @@ export class Steps {
   }
 }
 
-/** Whether a step continues the typing of the previous one. */
-const isTypedOn = (last, step) =>
-  last.kind === "text" && step.kind === "text" && last.place === step.place && !step.removed && step.added.length === 1 &&
-  !last.removed && last.at + last.added.length === step.at && !last.added.endsWith("\n") &&
-  (last.added.length < WORDS || !/\s$/.test(last.added));
+/** Whether an edit is within what was typed. */
+const isWithin = (open, { at, removed }) => at >= open.at && at + removed.length <= open.at + open.added.length;
+
+/** Whether a key continues what was typed. */
+const isTypedOn = ({ at, added }, next) =>
+  !next.removed && next.added.length === 1 && next.at === at + added.length && !added.endsWith("\n") && (added.length < WORDS || !/\s$/.test(added));

@@ -8,11 +8,12 @@ import { saveMessages } from "../lib/messages.js";
 import { SaveQueue } from "../lib/save_queue.js";
 import { Store, Stories, TRASH_MILLISECONDS } from "./browser_store.js";
 import { dropCopy, keepCopy, listCopies, readCopy } from "./copies.js";
-import { difference, Steps } from "./edits.js";
+import { Steps } from "./edits.js";
 import { endReason } from "./generation.js";
 import { readBackground } from "./lorebook.js";
 import { merge, same } from "./merging.js";
 import { markMatch, searchTree } from "./search.js";
+import { difference } from "./text_merge.js";
 import { suggestTitle } from "./titles.js";
 import { ROOT, textOf, Tree } from "./tree.js";
 
