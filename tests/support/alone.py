@@ -33,6 +33,7 @@ from srb.engine.stats import EngineStats
 from srb.errors import InvalidRequestError
 from srb.files.disk_cache import DiskCache
 from srb.llama.backend import LlamaBackend
+from srb.llama.layouts import FEWEST_STREAMS
 from srb.llama.native import library as log
 from srb.options.settings import Settings
 
@@ -271,7 +272,7 @@ class _Trial:
         n_cells, kind = self._backend.n_cells, present.flash_attn
         options = [Layout(True, size, self._backend.n_seqs, kind) for size in (n_cells, 2 * n_cells)]
         if not any(load.needs_unified for load in loads):
-            options += [Layout(False, n_cells, n, kind) for n in range(2, 9)]
+            options += [Layout(False, n_cells, n, kind) for n in range(FEWEST_STREAMS, 9)]
         return self._moves.choice(options)
 
     def _prepare_some(self, layout: Layout) -> None:
