@@ -3,7 +3,7 @@
 // module changes it. To show another text, go to another place (drafts.js) or undo typing; so no feature can overwrite
 // what was typed.
 
-import { packMarks, PASTED, unpackMarks } from "../story/authorship.js";
+import { PASTED, unpackMarks } from "../story/authorship.js";
 import { Drafts } from "../story/drafts.js";
 import { change } from "../story/edits.js";
 import { ROOT } from "../story/tree.js";
@@ -11,7 +11,7 @@ import {
   ChangeSet, Decoration, deleteCharBackwardStrict, EditorState, EditorView, insertNewline, keymap, placeholder, standardKeymap, ViewPlugin,
 } from "../vendor/codemirror.js";
 import { markdownIn } from "./paste.js";
-import { authors, by, DEVICE, marksOf, origin, setMarks, setShade, shade, STORY, UNDO } from "./tints.js";
+import { authors, by, DEVICE, marksOf, origin, packedMarks, setMarks, setShade, shade, STORY, UNDO } from "./tints.js";
 
 /** @typedef {import("../vendor/codemirror.js").Transaction} Transaction */
 /**
@@ -262,7 +262,7 @@ export class Manuscript {
   #update({ transactions, selectionSet }) {
     const changed = transactions.filter(({ docChanged }) => docChanged);
     const own = changed.filter((each) => ![STORY, DEVICE].includes(each.annotation(origin)));
-    if (own.length) this.drafts.type(this.value, () => packMarks(this.marks));
+    if (own.length) this.drafts.type(this.value, () => packedMarks(this.view.state));
     for (const each of own) if (!each.annotation(origin)) this.#report(each);
     if (own.length) this.box.dispatchEvent(new Event("input", { bubbles: true }));
     else if (selectionSet) this.box.dispatchEvent(new Event("select", { bubbles: true }));

@@ -70,6 +70,20 @@ export const authors = StateField.define({
  */
 export const marksOf = (state, from = 0, to = state.doc.length) => marksBetween(state.field(authors), from, to);
 
+/**
+ * Return all marks, packed as in authorship.js.
+ * @param {EditorState} state
+ */
+export function packedMarks(state) {
+  const found = /** @type {[mark: string, count: number][]} */ ([]);
+  state.field(authors).between(0, state.doc.length, (from, to, { spec: { mark } }) => {
+    const last = found.at(-1);
+    if (last && last[0] === mark) last[1] += to - from;
+    else found.push([mark, to - from]);
+  });
+  return found.flat().join("");
+}
+
 export const shade = StateField.define({
   create: () => Decoration.none,
   update(before, transaction) {
