@@ -196,8 +196,8 @@ install_into() {
 # Tunes the default model for this machine, once. srb also runs without it.
 tune() {
     [ ! -e "$VENV/tune.log" ] || return 0
-    say "tuning the default model for this machine, which takes half a minute"
-    if "$VENV/bin/srb" tune --once --budget 30 >"$VENV/tune.log.part" 2>&1; then
+    say "tuning the default model for this machine"
+    if "$VENV/bin/srb" tune --once >"$VENV/tune.log.part" 2>&1; then
         mv "$VENV/tune.log.part" "$VENV/tune.log"
         say "$(grep -o 'Chosen: .*' "$VENV/tune.log" || echo "that is known already")"
     else

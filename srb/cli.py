@@ -225,7 +225,7 @@ COMMANDS = {
         "find the fastest settings for a model on this machine",
         "Measures which settings are fastest for a model on this machine, and saves them for the other commands.",
         _tune_command,
-        frozenset({"model", "hf_repo", "hf_file", "config", "budget", "once"}),
+        frozenset({"model", "hf_repo", "hf_file", "config", "once"}),
     ),
 }
 

@@ -2,7 +2,7 @@
 
     python bench/checks/setups.py [ALONE [BUSY]]
 
-The program tunes the default model for 30 seconds with an empty cache, 5 times alone and 5 times next to a loop that
+The program tunes the default model with an empty cache, 5 times alone and 5 times next to a loop that
 keeps a core busy, or as often as ALONE and BUSY say. Then it measures all pairs of weights and attention in turn, on
 the idle machine. It prints a row for each setup: its choice; how much longer that takes than the best one (the mean
 over the jobs of `srb tune`; flash attention `auto` has the better kind for each job); and the largest factor between
@@ -53,7 +53,7 @@ def set_up(model: Path, *, beside: bool) -> tuple[Tuned, float]:
     """Return what `srb tune` chooses with an empty cache, and the seconds it takes."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
-        command = [sys.executable, "-m", "srb", "tune", "--once", "--budget", "30", "--model", str(model)]
+        command = [sys.executable, "-m", "srb", "tune", "--once", "--model", str(model)]
         start = time.monotonic()
         with busy_loop(beside):
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -122,9 +122,10 @@ def main() -> None:
         pair = tuned.weights, Attention(tuned.cache_type, usual)
         behind = f"{mean(times[each] for each in own) / best - 1:.1%}" if set(own) <= set(times) else "not measured"
         factor = "not used"
-        if tuned.cost_model and not tuned.busy and pair in times:
+        if tuned.cost_model and pair in times:
             kept = tuned.cost_model.off if usual == "off" else tuned.cost_model.on
-            factor = f"{farthest(kept, times[pair].costs(kept.apart)):.2f}"
+            alone_costs = times[pair].costs(kept.apart, "", (0.0, 0.0))
+            factor = f"{farthest(kept, alone_costs):.2f}"
         who = "beside a loop" if beside else "alone"
         print(
             f"| {who} | {took:.0f} | {tuned.weights} | {tuned.cache_type} | {tuned.flash_attn} | {behind} | {factor} |"

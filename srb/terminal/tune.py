@@ -4,16 +4,14 @@ import argparse
 import sys
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from srb.errors import SettingsError, SrbError
+from srb.errors import SrbError
 from srb.files.download import error_console, fetch_model, show_download
 from srb.llama.model.model_file import find_model
 from srb.llama.model.weights import converted_path
-from srb.llama.tune.comparison import MAX_DIVERGENCE, Candidate, shown
 from srb.llama.tune.result import processor, read_tuned, save_result, stored_files
-from srb.llama.tune.search import Search
+from srb.llama.tune.search import MAX_DIVERGENCE, Candidate, Search
 from srb.options.settings import CLIENT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
 
 _FIXED = frozenset({"weights", "tune", "flash_attn", "cache_type_k", "cache_type_v"})
@@ -23,30 +21,21 @@ _FIXED = frozenset({"weights", "tune", "flash_attn", "cache_type_k", "cache_type
 def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `srb tune`."""
     parser.add_argument(
-        "--budget", type=float, default=60, metavar="SECONDS", help="approximate time limit (default: 60)"
-    )
-    parser.add_argument(
         "--forget", action="store_true", help="delete the saved results for this model, and measure nothing"
     )
-    parser.add_argument(
-        "--once",
-        action="store_true",
-        help="do nothing if this model was already tuned on this machine while it was idle",
-    )
+    parser.add_argument("--once", action="store_true", help="do nothing if this model was already tuned here")
     add_arguments(parser, without=SERVER_OPTIONS | CLIENT_OPTIONS | _FIXED)
 
 
 def tune(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Run `srb tune`. If it is stopped, the result so far is saved.
+    """Run `srb tune`.
 
     Returns:
-        The exit code: 0, or 130 if it was stopped.
+        The exit code: 0, or 130 if it was stopped, which saves nothing.
 
     Raises:
         SrbError: An option is wrong, the model can't be loaded, or the result can't be saved.
     """
-    if not arguments.budget > 0:
-        raise SettingsError(f"--budget must be more than 0 seconds, got {arguments.budget:g}")
     settings = fetch_model(settings, show_download)
     path = find_model(settings.model)
     if arguments.forget:
@@ -54,75 +43,26 @@ def tune(settings: Settings, arguments: argparse.Namespace) -> int:
             print(f"removed {file} ({file.stat().st_size >> 20:,} MiB)")
             file.unlink()
         return 0
-    if arguments.once and (known := read_tuned(path, settings)) and not known.is_uncertain:
+    if arguments.once and read_tuned(path, settings):
         return 0
-    stopped = False
-    with _progress() as progress:
-        task = progress.add_task("loading the model", total=1)
-        search = Search(
-            path,
-            settings,
-            arguments.budget,
-            lambda what, share: progress.update(task, description=what, completed=min(1.0, share)),
-        )
-        try:
-            search.run()
-        except KeyboardInterrupt:
-            stopped = True
-    _print_table(search)
+    result = None
     try:
-        _save(search, settings, stopped)
+        with error_console().status("loading the model") as status:
+            search = Search(path, settings, status.update)
+            try:
+                result = search.run()
+            except KeyboardInterrupt:
+                print("Stopped; nothing is saved.")
+            finally:
+                saved = save_result(result, search.made, path, settings)
     except OSError as error:
         raise SrbError(f"the result can't be saved: {error}") from None
-    return 130 if stopped else 0
-
-
-def _progress() -> Progress:
-    console = error_console()
-    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
-
-
-def _print_table(search: Search) -> None:
-    """Print a table of the candidates."""
-    if not search.comparison.jobs:
-        return
-    (short, n, length), (long, *_), _ = search.comparison.jobs
-    table = Table(
-        *("weights", "cache", "flash\nattention"),
-        *(f"{short:,} tokens,\n{n} x {length}", f"{long:,} tokens,\n{n} x {length}"),
-        *(f"{short:,} tokens,\n1 x {length}", "memory,\nMiB", "KL", ""),
-        title=f"{search.path.name} on {processor()}: seconds, memory and accuracy",
-    )
-    for each in search.comparison.candidates:
-        table.add_row(each.weights, each.attention.cache_type, shown(each.attention), *_numbers(search, each))
-    Console(width=None if sys.stdout.isatty() else 150).print(table)
-
-
-def _numbers(search: Search, candidate: Candidate) -> list[str]:
-    seconds = [f"{each:.2f}" for each in search.comparison.seconds(candidate)] or ["", "", ""]
-    memory = f"{candidate.memory >> 20:,}" if candidate.memory else ""
-    kl = "" if candidate.kl is None else f"{candidate.kl:.4f}"
-    return [*seconds, memory, kl, "chosen" if candidate is search.comparison.chosen else candidate.note]
-
-
-def _save(search: Search, settings: Settings, stopped: bool) -> None:
-    """Save the result, and print it."""
-    result = search.comparison.result
-    if result and stopped and search.comparison.chosen is search.comparison.candidates[0]:
-        result = None
-    saved = save_result(result, search.made, search.path, settings)
     if result is None:
-        print("Stopped before anything better than the original file was found; nothing is saved.")
-        return
-    if saved is None:
-        print(f"{_why_provisional(search)} The earlier result stays; `srb tune --forget` deletes it.")
-        return
-    wanted = converted_path(search.path, result.weights)
-    if result.is_uncertain and not stopped:
-        print(f"This result is provisional: {_why_provisional(search)}")
-    print(f"{'Stopped early. ' if stopped else ''}Chosen: {result.describe()}.")
-    print(f"Saved in {saved}{f' and {wanted}' if search.made and wanted in search.made else ''}.")
+        return 130
+    _print_table(search)
+    wanted = converted_path(path, result.weights)
+    print(f"Chosen: {result.describe()}.")
+    print(f"Saved in {saved}{f' and {wanted}' if wanted in search.made else ''}.")
     print(
         "`srb serve`, `generate` and `compare` use it from now on; --no-tune uses the original file, and "
         "`srb tune --forget` deletes the result."
@@ -131,13 +71,26 @@ def _save(search: Search, settings: Settings, stopped: bool) -> None:
         f"KL is the mean divergence of the probabilities from those of the original file; at most {MAX_DIVERGENCE} "
         "is accepted."
     )
+    return 0
 
 
-def _why_provisional(search: Search) -> str:
-    """Return why the result may be wrong, and what helps."""
-    if search.comparison.busy:
-        return (
-            f"Other programs use {search.comparison.busy:.1f} CPUs, so fewer threads were used, thread counts weren't "
-            "compared, and the times aren't used to plan batches. Run the same command on an idle machine."
-        )
-    return f"{search.comparison.doubt} Try a larger --budget, or again later."
+def _print_table(search: Search) -> None:
+    """Print a table of the candidates."""
+    (short, n, length), _, (long, *_) = search.jobs
+    table = Table(
+        *("weights", "cache", "flash\nattention", f"{short:,} tokens,\n{n} x {length}"),
+        *(f"{short:,} tokens,\n1 x {length}", f"{long:,} tokens,\n{n} x {length}"),
+        *("memory,\nMiB", "KL", ""),
+        title=f"{search.path.name} on {processor()}: seconds, memory and accuracy",
+    )
+    for each in search.candidates:
+        table.add_row(each.weights, each.attention.cache_type, each.attention.shown, *_numbers(search, each))
+    Console(width=None if sys.stdout.isatty() else 150).print(table)
+
+
+def _numbers(search: Search, candidate: Candidate) -> list[str]:
+    seconds = [f"{each:.2f}" for each in search.seconds(candidate)]
+    memory = f"{candidate.memory >> 20:,}" if candidate.memory else ""
+    kl = "" if candidate.kl is None else f"{candidate.kl:.4f}"
+    note = "chosen" if candidate is search.chosen else candidate.note
+    return [*seconds, *[""] * (len(search.jobs) - len(seconds)), memory, kl, note]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -42,6 +41,11 @@ class Attention:
     cache_type: str
     flash_attn: str
 
+    @property
+    def shown(self) -> str:
+        """Whether flash attention is used, for people: on or off."""
+        return "off" if self.flash_attn == "off" else "on"
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -75,22 +79,11 @@ class Timings:
     deep: dict[int, float] = field(default_factory=dict)
 
     def merge(self, other: "Timings") -> "Timings":
-        """Add another repetition: keep the lesser of each two times, and return the greater ones."""
-        greater = dataclasses.replace(other, shallow={}, deep={})
-        self.first, greater.first = sorted((self.first, other.first))
-        self.last, greater.last = sorted((self.last, other.last))
-        for mine, others, rest in (
-            (self.shallow, other.shallow, greater.shallow),
-            (self.deep, other.deep, greater.deep),
-        ):
-            for n, seconds in others.items():
-                mine[n], rest[n] = sorted((seconds, mine.get(n, seconds)))
-        return greater
-
-    def at_depth_of(self, other: "Timings") -> "Timings":
-        """Return these times with the cost of depth of `other`, which has the same attention but other weights."""
-        deep = {n: seconds + other.deep[n] - other.shallow[n] for n, seconds in self.shallow.items()}
-        return dataclasses.replace(self, last=self.first + other.last - other.first, deep=deep)
+        """Add another repetition: keep the lesser of each two times. Returns itself."""
+        self.first, self.last = min(self.first, other.first), min(self.last, other.last)
+        for mine, others in ((self.shallow, other.shallow), (self.deep, other.deep)):
+            mine.update({n: min(seconds, mine[n]) for n, seconds in others.items()})
+        return self
 
     def job(self, tokens: int, n: int, length: int) -> float:
         """Predict the seconds of a prompt of `tokens` tokens, and of n alternatives of `length` tokens.
@@ -102,8 +95,8 @@ class Timings:
         step = self.shallow[n] + n * self._row_cell(n) * (walked - self.shape.chunk)
         return tokens * (self._token + tokens / 2 * self._token_cell) + length * step
 
-    def costs(self, separate_from: int) -> AttentionCosts:
-        """Return the costs in the form that the engine uses. separate_from: `Costs.apart`."""
+    def costs(self, apart: int, cache_type: str, streams: tuple[float, float]) -> AttentionCosts:
+        """Return the costs in the form that the engine uses. streams: what `Weights.in_streams` returns."""
         few, many = (self.shape.rows[0], *self.shape.rows)[-2:]
         row_cell = self._row_cell(many)
         bases = [self.shallow[n] - n * row_cell * self.shape.chunk for n in (few, many)]
@@ -114,10 +107,13 @@ class Timings:
             prompt_token=self._token,
             row_cell=row_cell,
             prompt_cell=self._token_cell,
-            apart=separate_from,
+            apart=apart,
             walks_all=self.walks_all,
             lone_step=max(0.0, self.shallow[1] - self._row_cell(1) * self.shape.chunk),
             lone_row_cell=self._row_cell(1),
+            cache_type=cache_type,
+            stream_row_cell=streams[0],
+            stream_prompt_cell=streams[1],
         )
 
     @property
@@ -401,26 +397,3 @@ class _Bench:
 def divergence(reference: Floats, other: Floats) -> float:
     """Return the mean Kullback-Leibler divergence of `other` from `reference`, in nats, from log-probabilities."""
     return float((np.exp(reference) * (reference - other)).sum(axis=1).mean())
-
-
-class OtherPrograms:
-    """Measures how many processors other programs use from now on."""
-
-    def __init__(self) -> None:
-        self._used, self._start = busy_elsewhere(), time.monotonic()
-
-    def busy(self) -> float:
-        """Return how many processors they have used on average."""
-        return max(0.0, (busy_elsewhere() - self._used) / (time.monotonic() - self._start))
-
-
-def busy_elsewhere() -> float:
-    """Return the processor seconds that other programs have used since boot; 0 if unknown, as on macOS."""
-    try:
-        ticks = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    except (OSError, ValueError):
-        return 0.0
-    user, nice, system, _idle, _waiting, irq, softirq, steal = ticks
-    mine = os.times()
-    used = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-    return used - mine.user - mine.system - mine.children_user - mine.children_system

@@ -30,7 +30,7 @@ from srb.options.settings import EVALUATION, PLACEMENT, Settings
 
 logger = logging.getLogger("srb.tuned")
 
-VERSION = 3
+VERSION = 4
 _KEYS = {"change": "switch_seconds", "usual": "preferred", "making": "seconds_per_mib"}
 """Keys of the file, and the fields of `CostModel`."""
 
@@ -49,8 +49,6 @@ class Tuned:
         flash_attn, threads, threads_batch: as the options of the same names.
         times_as_fast: compared with the file as it is and llama.cpp's defaults.
         cost_model: the costs of contexts with flash attention and without, if both were measured and none is refused.
-        busy: how many processors other programs used during the measurement; 0 on an idle machine.
-        unsure: whether something wasn't tried, or measurements differed by more than the choice's lead.
     """
 
     weights: str
@@ -61,13 +59,6 @@ class Tuned:
     threads_batch: int
     times_as_fast: float
     cost_model: CostModel | None
-    busy: float = 0.0
-    unsure: bool = False
-
-    @property
-    def is_uncertain(self) -> bool:
-        """Whether measuring again may give another result."""
-        return self.busy > 0 or self.unsure
 
     def describe(self) -> str:
         """Return the choice in one line, for people."""
@@ -132,10 +123,10 @@ def write_tuned(path: Path, settings: Settings, tuned: Tuned) -> Path:
 
 
 def save_result(result: Tuned | None, made: list[Path], path: Path, settings: Settings) -> Path | None:
-    """Write a result, unless it is uncertain and the previous one isn't. Unused converted weights are removed.
+    """Write a result instead of the previous one. Converted weights that aren't used are removed.
 
     Args:
-        result: None if nothing was found.
+        result: None if the search was stopped; the previous one then stays.
         made: weights that were converted during the search.
 
     Returns:
@@ -144,18 +135,13 @@ def save_result(result: Tuned | None, made: list[Path], path: Path, settings: Se
     Raises:
         OSError: a file can't be written or removed.
     """
-    before = read_tuned(path, settings)
-    if result and result.is_uncertain and before and not before.is_uncertain:
-        result = None
+    before = read_tuned(path, settings) if result else None
     wanted = converted_path(path, result.weights) if result else None
-    for each in made:
+    old = [converted_path(path, before.weights)] if before and before.weights != FILE else []
+    target = write_tuned(path, settings, result) if result else None
+    for each in (*made, *old):
         if each != wanted:
             each.unlink(missing_ok=True)
-    if result is None:
-        return None
-    target = write_tuned(path, settings, result)
-    if before is not None and before.weights not in (FILE, result.weights):
-        converted_path(path, before.weights).unlink(missing_ok=True)
     return target
 
 
@@ -166,8 +152,8 @@ class Choice:
     Args:
         settings: with values for all options that were left to `srb tune`.
         weights: the file with the weights.
-        cost_model: the costs that were measured with these settings and weights. None if nothing was measured, if other
-            programs ran meanwhile, or if given options differ from what was measured.
+        cost_model: the costs that were measured with these settings and weights. None if nothing was measured, or if
+            given options differ from what was measured.
         machine_costs: costs that were measured on this machine, also with other settings or another model.
     """
 
@@ -206,8 +192,7 @@ def choose(path: Path, settings: Settings) -> Choice:
         chosen, but = shiftable(chosen), "; but the cache is f16, which --context-shift needs"
     if tuned and attention and settings.weights is None:
         logger.info("tuned for this machine: %s%s", tuned.describe(), but)
-        # Next to other programs everything is slower: such costs say which kind is faster, but not how long it takes.
-        return Choice(chosen, weights, None if tuned.busy else costs, costs)
+        return Choice(chosen, weights, costs, costs)
     if tuned:
         logger.info("tuned for this machine, except for given options")
     return Choice(chosen, weights, None, costs)
@@ -238,7 +223,7 @@ def _read(source: Path) -> Tuned:
         raise ValueError(f"it is of version {version}, and this srb reads version {VERSION}")
     cost_model = None
     if "on" in data:
-        on, off = data.pop("on"), data.pop("off") | {"walks_all": True}  # srb wrote false before it used it
+        on, off = data.pop("on"), data.pop("off")
         rest = {name: data.pop(key) for key, name in _KEYS.items() if key in data}
         cost_model = CostModel(AttentionCosts(**on), AttentionCosts(**off), **rest)
     return Tuned(**data, cost_model=cost_model)

@@ -1,339 +1,271 @@
 """The search of `srb tune`: finds the fastest weights, attention and number of threads for a model on this machine.
 
-Each pair of weights and attention that may be the fastest is a candidate. A try measures a short prefill chunk, and a
-few steps of 1, 8 and 32 rows. Candidates are tried in turn, so that other programs disturb all of them equally. The
-least time of all tries counts, because other programs can only make a time longer. A candidate that is clearly slower
-isn't tried again. The search ends when the lead of the best candidate is larger than the spread of its tries.
-
-The file's own weights come first, because they need no conversion. The cost of a long prompt depends on the attention
-but not on the weights, so it is measured with the fastest weights.
+Weights, attention and threads add to the time of a decode one after the other, so each is chosen by itself, in this
+order. Two choices are measured in turn, twice each, so that other programs disturb both alike. The least time of each
+counts, because other programs can only make a time longer.
 """
 
-import dataclasses
+import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from srb.errors import BackendError, ModelLoadError
 from srb.llama.model.weights import FILE, convert, converted_path, reason_not_to_convert
-from srb.llama.native.cost_model import CONTEXT_SECONDS, can_choose_attention
+from srb.llama.native.cost_model import CONTEXT_SECONDS, CostModel, can_choose_attention
 from srb.llama.native.params import physical_cores
 from srb.llama.sampling.candidates import Floats
-from srb.llama.tune.comparison import (
-    DEFAULT_ATTENTION,
-    GAIN,
-    HOPELESS,
-    MAX_DIVERGENCE,
-    OTHER_ATTENTIONS,
-    TIME_UP,
-    Candidate,
-    Comparison,
-)
-from srb.llama.tune.probe import OtherPrograms, Shape, Timings, Weights, divergence
-from srb.llama.tune.result import computes_bf16, formats
+from srb.llama.tune.probe import Attention, Shape, Timings, Weights, divergence
+from srb.llama.tune.result import Tuned, formats
 from srb.options.settings import Settings
+
+MAX_DIVERGENCE = 0.01
+"""The largest Kullback-Leibler divergence, in nats, that a choice may have from the file as it is."""
+
+DEFAULT_ATTENTION = Attention("f16", "auto")
+"""llama.cpp's defaults: an f16 cache, and flash attention if it is possible."""
+
+OTHER_ATTENTIONS = Attention("f16", "off"), Attention("bf16", "off")
+"""The other settings that may win. A bf16 cache with flash attention is slow on all known processors."""
 
 LENGTH = 64
 """The tokens of each alternative of a job."""
 
-_SHORT, _LONG = 512, 4096
+_TRIES = 2
+_GAIN = 0.98  # a change is worth it if it takes less than this share of the time
+_THREADS_GAIN = 0.9  # the same for threads: other programs disturb many threads more than few
+_SHORT, _LONG = 512, 4096  # tokens of the jobs' prompts
+_DEPTH = 1024  # tokens before the deep measurements
 _MANY = 32  # rows
-_ATTENTION_SHARE, _WEIGHTS_SHARE, _DEEP_SHARE, _REPEAT_SHARE = 0.4, 0.5, 0.7, 0.8
-"""The shares of the budget after which no further attention is tried with the file, no further weights, and so on."""
+_SLOW = 0.008  # seconds per prompt token; slower models are measured with shorter chunks and fewer rows
+_KL_TOKENS = 128
 
-_MOST_TRIES = 6
-_SLOW = 0.008  # seconds per prompt token
-_KL_TOKENS, _KL_BYTES = 128, 160 << 20
-BUSY = 0.2
-"""The machine counts as idle if other programs use at most this many processors."""
 
-_LOOK_SECONDS = 0.5
-_DISTURBED = 3  # after this many disturbed tries in a row, the machine counts as busy
+@dataclass(slots=True)
+class Candidate:
+    """Weights and attention that the search measures.
+
+    Args:
+        timings: the least times of all measurements.
+        memory: bytes of the weights, and of a cache of the size in the settings.
+        kl: the mean divergence from the file as it is; None if unknown.
+        note: why it wasn't measured.
+    """
+
+    weights: str
+    attention: Attention
+    timings: Timings | None = None
+    memory: int = 0
+    kl: float | None = None
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the candidate, for people."""
+        return f"{self.weights} with {self.attention.cache_type} and flash attention {self.attention.shown}"
 
 
 class Search:
-    """A search for the fastest choice. `run` may be interrupted; `comparison.result` then has the best choice so far.
+    """A search for the fastest choice.
 
     Args:
-        budget: in seconds.
-        report: called with what is being done, and with the share of the budget that is spent.
+        report: called with what is being done.
 
     Attributes:
+        candidates: what was measured, or couldn't be.
+        chosen: the candidate that is best for most work.
+        jobs: what is compared: a short prompt, the same with one alternative, and a long prompt. Each has the tokens of
+            the prompt, the alternatives, and the tokens of each alternative.
         made: converted weights that didn't exist before.
     """
 
-    def __init__(self, path: Path, settings: Settings, budget: float, report: Callable[[str, float], object]) -> None:
+    def __init__(self, path: Path, settings: Settings, report: Callable[[str], object]) -> None:
         self.path = path
         self.made: list[Path] = []
+        self.candidates: list[Candidate] = []
+        self.chosen: Candidate | None = None
+        self.jobs: tuple[tuple[int, int, int], ...] = ()
         self._settings = settings
-        self._budget = budget
         self._report = report
-        self._start = time.monotonic()
-        self._reference: Floats | None = None
-        self._loaded: dict[str, Weights] = {}
-        self._disturbed = 0  # how many of the last tries, in a row, other programs disturbed
-        self._cores = settings.threads or physical_cores()
-        self.comparison = Comparison(path, self._cores, settings.threads_batch or self._cores)
 
-    def run(self) -> None:
-        """Search. If the machine becomes busy, the search starts again with fewer threads.
-
-        Raises `ModelLoadError` and `BackendError` if the file as it is can't be measured.
-        """
-        self._say("checking how busy the machine is")
-        others = OtherPrograms()
-        time.sleep(_LOOK_SECONDS)
-        try:
-            self._search(others.busy())
-        except _DisturbedError as error:
-            self.comparison.candidates.clear()
-            self._reference = None  # the second search may judge by fewer tokens
-            self._start = time.monotonic()
-            self._search(error.busy)
-
-    def _search(self, busy: float) -> None:
-        """Search with as many threads as processors are free. With more, a waiting thread would stall all others."""
-        if busy > BUSY:
-            self.comparison.busy = busy
-            free = max(1, round(self._cores - busy))
-            self._settings = dataclasses.replace(self._settings, threads=free, threads_batch=free)
+    def run(self) -> Tuned:
+        """Search, and return the choice. Raises `ModelLoadError` and `BackendError` if the file can't be measured."""
         with ExitStack() as stack:
             file = stack.enter_context(Weights(self.path, self._settings))
-            self._loaded = {FILE: file}
             self._prepare(file)
-            self._try_file(file)
-            for name in formats(self.path):
-                self._try_weights(name, stack)
-            self._measure_depth()
-            self._repeat()
-            chosen = self._measure_choice()
-            self._search_threads(self._loaded[chosen.weights])
-            self._measure_rest(self._loaded[chosen.weights])
-            self.comparison.conclude(chosen)
+            as_it_is = self._new(FILE, DEFAULT_ATTENTION, file)
+            as_it_is.kl = 0.0
+            best, weights = self._choose_weights(as_it_is, file, stack)
+            options = self._choose_attention(best, weights)
+            self.chosen = min(options, key=lambda each: self._ratio(each, best))
+            threads, threads_batch = self._choose_threads(weights)
+            costs = self._cost_model(options, weights)
+        source = self.path if best.weights == FILE else converted_path(self.path, best.weights)
+        least = min(self.seconds(each)[0] for each in options)
+        return Tuned(
+            weights=best.weights,
+            weights_bytes=source.stat().st_size,
+            cache_type=self.chosen.attention.cache_type,
+            flash_attn="auto" if len(options) > 1 else self.chosen.attention.flash_attn,
+            threads=threads,
+            threads_batch=threads_batch,
+            times_as_fast=round(self.seconds(as_it_is)[0] / least, 2),
+            cost_model=costs,
+        )
+
+    def seconds(self, candidate: Candidate) -> list[float]:
+        """Return the seconds of each job; of a long prompt only if that was measured."""
+        timings = candidate.timings
+        if timings is None:
+            return []
+        return [timings.job(*job) for job in (self.jobs if timings.deep else self.jobs[:2])]
 
     def _prepare(self, file: Weights) -> None:
-        """Set the sizes of the measurements: a slow model gets small ones."""
-        self._say("measuring the file as it is")
-        self.comparison.can_choose_attention = can_choose_attention(file.window, self._settings)
-        self._tokens = file.tokenize(Path(__file__).read_text() + Path(__file__).with_name("probe.py").read_text())
+        """Set the sizes of the measurements, and the probabilities that others are compared with."""
+        self._report("measuring the file as it is")
+        self._tokens = file.tokenize(Path(__file__).read_text())
         room = min(file.n_trained, _SHORT + _LONG + LENGTH) - LENGTH
         trial = Shape(min(64, room // 4), 0, (1,))
         token = file.measure(DEFAULT_ATTENTION, self._tokens, trial, deep=False).first / trial.chunk
-        chunk = 64 if token > _SLOW else 128
         n = min(self._settings.n, self._settings.parallel)
         many = n if token > _SLOW else max(n, min(_MANY, self._settings.parallel))
-        chunk = min(chunk, room // 4, self._settings.batch_size)
-        self._shape = Shape(chunk, min(_LONG // 2, room - chunk), tuple(sorted({1, n, many})))
-        self._short = min(_SHORT, room // 2)
-        self.comparison.jobs = (self._short, n, LENGTH), (min(_LONG, room), n, LENGTH), (self._short, 1, LENGTH)
-        judged = min(_KL_TOKENS, room, _KL_BYTES // (4 * file.n_vocab), int(self._budget / 25 / token))
-        self._judged = self._tokens[: max(64, judged)]
+        chunk = min(64 if token > _SLOW else 128, room // 4, self._settings.batch_size)
+        self._shape = Shape(chunk, min(_DEPTH, room - chunk), tuple(sorted({1, n, many})))
+        short = min(_SHORT, room // 2)
+        self.jobs = (short, n, LENGTH), (short, 1, LENGTH), (min(_LONG, room), n, LENGTH)
+        self._judged = self._tokens[: min(_KL_TOKENS, room)]
+        self._reference: Floats = file.log_probabilities(DEFAULT_ATTENTION, self._judged)
 
-    def _try_file(self, file: Weights) -> None:
-        """Try all attention settings with the file as it is. llama.cpp's defaults are always tried."""
-        first = self.comparison.new(FILE, DEFAULT_ATTENTION, self._memory(file))
-        first.kl = 0.0
-        self._measure(first)
-        self.comparison.conclude(first)
-        for attention in OTHER_ATTENTIONS:
-            candidate = self.comparison.new(FILE, attention, self._memory(file))
-            if not self._is_over(_ATTENTION_SHARE, candidate):
-                self._try(candidate)
+    def _choose_weights(self, file: Candidate, loaded: Weights, stack: ExitStack) -> tuple[Candidate, Weights]:
+        """Compare the file with its weights in other formats, and return the fastest, which is loaded."""
+        self._try_in_turn([(loaded, file)])
+        best, weights = file, loaded
+        for name in formats(self.path):
+            other = self._load(name, stack)
+            if other is None:
+                continue
+            candidate = self._new(name, DEFAULT_ATTENTION, other)
+            if self._is_close(candidate, other):
+                self._try_in_turn([(weights, best), (other, candidate)])
+            if candidate.timings and self._better(best, candidate) is candidate:
+                weights.close()
+                best, weights = candidate, other
+            else:
+                other.close()
+        return best, weights
 
-    def _try_weights(self, name: str, stack: ExitStack) -> None:
-        """Try weights in this format with each attention that isn't much slower with the file's weights."""
-        attentions = self.comparison.promising()
-        attentions.sort(key=lambda attention: attention.cache_type == "bf16", reverse=computes_bf16())
-        first = self.comparison.new(name, attentions[0])
-        weights = self._load(first, stack)
-        if weights is None:
-            return
-        self._loaded[name] = weights
-        candidates = [first, *(self.comparison.new(name, attention) for attention in attentions[1:])]
-        for candidate in candidates:
-            candidate.memory = self._memory(weights)
-            if candidate is first or not self._is_over(_WEIGHTS_SHARE, candidate):
-                self._try(candidate)
-        self._settle()
-        if not any(self._may_win(each) for each in candidates):
-            self._loaded.pop(name).close()
+    def _load(self, name: str, stack: ExitStack) -> Weights | None:
+        """Convert the weights to a format, and load them. Returns None, with a note, if that fails."""
+        note = reason_not_to_convert(self.path, name)
+        if note is None:
+            try:
+                target = converted_path(self.path, name)
+                if not target.exists():
+                    self.made.append(target)
+                convert(self.path, name, lambda _fraction: self._report(f"converting the weights to {name}"))
+                return stack.enter_context(Weights(target, self._settings))
+            except ModelLoadError as error:
+                note = error.message
+        else:
+            note = f"not converted: {note}"
+        self.candidates.append(Candidate(name, DEFAULT_ATTENTION, note=note))
+        return None
 
-    def _load(self, candidate: Candidate, stack: ExitStack) -> Weights | None:
-        """Convert the weights to the candidate's format, and load them. Returns None, with a note, if that fails."""
-        name = candidate.weights
-        if self._is_over(_WEIGHTS_SHARE, candidate):
-            return None
-        if reason := reason_not_to_convert(self.path, name):
-            candidate.note = f"not converted: {reason}"
-            return None
-        try:
-            target = converted_path(self.path, name)
-            if not target.exists():
-                self.made.append(target)
-            convert(self.path, name, lambda _fraction: self._say(f"converting the weights to {name}"))
-            return stack.enter_context(Weights(target, self._settings))
-        except ModelLoadError as error:
-            candidate.note = error.message
-            return None
+    def _choose_attention(self, best: Candidate, weights: Weights) -> list[Candidate]:
+        """Return the chosen candidate of these weights; two if flash attention can be chosen per request."""
+        best.timings = None
+        others = [self._new(best.weights, attention, weights) for attention in OTHER_ATTENTIONS]
+        close = [best, *(each for each in others if self._is_close(each, weights))]
+        self._try_in_turn([(weights, each) for each in close], deep=True)
+        off = [each for each in others if each.timings]
+        if not off:
+            return [best]
+        fastest = self._better(*off)
+        if can_choose_attention(weights.window, self._settings):
+            return [best, fastest]
+        return [self._better(best, fastest)]
 
-    def _may_win(self, candidate: Candidate) -> bool:
-        return candidate.weights in self._loaded and self.comparison.may_win(candidate, self.comparison.fastest())
-
-    def _settle(self) -> None:
-        """Choose the fastest candidate with probabilities close to those of the file."""
-        while True:
-            fastest = self.comparison.fastest()
-            for each in self.comparison.candidates:
-                if each.pair == fastest.pair and each.timings and each.kl is None:
-                    self._compare(each)
-            if fastest.may_be_chosen:
-                self.comparison.conclude(fastest)
-                return
-
-    def _repeat(self) -> None:
-        """Try the candidates that may win in turn, until it is clear which does, or the time is up."""
-        while True:
-            rivals = [each for each in self.comparison.candidates if self._may_win(each)]
-            self.comparison.judge(rivals)
-            most = max(each.n_tries for each in rivals)
-            if not self.comparison.doubt or most >= _MOST_TRIES or self._spent > _REPEAT_SHARE:
-                break
-            for each in rivals:
-                self._try(each, deep=each.n_deep == 1)
-        self._settle()
-
-    def _compare(self, candidate: Candidate) -> None:
-        """Set the candidate's divergence, and refuse the candidate if it is too large."""
-        self._say("comparing probabilities")
-        if self._reference is None:
-            self._reference = self._loaded[FILE].log_probabilities(DEFAULT_ATTENTION, self._judged)
-        other = self._loaded[candidate.weights].log_probabilities(candidate.attention, self._judged)
-        candidate.kl = divergence(self._reference, other)
-        if candidate.kl > MAX_DIVERGENCE:
-            candidate.note = f"refused: more than {MAX_DIVERGENCE} from the file"
-
-    def _measure_depth(self) -> None:
-        """Measure the cost of a long prompt, with the fastest weights and each attention that may win."""
-        weights = self.comparison.fastest().weights
-        for each in self.comparison.candidates:
-            if each.weights == weights and not each.n_deep and self._may_win(each) and self._spent < _DEEP_SHARE:
-                self._try(each, deep=True)
-        self._settle()
-
-    def _measure_choice(self) -> Candidate:
-        """Measure the chosen weights with flash attention and without, because the backend uses both.
-
-        Returns:
-            The choice.
-        """
-        assert self.comparison.chosen
-        chosen = self.comparison.chosen
-        without = (
-            chosen.attention if chosen.attention in OTHER_ATTENTIONS else self.comparison.without_flash(chosen.weights)
-        )
-        for attention in (DEFAULT_ATTENTION, without):
-            pair = chosen.weights, attention
-            candidate = self.comparison.find(*pair) or self.comparison.new(*pair, chosen.memory)
-            if candidate.n_deep == 0 and candidate.is_close_enough:
-                self._try(candidate, deep=True)
-            if candidate.timings and candidate.kl is None:
-                self._compare(candidate)
-        return chosen
-
-    def _try(self, candidate: Candidate, *, deep: bool = False) -> None:
-        """Measure a candidate once more, or note why that fails."""
-        self._say(f"measuring {candidate.name}")
-        candidate.note = ""
-        try:
-            self._measure(candidate, deep=deep)
-        except (ModelLoadError, BackendError) as error:
-            candidate.note = error.message
-
-    def _search_threads(self, weights: Weights) -> None:
-        """Compare numbers of threads, unless the number is given, or other programs use processors."""
-        cores = self._cores
+    def _choose_threads(self, weights: Weights) -> tuple[int, int]:
+        """Return the threads for a decode of one row, and of several, which an option may give."""
+        assert self.chosen
+        given = self._settings.threads
+        cores = given or physical_cores()
         counts = sorted({cores, cores - 1, cores // 2, os.cpu_count() or cores} - {0}, key=lambda count: count != cores)
-        if self._settings.threads or self._settings.threads_batch or len(counts) == 1:
-            return
+        if given or self._settings.threads_batch or len(counts) == 1:
+            return cores, self._settings.threads_batch or cores
         found: dict[int, Timings] = {}
-        job = self.comparison.jobs[0]
-        for _ in range(2):
+        for _ in range(_TRIES):
             for count in counts:
-                if count in found and found[count].job(*job) > HOPELESS * found[cores].job(*job):
-                    continue
-                if self._spent > 0.9:
-                    return
-                self._say(f"measuring {count} threads")
-                timings = weights.measure(
-                    self.comparison.preferred, self._tokens, self._shape, deep=False, threads=count
-                )
+                self._report(f"measuring {count} threads")
+                timings = weights.measure(self.chosen.attention, self._tokens, self._shape, deep=False, threads=count)
                 found.setdefault(count, timings).merge(timings)
-        self.comparison.threads = _least({count: each.shallow[1] for count, each in found.items()}, cores)
-        self.comparison.threads_batch = _least({count: each.job(*job) for count, each in found.items()}, cores)
+        one = _fewest({count: each.shallow[1] for count, each in found.items()}, cores)
+        return one, _fewest({count: each.job(*self.jobs[0]) for count, each in found.items()}, cores)
 
-    def _measure_rest(self, weights: Weights) -> None:
-        """Measure what else the engine needs: prefill chunks in batches with rows, streams, and making a context."""
-        if self._spent > 1:
-            return
-        n_rows = self.comparison.jobs[0][1]
-        for each in self.comparison.attentions:
-            self._say("measuring prefill chunks in batches with rows")
-            size = weights.separate_from(each.attention, self._tokens, n_rows, self._shape.chunk)
-            self.comparison.separate_from[each.attention] = size
-            if weights.window is None:
-                self.comparison.streams[each.attention] = weights.in_streams(each.attention, self._tokens, self._shape)
+    def _cost_model(self, options: Sequence[Candidate], weights: Weights) -> CostModel | None:
+        """Measure what else the engine needs, and return all costs; None if flash attention can't be chosen."""
+        if len(options) < 2:
+            return None
+        assert self.chosen
+        self._report("measuring prompts beside running texts")
+        costs = []
+        for each in options:
+            assert each.timings
+            apart = weights.separate_from(each.attention, self._tokens, self.jobs[0][1], self._shape.chunk)
+            streams = weights.in_streams(each.attention, self._tokens, self._shape)
+            costs.append(each.timings.costs(apart, each.attention.cache_type, streams))
         start = time.perf_counter()
         n_cells = self._n_cells(weights)
-        context = weights.context(self.comparison.preferred, n_cells, 2 * self._settings.parallel)
+        context = weights.context(self.chosen.attention, n_cells, 2 * self._settings.parallel)
         context.close()
         seconds = time.perf_counter() - start
-        self.comparison.switch_seconds = 2 * seconds
-        self.comparison.seconds_per_mib = max(0.0, seconds - CONTEXT_SECONDS) / (n_cells * context.cell_bytes / 2**20)
+        per_mib = max(0.0, seconds - CONTEXT_SECONDS) / (n_cells * context.cell_bytes / 2**20)
+        on, off = costs
+        return CostModel(on, off, 2 * seconds, self.chosen.attention.flash_attn, per_mib)
+
+    def _is_close(self, candidate: Candidate, weights: Weights) -> bool:
+        """Return whether the candidate's probabilities are close to those of the file. If not, it gets a note."""
+        self._report(f"comparing probabilities: {candidate.name}")
+        try:
+            found = weights.log_probabilities(candidate.attention, self._judged)
+        except (ModelLoadError, BackendError) as error:
+            candidate.note = error.message
+            return False
+        candidate.kl = divergence(self._reference, found)
+        if candidate.kl > MAX_DIVERGENCE:
+            candidate.note = f"refused: more than {MAX_DIVERGENCE} from the file"
+        return not candidate.note
+
+    def _try_in_turn(self, choices: Sequence[tuple[Weights, Candidate]], *, deep: bool = False) -> None:
+        for _ in range(_TRIES):
+            for weights, candidate in choices:
+                self._report(f"measuring {candidate.name}")
+                timings = weights.measure(candidate.attention, self._tokens, self._shape, deep=deep)
+                candidate.timings = candidate.timings.merge(timings) if candidate.timings else timings
+
+    def _better(self, one: Candidate, other: Candidate) -> Candidate:
+        """Return the second candidate if it is faster by more than the noise, else the first."""
+        return other if self._ratio(other, one) < _GAIN else one
+
+    def _ratio(self, one: Candidate, other: Candidate) -> float:
+        """Return the geometric mean of the jobs' seconds of one candidate, each divided by those of the other."""
+        ratios = [mine / others for mine, others in zip(self.seconds(one), self.seconds(other), strict=True)]
+        return math.prod(ratios) ** (1 / len(ratios))
+
+    def _new(self, name: str, attention: Attention, weights: Weights) -> Candidate:
+        memory = weights.n_bytes + weights.cache_bytes(self._n_cells(weights))
+        candidate = Candidate(name, attention, memory=memory)
+        self.candidates.append(candidate)
+        return candidate
 
     def _n_cells(self, weights: Weights) -> int:
         return self._settings.ctx_size if self._settings.ctx_size > 0 else weights.n_trained
 
-    def _memory(self, weights: Weights) -> int:
-        return weights.n_bytes + weights.cache_bytes(self._n_cells(weights))
 
-    def _measure(self, candidate: Candidate, *, deep: bool = False) -> None:
-        others = OtherPrograms()
-        weights = self._loaded[candidate.weights]
-        candidate.add(weights.measure(candidate.attention, self._tokens, self._shape, deep=deep))
-        busy = others.busy()
-        is_disturbed = not self.comparison.busy and busy / 2 > BUSY  # and it was idle when the search began
-        self._disturbed = self._disturbed + 1 if is_disturbed else 0
-        if self._disturbed == _DISTURBED:
-            raise _DisturbedError(busy)
-
-    @property
-    def _spent(self) -> float:
-        """The share of the budget that is spent."""
-        return (time.monotonic() - self._start) / self._budget
-
-    def _is_over(self, share: float, candidate: Candidate) -> bool:
-        """Return whether this share of the budget is spent. If so, a candidate that wasn't measured gets a note."""
-        if self._spent < share:
-            return False
-        if candidate.timings is None:
-            candidate.note = TIME_UP
-        return True
-
-    def _say(self, what: str) -> None:
-        self._report(what, self._spent)
-
-
-def _least(seconds: Mapping[int, float], default: int) -> int:
+def _fewest(seconds: dict[int, float], default: int) -> int:
     """Return the number with the least seconds, or the default number if that takes hardly longer."""
     best = min(seconds, key=lambda count: seconds[count])
-    return best if seconds[best] < GAIN * seconds[default] else default
-
-
-class _DisturbedError(Exception):
-    """Other programs run. busy: how many processors they use."""
-
-    def __init__(self, busy: float) -> None:
-        super().__init__(busy)
-        self.busy = busy
+    return best if seconds[best] < _THREADS_GAIN * seconds[default] else default
