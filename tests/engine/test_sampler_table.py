@@ -50,7 +50,9 @@ def test_llama_cpp_gets_every_sampler() -> None:
 
 def test_the_page_has_every_field_among_the_settings_of_a_style() -> None:
     guide = (ROOT / "srb" / "web" / "settings" / "guide.js").read_text()
-    groups = [re.search(rf"  {name}: {{\n(.*?)\n  }},", guide, re.DOTALL) for name in ("words", "repetition")]
+    groups = [
+        re.search(rf"  {name}: {{\n(.*?)\n  }},", guide, re.DOTALL) for name in ("sampling", "repetition", "penalties")
+    ]
     shown = {name for group in groups if group for name in re.findall(r"^    (\w+): \[", group[1], re.MULTILINE)}
     listed = re.search(r"STYLED = \[(.*?)\.\.\.", guide)
     assert listed
