@@ -82,7 +82,7 @@ export class Manuscript {
           copy: () => this.#copy(),
           cut: () => this.#copy(),
           dragstart: () => void this.#copy(),
-          focus: (_, view) => view.dispatch({ selection: view.state.selection }), // where the cursor was: browsers begin at the top
+          focus: () => this.#showSelection(),
           paste: (event) => this.#paste(event),
         }),
         EditorView.lineWrapping,
@@ -310,6 +310,15 @@ export class Manuscript {
     const [from, to] = this.selection;
     this.#copied = { text: this.view.state.sliceDoc(from, to), marks: marksOf(this.view.state, from, to) };
     return from === to;
+  }
+
+  /** Put the browser's cursor where the editor's is. A browser that gives the box the focus begins at the top. */
+  #showSelection() {
+    const { state, viewport } = this.view;
+    const { anchor, head } = state.selection.main;
+    if ([anchor, head].some((at) => at < viewport.from || at > viewport.to)) return;
+    const [from, to] = [anchor, head].map((at) => this.view.domAtPos(at));
+    document.getSelection()?.setBaseAndExtent(from.node, from.offset, to.node, to.offset);
   }
 
   /**
