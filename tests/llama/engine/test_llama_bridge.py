@@ -58,7 +58,7 @@ def test_the_suffix_is_as_likely_as_a_table_says(backend: LlamaBackend, case: st
         for index in range(N):
             context = (*engine.tokenize(PROMPT), *tokens_of(events, index))
             (score,) = engine.score(context, [suffix])
-            assert ends[index].suffix_logprob == pytest.approx(score.logprob, abs=1e-4)
+            assert ends[index].suffix_logprob == pytest.approx(score.logprob, rel=1e-6)
         in_order = sorted(range(N), key=lambda index: ends[index].rank or 0)
         scores = [ends[index].suffix_logprob or 0.0 for index in in_order]
         assert scores == sorted(scores, reverse=True)
