@@ -211,9 +211,10 @@ class AsyncEngine(EngineClient):
     def _on_death(self, error: EngineDeadError) -> None:
         self._status = "dead"
         self._failure = error
+        last = self._recovery.fail(error)  # before `suspend`, for which they would end as if the server stopped
         if self._record:
             self._registry.suspend()
-        self.put(self._recovery.fail(error))
+        self.put(last)
         self._in_order(self._failed.set)
 
     # The thread
