@@ -300,7 +300,7 @@ class Backend(Protocol):
         Called only when no sequence has a cell. If there is no memory for them, the present ones stay.
 
         Raises:
-            ModelLoadError: it can't compute now. It is called again then.
+            SrbError: it can't compute now. It is called again then.
         """
 
     def length(self, seq_id: int) -> int:

@@ -43,7 +43,7 @@ from srb.engine.score_table import Score, ScoredRow, Table
 from srb.engine.sequence import ActiveRequest
 from srb.engine.stats import EngineStats, Measure, Totals
 from srb.engine.validation.fields import Text
-from srb.errors import ModelLoadError, SrbError, UnavailableError, in_use
+from srb.errors import SrbError, UnavailableError, in_use
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +388,7 @@ class Engine:
             self._laid_out = self._clock()
             try:
                 self._lay_out()
-            except ModelLoadError as error:
+            except SrbError as error:
                 self._refuse_all(error)
                 return
         self._begin_admitted()
