@@ -217,7 +217,7 @@ def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp
     expect(story.find("#story")).to_have_js_property("value", "")
     expect(text).to_be_focused()
     expect(story.find("#setting-n")).to_have_value("2")
-    expect(status).to_have_text("Ctrl-Enter generates.")
+    expect(status).to_have_text("Ctrl-Enter writes what comes next.")
     keyboard.press("Escape")
     keyboard.press("t")
     expect(story.find("#story-list a")).to_have_text(["(no title)", "The keeper's rule"])
