@@ -1,66 +1,100 @@
-// What two tabs know of each other's saves: browser_store.js.
+// What tabs make of the same story: browser_store.js.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { PageVersions } from "../../srb/web/story/browser_store.js";
+import { Stories } from "../../srb/web/story/browser_store.js";
+import { Drafts } from "../../srb/web/story/drafts.js";
+import { merge } from "../../srb/web/story/merging.js";
 
-/** Two tabs, and what the browser has stored. */
-function tabs() {
-  const all = { stored: { note: "" } };
-  const [a, b] = [new PageVersions(), new PageVersions()];
-  const save = (tab, note) => {
-    const before = all.stored;
-    const { page, isKnown } = tab.next("s", { note });
-    all.stored = page;
-    return isKnown(before) ? "known" : tab.hear("s", before).note;
-  };
-  const read = (tab) => tab.hear("s", all.stored).note;
-  return Object.assign(all, { a, b, save, read });
+const local = new Map();
+const storage = (all) => new Proxy({ getItem: (name) => all.get(name) ?? null, setItem: (name, value) => all.set(name, value), removeItem: (name) => all.delete(name) }, {
+  ownKeys: () => [...all.keys()],
+  getOwnPropertyDescriptor: () => ({ enumerable: true, configurable: true }),
+});
+Object.assign(globalThis, { localStorage: storage(local), sessionStorage: { getItem: () => null, setItem() {} } });
+
+/** A tab of a browser that stores `values`. */
+class Tab extends Stories {
+  constructor(values) {
+    super();
+    this.values = values;
+    this.drafts = new Drafts();
+    this.shared = { beside: "" };
+    this.own = { current: "root" };
+    this.isFull = false;
+  }
+
+  async transact(keys, change) {
+    await new Promise(setImmediate);
+    const puts = change(keys.map((key) => structuredClone(this.values.get(String(key)))));
+    if (this.isFull) throw new Error("full");
+    for (const [key, value] of structuredClone(puts)) this.values.set(String(key), value);
+  }
+
+  meet(base, theirs) {
+    if (theirs.beside !== undefined) this.shared.beside = merge(base.beside ?? "", this.shared.beside, theirs.beside);
+  }
+
+  meetDraft(place, base, theirs) {
+    this.drafts.meet(place, base, theirs);
+  }
+
+  type(change) {
+    this.drafts.put("root", change(this.drafts.at("root") ?? ""), () => "");
+  }
+
+  save() {
+    return this.exchange("s", this, { places: ["root"], own: () => this.own });
+  }
+
+  follow() {
+    return this.exchange("s", this, { places: ["root"] });
+  }
 }
 
-test("a tab knows its own saves and what it has read", () => {
-  const { a, b, save, read } = tabs();
-  read(a);
-  read(b);
-  assert.deepEqual([save(a, "1"), save(a, "2")], ["known", "known"]);
-  assert.equal(read(b), "", "the last one that b had seen, too");
-  assert.equal(save(b, "3"), "known");
-  assert.equal(read(a), "2");
-  assert.equal(save(a, "4"), "known");
+test("what tabs type at once is all there, once, and tabs that only listen store nothing", async () => {
+  const values = new Map();
+  const tabs = [new Tab(values), new Tab(values), new Tab(values)];
+  let seed = 3;
+  const random = (below) => (seed = (seed * 16807) % 2147483647) % below;
+  const saves = [];
+  for (let k = 0; k < 200; k++) {
+    const tab = tabs[random(3)];
+    tab.type((text) => ((at) => `${text.slice(0, at)}${String.fromCodePoint(0x4e00 + k)}${text.slice(at)}`)(random(text.length + 1)));
+    if (random(3)) saves.push(tab.save());
+    if (!random(4)) await new Promise(setImmediate);
+    if (!random(20)) Object.assign(tab, { isFull: !tab.isFull });
+  }
+  await Promise.allSettled(saves);
+  for (const tab of tabs) Object.assign(tab, { isFull: false });
+  for (const tab of tabs) await tab.save();
+  for (const tab of tabs) assert.equal((await tab.follow()), null);
+  const [text, ...others] = tabs.map((tab) => tab.drafts.at("root"));
+  assert.deepEqual(others, [text, text]);
+  assert.deepEqual([...text].sort().join(""), Array.from({ length: 200 }, (_, k) => String.fromCodePoint(0x4e00 + k)).join(""));
 });
 
-test("a tab that was frozen for a day changes what it knew, and doesn't undo the rest", () => {
-  const { a, b, save, read } = tabs();
-  read(a);
-  read(b);
-  for (let k = 1; k <= 100; k++) save(a, String(k));
-  read(b);
-  for (let k = 101; k <= 150; k++) save(a, String(k));
-  assert.equal(save(b, "late"), "100");
-  assert.equal(save(b, "later"), "known");
-  assert.equal(read(a), "150", "b has read it meanwhile");
-});
-
-test("if only the frozen tab's page is found, what both know is found", () => {
-  const { a, b, save, read } = tabs();
-  read(a);
-  save(a, "1");
-  read(b);
-  save(a, "2");
-  const { page } = b.next("s", { note: "late" }); // and then it is closed
-  assert.equal(a.hear("s", page).note, "1");
-});
-
-test("nothing is stored if nothing has changed", () => {
-  const { a } = tabs();
-  assert.equal(a.isLast("s", { note: "" }), false);
-  const done = [{ changes: [3, [1]] }];
-  a.next("s", { note: "", steps: { done } });
-  assert.equal(a.isLast("s", { note: "", steps: { done } }), true);
-  a.fail("s");
-  assert.equal(a.isLast("s", { note: "", steps: { done } }), false, "it is tried again");
-  a.next("s", { note: "", steps: { done } });
-  done[0].changes = [3, [2]]; // typed on
-  assert.equal(a.isLast("s", { note: "", steps: { done } }), false);
-  assert.equal(a.isLast("s", { note: "1", steps: { done: [{ changes: [3, [1]] }] } }), false);
+test("a page that is closed leaves what it hasn't stored, and it isn't doubled", async () => {
+  const values = new Map();
+  const [tab, other] = [new Tab(values), new Tab(values)];
+  tab.type(() => "Once");
+  await tab.save();
+  await other.follow();
+  tab.type((text) => `${text} upon`);
+  tab.shared.beside = "Ada";
+  tab.note("s", tab, tab.own); // and it is closed
+  const noted = [...local].map(([name, value]) => [name, JSON.stringify({ ...JSON.parse(value), time: 0 })]); // long ago
+  local.clear();
+  for (const [name, value] of noted) local.set(name, value);
+  const next = new Tab(values);
+  await next.follow();
+  await next.takeLeft("s", next);
+  assert.deepEqual([next.drafts.at("root"), next.shared.beside, local.size], ["Once upon", "Ada", 0]);
+  for (const [name, value] of noted) local.set(name, value); // as if it had been closed just after it was stored
+  next.type((text) => `${text} a time`);
+  await next.save();
+  const last = new Tab(values);
+  await last.follow();
+  await last.takeLeft("s", last);
+  assert.equal(last.drafts.at("root"), "Once upon a time");
 });

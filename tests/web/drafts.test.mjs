@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { SaveQueue } from "../../srb/web/lib/save_queue.js";
-import { Drafts, moveDrafts, moveMarks } from "../../srb/web/story/drafts.js";
+import { Drafts, moveDrafts } from "../../srb/web/story/drafts.js";
 import { ROOT } from "../../srb/web/story/tree.js";
 
 test("a draft stays at its place", () => {
@@ -18,7 +18,7 @@ test("a draft stays at its place", () => {
 });
 
 test("text that equals the tree is no draft", () => {
-  const drafts = new Drafts([["a", "Once upon"]]);
+  const drafts = new Drafts([["a", { text: "Once upon" }]]);
   drafts.go("a", "Once");
   drafts.type("Once");
   assert.deepEqual(drafts.all, []);
@@ -30,20 +30,20 @@ test("a draft is settled, and what was typed since is a draft", () => {
   const drafts = new Drafts();
   drafts.go("a", "");
   drafts.type("Once");
-  drafts.settle("a", "Once");
+  drafts.settle("a", "Once", "n");
   drafts.type("Once"); // the box still has it
   assert.deepEqual(drafts.all, []);
   drafts.go("b", "Once");
   drafts.go("a", "");
   drafts.type("Once upon");
-  drafts.settle("a", "Once");
+  drafts.settle("a", "Once", "n");
   assert.deepEqual(drafts.all, [["a", "Once upon"]]);
 });
 
 test("drafts move with their nodes", () => {
   const ids = new Map([[ROOT, ROOT], ["7", "x"]]);
-  assert.deepEqual(moveDrafts([["7", "Once upon"], [ROOT, "Once"]], ids), [["x", "Once upon"], [ROOT, "Once"]]);
-  assert.deepEqual(moveMarks({ 7: "w4m5", [ROOT]: "m4" }, ids), { x: "w4m5", [ROOT]: "m4" });
+  const moved = moveDrafts([["7", { text: "Once upon", marks: "w4m5" }], ["8", { into: "9" }], [ROOT, { text: "Once" }]], ids);
+  assert.deepEqual(moved, [["x", { text: "Once upon", marks: "w4m5" }], [ROOT, { text: "Once" }]]);
 });
 
 // A Saving, what it wrote, and what it said; `broken` has it fail, and `pass` lets the time of a pause pass.
@@ -102,25 +102,30 @@ test("a late failure of an old save is ignored", async () => {
   assert.deepEqual([all.said, all.pauses], [[], []]);
 });
 
-test("a stored draft is this page's if it was the last one when another was stored, however much is typed since", () => {
-  const drafts = new Drafts();
-  const typed = Array.from({ length: 50 }, (_, k) => "x".repeat(k + 1));
-  const stored = typed.map((text) => {
-    drafts.put("root", text);
-    return drafts.storing(["root"]);
-  });
-  assert.deepEqual(stored.map(({ drafts: [[, text]] }) => text), typed);
-  assert.ok(typed.slice(0, -1).every((text, k) => stored[k + 1].knows("root", text)));
-  assert.ok(!stored[1].knows("root", "y"));
+/** Drafts of a story where nodes have these texts. */
+const draftsOf = (stored, texts = {}) => new Drafts(stored, (place) => ({ text: texts[place] ?? "", marks: "w".repeat((texts[place] ?? "").length) }));
+
+const typed = (text, marks = `w${text.length}`) => ({ text, marks });
+
+test("what two have typed at a place is merged, with who wrote it", () => {
+  const drafts = draftsOf([["root", typed("Once upon")]]);
+  const { changes } = drafts.meet("root", typed("Once"), typed("Twice. Once", "m7w4"));
+  assert.deepEqual([drafts.get("root"), changes.get("root").toJSON()], [{ text: "Twice. Once upon", marks: "m7w9" }, [[0, "Twice. "], 9]]);
+  assert.equal(drafts.meet("root", typed("Twice. Once"), drafts.get("root")), null);
+  drafts.meet("root", drafts.get("root"), undefined);
+  assert.equal(drafts.get("root"), undefined);
 });
 
-test("a draft of another tab is known by what this page has stored lately, and isn't saved again", () => {
-  const drafts = new Drafts([["root", "Once"]]);
-  drafts.put("root", "Once upon");
-  drafts.storing(["root"]);
-  assert.deepEqual(["Once", "Once upon", "Twice"].map((text) => drafts.knows("root", text)), [true, true, false]);
-  assert.deepEqual(drafts.changes(), ["root"]);
-  drafts.follow("root", "Twice", "w5");
-  assert.deepEqual([drafts.at("root"), drafts.marks("root"), drafts.knows("root", "Twice")], ["Twice", "w5", true]);
-  assert.deepEqual(drafts.changes(), []);
+test("what one types while the other generates goes to the node that has the text then", () => {
+  const texts = { root: "", n: "Once" };
+  const typing = draftsOf([["root", typed("Once x")], ["n", typed("y Once")]], texts);
+  const met = typing.meet("root", typed("Once"), { into: "n" });
+  assert.deepEqual([met.into, typing.get("root"), typing.at("n")], ["n", { into: "n" }, "y Once x"]);
+  assert.deepEqual(met.changes.get("root").toJSON(), [[0, "y "], 6]);
+  const other = draftsOf([["root", typed("Twice")]], texts);
+  assert.equal(other.meet("root", undefined, { into: "n" }), null, "it is another beginning");
+  const generating = draftsOf([["root", typed("Once")]], texts);
+  generating.settle("root", "Once", "n");
+  assert.equal(generating.meet("root", typed("Once"), typed("Once x")).into, undefined);
+  assert.deepEqual([generating.get("root"), generating.at("n")], [{ into: "n" }, "Once x"]);
 });

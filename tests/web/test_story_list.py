@@ -77,8 +77,10 @@ def test_two_devices_write_at_the_same_time(blank: Story, other: Story, server: 
     blank.tool("#open-model-view")
     blank.find("#memory").fill("It is a hot summer.")  # the prompt isn't the story's text
     blank.find("#story").fill("The king slept.")
-    other.find("#story").fill("The queen rode.")
     blank.find("#generate").click()
+    expect(other.find("#path button")).to_have_count(2)  # it is where the other one is
+    other.find("#path button").first.click()
+    other.find("#story").fill("The queen rode.")
     other.find("#generate").click()
     for story in (blank, other):
         expect(story.find("#tree")).to_contain_text("The king slept.")

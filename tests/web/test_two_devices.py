@@ -67,7 +67,29 @@ def test_typed_prose_title_place_and_kept_text_are_on_the_other_device(
     assert [(draft["node"], draft["text"] is None) for draft in stored["drafts"]] == [(0, True), (3, False)]
 
 
-def test_both_texts_stand_if_two_devices_have_changed_one(blank: Story, other: Story, server: Scripted) -> None:
+def test_what_two_devices_type_in_one_text_is_merged(blank: Story, other: Story, server: Scripted) -> None:
+    begin(blank, server)
+    with blank.page.expect_response("**/drafts/0"):
+        blank.find("#story").fill(PROMPT + "\n\nThe lamp was red.")
+    other.open(blank.page.url)
+    assert other.text == blank.text
+    other.page.context.set_offline(True)
+    other.find("#story").fill("Once. " + PROMPT + "\n\nThe lamp was blue.")
+    with blank.page.expect_response("**/drafts/0"):
+        blank.find("#story").fill(PROMPT + HOUR + "\n\nThe lamp was green.")
+    expect(other.find("#error")).to_contain_text("isn't saved on the server yet")
+    other.page.context.set_offline(False)
+    both = "Once. " + PROMPT + HOUR + "\n\nThe lamp was green blue."
+    expect(other.find("#story")).to_have_js_property("value", both)
+    expect(blank.find("#story")).to_have_js_property("value", both)
+    expect(other.find("#error")).to_be_hidden()
+    blank.excuse("409")
+    other.excuse("ERR_INTERNET_DISCONNECTED", "409")
+
+
+def test_what_is_typed_while_the_other_device_generates_is_there_once(
+    blank: Story, other: Story, server: Scripted
+) -> None:
     begin(blank, server)
     with blank.page.expect_response("**/drafts/0"):
         blank.find("#story").fill(PROMPT)
@@ -75,19 +97,18 @@ def test_both_texts_stand_if_two_devices_have_changed_one(blank: Story, other: S
     assert other.text == PROMPT
     other.page.context.set_offline(True)
     other.find("#story").press("Control+End")
-    other.page.keyboard.insert_text("x")
-    with blank.page.expect_response("**/drafts/0"):
-        blank.find("#story").fill(PROMPT + HOUR)
-    expect(other.find("#error")).to_contain_text("isn't saved on the server yet")
+    other.page.keyboard.insert_text(" x")
+    blank.set(n=2, max_tokens=6)
+    blank.generate(cards=2)
+    with blank.page.expect_response("**/drafts/*"):
+        blank.find("#story").press("Control+Home")
+        blank.page.keyboard.insert_text("y ")
     other.page.context.set_offline(False)
-    expect(other.find("#error")).to_contain_text("Both are kept")
-    assert (blank.text, other.text) == (PROMPT + HOUR, PROMPT + "x")
-    other.page.keyboard.insert_text("y")
-    other.tool("#open-search")
-    other.find("#find").fill("his matches")
-    expect(other.find("#found")).to_contain_text("draft")
-    blank.find("#open-stories").click()
-    expect(blank.find("#tree")).to_contain_text(PROMPT[:20])  # the other's text is a node
+    for each in (blank, other):
+        expect(each.find("#story")).to_have_js_property("value", "y " + PROMPT + " x")
+        expect(each.cards).to_have_count(2)
+    assert other.find("#story").evaluate("(box) => box.selectionStart") == len(other.text)
+    blank.excuse("409")
     other.excuse("ERR_INTERNET_DISCONNECTED", "409")
 
 
@@ -101,27 +122,19 @@ def test_memory_note_and_lore_of_two_devices_are_merged(blank: Story, other: Sto
     assert other.find("#memory").input_value() == "Ada is ninety."
     other.page.context.set_offline(True)
     other.find("#note").fill("Night.")
-    other.find("#memory").fill("Ada is eighty.")
+    other.find("#memory").fill("Ada, the keeper, is ninety.")
     with blank.page.expect_response("**/v1/stories/*"):
-        blank.find("#memory").fill("Ada is a hundred.")
+        blank.find("#memory").fill("Ada is ninety. She limps.")
         blank.find("#add-entry").click()
         blank.find("#lore [name=keys]").fill("Tom")
     blank.find("#lore [name=text]").focus()
     other.page.context.set_offline(False)
-    expect(other.find(".other-version blockquote")).to_have_text("Ada is a hundred.")
-    expect(blank.find(".other-version blockquote")).to_have_text("Ada is a hundred.")
     for each in (blank, other):
-        expect(each.find("#memory")).to_have_value("Ada is eighty.")
+        expect(each.find("#memory")).to_have_value("Ada, the keeper, is ninety. She limps.")
         expect(each.find("#note")).to_have_value("Night.")
         expect(each.find("#lore [name=keys]")).to_have_value("Tom")
-        expect(each.find("#error")).to_contain_text("Both texts are kept")
     expect(blank.find("#lore [name=text]")).to_be_focused()
-    blank.find(".other-version").get_by_role("button", name="Use this version").click()
-    expect(other.find("#memory")).to_have_value("Ada is a hundred.")
-    other.find(".other-version").get_by_role("button", name="Delete this version").click()
-    for each in (blank, other):
-        expect(each.find(".other-version")).to_have_count(0)
-        expect(each.find("#error")).to_be_hidden()
+    blank.excuse("409")
     other.excuse("ERR_INTERNET_DISCONNECTED", "409")
 
 

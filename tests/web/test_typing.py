@@ -24,7 +24,7 @@ KEPT = """async () => {
     const [nodes, pages] = [await all("nodes"), await all("page")];
     database.close();
     const texts = nodes.flatMap(({ pieces, passage, behind }) => [pieces.map((piece) => piece.text), passage, behind]);
-    return [...texts.flat(), ...pages.filter((each) => typeof each === "string")].join("\\n");
+    return [...texts.flat(), ...pages.map((each) => each.text)].join("\\n");
 }"""
 """All texts of nodes, and all drafts, that the browser has kept."""
 

@@ -27,6 +27,12 @@ test("where both have rewritten a word, both words stand", () => {
   assert.equal(merged("teh lamp", "the lamp", "the lamp, lit"), "the lamp, lit", "but for the same one");
 });
 
+test("what was typed before a word that the other has replaced stays before it", () => {
+  const [base, typed, replaced] = ["Ada is ninety.", "Ada is eighty, not is ninety.", "Ada is a hundred."];
+  const both = "Ada is eighty, not is a hundred.";
+  assert.deepEqual([merged(base, typed, replaced), merged(base, replaced, typed)], [both, both]);
+});
+
 test("a word that one has changed isn't removed by the other", () => {
   const base = "He saw the lamp and slept.";
   const [removed, changed] = ["He slept.", "He saw the lamps and slept."];

@@ -142,7 +142,8 @@ function listen(desk, writing, storyList) {
   for (const name of ["input", "compositionend"]) document.addEventListener(name, () => desk.savePage());
   story.box.addEventListener("input", () => desk.showOpenings());
   for (const name of ["input", "select"]) story.box.addEventListener(name, () => desk.measure());
-  addEventListener("pagehide", () => desk.save());
+  addEventListener("pagehide", () => desk.leave());
+  addEventListener("pageshow", ({ persisted }) => persisted && location.reload()); // what it left is another page's now
   addEventListener("focus", () => desk.resume());
   document.addEventListener("visibilitychange", () => (document.hidden ? desk.save() : desk.resume()));
   addEventListener("beforeunload", (event) => desk.saving.hasUnsaved && event.preventDefault());
@@ -282,14 +283,6 @@ async function begin() {
       });
     },
     renamed: (story) => storyList.showTitle(story),
-    background: (values) => desk.takeBackground(values),
-    saved: (drafts, page, base) => desk.takeOver(drafts, page, base),
-    replaced: (page, base) => {
-      desk.takeOver([], page, base);
-      desk.savePage();
-    },
-    knows: (place, text) => story.drafts.knows(place, text),
-    split: (place, text, marks) => desk.split(place, text, marks),
     moved: (place) => desk.moved(place),
     deleted: (isErased) => {
       const trashed = "This story was deleted, and is in the trash (Story). What you type now is saved with it: restore it there, or open another story.";

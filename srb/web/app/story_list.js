@@ -4,7 +4,7 @@
 
 import { create, find, isFocusLost } from "../lib/dom.js";
 import { plural, safely, showError, showStatus, when } from "../lib/messages.js";
-import { moveDrafts, moveMarks } from "../story/drafts.js";
+import { moveDrafts } from "../story/drafts.js";
 import { storyTitle } from "../story/titles.js";
 import { ROOT } from "../story/tree.js";
 import { hideDesk, rest } from "./early.js";
@@ -53,7 +53,8 @@ export class StoryList {
    */
   async make(title = "", { nodes = [], current = ROOT, drafts = [], marks = {}, beside = undefined, ...others } = {}, leave = () => {}) {
     const { story, ids } = await this.stories.make(title, nodes, beside);
-    await this.browser.savePage(story.id, { ...this.choices(), current: ids.get(current), marks: moveMarks(marks, ids), beside, ...others }, moveDrafts(drafts, ids));
+    const typed = drafts.map(([place, text]) => /** @type {[string, any]} */ ([place, { text, marks: marks[place] }]));
+    await this.browser.keep(story.id, { ...this.choices(), current: ids.get(current), beside, ...others }, moveDrafts(typed, ids));
     await leave();
     openStory(story);
   }
@@ -121,8 +122,8 @@ export class StoryList {
     let last;
     for (const { story: old, nodes, page, drafts } of await this.#unmoved()) {
       const { story, ids } = await this.stories.make(old.title, nodes, page.beside);
-      const here = { current: ids.get(page.current), shown: undefined, steps: undefined, marks: moveMarks(page.marks ?? {}, ids) };
-      await this.browser.savePage(story.id, { ...page, ...here }, moveDrafts(drafts, ids));
+      const here = { current: ids.get(page.current), shown: undefined, steps: undefined };
+      await this.browser.keep(story.id, { ...page, ...here }, moveDrafts(drafts, ids));
       await this.browser.erase(old);
       last = story;
     }

@@ -3,10 +3,10 @@
 // sees.
 
 import { find } from "../lib/dom.js";
+import { followText } from "../settings/follow_text.js";
 import { DEPTH, EMPTY_ENTRY, readBackground } from "../story/lorebook.js";
 import { importLorebook, parseLorebook } from "../story/lorebook_files.js";
 import { newId } from "../story/tree.js";
-import { followText, OtherVersions } from "./other_versions.js";
 
 const TEXTS = ["name", "keys", "also", "never", "text"];
 const CHOICES = ["always", "off"];
@@ -25,7 +25,6 @@ export class Background {
     this.changed = changed;
     this.lore = [];
     this.rows = new Map(); // by the id of their entry
-    this.versions = new OtherVersions(panel, (name) => this.#box(name));
     this.template = find("#entry");
     panel.addEventListener("input", changed);
     const inSettings = find("#setting-memory");
@@ -39,14 +38,13 @@ export class Background {
   }
 
   get values() {
-    const { all: versions } = this.versions;
     const depth = Math.max(1, Math.round(this.depth.valueAsNumber) || DEPTH);
-    return { memory: this.memory.value, note: this.note.value, depth, lore: this.lore.map((entry) => ({ ...entry })), ...(versions.length && { versions }) };
+    return { memory: this.memory.value, note: this.note.value, depth, lore: this.lore.map((entry) => ({ ...entry })) };
   }
 
   /** What is shown already stays as it is, with its cursor. */
   set values(stored) {
-    const { memory, note, depth, lore, versions = [] } = readBackground(stored);
+    const { memory, note, depth, lore } = readBackground(stored);
     this.#remember(memory);
     followText(this.note, note);
     if (depth !== this.values.depth) this.depth.value = depth;
@@ -58,15 +56,6 @@ export class Background {
       if (this.list.children[k] !== row) this.list.insertBefore(row, this.list.children[k] ?? null);
     });
     this.lore = lore.map(({ id }) => this.rows.get(id).entry);
-    this.versions.all = versions;
-  }
-
-  /** The box of a text, by its name in a version. */
-  #box(name) {
-    const [, id, field] = name.split("/");
-    if (id === undefined) return { memory: this.memory, note: this.note }[name];
-    const { row } = this.rows.get(id) ?? {};
-    return TEXTS.includes(field) ? row?.querySelector(`[name=${field}]`) : undefined;
   }
 
   /** Show the same memory in both boxes. The box that is being typed in keeps its cursor. */
@@ -135,12 +124,11 @@ export class Background {
     return known;
   }
 
-  /** Remove the row of an entry, with its other versions. */
+  /** Remove the row of an entry. */
   #forget(id, row) {
     const hadKeyboard = row.contains(document.activeElement);
     row.remove();
     this.rows.delete(id);
-    this.versions.all = this.versions.all.filter(({ name }) => !name.startsWith(`lore/${id}/`));
     if (hadKeyboard) find("#add-entry").focus();
   }
 }

@@ -2,9 +2,10 @@
 // The writer's desk: the story's tree, the current place, and the text that is being written.
 
 import { find, isFocusLost } from "../lib/dom.js";
-import { hideError, saveMessages, showError, showStatus } from "../lib/messages.js";
+import { saveMessages, showError, showStatus } from "../lib/messages.js";
 import { SaveQueue } from "../lib/save_queue.js";
-import { MODEL, packMarks, unpackMarks } from "../story/authorship.js";
+import { followText } from "../settings/follow_text.js";
+import { MODEL, packMarks } from "../story/authorship.js";
 import { Store } from "../story/browser_store.js";
 import { fitted } from "../story/conversation.js";
 import { Drafts } from "../story/drafts.js";
@@ -13,14 +14,12 @@ import { applyLengthLimits } from "../story/generation.js";
 import { placeIn, spaceBetween } from "../story/keeping.js";
 import { readBackground } from "../story/lorebook.js";
 import { merge, same } from "../story/merging.js";
-import { difference } from "../story/text_merge.js";
 import { gap, ROOT, textOf, Tree } from "../story/tree.js";
 import { repair, upgradeQuestions } from "../story/validation.js";
 import { Background } from "./background.js";
 import { Chapters } from "./chapters.js";
 import { Cliches } from "./cliches.js";
 import { EditorChat } from "./editor_chat.js";
-import { followText, newVersions } from "./other_versions.js";
 import { SearchPanel } from "./search_panel.js";
 import { Snapshots } from "./snapshots.js";
 import { drawStatistics } from "./statistics.js";
@@ -44,7 +43,10 @@ import { WordCount } from "./word_count.js";
 const SAVE_MILLISECONDS = 5000; // while alternatives are running
 const PAGE = Symbol("all that isn't in the tree, but for drafts");
 
-const ofNames = (values, names) => Object.fromEntries(names.filter((name) => name in values).map((name) => [name, values[name]]));
+/** Among all that isn't in the text, what is merged word by word. Of anything else, the last change wins. */
+const TEXTS = ["beside", "texts", "directions", "question"];
+
+const lastOf = (mine, theirs) => (theirs.includes(mine) ? theirs : mine);
 
 export class Desk {
   /**
@@ -65,10 +67,7 @@ export class Desk {
     };
     this.wordCount = new WordCount(find("#words"));
     this.chapters = new Chapters(find("#chapters"), story, () => find("#stories:modal")?.close());
-    this.background = new Background(find("#model-view"), () => {
-      this.measure();
-      this.#hideBoth();
-    });
+    this.background = new Background(find("#model-view"), () => this.measure());
     this.editorChat = new EditorChat(find("#ask"), this);
     this.searchPanel = new SearchPanel(find("#search"), this);
     this.snapshots = new Snapshots(find("#bookmarks"), find("#comparison"), this);
@@ -79,10 +78,8 @@ export class Desk {
     this.context = null;
     this.store = new Store();
     this.saving = new SaveQueue((items) => this.#write(items), saveMessages("What you wrote last"));
-    this.splitting = new SaveQueue((items) => Promise.all(items.map((each) => this.#split(...each))), saveMessages("Another version of this text"));
     this.elsewhere = null; // where the writer is on another device
-    this.both = /** @type {Error | null} */ (null); // the message that both texts are kept
-    this.opened = /** @type {Record<string, any>} */ ({}); // `#others` as it was read
+    this.opened = /** @type {Record<string, any>} */ ({}); // `shared` as it was read
     this.growing = new Set(); // nodes to save soon
     this.untils = {}; // by request
     this.adding = new Map(); // nodes that are being added, by their fields
@@ -104,16 +101,12 @@ export class Desk {
     const tree = (this.tree = new Tree(nodes, page.current));
     if (page.shown?.every((id) => tree.has(id))) tree.shown = page.shown;
     this.undoHistory.steps = new Steps(asked.length && !page.conversation ? {} : page.steps);
-    this.settings.values = page.settings ?? {};
-    this.compare.texts = page.texts ?? [];
-    this.compare.values = page.compare ?? {};
-    this.editorChat.values = { conversation: page.conversation, question: page.question };
-    this.directions.value = page.directions ?? "";
-    this.editorChat.choices = page.editor ?? { system: page.asking?.system || undefined };
-    this.background.values = page.beside ?? { memory: page.note };
-    if (this.background.versions.all.length) this.#sayBoth();
-    this.opened = this.#others;
-    this.story.drafts = new Drafts(drafts, page.marks);
+    const { settings = {}, texts = [], compare = {}, conversation = [], question = "", directions = "" } = page;
+    const { beside = { memory: page.note }, editor = { system: page.asking?.system || undefined } } = page;
+    this.#show({ settings, texts, compare, conversation, question, directions, beside, editor });
+    this.opened = this.shared;
+    this.story.drafts = new Drafts(drafts, (place) => ({ text: tree.text(place) + tree.after(place), marks: tree.marks(place) }));
+    await store.begin(this);
     this.#draw();
     if (Number.isInteger(page.cursor)) this.story.goTo(page.cursor);
     // Older pages stored the text of the box, and showed conversations as the chat template writes them.
@@ -376,7 +369,7 @@ export class Desk {
     const isHere = place === tree.current;
     const hasTyped = story.drafts.at(place) !== draft; // at that place
     if (tree.nodes.has(id)) this.growing.add(tree.nodes.get(id)); // saved together with the removal of the draft
-    story.drafts.settle(place, text);
+    story.drafts.settle(place, text, id);
     this.undoHistory.steps.close();
     if (isHere) tree.go(hasTyped ? tree.current : id, shown);
     if (!hasTyped) this.undoHistory.steps.rename(place, { current: id, shown });
@@ -419,8 +412,18 @@ export class Desk {
     this.saver ??= setTimeout(() => this.save(), SAVE_MILLISECONDS);
   }
 
+  get drafts() {
+    return this.story.drafts;
+  }
+
+  /** Where the writer is, and what could be undone. */
+  get own() {
+    const { current, shown } = this.tree;
+    return { current, shown, cursor: this.story.selection[1], words: this.wordCount.all, steps: this.undoHistory.steps.all, untils: { ...this.untils } };
+  }
+
   /** All that the writer enters elsewhere than in the text. */
-  get #others() {
+  get shared() {
     return { beside: this.background.values, texts: this.compare.texts, directions: this.directions.value, ...this.editorChat.values, ...this.choices };
   }
 
@@ -438,55 +441,35 @@ export class Desk {
   }
 
   /**
-   * Take over what another tab has saved, and merge it with what this one has changed since.
-   * @param {[place: string, text: string | undefined][]} drafts
-   * @param {Record<string, any>} page
-   * @param {Record<string, any>} [base] the last state that both have seen
+   * Merge some of `shared` with what another tab or device has made of it. The cursors stay where they are.
+   * @param {Record<string, any>} base what both have changed
+   * @param {Record<string, any>} theirs
    */
-  takeOver(drafts, page, base = {}) {
-    for (const [place, text] of drafts) this.#takeDraft(place, text, page.marks?.[place]);
-    const now = this.#others;
-    const theirs = { ...now, ...ofNames(page, Object.keys(now)) };
-    const merged = this.#merge({ ...this.opened, ...ofNames(base, Object.keys(now)) }, now, theirs);
-    const isNew = (name) => !same(merged[name], now[name]);
-    if (isNew("beside")) this.takeBackground(merged.beside);
-    if (isNew("texts")) this.compare.texts = merged.texts;
-    if (isNew("settings")) this.settings.values = merged.settings;
-    if (isNew("compare")) this.compare.values = merged.compare;
-    if (isNew("directions")) followText(this.directions, merged.directions);
-    if (isNew("question")) followText(this.editorChat.question, merged.question);
-    if (isNew("conversation")) this.editorChat.conversation = merged.conversation;
-    if (isNew("editor")) this.editorChat.choices = merged.editor;
+  meet(base, theirs) {
+    const now = this.shared;
+    const names = Object.keys(now).filter((name) => name in theirs && !same(now[name], theirs[name]));
+    const merged = (name) => {
+      const [before, mine, others] = [{ ...this.opened, ...base }, now, theirs].map((each) => (name === "beside" ? readBackground(each[name]) : each[name]));
+      return merge(before, mine, others, TEXTS.includes(name) ? undefined : lastOf);
+    };
+    const news = names.map((name) => [name, merged(name)]).filter(([name, value]) => !same(value, now[name]));
+    if (!news.length) return;
+    this.#show(Object.fromEntries(news));
     this.drawTree();
     this.measure();
-    this.#followPlace();
-    if (!same(merged, theirs)) this.savePage();
   }
 
-  #merge(base, mine, theirs) {
-    const [before, own, others] = [base, mine, theirs].map(({ beside, ...each }) => ({ each, beside: readBackground(beside) }));
-    return { beside: merge(before.beside, own.beside, others.beside), ...merge(before.each, own.each, others.each, () => false) };
-  }
-
-  /**
-   * Show memory, note and lore as they are after a merge.
-   * @param {any} values
-   */
-  takeBackground(values) {
-    const { versions } = this.background.values;
-    this.background.values = values;
-    if (newVersions(versions, values.versions).length) this.#sayBoth();
-    this.#hideBoth();
-    this.measure();
-  }
-
-  #sayBoth() {
-    this.both = new Error("Memory, note or lore were changed in two tabs or on two devices. Both texts are kept: choose one under “What the model sees”.");
-    showError(this.both);
-  }
-
-  #hideBoth() {
-    if (this.both && !this.background.versions.all.length) hideError(this.both);
+  /** Show some of `shared`. */
+  #show(values) {
+    const { beside, texts, settings, compare, directions, question, conversation, editor } = values;
+    if (beside) this.background.values = beside;
+    if (texts) this.compare.texts = texts;
+    if (settings) this.settings.values = settings;
+    if (compare) this.compare.values = compare;
+    if (directions !== undefined) followText(this.directions, directions);
+    if (question !== undefined) followText(this.editorChat.question, question);
+    if (conversation) this.editorChat.conversation = conversation;
+    if (editor) this.editorChat.choices = editor;
   }
 
   /**
@@ -515,57 +498,46 @@ export class Desk {
     this.#followPlace(true);
   }
 
-  #takeDraft(place, text, marks) {
-    const { tree, story } = this;
-    if (story.drafts.at(place) === text) return;
-    const isHere = place === tree.current;
-    const stands = tree.text(place) + tree.after(place);
-    const [before, shown] = [story.drafts.at(place) ?? stands, text ?? stands];
-    story.drafts.follow(place, text, marks);
-    const changes = difference(before, shown);
-    this.undoHistory.steps.follow(place, changes);
-    if (!isHere) return;
-    story.follow(changes, text === undefined ? tree.marks(place) : unpackMarks(marks, shown.length));
-    this.undoHistory.draw();
-    this.wordCount.show(shown);
+  /**
+   * Merge what another tab or device has made of a draft. The cursor stays between the same letters.
+   * @param {string} place
+   * @param {import("../story/drafts.js").Draft | undefined} base what both have changed
+   * @param {import("../story/drafts.js").Draft | undefined} theirs
+   */
+  meetDraft(place, base, theirs) {
+    const { tree, story, undoHistory } = this;
+    const met = story.drafts.meet(place, base, theirs);
+    if (!met) return;
+    for (const [each, changes] of met.changes) undoHistory.steps.follow(each, changes);
+    const { into } = met;
+    if (into !== undefined) undoHistory.steps.rename(place, { current: into, shown: [into] });
+    for (const each of met.changes.keys()) if (each !== place) this.saving.save(PAGE, { met: each });
+    const changes = met.changes.get(tree.current);
+    const isMoved = into !== undefined && tree.current === place;
+    if (isMoved) {
+      tree.go(into, [into]);
+      this.store.knownPlace = this.state; // not by the writer
+    }
+    if (!changes || story.drafts.place === null) return; // nothing is shown yet
+    story.drafts.go(tree.current, story.drafts.inTree(tree.current).text);
+    const { text, marks } = story.drafts.shown(tree.current);
+    story.follow(changes, marks);
+    if (isMoved) return this.#draw();
+    undoHistory.draw();
+    this.wordCount.show(text);
     this.chapters.draw();
     this.showOpenings();
+    this.measure();
   }
 
-  /**
-   * Keep both texts after this one and another tab's or device's have replaced the same draft. This one becomes a node,
-   * where the writer goes on; the other one is the draft again.
-   * @param {string} place
-   * @param {string} theirs
-   * @param {string} [marks] packed
-   */
-  split(place, theirs, marks) {
-    return this.splitting.save([place, theirs, marks]);
+  #write(items) {
+    const typed = items.filter((item) => typeof item === "string");
+    const met = items.flatMap((item) => item.met ?? []);
+    return this.store.save(items.filter((item) => item.pieces), [...typed, ...met], typed.length > 0);
   }
 
-  async #split(place, theirs, marks) {
-    const { tree, story } = this;
-    const mine = story.drafts.at(place);
-    if (!mine?.trim()) return this.#takeDraft(place, theirs, marks);
-    const id = await this.write({ before: mine, marks: unpackMarks(story.drafts.marks(place), mine.length) });
-    if (place === tree.current) {
-      const text = tree.text(id) + tree.after(id);
-      if (story.value !== text) story.drafts.put(id, story.value, () => packMarks(story.marks));
-      this.undoHistory.steps.rename(place, { current: id, shown: [id] });
-      tree.go(id);
-      this.#draw();
-    }
-    story.drafts.put(place, theirs, () => marks);
-    this.show();
-    showError(new Error("The same text was changed in another tab or on another device. Both are kept: yours is in the box, and the other one is a draft in the tree (Story)."));
-  }
-
-  async #write(items) {
-    const { current, shown } = this.tree;
-    const { drafts, knows } = this.story.drafts.storing(items.filter((item) => typeof item === "string"));
-    const marks = this.story.drafts.allMarks;
-    const [, cursor] = this.story.selection;
-    const page = { current, shown, cursor, words: this.wordCount.all, steps: this.undoHistory.steps.all, marks, untils: { ...this.untils }, ...this.#others };
-    for (const [place, text] of await this.store.save(items.filter((item) => item.pieces), page, drafts, knows)) await this.split(place, text);
+  /** The page may be closing. */
+  leave() {
+    this.store.leave([...this.growing]);
   }
 }

@@ -102,17 +102,11 @@ export class EditorChat {
     return { conversation: toStored(this.#turns), question: this.question.value };
   }
 
-  set values({ conversation = [], question = "" }) {
-    this.#turns = isConversation(conversation) ? fromStored(conversation) : [];
-    this.question.value = question;
-    this.#draw();
-  }
-
   /** The conversation as another tab has it, too. Answers that are being read here stay. */
   set conversation(stored) {
     const isRead = (request) => [...this.#running].some((each) => each.request?.id === request);
     const here = new Map(this.#turns.filter(({ answers: [{ request }] }) => isRead(request)).map((turn) => [turn.answers[0].request, turn]));
-    this.#turns = fromStored(stored).map((turn) => here.get(turn.answers[0].request) ?? turn);
+    this.#turns = (isConversation(stored) ? fromStored(stored) : []).map((turn) => here.get(turn.answers[0].request) ?? turn);
     this.#draw();
   }
 

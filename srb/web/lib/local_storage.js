@@ -29,3 +29,21 @@ export function saveLocal(name, value) {
   }
   return null;
 }
+
+/** Remove a value. */
+export function removeLocal(name) {
+  try {
+    localStorage.removeItem(name);
+  } catch {
+    // there is none
+  }
+}
+
+/** List the names of values that begin like this. */
+export function localNames(start) {
+  try {
+    return Object.keys(localStorage).filter((name) => name.startsWith(start));
+  } catch {
+    return [];
+  }
+}

@@ -2,6 +2,7 @@
 // Comparing: columns that differ in one setting or in their prompts, with the same seeds.
 
 import { create, find } from "../lib/dom.js";
+import { followText } from "./follow_text.js";
 import { titleOf } from "./guide.js";
 
 export const drawSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
@@ -52,7 +53,7 @@ export class Compare {
     const boxes = this.prompts.querySelectorAll("textarea");
     texts.forEach((text, k) => {
       if (!boxes[k]) this.#addPrompt(text);
-      else if (boxes[k].value !== text) boxes[k].value = text;
+      else followText(boxes[k], text);
     });
   }
 

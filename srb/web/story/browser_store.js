@@ -1,28 +1,33 @@
 // @ts-check
 // Stories in the browser, or nowhere. server_store.js has those on the server.
 
+import { loadLocal, localNames, removeLocal, saveLocal } from "../lib/local_storage.js";
+import { ChangeSet } from "../vendor/codemirror.js";
+import { isSameDraft } from "./drafts.js";
 import { same } from "./merging.js";
 import { searchTree } from "./search.js";
 import { suggestTitle } from "./titles.js";
+import { applied, difference } from "./text_merge.js";
 import { newId, ROOT, Tree } from "./tree.js";
 import { repair, upgradeQuestions, withoutQuestions } from "./validation.js";
 
 /**
  * @typedef {import("./tree.js").StoryNode} StoryNode
- * @typedef {[place: string, text: string]} Draft text that isn't in the tree yet, and the node it was typed at
+ * @typedef {import("./drafts.js").Draft} Draft
  * @typedef {{ id: string, title: string, changed?: number, words?: number, change?: number }} StoryInfo
+ *
+ * @typedef {object} Replica what a page has of a story, apart from its nodes. `meet` merges what others have made of it.
+ * @property {import("./drafts.js").Drafts} drafts
+ * @property {Record<string, any>} own what only this page knows: where its writer is, and undo steps
+ * @property {Record<string, any>} shared settings, memory, note, lore and all else that isn't in the text
+ * @property {(base: Record<string, any>, theirs: Record<string, any>) => void} meet
+ * @property {(place: string, base: Draft | undefined, theirs: Draft | undefined) => void} meetDraft
+ *
  * @typedef {object} StoreListener
  * @property {(node: StoryNode) => void} changed
  * @property {(story: StoryInfo) => void} renamed
- * @property {(background: any) => void} background memory, note and lore, merged with what is on another device
  * @property {(isErased?: boolean) => void} deleted put into the trash, or erased
  * @property {() => void} restored from the trash
- * @property {(drafts: [place: string, text: string | undefined][], page: Record<string, any>, base?: Record<string, any>) => void} saved
- *   by another tab or device: these drafts, and the rest of the page's state; `base` is the last state that both have seen
- * @property {(page: Record<string, any>, base: Record<string, any>) => void} replaced this page has replaced another
- *   tab's, and is to save both; `base` as for `saved`
- * @property {(place: string, text: string) => boolean} knows whether this page has had a draft
- * @property {(place: string, text: string, marks?: string) => any} split this draft was written over another one
  * @property {(place: { current: string, shown: string[] }) => void} moved where the writer is on another device
  */
 
@@ -39,14 +44,22 @@ export class Store {
   /** Whether other devices see the story. Such a store adds the alternatives of a request itself, and nodes only get children. */
   isShared = false;
   story = { id: "", title: "" };
+  /** Where the writer is, as other devices know it. @type {any} */
+  knownPlace = null;
 
   /**
    * Read the nodes, the drafts, and the rest of the page's state.
-   * @returns {Promise<{ nodes: StoryNode[], drafts: Draft[], page: Record<string, any> }>}
+   * @returns {Promise<{ nodes: StoryNode[], drafts: [place: string, draft: Draft][], page: Record<string, any> }>}
    */
   async load() {
     return { nodes: [], drafts: [], page: {} };
   }
+
+  /**
+   * Keep a page, which has what `load` returned, and others the same. Resolves when it has what is new on the server.
+   * @param {Replica} _replica
+   */
+  async begin(_replica) {}
 
   /**
    * Add a node of these fields. Returns it, with an id if the store assigns ids.
@@ -58,16 +71,18 @@ export class Store {
   }
 
   /**
-   * Store changed nodes and drafts, and the page's state, all at once. A draft without text is deleted.
+   * Store nodes, the drafts of places, and the page's state, all at once. What others have changed is merged.
    * @param {StoryNode[]} _nodes
-   * @param {Record<string, any>} _page
-   * @param {[place: string, text: string | undefined][]} _drafts
-   * @param {(place: string, text: string) => boolean} [_knows] whether this page has had a draft
-   * @returns {Promise<Draft[]>} drafts of others that were replaced, and that this page doesn't know
+   * @param {string[]} _places
+   * @param {boolean} _isTyped whether the writer has changed one of these drafts
    */
-  async save(_nodes, _page, _drafts, _knows) {
-    return [];
-  }
+  async save(_nodes, _places, _isTyped) {}
+
+  /**
+   * Store what isn't stored yet, because the page may be closing.
+   * @param {StoryNode[]} _nodes
+   */
+  leave(_nodes) {}
 
   /**
    * Return the fields of a request that continues a node.
@@ -166,109 +181,213 @@ export class Stories {
   /**
    * Read what this device shows of a story, as `Store.load` returns it: the current place, settings, drafts.
    * @param {string} _id
-   * @returns {Promise<{ page: Record<string, any>, drafts: Draft[] }>}
+   * @returns {Promise<{ page: Record<string, any>, drafts: [place: string, draft: Draft][] }>}
    */
   async page(_id) {
     return { page: {}, drafts: [] };
   }
 
   /**
+   * Store the page of a story that isn't open.
    * @param {string} _id
    * @param {Record<string, any>} _page
-   * @param {[place: string, text: string | undefined][]} [_drafts]
-   * @param {(place: string, text: string) => boolean} [_knows] as for `Store.save`
-   * @returns {Promise<Draft[]>}
+   * @param {[place: string, draft: Draft][]} _drafts
    */
-  async savePage(_id, _page, _drafts, _knows) {
-    return [];
+  async keep(_id, _page, _drafts) {}
+
+  /**
+   * Read values, and put those that `change` returns, in one transaction.
+   * @param {any[]} keys
+   * @param {(values: any[]) => [key: any, value: any][]} change
+   * @param {StoryNode[]} [_nodes] to store, too
+   */
+  async transact(keys, change, _nodes) {
+    for (const [key, value] of change(keys.map((key) => this.#kept.get(String(key))))) this.#kept.set(String(key), value);
   }
 
   /**
-   * Report what other tabs save.
+   * Exchange with other tabs when they store something.
    * @param {string} _id
    * @param {StoreListener} _listener
+   * @param {Replica} _replica
    */
-  follow(_id, _listener) {}
+  follow(_id, _listener, _replica) {}
+
+  #kept = new Map(); // in a browser that stores nothing
+  #bases = new Map(); // the values that this tab has stored or read, by key
+  #turn = Promise.resolve();
+  #last = ""; // what was stored last of this page's own state
+  #tab = tabId();
+  #notes = 0; // of what isn't stored yet; a page knows how many of each tab it has
+
+  /** Take note of a value that this tab has stored or read. */
+  know(key, value) {
+    this.#bases.set(String(key), value);
+  }
+
+  /**
+   * Exchange the page and some drafts of a story with what other tabs have stored of them: then both are the same.
+   * Resolves to the places whose drafts were stored; to null if nothing was.
+   * @param {string} id
+   * @param {Replica} replica
+   * @param {object} what
+   * @param {string[]} [what.places]
+   * @param {StoryNode[]} [what.nodes] to store, too
+   * @param {() => Record<string, any>} [what.own] returns this page's own state, to store
+   * @param {Record<string, number>} [what.taken] the notes of closed tabs that the replica has
+   * @param {any[]} [what.keys] of other values, for `what.change`, which returns those to put
+   * @param {(values: any[]) => [key: any, value: any][]} [what.change]
+   * @returns {Promise<string[] | null>}
+   */
+  exchange(id, replica, /** @type {any} */ what) {
+    if (what.own) this.note(id, replica, what.own());
+    const turn = this.#turn.then(() => this.#exchange(id, replica, what)); // the previous one is stored then
+    this.#turn = turn.then(() => {}, () => {});
+    return turn;
+  }
+
+  async #exchange(id, replica, { places = [], nodes = [], own, keys = [], taken = {}, change = (_values) => [] }) {
+    const { drafts } = replica;
+    /** @type {[key: any, value: any][]} */
+    let puts = [];
+    const last = this.#last;
+    /** @type {[key: any, value: any][]} */
+    let read = [];
+    const merge = (/** @type {any[]} */ [page = {}, ...values]) => {
+      replica.meet(this.#bases.get(id) ?? {}, page);
+      places.forEach((place, k) => replica.meetDraft(place, this.#bases.get(String([id, place])), values[k]));
+      read = [[id, page], ...places.map((place, k) => /** @type {[any, any]} */ ([[id, place], values[k]]))];
+      for (const [key, value] of read) this.know(key, value);
+      const others = change(values.slice(places.length));
+      const isStored = (place, k) => isSameDraft(drafts.get(place), values[k]);
+      puts = places.flatMap((place, k) => (isStored(place, k) ? [] : [/** @type {[any, any]} */ ([[id, place], drafts.get(place)])]));
+      const { shared } = replica;
+      const now = own?.();
+      if (now) this.#last = stateOf(now);
+      const isNew = this.#last !== last || puts.length || Object.keys(shared).some((name) => !same(shared[name], page[name]));
+      const seen = { ...Object.fromEntries(Object.entries(page.seen ?? {}).slice(1 - MOST_TABS)), ...taken, [this.#tab]: this.#notes };
+      if (isNew || (own && nodes.length)) puts.push([id, { ...(now ?? page), ...shared, seen }]);
+      for (const [key, value] of puts) this.know(key, value);
+      return [...puts, ...others];
+    };
+    await this.transact([id, ...places.map((place) => [id, place]), ...keys], merge, nodes).catch((error) => {
+      for (const [key, value] of read) this.know(key, value);
+      this.#last = last;
+      throw error;
+    });
+    if (own) this.note(id, replica, own());
+    return puts.length || nodes.length ? puts.flatMap(([key]) => (key === id ? [] : [key[1]])) : null;
+  }
+
+  /**
+   * Note what isn't stored yet, at once: the page may be closed before it is. `begin` gives that to another page.
+   * @param {string} id
+   * @param {Replica} replica
+   * @param {Record<string, any>} own
+   * @param {{ isLast?: boolean }} [options] whether undo steps, which are long, are noted, too
+   */
+  note(id, { drafts, shared }, own, { isLast = false } = {}) {
+    const known = (key) => this.#bases.get(String(key)) ?? {};
+    const places = drafts.places.filter((place) => !isSameDraft(this.#bases.get(String([id, place])), drafts.get(place)));
+    const names = Object.keys(shared).filter((name) => !same(shared[name], known(id)[name]));
+    const name = `${LEFT} ${id} ${this.#tab}`;
+    if (!places.length && !names.length && stateOf(own) === this.#last) return removeLocal(name);
+    const changed = (place) => {
+      const draft = drafts.get(place) ?? {};
+      if (draft.text === undefined) return [place, draft];
+      return [place, draft, difference(drafts.shown(place, known([id, place])).text, draft.text).toJSON()].map((each) => (each === draft ? { ...draft, text: "" } : each));
+    };
+    const of = (values) => Object.fromEntries(names.map((each) => [each, values[each]]));
+    saveLocal(name, { count: ++this.#notes, time: Date.now(), drafts: places.map(changed), base: of(known(id)), shared: of(shared), own: isLast ? own : { ...own, steps: undefined } });
+  }
+
+  /** Return this tab's note from before a reload, if it isn't stored. */
+  ownNote(id) {
+    const { seen = {} } = this.#bases.get(id) ?? {};
+    const note = loadLocal(`${LEFT} ${id} ${this.#tab}`);
+    this.#notes = Math.max(this.#notes, seen[this.#tab] ?? 0, note.count ?? 0);
+    return note.count > (seen[this.#tab] ?? 0) ? note : null;
+  }
+
+  /**
+   * Give a page what it has noted before it was reloaded.
+   * @param {string} id
+   * @param {Replica} replica
+   */
+  async begin(id, replica) {
+    const note = this.ownNote(id);
+    if (note) {
+      replica.meet(note.base, note.shared);
+      for (const [place, ...noted] of note.drafts) replica.drafts.put(place, ...this.#noted(id, replica, place, noted));
+      await this.exchange(id, replica, { places: note.drafts.map(([place]) => place), own: () => replica.own });
+    }
+    await this.takeLeft(id, replica);
+  }
+
+  /**
+   * Give a page what tabs that were closed have noted and not stored.
+   * @param {string} id
+   * @param {Replica} replica
+   */
+  async takeLeft(id, replica) {
+    const { seen = {} } = this.#bases.get(id) ?? {};
+    const tabOf = (name) => name.split(" ").at(-1);
+    const notes = localNames(`${LEFT} ${id} `).filter((name) => tabOf(name) !== this.#tab).map((name) => ({ name, ...loadLocal(name) }));
+    const left = notes.filter(({ time }) => time < Date.now() - ALIVE);
+    if (left.length < notes.length) setTimeout(() => this.takeLeft(id, replica).catch(() => {}), ALIVE);
+    if (!left.length) return;
+    for (const { name, count, drafts, base, shared } of left) {
+      if (count <= seen[tabOf(name)]) continue; // it was stored
+      replica.meet(base, shared);
+      for (const [place, ...noted] of drafts) {
+        const [text, marks] = this.#noted(id, replica, place, noted);
+        replica.meetDraft(place, this.#bases.get(String([id, place])), text === undefined ? noted[0] : { text, marks: marks() });
+      }
+    }
+    const places = left.flatMap(({ drafts }) => drafts.map(([place]) => place));
+    const taken = Object.fromEntries(left.map(({ name, count }) => [tabOf(name), count]));
+    await this.exchange(id, replica, { places: [...new Set(places)], own: () => replica.own, taken });
+    for (const { name } of left) removeLocal(name);
+  }
+
+  /** Return the text of a noted draft, and its marks. */
+  #noted(id, { drafts }, place, [draft, changes]) {
+    const before = drafts.shown(place, this.#bases.get(String([id, place])) ?? {}).text;
+    return /** @type {const} */ ([changes && repeated(before, ChangeSet.fromJSON(changes)), () => draft.marks]);
+  }
 }
+
+const LEFT = "srb-left"; // by a page that was closed
+const ALIVE = 10_000; // milliseconds after which a page would have stored it
+const MOST_TABS = 20;
+
+/** Make changes of a text that may have been changed since: then only what they add. */
+function repeated(text, changes) {
+  if (changes.length === text.length) return applied(text, changes);
+  const added = /** @type {any[]} */ ([]);
+  changes.iterChanges((from, _to, _at, _end, insert) => added.push({ from: Math.min(from, text.length), insert }));
+  return applied(text, ChangeSet.of(added, text.length, "\n"));
+}
+
+/** The same for this tab after a reload. */
+function tabId() {
+  const known = sessionStorage.getItem("srb-tab") ?? newId();
+  sessionStorage.setItem("srb-tab", known);
+  return known;
+}
+
+/** A page's own state, short enough to compare. */
+const stateOf = ({ steps: { done = [], undone = [] } = {}, ...own }) =>
+  JSON.stringify([own, ...[done, undone].map((steps) => [steps.length, steps.at(-1)?.changes])]);
 
 export const TRASH_MILLISECONDS = 30 * 24 * 3600 * 1000;
 
 const STORES = ["stories", "nodes", "page"];
 
-const MOST_VERSIONS = 200; // of a page, to remember
-const MOST_TABS = 20; // to count the saves of
-
-/**
- * The versions of pages that this tab has saved or read, by story. A page counts in `seen` how many saves of each tab
- * it knows. So it is clear what two versions have in common, also if a tab was frozen for a day.
- */
-export class PageVersions {
-  #versions = new Map();
-  #seen = new Map();
-  #steps = new Map(); // the size of the last one's undo steps, which are too long to compare
-  #tab = newId().slice(0, 8);
-
-  /**
-   * Count a save of this tab.
-   * @param {string} id
-   * @param {Record<string, any>} fields
-   * @returns {{ page: Record<string, any>, isKnown: (page: Record<string, any>) => boolean }} the page to store, and
-   *   whether this tab had seen a page before
-   */
-  next(id, fields) {
-    const seen = this.#seen.get(id) ?? {};
-    const { [this.#tab]: count = 0, ...others } = seen;
-    const now = { ...Object.fromEntries(Object.entries(others).slice(1 - MOST_TABS)), [this.#tab]: count + 1 };
-    const page = { ...fields, seen: now };
-    this.#remember(id, page, now);
-    return { page, isKnown: (other) => isWithin(other.seen, seen) };
-  }
-
-  /**
-   * Take note of a page that was read.
-   * @param {string} id
-   * @param {Record<string, any>} page
-   * @returns {Record<string, any>} the last version that both this tab and the page's have seen; empty if that is unknown
-   */
-  hear(id, page) {
-    const base = this.#versions.get(id)?.findLast((each) => isWithin(each.seen, page.seen)) ?? {};
-    const seen = this.#seen.get(id) ?? {};
-    const more = Object.entries(page.seen ?? {}).filter(([tab, count]) => count > (seen[tab] ?? 0));
-    this.#remember(id, page, { ...seen, ...Object.fromEntries(more) });
-    return base;
-  }
-
-  /** Take note that the last save of a page failed. */
-  fail(id) {
-    this.#steps.delete(id);
-  }
-
-  /** Whether these fields are those of the last version, and saved. */
-  isLast(id, fields) {
-    const last = this.#versions.get(id)?.at(-1);
-    if (!last || this.#steps.get(id) !== sizeOf(fields.steps)) return false;
-    return same(small(last), small(fields));
-  }
-
-  #remember(id, page, seen) {
-    this.#seen.set(id, seen);
-    this.#steps.set(id, sizeOf(page.steps));
-    this.#versions.set(id, [...(this.#versions.get(id) ?? []), { ...small(page), seen: page.seen }].slice(-MOST_VERSIONS));
-  }
-}
-
-/** A page without what is long and only changes with drafts. */
-const small = ({ seen: _, steps: __, marks: ___, ...others }) => others;
-
-const sizeOf = ({ done = [], undone = [] } = {}) =>
-  JSON.stringify([done, undone].map((steps) => [steps.length, steps.at(-1)?.changes]));
-
-const isWithin = (seen = {}, others = {}) => Object.entries(seen).every(([tab, count]) => count <= (others[tab] ?? 0));
-
 const isFull = (error) => error?.name === "QuotaExceededError";
 
-/** The keys of a story's drafts, in the object store of pages. */
-const draftsOf = (id) => IDBKeyRange.bound([id], [id, []]);
+/** The keys of a story's drafts and of what else there is of it, in the object store of pages. */
+const partsOf = (id) => IDBKeyRange.bound([id], [id, []]);
 
 /** Stories in the browser's IndexedDB, with a record per node and draft, so that only changes are written. */
 export class BrowserStories extends Stories {
@@ -291,13 +410,6 @@ export class BrowserStories extends Stories {
     this.tabs = new BroadcastChannel("srb-stories"); // says what this tab has saved
     this.early = []; // messages of other tabs before `follow`
     this.tabs.onmessage = (message) => this.early.push(message);
-    this.saves = 0; // by this tab
-    this.pages = new PageVersions();
-    /** @type {StoreListener | null} */
-    this.listener = null;
-    this.unsaid = new Map(); // by story, what other tabs aren't told until it is merged with theirs
-    /** @type {Record<string, any>[][]} */
-    this.replaced = []; // pages of other tabs that this one has replaced before `follow`, with their bases
   }
 
   #all() {
@@ -364,7 +476,7 @@ export class BrowserStories extends Stories {
     await this.write(({ stories, nodes, page }) => {
       stories.delete(id);
       page.delete(id);
-      page.delete(draftsOf(id));
+      page.delete(partsOf(id));
       for (const each of ids) nodes.delete(each);
     });
     this.tabs.postMessage({ id, isErased: true });
@@ -391,79 +503,81 @@ export class BrowserStories extends Stories {
 
   async page(id) {
     const kept = this.database.transaction("page").objectStore("page");
-    const found = [kept.get(id), kept.getAllKeys(draftsOf(id)), kept.getAll(draftsOf(id))].map(finished);
-    const [page = {}, keys, texts] = await Promise.all(found);
-    this.pages.hear(id, page);
-    const { drafts, question } = withoutQuestions(keys.map(([, place], k) => [place, texts[k]]));
-    return { page: { question, ...page }, drafts };
+    const found = [kept.get(id), kept.getAllKeys(partsOf(id)), kept.getAll(partsOf(id))].map(finished);
+    const [{ marks = {}, ...page } = {}, keys, values] = await Promise.all(found);
+    const all = keys.map((key, k) => [key, values[k]]);
+    const { drafts: texts, question } = withoutQuestions(all.flatMap(([[, place, ...others], value]) => (others.length ? [] : [[place, value]])));
+    const drafts = texts.map(([place, draft]) => /** @type {[string, Draft]} */ ([place, typeof draft === "string" ? { text: draft, marks: marks[place] } : draft]));
+    if (texts.some(([, draft]) => typeof draft === "string")) await this.keep(id, page, drafts); // an older page's
+    this.know(id, page);
+    for (const [place, draft] of drafts) this.know([id, place], draft);
+    return { page: { question, ...page, ...this.ownNote(id)?.own }, drafts };
   }
 
-  /**
-   * Store a page, unless nothing has changed: this tab may be out of date. The page and each draft are read before they
-   * are replaced, in the same transaction: another tab may have changed them. The transaction doesn't wait for that,
-   * because the page may be closing.
-   */
-  async savePage(id, fields, drafts = [], knows = (_place, _text) => true, nodes = []) {
-    if (this.removed.has(id)) return [];
-    if (!drafts.length && !nodes.length && this.pages.isLast(id, fields)) return [];
-    this.saves++;
-    const replaced = [];
-    const { page, isKnown } = this.pages.next(id, fields);
-    let before;
-    await this.write((stores) => {
-      stores.page.get(id).onsuccess = ({ target }) => (before = target.result);
-      stores.page.put(page, id);
-      for (const [place, text] of drafts) {
-        stores.page.get([id, place]).onsuccess = ({ target }) => replaced.push([place, target.result]);
-        if (text === undefined) stores.page.delete([id, place]);
-        else stores.page.put(text, [id, place]);
-      }
+  async keep(id, page, drafts) {
+    await this.transact([], () => [[id, page], ...drafts.map(([place, draft]) => [[id, place], draft])]);
+  }
+
+  async transact(keys, change, nodes = []) {
+    /** @type {Error | undefined} */
+    let fault;
+    const put = (stores, values) => {
+      for (const [key, value] of change(values))
+        if (value === undefined) stores.page.delete(key);
+        else stores.page.put(value, key);
       for (const node of nodes) stores.nodes.put(node);
+    };
+    await this.write((stores, commit) => {
+      const values = keys.map(() => undefined);
+      const finish = () => {
+        try {
+          put(stores, values);
+          commit();
+        } catch (error) {
+          fault = error;
+          stores.page.transaction.abort();
+        }
+      };
+      keys.forEach((key, k) => {
+        stores.page.get(key).onsuccess = ({ target }) => {
+          values[k] = target.result;
+          if (k === keys.length - 1) finish();
+        };
+      });
+      if (!keys.length) finish();
     }).catch((error) => {
-      this.pages.fail(id);
-      throw error;
+      throw fault ?? error;
     });
-    if (nodes.length || drafts.length) this.#update(id, () => ({ changed: Date.now(), words: fields.words })).catch(() => {}); // only the list depends on it
-    const unknown = replaced.filter(([place, text]) => text !== undefined && !knows(place, text));
-    const isOther = before && !isKnown(before);
-    if (isOther) this.#tell(before, this.pages.hear(id, before)); // it merges both, and saves again
-    const { places = [], nodes: others = [] } = this.unsaid.get(id) ?? {};
-    const news = { id, places: [...places, ...drafts.map(([place]) => place)], nodes: [...others, ...nodes.map((node) => node.id)] };
-    if (unknown.length || isOther) this.unsaid.set(id, news);
-    else {
-      this.unsaid.delete(id);
-      this.tabs.postMessage(news);
-    }
-    return unknown;
   }
 
-  /** Report a page of another tab that this one has replaced. */
-  #tell(page, base) {
-    if (this.listener) this.listener.replaced(page, base);
-    else this.replaced.push([page, base]);
+  async exchange(id, replica, what) {
+    if (this.removed.has(id)) return null;
+    const places = await super.exchange(id, replica, what);
+    if (what.nodes?.length || places?.length) this.#update(id, () => ({ changed: Date.now(), words: replica.own.words })).catch(() => {}); // only the list depends on it
+    if (places) this.tabs.postMessage({ id, places, nodes: (what.nodes ?? []).map((node) => node.id) });
+    return places;
   }
 
-  follow(id, listener) {
+  follow(id, listener, replica) {
     const [places, nodes] = [new Set(), new Set()];
+    let isAsked = false;
     /** @type {Promise<void> | null} */
     let reading = null;
     const read = async () => {
-      for (let saves = -1; places.size || nodes.size || saves !== this.saves; ) {
-        saves = this.saves; // what was typed while this reads is saved, and compared then
-        const asked = { places: [...places], nodes: [...nodes] };
-        const news = await this.#read(id, asked);
-        if (saves !== this.saves) continue;
-        for (const each of asked.places) places.delete(each);
-        for (const each of asked.nodes) nodes.delete(each);
-        for (const node of news.nodes) if (node) listener.changed(node);
-        listener.saved(news.drafts, news.page, this.pages.hear(id, news.page));
+      while (isAsked) {
+        isAsked = false;
+        const [asked, ids] = [places, nodes].map((all) => [...all]);
+        for (const all of [places, nodes]) all.clear();
+        const { nodes: stored } = this.#stores("readonly");
+        for (const node of await Promise.all(ids.map((each) => finished(stored.get(each))))) if (node) listener.changed(node);
+        await this.exchange(id, replica, { places: asked });
       }
-      reading = null;
     };
     const readSoon = (news) => {
       for (const each of news.places) places.add(each);
       for (const each of news.nodes) nodes.add(each);
-      reading ??= read();
+      isAsked = true;
+      reading ??= read().catch(() => {}).finally(() => (reading = null));
     };
     this.tabs.onmessage = ({ data }) => {
       if (data.id !== id) return;
@@ -474,21 +588,13 @@ export class BrowserStories extends Stories {
       else readSoon(data);
     };
     for (const message of this.early.splice(0)) this.tabs.onmessage(message);
-    this.listener = listener;
-    for (const [page, base] of this.replaced.splice(0)) this.#tell(page, base);
     // A page that was frozen may have missed messages.
     addEventListener("focus", async () => {
       const { page } = this.#stores("readonly");
-      readSoon({ places: (await finished(page.getAllKeys(draftsOf(id)))).map(([, place]) => place), nodes: [] });
+      const keys = await finished(page.getAllKeys(partsOf(id)));
+      await this.takeLeft(id, replica);
+      readSoon({ places: keys.flatMap(([, place, ...others]) => (others.length ? [] : [place])), nodes: [] });
     });
-  }
-
-  async #read(id, { places, nodes }) {
-    const stores = this.#stores("readonly");
-    const page = finished(stores.page.get(id));
-    const drafts = places.map(async (place) => /** @type {[string, any]} */ ([place, await finished(stores.page.get([id, place]))]));
-    const found = nodes.map((each) => finished(stores.nodes.get(each)));
-    return { page: (await page) ?? {}, drafts: await Promise.all(drafts), nodes: await Promise.all(found) };
   }
 
   #stores(mode) {
@@ -496,12 +602,11 @@ export class BrowserStories extends Stories {
     return Object.fromEntries(STORES.map((name) => [name, transaction.objectStore(name)]));
   }
 
-  /** Change the object stores in one transaction. */
+  /** Change the object stores in one transaction, until `commit` is called: the page may be closing. */
   write(change) {
     const stores = this.#stores("readwrite");
-    change(stores);
     const { transaction } = stores.page;
-    transaction.commit(); // now: the page may be closing
+    change(stores, () => transaction.commit());
     return new Promise((resolve, reject) => {
       transaction.oncomplete = () => resolve(undefined);
       transaction.onabort = () => reject(isFull(transaction.error) ? new Error("this browser's storage is full; delete what you don't need") : transaction.error);
@@ -515,6 +620,8 @@ class BrowserStore extends Store {
     this.story = story;
     this.stories = stories;
     this.listener = null;
+    /** @type {any} */
+    this.replica = null;
   }
 
   async load() {
@@ -538,15 +645,29 @@ class BrowserStore extends Store {
     this.listener?.renamed(this.story);
   }
 
-  save(nodes, page, drafts, knows) {
+  begin(replica) {
+    this.replica = replica;
+    return this.stories.begin(this.story.id, replica);
+  }
+
+  async save(nodes, places) {
     const { id } = this.story;
-    return this.stories.savePage(id, page, drafts, knows, nodes.map((node) => ({ ...node, story: id })));
+    await this.stories.exchange(id, this.replica, { places, own: () => this.replica.own, nodes: this.#own(nodes) });
+  }
+
+  leave(nodes) {
+    this.stories.note(this.story.id, this.replica, this.replica.own, { isLast: true });
+    if (nodes.length) this.stories.transact([], () => [], this.#own(nodes)).catch(() => {});
+  }
+
+  #own(nodes) {
+    return nodes.map((node) => ({ ...node, story: this.story.id }));
   }
 
   async watch(listener) {
     this.listener = listener;
     const renamed = (story) => listener.renamed((this.story = { ...this.story, ...story }));
-    this.stories.follow(this.story.id, { ...listener, renamed });
+    this.stories.follow(this.story.id, { ...listener, renamed }, this.replica);
   }
 }
 

@@ -1,68 +1,97 @@
 // @ts-check
 // Drafts: typed text that isn't in the tree yet, one per place. A place is a node.
 
+import { packMarks, unpackMarks } from "./authorship.js";
+import { applied, difference, mergeTexts } from "./text_merge.js";
 import { ROOT } from "./tree.js";
 
-const KNOWN = 20; // stored texts of each place
+/**
+ * @typedef {{ text?: string, marks?: string, into?: string }} Draft its text and the marks of authorship.js, packed; or
+ *   the node that its text has become
+ * @typedef {{ changes: Map<string, import("../vendor/codemirror.js").ChangeSet>, into?: string }} Met the changes of
+ *   the text at each place, and the place where the text of the draft is now
+ */
 
 /**
  * Move drafts to nodes with other ids.
- * @param {[place: string, text: string][]} drafts
+ * @param {[place: string, draft: Draft][]} drafts
  * @param {Map<string, string>} ids old to new
- * @returns {[place: string, text: string][]}
+ * @returns {[place: string, draft: Draft][]}
  */
-export const moveDrafts = (drafts, ids) => drafts.map(([place, text]) => [ids.get(place) ?? ROOT, text]);
+export const moveDrafts = (drafts, ids) =>
+  drafts.filter(([, { text }]) => text !== undefined).map(([place, draft]) => [ids.get(place) ?? ROOT, draft]);
 
 /**
- * Move the marks of drafts likewise.
- * @param {Record<string, string>} marks
- * @param {Map<string, string>} ids
- * @returns {Record<string, string>}
+ * Whether two drafts are the same.
+ * @param {Draft | undefined} a
+ * @param {Draft | undefined} b
  */
-export const moveMarks = (marks, ids) => Object.fromEntries(moveDrafts(Object.entries(marks), ids));
+export const isSameDraft = (a, b) => a?.text === b?.text && a?.into === b?.into && (a?.marks ?? "") === (b?.marks ?? "");
 
 /** Compares the text box with the tree. What differs is the writer's, and stays until it is in the tree. */
 export class Drafts {
-  #texts;
-  #marks; // packed by authorship.js
+  /** @type {Map<string, Draft>} */
+  #drafts;
   #changed = new Set();
-  #known = new Map(); // the last texts of each place that were stored or read
   /** @type {string | null} */
   place = null; // the current place
   treeText = ""; // the tree's text at that place
 
   /**
-   * @param {[place: string, text: string][]} [stored] stored ones
-   * @param {Record<string, string>} [marks] packed, by place
+   * @param {[place: string, draft: Draft][]} [stored]
+   * @param {(place: string) => { text: string, marks: string }} [inTree] returns the tree's text at a place
    */
-  constructor(stored = [], marks = {}) {
-    this.#texts = new Map(stored);
-    for (const [place, text] of stored) this.#know(place, text);
-    this.#marks = new Map(Object.entries(marks));
+  constructor(stored = [], inTree = () => ({ text: "", marks: "" })) {
+    this.#drafts = new Map(stored);
+    this.inTree = inTree;
   }
 
+  /** @returns {[place: string, text: string][]} */
   get all() {
-    return [...this.#texts];
-  }
-
-  at(place) {
-    return this.#texts.get(place);
-  }
-
-  marks(place) {
-    return this.#marks.get(place);
+    return [...this.#drafts].flatMap(([place, { text }]) => (text === undefined ? [] : [/** @type {[string, string]} */ ([place, text])]));
   }
 
   get allMarks() {
-    return Object.fromEntries(this.#marks);
+    return Object.fromEntries([...this.#drafts].flatMap(([place, { text, marks }]) => (text === undefined ? [] : [[place, marks]])));
   }
 
-  has(place) {
-    return this.#texts.has(place);
+  get places() {
+    return [...this.#drafts.keys()];
   }
 
   /**
-   * Return the places whose drafts have changed since the last call.
+   * Return the draft of a place as it is stored.
+   * @param {string} place
+   */
+  get(place) {
+    return this.#drafts.get(place);
+  }
+
+  /** @returns {any} */
+  at(place) {
+    return this.get(place)?.text;
+  }
+
+  marks(place) {
+    return this.get(place)?.marks;
+  }
+
+  has(place) {
+    return this.at(place) !== undefined;
+  }
+
+  /**
+   * Return the text at a place: its draft, or else the tree's.
+   * @param {string} place
+   * @param {Draft} [draft]
+   * @returns {{ text: string, marks: string }}
+   */
+  shown(place, { text, marks } = this.get(place) ?? {}) {
+    return text === undefined ? this.inTree(place) : { text, marks: unpackMarks(marks, text.length) };
+  }
+
+  /**
+   * Return the places whose drafts the writer has changed since the last call.
    * @returns {string[]}
    */
   changes() {
@@ -99,66 +128,73 @@ export class Drafts {
    * @param {() => string | undefined} [marks]
    */
   put(place, text, marks = () => undefined) {
-    if (!this.#set(place, text)) return;
-    if (text === undefined) this.#marks.delete(place);
-    else this.#marks.set(place, marks());
+    if (this.at(place) === text) return;
+    this.#set(place, text === undefined ? undefined : { text, marks: marks() });
+    this.#changed.add(place);
   }
 
   /**
    * Remove a draft that is now in the tree. What was typed since stays a draft.
    * @param {string} place
    * @param {string} text
+   * @param {string} into the node that has it
    */
-  settle(place, text) {
+  settle(place, text, into) {
     if (this.at(place) !== text) return;
-    this.put(place, undefined);
+    this.#set(place, { into });
+    this.#changed.add(place);
     if (place === this.place) this.treeText = text;
   }
 
   /**
-   * Take over a draft that another tab or device has saved.
+   * Merge what another tab or device has made of the draft of a place. If one of them has made a node of it, what the
+   * other has typed goes to the draft there.
    * @param {string} place
-   * @param {string | undefined} text
-   * @param {string | undefined} marks packed
+   * @param {Draft | undefined} base what both have changed
+   * @param {Draft | undefined} theirs
+   * @returns {Met | null} null if nothing changes
    */
-  follow(place, text, marks) {
-    const isChanged = this.#changed.has(place);
-    this.put(place, text, () => marks);
-    if (text !== undefined) this.#know(place, text);
-    if (!isChanged) this.#changed.delete(place);
+  meet(place, base, theirs) {
+    const mine = this.get(place);
+    if (isSameDraft(mine, theirs) || isSameDraft(base, theirs)) return null;
+    const before = this.shown(place, base ?? {}).text;
+    const [own, others] = [mine, theirs].map((draft) => this.shown(place, draft ?? {}));
+    if (theirs?.into) {
+      if (!before && mine?.text) return null; // it is another beginning
+      this.#set(place, theirs);
+      if (mine?.text === undefined) return null;
+      const into = this.#end(theirs.into);
+      const changes = this.#merge(into, before, own);
+      return { changes: new Map([[into, changes], [place, difference(own.text, this.shown(into).text)]]), into };
+    }
+    if (mine?.into && before && !isSameDraft(base, mine)) {
+      const into = this.#end(mine.into);
+      return theirs ? { changes: new Map([[into, this.#merge(into, before, others)]]) } : null;
+    }
+    const isTheirs = isSameDraft(base, mine);
+    const changes = this.#merge(place, before, others);
+    if (isTheirs) this.#set(place, theirs);
+    return { changes: new Map([[place, changes]]) };
   }
 
-  /**
-   * Return drafts to store, and which stored ones are this page's at this moment. Later keys don't change that.
-   * @param {string[]} places
-   * @returns {{ drafts: [place: string, text: string | undefined][], knows: (place: string, text: string) => boolean }}
-   */
-  storing(places) {
-    const known = new Map(places.map((place) => [place, this.#known.get(place) ?? []]));
-    const drafts = places.map((place) => /** @type {[string, string | undefined]} */ ([place, this.at(place)]));
-    for (const [place, text] of drafts) if (text !== undefined) this.#know(place, text);
-    return { drafts, knows: (place, text) => known.get(place)?.includes(text) ?? false };
+  /** Make the changes of a text in that of a place. */
+  #merge(place, before, { text, marks }) {
+    const [own, inTree] = [this.shown(place), this.inTree(place)];
+    const changes = mergeTexts(before, own.text, text, marks);
+    const now = applied(own.text, changes.changes);
+    this.#set(place, now === inTree.text ? undefined : { text: now, marks: packMarks(applied(own.marks, changes.marks)) });
+    return changes.changes;
   }
 
-  /**
-   * Whether this page has lately stored this draft at a place, or read it. Otherwise it is somebody else's.
-   * @param {string} place
-   * @param {string} text
-   * @returns {boolean}
-   */
-  knows(place, text) {
-    return this.#known.get(place)?.includes(text) ?? false;
+  /** The node that has a text now: its own draft may have become another node. */
+  #end(place, seen = new Set()) {
+    const { into } = this.get(place) ?? {};
+    return into === undefined || seen.has(place) ? place : this.#end(into, seen.add(place));
   }
 
-  #know(place, text) {
-    this.#known.set(place, [...(this.#known.get(place) ?? []), text].slice(-KNOWN));
-  }
-
-  #set(place, text) {
-    if (this.at(place) === text) return false;
-    if (text === undefined) this.#texts.delete(place);
-    else this.#texts.set(place, text);
-    this.#changed.add(place);
-    return true;
+  /** @param {Draft | undefined} draft */
+  #set(place, draft) {
+    if (draft) this.#drafts.set(place, draft);
+    else this.#drafts.delete(place);
   }
 }

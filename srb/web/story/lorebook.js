@@ -63,27 +63,33 @@ const isEntry = (value) =>
   ["always", "off"].every((name) => typeof value[name] === "boolean") &&
   (value.depth === null || (Number.isInteger(value.depth) && value.depth > 0)) && (value.id === undefined || isText(value.id));
 
-const isVersion = (value) => isObject(value) && isText(value.name) && isText(value.text);
-
 /**
- * Whether this is the background of a story: {memory, note, depth, lore, versions}. `versions`, if there are any, are
- * those of merging.js.
+ * Whether this is the background of a story: {memory, note, depth, lore}.
  * @param {any} value
  */
 export const isBackground = (value) =>
   isObject(value) && isText(value.memory) && isText(value.note) && Number.isInteger(value.depth) && value.depth > 0 &&
-  Array.isArray(value.lore) && value.lore.every(isEntry) &&
-  (value.versions === undefined || (Array.isArray(value.versions) && value.versions.every(isVersion)));
+  Array.isArray(value.lore) && value.lore.every(isEntry);
 
 /**
  * Read a stored background. Invalid parts are dropped. Entries of older pages get ids, the same on each device.
  * @param {any} [stored]
- * @returns {{ memory: string, note: string, depth: number, lore: any[], versions?: import("./merging.js").Version[] }}
+ * @returns {{ memory: string, note: string, depth: number, lore: any[] }}
  */
-export function readBackground({ memory = "", note = "", depth = DEPTH, lore = [], versions = undefined } = {}) {
-  const all = { memory, note, depth, lore, ...(versions && { versions }) };
-  if (isBackground(all)) return { ...all, lore: withIds(lore) };
+export function readBackground({ memory = "", note = "", depth = DEPTH, lore = [], versions = [] } = {}) {
+  const all = { memory, note, depth, lore };
+  if (isBackground(all)) return withVersions({ ...all, lore: withIds(lore) }, Array.isArray(versions) ? versions : []);
   return { memory: isText(memory) ? memory : "", note: "", depth: DEPTH, lore: [] };
+}
+
+/** Older pages kept other versions of a text next to it, under names such as `memory` or `lore/ID/text`. */
+function withVersions(all, versions) {
+  for (const { name, text } of versions) {
+    const [field, id, part = field] = String(name).split("/");
+    const owner = id === undefined ? all : all.lore.find((entry) => entry.id === id);
+    if (isText(owner?.[part]) && isText(text) && !owner[part].includes(text)) owner[part] += `\n${text}`;
+  }
+  return all;
 }
 
 function withIds(lore) {

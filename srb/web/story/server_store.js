@@ -8,27 +8,26 @@ import { saveMessages } from "../lib/messages.js";
 import { SaveQueue } from "../lib/save_queue.js";
 import { Store, Stories, TRASH_MILLISECONDS } from "./browser_store.js";
 import { dropCopy, keepCopy, listCopies, readCopy } from "./copies.js";
-import { Steps } from "./edits.js";
+import { Drafts, isSameDraft } from "./drafts.js";
 import { endReason } from "./generation.js";
 import { readBackground } from "./lorebook.js";
-import { merge, same } from "./merging.js";
+import { same } from "./merging.js";
 import { markMatch, searchTree } from "./search.js";
-import { difference } from "./text_merge.js";
 import { suggestTitle } from "./titles.js";
-import { ROOT, textOf, Tree } from "./tree.js";
+import { newId, ROOT, textOf, Tree } from "./tree.js";
 
 const PART = 1000; // results per request
 
-const REST = 400; // milliseconds to collect changes of the background
-
-const PAUSE = 1000; // milliseconds without a key after which drafts are sent
-const LONGEST_PAUSE = 10_000; // while somebody types on
+const PAUSE = 500; // milliseconds without a key after which drafts are sent
+const LONGEST_PAUSE = 2000; // while somebody types on
 
 const LOOK = 5000; // milliseconds between two looks whether a story was restored
 
 const REMOVED = "srb-removed"; // when this browser has put stories of the server into the trash, by id
 
-const CONTEXT = Symbol("memory, note and lore");
+const CONTEXT = "context"; // memory, note and lore
+const SERVER = "server"; // the keys of what the server has
+const MOST_SEEN = 20; // browsers
 const PLACE = Symbol("where the writer is");
 const TITLE = Symbol("the title that the draft suggests");
 
@@ -162,7 +161,7 @@ export class ServerStories extends Stories {
     const others = new Map((await this.list()).filter(({ id }) => id !== open.id).map((story) => [story.id, story]));
     for (const story of others.values()) {
       const { drafts } = await this.page(story.id);
-      yield { found: searchTree(new Tree(), drafts, query).map((each) => ({ ...each, story })), progress: "the drafts on this device" };
+      yield { found: searchTree(new Tree(), new Drafts(drafts).all, query).map((each) => ({ ...each, story })), progress: "the drafts on this device" };
     }
     let before = /[\p{L}\p{N}]/u.test(query) ? Infinity : null;
     while (before !== null) {
@@ -181,11 +180,31 @@ export class ServerStories extends Stories {
   page(id) {
     return this.browser.page(id);
   }
-
-  savePage(id, page, drafts, knows) {
-    return this.browser.savePage(id, page, drafts, knows);
-  }
 }
+
+/**
+ * @typedef {object} Known what a browser knows of a draft, or of memory, note and lore, on the server
+ * @property {string} me this browser
+ * @property {any} value as the server has it
+ * @property {number} change of the story, which wrote it
+ * @property {Record<string, string>} seen the last write of each browser that is in it
+ * @property {{ write: string, value: any }} [sent] what was sent without an answer: it may be there
+ */
+
+const isSame = (a, b) => (typeof a?.memory === "string" || typeof b?.memory === "string" ? same(a, b) : isSameDraft(a, b));
+
+/** @returns {{ place: string, value: any, change: number, seen?: Record<string, string> }} */
+const fromDraft = ({ node, text, metadata, change }) => {
+  const { marks, into, seen } = metadata ?? {};
+  const value = text === null ? into && { into } : { text, marks };
+  return { place: placeOf({ node }), value, change, seen };
+};
+
+const fromContext = ({ context, change }) => ({ place: CONTEXT, value: readBackground(context ?? {}), change, seen: context?.seen });
+
+const missing = (error) => {
+  if (error.status !== 404) throw error; // else the story is in the trash, perhaps for a while
+};
 
 class ServerStore extends Store {
   isShared = true;
@@ -200,25 +219,29 @@ class ServerStore extends Store {
     this.listener = null;
     this.remarks = new Map(); // by node, as the server has them
     this.unsent = new Map(); // by node, not yet on the server; stored with the page
-    this.drafts = new Map(); // {text, change} by place, as the server has them
-    this.texts = new Map(); // by place, as this page has them
-    this.sentTexts = new Map(); // the last text of each draft that was sent
-    this.unsentDrafts = new Map(); // the change that each is based on, by place; stored with the page
-    /** @type {[place: string, text: string, marks?: string][]} */
-    this.splits = []; // drafts that differ from unsent ones, until `watch`
+    this.first = /** @type {any[]} */ ([]); // what the server had when this page was opened
+    this.older = /** @type {Record<string, any>} */ ({}); // what an older page has sent
+    this.known = new Map(); // by place, what couldn't be stored of what this browser knows
+    this.unsaid = new Map(); // by place, drafts that have become nodes which aren't known yet
+    this.waiting = new Set(); // places whose drafts are to be sent
+    /** @type {any} */
+    this.replica = null;
     this.typing = new SaveQueue((items) => (this.typed = this.#sendTyped(items, this.typed)), saveMessages("What you typed last", "on the server"));
     this.sending = new SaveQueue((ids) => (this.sent = this.#send(ids, this.sent)), saveMessages("What you changed"));
   }
 
   async load() {
-    const [{ nodes, change, context, place, drafts: known }, { page, drafts }] = await Promise.all([this.#read(), this.all.page(this.story.id)]);
-    this.change = this.contextChange = change;
-    this.page = page;
+    const [story, { page, drafts }] = await Promise.all([this.#read(), this.all.page(this.story.id)]);
+    const { nodes, change, context, place, drafts: known = [] } = story;
+    this.change = change;
     this.unsent = new Map(Object.entries(page.unsent ?? {}));
-    this.#loadContext(context);
     if (isPlace(place) && !page.isPlaceUnsent) Object.assign(page, place);
-    await this.#merge(known ?? [], drafts);
-    return { nodes: nodes.map((each) => this.#fromServer(each)), page: this.page, drafts: [...this.texts].filter(([, text]) => text !== undefined) };
+    this.knownPlace = placeOfPage(page);
+    this.isPlaceUnsent = page.isPlaceUnsent ?? false;
+    this.first = [fromContext({ context, change }), ...known.map(fromDraft)];
+    this.older = { background: page.context?.known ?? page.beside, drafts: page.unsentDrafts && new Map(drafts.filter(([id]) => !(id in page.unsentDrafts))) };
+    this.suggested = suggestTitle({ pieces: [{ text: known.find(({ node }) => !node)?.text ?? "" }] });
+    return { nodes: nodes.map((each) => this.#fromServer(each)), page, drafts };
   }
 
   /** Ask for the story. If the server can't be reached, return what this browser has of it. */
@@ -241,51 +264,20 @@ class ServerStore extends Store {
     keepCopy(story, nodes).catch(() => {}); // which nobody needs while the server is there
   }
 
-  /** Merge the server's memory, note and lore with this browser's, which may have been changed without a server. */
-  #loadContext(context) {
-    const { beside, context: { known = undefined, sent = undefined } = {}, unsent = {} } = this.page;
-    const theirs = readBackground(context ?? {});
-    const mine = beside ? readBackground(beside) : theirs;
-    const isOld = !known && !unsent.root && context; // an older page has sent all that it stored
-    const base = isOld ? mine : !known || same(theirs, sent) ? theirs : known;
-    this.unsent.delete(ROOT);
-    this.context = theirs;
-    this.page.beside = merge(base, mine, theirs);
+  async begin(replica) {
+    this.replica = replica;
+    await this.all.browser.begin(this.story.id, replica);
+    await this.#hear(...this.first);
   }
 
-  /** Compare the server's drafts with those in this browser, which may have been typed without a server. */
-  async #merge(known, drafts) {
-    const { page } = this;
-    this.knownPlace = placeOfPage(page);
-    this.isPlaceUnsent = page.isPlaceUnsent ?? false;
-    this.texts = new Map(drafts);
-    this.unsentDrafts = new Map(Object.entries(page.unsentDrafts ?? {}));
-    /** @type {[place: string, text: string | undefined][]} */
-    const taken = [];
-    const marks = { ...page.marks };
-    const steps = new Steps(page.steps);
-    for (const draft of known) {
-      const [place, text] = [placeOf(draft), draft.text ?? undefined];
-      const since = this.unsentDrafts.get(place);
-      this.drafts.set(place, { text, change: draft.change });
-      if (since !== undefined && text !== this.texts.get(place)) {
-        this.unsentDrafts.set(place, draft.change);
-        if (draft.change > since && text !== undefined && !this.texts.get(place)?.includes(text)) this.splits.push([place, text, draft.metadata?.marks]);
-        continue;
-      }
-      this.unsentDrafts.delete(place);
-      const before = this.texts.get(place);
-      if (before !== text) {
-        taken.push([place, text]);
-        steps.follow(place, before === undefined || text === undefined ? null : difference(before, text));
-      }
-      this.texts.set(place, text);
-      marks[place] = draft.metadata?.marks;
-    }
-    for (const [place] of drafts) if (!this.drafts.has(place)) this.unsentDrafts.set(place, 0);
-    this.page = { ...page, marks, steps: steps.all };
-    this.suggested = suggestTitle({ pieces: [{ text: this.drafts.get(ROOT)?.text ?? "" }] });
-    await this.#keepPage(taken);
+  /** Find what isn't on the server yet. */
+  #findUnsent() {
+    const places = [CONTEXT, ...this.replica.drafts.places];
+    const change = (all) => {
+      places.forEach((place, k) => (all[k].sent || !isSame(all[k].value, this.#valueOf(place))) && this.waiting.add(place));
+      return all;
+    };
+    return this.#exchange(places, { change });
   }
 
   async add(fields) {
@@ -296,93 +288,136 @@ class ServerStore extends Store {
     return { ...this.#fromServer(added), ...fields };
   }
 
-  async save(nodes, page, drafts, knows) {
-    this.page = page;
-    const isMove = JSON.stringify(placeOfPage(page)) !== JSON.stringify(this.knownPlace);
-    const isTyped = drafts.filter(([place, text]) => this.#note(place, text)).length;
-    this.isPlaceUnsent ||= isMove || isTyped > 0;
-    if (isMove) this.knownPlace = placeOfPage(page);
-    if (this.isPlaceUnsent) this.#sendSoon(isMove || document.hidden ? 0 : PAUSE);
-    const isNews = (id, said) => this.unsent.has(id) || differences(said, this.remarks.get(id)).length;
-    const changed = nodes.filter((node) => this.remarks.has(node.id) && isNews(node.id, remarks(node)));
-    for (const node of changed) this.unsent.set(node.id, remarks(node));
-    this.#sendContextSoon(REST);
-    const sent = changed.length ? this.sending.save(...changed.map((node) => node.id)) : null;
-    const replaced = await this.#keepPage(drafts, knows).catch((error) => {
+  /** This page's own state, with what is to be sent yet. */
+  get #own() {
+    return { ...this.replica.own, unsent: Object.fromEntries(this.unsent), isPlaceUnsent: this.isPlaceUnsent };
+  }
+
+  async save(nodes, places, isTyped) {
+    const { own } = this.replica;
+    const isMove = JSON.stringify(placeOfPage(own)) !== JSON.stringify(this.knownPlace);
+    if (isMove) this.knownPlace = placeOfPage(own);
+    this.isPlaceUnsent ||= isMove || isTyped;
+    for (const place of [...places, CONTEXT]) this.waiting.add(place);
+    this.#sendSoon(isMove || document.hidden ? 0 : PAUSE);
+    const changed = this.#note(nodes);
+    const sent = changed.length ? this.sending.save(...changed) : null;
+    await this.#exchange(places, { own: () => this.#own }).catch((error) => {
       throw Object.assign(error, { isCopy: true }); // the server has it, or will have it
     });
     await sent;
-    return replaced;
   }
 
-  /** This page's memory, note and lore. */
-  get #background() {
-    return readBackground(this.page.beside ?? {});
+  /** Note changed remarks. Returns the nodes that have some. */
+  #note(nodes) {
+    const isNews = (id, said) => this.unsent.has(id) || differences(said, this.remarks.get(id)).length;
+    const changed = nodes.filter((node) => this.remarks.has(node.id) && isNews(node.id, remarks(node)));
+    for (const node of changed) this.unsent.set(node.id, remarks(node));
+    return changed.map(({ id }) => id);
   }
 
-  #sendContextSoon(pause) {
-    if (same(this.#background, this.context)) return;
-    this.resting ??= setTimeout(() => {
-      this.resting = null;
-      return this.sending.save(CONTEXT);
-    }, pause);
+  leave(nodes) {
+    this.#note(nodes);
+    this.all.browser.note(this.story.id, this.replica, this.#own, { isLast: true });
   }
 
-  async #sendContext() {
-    const wanted = this.#background;
-    if (same(wanted, this.context)) return;
-    this.sentContext = wanted; // the server may report it before it answers
-    this.#keepPage().catch(() => {}); // another page of this browser knows it then
-    try {
-      const { change } = await stories(this.path, "PATCH", { context: wanted, since: this.contextChange });
-      this.#hearContext({ context: wanted, change });
-    } catch (error) {
-      if (error.status === 404) return; // the story is in the trash, perhaps for a while
+  /**
+   * Exchange drafts with what this browser has stored. `change` gets what it knows of the server, and returns what it
+   * knows now.
+   * @param {string[]} places
+   * @param {object} [what]
+   * @param {() => Record<string, any>} [what.own]
+   * @param {(known: Known[]) => Known[]} [what.change]
+   */
+  async #exchange(places, { own, change } = {}) {
+    const ids = places.filter((place) => place !== CONTEXT);
+    const keys = change ? places.map((place) => [this.story.id, SERVER, place]) : [];
+    const knowing = (values) => {
+      const before = keys.map(([, , place], k) => this.known.get(place) ?? values[k] ?? this.#unknown(place));
+      const now = change?.(before) ?? [];
+      const news = keys.flatMap((key, k) => (now[k] === values[k] ? [] : [/** @type {[any, any]} */ ([key, now[k]])]));
+      for (const [[, , place], known] of news) this.known.set(place, known); // until it is stored
+      return news;
+    };
+    await this.all.browser.exchange(this.story.id, this.replica, { places: ids, own, keys, change: knowing });
+    for (const [, , place] of keys) this.known.delete(place);
+  }
+
+  /** @returns {Known} */
+  #unknown(place) {
+    const value = place === CONTEXT ? readBackground(this.older.background ?? {}) : this.older.drafts?.get(place);
+    return { me: newId(), value, change: -1, seen: {} };
+  }
+
+  #valueOf(place) {
+    return place === CONTEXT ? readBackground(this.replica.shared.beside) : this.replica.drafts.get(place);
+  }
+
+  /** Take over what the server has. What of it was made without this page's last changes is merged with them. */
+  async #hear(...news) {
+    const heard = news.filter(({ place, value, ...others }) => {
+      const isEarly = value?.into && !this.replica.tree.has(value.into);
+      if (isEarly) this.unsaid.set(place, { place, value, ...others });
+      return !isEarly;
+    });
+    const change = (all) =>
+      all.map((known, k) => {
+        const { place, value, change: number, seen = {} } = heard[k];
+        if (number <= known.change) return known;
+        const now = { ...known, value, change: number, seen };
+        if (isSame(value, known.value) && same(seen, known.seen)) return now; // it is what is sent that is new, if anything
+        const { sent, ...others } = now;
+        const base = sent && seen[known.me] === sent.write ? sent.value : known.value;
+        if (place === CONTEXT) this.replica.meet({ beside: base }, { beside: value });
+        else this.replica.meetDraft(place, base, value);
+        return others;
+      });
+    if (heard.length) await this.#exchange(heard.map(({ place }) => place), { change }).catch(() => {}); // what isn't stored is in the page
+    const isOther = heard.filter(({ place, value }) => !isSame(value, this.#valueOf(place)));
+    for (const { place } of isOther) this.waiting.add(place);
+    if (isOther.length) this.#sendSoon(PAUSE);
+  }
+
+  /** Send a draft, or memory, note and lore, to the server. What was sent without an answer is sent again first. */
+  async #sendValue(place) {
+    /** @type {Known | null} */
+    let wanted = null;
+    const change = (/** @type {any[]} */ [known]) => {
+      const value = this.#valueOf(place);
+      if (!known.sent && isSame(value, known.value)) return [known];
+      wanted = { ...known, sent: known.sent ?? { write: newId(), value } };
+      return [wanted];
+    };
+    await this.#exchange([place], { change }).catch(() => {}); // the desk reports it
+    if (!wanted) return;
+    const { me, sent: { write, value }, change: since, seen: others } = /** @type {any} */ (wanted);
+    const { [me]: _, ...rest } = others;
+    const seen = { ...Object.fromEntries(Object.entries(rest).slice(1 - MOST_SEEN)), [me]: write };
+    await this.#hear(await this.#put(place, value, Math.max(since, 0), seen));
+  }
+
+  /** Write a value, unless the server has a newer one, which is returned then. */
+  async #put(place, value, since, seen) {
+    const path = place === CONTEXT ? this.path : `${this.path}/drafts/${numberOf(place)}`;
+    const { text = null, ...metadata } = value ?? {};
+    const body = place === CONTEXT ? { context: { ...value, seen }, since } : { text, metadata: { ...metadata, seen }, since };
+    const answer = await stories(path, place === CONTEXT ? "PATCH" : "PUT", body).catch((error) => {
       if (error.status !== 409) throw error;
-      this.#hearContext(await stories(this.path));
-      await this.#sendContext();
-    }
+      return stories(path);
+    });
+    return place === CONTEXT ? fromContext(answer) : fromDraft(answer);
   }
 
-  /** Merge memory, note and lore of the server with this page's. */
-  #hearContext({ context, change }) {
-    if (change <= this.contextChange) return;
-    this.contextChange = change;
-    const theirs = readBackground(context ?? {});
-    const base = same(theirs, this.sentContext) ? theirs : this.context;
-    this.context = theirs;
-    const merged = merge(base, this.#background, theirs);
-    if (!same(merged, this.#background)) {
-      this.page = { ...this.page, beside: merged };
-      this.listener?.background(merged);
-    }
-    this.#keepPage().catch(() => {});
-    this.#sendContextSoon(REST);
-  }
-
-  #keepPage(drafts, knows) {
-    const context = { known: this.context, sent: this.sentContext };
-    const unsent = { unsent: Object.fromEntries(this.unsent), unsentDrafts: Object.fromEntries(this.unsentDrafts), isPlaceUnsent: this.isPlaceUnsent, context };
-    return this.all.savePage(this.story.id, { ...this.page, ...unsent }, drafts, knows);
-  }
-
-  /** Note a draft of this page. Returns whether it is to be sent. */
-  #note(place, text) {
-    const known = this.drafts.get(place);
-    this.texts.set(place, text);
-    if (text === known?.text) return this.unsentDrafts.delete(place) && false;
-    if (!this.unsentDrafts.has(place)) this.unsentDrafts.set(place, known?.change ?? 0);
-    return true;
-  }
-
-  /** Send drafts and the place after a pause, or while the writer types on, after a longer one. */
+  /** Send what waits after a pause, or while the writer types on, after a longer one. */
   #sendSoon(pause) {
-    this.waiting ??= Date.now();
+    this.since ??= Date.now();
     clearTimeout(this.timer);
-    const left = this.waiting + LONGEST_PAUSE - Date.now();
+    const left = this.since + LONGEST_PAUSE - Date.now();
     this.timer = setTimeout(() => {
-      this.waiting = null;
-      return this.typing.save(...this.unsentDrafts.keys(), TITLE, ...(this.isPlaceUnsent ? [PLACE] : []));
+      this.since = null;
+      const places = [...this.waiting];
+      this.waiting.clear();
+      return this.typing.save(...places, TITLE, ...(this.isPlaceUnsent ? [PLACE] : []));
     }, Math.max(0, Math.min(pause, left)));
   }
 
@@ -391,13 +426,12 @@ class ServerStore extends Store {
     for (const item of items)
       if (item === TITLE) await this.#sendTitle();
       else if (item === PLACE) await this.#sendPlace();
-      else await this.#sendDraft(item);
-    await this.#keepPage().catch(() => {}); // the desk reports it
+      else if (!this.unsaid.has(item)) await this.#sendValue(item).catch(missing);
   }
 
   async #sendPlace() {
     this.isPlaceUnsent = false;
-    const { current, shown, cursor, words } = this.page;
+    const { current, shown, cursor, words } = this.replica.own;
     await stories(this.path, "PATCH", { place: { current, shown, cursor, words } }).catch((error) => {
       this.isPlaceUnsent = true;
       if (error.status !== 404) throw error; // the story was deleted
@@ -407,7 +441,7 @@ class ServerStore extends Store {
   /** Name a story that isn't generated from yet by its draft. */
   async #sendTitle() {
     const { title } = this.story;
-    const suggested = suggestTitle({ pieces: [{ text: this.texts.get(ROOT) ?? "" }] });
+    const suggested = suggestTitle({ pieces: [{ text: this.replica.drafts.at(ROOT) ?? "" }] });
     if (this.batches.size || !suggested || suggested === title || (title && title !== this.suggested)) return;
     await this.#name(suggested);
     this.suggested = suggested;
@@ -424,54 +458,10 @@ class ServerStore extends Store {
     }
   }
 
-  async #sendDraft(place) {
-    const since = this.unsentDrafts.get(place);
-    if (since === undefined) return;
-    const [text, marks] = [this.texts.get(place), this.page.marks?.[place]];
-    const path = `${this.path}/drafts/${numberOf(place)}`;
-    this.sentTexts.set(place, text); // the server may report it before it answers
-    try {
-      const { change } = await stories(path, "PUT", { text: text ?? null, metadata: marks ? { marks } : null, since });
-      this.#isSent(place, text, change);
-    } catch (error) {
-      if (error.status === 409) return this.#hearDraft(await stories(path));
-      if (error.status !== 404) throw error; // the story was deleted
-    }
-  }
-
-  /** The server has this text of a draft. */
-  #isSent(place, text, change) {
-    if (change > (this.drafts.get(place)?.change ?? 0)) this.drafts.set(place, { text, change });
-    if (this.texts.get(place) === text) this.unsentDrafts.delete(place);
-    else this.unsentDrafts.set(place, change);
-  }
-
-  /** Compare a draft of the server with this page's. */
-  #hearDraft(draft) {
-    const [place, text] = [placeOf(draft), draft.text ?? undefined];
-    const { change } = draft;
-    const marks = draft.metadata?.marks;
-    if (change <= (this.drafts.get(place)?.change ?? 0)) return;
-    this.drafts.set(place, { text, change });
-    if (!this.unsentDrafts.has(place)) {
-      this.texts.set(place, text);
-      this.page = { ...this.page, marks: { ...this.page.marks, [place]: marks } };
-      this.#keepPage([[place, text]]).catch(() => {});
-      this.listener?.saved([[place, text]], { marks: { [place]: marks } });
-    } else if (text === undefined || this.texts.get(place)?.includes(text) || text === this.sentTexts.get(place) || this.listener?.knows(place, text)) {
-      this.#isSent(place, text, change);
-      if (this.unsentDrafts.has(place)) this.#sendSoon(PAUSE);
-    } else {
-      this.unsentDrafts.set(place, change);
-      this.listener?.split(place, text, marks);
-    }
-  }
-
   /** Send changes of these nodes that the server doesn't know, after the previous ones. */
   async #send(ids, before) {
     await before?.catch(() => {});
     for (const id of ids) {
-      if (id === CONTEXT) await this.#sendContext();
       const wanted = this.unsent.get(id);
       if (!wanted) continue;
       const changed = differences(wanted, this.remarks.get(id));
@@ -479,7 +469,7 @@ class ServerStore extends Store {
       this.remarks.set(id, wanted);
       if (this.unsent.get(id) === wanted) this.unsent.delete(id);
     }
-    await this.#keepPage().catch(() => {}); // the desk reports it
+    await this.#exchange([], { own: () => this.#own }).catch(() => {}); // the desk reports it
   }
 
   /** Change the remarks of a node. Resolves to null if the story is in the trash, perhaps for a while. */
@@ -497,43 +487,30 @@ class ServerStore extends Store {
   }
 
   async watch(listener) {
-    this.listener = listener;
-    const saved = (drafts, page, base) => {
-      for (const [place, text] of drafts) this.#note(place, text);
-      if (this.unsentDrafts.size) this.#sendSoon(2 * PAUSE); // by then the other tab has sent them, unless it was closed
-      listener.saved(drafts, page, base);
-      const [before, theirs] = [base, page].map((each) => readBackground(each?.beside ?? {}));
-      this.page = { ...this.page, beside: merge(before, this.#background, theirs) }; // as the listener does
-      this.#sendContextSoon(2 * PAUSE);
-    };
-    this.all.browser.follow(this.story.id, { ...listener, saved, renamed() {}, deleted() {}, restored() {} }); // the server reports these
-    for (const each of this.splits) listener.split(...each);
+    this.all.browser.follow(this.story.id, { ...listener, renamed() {}, deleted() {}, restored() {} }, this.replica); // the server reports these
     const onEvent = (event, id) => {
       this.change = id ?? this.change;
-      if (event.event === "node") listener.changed(this.#fromServer(event.node));
-      if (event.event === "story") this.#hear(event.story, listener);
-      if (event.event === "draft") this.#hearDraft(event.draft);
+      if (event.event === "node") {
+        listener.changed(this.#fromServer(event.node));
+        const early = [...this.unsaid.values()];
+        this.unsaid.clear();
+        if (early.length) this.#hear(...early);
+      }
+      if (event.event === "story") this.#hearStory(event.story, listener);
+      if (event.event === "draft") this.#hear(fromDraft(event.draft));
       if (event.event === "deleted") dropCopy(this.story.id).catch(() => {});
       else if (event.event !== "text") this.#copy({ ...this.head, ...event.story, change: this.change }, event.node ? [event.node] : []);
       return event.event === "deleted";
     };
-    const missing = (error) => {
-      if (error.status !== 404) throw error;
-    };
     for (;;) {
-      this.#sendUnsent();
+      await this.#findUnsent().catch(() => {}); // by an earlier page, or while the story was in the trash
+      this.#sendSoon(0);
+      if (this.unsent.size) this.sending.save(...this.unsent.keys());
       await watch(this.story.id, { after: this.change, onEvent }).catch(missing);
       listener.deleted();
       await this.#whenRestored();
       listener.restored();
     }
-  }
-
-  /** Send what was left by an earlier page, or while the story was in the trash. */
-  #sendUnsent() {
-    if (this.unsentDrafts.size || this.page.isPlaceUnsent) this.#sendSoon(0);
-    if (this.unsent.size) this.sending.save(...this.unsent.keys());
-    this.#sendContextSoon(0);
   }
 
   async #whenRestored() {
@@ -546,14 +523,14 @@ class ServerStore extends Store {
     }
   }
 
-  #hear(story, listener) {
+  #hearStory(story, listener) {
     listener.renamed((this.story = story));
     const isMove = isPlace(story.place) && JSON.stringify(placeOfPage(story.place)) !== JSON.stringify(this.knownPlace);
     if (isMove && !this.isPlaceUnsent) {
       this.knownPlace = placeOfPage(story.place);
       listener.moved(story.place);
     }
-    this.#hearContext(story);
+    this.#hear(fromContext(story));
   }
 
   /** Convert a node of the server. A growing one gets no text here: the page reads its request. */

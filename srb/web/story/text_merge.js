@@ -58,7 +58,10 @@ function compareParts(texts, { from, to, at, end }, levels) {
   if (kinds.size > MOST_KINDS) return [{ from, to, at, end }];
   const sums = (sum, all) => [sum, ...all.map((each) => (sum += each.length))];
   const [starts, places] = [sums(from, old), sums(at, now)];
-  const found = diff(a, b, LIMITS).flatMap((each) => (finer.length && each.toA - each.fromA === each.toB - each.fromB ? oneByOne(each) : [each]));
+  const all = diff(a, b, LIMITS);
+  const removed = all.reduce((sum, { fromA, toA }) => sum + starts[toA] - starts[fromA], 0);
+  if (split === splitLetters && removed * 2 >= before.length) return [{ from, to, at, end }]; // another word
+  const found = all.flatMap((each) => (finer.length && each.toA - each.fromA === each.toB - each.fromB ? oneByOne(each) : [each]));
   return found.flatMap(({ fromA, toA, fromB, toB }) => compareParts(texts, { from: starts[fromA], to: starts[toA], at: places[fromB], end: places[toB] }, finer));
 }
 
@@ -67,15 +70,17 @@ const oneByOne = ({ fromA, toA, fromB }) =>
   Array.from({ length: toA - fromA }, (_, k) => ({ fromA: fromA + k, toA: fromA + k + 1, fromB: fromB + k, toB: fromB + k + 1 }));
 
 /** @returns {ChangeSet} */
-function changeSet(parts, length, text, space = "") {
+function changeSet(parts, length, text, space = "", isAfter = false) {
   const changes = /** @type {any[]} */ ([]);
-  for (const { from, to, at, end, isApart } of parts) {
+  for (const { from, to, at, end, isWhole, isApart } of parts) {
     const insert = text.slice(at, end) + (isApart ? space : "");
     const last = changes.at(-1);
     if (last?.to === from) Object.assign(last, { to, insert: last.insert + insert });
-    else changes.push({ from, to, insert });
+    else changes.push({ from, to, insert, isWhole });
   }
-  return ChangeSet.of(changes, length, "\n");
+  // A text that replaces another one comes after what was typed before that.
+  const placed = changes.map(({ isWhole, ...each }) => (isAfter && !isWhole ? [{ from: each.from, to: each.to }, { from: each.to, insert: each.insert }] : each));
+  return ChangeSet.of(placed, length, "\n");
 }
 
 /**
@@ -120,7 +125,7 @@ export function mergeTexts(base, mine, theirs, marks = theirs.replace(/[^]/g, WR
   let [own, others] = [compare(base, mine), compare(base, theirs)];
   if (own.length && others.length) [own, others] = wholeWords(base, [mine, own], [theirs, others]);
   const before = changeSet(own, base.length, mine);
-  const [changes, marked] = [[theirs, " "], [marks, WRITER]].map(([text, space]) => changeSet(others, base.length, text, space).map(before, true));
+  const [changes, marked] = [[theirs, " "], [marks, WRITER]].map(([text, space]) => changeSet(others, base.length, text, space, true).map(before, true));
   return { changes, marks: marked };
 }
 
@@ -147,14 +152,14 @@ function wholeWords(base, ...sides) {
       for (const each of group.all) last.all.push(each);
     } else joined.push(group);
   }
-  const found = /** @type {(Part & { isApart?: boolean })[][]} */ ([[], []]);
+  const found = /** @type {(Part & { isWhole?: boolean, isApart?: boolean })[][]} */ ([[], []]);
   const spaces = new Set();
   for (const { start, end, all, isWhole } of joined) {
     const [own, others] = partsOf(all);
     const wide = [own, others].map((parts) => widened(parts, start, end));
     const [mine, theirs] = wide.map((part, side) => part && sides[side][0].slice(part.at, part.end));
     const isSame = others.length && mine === theirs && own.some(({ from, to }) => from < to); // as two who mend the same word
-    if (isWhole) Object.assign(wide[1], { isApart: ENDS.test(theirs) && STARTS.test(sides[0][0].slice(wide[0].at, wide[0].at + 2)) });
+    if (isWhole) Object.assign(wide[1], { isWhole, isApart: ENDS.test(theirs) && STARTS.test(sides[0][0].slice(wide[0].at, wide[0].at + 2)) });
     if (isWhole && !theirs) spaces.add(end); // after my word
     found[0].push(...(isWhole ? [wide[0]] : own));
     found[1].push(...(isSame ? [] : isWhole ? [wide[1]] : others));
