@@ -20,6 +20,11 @@ test("letters in the same word are all there", () => {
   assert.equal(merged("", "Once", "It was "), "It was Once");
 });
 
+test("letters that both have kept are there once, though one has replaced a part of their word", () => {
+  const both = merged("keeperabc sea", "guardabc sea", "keexperabyc sea");
+  for (const each of "abcxy") assert.equal(both.split(" sea")[0].split(each).length, each === "a" ? 3 : 2, `${each}: ${both}`); // guard has an a
+});
+
 test("where both have rewritten a word, both words stand", () => {
   assert.equal(merged("The red lamp.", "The blue lamp.", "The green lamp."), "The green blue lamp.");
   assert.equal(merged("The keeper slept.", "The guard slept.", "The keexper slept."), "The keexper guard slept.");
@@ -68,6 +73,7 @@ test("random letters of two who write at once are all there, once", () => {
   const edit = (text) => {
     const at = random(text.length + 1);
     const kind = random(10);
+    if (kind === 0) return text.replaceAll(pick(["lamp", "the", "sea"]), pick(["guard", "A"])); // as Replace all
     if (kind < 8) return text.slice(0, at) + pick(["", " ", "a", "\n"]) + letter() + text.slice(at);
     const gone = text.slice(at, at + random(9));
     for (const each of gone) removed.add(each);

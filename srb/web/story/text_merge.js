@@ -16,6 +16,7 @@ const STARTS = new RegExp(`^${LETTER}`, "v");
 const ENDS = new RegExp(`${LETTER}$`, "v");
 const BETWEEN = /^[^\p{L}\p{N}\n]*$/u; // two words of a phrase
 const LONGEST_WORD = 40; // characters; what is longer isn't a word
+const SHORT_WORD = 12; // characters
 const LIMITS = { scanLimit: 1000, timeout: 100 }; // milliseconds; beyond these, more counts as replaced
 const MOST_KINDS = 0xd000; // of lines or words, each of which stands for one character
 const MOST_LETTERS = 1000; // in a passage that is compared letter by letter
@@ -60,7 +61,11 @@ function compareParts(texts, { from, to, at, end }, levels) {
   const [starts, places] = [sums(from, old), sums(at, now)];
   const all = diff(a, b, LIMITS);
   const removed = all.reduce((sum, { fromA, toA }) => sum + starts[toA] - starts[fromA], 0);
-  if (split === splitLetters && removed * 2 >= before.length) return [{ from, to, at, end }]; // another word
+  if (split === splitLetters && removed * 2 >= before.length && before.length <= SHORT_WORD) {
+    const start = common(before, after); // another word, but for letters that both begin or end with
+    const same = common(before.slice(start), after.slice(start), true);
+    return [{ from: from + start, to: to - same, at: at + start, end: end - same }];
+  }
   const found = all.flatMap((each) => (finer.length && each.toA - each.fromA === each.toB - each.fromB ? oneByOne(each) : [each]));
   return found.flatMap(({ fromA, toA, fromB, toB }) => compareParts(texts, { from: starts[fromA], to: starts[toA], at: places[fromB], end: places[toB] }, finer));
 }
@@ -146,7 +151,7 @@ function wholeWords(base, ...sides) {
   const joined = /** @type {any[]} */ ([]);
   for (const group of groups) {
     const last = joined.at(-1);
-    group.isWhole = isRewritten(group);
+    group.isWhole = isRewritten(base, group);
     if (group.isWhole && last?.isWhole && BETWEEN.test(base.slice(last.end, group.start))) {
       last.end = group.end;
       for (const each of group.all) last.all.push(each);
@@ -191,10 +196,18 @@ function spanOf(base, text, { from, to, at, end }) {
   return to + LONGEST_WORD > stop && start > from - LONGEST_WORD ? { start, end: stop } : { start: from, end: to };
 }
 
-/** Whether both have changed these words, and one of them has written other ones. */
-function isRewritten({ start, end, all }) {
+/**
+ * Whether both have changed these words, and one of them has written other ones. A letter that both have kept would be
+ * there twice, if both words stood.
+ */
+function isRewritten(base, { start, end, all }) {
   const sides = partsOf(all);
   if (start === end || !sides.every((parts) => parts.length)) return false;
+  let reach = start;
+  for (const { from, to } of [...all.map(({ part }) => part).sort((a, b) => a.from - b.from), { from: end, to: end }]) {
+    if (!BETWEEN.test(base.slice(reach, from))) return false;
+    reach = Math.max(reach, to);
+  }
   const removed = sides.map((parts) => parts.reduce((sum, { from, to }) => sum + to - from, 0));
   const isAdding = sides.map((parts) => parts.some(({ at, end: last }) => at < last));
   if (!isAdding.includes(true)) return false;
