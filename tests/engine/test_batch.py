@@ -98,7 +98,7 @@ def alone(costs: Costs, *lengths: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("costs", "n"), [(SLOW, 4), (FAST, 4), pytest.param(FAST, 32, marks=pytest.mark.many), (GPU, 64)]
+    ("costs", "n"), [(SLOW, 4), (FAST, 4), pytest.param(FAST, 32, marks=pytest.mark.nightly), (GPU, 64)]
 )
 def test_tokens_go_on_with_a_long_prompt_that_takes_little_longer_than_alone(costs: Costs, n: int) -> None:
     timeline = Timeline(costs)
@@ -199,7 +199,7 @@ def test_endless_short_prompts_do_not_starve_a_long_one() -> None:
 
 
 @pytest.mark.parametrize("costs", few(FAST, GPU, many=[SLOW, LARGE]))
-@pytest.mark.parametrize("seed", seeds(3, quick=1))
+@pytest.mark.parametrize("seed", seeds(3, first=1))
 def test_in_random_traffic_no_request_waits_much_longer_than_alone_after_the_same_work(costs: Costs, seed: int) -> None:
     rng = random.Random(seed)
     timeline = Timeline(dataclasses.replace(costs, row_cell=0, prompt_cell=0))

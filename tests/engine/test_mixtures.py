@@ -302,7 +302,7 @@ class Mixture:
                 assert expected.get(index, "").startswith(said.get(index, ""))
 
 
-@pytest.mark.parametrize("seed", seeds(150, quick=20))
+@pytest.mark.parametrize("seed", seeds(150, first=20))
 def test_a_mixture_of_requests(seed: int, limit_rewinds: Callable[[int], None]) -> None:
     limit_rewinds(random.Random(seed).choice([0, 3, 10]))
     Mixture(seed).run()

@@ -66,7 +66,7 @@ def test_each_row_of_a_prompt_has_a_context_for_itself(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", seeds(6, quick=1))
+@pytest.mark.parametrize("seed", seeds(6, first=1))
 def test_a_request_gets_the_same_texts_with_others_as_alone(kind: str, seed: int) -> None:
     rng = random.Random(f"{kind} {seed}")
     engine, events, mine = Engine(fake(), cache_bytes=100_000), list[Event](), []

@@ -179,7 +179,7 @@ def use_request(history: History, request: str) -> None:
     request_as_markdown(found)
 
 
-@pytest.mark.parametrize("seed", seeds(20, quick=1))
+@pytest.mark.parametrize("seed", seeds(20, first=1))
 def test_no_wrong_byte_is_a_fault_in_srb(path: Path, caplog: pytest.LogCaptureFixture, seed: int) -> None:
     story = write_history(path)
     data, rng = path.read_bytes(), random.Random(seed)

@@ -242,7 +242,7 @@ def test_positions_move_in_streams(load: Loading) -> None:
     assert said[0][0] == said[0][1]
 
 
-@pytest.mark.parametrize("seed", seeds(40, quick=4))
+@pytest.mark.parametrize("seed", seeds(40, first=4))
 def test_any_traffic_in_any_layout_is_that_of_each_alone(load: Loading, tmp_path: Path, seed: int) -> None:
     model = write_tiny_model(tmp_path / "f32.gguf", weight_type=GGMLQuantizationType.F32)
     sizes: dict[str, Any] = {"model": model, "ctx_size": 2048, "batch_size": 256, "ubatch_size": 64, **F32}

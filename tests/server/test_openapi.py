@@ -155,7 +155,8 @@ def portion(name: str) -> set[str]:
     [
         ("ranks", "examples,coverage,fuzzing"),
         ("alike", "examples,fuzzing"),
-        ("rest", "examples,coverage,fuzzing,stateful"),
+        ("rest", "examples,coverage"),
+        pytest.param("rest", "fuzzing,stateful", marks=pytest.mark.nightly),
     ],
 )
 async def test_schemathesis_finds_nothing(connect: Connect, tmp_path: Path, name: str, phases: str) -> None:

@@ -94,10 +94,10 @@ def check_order(
 
 
 def few(*values: Any, many: Iterable[Any]) -> list[Any]:
-    """Values for `pytest.mark.parametrize`, and many more of them that don't belong to the quick layer."""
-    return [*values, *(pytest.param(value, marks=pytest.mark.many) for value in many)]
+    """Values for `pytest.mark.parametrize`, and many more of them for `./build.sh test --all`."""
+    return [*values, *(pytest.param(value, marks=pytest.mark.nightly) for value in many)]
 
 
-def seeds(n: int, quick: int) -> list[Any]:
-    """Seeds for `pytest.mark.parametrize`. Only the first ones belong to the quick layer."""
-    return few(*range(quick), many=range(quick, n))
+def seeds(n: int, first: int) -> list[Any]:
+    """Seeds for `pytest.mark.parametrize`: the first ones, and the others for `./build.sh test --all`."""
+    return few(*range(first), many=range(first, n))

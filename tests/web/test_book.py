@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from driver import few
 from playwright.sync_api import Browser, expect
 from scripted import Scripted
 from web.conftest import Story, profile
@@ -95,7 +96,7 @@ class Hands:
         return None
 
 
-@pytest.fixture(params=["keys", "fingers"])
+@pytest.fixture(params=few("fingers", many=["keys"]))
 def hands(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Hands]:
     with profile(browser, is_phone=request.param == "fingers") as story:
         yield Hands(story, request.param, has_keys=request.param == "keys")

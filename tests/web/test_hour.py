@@ -51,6 +51,7 @@ def tab_to(story: Story, selector: str, keys: str = "Tab") -> None:
     pytest.fail(f"{selector} is far away")
 
 
+@pytest.mark.nightly
 def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp_path: Path) -> None:
     story, keyboard = blank, blank.page.keyboard
     status, text, tree = story.find("#status"), story.find("#story"), story.find("#tree [role=treeitem]")

@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Locator, Page, Request, expect
 from real_server import free_port
 from scripted import Scripted
 
-pytestmark = pytest.mark.web
+pytestmark = [pytest.mark.web, pytest.mark.nightly]
 
 VERSION = "1.19.0"
 PUBLISHED_BEFORE = "2026-11-28"

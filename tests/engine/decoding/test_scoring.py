@@ -177,7 +177,7 @@ def test_when_a_text_is_cancelled_another_one_scores_what_they_share(other: str)
     assert engine.stats().prompt_tokens_evaluated < 2 * len(TABLE[0] + "?") + sum(map(len, ENDS))
 
 
-@pytest.mark.parametrize("seed", seeds(60, quick=6))
+@pytest.mark.parametrize("seed", seeds(60, first=6))
 def test_whatever_is_shared_each_token_has_its_own_log_probability(seed: int) -> None:
     """Texts that begin alike, scored or not, with aborts and little room; the fake model knows what is right."""
     pick, rng = random.Random(seed).choice, random.Random(-seed)

@@ -183,7 +183,7 @@ def test_images_in_a_prompt_are_not_proposed() -> None:
     assert one.stats().n_accepted > 10
 
 
-@pytest.mark.parametrize("seed", seeds(60, quick=15))
+@pytest.mark.parametrize("seed", seeds(60, first=15))
 def test_cancelled_failed_and_resumed_everything_is_given_back(seed: int) -> None:
     rng = random.Random(seed)
     wrong_every = rng.choice([1000, 9, 4, 2])

@@ -277,7 +277,7 @@ def test_a_draft_after_other_tokens_is_not_used() -> None:
     assert len(drafter.calls) == 2, "nothing was sampled"
 
 
-@pytest.mark.parametrize("seed", seeds(60, quick=15))
+@pytest.mark.parametrize("seed", seeds(60, first=15))
 def test_cancelled_failed_and_resumed_everything_is_given_back(seed: int) -> None:
     rng = random.Random(seed)
     each = endless(n=rng.choice([1, 2, 4]), banned_strings=rng.choice([(), ("a", "b", "\x01")]))

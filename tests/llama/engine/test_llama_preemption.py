@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from alone import KINDS, Model, failure, report, tiny_adapter, tiny_model
+from driver import few
 from traffic import Ask, Program, Run, press, shrink
 
 from srb.engine.backend import Batch
@@ -84,7 +85,7 @@ def look(model: Model, seeds: range) -> Counter[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 10), marks=pytest.mark.many)], ids=str)
+@pytest.mark.parametrize("seeds", few(range(4), many=[range(4, 10)]), ids=str)
 def test_what_is_preempted_and_moved_says_what_it_says_alone(
     model: Callable[[str], Model], kind: str, seeds: range
 ) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from alone import BITS_KINDS, BITS_WINDOW, KINDS, Model, answers, exact_copy, failure, report, tiny_model
-from driver import request, run
+from driver import few, request, run
 from traffic import Ask, Program, Run, Said, Step, generate, shrink
 
 from srb.engine.engine import Engine
@@ -21,7 +21,6 @@ from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
 
-PROGRAMS = 25
 SHRINK_SECONDS = 60
 
 ONE = ({"max_tokens": 1},)
@@ -135,8 +134,9 @@ def look(model: Model, seeds: range) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_random_traffic(model: Callable[[str], Model], kind: str) -> None:
-    look(model(kind), range(PROGRAMS))
+@pytest.mark.parametrize("seeds", few(range(6), many=[range(6, 25)]), ids=str)
+def test_random_traffic(model: Callable[[str], Model], kind: str, seeds: range) -> None:
+    look(model(kind), seeds)
 
 
 @pytest.mark.parametrize("kind", BITS_KINDS)
