@@ -89,7 +89,8 @@ class Recovery:
         taken = self._taken[request.id] = _Taken(request, RequestProgress(request), request.priority)
         try:
             while request.id in self._taken and not taken.in_engine:
-                await self._is_over.wait()
+                while not self._is_over.is_set():  # the next engine may fail before a waiting task goes on
+                    await self._is_over.wait()
                 generation = self._generation
                 if rest := taken.progress.remainder():  # else it ended while the engine took it and failed
                     await self._give(rest, taken.priority)

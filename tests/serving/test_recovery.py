@@ -13,15 +13,16 @@ from mixed import ascii_babble
 from waiting import until
 
 from srb.engine.backend import Batch
-from srb.engine.engine import Engine
+from srb.engine.engine import Abandoned, Engine
 from srb.engine.events import ErrorEvent, Event, StopEvent
 from srb.engine.kv_cache.allocator import Layout
 from srb.engine.kv_cache.cells import Cells
 from srb.engine.lora import Adapter
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
-from srb.errors import BackendError, EngineDeadError
+from srb.errors import BackendError, EngineDeadError, EngineRestartError
 from srb.serving.async_engine import AsyncEngine
+from srb.serving.recovery import Recovery
 from srb.serving.request_registry import RequestRegistry
 
 
@@ -385,3 +386,27 @@ async def test_an_engine_that_is_lost_while_sequences_are_swapped(
             check_same(await reader.collect(), one, each)
         assert engine.health.engine_restarts == 1
         await until(lambda: engine.health.stats is not None and engine.health.stats.cells == 0)
+
+
+async def test_a_new_request_waits_again_if_the_next_engine_fails_at_once() -> None:
+    given: list[str] = []
+    is_failed = True
+
+    async def add(each: CompletionRequest) -> None:
+        if is_failed:
+            raise EngineRestartError("it has failed")
+        given.append(each.id)
+
+    recovery = Recovery(add, lambda *_: None, lambda _events: None)
+    recovery.interrupt(BugError(), Abandoned())
+    each = request(n=1)
+    taking = asyncio.create_task(recovery.take(each))
+    await asyncio.sleep(0)
+    recovery.resume()
+    await asyncio.sleep(0)  # the waiting task is woken, and hasn't run yet
+    recovery.interrupt(BugError(), Abandoned())
+    await asyncio.sleep(0)
+    is_failed = False
+    recovery.resume()
+    await taking
+    assert given == [each.id]
