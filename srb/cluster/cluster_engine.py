@@ -20,7 +20,7 @@ from srb.cluster.placement import Placement, unpack_blocks
 from srb.cluster.replica import BEAT_SECONDS, SILENCE_SECONDS, Replicas, Report
 from srb.cluster.split_request import PartRun, SplitRequest, split
 from srb.engine.events import AbortReason
-from srb.engine.kv_cache.slots import Slots
+from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.limits import resolve
 from srb.engine.lora import Adapters
 from srb.engine.model import ChatTemplate, ModelInfo, Tokenizer
@@ -163,7 +163,7 @@ class ClusterEngine(EngineClient):
     def adapters(self) -> Adapters:
         raise NotSupportedError("adapters can't be listed or set where several replicas run; --lora has their scales")
 
-    async def ask(self, slot: int, question: Callable[[Slots], Answer]) -> Answer:
+    async def ask(self, slot: int, question: Callable[[StateCache], Answer]) -> Answer:
         raise NotSupportedError("slots can't be saved, restored or erased where several replicas run")
 
     @property

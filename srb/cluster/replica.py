@@ -10,7 +10,7 @@ from typing import Protocol
 from srb.cluster.placement import BLOCK, blocks_of, pack_blocks
 from srb.engine.events import AbortReason, DoneEvent, Event, by_request
 from srb.engine.kv_cache.radix import Tokens, pack
-from srb.engine.kv_cache.slots import Slots
+from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.request import CompletionRequest
 from srb.engine.stats import EngineStats
 from srb.errors import EngineDeadError, NotSupportedError, SrbError, UnavailableError
@@ -298,7 +298,7 @@ class Replica:
             for prompt in each.token_ids
             for block in blocks_of(prompt, within=each.shared_within)
         }
-        for within, runs in (await self._engine.ask(-1, Slots.known)).items():
+        for within, runs in (await self._engine.ask(-1, StateCache.texts)).items():
             blocks |= await asyncio.to_thread(_blocks_of_runs, runs, within)
         return blocks
 
@@ -339,7 +339,7 @@ def _blocks_of_runs(runs: list[tuple[int, Tokens]], within: str) -> set[int]:
     """Hashes the blocks of the texts in a prefix tree. Blocks that several texts begin with are hashed only once.
 
     Args:
-        runs: the tokens of each edge of the tree, and the place where they begin (`Slots.known`).
+        runs: the tokens of each edge of the tree, and the place where they begin (`StateCache.texts`).
         within: `blocks_of`.
     """
     found: set[int] = set()

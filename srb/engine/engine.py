@@ -23,7 +23,6 @@ from srb.engine.kv_cache.cells import Cells
 from srb.engine.kv_cache.prefix_cache import PrefixCache
 from srb.engine.kv_cache.retention import RetentionPolicy
 from srb.engine.kv_cache.rollback import rollback_of
-from srb.engine.kv_cache.slots import Slots
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.kv_cache.state_store import StateStore, StoreStats
 from srb.engine.lora import Adapters
@@ -97,9 +96,8 @@ class Engine:
         self._totals = totals = Totals()
         self._allocator = allocator = CellAllocator(backend.layout)
         self._states = StateCache(backend, cache_bytes, store)
-        self._slots = Slots(self._states, backend.n_parallel)
         rollback = rollback_of(backend, allocator)
-        self._retention = RetentionPolicy(backend, self._states, self._slots, totals, clock)
+        self._retention = RetentionPolicy(backend, self._states, totals, clock)
         prefix_cache = PrefixCache(backend, self._states, rollback, self._retention)
         self._scheduler = scheduler = Scheduler(
             allocator, prefix_cache, backend.n_cells, backend.n_parallel, default_max_tokens, rollback
@@ -156,8 +154,8 @@ class Engine:
         """Gives a request another priority, from the next step on. Does nothing if it has ended already."""
         self._mail.put_priority(Priority(request_id, priority))
 
-    def ask(self, slot: int, question: Callable[[Slots], Answer]) -> "Future[Answer]":
-        """Asks a question about a slot. A step calls `question`, after it has cached what had ended in the slot.
+    def ask(self, slot: int, question: Callable[[StateCache], Answer]) -> "Future[Answer]":
+        """Calls `question` with the cached states, in a step, after what had ended in a slot was cached.
 
         Returns:
             The future has what `question` returns, or the `SrbError` that it raises.
@@ -220,7 +218,7 @@ class Engine:
         self._release()
         self._read_mail()
         for question in self._mail.take_questions({seq.slot for seq in self._runner.finished}):
-            question.resolve(self._slots)
+            question.resolve(self._states)
         self._admit()
         if not self._output:
             self._retention.save_running(self._scheduler.prompts)

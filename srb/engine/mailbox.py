@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from srb.engine.events import AbortReason
-from srb.engine.kv_cache.slots import Slots
+from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.sequence import ActiveRequest
 from srb.errors import SrbError, in_use
 
@@ -36,17 +36,17 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a slot."""
+    """A question about cached states, for when those of a slot are cached."""
 
     slot: int
-    ask: Callable[[Slots], Any]
+    ask: Callable[[StateCache], Any]
     answer: "Future[Any]"
 
-    def resolve(self, slots: Slots) -> None:
+    def resolve(self, states: StateCache) -> None:
         """Answers the question. A fault in it is raised for the caller alone, and ends no request."""
         if self.answer.set_running_or_notify_cancel():
             try:
-                self.answer.set_result(self.ask(slots))
+                self.answer.set_result(self.ask(states))
             except Exception as error:
                 self.answer.set_exception(error)
 
@@ -96,7 +96,7 @@ class Mailbox:
         with self._lock:
             self._messages.append(priority)
 
-    def ask(self, slot: int, question: Callable[[Slots], Answer]) -> "Future[Answer]":
+    def ask(self, slot: int, question: Callable[[StateCache], Answer]) -> "Future[Answer]":
         """Adds a question about a slot. Raises the error that the mailbox was closed with."""
         answer: Future[Answer] = Future()
         with self._lock:

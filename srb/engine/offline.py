@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from srb.engine.events import DoneEvent, ErrorEvent, Event, StopEvent, StreamEvent, by_request
 from srb.engine.kv_cache.radix import WORTH_SHARING, pack
-from srb.engine.kv_cache.slots import SavedSlot, Slots, read_slot, write_slot
+from srb.engine.kv_cache.state_cache import StateCache
+from srb.engine.kv_cache.state_store import EntryCopy, read_text, write_text
 from srb.engine.model import Embedder, Tokenize
 from srb.engine.outputs import CompletionOutput, CompletionOutputs
 from srb.engine.request import CompletionRequest
@@ -222,12 +223,13 @@ class SaveRequest:
         if isinstance(event, ErrorEvent):
             raise event.error
 
-    def find(self, slots: Slots) -> SavedSlot:
+    def find(self, states: StateCache) -> list[EntryCopy]:
         """Finds the state to write. Raises `InvalidRequestError` if the engine hasn't cached all of it."""
-        saved, n_tokens = slots.copies(pack(self._tokens)), len(self._tokens)
-        if saved.n_tokens < n_tokens:
+        saved, n_tokens = states.copies(pack(self._tokens)), len(self._tokens)
+        n_cached = saved[-1].end if saved else 0
+        if n_cached < n_tokens:
             raise InvalidRequestError(
-                f"{saved.n_tokens} of the text's {n_tokens} tokens are cached, so it can't be saved: give the engine "
+                f"{n_cached} of the text's {n_tokens} tokens are cached, so it can't be saved: give the engine "
                 f"more cache_bytes (--cache-ram), and a text of at least {WORTH_SHARING} tokens",
                 param="prompt",
             )
@@ -240,25 +242,25 @@ def save(engine: "Engine", path: str | Path, prompt: Text) -> int:
     for event in run(engine, saving.request):
         saving.take(event)
     saved = _answer_of(engine, SLOT, saving.find)
-    write_slot(Path(path), engine.model.identity, saved)
-    return saved.n_tokens
+    write_text(Path(path), engine.model.identity, saved)
+    return saved[-1].end
 
 
 def load(engine: "Engine", path: str | Path) -> tuple[int, ...]:
     """Caches a state that `save` has written. Returns its tokens."""
     saved = read_saved(path, engine.model.identity)
-    return tuple(_answer_of(engine, SLOT, lambda slots: slots.put(saved)))
+    return tuple(_answer_of(engine, SLOT, lambda states: states.put(saved)))
 
 
-def read_saved(path: str | Path, identity: str) -> SavedSlot:
+def read_saved(path: str | Path, identity: str) -> list[EntryCopy]:
     """Reads a state from a file. Raises `InvalidRequestError` if it isn't such a file, or is of another model."""
     try:
-        return read_slot(Path(path), identity)[0]
+        return read_text(Path(path), identity)[0]
     except ValueError as error:
         raise InvalidRequestError(f"{path} can't be loaded: {error}", param="path") from None
 
 
-def _answer_of(engine: "Engine", slot: int, question: Callable[[Slots], Answer]) -> Answer:
+def _answer_of(engine: "Engine", slot: int, question: Callable[[StateCache], Answer]) -> Answer:
     answer = engine.ask(slot, question)
     while not answer.done():
         engine.step()

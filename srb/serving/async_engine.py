@@ -20,7 +20,7 @@ from typing import Any
 from srb.engine.backend import Backend
 from srb.engine.engine import Abandoned, Engine
 from srb.engine.events import AbortReason, Event, by_request
-from srb.engine.kv_cache.slots import Slots
+from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.lora import Adapters
 from srb.engine.offline import Answer
 from srb.engine.request import LOWEST_PRIORITY, CompletionRequest
@@ -122,7 +122,7 @@ class AsyncEngine(EngineClient):
     def adapters(self) -> Adapters:
         return self._ready_engine().adapters
 
-    async def ask(self, slot: int, question: Callable[[Slots], Answer]) -> Answer:
+    async def ask(self, slot: int, question: Callable[[StateCache], Answer]) -> Answer:
         answer = self._ready_engine().ask(slot, question)
         self._wake.set()
         return await asyncio.wrap_future(answer)

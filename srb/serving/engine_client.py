@@ -16,7 +16,8 @@ from typing import Any, Self, overload
 
 from srb.engine import offline
 from srb.engine.events import AbortReason, ErrorEvent, Event, NodeEvent
-from srb.engine.kv_cache.slots import Slots, write_slot
+from srb.engine.kv_cache.state_cache import StateCache
+from srb.engine.kv_cache.state_store import write_text
 from srb.engine.lora import Adapters
 from srb.engine.model import ModelInfo, Tokenize
 from srb.engine.model_facts import ModelFacts
@@ -372,13 +373,13 @@ class EngineClient(ABC):
         async for event in self.generate(saving.request):
             saving.take(event)
         saved = await self.ask(offline.SLOT, saving.find)
-        await asyncio.to_thread(write_slot, Path(path), self.model.identity, saved)
-        return saved.n_tokens
+        await asyncio.to_thread(write_text, Path(path), self.model.identity, saved)
+        return saved[-1].end
 
     async def load(self, path: str | Path) -> tuple[int, ...]:
         """Caches a state that `save` has written, like `Engine.load`. Returns its tokens."""
         saved = await asyncio.to_thread(offline.read_saved, path, self.model.identity)
-        return tuple(await self.ask(offline.SLOT, lambda slots: slots.put(saved)))
+        return tuple(await self.ask(offline.SLOT, lambda states: states.put(saved)))
 
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> bool:
         """Ends a request, or only its alternative `index`. Returns False if it isn't waiting or running."""
@@ -404,8 +405,8 @@ class EngineClient(ABC):
             raise QueueFullError(f"{waiting} requests are waiting, and no more may (--max-queue); try again later")
 
     @abstractmethod
-    async def ask(self, slot: int, question: abc.Callable[[Slots], Answer]) -> Answer:
-        """Calls a function with the slots in the engine's thread, and returns its result.
+    async def ask(self, slot: int, question: abc.Callable[[StateCache], Answer]) -> Answer:
+        """Calls a function with the cached states in the engine's thread, and returns its result (`Engine.ask`).
 
         Raises what the function raises, `UnavailableError`, and `NotSupportedError` with replicas.
         """

@@ -12,7 +12,7 @@ from waiting import Clock, until
 
 from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent, Event, StartEvent
-from srb.engine.kv_cache.slots import Slots
+from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import EngineDeadError, InvalidRequestError, ModelLoadError, QueueFullError, UnavailableError
@@ -418,13 +418,13 @@ async def test_questions_about_slots_do_not_keep_an_engine_awake_and_do_not_wake
 
         async def ask() -> None:
             while True:
-                await engine.ask(-1, Slots.known)
+                await engine.ask(-1, StateCache.texts)
 
         asking = asyncio.ensure_future(ask())
         await until(lambda: engine.health.is_sleeping)
         assert backend.asleep.is_set()
         for _ in range(5):
-            await engine.ask(-1, Slots.known)
+            await engine.ask(-1, StateCache.texts)
             assert engine.health.is_sleeping
         asking.cancel()
         assert texts(await collect(engine, request())) == {0: "text"}

@@ -74,16 +74,6 @@ class CacheEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class EntryCopy:
-    """An entry alone, to be stored elsewhere: the state of `tokens` from `start` on, and the bytes of its logits."""
-
-    start: int
-    tokens: Tokens
-    state: State
-    logits: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
 class Hit:
     """The cached beginning of a text.
 

@@ -23,7 +23,6 @@ from weakref import WeakKeyDictionary
 from srb.engine.backend import Backend, Logits
 from srb.engine.events import FinishReason, StopReason
 from srb.engine.kv_cache.radix import WORTH_SHARING, Tokens, pack
-from srb.engine.kv_cache.slots import Slots
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.media import whole
 from srb.engine.prompt_scores import Scores
@@ -93,17 +92,13 @@ class RetentionPolicy:
 
     Args:
         states: takes what is cached.
-        slots: remember the tokens of finished alternatives.
         totals: say how long computing took.
         clock: returns the time, in seconds.
     """
 
-    def __init__(
-        self, backend: Backend, states: StateCache, slots: Slots, totals: Totals, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, backend: Backend, states: StateCache, totals: Totals, clock: Callable[[], float]) -> None:
         self._backend = backend
         self._states = states
-        self._slots = slots
         self._totals = totals
         self._clock = clock
         self._saved: WeakKeyDictionary[Prompt | Sequence, _Saved] = WeakKeyDictionary()
@@ -246,9 +241,10 @@ class RetentionPolicy:
             self.cache_prompt(prompt)
         if self._caches_answer and seq.seq_id is not None:
             self._cache_answer(seq)
-        if seq.seq_id is not None and not seq.positive and not prompt.keys[-1]:  # slots find no text with adapters
-            within = prompt.active.request.shared_within
-            self._slots.remember(seq.slot, prompt.packed + pack(seq.computed_tokens), within)
+        # Slots find no text with adapters. A request may name a slot that isn't there.
+        if seq.seq_id is not None and not seq.positive and not prompt.keys[-1] and seq.slot < self._backend.n_parallel:
+            place = prompt.active.request.shared_within, seq.slot
+            self._states.slots[place] = prompt.packed + pack(seq.computed_tokens)
         now = self._clock()
         if self._caches_answer:
             self._cost = (now - self._began) / max(1, n_tokens)

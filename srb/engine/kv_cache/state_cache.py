@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from srb.engine.backend import Backend, Logits, State
 from srb.engine.kv_cache.entries import (
     CacheEntry,
-    EntryCopy,
     Hit,
     ancestry,
     at_end,
@@ -22,10 +21,11 @@ from srb.engine.kv_cache.entries import (
     size_besides,
     text_of,
 )
-from srb.engine.kv_cache.radix import FOR_ALL, WORTH_SHARING, Keys, Match, PrefixTree, Tokens, pack
-from srb.engine.kv_cache.state_store import StateStore
+from srb.engine.kv_cache.radix import FOR_ALL, WORTH_SHARING, Keys, Match, PrefixTree, Tokens, keys_of, pack
+from srb.engine.kv_cache.state_store import EntryCopy, StateStore
 from srb.engine.media import whole
 from srb.engine.prompt_scores import Scores
+from srb.errors import InvalidRequestError
 
 Save = Callable[[int, int, int], bytearray | None]
 """Called with (start, end, max_bytes); returns the state of these positions, or None if it has more bytes."""
@@ -51,6 +51,8 @@ class StateCache:
         self._by_use: dict[CacheEntry, None] = {}  # in memory, the least recently used first, children before parents
         self._families: set[str] = set()  # those that were read from the store already
         self._by_name: dict[str, CacheEntry] = {}  # entries that the store has, or had
+        self.slots: dict[tuple[str, int], Tokens] = {}
+        """The tokens that alternatives ended with, by `CompletionRequest.shared_within` and the number of a slot."""
 
     # Lookup
 
@@ -73,13 +75,10 @@ class StateCache:
             self._touch(entry)
         return hit, max(match.n_tokens for match in matches)
 
-    def known(self, tokens: Tokens, keys: Keys = FOR_ALL) -> int:
-        """Returns how many of some tokens are cached and can be continued."""
-        return longest(self._matches(tokens, keys), len(tokens))[1]
-
-    def runs(self, key: str = "") -> list[tuple[int, Tokens]]:
-        """Returns the tokens of all cached texts (`PrefixTree.runs`)."""
-        return [(start, run[:]) for start, run in self._tree.runs(key)]
+    def texts(self) -> dict[str, list[tuple[int, Tokens]]]:
+        """Returns the tokens of all cached texts by `CompletionRequest.shared_within` (`PrefixTree.runs`)."""
+        names = {"", *(within for within, _ in self.slots)}
+        return {name: [(start, run[:]) for start, run in self._tree.runs(keys_of(name)[0])] for name in names}
 
     def score(self, scores: Scores, keys: Keys = FOR_ALL) -> None:
         """Fills in the log-probabilities that are known of a text's first tokens."""
@@ -181,11 +180,13 @@ class StateCache:
         else:
             entry.state = entry.logits = None
 
-    def copies(self, tokens: Tokens, keys: Keys = FOR_ALL) -> tuple[int, list[EntryCopy]]:
-        """Returns how many of some tokens are cached, and the entries that have these, as `put` takes them."""
-        entry, n_tokens = longest(self._matches(tokens, keys), len(tokens))
-        copies = []
-        for each in reversed(list(ancestry(entry))):
+    # Texts that are stored elsewhere, or erased
+
+    def copies(self, tokens: Tokens, keys: Keys = FOR_ALL) -> list[EntryCopy]:
+        """Returns the entries of what is cached of some tokens, as `put` takes them."""
+        entry, end = longest(self._matches(tokens, keys), len(tokens))
+        copies: list[EntryCopy] = []
+        for each in ancestry(entry):
             if each.state is not None:
                 state, logits = each.state, None if each.logits is None else each.logits.tobytes()
             elif stored := self._read(each):
@@ -193,21 +194,31 @@ class StateCache:
             else:
                 self._forget(each)
                 return self.copies(tokens, keys)
-            copies.append(EntryCopy(each.start, each.tokens, state, logits))
-        return n_tokens, copies
+            own = each.tokens[: end - each.start] if not copies else each.tokens
+            copies.insert(0, EntryCopy(each.start, own, state, logits if len(own) == len(each.tokens) else None))
+        return copies
 
-    def put(self, copies: Iterable[EntryCopy], keys: Keys = FOR_ALL) -> None:
-        """Caches entries that `copies` returned, here or in another process, parents before their children."""
-        parent, before = None, pack(())
+    def put(self, copies: Iterable[EntryCopy], keys: Keys = FOR_ALL) -> Tokens:
+        """Caches a text of which `copies` returned the entries, here or in another process. Returns its tokens.
+
+        Raises `InvalidRequestError` if there is no room for all of it.
+        """
+        parent, tokens = None, pack(())
         for each in copies:
-            tokens = before[: each.start] + each.tokens
+            tokens = tokens[: each.start] + each.tokens
             entry = next(filter(None, (at_end(match, len(tokens)) for match in self._matches(tokens, keys))), None)
-            if entry is None:
+            if entry is None and (parent is None or parent in self._tree):
                 logits = None if each.logits is None else self._backend.logits_of(each.logits)
                 entry = self._insert(keys[0], each.start, tokens, parent, each.state, logits)
-                if entry not in self._tree:  # there was no room for it
-                    return
-            parent, before = entry, tokens
+            parent = entry or parent
+        known = longest(self._matches(tokens, keys), len(tokens))[1]
+        if known < len(tokens):
+            raise InvalidRequestError(
+                f"there is room for {known} of the {len(tokens)} tokens in the file; start the server with a larger "
+                "--cache-ram, or with --cache-disk",
+                param="filename",
+            )
+        return tokens
 
     def erase(self, tokens: Tokens, keys: Keys = FOR_ALL) -> int:
         """Forgets a text, but not the entries that other texts share. Returns how many tokens were cached."""

@@ -1,5 +1,7 @@
 """The state store: where cached states outlive the process, and the format of their files.
 
+A file of the disk cache has one entry:
+
     header      _HEADER: sizes, the parent's name, and a SHA-256 of all other bytes of the file
     key         UTF-8
     tokens      4 bytes each
@@ -9,6 +11,9 @@
 A damaged state could crash llama.cpp, and with it the process. So the hash is checked before llama.cpp gets the state.
 Because of this check, nothing needs to be forced to the disk: a file that is half-written after a power failure counts
 as damaged, too.
+
+A file that `POST /slots/{id_slot}?action=save` or `Engine.save` writes has all entries of a text, parents before
+children, after a SHA-256 of what they must fit (`Backend.identity`).
 """
 
 import hashlib
@@ -40,6 +45,21 @@ class Record:
     tokens: Tokens
     key: str
     has_logits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EntryCopy:
+    """An entry alone: the state of `tokens` from `start` on, and the bytes of its logits."""
+
+    start: int
+    tokens: Tokens
+    state: State
+    logits: bytes | None
+
+    @property
+    def end(self) -> int:
+        """The position after its last token."""
+        return self.start + len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,27 +195,66 @@ def read_state(content: memoryview, *, verify: bool) -> tuple[State, bytes | Non
     return content[state_at:], logits
 
 
-def read_entry(content: memoryview) -> tuple[Record, State, bytes | None, int]:
-    """The entry that `content` begins with, its state and logits, and how many bytes these are in all.
-
-    Raises `ValueError` if they aren't what was written.
-    """
-    header, at = _unpack(content)
-    tokens_end = at + header.key_bytes + 4 * header.n_tokens
-    end = tokens_end + header.logits_bytes + header.state_bytes
-    if len(content) < end:
-        raise ValueError("it is too short")
-    state, logits = read_state(content[:end], verify=True)
-    return _record_of(header, bytes(content[at:tokens_end])), state, logits, end
-
-
 def write_state(path: Path, record: Record, state: State, logits: bytes | None) -> int:
-    """Writes the file of an entry, and returns how many bytes it has (`write_parts`). Raises `OSError`."""
-    return write_parts(path, state_parts(record, state, logits))
+    """Writes the file of an entry, and returns how many bytes it has. Raises `OSError`."""
+    return _write(path, _parts(record, state, logits))
 
 
-def state_parts(record: Record, state: State, logits: bytes | None) -> list[bytes | State]:
-    """Returns the contents of the file of an entry, in parts."""
+_TEXT_MAGIC = b"srbslot2"
+
+
+def write_text(path: Path, identity: str, copies: Iterable[EntryCopy]) -> int:
+    """Writes the file of a text, and returns how many bytes it has. Raises `OSError`."""
+    parts: list[bytes | State] = [_TEXT_MAGIC, _digest([identity.encode()])]
+    parent = None
+    for each in copies:
+        name = entry_name(parent, each.start, each.tokens, "")
+        record = Record(name, parent, each.start, each.tokens, "", each.logits is not None)
+        parts += _parts(record, each.state, each.logits)
+        parent = name
+    return _write(path, parts)
+
+
+def read_text(path: Path, identity: str) -> tuple[list[EntryCopy], int]:
+    """Reads the file of a text. If it were mapped and another program cut it, this process would be killed.
+
+    Returns:
+        The entries, and how many bytes the file has.
+
+    Raises:
+        OSError: it can't be read.
+        ValueError: it can't be used.
+    """
+    if not path.is_file():
+        raise ValueError("there is no such file")
+    size = len(_TEXT_MAGIC) + _DIGEST_BYTES
+    with path.open("rb") as file:
+        head = file.read(size)
+        if len(head) < size or not head.startswith(_TEXT_MAGIC):
+            raise ValueError("it isn't the file of a slot")
+        if not head.endswith(_digest([identity.encode()])):
+            raise ValueError(
+                "it was saved with another model, --cache-type-k, --cache-type-v, --flash-attn, --override-kv, --rope "
+                "or --yarn option, or llama-cpp-python"
+            )
+        content = memoryview(file.read())
+    copies: list[EntryCopy] = []
+    parent, before, rest = None, 0, content
+    while rest:
+        header, at = _unpack(rest)
+        tokens_end = at + header.key_bytes + 4 * header.n_tokens
+        end = tokens_end + header.logits_bytes + header.state_bytes
+        state, logits = read_state(rest[:end], verify=True)
+        record = _record_of(header, bytes(rest[at:tokens_end]))
+        if record.parent != parent or record.start > before or record.key:
+            raise ValueError("its parts aren't of one text")
+        copies.append(EntryCopy(record.start, record.tokens, bytearray(state), logits))  # each may be freed alone
+        parent, before, rest = record.name, copies[-1].end, rest[end:]
+    return copies, size + len(content)
+
+
+def _parts(record: Record, state: State, logits: bytes | None) -> list[bytes | State]:
+    """Returns the contents of an entry's file, in parts."""
     key, tokens = record.key.encode(), record.tokens.tobytes()
     parent = bytes.fromhex(record.parent) if record.parent else bytes(16)
     sizes = (len(record.tokens), len(key), len(logits or b""), len(state))
@@ -204,7 +263,7 @@ def state_parts(record: Record, state: State, logits: bytes | None) -> list[byte
     return [head, _digest([head, *parts]), *parts]
 
 
-def write_parts(path: Path, parts: Iterable[bytes | State]) -> int:
+def _write(path: Path, parts: Iterable[bytes | State]) -> int:
     """Writes a file, which appears under its name only when it is complete. Returns its bytes. Raises `OSError`."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent)
     try:

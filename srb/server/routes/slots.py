@@ -7,7 +7,9 @@ from typing import Any
 
 from aiohttp import web
 
-from srb.engine.kv_cache.slots import read_slot, write_slot
+from srb.engine.kv_cache.radix import keys_of, pack
+from srb.engine.kv_cache.state_cache import StateCache
+from srb.engine.kv_cache.state_store import read_text, write_text
 from srb.errors import InvalidRequestError, NotSupportedError, SettingsError, SrbError, UnavailableError
 from srb.server.access import owner_of, shared_within
 from srb.server.http.bodies import read_body
@@ -87,17 +89,19 @@ async def change_slot(request: web.Request) -> web.Response:
 async def _save(request: web.Request, folder: Path, slot: int, within: str) -> dict[str, Any]:
     engine, name = request.app[ENGINE], await asyncio.to_thread(parse_filename, await read_body(request))
     began = time.monotonic()
-    saved = await engine.ask(slot, lambda slots: slots.save(slot, within))
+    saved = await engine.ask(
+        slot, lambda states: states.copies(states.slots.get((within, slot), pack(())), keys_of(within))
+    )
     own = folder / within  # the folder itself if `within` is empty
     try:
         own.mkdir(mode=0o700, exist_ok=True)
-        n_written = await asyncio.to_thread(write_slot, own / name, engine.model.identity, saved)
+        n_written = await asyncio.to_thread(write_text, own / name, engine.model.identity, saved)
     except OSError as error:
         raise SrbError(
             f"{name} can't be written: {error.strerror or error}", param="filename", code="slot_not_saved"
         ) from None
     timings = {"save_ms": (time.monotonic() - began) * 1000}
-    return {"filename": name, "n_saved": saved.n_tokens, "n_written": n_written, "timings": timings}
+    return {"filename": name, "n_saved": saved[-1].end if saved else 0, "n_written": n_written, "timings": timings}
 
 
 async def _restore(request: web.Request, folder: Path, slot: int, within: str) -> dict[str, Any]:
@@ -106,17 +110,25 @@ async def _restore(request: web.Request, folder: Path, slot: int, within: str) -
     own = folder / within / name
     try:
         path = own if own.is_file() else folder / name
-        saved, n_read = await asyncio.to_thread(read_slot, path, engine.model.identity)
+        saved, n_read = await asyncio.to_thread(read_text, path, engine.model.identity)
     except (OSError, ValueError) as error:
         problem = (isinstance(error, OSError) and error.strerror) or error
         raise InvalidRequestError(f"{name} can't be restored: {problem}", param="filename") from None
-    await engine.ask(slot, lambda slots: slots.restore(slot, saved, within))
+
+    def restore(states: StateCache) -> int:
+        states.slots[within, slot] = tokens = states.put(saved, keys_of(within))
+        return len(tokens)
+
+    n_restored = await engine.ask(slot, restore)
     timings = {"restore_ms": (time.monotonic() - began) * 1000}
-    return {"filename": name, "n_restored": saved.n_tokens, "n_read": n_read, "timings": timings}
+    return {"filename": name, "n_restored": n_restored, "n_read": n_read, "timings": timings}
 
 
 async def _erase(request: web.Request, _folder: Path, slot: int, within: str) -> dict[str, Any]:
-    return {"n_erased": await request.app[ENGINE].ask(slot, lambda slots: slots.erase(slot, within))}
+    def erase(states: StateCache) -> int:
+        return states.erase(states.slots.pop((within, slot), pack(())), keys_of(within))
+
+    return {"n_erased": await request.app[ENGINE].ask(slot, erase)}
 
 
 async def adapters(request: web.Request) -> web.Response:

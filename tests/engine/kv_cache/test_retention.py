@@ -9,7 +9,7 @@ from fake_backend import FakeBackend
 
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, StartEvent, StopEvent
-from srb.engine.kv_cache.slots import Slots
+from srb.engine.sequence import Sequence
 
 
 @dataclasses.dataclass
@@ -67,10 +67,11 @@ def test_an_engine_without_a_cache_gives_cells_back_at_once(monkeypatch: pytest.
     backend = SlowToSave(n_cells=1000)
     engine = Engine(backend, clock=lambda: backend.now)
 
-    def pause(*_: object) -> None:  # as the system may pause this process anywhere
+    def pause(_: Sequence) -> int:  # as the system may pause this process anywhere
         backend.now += 10
+        return 0
 
-    monkeypatch.setattr(Slots, "remember", pause)
+    monkeypatch.setattr(Sequence, "slot", property(pause))
     engine.add_request(request("r", max_tokens=60, ignore_eos=True))
     engine.add_request(request("p" * 40, n=6, max_tokens=10, ignore_eos=True))
     stopped = 0

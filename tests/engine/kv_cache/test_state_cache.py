@@ -9,7 +9,7 @@ from memory_store import MemoryStore, StoredEntry
 
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent
-from srb.engine.kv_cache.radix import pack
+from srb.engine.kv_cache.radix import keys_of, pack
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.request import CompletionRequest
 
@@ -148,7 +148,8 @@ def test_erasing_leaves_what_others_have() -> None:
     engine = Engine(FakeBackend(), cache_bytes=10_000)
     run(engine, within("", "i" * 60))
     run(engine, within("ann", "i" * 60 + "a" * 20))
-    answer = engine.ask(0, lambda slots: (slots.erase(0, "bob"), slots.erase(0, "ann")))
+    own = pack(b"i" * 60 + b"a" * 20)
+    answer = engine.ask(0, lambda states: (states.erase(pack(()), keys_of("bob")), states.erase(own, keys_of("ann"))))
     run(engine)
     assert answer.result() == (0, 80)
     assert evaluated(engine, within("ann", "i" * 60 + "a" * 20)) == 20

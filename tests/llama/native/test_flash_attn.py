@@ -3,7 +3,6 @@
 import dataclasses
 import struct
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from tiny_model import write_tiny_model
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.kv_cache.allocator import Load
-from srb.engine.kv_cache.slots import Slots
 from srb.llama import contexts
 from srb.llama.backend import LlamaBackend
 from srb.llama.native import cost_model as cost_module
@@ -48,9 +46,9 @@ def cheap(set_costs: Callable[[cost_module.CostModel], None]) -> None:
 def cached_states(backend: LlamaBackend) -> list[bytearray]:
     """The states that an engine has cached of a prompt and of its two texts."""
     run(engine := Engine(backend, cache_bytes=10_000_000), request(STORY, 2, max_tokens=20, ignore_eos=True))
-    answers = [engine.ask(slot, partial(Slots.save, slot=slot)) for slot in range(2)]
+    answer = engine.ask(0, lambda states: [states.copies(tokens) for tokens in states.slots.values()])
     engine.step()
-    return [bytearray(each) for each in {bytes(piece.state) for one in answers for piece in one.result().entries}]
+    return [bytearray(each) for each in {bytes(piece.state) for pieces in answer.result() for piece in pieces}]
 
 
 def test_a_state_is_converted_to_the_other_layout_and_back(backend: LlamaBackend) -> None:
