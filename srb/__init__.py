@@ -10,7 +10,7 @@ with its own `SamplingParams`.
         async for event in engine.generate(request):
             print(event)
 
-Without asyncio: `Engine(LlamaBackend(Settings()))`, `add_request`, and `step` while it `has_work`. Shorter still:
+Without asyncio: `LLM.from_settings(Settings())`, or an `Engine`, which has `add_request` and `step`. Shorter still:
 
     >>> texts = srb.generate("Once upon a time,", n=2, max_tokens=8)
     >>> scores = srb.score("The capital of France is", [" Paris", " Rome"])

@@ -9,19 +9,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, overload
 
-from srb.engine.engine import Engine
 from srb.engine.events import StopEvent
-from srb.engine.offline import Texts, TextsRequest, are_texts, run, scores_of, table_of, with_tokens
+from srb.engine.offline import Texts, TextsRequest, are_texts, scores_of, table_of, with_tokens
 from srb.engine.outputs import CompletionOutput, CompletionOutputs
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.score_table import Score
 from srb.engine.validation.fields import Text
 from srb.errors import InvalidRequestError
-from srb.files.download import fetch_model, show_count, show_download
-from srb.llama.backend import LlamaBackend
-from srb.llama.model.metadata import sampling_of
+from srb.files.download import show_count, show_download
+from srb.llm import LLM
 from srb.options.settings import Settings
-from srb.serving.async_engine import make_engine
 
 Model = str | Path | Settings | None
 """The path of a GGUF file, or all settings. None: the default model."""
@@ -108,10 +105,10 @@ def generate(
     if not prompts:
         raise InvalidRequestError("prompt must have at least one text", param="prompt")
     with (
-        loaded_model.engine(model) as engine,
+        loaded_model.locked(model) as llm,
         show_count("writing", n * len(prompts), show=progress) as count,
     ):
-        by_model = {name: value for name, value in loaded_model.sampling.items() if name not in sampling}
+        by_model = {name: value for name, value in llm.sampling.items() if name not in sampling}
         params = dataclasses.replace(params, **by_model)
         texts: dict[str, TextsRequest] = {}
         for k, each in enumerate(prompts):
@@ -125,14 +122,14 @@ def generate(
                     suffix=suffix,
                     logprobs=logprobs,
                 )
-                engine.check(with_tokens(asked.request, engine.tokenize))  # before any runs
+                llm.engine.check(with_tokens(asked.request, llm.engine.tokenize))  # before any runs
             except InvalidRequestError as error:
                 if len(prompts) > 1:
                     name = f"prompt[{k}]"
                     raise InvalidRequestError(f"{name}: {error.message}", param=name, code=error.code) from None
                 raise
             texts[asked.request.id] = asked
-        for event in run(engine, *(each.request for each in texts.values())):
+        for event in llm.run(*(each.request for each in texts.values())):
             texts[event.request_id].take(event)
             if isinstance(event, StopEvent):
                 count()
@@ -179,9 +176,9 @@ def score(prompt: Any, candidates: Any, *, model: Model = None) -> Any:
     """
     table = table_of(prompt, candidates)
     with (
-        loaded_model.engine(model) as engine,
+        loaded_model.locked(model) as llm,
         show_count("scoring", table.count) as count,
-        closing(engine.score_table(table)) as rows,
+        closing(llm.score_table(table)) as rows,
     ):
         return scores_of(table, prompt, (count() or row for row in rows))
 
@@ -213,46 +210,39 @@ def _number(n: int | None, directions: Sequence[str]) -> int:
 
 
 class _LoadedModel:
-    """The engine of the last call, for the next one. Calls of several threads use it one after the other."""
+    """The model of the last call, for the next one. Calls of several threads use it one after the other."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Forgets the engine without freeing it. A forked process calls this: the model belongs to its parent."""
+        """Forgets the model without freeing it. A forked process calls this: the model belongs to its parent."""
         self._lock = threading.Lock()
         self._settings: Settings | None = None
-        self._backend: LlamaBackend | None = None
-        self._engine: Engine | None = None
-        self.sampling: dict[str, Any] = {}  # the values in the model's file
+        self._llm: LLM | None = None
 
     @contextmanager
-    def engine(self, model: Model) -> Iterator[Engine]:
-        """Locks an engine with this model and no work, for the block."""
+    def locked(self, model: Model) -> Iterator[LLM]:
+        """Locks this model, which has no work, for the block."""
         settings = (
             model if isinstance(model, Settings) else Settings(model=Path(model) if isinstance(model, str) else model)
         )
         with self._lock:
-            if self._engine is None or settings != self._settings:
+            if self._llm is None or settings != self._settings:
                 self.close()
-                fetched = fetch_model(settings, show_download)
-                self._backend = LlamaBackend(fetched)
-                self.sampling = sampling_of(fetched)
-                self._engine = make_engine(settings, self._backend)
+                self._llm = LLM.from_settings(settings, show_download)
                 self._settings = settings
             try:
-                yield self._engine
+                yield self._llm
             finally:
-                if self._engine.has_work:  # the call was interrupted; the next one must not get its events
+                if self._llm.engine.has_work:  # the call was interrupted; the next one must not get its events
                     self.close()
 
     def close(self) -> None:
         """Frees the model."""
-        if self._engine:
-            self._engine.close()
-        if self._backend:
-            self._backend.close()
-        self._engine = self._backend = self._settings = None
+        if self._llm:
+            self._llm.close()
+        self._llm = self._settings = None
 
 
 loaded_model = _LoadedModel()

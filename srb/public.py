@@ -33,10 +33,12 @@ from srb.errors import (
     UnavailableError,
 )
 from srb.llama.backend import LlamaBackend
+from srb.llm import LLM
 from srb.options.settings import Settings
 from srb.serving.async_engine import AsyncEngine
 
 __all__ = [
+    "LLM",
     "AsyncEngine",
     "BackendError",
     "CompletionOutput",

@@ -17,6 +17,7 @@ from rich.console import Console
 
 import srb
 from srb import (
+    LLM,
     AsyncEngine,
     CompletionOutput,
     CompletionOutputs,
@@ -43,8 +44,8 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loaded]:
         return loaded[-1][1]
 
     api.loaded_model.close()
-    monkeypatch.setattr(api, "LlamaBackend", load)
-    monkeypatch.setattr(api, "sampling_of", lambda _settings: {})
+    monkeypatch.setattr("srb.llama.backend.LlamaBackend", load)
+    monkeypatch.setattr("srb.llama.model.metadata.sampling_of", lambda _settings: {})
     yield loaded
     api.loaded_model.close()
 
@@ -157,7 +158,7 @@ def test_a_list_of_prompts_runs_together_and_gives_the_texts_of_each(
     asked: dict[str, Any] = {"n": 2, "max_tokens": 6, "seed": 3}
     alone = [srb.generate(prompt, **asked) for prompt in prompts]
     api.loaded_model.close()  # and its cached prompts
-    monkeypatch.setattr("srb.engine.offline.REQUESTS_AT_ONCE", 4)
+    monkeypatch.setattr("srb.llm.REQUESTS_AT_ONCE", 4)
     together = srb.generate(prompts, **asked)
     assert together == alone
     fake = loaded[-1][1]
@@ -302,17 +303,17 @@ def test_an_empty_prompt_is_the_bos_token_of_a_model_that_has_one(
         Engine(FakeBackend()).add_request(CompletionRequest(("a", ""), (params,)))
     assert caught.value.param == "prompt[1]"
     fake = FakeBackend(n_cells=4096, script=babble, tokenizer=BosTokenizer())
-    monkeypatch.setattr(api, "LlamaBackend", lambda _settings: fake)
+    monkeypatch.setattr("srb.llama.backend.LlamaBackend", lambda _settings: fake)
     api.loaded_model.close()
     assert srb.generate("", 1, max_tokens=4, seed=1) == srb.generate((1,), 1, max_tokens=4, seed=1) != [""]
     both = CompletionRequest(("a", ""), (params,))
     engine = Engine(FakeBackend(n_cells=4096, script=babble, tokenizer=BosTokenizer()))
-    assert {event.index for event in engine.run(both) if isinstance(event, StreamEvent)} == {0, 1}
+    assert {event.index for event in LLM(engine).run(both) if isinstance(event, StreamEvent)} == {0, 1}
 
 
 def text_of(engine: Engine, prompt: Any, **params: Any) -> str:
     request = CompletionRequest((prompt,), (SamplingParams(**{"seed": 1, "max_tokens": 4} | params),))
-    return "".join(event.text for event in engine.run(request) if isinstance(event, StreamEvent))
+    return "".join(event.text for event in LLM(engine).run(request) if isinstance(event, StreamEvent))
 
 
 async def test_prompts_may_be_texts() -> None:

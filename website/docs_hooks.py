@@ -36,7 +36,7 @@ LANGUAGES = {".cfg": "text", ".mjs": "javascript", ".py": "python", ".toml": "to
 
 REFERENCE = {
     "Functions": ("generate", "score", "resume"),
-    "Engines": ("Engine", "AsyncEngine", "LlamaBackend", "Settings", "ModelInfo", "EngineStats"),
+    "Engines": ("LLM", "Engine", "AsyncEngine", "LlamaBackend", "Settings", "ModelInfo", "EngineStats"),
     "Requests": ("CompletionRequest", "SamplingParams", "Explore", "Resumed"),
 }
 """The order of the Python reference. Events, errors and the rest of `srb.__all__` follow."""

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from srb import CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings, StreamEvent
+from srb import LLM, CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings, StreamEvent
 
 N, LENGTH = 8, 400
 PROMPT = "The old lighthouse keeper said that nobody had seen the ship. " * 40
@@ -36,7 +36,9 @@ def main() -> None:
     model = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     with TimedBackend(Settings(model=model, ctx_size=8192)) as backend:
         engine = Engine(backend, cache_bytes=1 << 30)
-        engine.generate_texts("A card loads its programs when they are first used.", 2, SamplingParams(max_tokens=8))
+        LLM(engine).generate_texts(
+            "A card loads its programs when they are first used.", 2, SamplingParams(max_tokens=8)
+        )
         before = engine.stats()
         branches = SamplingParams(ignore_eos=True, max_tokens=LENGTH, seed=1).alternatives(N)
         engine.add_request(CompletionRequest((engine.tokenize(PROMPT),), branches))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from srb import CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings
+from srb import LLM, CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings
 
 CONTEXTS = 50
 THINGS = ["lighthouse", "harbour", "violin", "garden", "railway", "mountain", "library", "kitchen", "theatre", "river"]
@@ -46,7 +46,7 @@ def main() -> None:
         engine = _Measured(backend, cache_bytes=1 << 30)
         engine.measure("one by one", lambda: [engine.echo([text]) for text in texts])
         engine = _Measured(backend, cache_bytes=1 << 30)
-        engine.measure("score", lambda: [engine.score(context, ends) for context in contexts])
+        engine.measure("score", lambda: [LLM(engine).score(context, ends) for context in contexts])
         engine = _Measured(backend, cache_bytes=1 << 30)
         engine.measure("uncached", lambda: engine.echo(texts, cache_prompt=False))
 
@@ -56,7 +56,7 @@ class _Measured(Engine):
         """Score texts, and return the number of events."""
         params = SamplingParams(max_tokens=1, temperature=0, seed=0)
         asked = CompletionRequest(tuple(texts), (params,), echo=True, logprobs=1, cache_prompt=cache_prompt)
-        return len([*self.run(asked)])
+        return len([*LLM(self).run(asked)])
 
     def measure(self, name: str, work: Callable[[], object]) -> None:
         """Run some work, and print its cost."""

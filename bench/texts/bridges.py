@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from srb import CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings, StopEvent
+from srb import LLM, CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings, StopEvent
 
 N = 16
 MOST = 40  # tokens
@@ -35,7 +35,7 @@ class Bench:
         """Return the ends of n middles, by index."""
         branches = SamplingParams(max_tokens=most, min_tokens=min(4, most), seed=1).alternatives(n)
         began = time.monotonic()
-        events = list(self._engine.run(CompletionRequest((prompt,), branches, **fields)))
+        events = list(LLM(self._engine).run(CompletionRequest((prompt,), branches, **fields)))
         self.seconds = time.monotonic() - began
         return sorted((each for each in events if isinstance(each, StopEvent)), key=lambda each: each.index)
 

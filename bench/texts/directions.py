@@ -36,11 +36,11 @@ import numpy as np
 import srb
 from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent, StreamEvent
-from srb.engine.offline import run
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams, author_note
 from srb.engine.score_table import to_tokens
 from srb.llama.backend import LlamaBackend
+from srb.llm import LLM
 from srb.options.settings import Settings
 from srb.terminal.comparison.measures import Result, distinct, margin, self_bleu
 from srb.terminal.comparison.results import read_results
@@ -257,7 +257,7 @@ def texts_of(engine: Engine, requests: Mapping[str, CompletionRequest]) -> dict[
     """Return the texts of each request."""
     keys = {each.id: key for key, each in requests.items()}
     texts = {key: [""] * each.count for key, each in requests.items()}
-    for event in run(engine, *requests.values()):
+    for event in LLM(engine).run(*requests.values()):
         if isinstance(event, ErrorEvent):
             raise event.error
         if isinstance(event, StreamEvent):

@@ -23,9 +23,9 @@ from srb.engine.events import AbortReason
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.limits import resolve
 from srb.engine.lora import Adapters
+from srb.engine.mailbox import Answer
 from srb.engine.model import ChatTemplate, ModelInfo, Tokenizer
 from srb.engine.model_facts import ModelFacts
-from srb.engine.offline import Answer
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.stats import EngineStats

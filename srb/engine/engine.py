@@ -6,14 +6,10 @@ first. A sequence that finishes leaves with the next step: its state is cached, 
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import closing
 from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any, overload
 
-from srb.engine import offline
 from srb.engine.backend import TRY_AGAIN_SECONDS, Backend
 from srb.engine.decoding.base import EngineParts
 from srb.engine.events import AbortReason, Event
@@ -26,22 +22,19 @@ from srb.engine.kv_cache.rollback import rollback_of
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.kv_cache.state_store import StateStore, StoreStats
 from srb.engine.lora import Adapters
-from srb.engine.mailbox import Abort, Mailbox, Priority
+from srb.engine.mailbox import Abort, Answer, Mailbox, Priority
 from srb.engine.media import Media, PromptPart
 from srb.engine.model import ModelInfo, Tokenize
 from srb.engine.model_facts import ModelFacts
 from srb.engine.model_runner import ModelRunner
-from srb.engine.offline import Answer, Texts, with_tokens
+from srb.engine.offline import with_tokens
 from srb.engine.output.processor import OutputProcessor
 from srb.engine.output.prompt_logprobs import PromptLogprobs
-from srb.engine.outputs import CompletionOutput, CompletionOutputs
 from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import DEFAULT_MAX_TOKENS, SamplingParams
+from srb.engine.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.scheduler import Scheduler
-from srb.engine.score_table import Score, ScoredRow, Table
 from srb.engine.sequence import ActiveRequest
 from srb.engine.stats import EngineStats, Measure, Totals
-from srb.engine.validation.fields import Text
 from srb.errors import SrbError, UnavailableError, in_use
 
 
@@ -267,86 +260,6 @@ class Engine:
         """Returns when the store has written all that it was given. There must be no further step."""
         if self._store:
             self._store.close()
-
-    # For programs that wait for results. The engine must have no other work.
-
-    def run(self, request: CompletionRequest) -> Iterator[Event]:
-        """Yields the events of a request. Raises `InvalidRequestError`.
-
-        If the caller leaves the loop early, the request stays in the engine, and the next `step` continues it.
-        """
-        return offline.run(self, request)
-
-    def generate_texts(
-        self, prompt: Text, n: int = 1, params: SamplingParams | None = None
-    ) -> CompletionOutputs[CompletionOutput]:
-        """Generates n texts that continue a prompt. Raises `InvalidRequestError`, and `SrbError` for a fault."""
-        texts = offline.TextsRequest(prompt, n, params)
-        for event in self.run(texts.request):
-            texts.take(event)
-        return texts.result()
-
-    @overload
-    def score(self, prompt: Text, candidates: Sequence[Text]) -> list[Score]: ...
-    @overload
-    def score(self, prompt: Texts, candidates: Sequence[Text] | Sequence[Sequence[Text]]) -> list[list[Score]]: ...
-
-    def score(self, prompt: Any, candidates: Any) -> Any:
-        """Computes the log-probability of each candidate given the prompt, which is evaluated once.
-
-        Args:
-            prompt: a text or token ids, or a list of such prompts.
-            candidates: texts or token ids. With several prompts: those that all have, or a list for each prompt. A text
-                is tokenized together with its prompt (`pair_tokens`).
-
-        Returns:
-            A score for each candidate, in order; with several prompts, such a list for each.
-
-        Raises:
-            InvalidRequestError: An argument is wrong, or too long for the context.
-            SrbError: A fault.
-        """
-        table = offline.table_of(prompt, candidates)
-        with closing(self.score_table(table)) as rows:
-            return offline.scores_of(table, prompt, rows)
-
-    def score_table(self, table: Table) -> Generator[ScoredRow]:
-        """Yields the rows of a table, grouped by context, as soon as they are scored.
-
-        A row that can't be scored has an `error`. Leaving the loop ends the rest. Raises `InvalidRequestError` for a
-        `lora` that isn't loaded.
-        """
-        return offline.score_table(self, table)
-
-    def embed(self, texts: Sequence[Text]) -> list[list[float]]:
-        """Embeds texts: makes a vector of the length 1 for each. May be called from any thread.
-
-        Raises:
-            NotSupportedError: The engine wasn't made for embeddings, with
-                `Settings(embeddings=True, pooling="mean")` for example.
-            InvalidRequestError: A text has more tokens than `ubatch_size`.
-        """
-        return offline.embed(self.model.embedder, texts, self.tokenize)
-
-    def save(self, path: str | Path, prompt: Text) -> int:
-        """Writes the evaluated state of a text to a file, for `load`. Returns the number of its tokens.
-
-        Only the part of the text that isn't cached is evaluated. If the text is a prompt with what an alternative
-        generated after it, this is only the last token.
-
-        Raises:
-            InvalidRequestError: The engine caches nothing (`cache_bytes`), or the text has fewer than 16 tokens.
-            OSError: The file can't be written.
-        """
-        return offline.save(self, path, prompt)
-
-    def load(self, path: str | Path) -> tuple[int, ...]:
-        """Caches a state that `save` has written, for prompts that begin with its tokens. Returns these tokens.
-
-        Raises:
-            InvalidRequestError: It isn't such a file, is of another model, or is larger than `cache_bytes`.
-        """
-        return offline.load(self, path)
 
     # The life of a request
 

@@ -1,33 +1,27 @@
 """For programs that want results and no events: texts, scores, embeddings, and saved prompts.
 
-`Engine` and `EngineClient` share what is here. The functions that take an engine need one that has no other work.
+`LLM` and `EngineClient` share what is here.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from math import hypot
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StopEvent, StreamEvent, by_request
+from srb.engine.events import ErrorEvent, Event, StopEvent, StreamEvent
 from srb.engine.kv_cache.radix import WORTH_SHARING, pack
 from srb.engine.kv_cache.state_cache import StateCache
-from srb.engine.kv_cache.state_store import EntryCopy, read_text, write_text
+from srb.engine.kv_cache.state_store import EntryCopy, read_text
 from srb.engine.model import Embedder, Tokenize
 from srb.engine.outputs import CompletionOutput, CompletionOutputs
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
-from srb.engine.score_table import PARTS_AT_ONCE, Part, Score, ScoredRow, Table, TableScorer, is_tokens, to_tokens
+from srb.engine.score_table import Score, ScoredRow, Table, is_tokens, to_tokens
 from srb.engine.validation.fields import Text
 from srb.errors import InvalidRequestError, NotSupportedError, SrbError
-
-if TYPE_CHECKING:
-    from srb.engine.engine import Engine
-
-Answer = TypeVar("Answer")
 
 Texts = list[str] | list[tuple[int, ...]]
 """Several prompts. A list of token ids is one prompt."""
@@ -105,24 +99,6 @@ class TextsRequest:
         )
 
 
-REQUESTS_AT_ONCE = 64
-"""The number of requests of `run` in an engine at a time."""
-
-
-def run(engine: "Engine", *requests: CompletionRequest) -> Iterator[Event]:
-    """Yields the events of requests. Raises `RuntimeError` if the engine has other work."""
-    if engine.has_work:
-        raise RuntimeError("run() is for an engine that has no other work; use add_request() and step()")
-    waiting = iter(requests)
-    for request in islice(waiting, REQUESTS_AT_ONCE):
-        engine.add_request(request)
-    while engine.has_work:
-        for event in engine.step():
-            if isinstance(event, DoneEvent) and (request_after := next(waiting, None)):
-                engine.add_request(request_after)
-            yield event
-
-
 # Scores
 
 
@@ -148,30 +124,6 @@ def scores_of(table: Table, prompt: Any, rows: Iterable[ScoredRow]) -> Any:
 def are_texts(prompt: Any) -> bool:
     """Tells whether there are several prompts."""
     return isinstance(prompt, list) and not is_tokens(prompt)
-
-
-def score_table(engine: "Engine", table: Table) -> Generator[ScoredRow]:
-    """Yields the rows of a table. Raises `RuntimeError` if the engine has other work."""
-    if engine.has_work:
-        raise RuntimeError("score_table() is for an engine that has no other work")
-    scorer, parts = TableScorer(table, engine.tokenize, engine.check), dict[str, Part]()
-    try:
-        while True:
-            while len(parts) < PARTS_AT_ONCE and (part := scorer.next_part()):
-                engine.add_request(part.request)
-                parts[part.request.id] = part
-            yield from scorer.take_rows()
-            if not parts:
-                return
-            for request_id, events in by_request(engine.step()).items():
-                parts[request_id].take(events)
-                if parts[request_id].done:
-                    scorer.put(parts.pop(request_id))
-    finally:
-        for request_id in parts:  # the caller has left the loop
-            engine.abort(request_id)
-        while engine.has_work:  # frees the cells of the parts that have ended
-            engine.step()
 
 
 # Embeddings
@@ -236,35 +188,12 @@ class SaveRequest:
         return saved
 
 
-def save(engine: "Engine", path: str | Path, prompt: Text) -> int:
-    """Writes the evaluated state of a text to a file. Returns the number of its tokens."""
-    saving = SaveRequest(prompt, engine.tokenize)
-    for event in run(engine, saving.request):
-        saving.take(event)
-    saved = _answer_of(engine, SLOT, saving.find)
-    write_text(Path(path), engine.model.identity, saved)
-    return saved[-1].end
-
-
-def load(engine: "Engine", path: str | Path) -> tuple[int, ...]:
-    """Caches a state that `save` has written. Returns its tokens."""
-    saved = read_saved(path, engine.model.identity)
-    return tuple(_answer_of(engine, SLOT, lambda states: states.put(saved)))
-
-
 def read_saved(path: str | Path, identity: str) -> list[EntryCopy]:
     """Reads a state from a file. Raises `InvalidRequestError` if it isn't such a file, or is of another model."""
     try:
         return read_text(Path(path), identity)[0]
     except ValueError as error:
         raise InvalidRequestError(f"{path} can't be loaded: {error}", param="path") from None
-
-
-def _answer_of(engine: "Engine", slot: int, question: Callable[[StateCache], Answer]) -> Answer:
-    answer = engine.ask(slot, question)
-    while not answer.done():
-        engine.step()
-    return answer.result()
 
 
 # Prompts that are given as texts

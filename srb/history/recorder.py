@@ -86,14 +86,8 @@ def _unpack(request_id: str, packed: Any) -> Event:
     kind = _KINDS[packed.pop("event")]
     for name, of in (("usage", Usage), ("timings", Timings)):
         if packed.get(name):
-            packed[name] = of(**_renamed(packed[name]))
-    return kind(request_id=request_id, **{name: _tuples(value) for name, value in _renamed(packed).items()})
-
-
-def _renamed(fields: dict[str, Any]) -> dict[str, Any]:
-    """Gives fields that an older srb has packed their names of today."""
-    names = {"n_ahead": "n_drafted", "n_met": "n_accepted", "n_cut": "n_truncated"}
-    return {names.get(name, name): value for name, value in fields.items()}
+            packed[name] = of(**packed[name])
+    return kind(request_id=request_id, **{name: _tuples(value) for name, value in packed.items()})
 
 
 def _unpack_token(packed: list[Any]) -> Token:

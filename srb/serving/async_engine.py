@@ -22,7 +22,7 @@ from srb.engine.engine import Abandoned, Engine
 from srb.engine.events import AbortReason, Event, by_request
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.lora import Adapters
-from srb.engine.offline import Answer
+from srb.engine.mailbox import Answer
 from srb.engine.request import LOWEST_PRIORITY, CompletionRequest
 from srb.engine.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.stats import EngineStats, Measure

@@ -19,9 +19,10 @@ from srb.engine.events import AbortReason, ErrorEvent, Event, NodeEvent
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.kv_cache.state_store import write_text
 from srb.engine.lora import Adapters
+from srb.engine.mailbox import Answer
 from srb.engine.model import ModelInfo, Tokenize
 from srb.engine.model_facts import ModelFacts
-from srb.engine.offline import Answer, Texts
+from srb.engine.offline import Texts
 from srb.engine.outputs import CompletionOutput, CompletionOutputs
 from srb.engine.request import CompletionRequest, Explore
 from srb.engine.resume import resume
@@ -340,7 +341,7 @@ class EngineClient(ABC):
     ) -> list[list[Score]]: ...
 
     async def score(self, prompt: Any, candidates: Any) -> Any:
-        """Computes the log-probability of each candidate given the prompt, like `Engine.score`.
+        """Computes the log-probability of each candidate given the prompt, like `LLM.score`.
 
         Raises what `submit` raises, and `SrbError` for a fault.
         """
@@ -349,7 +350,7 @@ class EngineClient(ABC):
             return offline.scores_of(table, prompt, [row async for row in rows])
 
     async def score_table(self, table: Table) -> abc.AsyncGenerator[ScoredRow]:
-        """Yields the rows of a table, grouped by context, as soon as they are scored, like `Engine.score_table`.
+        """Yields the rows of a table, grouped by context, as soon as they are scored, like `LLM.score_table`.
 
         Leaving the loop ends the rest. Raises what `submit` raises.
         """
@@ -365,7 +366,7 @@ class EngineClient(ABC):
         return await asyncio.to_thread(offline.embed, self.model.embedder, texts, self.tokenize)
 
     async def save(self, path: str | Path, prompt: Text) -> int:
-        """Writes the evaluated state of a text to a file, like `Engine.save`. Returns the number of its tokens.
+        """Writes the evaluated state of a text to a file, like `LLM.save`. Returns the number of its tokens.
 
         Raises what `submit` raises, `SrbError` for a fault, and `OSError`.
         """
@@ -377,7 +378,7 @@ class EngineClient(ABC):
         return saved[-1].end
 
     async def load(self, path: str | Path) -> tuple[int, ...]:
-        """Caches a state that `save` has written, like `Engine.load`. Returns its tokens."""
+        """Caches a state that `save` has written, like `LLM.load`. Returns its tokens."""
         saved = await asyncio.to_thread(offline.read_saved, path, self.model.identity)
         return tuple(await self.ask(offline.SLOT, lambda states: states.put(saved)))
 

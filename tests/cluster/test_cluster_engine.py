@@ -28,6 +28,7 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.score_table import Table
 from srb.errors import BackendError, InvalidRequestError, ModelLoadError, NotSupportedError, UnavailableError
+from srb.llm import LLM
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.event_log import EventLog
 
@@ -110,7 +111,7 @@ async def test_more_alternatives_than_a_replica_has_room_for_are_spread() -> Non
 
 async def test_a_table_runs_on_all_replicas_and_outlives_them() -> None:
     table = Table.of([f"context {k} " for k in range(60)], [" one", " another", "?"])
-    expected = {(row.context, row.continuation): row for row in Engine(FakeBackend()).score_table(table)}
+    expected = {(row.context, row.continuation): row for row in LLM(Engine(FakeBackend())).score_table(table)}
     async with cluster() as (engine, replicas):
         rows = []
         async for row in engine.score_table(table):

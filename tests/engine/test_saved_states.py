@@ -9,6 +9,7 @@ from fake_backend import FakeBackend
 from srb.engine.engine import Engine
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, InvalidRequestError
+from srb.llm import LLM
 from srb.serving.async_engine import AsyncEngine
 
 TEXT = "Once upon a time, there was a king"
@@ -27,17 +28,17 @@ def make(window: int | None = None, cache_bytes: int = 100_000, identity: str = 
 
 def test_a_text_that_was_loaded_is_not_computed_again(window: int | None, tmp_path: Path) -> None:
     engine = make(window)
-    assert engine.save(tmp_path / "king", TEXT) == len(TEXT)
+    assert LLM(engine).save(tmp_path / "king", TEXT) == len(TEXT)
     assert engine.stats().prompt_tokens_evaluated == len(TEXT)
-    assert engine.save(str(tmp_path / "again"), TEXT) == len(TEXT)
+    assert LLM(engine).save(str(tmp_path / "again"), TEXT) == len(TEXT)
     assert engine.stats().prompt_tokens_evaluated == len(TEXT)
     assert (engine.stats().cells, engine.has_work) == (0, False)
     other = make(window)
-    tokens = other.load(str(tmp_path / "king"))
+    tokens = LLM(other).load(str(tmp_path / "king"))
     assert tokens == tuple(TEXT.encode())
-    assert other.generate_texts(tokens, 2, SamplingParams(max_tokens=5)) == ["AAAAA"] * 2
+    assert LLM(other).generate_texts(tokens, 2, SamplingParams(max_tokens=5)) == ["AAAAA"] * 2
     assert other.stats().prompt_tokens_evaluated == 0
-    other.generate_texts((*tokens, 66, 67))
+    LLM(other).generate_texts((*tokens, 66, 67))
     assert other.stats().prompt_tokens_evaluated == 2
 
 
@@ -45,38 +46,38 @@ def test_a_story_is_saved_with_what_was_said(tmp_path: Path) -> None:
     engine = make()
     events = run(engine, request(TEXT, max_tokens=20))
     story = TEXT + texts(events)[0]
-    assert engine.save(tmp_path / "story", story) == len(TEXT) + 20
+    assert LLM(engine).save(tmp_path / "story", story) == len(TEXT) + 20
     assert engine.stats().prompt_tokens_evaluated == len(TEXT) + 1  # the last one's
     other = make()
-    assert other.load(tmp_path / "story") == tuple(story.encode())
+    assert LLM(other).load(tmp_path / "story") == tuple(story.encode())
 
 
 @pytest.mark.parametrize(("text", "cache_bytes"), [(TEXT, 0), (TEXT, 20), ("too short", 100_000)])
 def test_what_is_not_cached_can_not_be_saved(text: str, cache_bytes: int, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match=f"of the text's {len(text)} tokens are cached.*--cache-ram"):
-        make(cache_bytes=cache_bytes).save(tmp_path / "king", text)
+        LLM(make(cache_bytes=cache_bytes)).save(tmp_path / "king", text)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_can_not_be_used_is_an_error(tmp_path: Path) -> None:
-    make().save(tmp_path / "king", TEXT)
+    LLM(make()).save(tmp_path / "king", TEXT)
     with pytest.raises(InvalidRequestError, match="it was saved with another model"):
-        make(identity="other").load(tmp_path / "king")
+        LLM(make(identity="other")).load(tmp_path / "king")
     with pytest.raises(InvalidRequestError, match="there is room for 0 of the 34 tokens"):
-        make(cache_bytes=0).load(tmp_path / "king")
+        LLM(make(cache_bytes=0)).load(tmp_path / "king")
     with pytest.raises(InvalidRequestError, match="there is no such file"):
-        make().load(tmp_path / "none")
+        LLM(make()).load(tmp_path / "none")
     (tmp_path / "cut").write_bytes((tmp_path / "king").read_bytes()[:-1])
     with pytest.raises(InvalidRequestError, match="cut can't be loaded"):
-        make().load(tmp_path / "cut")
+        LLM(make()).load(tmp_path / "cut")
     with pytest.raises(FileNotFoundError):
-        make().save(tmp_path / "no folder" / "king", TEXT)
+        LLM(make()).save(tmp_path / "no folder" / "king", TEXT)
 
 
 def test_a_fault_is_raised(tmp_path: Path) -> None:
     backend = FakeBackend(poison="O")
     with pytest.raises(BackendError):
-        Engine(backend, cache_bytes=100_000).save(tmp_path / "king", TEXT)
+        LLM(Engine(backend, cache_bytes=100_000)).save(tmp_path / "king", TEXT)
 
 
 async def test_with_asyncio_with_other_requests(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.score_table import ScoredRow, Table, pair_tokens
 from srb.errors import InvalidRequestError
+from srb.llm import LLM
 
 CONTEXTS = ["Once upon a time", "It was", "In the beginning there was"]
 ENDS = [" a dragon", " an egg.", "?"]
@@ -31,7 +32,7 @@ def expected(context: str, end: str) -> tuple[float, ...]:
 
 
 def table_rows(engine: Engine, table: Table) -> list[ScoredRow]:
-    return list(engine.score_table(table))
+    return list(LLM(engine).score_table(table))
 
 
 def test_each_row_is_scored_given_its_context_and_each_context_is_evaluated_once() -> None:
@@ -115,13 +116,13 @@ def test_a_decode_that_fails_costs_the_rows_that_were_in_it() -> None:
 
 def test_leaving_the_loop_ends_the_requests() -> None:
     engine = Engine(backend := FakeBackend())
-    with closing(engine.score_table(Table.of(CONTEXTS * 20, ENDS))) as rows:
+    with closing(LLM(engine).score_table(Table.of(CONTEXTS * 20, ENDS))) as rows:
         next(rows)
     assert not engine.has_work
     assert backend.cells == 0
     engine.add_request(request())
     with pytest.raises(RuntimeError, match="no other work"):
-        next(engine.score_table(Table.of(CONTEXTS, ENDS)))
+        next(LLM(engine).score_table(Table.of(CONTEXTS, ENDS)))
 
 
 def test_adapters_are_branches() -> None:

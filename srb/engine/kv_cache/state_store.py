@@ -12,7 +12,7 @@ A damaged state could crash llama.cpp, and with it the process. So the hash is c
 Because of this check, nothing needs to be forced to the disk: a file that is half-written after a power failure counts
 as damaged, too.
 
-A file that `POST /slots/{id_slot}?action=save` or `Engine.save` writes has all entries of a text, parents before
+A file that `POST /slots/{id_slot}?action=save` or `LLM.save` writes has all entries of a text, parents before
 children, after a SHA-256 of what they must fit (`Backend.identity`).
 """
 

@@ -13,6 +13,7 @@ from srb.engine.engine import Engine
 from srb.engine.events import StopReason
 from srb.engine.request import CompletionRequest
 from srb.llama.backend import LlamaBackend
+from srb.llm import LLM
 from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
@@ -57,7 +58,7 @@ def test_the_suffix_is_as_likely_as_a_table_says(backend: LlamaBackend, case: st
         ends, suffix = stops(events), engine.tokenize(SUFFIX, is_prompt=False)
         for index in range(N):
             context = (*engine.tokenize(PROMPT), *tokens_of(events, index))
-            (score,) = engine.score(context, [suffix])
+            (score,) = LLM(engine).score(context, [suffix])
             assert ends[index].suffix_logprob == pytest.approx(score.logprob, rel=1e-6)
         in_order = sorted(range(N), key=lambda index: ends[index].rank or 0)
         scores = [ends[index].suffix_logprob or 0.0 for index in in_order]

@@ -16,6 +16,7 @@ from srb.engine.sampling_params import SamplingParams
 from srb.engine.score_table import Table, pair_tokens
 from srb.errors import InvalidRequestError, LogitsProcessorError, NotSupportedError
 from srb.llama.backend import LlamaBackend
+from srb.llm import LLM
 from srb.serving.async_engine import AsyncEngine
 
 pytestmark = pytest.mark.llama
@@ -29,7 +30,7 @@ Load = Callable[..., LlamaBackend]
 def echoed(engine: Engine, tokens: tuple[int, ...], lora: Asked | None = None) -> list[float | None]:
     """The log-probabilities of a prompt's own tokens."""
     asked = CompletionRequest((tokens,), (SamplingParams(max_tokens=0, lora=lora),), echo=True, logprobs=0)
-    events = [event for event in engine.run(asked) if isinstance(event, StreamEvent)]
+    events = [event for event in LLM(engine).run(asked) if isinstance(event, StreamEvent)]
     return [event.token.logprob for event in events if event.token]
 
 
@@ -43,7 +44,7 @@ def test_scores_are_those_of_whole_texts_and_their_beginning_is_evaluated_once(l
             return super().decode(batch, interrupted)
 
     engine = Engine(load(Counting, parallel=2, cache_type_k="f32", cache_type_v="f32"))
-    scores = engine.score(PROMPT, ENDS)
+    scores = LLM(engine).score(PROMPT, ENDS)
     prompt = engine.tokenize(PROMPT)
     assert rows == len(prompt) + sum(len(score.tokens) - 1 for score in scores)
     for score, end in zip(scores, ENDS, strict=True):
@@ -64,25 +65,25 @@ def test_scores_are_those_of_whole_texts_and_their_beginning_is_evaluated_once(l
 def test_what_cant_be_scored(load: Load, end: tuple[int, ...], message: str) -> None:
     engine = Engine(load())
     with pytest.raises(InvalidRequestError, match=message):
-        engine.score(PROMPT, ["a", end])
+        LLM(engine).score(PROMPT, ["a", end])
     assert not engine.has_work
-    assert len(engine.score(PROMPT, ["a"])) == 1  # and the engine goes on
+    assert len(LLM(engine).score(PROMPT, ["a"])) == 1  # and the engine goes on
 
 
 def test_texts(load: Load) -> None:
     engine = Engine(load())
     params = SamplingParams(seed=3, max_tokens=5)
-    written = engine.generate_texts(PROMPT, 3, params)
+    written = LLM(engine).generate_texts(PROMPT, 3, params)
     asked = CompletionRequest((engine.tokenize(PROMPT),), params.alternatives(3))
     texts = ["", "", ""]
-    for event in engine.run(asked):
+    for event in LLM(engine).run(asked):
         if isinstance(event, StreamEvent):
             texts[event.index] += event.text
     assert written == texts
-    assert len(engine.generate_texts(PROMPT, params=dataclasses.replace(params, max_tokens=1))) == 1
+    assert len(LLM(engine).generate_texts(PROMPT, params=dataclasses.replace(params, max_tokens=1))) == 1
     engine.add_request(asked)
     with pytest.raises(RuntimeError, match="for an engine that has no other work"):
-        engine.generate_texts(PROMPT)
+        LLM(engine).generate_texts(PROMPT)
     while engine.has_work:
         engine.step()
 
@@ -90,7 +91,7 @@ def test_texts(load: Load) -> None:
         raise ValueError("no luck")
 
     with pytest.raises(LogitsProcessorError, match="no luck"):
-        engine.generate_texts(PROMPT, params=SamplingParams(logits_processor=unlucky))
+        LLM(engine).generate_texts(PROMPT, params=SamplingParams(logits_processor=unlucky))
 
 
 def test_a_table_has_the_numbers_of_its_rows_one_by_one(load: Load, tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_a_table_has_the_numbers_of_its_rows_one_by_one(load: Load, tmp_path: Pa
     branches = [SamplingParams(seed=0), SamplingParams(seed=0, lora=((0, 1.0),))]
     table = Table.of(contexts, ends, branches)
     for _ in range(2):  # the second time much of it is known
-        rows = list(engine.score_table(table))
+        rows = list(LLM(engine).score_table(table))
         assert len(rows) == 12 * 3 * 2
         for row in rows:
             context, end, _ = pair_tokens(contexts[row.context], ends[row.continuation], alone.tokenize)
@@ -117,7 +118,7 @@ def test_a_table_has_the_numbers_of_its_rows_one_by_one(load: Load, tmp_path: Pa
 async def test_the_same_with_asyncio(load: Load) -> None:
     engine = Engine(load())
     params = SamplingParams(seed=3, max_tokens=5)
-    texts, scores = engine.generate_texts(PROMPT, 2, params), engine.score(PROMPT, ENDS)
+    texts, scores = LLM(engine).generate_texts(PROMPT, 2, params), LLM(engine).score(PROMPT, ENDS)
     async with AsyncEngine(lambda _progress: load()) as other:
         assert await other.generate_texts(PROMPT, 2, params) == texts
         assert await other.score(PROMPT, ENDS) == scores
@@ -133,18 +134,18 @@ async def test_the_same_with_asyncio(load: Load) -> None:
 
 async def test_embeddings(load: Load) -> None:
     engine = Engine(backend := load(embeddings=True, pooling="mean"))
-    first, again, other = engine.embed(["a text", tuple(b"a text"), "another one"])
+    first, again, other = LLM(engine).embed(["a text", tuple(b"a text"), "another one"])
     assert first == again != other
     assert sum(value * value for value in first) == pytest.approx(1)
     assert backend.embedder
     (raw,) = backend.embedder.embed(tuple(b"a text"))
     assert first[0] / first[1] == pytest.approx(raw[0] / raw[1])
     with pytest.raises(InvalidRequestError, match=r"texts\[1\] has 33 tokens; the limit is 32"):
-        engine.embed(["x", "x" * 33])
+        LLM(engine).embed(["x", "x" * 33])
     with pytest.raises(InvalidRequestError, match=r"write .* around it"):
-        engine.embed("a text")
+        LLM(engine).embed("a text")
     for settings, advice in (({}, "embeddings=True"), ({"embeddings": True}, "pooling=")):
         with pytest.raises(NotSupportedError, match=advice):
-            Engine(load(**settings)).embed(["a text"])
+            LLM(Engine(load(**settings))).embed(["a text"])
     async with AsyncEngine(lambda _progress: load(embeddings=True, pooling="mean")) as client:
         assert await client.embed(["a text"]) == [first]

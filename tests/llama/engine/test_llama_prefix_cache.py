@@ -12,6 +12,7 @@ from srb.engine.events import Event, StreamEvent
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.llama.backend import LlamaBackend
+from srb.llm import LLM
 from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
@@ -69,7 +70,7 @@ def test_scored_texts_share_what_they_begin_with_and_have_their_own_log_probabil
         assert said == pytest.approx(right, abs=1e-4)
     assert evaluated(engine, dataclasses.replace(cached, id="again")) == 0
     assert logprobs_of(run(engine, dataclasses.replace(cached, id="and again"))) == logprobs_of(events)
-    for score, right in zip(engine.score(STORY, ends), expected, strict=False):
+    for score, right in zip(LLM(engine).score(STORY, ends), expected, strict=False):
         assert score.logprobs == pytest.approx(right[len(STORY) : -1], abs=1e-4)
     assert backend.used_seq_ids() == []
 
@@ -128,9 +129,9 @@ def test_a_conversation_evaluates_the_new_tokens_of_each_turn(backend: LlamaBack
 
 def test_a_state_is_saved_by_one_engine_and_loaded_by_another(backend: LlamaBackend, tmp_path: Path) -> None:
     params = SamplingParams(seed=3, max_tokens=20)
-    expected = Engine(backend, cache_bytes=1 << 24).generate_texts(STORY, 2, params)
-    assert Engine(backend, cache_bytes=1 << 24).save(tmp_path / "story", STORY) == len(STORY)
+    expected = LLM(Engine(backend, cache_bytes=1 << 24)).generate_texts(STORY, 2, params)
+    assert LLM(Engine(backend, cache_bytes=1 << 24)).save(tmp_path / "story", STORY) == len(STORY)
     engine = Engine(backend, cache_bytes=1 << 24)
-    assert engine.load(tmp_path / "story") == tuple(STORY.encode())
-    assert engine.generate_texts(STORY, 2, params) == expected
+    assert LLM(engine).load(tmp_path / "story") == tuple(STORY.encode())
+    assert LLM(engine).generate_texts(STORY, 2, params) == expected
     assert (engine.stats().prompt_tokens_evaluated, backend.used_seq_ids()) == (0, [])

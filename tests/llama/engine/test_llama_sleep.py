@@ -14,6 +14,7 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import UnavailableError
 from srb.llama.backend import LlamaBackend
+from srb.llm import LLM
 
 pytestmark = pytest.mark.llama
 
@@ -54,14 +55,14 @@ def test_a_file_that_has_changed(load: Load, tiny_model: Path, tmp_path: Path) -
     write_tiny_model(tmp_path / "other.gguf", seed=1).rename(model)
     for _ in range(2):  # the second one finds it out, too
         with pytest.raises(UnavailableError, match="has changed while it was asleep"):
-            engine.generate_texts(PROMPT, 2)
+            LLM(engine).generate_texts(PROMPT, 2)
     assert not engine.has_work
 
 
 def test_an_adapter_that_has_changed(load: Load, tmp_path: Path) -> None:
     adapter = write_tiny_lora(tmp_path / "adapter.gguf")
     engine = Engine(load(lora=f"{adapter}:0.5", sleep_idle_seconds=1))
-    said = engine.generate_texts(PROMPT, 1, SamplingParams(temperature=0))
+    said = LLM(engine).generate_texts(PROMPT, 1, SamplingParams(temperature=0))
     engine.step()
     engine.sleep()
     original = adapter.rename(tmp_path / "kept.gguf")
@@ -69,9 +70,9 @@ def test_an_adapter_that_has_changed(load: Load, tmp_path: Path) -> None:
         change()
         for _ in range(2):
             with pytest.raises(UnavailableError, match=r"adapter\.gguf|has changed while the model was asleep"):
-                engine.generate_texts(PROMPT, 1)
+                LLM(engine).generate_texts(PROMPT, 1)
     original.replace(adapter)
-    assert engine.generate_texts(PROMPT, 1, SamplingParams(temperature=0)) == said
+    assert LLM(engine).generate_texts(PROMPT, 1, SamplingParams(temperature=0)) == said
 
 
 def test_one_that_makes_embeddings_keeps_the_model(load: Load) -> None:
