@@ -88,14 +88,11 @@ def replica_cpus(settings: Settings) -> int:
 
 
 class ServedReplica(Replica):
-    """A replica in a process of Ray Serve, on any machine of the cluster.
+    """A replica in a process of Ray Serve, on any machine of the cluster. Raises `ModelLoadError`.
 
     Args:
         settings: of its engine.
         model: the hash of the front's model file. None: this machine's file isn't checked.
-
-    Raises:
-        ModelLoadError: This machine's file is another one, or can't be loaded.
     """
 
     async def __init__(self, settings: Settings, model: str | None) -> None:  # type: ignore[misc]  # Serve awaits it

@@ -59,12 +59,11 @@ class _Unwritten:
 class DiskCache:
     """A `state_store.StateStore` in a folder. It may be shared with other servers, and with other models.
 
+    Raises `SettingsError`.
+
     Args:
         identity: names everything that a state must fit (`Backend.identity`).
         max_bytes: the most bytes of all files in the folder. The least recently used are removed first.
-
-    Raises:
-        SettingsError: the folder can't be used.
     """
 
     def __init__(self, folder: Path, identity: str, max_bytes: int) -> None:
@@ -98,11 +97,9 @@ class DiskCache:
 
     @property
     def room(self) -> int:
-        """How many bytes it would take now."""
         return max(0, min(_MOST_WAITING, self._max_bytes) - self._waiting_bytes)
 
     def find(self, family: str) -> Iterable[Record]:
-        """The entries of a family that were there at the start and still are, parents before their children."""
         with self._reading:
             if family not in self._found:
                 self._found[family] = self._read_family(family)
@@ -129,12 +126,10 @@ class DiskCache:
         return ordered
 
     def stats(self) -> StoreStats:
-        """What the cache holds and has done."""
         with self._lock:
             return self._stats
 
     def check(self, families: Iterable[str], tokens: Tokens) -> None:
-        """Reads the entries that have the first of these tokens, in any thread."""
         known: dict[str | None, int] = {None: 0}  # how many of the tokens each entry and its parents hold
         for record in chain.from_iterable(map(self.find, families)):
             if known.get(record.parent, -1) >= record.start:
@@ -156,7 +151,6 @@ class DiskCache:
         state: State,
         logits: bytes | None,
     ) -> str | None:
-        """Takes an entry, to be written soon by another thread, and returns its name."""
         record = Record(entry_name(parent, start, tokens, key), parent, start, tokens, key, logits is not None)
         path = self._folder / f"{family}-{record.name}{_SUFFIX}"
         entry = _Unwritten(record, state, logits, time.time_ns(), path)
@@ -175,7 +169,6 @@ class DiskCache:
         return record.name
 
     def get(self, name: str) -> tuple[State, bytes | None] | None:
-        """The state and the logits of an entry; None if the entry is gone or damaged."""
         with self._lock:
             entry, path = self._waiting.get(name), self._paths.get(name)
         if entry:
@@ -199,14 +192,12 @@ class DiskCache:
         return state, logits
 
     def remove(self, name: str) -> None:
-        """Removes an entry. No other entry may have it as its parent."""
         path = self._paths.get(name)
         self._forget(name)  # first, so that an entry that still waits isn't written
         if path:
             self._discard(path)
 
     def touch(self, names: Iterable[str]) -> None:
-        """Marks entries as just used, children before their parents."""
         for name in names:
             now = time.time_ns()
             with self._lock:
@@ -216,7 +207,6 @@ class DiskCache:
                     os.utime(self._paths[name], ns=(now, now))
 
     def close(self) -> None:
-        """Returns when everything that was taken is written."""
         self._queue.put(None)
         self._thread.join()
 

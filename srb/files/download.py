@@ -73,15 +73,14 @@ def fetch_model(settings: Settings, show: ShowProgress = show_nothing) -> Settin
 def find_in_folder(folder: Path, name: Path | None) -> Path:
     """Finds a model file below a folder: the one with this name, or the only one whose name begins with it.
 
+    Raises `SettingsError`.
+
     Args:
         folder: `--models-dir`.
         name: with or without `.gguf`. None: there must be only one model file.
 
     Returns:
         The file; the first one of a model in several files.
-
-    Raises:
-        SettingsError: There is no such file, or several. The message lists the files.
     """
     if not folder.is_dir():
         raise SettingsError(f"--models-dir {folder} is not a folder")
@@ -105,14 +104,11 @@ def fetch_from_hub(repo: str, file: str | None) -> Path:
     """Downloads a file of a Hugging Face repository, unless it is in the hub's own cache.
 
     The hub gets the token in HF_TOKEN. huggingface_hub resumes interrupted downloads, and shows its own progress.
+    Raises `SettingsError` and `ModelLoadError`.
 
     Args:
         repo: `owner/name`.
         file: the name of the file. None: the repository must have only one GGUF file.
-
-    Raises:
-        SettingsError: huggingface_hub isn't installed, or the file must be named.
-        ModelLoadError: The file can't be downloaded.
     """
     if importlib.util.find_spec("huggingface_hub") is None:
         command = pip_install("'llama-srb[hub]'")
@@ -140,9 +136,7 @@ def models_folder() -> Path:
 def fetch_url(url: str, show: ShowProgress = show_nothing) -> Path:
     """Downloads a file to `models_folder`, unless it is there. Resumes an interrupted download.
 
-    Raises:
-        SettingsError: The URL is wrong.
-        ModelLoadError: The file can't be downloaded.
+    Raises `SettingsError` and `ModelLoadError`.
     """
     parts = urllib.parse.urlsplit(url)
     name = urllib.parse.unquote(parts.path).rpartition("/")[2]

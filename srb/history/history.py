@@ -70,16 +70,13 @@ def _quote(text: str) -> str:
 
 
 def story_as_markdown(db: sqlite3.Connection, owner: str | None, story: str, node: int | None = None) -> str:
-    """Formats the text of a story from its beginning to a node.
+    """Formats the text of a story from its beginning to a node. Raises `NotFoundError`.
 
     Args:
         db: a connection.
         owner: the hash of the reader's key.
         story: the id of the story.
         node: the id of the node. None: the last one that a person wrote or that is kept.
-
-    Raises:
-        NotFoundError: There is no such story or node.
     """
     found, nodes = read_nodes(db, owner, story)
     if node is None:
@@ -109,6 +106,8 @@ def read(
 ) -> Result:
     """Calls a function with a connection that reads the file. Takes milliseconds: in an event loop, use a thread.
 
+    Raises `HistoryError`, and what the function raises.
+
     Args:
         path: of the file.
         function: gets the connection and the other arguments.
@@ -117,9 +116,6 @@ def read(
 
     Returns:
         The result of the function.
-
-    Raises:
-        HistoryError: The file can't be read. What the function raises is raised, too.
     """
     with explained(path), closing(connect(path, is_reader=True)) as db:
         db.execute("BEGIN")  # in one transaction, so that everything it reads is of the same moment
@@ -129,6 +125,8 @@ def read(
 class History:
     """The history of one server, until it is closed. Its methods may be called from any thread.
 
+    Raises `SettingsError` and `HistoryError`.
+
     Args:
         path: of the file.
         keep_seconds: how long the events of a finished request stay, so that its readers can resume.
@@ -137,10 +135,6 @@ class History:
     Attributes:
         on_recovery: called in a thread when a problem is over, and everything pending is written.
         interrupted: the requests that ran when the last server ended.
-
-    Raises:
-        SettingsError: The path is wrong, or another server uses it.
-        HistoryError: The file can't be used.
     """
 
     def __init__(self, path: Path, keep_seconds: float = 0, **writer_options: Any) -> None:

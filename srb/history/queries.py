@@ -126,7 +126,7 @@ def list_requests(
     before: str | None = None,
     story: str | None = None,
 ) -> list[Summary]:
-    """Lists requests, the latest first.
+    """Lists requests, the latest first. Raises `NotFoundError`.
 
     Args:
         db: a connection.
@@ -134,9 +134,6 @@ def list_requests(
         limit: the largest number of requests.
         before: the id of a request; only earlier ones are listed.
         story: the id of a story; only its requests are listed.
-
-    Raises:
-        NotFoundError: There is no request with the id `before`.
     """
     where, values = [_seen("requests")], {"owner": owner, "limit": limit, "story": story, "before": 0}
     if before is not None:
@@ -211,7 +208,7 @@ _FOUND = f"{_found_in('search')} UNION ALL {_found_in('search_spaced')} ORDER BY
 def search(
     db: sqlite3.Connection, owner: str | None, words: str, *, limit: int = 50, before: int = 2**62
 ) -> list[Found]:
-    """Searches the texts that have all of these words, the latest first.
+    """Searches the texts that have all of these words, the latest first. Raises `InvalidRequestError`.
 
     Args:
         db: a connection.
@@ -220,9 +217,6 @@ def search(
             part of a sentence is several words in a row.
         limit: the largest number of texts.
         before: the `place` of the last text that was found, to continue a search.
-
-    Raises:
-        InvalidRequestError: There is no word.
     """
     values = {"owner": owner, "words": _query(words), "limit": limit, "before": before}
     rows = db.execute(_FOUND, values)
@@ -301,8 +295,7 @@ def _unfinished(db: sqlite3.Connection, row: sqlite3.Row) -> Unfinished | None:
 def read_events(db: sqlite3.Connection, owner: str | None, request: str) -> Unfinished | str | None:
     """Reads a request with all its events.
 
-    Returns:
-        The request; its status if it runs or its events were dropped; None if it isn't in the file.
+    Returns the request; its status if it runs or its events were dropped; None if it isn't in the file.
     """
     row = db.execute("SELECT * FROM requests WHERE id = ? AND owner IS ?", (request, owner)).fetchone()
     if row is None:

@@ -170,7 +170,7 @@ def make_story(
     context: str | None = None,
     drafts: Mapping[int | str, tuple[str | None, str | None]] | None = None,
 ) -> Story:
-    """Makes a story.
+    """Makes a story. Raises `InvalidRequestError`.
 
     Args:
         db: a connection.
@@ -179,9 +179,6 @@ def make_story(
         tree: its nodes; those of another story, for example.
         context: a JSON object.
         drafts: the text and metadata of its drafts, by the id of their node; 0: the beginning.
-
-    Raises:
-        InvalidRequestError: The nodes aren't a tree, or a draft isn't at one of them.
     """
     story, now = f"story-{secrets.token_hex(12)}", int(time.time())
     values = {"id": story, "owner": owner, "title": title, "created": now, "changed": now, "change": 0}
@@ -257,7 +254,7 @@ def _story(row: sqlite3.Row) -> Story:
 def change_story(
     db: sqlite3.Connection, owner: str | None, story: str, values: Mapping[str, str | None], since: int | None = None
 ) -> Story:
-    """Changes a story.
+    """Changes a story. Raises `NotFoundError` and `ConflictError`.
 
     Args:
         db: a connection.
@@ -265,10 +262,6 @@ def change_story(
         story: the id of the story.
         values: its `title`, `context` and `place`, the latter two as JSON objects.
         since: the number of the change that the title and the context are based on. None: they replace any.
-
-    Raises:
-        NotFoundError: There is no such story.
-        ConflictError: The title or the context was changed since.
     """
     row = _find(db, owner, story)
     if values:
@@ -288,16 +281,13 @@ def change_story(
 
 
 def remove_story(db: sqlite3.Connection, owner: str | None, story: str, *, permanent: bool = False) -> None:
-    """Puts a story into the trash, and removes those that have been there for `TRASH_SECONDS`.
+    """Puts a story into the trash, and removes those that have been there for `TRASH_SECONDS`. Raises `NotFoundError`.
 
     Args:
         db: a connection.
         owner: the hash of the writer's key.
         story: the id of the story.
         permanent: remove it at once, also from the trash.
-
-    Raises:
-        NotFoundError: There is no such story, or it is in the trash already.
     """
     trashed = _trashed(db, owner, story) if permanent else None
     number = (trashed or _find(db, owner, story))["number"]
@@ -353,7 +343,7 @@ def count_change(db: sqlite3.Connection, story: int) -> int:
 def read_nodes(
     db: sqlite3.Connection, owner: str | None, story: str, since: int = 0, *, growing: bool = False
 ) -> tuple[Story, list[Node]]:
-    """Reads a story with its nodes.
+    """Reads a story with its nodes. Raises `NotFoundError`.
 
     Args:
         db: a connection.
@@ -364,9 +354,6 @@ def read_nodes(
 
     Returns:
         The story, and its nodes by id, so each comes after its parent.
-
-    Raises:
-        NotFoundError: There is no such story.
     """
     row = _find(db, owner, story)
     which = "(change > ? OR author = 'model' AND finish_reason IS NULL)" if growing else "change > ?"
@@ -434,7 +421,7 @@ def write_draft(
     metadata: str | None,
     since: int,
 ) -> Draft:
-    """Replaces the draft at a place.
+    """Replaces the draft at a place. Raises `NotFoundError` and `ConflictError`.
 
     Args:
         db: a connection.
@@ -444,10 +431,6 @@ def write_draft(
         text: None removes the draft.
         metadata: a JSON object.
         since: the `change` of the draft that this one is based on; 0 if there was none.
-
-    Raises:
-        NotFoundError: There is no such story or node.
-        ConflictError: The draft was changed since.
     """
     number = _find(db, owner, story)["number"]
     if node:
@@ -484,16 +467,14 @@ def prompt_at(
 ) -> list[str | int]:
     """Makes the prompt that continues a node: the token ids of each node of its path if they are known, or its text.
 
+    Raises `NotFoundError` and `InvalidRequestError`.
+
     Args:
         db: a connection.
         owner: the hash of the reader's key.
         story: the id of the story.
         node: the id of the node. None: the prompt is empty.
         is_needed: if False, this only checks that the node is there.
-
-    Raises:
-        NotFoundError: There is no such story or node.
-        InvalidRequestError: A node of the path still grows.
     """
     number = _find(db, owner, story)["number"]
     if node is None:

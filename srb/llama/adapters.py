@@ -29,12 +29,8 @@ Pointers = dict[str, Any]
 def load_control_vectors(model: Any, option: str | None) -> Floats | None:
     """Load the vectors of `--control-vector`.
 
-    Returns:
-        The sum of the vectors times their scales, of shape (layers - 1, embedding); None if the option names no file.
-
-    Raises:
-        SettingsError: a file doesn't exist.
-        ModelLoadError: a file isn't a control vector for this model.
+    Returns the sum of the vectors times their scales, of shape (layers - 1, embedding); None if the option names no
+    file. Raises `SettingsError` and `ModelLoadError`.
     """
     files = scaled_files("--control-vector", option)
     if not files:
@@ -86,8 +82,7 @@ def set_control_vectors(context: Any, vectors: Floats) -> None:
 def scaled_files(option: str, value: str | None) -> list[tuple[Path, float]]:
     """Return the files that an option names as `FILE[:SCALE],...`, with their scales. The default scale is 1.
 
-    Raises:
-        SettingsError: a file doesn't exist.
+    Raises `SettingsError`.
     """
     found = []
     for each in value.split(",") if value else ():

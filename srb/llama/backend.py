@@ -166,10 +166,7 @@ class LlamaBackend:
         """Make a context with this layout, unless it exists. Loads the model again after `sleep`.
 
         Called only when no sequence holds a cell. If there is no memory for another layout, the present one stays, and
-        `layout` says so.
-
-        Raises:
-            ModelLoadError: there is no memory for any context, or the model's file has changed.
+        `layout` says so. Raises `ModelLoadError`.
         """
         self._model.load_again()
         if self.drafter:
@@ -179,8 +176,7 @@ class LlamaBackend:
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         """Compute the rows of a batch. On a GPU, `interrupted` is asked only between ubatches.
 
-        Returns:
-            False if the decode was interrupted.
+        Returns False if the decode was interrupted.
         """
         with self._waiting.watched():
             return self._contexts.current.decode(batch, interrupted)

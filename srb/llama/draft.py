@@ -65,8 +65,7 @@ def draft_sizes(settings: Settings) -> tuple[Path, Settings, Callable[[Any, int]
 def check_draft(path: Path, settings: Settings) -> None:
     """Check the file of the draft model before the large model at `path` is loaded, which takes long.
 
-    Raises:
-        ModelLoadError: the file can't be read, or has another vocabulary than the large model.
+    Raises `ModelLoadError`.
     """
     draft = settings.model_draft
     if draft is None:
@@ -125,14 +124,11 @@ class _DraftSequence:
 
 
 class LlamaDrafter:
-    """The draft model. Implements `srb.engine.model.Drafter`. Call `close` at the end.
+    """The draft model. Implements `srb.engine.model.Drafter`. Call `close` at the end. Raises `ModelLoadError`.
 
     Args:
         settings: those of the draft model, from `draft_settings`.
         n_cells, n_vocab: the sizes of the large model's context and vocabulary.
-
-    Raises:
-        ModelLoadError: the draft model can't be loaded or used.
     """
 
     def __init__(self, settings: Settings, n_cells: int, n_vocab: int, waiting: ThreadWaiting) -> None:

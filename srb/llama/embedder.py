@@ -32,14 +32,11 @@ _POOLING = {
 class LlamaEmbedder:
     """A context that embeds texts of up to `settings.ubatch_size` tokens, one at a time. Thread-safe.
 
-    With `settings.reranking` it computes scores. Call `close` before the model is freed.
+    With `settings.reranking` it computes scores. Call `close` before the model is freed. Raises `ModelLoadError`.
 
     Args:
         n_threads: how many threads compute.
         waiting: watches the decodes.
-
-    Raises:
-        ModelLoadError: there is no memory for the context, or the model can't rank.
     """
 
     def __init__(self, path: Path, model: Any, settings: Settings, n_threads: int, waiting: ThreadWaiting) -> None:
@@ -70,15 +67,11 @@ class LlamaEmbedder:
             llama_cpp.llama_free(self._context)
 
     def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
-        """Compute the embedding of 1 to `max_tokens` tokens.
+        """Compute the embedding of 1 to `max_tokens` tokens. Raises `BackendError` and `UnavailableError`.
 
         Returns:
             One vector, not normalized, or one per token without pooling. With `settings.reranking`, the vector has the
             model's scores, and texts are ranked by the first.
-
-        Raises:
-            BackendError: there are too many tokens, or llama.cpp fails.
-            UnavailableError: `close` was called.
         """
         if not 0 < len(tokens) <= self.max_tokens:
             raise BackendError(f"an embedding takes 1 to {self.max_tokens} tokens, not {len(tokens)}")

@@ -194,11 +194,7 @@ def _add_argument(group: argparse._ArgumentGroup, field: dataclasses.Field[Any])
 
 
 def load_settings(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:
-    """Return the settings from parsed flags, environment variables and the settings file.
-
-    Raises:
-        SettingsError: A name is unknown, or a value is wrong.
-    """
+    """Return the settings from parsed flags, environment variables and the settings file. Raises `SettingsError`."""
     names = [field.name for field in dataclasses.fields(Settings)]
     aliases = {alias: field.name for field in dataclasses.fields(Settings) for alias in field.metadata["aliases"]}
     values: dict[str, Any] = {}
@@ -238,8 +234,7 @@ def is_given(arguments: argparse.Namespace, settings: Settings, name: str) -> bo
 def read_keys(settings: Settings) -> tuple[bytes, ...]:
     """Return the keys of `--api-key` and `--api-key-file`. Without any, the server accepts all requests.
 
-    Raises:
-        SettingsError: The file can't be read, or has no key in it. The message shows no key.
+    Raises `SettingsError`.
     """
     keys: list[bytes] = []
     if settings.api_key is not None:

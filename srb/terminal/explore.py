@@ -42,11 +42,7 @@ def add_explore_arguments(parser: argparse.ArgumentParser) -> None:
 def explore(settings: Settings, arguments: argparse.Namespace) -> int:
     """Run `srb explore`. Options are checked before the model is loaded.
 
-    Returns:
-        The exit code: 1 if it failed.
-
-    Raises:
-        SrbError: An option is wrong, or the model or the server can't be used.
+    Returns the exit code: 1 if it failed. Raises `SrbError`.
     """
     check_url_options(settings, arguments)
     body: Body = {"prompt": read_prompt(arguments)}

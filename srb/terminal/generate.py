@@ -58,11 +58,7 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
 def generate(settings: Settings, arguments: argparse.Namespace) -> int:
     """Run `srb generate`. Options are checked before the model is loaded.
 
-    Returns:
-        The exit code: 1 if an alternative failed.
-
-    Raises:
-        SrbError: An option is wrong, or the model or the server can't be used.
+    Returns the exit code: 1 if an alternative failed. Raises `SrbError`.
     """
     check_url_options(settings, arguments)
     body = _body(settings, arguments)
@@ -188,11 +184,7 @@ def _body(settings: Settings, arguments: argparse.Namespace) -> Body:
 
 
 def read_prompt(arguments: argparse.Namespace) -> str:
-    """Return the prompt, without a line break at its end.
-
-    Raises:
-        InvalidRequestError: There is no prompt or more than one, or it can't be read.
-    """
+    """Return the prompt, without a line break at its end. Raises `InvalidRequestError`."""
     if arguments.file and arguments.prompt is not None:
         raise InvalidRequestError("the prompt and --file exclude each other: leave one out", param="prompt")
     try:

@@ -67,10 +67,7 @@ def add_history_arguments(parser: argparse.ArgumentParser) -> None:
 def history(settings: Settings, arguments: argparse.Namespace) -> int:
     """Run a command of `srb history`, and return the exit code 0.
 
-    Raises:
-        SettingsError: An option is wrong.
-        HistoryError: The file can't be read.
-        NotFoundError: There is no such request or story.
+    Raises `SettingsError`, `HistoryError` and `NotFoundError`.
     """
     path = settings.history
     if path is None:

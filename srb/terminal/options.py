@@ -111,8 +111,7 @@ def add_field_arguments(parser: argparse.ArgumentParser) -> None:
 def given_fields(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the fields that were given as options, and `branches`, for a request body.
 
-    Raises:
-        InvalidRequestError: A name is unknown, or a value isn't JSON. `parse` checks everything else.
+    Raises `InvalidRequestError`.
     """
     given = {name.removeprefix(PREFIX): value for name, value in vars(arguments).items() if name.startswith(PREFIX)}
     fields = {name: _value(name, value) for name, value in given.items()}

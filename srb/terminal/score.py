@@ -43,11 +43,7 @@ def add_score_arguments(parser: argparse.ArgumentParser) -> None:
 def score(settings: Settings, arguments: argparse.Namespace) -> int:
     """Run `srb score`. The file is checked before the model is loaded.
 
-    Returns:
-        The exit code: 1 if a row couldn't be scored.
-
-    Raises:
-        SrbError: An option or a line is wrong, or the model or the server can't be used.
+    Returns the exit code: 1 if a row couldn't be scored. Raises `SrbError`.
     """
     check_url_options(settings, arguments)
     common: Body = {} if arguments.logprobs is None else {"logprobs": arguments.logprobs}

@@ -73,8 +73,7 @@ class Source(Protocol):
     def submit(self, body: Body) -> AbstractAsyncContextManager[Events]:
         """Queue a request and yield its native events. Leaving the context early cancels the request.
 
-        Raises:
-            SrbError: The request is refused.
+        Raises `SrbError`.
         """
 
     def explore(self, body: Body) -> AbstractAsyncContextManager[Events]:
@@ -87,11 +86,7 @@ class Source(Protocol):
 def open_source(settings: Settings) -> Source:
     """Return the server at `--url`, or else an engine in this process, after downloading its model if needed.
 
-    Call it outside the event loop: a download takes long.
-
-    Raises:
-        SettingsError: `--url` is wrong.
-        ModelLoadError: The model can't be found or downloaded.
+    Call it outside the event loop: a download takes long. Raises `SettingsError` and `ModelLoadError`.
     """
     return InProcess(settings) if settings.url is None else Server(settings)
 

@@ -28,14 +28,7 @@ def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def tune(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Run `srb tune`.
-
-    Returns:
-        The exit code: 0, or 130 if it was stopped, which saves nothing.
-
-    Raises:
-        SrbError: An option is wrong, the model can't be loaded, or the result can't be saved.
-    """
+    """Run `srb tune`. Returns the exit code: 0, or 130 if it was stopped, which saves nothing. Raises `SrbError`."""
     settings = fetch_model(settings, show_download)
     path = find_model(settings.model)
     if arguments.forget:

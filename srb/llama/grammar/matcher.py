@@ -85,11 +85,7 @@ class GrammarMatcher:
         return not self._numbers or bool(self._numbers.validate_tokens([token])) or not self.banned()[token]
 
     def banned(self) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-        """Return whether each token is one that the text may not continue with.
-
-        Raises:
-            NoTokenError: finding them takes too long.
-        """
+        """Return whether each token is one that the text may not continue with. Raises `NoTokenError`."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if self._matcher.is_error() and not (reason := self._matcher.get_error()).startswith(_NO_TEXT):
             raise NoTokenError(
@@ -156,14 +152,11 @@ class LarkCompiler:
         self._lock = threading.Lock()
 
     def compile(self, vocab: int, grammar: str, param: str, *, special_tokens: bool = False) -> GrammarMatcher:
-        """Compile a grammar in Lark.
+        """Compile a grammar in Lark. Raises `InvalidRequestError`.
 
         Args:
             param: the request field that the grammar comes from, for errors.
             special_tokens: whether a control token counts as the text of its name. If not, it is never allowed.
-
-        Raises:
-            InvalidRequestError: the grammar can't be used.
         """
         error, bounding = _read_schemas(grammar)
         if not error:

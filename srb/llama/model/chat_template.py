@@ -102,10 +102,7 @@ class ChatTemplate:
         """Return the prompt for the assistant's next message.
 
         Contents of messages are texts. A template that only reads lists of parts, as SmolVLM's, gets a list with the
-        text.
-
-        Raises:
-            InvalidRequestError: the template refuses the messages, or `variables` has a reserved name.
+        text. Raises `InvalidRequestError`.
         """
         if reserved := _RESERVED & variables.keys():
             raise InvalidRequestError(

@@ -124,12 +124,11 @@ def fit(
 ) -> Settings:
     """Replace `auto` in `ctx_size` and `n_gpu_layers` with numbers that fit into the free memory.
 
+    Raises `ModelLoadError`.
+
     Args:
         path: the file of the weights.
         draft: the same for the draft model; None if there is none.
-
-    Raises:
-        ModelLoadError: the given settings don't fit. The message has the numbers.
     """
     if settings.fit == "off" or _is_plain(path, settings, draft and draft[0]):
         return settings
@@ -287,8 +286,7 @@ class _DryRun:
     def _measure(self, cells: int) -> tuple[int, ...] | None:
         """Return the bytes of the cells, of buffers in main memory, and of buffers on GPUs.
 
-        Returns:
-            None if llama.cpp can't make such a context.
+        Returns None if llama.cpp can't make such a context.
         """
         # Even a context that allocates nothing allocates its list of cells, so larger sizes are extrapolated.
         if cells > self._trained >= 2 * _STEP:

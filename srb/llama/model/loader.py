@@ -23,11 +23,7 @@ Progress = Callable[[float], bool]
 def load_model(
     path: Path, settings: Settings, progress: Progress = lambda _fraction: True, *, vocab_only: bool = False
 ) -> Any:
-    """Load a `llama_model`, or only its vocabulary.
-
-    Raises:
-        ModelLoadError: llama.cpp can't load the file, or srb can't run the model.
-    """
+    """Load a `llama_model`, or only its vocabulary. Raises `ModelLoadError`."""
     params = model_params(settings)
     params.vocab_only = vocab_only
     params.progress_callback = on_progress = llama_cpp.llama_progress_callback(
@@ -67,14 +63,13 @@ def _ignored_override(settings: Settings, messages: log.LogMessages) -> str | No
 class LoadedModel:
     """A model's weights with its LoRA adapters and control vectors. They can be freed and loaded again.
 
+    Raises `ModelLoadError`.
+
     Attributes:
         path: the file of the weights.
         pointer: the `llama_model`; None while it is freed.
         adapters: the LoRA adapters, and `adapter_pointers` those of llama.cpp by their identities.
         control_vectors: of shape (layers - 1, embedding); None without `--control-vector`.
-
-    Raises:
-        ModelLoadError: the model can't be loaded.
     """
 
     def __init__(self, path: Path, settings: Settings, progress: Progress) -> None:

@@ -60,8 +60,7 @@ def read_tensors(path: Path) -> list[Tensor]:
 def read_metadata(path: Path, prefix: str = "") -> dict[str, Any]:
     """Return the keys of a GGUF file with this prefix, and their values: numbers, bools, texts, and lists of these.
 
-    Raises:
-        ModelLoadError: the file can't be read.
+    Raises `ModelLoadError`.
     """
     with _opened(path) as gguf:
         keys = (_gguf_key(gguf, i).decode(errors="replace") for i in range(_gguf_n_kv(gguf)))
@@ -71,11 +70,10 @@ def read_metadata(path: Path, prefix: str = "") -> dict[str, Any]:
 def read_vectors(path: Path, called: str) -> dict[str, Floats | None]:
     """Return the tensors of a GGUF file that isn't a model. Tensors other than f32 vectors are None.
 
+    Raises `ModelLoadError`.
+
     Args:
         called: the name of the file in error messages.
-
-    Raises:
-        ModelLoadError: the file can't be read.
     """
     found: dict[str, Floats | None] = {}
     with _opened(path, called) as gguf:

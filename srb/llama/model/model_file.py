@@ -21,11 +21,7 @@ _SAMPLE_BYTES = 4096
 
 
 def find_model(path: Path | None) -> Path:
-    """Return the path of the model file; without a path, that of the default model.
-
-    Raises:
-        ModelLoadError: there is no such file, or it isn't a GGUF file.
-    """
+    """Return the path of the model file; without a path, that of the default model. Raises `ModelLoadError`."""
     if path is None:
         path = _default_model()
     if os.path.isdir(path):

@@ -136,13 +136,10 @@ def reason_not_to_convert(path: Path, weights: str) -> str | None:
 
 
 def convert(path: Path, weights: str, progress: Progress = lambda _fraction: None) -> Path:
-    """Return the file of the model's weights in another format. It is made unless it exists.
+    """Return the file of the model's weights in another format. It is made unless it exists. Raises `ModelLoadError`.
 
     Args:
         weights: one of `FORMATS`, or a `mixed` format.
-
-    Raises:
-        ModelLoadError: the weights can't be converted. No partial file is left.
     """
     target = converted_path(path, weights)
     if target.exists():

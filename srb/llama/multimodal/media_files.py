@@ -31,11 +31,8 @@ def check_pillow() -> None:
 def read_image(file: bytes) -> tuple[int, int, bytes]:
     """Read the first image of a file, turned upright as its EXIF data says.
 
-    Returns:
-        Width, height, and pixels of three bytes (RGB), line by line from the upper left.
-
-    Raises:
-        InvalidRequestError: the image can't be read, or is too large.
+    Returns width, height, and pixels of three bytes (RGB), line by line from the upper left. Raises
+    `InvalidRequestError`.
     """
     from PIL import Image, ImageOps
 

@@ -51,6 +51,8 @@ class Chunk:
 class LlamaMedia:
     """A projector. Implements `srb.engine.media.MediaReader`. `decode` belongs to the engine's thread.
 
+    Raises `ModelLoadError`.
+
     Args:
         path: the projector's file.
         waiting: watches what its threads do.
@@ -63,9 +65,6 @@ class LlamaMedia:
         kinds: "image", "audio".
         has_positions: whether images don't have one position per cell (M-RoPE).
         n_encoded: how many chunks were encoded.
-
-    Raises:
-        ModelLoadError: the projector can't be used with this model.
     """
 
     def __init__(

@@ -87,8 +87,7 @@ class Positions:
     def take(self, state: State, seq_id: int, end: int) -> memoryview:
         """Give a sequence the images of a saved state that end within its first `end` tokens.
 
-        Returns:
-            The state without the images.
+        Returns the state without the images.
         """
         data = memoryview(state)
         (count,) = _COUNT.unpack(data[-_COUNT.size :])

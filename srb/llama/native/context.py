@@ -78,7 +78,7 @@ def _cannot_rotate(model: Any, keys: str | None) -> bool:
 
 
 class Context:
-    """Sequences in a unified KV cache. `srb.engine.backend.Backend` documents the methods.
+    """Sequences in a unified KV cache. `srb.engine.backend.Backend` documents the methods. Raises `ModelLoadError`.
 
     Args:
         layout: the cells and sequences, and the kind of attention: on, off or auto.
@@ -93,9 +93,6 @@ class Context:
         cell_bytes: the bytes of memory per cell.
         can_shift: `Backend.can_shift`.
         types: the ggml types of keys and values.
-
-    Raises:
-        ModelLoadError: llama.cpp can't make the context, for example for want of memory.
     """
 
     def __init__(

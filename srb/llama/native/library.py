@@ -113,9 +113,7 @@ def cpu_variant() -> str:
 
     A portable build has one library of kernels for each kind of processor, such as `haswell` and `zen4`. ggml loads the
     best one that runs here. It must be told where they are: it would search beside Python and in the working folder.
-
-    Raises:
-        ModelLoadError: none of them runs here.
+    Raises `ModelLoadError`.
     """
     folder = Path(llama_cpp.llama_cpp._base_path)
     variants = sorted(path.stem.removeprefix("libggml-cpu-") for path in folder.glob("libggml-cpu-*.so"))

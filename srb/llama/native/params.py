@@ -51,11 +51,7 @@ _parents: set[int] = set()
 
 
 def start(settings: Settings) -> None:
-    """Start llama.cpp in this process.
-
-    Raises:
-        ModelLoadError: this process was forked from one that has used llama.cpp, or no kernels run on this processor.
-    """
+    """Start llama.cpp in this process. Raises `ModelLoadError`."""
     _parents.add(os.getpid())
     if len(_parents) > 1:
         raise ModelLoadError(
@@ -193,8 +189,7 @@ def _shares(text: str) -> Any:
 def tensor_placements(settings: Settings) -> Iterator[tuple[bytes, int]]:
     """Yield patterns of tensor names with the buffer type for each. The first pattern that matches a name counts.
 
-    Raises:
-        SettingsError: `--override-tensor` can't be read.
+    Raises `SettingsError`.
     """
     buffers = dict(each.buffer_type for each in devices())
     for each in _split(settings.override_tensor or ""):

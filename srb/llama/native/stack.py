@@ -17,10 +17,7 @@ _stack_size_lock = threading.Lock()  # threading.stack_size() is a setting of th
 def with_stack(call: Callable[[], Result], more: int) -> Result:
     """Make a call in a thread with a stack of 16 MiB and `more` bytes. Only the used part of a stack takes memory.
 
-    For calls that recurse in C as deeply as their input is long.
-
-    Raises:
-        UnavailableError: such a thread can't be started. Other exceptions are those of the call.
+    For calls that recurse in C as deeply as their input is long. Raises `UnavailableError`.
     """
     results: list[Result] = []
     errors: list[BaseException] = []

@@ -176,10 +176,7 @@ class Streams(Context):
 class ReproducibleStreams(Streams):
     """Streams in which no sequence changes another one's logits. Not for recurrent models.
 
-    Each sequence has cells for all of its tokens, even if the model has a sliding window.
-
-    Raises:
-        ModelLoadError: the logits of a row depend on the number of rows in its batch.
+    Each sequence has cells for all of its tokens, even if the model has a sliding window. Raises `ModelLoadError`.
     """
 
     def __init__(self, model: Any, settings: Settings, layout: Layout, **kwargs: Any) -> None:

@@ -22,10 +22,7 @@ class CompiledSampling:
     """The parts of a request's samplers that take long to make: grammars, and DRY's sequence breakers.
 
     They are made once and copied for each alternative, as are samplers that have seen the request's prompt. The object
-    may be made in any thread; afterwards only the backend's thread may use it.
-
-    Raises:
-        InvalidRequestError: a grammar doesn't parse, a JSON schema can't be enforced, or breakers would take too long.
+    may be made in any thread; afterwards only the backend's thread may use it. Raises `InvalidRequestError`.
     """
 
     def __init__(

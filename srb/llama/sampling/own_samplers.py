@@ -167,14 +167,11 @@ def check_breakers(texts: bytes, lists: Iterable[tuple[str, ...]]) -> None:
 
     llama.cpp looks for each breaker in the texts of all tokens. It notes the tokens that contain the breaker, and those
     that end where it begins, and for each of the latter it tokenizes the rest of the breaker. This happens in a worker
-    thread, but each alternative's sampler copies the notes in the engine's thread.
+    thread, but each alternative's sampler copies the notes in the engine's thread. Raises `InvalidRequestError`.
 
     Args:
         texts: those of all tokens, with a zero byte after each.
         lists: the breakers of each different DRY setting.
-
-    Raises:
-        InvalidRequestError: there are too many breakers, or they are in too many tokens.
     """
     settings = [as_read(each) for each in lists]
     n_breakers = sum(map(len, settings))
@@ -234,8 +231,7 @@ class ProcessorCall:
     def process(self, logits: Floats) -> Floats:
         """Return the logits as changed by the function; `logits` itself stays the same.
 
-        Raises:
-            LogitsProcessorError: the function raises, or leaves logits that can't be used.
+        Raises `LogitsProcessorError`.
         """
         tokens = self._tokens[: self._n_tokens]
         tokens.flags.writeable = False

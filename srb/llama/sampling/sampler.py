@@ -243,12 +243,7 @@ class LlamaSampler:
         llama_cpp.llama_sampler_chain_add(self._chain, checked(sampler))
 
     def sample(self, logits: Floats, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
-        """Sample a token from these logits.
-
-        Raises:
-            NoTokenError: the grammar leaves no token.
-            LogitsProcessorError: the request's `logits_processor` fails.
-        """
+        """Sample a token from these logits. Raises `NoTokenError` and `LogitsProcessorError`."""
         token = self._draw(logits, excluded, biases)
         self._learn(token)
         return token

@@ -271,8 +271,7 @@ class Weights:
     def separate_from(self, attention: Attention, tokens: tuple[int, ...], n: int, largest: int) -> int:
         """Find the tokens from which on a prefill chunk is faster in a decode of its own than with n rows.
 
-        Returns:
-            One of the sizes that were tried, up to `largest` tokens, or `NEVER`.
+        Returns one of the sizes that were tried, up to `largest` tokens, or `NEVER`.
         """
         sizes = [size for size in _CHUNKS if size <= largest]
         context = self.context(attention, largest * 2 + n + 64, n + 1)

@@ -123,7 +123,7 @@ def write_tuned(path: Path, settings: Settings, tuned: Tuned) -> Path:
 
 
 def save_result(result: Tuned | None, made: list[Path], path: Path, settings: Settings) -> Path | None:
-    """Write a result instead of the previous one. Converted weights that aren't used are removed.
+    """Write a result instead of the previous one. Converted weights that aren't used are removed. Raises `OSError`.
 
     Args:
         result: None if the search was stopped; the previous one then stays.
@@ -131,9 +131,6 @@ def save_result(result: Tuned | None, made: list[Path], path: Path, settings: Se
 
     Returns:
         The path of the file; None if nothing was written.
-
-    Raises:
-        OSError: a file can't be written or removed.
     """
     before = read_tuned(path, settings) if result else None
     wanted = converted_path(path, result.weights) if result else None
@@ -167,10 +164,7 @@ def choose(path: Path, settings: Settings) -> Choice:
     """Choose the settings and weights for a model file. The log says whether results of `srb tune` are used.
 
     Given options take precedence. Flash attention and the cache types are one choice: if one of them is given, the
-    others have llama.cpp's defaults.
-
-    Raises:
-        ModelLoadError: given `--weights` can't be made.
+    others have llama.cpp's defaults. Raises `ModelLoadError`.
     """
     tuned = read_tuned(path, settings) if settings.tune else None
     attention = None if settings.flash_attn != "auto" or settings.cache_type_k or settings.cache_type_v else tuned

@@ -73,11 +73,7 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
 def compare(settings: Settings, arguments: argparse.Namespace) -> int:
     """Run `srb compare`.
 
-    Returns:
-        The exit code: 1 if an alternative failed, or if `--verify` found a difference.
-
-    Raises:
-        SrbError: An option or the spec is wrong, a model or a server can't be used, or results can't be written.
+    Returns the exit code: 1 if an alternative failed, or if `--verify` found a difference. Raises `SrbError`.
     """
     try:
         return _compare(settings, arguments)

@@ -54,6 +54,8 @@ class Prompt:
 def read_prompts(named: Mapping[str, Any], rows: list[dict[str, Any]] | None, folder: Path) -> dict[str, Prompt]:
     """Read the prompts of a spec, and fill their placeholders with each row of the variables.
 
+    Raises `InvalidRequestError`.
+
     Args:
         named: The prompts in the spec, by name.
         rows: The rows of the variables. None: the spec has no variables.
@@ -61,9 +63,6 @@ def read_prompts(named: Mapping[str, Any], rows: list[dict[str, Any]] | None, fo
 
     Returns:
         The prompts, by name. With several rows, the row's number is added to the name.
-
-    Raises:
-        InvalidRequestError: A prompt is wrong, or a file can't be read.
     """
     found = {}
     for name, value in named.items():
@@ -86,8 +85,7 @@ def read_prompts(named: Mapping[str, Any], rows: list[dict[str, Any]] | None, fo
 def fill(text: str, values: Mapping[str, Any], where: str) -> str:
     """Replace the placeholders `{name}` of a text; `{{` and `}}` become braces. A list is written with commas.
 
-    Raises:
-        InvalidRequestError: A placeholder has no value.
+    Raises `InvalidRequestError`.
     """
 
     def value(found: re.Match[str]) -> str:
@@ -167,8 +165,7 @@ def read_text(folder: Path, name: Any, where: str) -> str:
 def read_rows(variables: Any, folder: Path) -> list[dict[str, Any]] | None:
     """Read the variables of a spec: a CSV file with a header, a JSONL file of objects, a list of tables, or None.
 
-    Raises:
-        InvalidRequestError: A row is wrong, or a file can't be read.
+    Raises `InvalidRequestError`.
     """
     if variables is None:
         return None

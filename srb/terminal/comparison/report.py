@@ -40,10 +40,7 @@ def panels_of(found: Findings) -> dict[str, str]:
 def plot(found: Findings) -> str:
     """Plot the measures, with a panel for each: kinds from left to right, and a bar with its interval for each prompt.
 
-    Measures with a single value have no panel.
-
-    Returns:
-        An `<svg>`, or an empty text if there are no panels.
+    Measures with a single value have no panel. Returns an `<svg>`, or an empty text if there are no panels.
     """
     groups = _groups(found)
     panels = {name: title for name, title in panels_of(found).items() if _differs(groups, name)}

@@ -91,15 +91,12 @@ class Results:
         return len(spec.models) * len(spec.prompts) * len(spec.settings) * len(spec.all_seeds)
 
     def open(self, model: str, name: str, identity: str) -> list[Alternative]:
-        """Return the alternatives of a model that earlier runs haven't finished.
+        """Return the alternatives of a model that earlier runs haven't finished. Raises `SettingsError`.
 
         Args:
             model: The model's name in the spec.
             name: The model's name in its source.
             identity: The identity of the source, on which results depend.
-
-        Raises:
-            SettingsError: The folder has a result that isn't in the spec, and would be lost.
         """
         spec = self.spec
         self._names[model], self._identities[model] = model or name, identity

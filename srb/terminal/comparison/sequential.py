@@ -250,8 +250,7 @@ class Sequential:
     def rounds(self, missing: Sequence[Alternative]) -> Iterator[list[Alternative]]:
         """Yield the missing alternatives of the next groups, and look at the results after each round.
 
-        Raises:
-            SettingsError: The spec has too few groups to find anything.
+        Raises `SettingsError`.
         """
         groups = self._results.groups()
         planned: dict[object, list[Place]] = {}

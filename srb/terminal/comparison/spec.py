@@ -95,14 +95,11 @@ def is_joint(setting: dict[str, Any]) -> bool:
 
 
 def read_spec(path: Path, settings: Settings) -> Spec:
-    """Read a spec.
+    """Read a spec. Raises `SettingsError`.
 
     Args:
         path: The TOML file.
         settings: The options of the command. Their `n` and `max_tokens` are the defaults.
-
-    Raises:
-        SettingsError: The file can't be read, or the spec is wrong.
     """
     try:
         with path.open("rb") as file:

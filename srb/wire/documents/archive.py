@@ -59,8 +59,7 @@ class Document:
 def read_archive(data: bytes, kind: str) -> dict[str, bytes]:
     """The files in a docx or an epub, by their names. Those that have no text are empty.
 
-    Raises:
-        InvalidRequestError: The file isn't of this kind, encrypted or too large. pandoc's messages don't say so.
+    Raises `InvalidRequestError`.
     """
     if data.startswith(_OLE):
         raise refused("the file is an old Word document (.doc), or has a password; save it as docx without a password")

@@ -82,11 +82,7 @@ _LEFT_OUT = {
 
 
 def read_docx(data: bytes) -> Document:
-    """Unwrap a Word document, so that pandoc finds all its words.
-
-    Raises:
-        InvalidRequestError: It can't be read.
-    """
+    """Unwrap a Word document, so that pandoc finds all its words. Raises `InvalidRequestError`."""
     files = read_archive(data, "docx")
     parts = _parts(files)
     document = Document(b"")

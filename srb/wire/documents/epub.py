@@ -70,8 +70,7 @@ _ARROW = re.compile(r"[\s\[(]*[↩↑↵⤴⏎←^▲][\ufe0e\ufe0f\s\])]*")
 def read_epub(data: bytes) -> Document:
     """Put the notes of a book where pandoc finds them, and leave out what is no text of it.
 
-    Raises:
-        InvalidRequestError: It can't be read.
+    Raises `InvalidRequestError`.
     """
     files = read_archive(data, "epub")
     document = Document(b"")

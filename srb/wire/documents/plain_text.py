@@ -101,11 +101,7 @@ class PlainText:
 
 
 def read_plain_text(data: bytes, encoding: str = "") -> PlainText:
-    """Read a text file. encoding: a key of `ENCODINGS`; left out, it is detected.
-
-    Raises:
-        InvalidRequestError: It is no text, or there is no such encoding.
-    """
+    """Read a text file. encoding: a key of `ENCODINGS`; left out, it is detected. Raises `InvalidRequestError`."""
     if _BINARY.match(data):
         raise refused("the file is no text; open it in the program that made it, and save it as docx or txt")
     chosen = next((name for name in ENCODINGS if name.lower() == encoding.lower()), None)
