@@ -14,11 +14,12 @@ NAMES = ("diversity", "negative_prompt", "guidance_scale")
 SMALL: ViewportSize = {"width": 390, "height": 800}
 
 KEEP = """([settings, styles]) => new Promise((done) => {
+    localStorage.clear();
     localStorage.setItem("srb-styles", JSON.stringify(styles));
     indexedDB.open("srb").onsuccess = ({ target: { result: database } }) => {
-        const transaction = database.transaction("page", "readwrite");
-        transaction.objectStore("page").openCursor().onsuccess = ({ target: { result: page } }) =>
-            page.update({ ...page.value, settings });
+        const transaction = database.transaction(["stories", "page"], "readwrite");
+        transaction.objectStore("stories").openCursor().onsuccess = ({ target: { result: story } }) =>
+            transaction.objectStore("page").put({ settings }, story.value.id);
         transaction.oncomplete = done;
     };
 })"""

@@ -3,7 +3,7 @@
 
 import { loadLocal, localNames, removeLocal, saveLocal } from "../lib/local_storage.js";
 import { ChangeSet } from "../vendor/codemirror.js";
-import { isSameDraft } from "./drafts.js";
+import { Drafts, isSameDraft } from "./drafts.js";
 import { same } from "./merging.js";
 import { searchTree } from "./search.js";
 import { suggestTitle } from "./titles.js";
@@ -492,7 +492,7 @@ export class BrowserStories extends Stories {
       const { nodes, drafts } = await this.store(story).load();
       repair(nodes);
       upgradeQuestions(nodes);
-      const found = searchTree(new Tree(nodes), drafts, query).map((each) => ({ ...each, story }));
+      const found = searchTree(new Tree(nodes), new Drafts(drafts).all, query).map((each) => ({ ...each, story }));
       yield { found, progress: `${k + 1} of ${others.length} other stories` };
     }
   }
