@@ -74,7 +74,7 @@ class Texts:
         for _ in range(n_tokens):
             self._candidates.fill(self._zeros)
             try:
-                _, spent = timed(lambda text=text: text.narrow(self._candidates))  # type: ignore[misc]
+                _, spent = timed(lambda text=text: self._candidates.ban(text.banned()))  # type: ignore[misc]
             except NoTokenError:
                 return max(1, length)
             self.next = max(self.next, spent)
