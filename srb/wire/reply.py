@@ -1,31 +1,19 @@
-"""What all formats' responses share: `Reply`, how streams are framed, the parts of an answer, timings, encoding."""
+"""What all formats' responses share: `Reply`, how streams are framed, timings, encoding."""
 
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
-from srb.engine.events import (
-    DoneEvent,
-    ErrorEvent,
-    Event,
-    ProgressEvent,
-    StartEvent,
-    StopEvent,
-    StreamEvent,
-    Timings,
-    Token,
-)
+from srb.engine.events import Event, ProgressEvent, Timings, Token
 from srb.engine.request import CompletionRequest, new_request_id
 from srb.errors import InvalidRequestError
 from srb.wire.context import Abort, RequestContext
-from srb.wire.reasoning import AnswerReader
 from srb.wire.request.body import Parsed, parse_fields
 from srb.wire.request.fields import CompletionFields, SamplingFields
 from srb.wire.request.messages import Message
 from srb.wire.request.read import BodyFields, show, validate
-from srb.wire.tools.calls import Delta, call_id
 
 Watch = Callable[[str | None, Abort], AbstractContextManager[Callable[[list[Event]], object]]]
 """Watches a request while a reader reads it from its beginning.
@@ -137,152 +125,6 @@ LINES = Frame(lambda _chunk: "", "\n", b"", "application/x-ndjson")
 """A line of JSON for each chunk. Clients take each line for a chunk, so the ping of a reply is a chunk without text."""
 
 
-@dataclass
-class Outcome:
-    """The start and the end of a request with one alternative, as far as its events have come."""
-
-    start: StartEvent | None = None
-    stop: StopEvent | None = None
-    done: DoneEvent | None = None
-
-    def take(self, event: Event) -> None:
-        """Takes the next event. Raises `SrbError` if the event is an error."""
-        match event:
-            case StartEvent():
-                self.start = event
-            case StopEvent():
-                self.stop = event
-            case DoneEvent():
-                self.done = event
-            case ErrorEvent():
-                raise event.error
-
-
-ItemKind = Literal["reasoning", "text", "call"]
-
-
-@dataclass
-class OutputItem:
-    """A part of an answer: thoughts, a text, or a function call.
-
-    Attributes:
-        index: The number of the item.
-        kind: What it is.
-        name: The function that is called.
-        id: The id of the call.
-        text: The text so far, or the arguments so far as JSON text.
-        tokens: The tokens of a text or of thoughts, if they were asked for.
-    """
-
-    index: int
-    kind: ItemKind = "text"
-    name: str | None = None
-    id: str = ""
-    text: str = ""
-    tokens: list[Token] = field(default_factory=list)
-
-    @property
-    def arguments(self) -> dict[str, Any] | None:
-        """The arguments of a call. None if their JSON is incomplete, and for a text, even if it is JSON."""
-        if self.name is None:
-            return None
-        try:
-            found = json.loads(self.text)
-        except ValueError:
-            return None
-        return found if isinstance(found, dict) else None
-
-
-@dataclass(frozen=True)
-class ItemChange:
-    """A change: an item begins, grows by a text and tokens, or ends. Each item ends before the next one begins."""
-
-    kind: Literal["begin", "more", "end"]
-    item: OutputItem
-    text: str = ""
-    tokens: tuple[Token, ...] = ()
-
-
-class OutputItems:
-    """Splits an answer with one alternative into items, as its events come: thoughts, a text, and calls after it.
-
-    An answer that may have no calls has a text, maybe an empty one, or thoughts.
-    """
-
-    def __init__(self, request_id: str, reader: AnswerReader) -> None:
-        self.outcome = Outcome()
-        self.all: list[OutputItem] = []
-        self._request_id = request_id
-        self._reader = reader
-        self.n_thought_tokens = 0  # where the request returns tokens
-        self._tokens: list[Token] = []  # tokens whose text isn't in an item yet, or that have no text
-
-    @property
-    def calls(self) -> list[OutputItem]:
-        """The calls that have begun."""
-        return [item for item in self.all if item.kind == "call"]
-
-    @property
-    def ends_with_calls(self) -> bool:
-        """Whether the model has ended the answer itself, with complete calls."""
-        stop = self.outcome.stop
-        return bool(self._reader.is_complete and stop and stop.finish_reason == "stop")
-
-    def take_all(self, events: list[Event]) -> None:
-        """Takes events whose changes don't matter. Raises `SrbError` if one is an error."""
-        for event in events:
-            for _ in self.take(event):
-                pass
-
-    def take(self, event: Event) -> Iterator[ItemChange]:
-        """The changes that the next event makes. Raises `SrbError` if the event is an error."""
-        self.outcome.take(event)
-        match event:
-            case StartEvent() if self._reader.is_plain:
-                yield self._begin(OutputItem(0))
-            case StreamEvent(text=text, token=token, tokens=tokens):
-                self._tokens += [token] if token else []
-                yield from self._add(self._reader.push(text))
-                self.n_thought_tokens += 0 if self._reader.has_answer else len(tokens)
-            case StopEvent():
-                yield from self._add(self._reader.flush())
-                if not self.all and not self._reader.may_call:
-                    yield self._begin(OutputItem(0))
-                    yield from self._add([])
-                if self.all:
-                    yield ItemChange("end", self.all[-1])
-
-    def _next(self, kind: ItemKind, name: str | None = None, call: str = "") -> Iterator[ItemChange]:
-        if self.all:
-            yield ItemChange("end", self.all[-1])
-        yield self._begin(OutputItem(len(self.all), kind, name, call))
-
-    def _begin(self, item: OutputItem) -> ItemChange:
-        self.all.append(item)
-        return ItemChange("begin", item)
-
-    def _add(self, deltas: list[Delta]) -> Iterator[ItemChange]:
-        for delta in deltas:
-            match delta.kind:
-                case "name":
-                    yield from self._next("call", delta.text, call_id(self._request_id, 0, delta.call or 0))
-                    continue
-                case "reasoning" | "text" as kind if not self.all or self.all[-1].kind != kind:
-                    yield from self._next(kind)
-            yield self._more(delta.text)
-        if self._tokens and self.all and self.all[-1].kind != "call":
-            yield self._more("")
-
-    def _more(self, text: str) -> ItemChange:
-        item, tokens = self.all[-1], tuple(self._tokens)
-        item.text += text
-        self._tokens = []
-        if item.kind == "call":
-            return ItemChange("more", item, text)
-        item.tokens += tokens
-        return ItemChange("more", item, text, tokens)
-
-
 _OF_SEVERAL = ("n", "n_cmpl", "best_of", "branches")
 """Fields that formats with one alternative refuse."""
 
@@ -355,32 +197,6 @@ def _pace(name: str, n: int, ms: float) -> dict[str, Any]:
         f"{name}_per_token_ms": round(ms / n, 3) if n else 0.0,
         f"{name}_per_second": round(n / ms * 1000, 3) if ms else 0.0,
     }
-
-
-class RunningTimings:
-    """`timings` of alternatives while they run, for `timings_per_token`. They are measured as events arrive."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._started = self._first = 0.0
-        self._start: StartEvent | None = None
-        self._n_tokens: dict[int, int] = {}
-
-    def begin(self, event: StartEvent) -> None:
-        """Takes the start event."""
-        self._started, self._start = self._clock(), event
-
-    def after(self, event: StreamEvent) -> dict[str, Any]:
-        """The timings of an alternative after its next event, which must have its `tokens`."""
-        assert self._start
-        now = self._clock()
-        if not self._n_tokens:
-            self._first = now
-        count = self._n_tokens[event.index] = self._n_tokens.get(event.index, 0) + len(event.tokens)
-        n_truncated = self._start.n_truncated
-        known = self._start.prompt_tokens - n_truncated - self._start.cached_tokens
-        ms = 1000 * (self._first - self._started), 1000 * (now - self._first)
-        return timings(Timings(0, known, ms[0], count, ms[1], n_truncated), self._start.prompt_tokens)
 
 
 def prompt_progress(event: ProgressEvent, seconds: float) -> dict[str, Any]:

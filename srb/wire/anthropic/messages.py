@@ -1,17 +1,18 @@
 """`POST /v1/messages`: parses Anthropic's bodies, and builds its messages and events."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
-from srb.engine.events import ErrorEvent, Event, StopEvent
+from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent
 from srb.errors import InvalidRequestError, SrbError
+from srb.wire.answer import Alternative, Answer, Change, Item, Response
 from srb.wire.context import JsonAnswer, RequestContext
-from srb.wire.reasoning import AnswerReader
-from srb.wire.reply import ItemChange, OutputItem, OutputItems, Reply, parse_one
+from srb.wire.reply import Reply, parse_one
 from srb.wire.request.fields import CompletionFields, SamplingFields
 from srb.wire.request.media import as_content
 from srb.wire.request.messages import Message, Text, system_message
@@ -194,8 +195,8 @@ def parse_messages(body: bytes, context: RequestContext) -> Reply:
         parsed.ignored.extend(f"thinking.{name}" for name in fields.thinking if name != "type")
     elif fields.thinking is not None:
         parsed.ignored.append("thinking")
-    make = partial(_MessageBuilder, parsed.completion.id, context.limits.model, parsed.reader)
-    return Reply.of(parsed, fields.stream, make)
+    form = AnthropicMessage(parsed.completion.id, context.limits.model)
+    return Reply.of(parsed, fields.stream, partial(Response, form, parsed.completion.id, parsed.reader))
 
 
 def count_tokens(data: bytes, context: RequestContext) -> JsonAnswer:
@@ -209,68 +210,62 @@ def error_json(error: SrbError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 
 
-class _MessageBuilder:
-    """Builds a message from the events of its request."""
+@dataclass(frozen=True)
+class AnthropicMessage:
+    """Anthropic's message and events. id: that of the message. model: the name of the model."""
 
-    def __init__(self, message_id: str, model: str, reader: Callable[[], AnswerReader]) -> None:
-        self._head = {"id": message_id, "type": "message", "role": "assistant", "model": model}
-        self._items = OutputItems(message_id, reader())
-        self._started = False
+    id: str
+    model: str
 
-    def object(self, events: list[Event]) -> dict[str, Any]:
-        """The message of a finished request. Raises `SrbError` if the request failed."""
-        self._items.take_all(events)
-        stop = self._items.outcome.stop
+    def body(self, answer: Answer) -> dict[str, Any]:
+        """The message of a finished request."""
+        stop = answer[0].stop
         assert stop
-        content = [_block(item, item.text, item.arguments) for item in self._items.all]
+        content = [_block(item, item.text, item.arguments) for item in answer[0].items]
         shown = [
             block for block in content if block.get("text") or block.get("input") is not None or "thinking" in block
         ]
-        return self._message(shown) | self._end(stop) | {"usage": self._usage(stop.length)}
+        return self._message(answer, shown) | _end(answer[0], stop) | {"usage": _usage(answer, stop.length)}
 
-    def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
-        """Anthropic's events for the next events of the engine, in a stream."""
-        for event in events:
-            if isinstance(event, ErrorEvent):
-                yield error_json(event.error)
-                continue
-            changes = list(self._items.take(event))
-            if not self._started:
-                self._started = True
-                yield {"type": "message_start", "message": self._message([])}
-            for change in changes:
-                yield from _events_of(change)
-            if isinstance(event, StopEvent):
-                yield {"type": "message_delta", "delta": self._end(event), "usage": self._usage(event.length)}
-                yield {"type": "message_stop"}
+    def chunk(self, answer: Answer, event: Event, changes: list[Change]) -> Iterator[dict[str, Any]]:
+        """Anthropic's events for an event."""
+        if isinstance(event, ErrorEvent):
+            yield error_json(event.error)
+        elif isinstance(event, StartEvent) or (isinstance(event, StopEvent) and not answer.start):
+            yield {"type": "message_start", "message": self._message(answer, [])}
+        for change in changes:
+            yield from _events_of(change)
+        if isinstance(event, StopEvent):
+            yield {"type": "message_delta", "delta": _end(answer[0], event), "usage": _usage(answer, event.length)}
+            yield {"type": "message_stop"}
 
-    def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
-        end = {"stop_reason": None, "stop_sequence": None}
-        return self._head | {"content": content} | end | {"usage": self._usage(0)}
-
-    def _usage(self, n_generated: int) -> dict[str, int]:
-        """The numbers of tokens. Each token of the prompt counts either as input or as read from the cache."""
-        start = self._items.outcome.start
-        prompt, cached = (start.prompt_tokens, start.cached_tokens) if start else (0, 0)
-        return {
-            "input_tokens": prompt - cached,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": cached,
-            "output_tokens": n_generated,
-        }
-
-    def _end(self, stop: StopEvent) -> dict[str, Any]:
-        """Why the message ended. One that the server aborted is paused: a client may send it back to continue it."""
-        if self._items.ends_with_calls:
-            return {"stop_reason": "tool_use", "stop_sequence": None}
-        if stop.finish_reason == "stop":
-            text = stop.stop_reason if isinstance(stop.stop_reason, str) else None  # clients expect no token id here
-            return {"stop_reason": "end_turn" if text is None else "stop_sequence", "stop_sequence": text}
-        reason = "max_tokens" if stop.finish_reason == "length" else "pause_turn"
-        return {"stop_reason": reason, "stop_sequence": None}
+    def _message(self, answer: Answer, content: list[dict[str, Any]]) -> dict[str, Any]:
+        head = {"id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": content}
+        return head | {"stop_reason": None, "stop_sequence": None, "usage": _usage(answer, 0)}
 
 
-def _block(item: OutputItem, text: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
+def _usage(answer: Answer, n_generated: int) -> dict[str, int]:
+    """The numbers of tokens. Each token of the prompt counts either as input or as read from the cache."""
+    cached = answer.start.cached_tokens if answer.start else 0
+    return {
+        "input_tokens": answer.prompt_tokens - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": n_generated,
+    }
+
+
+def _end(alternative: Alternative, stop: StopEvent) -> dict[str, Any]:
+    """Why the message ended. One that the server aborted is paused: a client may send it back to continue it."""
+    if alternative.ends_with_calls:
+        return {"stop_reason": "tool_use", "stop_sequence": None}
+    if stop.finish_reason == "stop":
+        text = stop.stop_reason if isinstance(stop.stop_reason, str) else None  # clients expect no token id here
+        return {"stop_reason": "end_turn" if text is None else "stop_sequence", "stop_sequence": text}
+    return {"stop_reason": "max_tokens" if stop.finish_reason == "length" else "pause_turn", "stop_sequence": None}
+
+
+def _block(item: Item, text: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
     """The block of thoughts, of a text, or of a call with its arguments."""
     if item.kind == "reasoning":
         return {"type": "thinking", "thinking": text, "signature": ""}
@@ -279,7 +274,7 @@ def _block(item: OutputItem, text: str, arguments: dict[str, Any] | None) -> dic
     return {"type": "tool_use", "id": item.id, "name": item.name, "input": arguments}
 
 
-def _events_of(change: ItemChange) -> Iterator[dict[str, Any]]:
+def _events_of(change: Change) -> Iterator[dict[str, Any]]:
     """Anthropic's events for a change."""
     item, position = change.item, {"index": change.item.index}
     delta: dict[str, Any] | None = None

@@ -1,78 +1,67 @@
 """Builds KoboldCpp's responses: objects with `results`, streams of `token`, and the texts of running requests."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
-from srb.errors import SrbError
+from srb.engine.events import Event, StopEvent, StreamEvent
+from srb.wire.answer import Answer, Change, Response
 from srb.wire.context import Abort, JsonAnswer, RequestContext
 from srb.wire.kobold.body import CountFields, IdsFields, parse, read_key
-from srb.wire.openai.completions import Completion, Shown, content_of
+from srb.wire.openai.completions import Completion, content_of
 from srb.wire.reply import Reply
 from srb.wire.request.read import read_fields
 
 
-class _ResultsBuilder(Completion):
-    """Builds the response of a request. n_prompt: the number of tokens of its prompt."""
+@dataclass(frozen=True)
+class Results:
+    """KoboldCpp's objects and streams. n_prompt: the number of tokens of the prompt. count: that of alternatives."""
 
-    shows_end: ClassVar[bool] = False
+    n_prompt: int
+    count: int
+    has_logprobs: bool
 
-    def __init__(self, request_id: str, *, n_prompt: int, **more: Any) -> None:
-        super().__init__(request_id, **more)
-        self._n_prompt = n_prompt
-        self._error: SrbError | None = None
+    def body(self, answer: Answer) -> dict[str, Any]:
+        """The alternatives of a finished request, as choices of OpenAI's."""
+        form = Completion(head={}, per_prompt=self.count, n=self.count, has_logprobs=self.has_logprobs, shows_end=False)
+        return {"results": [choice | self._end(answer[choice["index"]].stop) for choice in form.choices(answer)]}
 
-    def object(self, events: Iterable[Event]) -> dict[str, Any]:
-        """The alternatives of a finished request. Raises `SrbError` if all failed."""
-        lengths = {event.index: event.length for event in events if isinstance(event, StopEvent)}
-        choices = super().object(events)["choices"]
-        return {
-            "results": [
-                choice
-                | {
-                    "finish_reason": _finish(choice["finish_reason"]),
-                    "prompt_tokens": self._n_prompt,
-                    "completion_tokens": lengths[choice["index"]],
-                }
-                for choice in choices
-            ]
-        }
+    def _end(self, stop: StopEvent | None) -> dict[str, Any]:
+        assert stop
+        counts = {"prompt_tokens": self.n_prompt, "completion_tokens": stop.length}
+        return {"finish_reason": _finish(stop.finish_reason)} | counts
 
-    def chunks(self, events: Iterable[Event]) -> Iterator[dict[str, Any] | str]:
-        """The chunks for the next events. The last one has no text, but a `finish_reason`, and maybe an error."""
-        for event in events:
-            match event:
-                case StreamEvent(text=text) if text:
+    def chunk(self, answer: Answer, event: Event, _changes: list[Change]) -> Iterator[dict[str, Any]]:
+        """The chunks for an event. The last one has no text, but a `finish_reason`, and maybe an error."""
+        match event:
+            case StreamEvent(text=text):
+                answer[event.index].drain()
+                if text:
                     shown = content_of([event.token])[0] if event.token else {}
                     yield shown | {"token": text, "finish_reason": None}
-                case ErrorEvent():
-                    self._error = event.error
-                case StopEvent():
-                    error = {"error": self._error.body()} if self._error else {}
-                    yield {"token": "", "finish_reason": _finish(event.finish_reason)} | error
+            case StopEvent():
+                failure = answer.failure
+                error = {"error": failure.body()} if failure else {}
+                yield {"token": "", "finish_reason": _finish(event.finish_reason)} | error
 
 
 def parse_generate(body: bytes, context: RequestContext, *, stream: bool = False) -> Reply:
     """Continue a prompt, as in KoboldAI: a result for each alternative."""
     fields, completion, ignored = parse(body, context, stream=stream)
-    count = completion.count
-    make = partial(
-        _ResultsBuilder,
-        completion.id,
-        n_prompt=len(completion.prompts[0]),
-        model=context.limits.model,
-        created=0,
-        fingerprint="",
-        per_prompt=count,
-        n=count,
-        shown=Shown(logprobs=completion.logprobs is not None),
+    form = Results(len(completion.prompts[0]), completion.count, completion.logprobs is not None)
+    generation = Generation(fields.genkey, completion.id, form)
+    return Reply(
+        completion,
+        ignored,
+        stream,
+        partial(Response, form),
+        detach=bool(fields.detach),
+        watch=partial(context.state(Generations).watch, generation),
+        payload=fields.genkey,
     )
-    watch = partial(context.state(Generations).watch, Generation(fields.genkey, completion.id, count, make))
-    return Reply(completion, ignored, stream, make, detach=bool(fields.detach), watch=watch, payload=fields.genkey)
 
 
 def _finish(reason: str) -> str:
@@ -95,44 +84,42 @@ def detokenize(data: bytes, context: RequestContext) -> JsonAnswer:
 
 @dataclass(eq=False)
 class Generation:
-    """A generation. count: the number of alternatives. make: makes their results. events: those that have arrived."""
+    """A generation. form: how its results look. answer: what has come of it."""
 
     genkey: str
     request_id: str
-    count: int
-    make: Callable[[], _ResultsBuilder]
-    events: list[Event] = field(default_factory=list)
+    form: Results
+    answer: Answer = field(default_factory=Answer)
+
+    def take(self, events: list[Event]) -> None:
+        """Takes the next events."""
+        for event in events:
+            self.answer.take(event)
 
     def so_far(self) -> dict[str, Any]:
         """The texts so far."""
-        texts: list[list[str]] = [[] for _ in range(self.count)]
-        for event in self.events:
-            if isinstance(event, StreamEvent):
-                texts[event.index].append(event.text)
-        return {"results": [{"text": "".join(parts)} for parts in texts]}
+        return {"results": [{"text": self.answer[index].text} for index in range(self.form.count)]}
 
     def logprobs(self) -> dict[str, Any] | None:
         """The log-probabilities of the first text, if all have ended and the request asked for them."""
-        if sum(isinstance(each, StopEvent) for each in self.events) == self.count:
-            with suppress(SrbError):  # all have failed
-                found: dict[str, Any] | None = self.make().object(self.events)["results"][0]["logprobs"]
-                return found
-        return None
+        if self.answer.failure or not all(self.answer[index].stop for index in range(self.form.count)):
+            return None
+        found: dict[str, Any] | None = self.form.body(self.answer)["results"][0]["logprobs"]
+        return found
 
     def perf(self) -> dict[str, Any]:
         """The numbers of a finished request. Times are in seconds; those per token in milliseconds."""
         result: dict[str, Any] = {}
-        for event in self.events:
-            match event:
-                case StartEvent():
-                    result["last_seed"] = event.seeds[0]
-                case StopEvent():
-                    ended = event.finish_reason == "stop"
-                    result["stop_reason"] = (1 if event.stop_reason is None else 2) if ended else 0
-                case DoneEvent(timings=timings, usage=usage):
-                    result |= _pace("process", timings.prompt_n, timings.prompt_ms)
-                    result |= _pace("eval", timings.predicted_n, timings.predicted_ms)
-                    result |= {"last_input_count": usage.prompt_tokens, "last_token_count": usage.completion_tokens}
+        answer, stop = self.answer, self.answer[0].stop
+        if answer.start:
+            result["last_seed"] = answer.start.seeds[0]
+        if stop:
+            result["stop_reason"] = (1 if stop.stop_reason is None else 2) if stop.finish_reason == "stop" else 0
+        if answer.done:
+            timings, usage = answer.done.timings, answer.done.usage
+            result |= _pace("process", timings.prompt_n, timings.prompt_ms)
+            result |= _pace("eval", timings.predicted_n, timings.predicted_ms)
+            result |= {"last_input_count": usage.prompt_tokens, "last_token_count": usage.completion_tokens}
         return result
 
 
@@ -178,10 +165,12 @@ class Generations:
         """Registers a generation while the block runs. The function takes its events."""
         self.running.append((owner, generation))
         try:
-            yield generation.events.extend
+            yield generation.take
         finally:
             self.running.remove((owner, generation))
-            generation.events = [each for each in generation.events if not isinstance(each, StreamEvent) or each.token]
+            if not generation.form.has_logprobs:
+                for each in generation.answer.alternatives.values():
+                    each.text, each.items = "", []
             self.last[owner], self.total, self.idle_since = generation, self.total + 1, time.time()
 
     def named(self, genkey: str, owner: str | None) -> list[Generation]:

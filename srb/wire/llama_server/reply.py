@@ -4,34 +4,22 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from srb.engine.events import ErrorEvent, Event, ProgressEvent, StartEvent, StopEvent, StreamEvent, Token
+from srb.engine.events import ErrorEvent, Event, ProgressEvent, StopEvent, StreamEvent, Token
 from srb.engine.sampling_params import SamplingParams
-from srb.errors import SrbError
+from srb.wire.answer import Answer, Change, Response
 from srb.wire.context import Abort, JsonAnswer, RequestContext
 from srb.wire.llama_server.body import LlamaParsed, parse_completion, parse_infill
 from srb.wire.native import reply as native
-from srb.wire.reply import Reply, RunningTimings, Watch, prompt_progress, timings
+from srb.wire.reply import Reply, Watch, prompt_progress, timings
 from srb.wire.request.media import MARKER
 from srb.wire.slots import generation_settings
 
 Detokenize = Callable[[Iterable[int]], bytes]
 """`Tokenizer.detokenize`."""
-
-
-@dataclass
-class _Alternative:
-    """One alternative, as far as its events have come."""
-
-    text: str = ""
-    tokens: list[int] = field(default_factory=list)
-    probabilities: list[Token] = field(default_factory=list)
-    has_line_break: bool = False
-    error: SrbError | None = None
-    stop: StopEvent | None = None
 
 
 class TimeLimit:
@@ -56,125 +44,84 @@ class TimeLimit:
         return [index for index in sorted(self._with_line_break) if now - self._started_at[index] > self._limit]
 
 
-class Completion:
-    """Builds the results of a request from its events.
+class Results:
+    """llama-server's results of a request.
 
     Creating the object detokenizes each prompt, which takes a while for long ones. So create it in a worker thread, and
     only after the engine has accepted the request: then the vocabulary has all tokens of the prompts.
     """
 
-    def __init__(
-        self, parsed: LlamaParsed, *, model: str, detokenize: Detokenize, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, parsed: LlamaParsed, *, model: str, detokenize: Detokenize) -> None:
         self._parsed = parsed
         self._request = parsed.completion
         self._model = model
         self._prompts = [detokenize(prompt).decode(errors="replace") for prompt in self._request.token_ids]
-        self._clock = clock
-        self._alternatives = [_Alternative() for _ in range(self._request.count)]
-        self._seeds: tuple[int, ...] = ()
-        self._started = 0.0
-        self._times = RunningTimings(clock) if parsed.timings_per_token else None
 
-    def chunks(self, events: Iterable[Event]) -> Iterator[dict[str, Any]]:
-        """The chunks for the next events of a stream. The last chunk of each index has `stop` true, and all fields."""
-        for event in events:
-            match event:
-                case StartEvent():
-                    self._started, self._seeds = self._clock(), event.seeds
-                    if self._times:
-                        self._times.begin(event)
-                case ProgressEvent():
-                    progress = prompt_progress(event, self._clock() - self._started)
-                    yield self._partial(0, "", ()) | {"prompt_progress": progress}
-                case StreamEvent():
-                    self._add(event)
-                    chunk = self._partial(event.index, event.text, event.tokens)
-                    if event.token:
-                        chunk["completion_probabilities"] = [self._probability(event.token)]
-                    yield chunk | ({"timings": self._times.after(event)} if self._times else {})
-                case StopEvent():
-                    self._alternatives[event.index].stop = event
-                    yield self._final(event, "", [])
-                case ErrorEvent():
-                    yield {"error": event.error.body()}
+    def chunk(self, answer: Answer, event: Event, _changes: list[Change]) -> Iterator[dict[str, Any]]:
+        """The chunks for an event. The last chunk of each index has `stop` true, and all fields."""
+        match event:
+            case ProgressEvent():
+                progress = prompt_progress(event, answer.now - answer.started)
+                yield _partial(0, "", ()) | {"prompt_progress": progress}
+            case StreamEvent():
+                chunk = _partial(event.index, event.text, event.tokens)
+                if event.token:
+                    chunk["completion_probabilities"] = [self._probability(event.token)]
+                if self._parsed.timings_per_token:
+                    chunk["timings"] = timings(answer.running_timings(event.index), answer.prompt_tokens)
+                answer[event.index].drain()
+                yield chunk
+            case StopEvent():
+                yield self._final(answer, event, "")
+            case ErrorEvent():
+                yield {"error": event.error.body()}
 
-    def object(self, events: Iterable[Event]) -> dict[str, Any] | list[dict[str, Any]]:
+    def body(self, answer: Answer) -> dict[str, Any] | list[dict[str, Any]]:
         """The result of a finished request, or a list of results if it has several alternatives.
 
-        The result of a failed alternative has an `error`. Raises `SrbError` if all failed.
+        The result of a failed alternative has an `error`.
         """
-        for event in events:
-            match event:
-                case StartEvent():
-                    self._seeds = event.seeds
-                case StreamEvent():
-                    alternative = self._add(event)
-                    alternative.text += event.text
-                    alternative.tokens += event.tokens
-                    if event.token:
-                        alternative.probabilities.append(event.token)
-                case StopEvent():
-                    self._alternatives[event.index].stop = event
-                case ErrorEvent():
-                    if event.index is None:
-                        raise event.error
-                    self._alternatives[event.index].error = event.error
-
-        alternatives = self._alternatives
-        if alternatives[0].error and all(each.error for each in alternatives):
-            raise alternatives[0].error
-        results = [
-            self._final(each.stop, each.text, each.tokens) | ({"error": each.error.body()} if each.error else {})
-            for each in sorted(alternatives, key=self._sort_key)
-            if each.stop
-        ]
+        stops = sorted((each.stop for each in answer.ordered if each.stop), key=self._place)
+        results = []
+        for stop in stops:
+            error = answer[stop.index].error
+            result = self._final(answer, stop, answer[stop.index].text)
+            results.append(result | ({"error": error.body()} if error else {}))
         return results[0] if len(results) == 1 else results
 
-    def _sort_key(self, each: _Alternative) -> tuple[int, bool, int]:
+    def _place(self, stop: StopEvent) -> tuple[int, bool, int]:
         """Sorts by prompt. The candidates of a bridge are sorted by their ranks."""
-        assert each.stop
-        rank = each.stop.rank or 0
-        return each.stop.index // len(self._request.branches), not rank, rank
+        return stop.index // len(self._request.branches), not stop.rank, stop.rank or 0
 
-    def _add(self, event: StreamEvent) -> _Alternative:
-        alternative = self._alternatives[event.index]
-        alternative.has_line_break = alternative.has_line_break or "\n" in event.text
-        return alternative
-
-    def _partial(self, index: int, text: str, tokens: Iterable[int]) -> dict[str, Any]:
-        return {"index": index, "content": text, "tokens": list(tokens), "stop": False}
-
-    def _final(self, event: StopEvent, text: str, tokens: list[int]) -> dict[str, Any]:
-        request = self._request
+    def _final(self, answer: Answer, event: StopEvent, text: str) -> dict[str, Any]:
+        request, alternative = self._request, answer[event.index]
         branches = request.branches
         number = event.index // len(branches)
         prompt, params = request.prompts[number], branches[event.index % len(branches)]
-        if self._seeds:  # prefetched alternatives have other seeds than the request
-            params = replace(params, seed=self._seeds[event.index])
-        alternative = self._alternatives[event.index]
+        if answer.start:  # prefetched alternatives have other seeds than the request
+            params = replace(params, seed=answer.start.seeds[event.index])
         evaluated = event.timings.prompt_n if event.timings else 0
         whole = len(prompt) + len(params.direction_ids)
         n_prompt = whole - (event.timings.n_truncated if event.timings else 0)
         result = {
             "index": event.index,
             "content": text,
-            "tokens": tokens,
+            "tokens": alternative.tokens.ids,
             "stop": True,
             "model": self._model,
             "tokens_predicted": event.length,
             "tokens_evaluated": n_prompt,
             "generation_settings": generation_settings(params, request) | {"stream": self._parsed.stream},
             "prompt": self._prompts[number],
-            "has_new_line": alternative.has_line_break,
+            "has_new_line": "\n" in alternative.text,
             "truncated": event.truncated or (event.finish_reason == "length" and event.length != params.max_tokens),
             "stop_type": _stop_type(event),
             "stopping_word": _stopping_word(event) or "",
             "tokens_cached": n_prompt - evaluated if event.timings else 0,
             "timings": timings(event.timings, whole) if event.timings else {},
         }
-        if alternative.probabilities:
-            result["completion_probabilities"] = [self._probability(token) for token in alternative.probabilities]
+        if alternative.tokens.reported:
+            result["completion_probabilities"] = [self._probability(token) for token in alternative.tokens.reported]
         return _only(result, self._parsed.response_fields) if self._parsed.response_fields else result
 
     def _probability(self, token: Token) -> dict[str, Any]:
@@ -183,6 +130,10 @@ class Completion:
             return native.token_json(token) | {"top_logprobs": [native.token_json(each) for each in token.top_logprobs]}
         top = [_prob(each) for each in token.top_logprobs]
         return _prob(token) | {"top_probs": [each for each in top if each["prob"]]}
+
+
+def _partial(index: int, text: str, tokens: Iterable[int]) -> dict[str, Any]:
+    return {"index": index, "content": text, "tokens": list(tokens), "stop": False}
 
 
 def completion(body: bytes, context: RequestContext) -> Reply:
@@ -199,16 +150,21 @@ def infill(body: bytes, context: RequestContext) -> Reply:
 def _reply(parsed: LlamaParsed, context: RequestContext) -> Reply:
     # The builder is stored for a long time, and needs no images.
     stored = replace(parsed, completion=replace(parsed.completion, media=())) if parsed.completion.media else parsed
-    make = partial(Completion, stored, model=context.limits.model, detokenize=context.engine.model.tokenizer.detokenize)
+    tokenizer = context.engine.model.tokenizer
+    form = partial(Results, stored, model=context.limits.model, detokenize=tokenizer.detokenize)
     return Reply(
         parsed.completion,
         parsed.ignored,
         parsed.stream,
-        make,
+        partial(_response, form),
         detach=parsed.detach,
         watch=_watch(parsed.completion.id, parsed.t_max_predict_ms / 1000),
         payload=parsed.response_fields,
     )
+
+
+def _response(form: Callable[[], Results]) -> Response:
+    return Response(form())
 
 
 def _watch(request_id: str, limit: float) -> Watch | None:

@@ -2,20 +2,22 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from pydantic import Field
 
-from srb.engine.events import ErrorEvent, Event
+from srb.engine.events import DoneEvent, ErrorEvent, Event, Token
 from srb.errors import InvalidRequestError, SrbError
+from srb.wire.answer import Answer, Change, Item, Response
 from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.embeddings import EmbeddingFormat, EmbeddingRequest, Vectors
 from srb.wire.openai.completions import content_of
-from srb.wire.reasoning import AnswerReader, reasoning_format
-from srb.wire.reply import Outcome, OutputItem, OutputItems, Reply, parse_one
+from srb.wire.reasoning import reasoning_format
+from srb.wire.reply import Reply, parse_one
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.media import with_images
 from srb.wire.request.messages import Message
@@ -138,11 +140,10 @@ def _reply(
     **given: Any,
 ) -> Reply:
     """Makes the reply. `content` returns the fields of an object that have the text and the thoughts."""
-    make = partial(_LineBuilder, context.limits.model, time_of(context.now), content)
+    form = Lines({"model": context.limits.model, "created_at": time_of(context.now)}, content)
     if not has_input:  # clients load a model with an empty request, and unload it with keep_alive 0
         unloads = re.fullmatch(r"0+(\.0*)?[a-zµ]*", str((fields.model_extra or {}).get("keep_alive")))
-        make = partial(make, reason="unload" if unloads else "load")
-        return Reply(None, [], False, partial(make, "", AnswerReader))
+        return Reply(None, [], False, partial(Response, replace(form, reason="unload" if unloads else "load")))
     options = fields.options
     if options and options.max_tokens == -2:  # in Ollama: until the context is full
         options.max_tokens = -1
@@ -161,8 +162,8 @@ def _reply(
         model=fields.model,
     )
     parsed.ignored.extend(f"options.{name}" for name in (options and options.model_extra) or ())
-    make = partial(make, parsed.completion.id, parsed.reader)
-    return Reply.of(parsed, fields.stream, make, ping=lambda: make().ping())
+    make = partial(Response, form, parsed.completion.id, parsed.reader)
+    return Reply.of(parsed, fields.stream, make, ping=form.ping)
 
 
 def _schema(form: Any) -> dict[str, Any]:
@@ -173,73 +174,66 @@ def _schema(form: Any) -> dict[str, Any]:
     return form
 
 
-class _LineBuilder:
-    """Builds the lines or the object of a response from the events of its request."""
+@dataclass(frozen=True)
+class Lines:
+    """Ollama's object and lines.
 
-    def __init__(
-        self,
-        model: str,
-        created: str,
-        content: Callable[[str, str], dict[str, Any]],
-        request_id: str,
-        reader: Callable[[], AnswerReader],
-        reason: str = "load",
-    ) -> None:
-        self._model = model
-        self._created = created
-        self._content = content
-        self._items = OutputItems(request_id, reader())
-        self._reason = reason
+    Attributes:
+        head: The fields that every object begins with.
+        content: Returns the fields that have a text and thoughts.
+        reason: Why a request without input has ended.
+    """
 
-    def head(self, text: str, calls: list[OutputItem] | None = None, thoughts: str = "") -> dict[str, Any]:
-        """The fields that every object has."""
-        head = {"model": self._model, "created_at": self._created, **self._content(text, thoughts)}
-        if shown := [_call(item) for item in calls or () if item.arguments is not None]:
-            head["message"]["tool_calls"] = shown
-        return head
+    head: dict[str, Any]
+    content: Callable[[str, str], dict[str, Any]]
+    reason: str = "load"
+
+    def _line(
+        self, text: str = "", thoughts: str = "", calls: Iterable[Item] = (), tokens: Sequence[Token] = ()
+    ) -> dict[str, Any]:
+        line = self.head | self.content(text, thoughts)
+        if shown := [_call(item) for item in calls if item.arguments is not None]:
+            line["message"]["tool_calls"] = shown
+        return line | {"done": False} | ({"logprobs": content_of(tokens)} if tokens else {})
 
     def ping(self) -> bytes:
         """The line that is sent while no other comes."""
-        return json.dumps(self.head("") | {"done": False}).encode() + b"\n"
+        return json.dumps(self._line()).encode() + b"\n"
 
-    def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
-        """The lines for the next events of a stream. A call gets its line when it is complete."""
-        for event in events:
-            if isinstance(event, ErrorEvent):
-                yield error_json(event.error)
-                continue
-            for change in self._items.take(event):
-                item = change.item
-                if item.kind != "call" and (change.text or change.tokens):
-                    shown = {"logprobs": content_of(list(change.tokens))} if change.tokens else {}
-                    head = self.head(change.text) if item.kind == "text" else self.head("", thoughts=change.text)
-                    yield head | {"done": False} | shown
-                elif change.kind == "end" and item.arguments is not None:
-                    yield self.head("", [item]) | {"done": False}
-        if self._items.outcome.done:
-            yield self._last(self.head(""), self._items.outcome)
+    def chunk(self, answer: Answer, event: Event, changes: list[Change]) -> Iterator[dict[str, Any]]:
+        """The lines for an event. A call gets its line when it is complete."""
+        for change in changes:
+            item, text, tokens = change.item, change.text, change.tokens
+            if item.kind == "call" and change.kind == "end" and item.arguments is not None:
+                yield self._line(calls=[item])
+            elif item.kind != "call" and (text or tokens):
+                yield self._line(*((text, "") if item.kind == "text" else ("", text)), tokens=tokens)
+        if isinstance(event, ErrorEvent):
+            yield error_json(event.error)
+        elif isinstance(event, DoneEvent):
+            yield self._last(self._line(), answer)
 
-    def object(self, events: list[Event]) -> dict[str, Any]:
-        """The response of a finished request; without events, that it is loaded, or unloaded. Raises `SrbError`."""
-        if not events:
-            return self.head("") | {"done": True, "done_reason": self._reason}
-        self._items.take_all(events)
-        text, thoughts = (
-            "".join(item.text for item in self._items.all if item.kind == kind) for kind in ("text", "reasoning")
-        )
-        tokens = [token for item in self._items.all for token in item.tokens]
-        head = self.head(text, self._items.calls, thoughts)
-        return self._last(head, self._items.outcome) | ({"logprobs": content_of(tokens)} if tokens else {})
+    def body(self, answer: Answer) -> dict[str, Any]:
+        """The object; without events, that the model is loaded, or unloaded."""
+        if not answer.done:
+            return self._line() | {"done": True, "done_reason": self.reason}
+        alternative = answer[0]
+        tokens = [token for item in alternative.items for token in item.tokens]
+        text, thoughts = alternative.all_of("text"), alternative.all_of("reasoning")
+        line = self._line(text, thoughts, alternative.calls, tokens)
+        logprobs = {name: line.pop(name) for name in ("logprobs",) if name in line}
+        return self._last(line, answer) | logprobs
 
-    def _last(self, head: dict[str, Any], outcome: Outcome) -> dict[str, Any]:
+    def _last(self, line: dict[str, Any], answer: Answer) -> dict[str, Any]:
         """The last object, with the reason why the answer ended, and times in nanoseconds."""
-        assert outcome.stop
-        assert outcome.done
-        timings, usage = outcome.done.timings, outcome.done.usage
+        stop = answer[0].stop
+        assert stop
+        assert answer.done
+        timings, usage = answer.done.timings, answer.done.usage
         prompt, predicted = round(timings.prompt_ms * 1e6), round(timings.predicted_ms * 1e6)
-        return head | {
+        return line | {
             "done": True,
-            "done_reason": outcome.stop.finish_reason,
+            "done_reason": stop.finish_reason,
             "total_duration": round(timings.queued_ms * 1e6) + prompt + predicted,
             "load_duration": 0,
             "prompt_eval_count": usage.prompt_tokens,
@@ -249,7 +243,7 @@ class _LineBuilder:
         }
 
 
-def _call(item: OutputItem) -> dict[str, Any]:
+def _call(item: Item) -> dict[str, Any]:
     """A complete call, in Ollama's notation."""
     return {"id": item.id, "function": {"name": item.name, "arguments": item.arguments}}
 

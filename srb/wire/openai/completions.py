@@ -3,10 +3,8 @@
 The list of models is here, too, as OpenAI, TabbyAPI and text-generation-webui have it.
 """
 
-import codecs
-import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar
@@ -15,22 +13,23 @@ from srb.engine.events import (
     DoneEvent,
     ErrorEvent,
     Event,
-    FinishReason,
     ProgressEvent,
     PromptLogprobsEvent,
     StartEvent,
     StopEvent,
-    StopReason,
     StreamEvent,
     Timings,
     Token,
     Usage,
 )
-from srb.errors import NotFoundError, SrbError
+from srb.errors import NotFoundError
+from srb.wire.answer import Alternative, Answer, Change, Response, Tokens
 from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.native.reply import usage_json
-from srb.wire.reply import Reply, RunningTimings, logprob_of, prompt_progress
-from srb.wire.request.body import Parsed, parse
+from srb.wire.reasoning import AnswerReader
+from srb.wire.reply import Reply, logprob_of, prompt_progress
+from srb.wire.reply import timings as timings_json
+from srb.wire.request.body import parse
 
 
 def parse_completion(body: bytes, context: RequestContext, *, openai: bool = False) -> Reply:
@@ -40,11 +39,11 @@ def parse_completion(body: bytes, context: RequestContext, *, openai: bool = Fal
     """
     if openai:
         context = replace(context, limits=replace(context.limits, openai=True))
-    return parse_as(body, context, chat=False, builder_of=lambda _parsed: Completion)
+    return parse_as(Completion, body, context)
 
 
-def parse_as(body: bytes, context: RequestContext, *, chat: bool, builder_of: Callable[[Parsed], Any]) -> Reply:
-    """Parses the body of a completion or a chat. builder_of: the class, or a partial of it, that builds responses."""
+def parse_as(kind: type["Completion"], body: bytes, context: RequestContext, *, chat: bool = False) -> Reply:
+    """Parses the body of a completion or a chat."""
     parsed = parse(
         body,
         context.limits,
@@ -56,306 +55,214 @@ def parse_as(body: bytes, context: RequestContext, *, chat: bool, builder_of: Ca
         take=context.take,
     )
     completion = context.original or parsed.completion
-    make = partial(
-        builder_of(parsed),
-        completion.id,
-        model=context.limits.model,
-        created=int(context.now),
-        fingerprint=context.fingerprint,
+    head = {"id": completion.id, "created": int(context.now), "model": context.limits.model}
+    form = kind(
+        head=head | {"system_fingerprint": context.fingerprint},
         per_prompt=len(completion.branches),
         n=parsed.n,
-        shown=Shown(
-            logprobs=parsed.logprobs,
-            prompts=completion.token_ids if parsed.token_ids else None,
-            echo=completion.echo,
-            usage=parsed.usage,
-            times=parsed.times,
-        ),
+        has_logprobs=parsed.logprobs,
+        prompts=completion.token_ids if parsed.token_ids else None,
+        echo=completion.echo,
+        has_usage=parsed.usage,
+        has_times=parsed.times,
     )
+    make = partial(Response, form, completion.id, parsed.reader if chat else AnswerReader)
     reply = Reply.of(parsed, parsed.format != "object", None if parsed.format == "events" else make)
     return replace(reply, completion=completion)
 
 
-@dataclass
-class _Choice:
-    """One alternative, as far as its events have come."""
-
-    text: str = ""
-    tokens: list[Token] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    n_echoed: int = 0  # how many of the prompt's ids are still to come
-    finish_reason: FinishReason | None = None
-    stop_reason: StopReason = None
-    mean_logprob: float = 0.0
-    rank: int = 0
-    prompt: list[dict[str, Any] | None] = field(default_factory=list)
-    error: SrbError | None = None
-
-    def add(self, event: StreamEvent) -> None:
-        if event.token:
-            self.tokens.append(event.token)
-        echoed = event.tokens[: self.n_echoed]
-        self.n_echoed -= len(echoed)
-        self.token_ids += event.tokens[len(echoed) :]
-        if event.text:
-            self.place(event.text)
-
-    def place(self, text: str) -> None:
-        """Add the text that the tokens without offset have waited for, and find where in it they begin."""
-        place, decoder = 0, codecs.getincrementaldecoder("utf-8")("replace")
-        for token in self.tokens[len(self.offsets) :]:
-            self.offsets.append(len(self.text) + place)
-            piece = decoder.decode(token.piece)
-            if text.startswith(piece, place) or piece.startswith(text[place:]):  # else it is special, and has no text
-                place = min(place + len(piece), len(text))
-        self.text += text
-
-    def drop_textless(self) -> None:
-        """Drops the tokens at the end that add no text."""
-        while self.tokens and self.offsets[-1] == len(self.text):
-            self.tokens.pop()
-            self.offsets.pop()
+NO_TOKENS = Tokens()
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What a response shows besides the texts.
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """OpenAI's object and chunks. Of each prompt, `per_prompt` alternatives run, and n of them are returned.
 
     Attributes:
-        logprobs: Whether log-probabilities are shown.
+        head: The fields that the object and each chunk begin with.
+        has_logprobs: Whether log-probabilities are shown.
         prompts: The token ids of each prompt, which are shown with those of the alternatives. None: no ids are shown.
         echo: Whether the events of each alternative begin with the prompt's tokens.
-        usage: Whether a stream shows the usage.
-        times: Whether each chunk has `timings`.
-    """
-
-    logprobs: bool = False
-    prompts: tuple[tuple[int, ...], ...] | None = None
-    echo: bool = False
-    usage: bool = True
-    times: bool = False
-
-
-class Completion:
-    """Builds the response of a completion from its events.
-
-    Of each prompt, `per_prompt` alternatives run, and n of them are returned.
+        has_usage: Whether a stream shows the usage.
+        has_times: Whether each chunk has `timings`.
+        shows_end: Whether the probabilities include that of the end token, which has no text.
     """
 
     kind: ClassVar[str] = "text_completion"
     chunk_kind: ClassVar[str] = "text_completion"
 
-    def __init__(
-        self,
-        request_id: str,
-        *,
-        model: str,
-        created: int,
-        fingerprint: str,
-        per_prompt: int,
-        n: int,
-        shown: Shown,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._head = {"id": request_id, "created": created, "model": model, "system_fingerprint": fingerprint}
-        self._per_prompt = per_prompt
-        self._n = n
-        self._shown = shown
-        self._clock = clock
-        self._times = RunningTimings(clock) if shown.times else None
-        self._started = 0.0
-        self._prompt_tokens = 0
-        self._choices: dict[int, _Choice] = {}
-        self._told: set[int] = set()  # the choices that the prompt's ids were shown with
+    head: dict[str, Any]
+    per_prompt: int
+    n: int
+    has_logprobs: bool = False
+    prompts: tuple[tuple[int, ...], ...] | None = None
+    echo: bool = False
+    has_usage: bool = True
+    has_times: bool = False
+    shows_end: bool = True
 
-    def object(self, events: Iterable[Event]) -> dict[str, Any]:
-        """The object of a finished request, with the n of `per_prompt` alternatives of the best mean log-probability.
+    def body(self, answer: Answer) -> dict[str, Any]:
+        """The object, with the n of `per_prompt` alternatives of the best mean log-probability."""
+        assert answer.done
+        usage, first = answer.done.usage, self._returned(answer)[0].index
+        head = self.head | {"object": self.kind, "choices": self.choices(answer), "usage": _usage(usage)}
+        head |= self.timings(answer.done.timings, usage.prompt_tokens)
+        return head | ({} if self.prompt_in_choices else _prompts(answer).get(first, {}) | self._prompt_ids(answer[0]))
 
-        Raises `SrbError` if the request or all of its alternatives failed.
-        """
-        usage: dict[str, Any] = {}
-        timings: dict[str, Any] = {}
-        error: SrbError | None = None
-        for event in events:
-            match event:
-                case StreamEvent():
-                    self._choice(event.index).add(event)
-                case PromptLogprobsEvent():
-                    tokens = [*map(_prompt_token, event.tokens)]
-                    for index in event.indices:
-                        self._choice(index).prompt += tokens
-                case StopEvent():
-                    self._end(event)
-                case ErrorEvent(index=None):
-                    raise event.error
-                case ErrorEvent(index=int(index)):
-                    error = self._choice(index).error = event.error
-                case DoneEvent():
-                    usage = _usage(event.usage)
-                    timings = self.timings(event.timings, event.usage.prompt_tokens)
-        if error and all(choice.finish_reason == "error" for choice in self._choices.values()):
-            raise error
-        choices = [
-            self._choice_object(k, self.whole(k, choice.text, choice.finish_reason), choice)
-            for k, choice in enumerate(self._returned())
-        ]
-        prompt = self._prompt(next((choice.prompt for choice in self._returned()), []))
-        head = self._head | {"object": self.kind, "choices": choices, "usage": usage} | timings | prompt
-        return head | ({} if self.prompt_in_choices else self._prompt_ids(0))
+    def choices(self, answer: Answer) -> list[dict[str, Any]]:
+        """The `choices` of the object."""
+        prompts = _prompts(answer) if self.prompt_in_choices else {}
+        choices = []
+        for k, each in enumerate(self._returned(answer)):
+            tokens = self._shown(each.tokens, each)
+            choices.append(self._choice(k, each, self.message(each), tokens, each.stop, prompts.get(each.index)))
+        return choices
 
-    def _prompt_ids(self, index: int) -> dict[str, Any]:
-        """The token ids of a choice's prompt, once. Each placeholder of an image or a sound is -1."""
-        if self._shown.prompts is None or index in self._told:
-            return {}
-        self._told.add(index)
-        return {"prompt_token_ids": [max(token, -1) for token in self._shown.prompts[index // self._n]]}
-
-    def _prompt(self, tokens: list[dict[str, Any] | None]) -> dict[str, Any]:
-        """The log-probabilities of the prompt, for the response."""
-        return {"prompt_logprobs": tokens} if tokens and not self.prompt_in_choices else {}
-
-    def _returned(self) -> list[_Choice]:
+    def _returned(self, answer: Answer) -> list[Alternative]:
         """The alternatives to return, in the order of their prompts; those of a bridge in the order of their ranks."""
-        in_order = [self._choices[index] for index in sorted(self._choices)]
-        has_ranks = any(choice.rank for choice in in_order)
-        if self._n == self._per_prompt and not has_ranks:
-            return in_order
-        result = []
-        for start in range(0, len(in_order), self._per_prompt):
-            ran = in_order[start : start + self._per_prompt]
-            ran.sort(key=lambda choice: (not choice.rank, choice.rank) if has_ranks else (False, -choice.mean_logprob))
-            result += sorted(ran, key=lambda choice: choice.finish_reason == "error")[: self._n]
-        return result
+        stops = [each.stop for each in answer.ordered if each.stop]
+        has_ranks = any(stop.rank for stop in stops)
+        if self.n < self.per_prompt or has_ranks:
+            ran = (stops[start : start + self.per_prompt] for start in range(0, len(stops), self.per_prompt))
+            stops = [stop for each in ran for stop in sorted(each, key=_place)[: self.n]]
+        return [answer[stop.index] for stop in stops]
 
-    def chunks(self, events: Iterable[Event]) -> Iterator[dict[str, Any] | str]:
-        """The chunks of the next events of a stream. After the last chunk comes `[DONE]`."""
-        for event in events:
-            match event:
-                case StartEvent():
-                    self._started, self._prompt_tokens = self._clock(), event.prompt_tokens
-                    if self._times:
-                        self._times.begin(event)
-                    for index in range(event.count) if self.first else ():
-                        yield self._chunk(index, self.first, _Choice())
-                case ProgressEvent():
-                    progress = prompt_progress(event, self._clock() - self._started)
-                    yield self._chunk(0, self.end(0, None), _Choice()) | {"prompt_progress": progress}
-                case PromptLogprobsEvent():
-                    tokens = [*map(_prompt_token, event.tokens)]
-                    for index in event.indices if self.prompt_in_choices else event.indices[:1]:
-                        chunk = self._chunk(index, self.end(index, None), _Choice(prompt=tokens))
-                        yield chunk | self._prompt(tokens)
-                case StreamEvent():
-                    self._choice(event.index).add(event)
-                    times = {"timings": self._times.after(event)} if self._times else {}
-                    yield from (
-                        chunk | times for chunk in self._with_tokens(event.index, self.parts(event.index, event.text))
-                    )
-                case StopEvent():
-                    yield from self._with_tokens(event.index, self.rest(event.index))
-                    chunk = self._chunk(event.index, self.end(event.index, event.finish_reason), self._end(event))
-                    yield chunk | self.timings(event.timings, self._prompt_tokens)
-                case ErrorEvent(index=None):
-                    yield {"error": event.error.body()}
-                case ErrorEvent(index=int(index)):  # sent with the last chunk: clients end a stream at a bare error
-                    self._choice(index).error = event.error
-                case DoneEvent():
-                    if self._shown.usage:
-                        chunk = {"object": self.chunk_kind, "choices": [], "usage": _usage(event.usage)}
-                        yield self._head | chunk | self.timings(event.timings, event.usage.prompt_tokens)
-                    yield "[DONE]"
+    def chunk(self, answer: Answer, event: Event, changes: list[Change]) -> Iterator[dict[str, Any] | str]:
+        """The chunks for an event. After the last chunk comes `[DONE]`."""
+        match event:
+            case StreamEvent(index=index):
+                chunks = self._contents(answer[index], changes)
+                if self.has_times:
+                    times = timings_json(answer.running_timings(index), answer.prompt_tokens)
+                    chunks = (chunk | {"timings": times} for chunk in chunks)
+                yield from chunks
+            case StopEvent():
+                alternative = answer[event.index]
+                yield from self._contents(alternative, changes)
+                tokens = self._shown(alternative.drain(), alternative)
+                chunk = self._chunk(alternative, self.end(alternative), tokens, event)
+                yield chunk | self.timings(event.timings, answer.prompt_tokens)
+            case StartEvent():
+                for index in range(event.count) if self.first else ():
+                    yield self._chunk(answer[index], self.first)
+            case ProgressEvent():
+                progress = prompt_progress(event, answer.now - answer.started)
+                yield self._chunk(answer[0], self.nothing) | {"prompt_progress": progress}
+            case PromptLogprobsEvent():
+                shown = _prompt(event.tokens)
+                for index in event.indices if self.prompt_in_choices else event.indices[:1]:
+                    chunk = self._chunk(answer[index], self.nothing, prompt=shown if self.prompt_in_choices else None)
+                    yield chunk | ({} if self.prompt_in_choices else shown)
+            case ErrorEvent(index=None):  # others are sent with the last chunk: clients end a stream at a bare error
+                yield {"error": event.error.body()}
+            case DoneEvent():
+                if self.has_usage:
+                    chunk = {"object": self.chunk_kind, "choices": [], "usage": _usage(event.usage)}
+                    yield self.head | chunk | self.timings(event.timings, event.usage.prompt_tokens)
+                yield "[DONE]"
 
-    def _with_tokens(self, index: int, contents: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """A chunk for each of these contents. The first one has all tokens since the chunk before."""
-        choice = self._choice(index)
-        for content in contents:
-            yield self._chunk(index, content, choice)
-            choice.tokens, choice.offsets, choice.token_ids = [], [], []
+    def _contents(self, alternative: Alternative, changes: list[Change]) -> Iterator[dict[str, Any]]:
+        """A chunk for each change that has a content. The first one has all tokens since the chunk before."""
+        for change in changes:
+            if content := self.content(change):
+                yield self._chunk(alternative, content, alternative.drain())
 
-    def _end(self, event: StopEvent) -> _Choice:
-        choice = self._choice(event.index)
-        choice.finish_reason = event.finish_reason
-        # As in vLLM, where it isn't the reason of an abort.
-        choice.stop_reason = event.stop_reason if event.finish_reason == "stop" else None
-        choice.mean_logprob = event.mean_logprob or 0.0
-        choice.rank = event.rank or 0
-        choice.place("")
-        if event.stop_reason is not None or not self.shows_end:  # a stop string's tokens aren't shown
-            choice.drop_textless()
-        return choice
+    def _chunk(self, alternative: Alternative, content: dict[str, Any], *shown: Any, **more: Any) -> dict[str, Any]:
+        choices = [self._choice(alternative.index, alternative, content, *shown, **more)]
+        usage = {"usage": None} if self.has_usage else {}
+        prompt = {} if self.prompt_in_choices or alternative.index else self._prompt_ids(alternative)
+        return self.head | {"object": self.chunk_kind, "choices": choices} | usage | prompt
 
-    def _choice(self, index: int) -> _Choice:
-        if index not in self._choices:
-            shown = self._shown
-            echoed = shown.prompts[index // self._per_prompt] if shown.prompts and shown.echo else ()
-            self._choices[index] = _Choice(n_echoed=len(echoed))
-        return self._choices[index]
-
-    def _chunk(self, index: int, content: dict[str, Any], choice: _Choice) -> dict[str, Any]:
-        usage = {"usage": None} if self._shown.usage else {}
-        choices = [self._choice_object(index, content, choice)]
-        prompt = {} if self.prompt_in_choices else self._prompt_ids(0)
-        return self._head | {"object": self.chunk_kind, "choices": choices} | usage | prompt
-
-    def _choice_object(self, index: int, content: dict[str, Any], choice: _Choice) -> dict[str, Any]:
+    def _choice(
+        self,
+        index: int,
+        alternative: Alternative,
+        content: dict[str, Any],
+        tokens: Tokens = NO_TOKENS,
+        stop: StopEvent | None = None,
+        prompt: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
         return {
             "index": index,
             **content,
-            "logprobs": self.logprobs(choice.tokens, choice.offsets) if self._shown.logprobs else None,
-            "finish_reason": choice.finish_reason,
-            "stop_reason": choice.stop_reason,
-            **({"prompt_logprobs": choice.prompt} if choice.prompt and self.prompt_in_choices else {}),
-            **({} if self._shown.prompts is None else {"token_ids": choice.token_ids}),
-            **(self._prompt_ids(index) if self.prompt_in_choices else {}),
-            **({"error": choice.error.body()} if choice.error else {}),
+            "logprobs": self.logprobs(tokens) if self.has_logprobs else None,
+            "finish_reason": stop.finish_reason if stop else None,
+            # As in vLLM, where it isn't the reason of an abort.
+            "stop_reason": stop.stop_reason if stop and stop.finish_reason == "stop" else None,
+            **(prompt or {}),
+            **({} if self.prompts is None else {"token_ids": self._ids(tokens, alternative)}),
+            **(self._prompt_ids(alternative) if self.prompt_in_choices else {}),
+            **({"error": alternative.error.body()} if alternative.error else {}),
         } | content
+
+    def _prompt_of(self, alternative: Alternative) -> tuple[int, ...]:
+        return self.prompts[alternative.index // self.per_prompt] if self.prompts else ()
+
+    def _prompt_ids(self, alternative: Alternative) -> dict[str, Any]:
+        """The token ids of an alternative's prompt, once. Each placeholder of an image or a sound is -1."""
+        if self.prompts is None or alternative.prompt_is_told:
+            return {}
+        alternative.prompt_is_told = True
+        return {"prompt_token_ids": [max(token, -1) for token in self._prompt_of(alternative)]}
+
+    def _ids(self, tokens: Tokens, alternative: Alternative) -> list[int]:
+        """The ids of these last tokens of an alternative, without those of an echo."""
+        n_echoed = len(self._prompt_of(alternative)) if self.echo else 0
+        return tokens.ids[max(0, n_echoed + len(tokens.ids) - alternative.n_ids) :]
+
+    def _shown(self, tokens: Tokens, alternative: Alternative) -> Tokens:
+        """These last tokens of an alternative that has ended. Those of a stop string aren't shown."""
+        stop = alternative.stop
+        is_whole = self.shows_end and (not stop or stop.stop_reason is None)
+        return tokens if is_whole else tokens.with_text(alternative.text)
 
     # Chat completions override these.
 
     prompt_in_choices: ClassVar[bool] = True
     """Whether each choice has the log-probabilities and token ids of its prompt, and not the response."""
 
-    shows_end: ClassVar[bool] = True
-    """Whether the probabilities include that of the end token, which has no text."""
-
     first: ClassVar[dict[str, Any]] = {}
     """The content of each choice's first chunk, before its text. Empty: there is no such chunk."""
 
-    def whole(self, index: int, text: str, finish_reason: FinishReason | None) -> dict[str, Any]:
-        """The fields for an alternative's whole text, in the object."""
-        return {"text": text}
+    nothing: ClassVar[dict[str, Any]] = {"text": ""}
+    """The content of a chunk that has no text."""
 
-    def parts(self, index: int, text: str) -> list[dict[str, Any]]:
-        """The contents of the chunks for the next piece of an alternative's text."""
-        return [{"text": text}] if text else []
+    def message(self, alternative: Alternative) -> dict[str, Any]:
+        """The content of a whole alternative."""
+        return {"text": alternative.text}
 
-    def rest(self, index: int) -> list[dict[str, Any]]:
-        """The contents of the chunks for the text that `parts` has buffered, when no more text comes."""
-        return []
+    def content(self, change: Change) -> dict[str, Any]:
+        """The content of a chunk. Empty: there is no chunk for this change."""
+        return {"text": change.text} if change.text else {}
 
-    def end(self, index: int, finish_reason: FinishReason | None) -> dict[str, Any]:
-        """The content of a chunk that has no text."""
-        return {"text": ""}
+    def end(self, alternative: Alternative) -> dict[str, Any]:
+        """The content of the last chunk."""
+        return self.nothing
 
     def timings(self, timings: Timings | None, n_prompt: int) -> dict[str, Any]:
         """`timings` of an alternative or the request, with a prompt of n_prompt tokens. A completion has none."""
         return {}
 
-    def logprobs(self, tokens: list[Token], offsets: list[int]) -> dict[str, Any]:
-        """The probabilities of tokens that begin at these offsets in the text, in characters."""
+    def logprobs(self, tokens: Tokens) -> dict[str, Any]:
+        """The probabilities of tokens."""
+        reported = tokens.reported
         return {
-            "tokens": [text_of(token) for token in tokens],
-            "token_logprobs": [logprob_of(token) for token in tokens],
+            "tokens": [text_of(token) for token in reported],
+            "token_logprobs": [logprob_of(token) for token in reported],
             "top_logprobs": [
                 None
                 if token.logprob is None
                 else {text_of(each): logprob_of(each) for each in (*token.top_logprobs, token)}
-                for token in tokens
+                for token in reported
             ],
-            "text_offset": offsets,
-            "content": content_of(tokens),  # as in llama-server, for lm-eval's `gguf`
+            "text_offset": tokens.offsets,
+            "content": content_of(reported),  # as in llama-server, for lm-eval's `gguf`
         }
+
+
+def _place(stop: StopEvent) -> tuple[bool, bool, float]:
+    """Sorts alternatives: failed ones last; those of a bridge by their ranks, others by their mean log-probability."""
+    return stop.finish_reason == "error", not stop.rank, stop.rank or -(stop.mean_logprob or 0.0)
 
 
 def text_of(token: Token) -> str:
@@ -366,13 +273,24 @@ def text_of(token: Token) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.piece)
 
 
-def content_of(tokens: list[Token]) -> list[dict[str, Any]]:
+def content_of(tokens: Iterable[Token]) -> list[dict[str, Any]]:
     """The JSON of tokens, each with the top tokens at its position."""
     return [_token(token) | {"top_logprobs": [_token(each) for each in token.top_logprobs]} for token in tokens]
 
 
 def _token(token: Token) -> dict[str, Any]:
     return {"id": token.id, "token": text_of(token), "logprob": logprob_of(token), "bytes": list(token.piece)}
+
+
+def _prompts(answer: Answer) -> dict[int, dict[str, Any]]:
+    """The log-probabilities of each alternative's prompt. Those of the same prompt share one list."""
+    shown = [(indices, _prompt(tokens)) for indices, tokens in answer.prompts.items()]
+    return {index: prompt for indices, prompt in shown for index in indices}
+
+
+def _prompt(tokens: Iterable[Token]) -> dict[str, Any]:
+    """The log-probabilities of a prompt."""
+    return {"prompt_logprobs": [*map(_prompt_token, tokens)]}
 
 
 def _prompt_token(token: Token) -> dict[str, Any] | None:

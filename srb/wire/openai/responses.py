@@ -2,19 +2,19 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent
-from srb.errors import InvalidRequestError, SrbError
+from srb.engine.events import DoneEvent, Event, StartEvent
+from srb.errors import InvalidRequestError
+from srb.wire.answer import Answer, Change, Item, Response
 from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.openai.completions import content_of
-from srb.wire.reasoning import AnswerReader
-from srb.wire.reply import ItemChange, OutputItem, OutputItems, Reply, parse_one
+from srb.wire.reply import Reply, parse_one
 from srb.wire.request.fields import CompletionFields, Parallel, SamplingFields, ToolChoice
 from srb.wire.request.messages import Content, Message, Text, system_message
 from srb.wire.request.prompts import MAX_REQUESTS
@@ -243,7 +243,7 @@ def parse_response(body: bytes, context: RequestContext) -> Reply:
     parsed.ignored.extend(f"text.{name}" for name in fields.text or () if name != "format")
     parsed.ignored.extend(["store"] if fields.store is False else [])
     head = _head(parsed.completion.id, context, fields)
-    make = partial(_ResponseBuilder, head, conversation, parsed.logprobs, parsed.reader)
+    make = partial(ResponseBuilder, ResponseObject(head, conversation, parsed.logprobs), head["id"], parsed.reader)
     return Reply.of(
         parsed,
         fields.stream,
@@ -290,158 +290,155 @@ _CONTENTS = {"text": "output_text", "reasoning": "reasoning_text"}
 """The types of an item's content, by its kind."""
 
 
-class _ResponseBuilder:
-    """Builds a response from the events of its request. conversation: the messages that it answers."""
+class ResponseBuilder(Response):
+    """Builds a response that is stored."""
 
-    def __init__(
-        self, head: dict[str, Any], conversation: list[Message], logprobs: bool, reader: Callable[[], AnswerReader]
-    ) -> None:
-        self._conversation = conversation
-        self._id: str = head["id"]
-        self._logprobs = logprobs
-        self._head = head
-        self._items = OutputItems(self._id, reader())
-        self._error: SrbError | None = None
-        self._n_sent = 0
+    form: "ResponseObject"
+    _n_sent = 0
 
-    def object(self, events: list[Event]) -> dict[str, Any]:
-        """The response of a finished request. Raises `SrbError` if the request failed."""
-        self._items.take_all(events)
-        return self._final()
+    def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
+        """OpenAI's events for the next events of the engine, in a stream. Each has its number."""
+        for each in super().chunks(events):
+            yield each | {"sequence_number": self._n_sent}
+            self._n_sent += 1
 
     def state(self, events: list[Event]) -> dict[str, Any]:
         """The response so far."""
         for event in events:
-            for _ in self._events(event):
-                pass
-        answer = self._items.outcome
-        if answer.done:
-            return self._final()
-        items = [self._item(item, "in_progress" if item is self._items.all[-1] else None) for item in self._items.all]
-        return self._response("in_progress" if answer.start else "queued", items)
+            self.answer.take(event)
+        return self.form.state(self.answer)
 
     def conversation(self, events: list[Event]) -> list[Message]:
         """The conversation that was sent, and the answer. Raises `InvalidRequestError` if the answer isn't finished."""
         state = self.state(events)
-        if not self._items.outcome.done:
+        if not self.answer.done:
             raise InvalidRequestError(
-                f"response {self._id} is {state['status']}; ask for it until it is completed, or cancel it",
+                f"response {state['id']} is {state['status']}; ask for it until it is completed, or cancel it",
                 param="previous_response_id",
             )
         items = [
             item | {"content": item["content"][0]["text"]} if "content" in item else item for item in state["output"]
         ]
-        return [*self._conversation, *conversation_of([InputItem.model_validate(item) for item in items])]
+        answer = [InputItem.model_validate(item) for item in items]
+        return [*self.form.conversation, *conversation_of(answer)]
 
-    def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
-        """OpenAI's events for the next events of the engine, in a stream. Each has its number."""
-        for event in events:
-            for each in self._events(event):
-                yield each | {"sequence_number": self._n_sent}
-                self._n_sent += 1
 
-    def _events(self, event: Event) -> Iterator[dict[str, Any]]:
-        """OpenAI's events for one event of the engine."""
-        if isinstance(event, ErrorEvent):
-            self._error = event.error
-            return
-        changes = self._items.take(event)
+@dataclass(frozen=True)
+class ResponseObject:
+    """OpenAI's response and events. conversation: the messages that it answers."""
+
+    head: dict[str, Any]
+    conversation: list[Message]
+    has_logprobs: bool
+
+    def state(self, answer: Answer) -> dict[str, Any]:
+        """The response so far."""
+        if answer.done:
+            return self.body(answer)
+        items = answer[0].items
+        output = [self._item(answer, item, "in_progress" if item is items[-1] else None) for item in items]
+        return self._response("in_progress" if answer.start else "queued", output)
+
+    def chunk(self, answer: Answer, event: Event, changes: list[Change]) -> Iterator[dict[str, Any]]:
+        """OpenAI's events for an event of the engine."""
         if isinstance(event, StartEvent):
             started = self._response("in_progress", [])
             yield {"type": "response.created", "response": started}
             yield {"type": "response.in_progress", "response": started}
         for change in changes:
-            yield from self._call(change) if change.item.kind == "call" else self._text(change)
+            yield from (self._call if change.item.kind == "call" else self._text)(answer, change)
         if isinstance(event, DoneEvent):
-            response = self._final()
+            response = self.body(answer)
             status = response["status"]
             ended = "incomplete" if status == "cancelled" else status  # OpenAI has no event for cancelled responses
             yield {"type": f"response.{ended}", "response": response}
 
-    def _text(self, change: ItemChange) -> Iterator[dict[str, Any]]:
+    def _text(self, answer: Answer, change: Change) -> Iterator[dict[str, Any]]:
         """OpenAI's events for a change of a message, or of thoughts."""
         item = change.item
         kind, is_text = _CONTENTS[item.kind], item.kind == "text"
         position = {"item_id": self._item_id(item), "output_index": item.index, "content_index": 0}
         if change.kind == "begin":
-            yield self._item_event("added", item)
-            yield {"type": "response.content_part.added", **position, "part": self._content(OutputItem(0, item.kind))}
+            yield self._added(answer, item)
+            yield {"type": "response.content_part.added", **position, "part": self._content(Item(0, item.kind))}
         elif change.kind == "end":
             content = self._content(item)
             shown = {"logprobs": content["logprobs"]} if is_text else {}
             yield {"type": f"response.{kind}.done", **position, "text": item.text} | shown
             yield {"type": "response.content_part.done", **position, "part": content}
-            yield self._item_event("done", item)
+            yield self._done(answer, item)
         elif change.text or (change.tokens and is_text):
-            shown = {"logprobs": content_of(list(change.tokens))} if is_text else {}
+            shown = {"logprobs": content_of(change.tokens)} if is_text else {}
             yield {"type": f"response.{kind}.delta", **position, "delta": change.text} | shown
 
-    def _call(self, change: ItemChange) -> Iterator[dict[str, Any]]:
+    def _call(self, answer: Answer, change: Change) -> Iterator[dict[str, Any]]:
         """OpenAI's events for a change of a call."""
         item = change.item
         position = {"item_id": self._item_id(item), "output_index": item.index}
         if change.kind == "begin":
-            yield self._item_event("added", item)
+            yield self._added(answer, item)
         elif change.kind == "end":
             done = {"name": item.name, "arguments": item.text}
             yield {"type": "response.function_call_arguments.done", **position, **done}
-            yield self._item_event("done", item)
+            yield self._done(answer, item)
         else:
             yield {"type": "response.function_call_arguments.delta", **position, "delta": change.text}
 
-    def _final(self) -> dict[str, Any]:
+    def _added(self, answer: Answer, item: Item) -> dict[str, Any]:
+        value = self._item(answer, replace(item, text="", tokens=[]), "in_progress")
+        return {"type": "response.output_item.added", "output_index": item.index, "item": value}
+
+    def _done(self, answer: Answer, item: Item) -> dict[str, Any]:
+        value = self._item(answer, item)
+        return {"type": "response.output_item.done", "output_index": item.index, "item": value}
+
+    def body(self, answer: Answer) -> dict[str, Any]:
         """The response of a finished request."""
-        answer = self._items.outcome
-        stop, done = answer.stop, answer.done
-        assert stop
-        assert done
-        status = {"stop": "completed", "length": "incomplete", "abort": "cancelled"}.get(stop.finish_reason, "failed")
-        response = self._response(status, [self._item(item) for item in self._items.all])
+        alternative = answer[0]
+        assert alternative.stop
+        assert answer.done
+        reason, usage = alternative.stop.finish_reason, answer.done.usage
+        status = {"stop": "completed", "length": "incomplete", "abort": "cancelled"}.get(reason, "failed")
+        response = self._response(status, [self._item(answer, item) for item in alternative.items])
         if status == "incomplete":
             response["incomplete_details"] = {"reason": "max_output_tokens"}
-        if self._error:
-            response["error"] = {"code": "server_error", "message": self._error.message}
-        usage = done.usage
+        if answer.failure:
+            response["error"] = {"code": "server_error", "message": answer.failure.message}
         response["usage"] = {
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": self._items.n_thought_tokens},
+            "output_tokens_details": {"reasoning_tokens": alternative.n_thought_tokens},
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         }
         return response
 
     def _response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
         nothing = {"error": None, "incomplete_details": None, "usage": None}
-        return self._head | nothing | {"status": status, "output": output}
+        return self.head | nothing | {"status": status, "output": output}
 
-    def _item_event(self, kind: str, item: OutputItem) -> dict[str, Any]:
-        value = self._item(item, "in_progress" if kind == "added" else None)
-        return {"type": f"response.output_item.{kind}", "output_index": item.index, "item": value}
-
-    def _item_id(self, item: OutputItem) -> str:
+    def _item_id(self, item: Item) -> str:
         if item.kind == "call":
             return f"fc_{item.id}"
-        return f"{'msg' if item.kind == 'text' else 'rs'}_{self._id.removeprefix('resp_')}"
+        return f"{'msg' if item.kind == 'text' else 'rs'}_{self.head['id'].removeprefix('resp_')}"
 
-    def _item(self, item: OutputItem, status: str | None = None) -> dict[str, Any]:
+    def _item(self, answer: Answer, item: Item, status: str | None = None) -> dict[str, Any]:
         """The JSON of an item. status: left out, it follows from how the answer ended."""
-        stop = self._items.outcome.stop
-        is_last = item is self._items.all[-1]
-        is_cut = is_last and stop is not None and stop.finish_reason != "stop"
+        stop = answer[0].stop
+        is_cut = item is answer[0].items[-1] and stop is not None and stop.finish_reason != "stop"
         status = status or ("incomplete" if is_cut else "completed")
-        if item.kind != "call":
-            content = [self._content(item)] if item.text or status != "in_progress" else []
-            if item.kind == "reasoning":
-                thoughts = {"type": "reasoning", "status": status, "summary": [], "content": content}
-                return {"id": self._item_id(item)} | thoughts
-            message = {"type": "message", "role": "assistant", "status": status, "content": content}
-            return {"id": self._item_id(item)} | message
-        call = {"type": "function_call", "call_id": item.id, "name": item.name, "arguments": item.text}
-        return {"id": self._item_id(item), "status": status} | call
+        if item.kind == "call":
+            call = {"type": "function_call", "call_id": item.id, "name": item.name, "arguments": item.text}
+            return {"id": self._item_id(item), "status": status} | call
+        content = [self._content(item)] if item.text or status != "in_progress" else []
+        if item.kind == "reasoning":
+            thoughts = {"type": "reasoning", "status": status, "summary": [], "content": content}
+            return {"id": self._item_id(item)} | thoughts
+        message = {"type": "message", "role": "assistant", "status": status, "content": content}
+        return {"id": self._item_id(item)} | message
 
-    def _content(self, item: OutputItem) -> dict[str, Any]:
+    def _content(self, item: Item) -> dict[str, Any]:
         if item.kind == "reasoning":
             return {"type": _CONTENTS[item.kind], "text": item.text}
-        shown = content_of(item.tokens) if self._logprobs else []
+        shown = content_of(item.tokens) if self.has_logprobs else []
         return {"type": _CONTENTS[item.kind], "text": item.text, "annotations": [], "logprobs": shown}

@@ -11,9 +11,10 @@ from waiting import until
 
 from srb import __version__
 from srb.engine.engine import Engine
-from srb.engine.events import StopEvent
+from srb.engine.events import DoneEvent, StopEvent, Timings, Usage
 from srb.server.http.exchange import ENGINE
-from srb.wire.openai.completions import Completion, Shown
+from srb.wire.answer import Response
+from srb.wire.openai.completions import Completion
 
 
 async def chunks(connect: Connect, backend: FakeBackend, **body: Any) -> list[Any]:
@@ -207,9 +208,9 @@ async def test_the_best_of_several_prompts_have_their_ids(connect: Connect) -> N
 
 
 def test_placeholders_of_images_have_no_ids() -> None:
-    given: dict[str, Any] = {"model": "m", "created": 0, "fingerprint": "", "per_prompt": 1, "n": 1}
-    builder = Completion("cmpl-1", **given, shown=Shown(prompts=((5, -7, -8, 6),)))
-    reply = builder.object([StopEvent("cmpl-1", 0, 0, "length", None)])
+    form = Completion(head={}, per_prompt=1, n=1, prompts=((5, -7, -8, 6),))
+    done = DoneEvent("cmpl-1", 1, Usage(4, 0, 0), Timings(0, 4, 0, 0, 0))
+    reply = Response(form).object([StopEvent("cmpl-1", 0, 0, "length", None), done])
     assert reply["choices"][0]["prompt_token_ids"] == [5, -1, -1, 6]
 
 

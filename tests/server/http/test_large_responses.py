@@ -14,16 +14,16 @@ from server.routes.test_pooling import FakeEmbedder
 
 from srb.server.http import exchange, sse
 from srb.wire.embeddings import EmbeddingRequest
-from srb.wire.llama_server.reply import Completion as LlamaCompletion
+from srb.wire.llama_server.reply import Results
 from srb.wire.openai.completions import Completion
 
 
 @pytest.mark.parametrize(
     ("path", "body", "owner", "name"),
     [
-        ("/v1/completions", {"prompt": "p", "model": "fake"}, Completion, "object"),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "p"}]}, Completion, "object"),
-        ("/completion", {"prompt": "p", "n": 2}, LlamaCompletion, "object"),
+        ("/v1/completions", {"prompt": "p", "model": "fake"}, Completion, "body"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "p"}]}, Completion, "body"),
+        ("/completion", {"prompt": "p", "n": 2}, Results, "body"),
         ("/embedding", {"input": "p"}, EmbeddingRequest, "to_json"),
     ],
 )

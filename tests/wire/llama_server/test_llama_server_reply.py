@@ -11,21 +11,23 @@ from srb.engine.limits import RequestLimits
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError
+from srb.wire.answer import Response
 from srb.wire.limits import Limits
 from srb.wire.llama_server.body import parse_completion
-from srb.wire.llama_server.reply import Completion, TimeLimit
+from srb.wire.llama_server.reply import Results, TimeLimit
 from srb.wire.slots import generation_settings, public_settings
 
 TOKENIZER = ByteTokenizer()
 LIMITS = Limits("fake", n=4, max_n=8)
 
 
-def completion(**body: Any) -> tuple[Completion, list[float]]:
+def completion(**body: Any) -> tuple[Response, list[float]]:
     parsed = parse_completion(
         json.dumps({"prompt": "p", "seed": 0} | body).encode(), LIMITS, RequestLimits(TOKENIZER, 4096).tokenize
     )
     now = [100.0]
-    return Completion(parsed, model="fake", detokenize=TOKENIZER.detokenize, clock=lambda: now[0]), now
+    form = Results(parsed, model="fake", detokenize=TOKENIZER.detokenize)
+    return Response(form, clock=lambda: now[0]), now
 
 
 def test_progress() -> None:
@@ -48,8 +50,8 @@ def test_an_alternative_is_over_its_time_limit_once_it_has_a_line_break() -> Non
     assert limit.exceeded([stop]) == [0]
     reply, _ = completion(n=2)
     first, second = reply.object([stop, StopEvent("r", 0, 3, "stop", None)])
-    assert (second["stop_type"], second["timings"]["predicted_per_second"]) == ("limit", 0)  # type: ignore[index]
-    assert first["timings"] == {}  # type: ignore[index]
+    assert (second["stop_type"], second["timings"]["predicted_per_second"]) == ("limit", 0)
+    assert first["timings"] == {}
 
 
 def test_a_fault_in_one_alternative_is_shown_in_its_result_and_in_all_is_raised() -> None:
@@ -57,7 +59,7 @@ def test_a_fault_in_one_alternative_is_shown_in_its_result_and_in_all_is_raised(
     broken = ErrorEvent("r", 1, BackendError("broken"))
     ends = [StopEvent("r", 0, 1, "stop", None), StopEvent("r", 1, 0, "error", None)]
     first, second = reply.object([StreamEvent("r", 0, "a"), broken, *ends])
-    assert (first["content"], second["error"]["message"]) == ("a", "broken")  # type: ignore[index]
+    assert (first["content"], second["error"]["message"]) == ("a", "broken")
     reply, _ = completion(n=1)
     with pytest.raises(BackendError, match="broken"):
         reply.object([ErrorEvent("r", 0, BackendError("broken")), StopEvent("r", 0, 0, "error", None)])
