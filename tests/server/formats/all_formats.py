@@ -14,14 +14,14 @@ TEMPLATE = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}>")
 HELLO = [{"role": "user", "content": "hi"}]
 
 FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
-    "native": ("/v1/completions", {"prompt": "p>", "n": 1, "stream": "events"}),
-    "completions": ("/v1/completions", {"prompt": "p>", "model": "fake"}),
+    "native": ("/v1/completions", {"prompt": "p<a>", "n": 1, "stream": "events"}),
+    "completions": ("/v1/completions", {"prompt": "p<a>", "model": "fake"}),
     "chat": ("/v1/chat/completions", {"messages": HELLO, "model": "fake"}),
     "responses": ("/v1/responses", {"input": "hi", "model": "fake"}),
     "messages": ("/v1/messages", {"messages": HELLO, "model": "fake", "max_tokens": 40}),
-    "llama-server": ("/completion", {"prompt": "p>"}),
-    "kobold": ("/api/v1/generate", {"prompt": "p>"}),
-    "ollama": ("/api/generate", {"prompt": "p>", "raw": True, "stream": False}),
+    "llama-server": ("/completion", {"prompt": "p<a>"}),
+    "kobold": ("/api/v1/generate", {"prompt": "p<a>"}),
+    "ollama": ("/api/generate", {"prompt": "p<a>", "raw": True, "stream": False}),
     "ollama chat": ("/api/chat", {"messages": HELLO, "stream": False}),
 }
 STREAMED = {

@@ -1,12 +1,11 @@
 """Tools in the formats of Anthropic, of OpenAI's responses and of Ollama, on the fake backend."""
 
-import json
 from typing import Any
 
 import pytest
-from server.conftest import Client, Connect
-from server.formats.test_messages_responses import events, posted
-from server.formats.test_tools import BOTH, CITY, NATIVE, PARIS, Model
+from server.conftest import Connect
+from server.formats.test_messages_responses import posted
+from server.formats.test_tools import CITY, NATIVE, PARIS, Model
 
 HELLO = [{"role": "user", "content": "hi"}]
 ANTHROPIC: dict[str, Any] = {
@@ -33,79 +32,6 @@ OLLAMA: dict[str, Any] = {
         {"type": "function", "function": {"name": "time"}},
     ],
 }
-TEXT = f"Well:\n{BOTH}"
-CALLS = [("weather", {"city": "é"}), ("time", {})]
-
-
-async def lines(client: Client, body: dict[str, Any]) -> list[dict[str, Any]]:
-    response = await client.post("/api/chat", json=body)
-    assert response.status == 200, await response.text()
-    return [json.loads(line) for line in (await response.text()).splitlines()]
-
-
-async def test_a_message_with_calls_streamed_and_not(connect: Connect) -> None:
-    client = await connect(Model(TEXT).backend)
-    message = await posted(client, "/v1/messages", ANTHROPIC)
-    text, *calls = message["content"]
-    assert (text, message["stop_reason"]) == ({"type": "text", "text": "Well:"}, "tool_use")
-    assert [(call["type"], call["name"], call["input"]) for call in calls] == [("tool_use", *call) for call in CALLS]
-    assert len({call["id"] for call in calls}) == 2
-
-    start, *received, end, _stop = await events(await client.post("/v1/messages", json=ANTHROPIC | {"stream": True}))
-    assert (start["message"]["content"], end["delta"]["stop_reason"]) == ([], "tool_use")
-    blocks: list[dict[str, Any]] = []
-    inputs: list[str] = []
-    for each in received:
-        if each["type"] == "content_block_start":
-            blocks.append(each["content_block"])
-            inputs.append("")
-        assert each["index"] == len(blocks) - 1, "one ends before the next one begins"
-        if each["type"] == "content_block_delta":
-            delta = each["delta"]
-            assert delta["type"] == ("input_json_delta" if blocks[-1]["type"] == "tool_use" else "text_delta")
-            inputs[-1] += delta.get("partial_json") or delta.get("text")
-    assert [each["type"] for each in received].count("content_block_stop") == 3
-    assert blocks[1]["input"] == {}
-    assert (inputs[0], [json.loads(each) for each in inputs[1:]]) == ("Well:", [call for _, call in CALLS])
-
-
-async def test_a_response_with_calls_streamed_and_not(connect: Connect) -> None:
-    client = await connect(Model(TEXT).backend)
-    response = await posted(client, "/v1/responses", OPENAI)
-    message, *calls = response["output"]
-    assert (message["content"][0]["text"], response["status"]) == ("Well:", "completed")
-    expected = [("function_call", "completed", *call) for call in CALLS]
-    assert [(c["type"], c["status"], c["name"], json.loads(c["arguments"])) for c in calls] == expected
-    assert len({c["call_id"] for c in calls} | {c["id"] for c in calls}) == 4
-    assert [tool["name"] for tool in response["tools"]] == ["weather", "time"]
-
-    received = await events(await client.post("/v1/responses", json=OPENAI | {"stream": True}))
-    assert [each["sequence_number"] for each in received] == list(range(len(received)))
-    arguments = {1: "", 2: ""}
-    for each in received:
-        match each["type"].removeprefix("response."):
-            case "function_call_arguments.delta":
-                arguments[each["output_index"]] += each["delta"]
-            case "function_call_arguments.done":
-                assert each["arguments"] == arguments[each["output_index"]]
-            case "output_item.added":
-                assert (each["item"]["status"], each["item"].get("arguments", "")) == ("in_progress", "")
-    assert [json.loads(each) for each in arguments.values()] == [call for _, call in CALLS]
-    done = [each["item"] for each in received if each["type"] == "response.output_item.done"]
-    assert done == received[-1]["response"]["output"]
-
-
-async def test_a_chat_of_ollama_with_calls_streamed_and_not(connect: Connect) -> None:
-    client = await connect(Model(TEXT).backend)
-    answer = await posted(client, "/api/chat", OLLAMA | {"stream": False})
-    assert (answer["message"]["content"], answer["done_reason"]) == ("Well:", "stop")
-    called = [(c["function"]["name"], c["function"]["arguments"]) for c in answer["message"]["tool_calls"]]
-    assert called == CALLS
-    streamed = await lines(client, OLLAMA)
-    assert "".join(each["message"]["content"] for each in streamed) == "Well:"
-    calls = [call["function"] for each in streamed for call in each["message"].get("tool_calls", ())]
-    assert [(call["name"], call["arguments"]) for call in calls] == CALLS
-    assert [each["done"] for each in streamed] == [False] * (len(streamed) - 1) + [True]
 
 
 async def test_what_was_called_and_what_came_of_it_is_the_same_conversation_in_all(connect: Connect) -> None:
@@ -205,28 +131,6 @@ async def test_choices(connect: Connect, anthropic: Any, openai: Any, calls: int
     assert model.grammar == asked
     assert [block["type"] for block in content].count("tool_use") == calls
     assert [item["type"] for item in output].count("function_call") == calls
-
-
-async def test_a_call_cut_short(connect: Connect) -> None:
-    client = await connect(Model(PARIS).backend)
-    limit = {"max_tokens": len(PARIS) - 20}
-    message = await posted(client, "/v1/messages", ANTHROPIC | limit)
-    assert (message["content"], message["stop_reason"]) == ([], "max_tokens")
-    response = await posted(client, "/v1/responses", OPENAI | limit)
-    (call,) = response["output"]
-    assert (call["type"], call["status"], response["status"]) == ("function_call", "incomplete", "incomplete")
-    *_, last = await lines(client, OLLAMA | {"options": {"seed": 0, "num_predict": limit["max_tokens"]}})
-    assert (last["done_reason"], "tool_calls" in last["message"]) == ("length", False)
-
-
-async def test_log_probabilities_are_those_of_the_text(connect: Connect) -> None:
-    client = await connect(Model(TEXT).backend)
-    body = OPENAI | {"include": ["message.output_text.logprobs"]}
-    message = (await posted(client, "/v1/responses", body))["output"][0]
-    received = await events(await client.post("/v1/responses", json=body | {"stream": True}))
-    shown = [token for each in received if each["type"].endswith("text.delta") for token in each["logprobs"]]
-    assert shown == message["content"][0]["logprobs"]
-    assert "".join(token["token"] for token in shown).startswith("Well:")
 
 
 async def test_tools_count(connect: Connect) -> None:

@@ -321,13 +321,6 @@ async def test_without_a_genkey_the_only_one_is_ended_and_of_several_none(connec
         gate.set()
 
 
-async def test_a_fault_is_in_the_last_event(connect: Connect) -> None:
-    client = await connect(FakeBackend(n_cells=4096, fail_decodes={1, 2}))
-    received = await events(await client.post("/api/extra/generate/stream", json={"prompt": "upon"}))
-    assert [(each["token"], each["finish_reason"]) for each in received] == [("", "length")]
-    assert received[0]["error"]["code"] == "backend_error"
-
-
 BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("/api/v1/generate", {}, "prompt", "must be a string"),
     ("/api/v1/generate", {"prompt": ["a"]}, "prompt", "must be a string"),

@@ -18,7 +18,6 @@ from srb.server.app import create_app
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
 
-TOKENIZER = ByteTokenizer()
 LIMITS = Limits("fake", n=4, max_n=8)
 MINIMAL: dict[str, Any] = {"prompt": "p", "seed": 0}
 
@@ -119,30 +118,6 @@ async def test_several_results_are_a_list(connect: Connect) -> None:
     assert (await result(connect, backend, prompt=[112, "q", 114]))["prompt"] == "pqr"
 
 
-async def test_chunks(connect: Connect) -> None:
-    received = await chunks(connect, FakeBackend(script=says(b"ab", "é".encode())), n=2, n_predict=5)
-    by_index = [[chunk for chunk in received if chunk["index"] == index] for index in (0, 1)]
-    assert by_index[0][:-1] == [
-        {"index": 0, "content": "a", "tokens": [97], "stop": False},
-        {"index": 0, "content": "b", "tokens": [98], "stop": False},
-        {"index": 0, "content": "", "tokens": [END], "stop": False},
-    ]
-    assert by_index[1][0] == {"index": 1, "content": "é", "tokens": [195, 169], "stop": False}
-    for index, (*_, last) in enumerate(by_index):
-        assert (last["stop"], last["content"], last["tokens"], last["stop_type"]) == (True, "", [], "eos")
-        assert (last["tokens_predicted"], last["generation_settings"]["seed"]) == (3, index)
-        assert last["generation_settings"]["stream"] is True
-    assert [chunk["stop"] for chunk in received].count(True) == 2
-
-
-async def test_what_ends_early_is_reported_at_once(connect: Connect) -> None:
-    received = await chunks(connect, FakeBackend(script=says(b"a", b"bcdefgh")), n=2)
-    assert [chunk["index"] for chunk in received if chunk["stop"]] == [0, 1]
-    assert received[-1]["index"] == 1
-    first = next(chunk for chunk in received if chunk["stop"])
-    assert (first["timings"]["predicted_n"], first["tokens_evaluated"]) == (2, 1)
-
-
 async def test_probabilities(connect: Connect) -> None:
     backend = FakeBackend(script=says(b"a"))
     answer = await result(connect, backend, n_probs=2)
@@ -202,11 +177,6 @@ async def test_response_fields(connect: Connect) -> None:
     assert [each["content"] for each in await result(connect, backend, n=2, response_fields=["content"])] == ["a", "a"]
 
 
-async def test_timings_with_each_chunk(connect: Connect) -> None:
-    received = await chunks(connect, FakeBackend(script=says(b"ab")), prompt="p", timings_per_token=True)
-    assert [each["timings"]["predicted_n"] for each in received if each["content"]] == [1, 2]
-
-
 async def test_what_has_no_effect_is_in_a_header(connect: Connect) -> None:
     body: dict[str, Any] = {
         "prompt": "p",
@@ -255,19 +225,6 @@ async def test_what_is_wrong_is_named(
     status, got = await error(connect, FakeBackend(), path, **body)
     assert (status, got["param"], got["type"]) == (400, param, "invalid_request_error")
     assert message in got["message"]
-
-
-async def test_an_alternative_that_fails_next_to_one_that_does_not(connect: Connect) -> None:
-    backend = FakeBackend(script=says(b"a"))
-    branches = [{"label": "broken"}, {}]
-    failed, well = await result(connect, backend, branches=branches)
-    assert (failed["stop_type"], failed["error"]["code"]) == ("none", "backend_error")
-    assert (well["content"], "error" in well) == ("a", False)
-    received = await chunks(connect, backend, branches=branches)
-    assert [chunk["error"]["code"] for chunk in received if "error" in chunk] == ["backend_error"]
-    assert sum(chunk.get("stop", False) for chunk in received) == 2
-    assert (await error(connect, backend, prompt="p", branches=branches[:1]))[0] == 500
-    assert (await error(connect, FakeBackend(fail_decodes={1, 2}), prompt="p"))[0] == 500
 
 
 @pytest.mark.parametrize("path", ["/completion", "/v1/completions"])

@@ -37,23 +37,6 @@ async def posted(client: Client, path: str, body: dict[str, Any], status: int = 
     return answer
 
 
-async def test_a_message(connect: Connect) -> None:
-    client = await connect(backend(b"ab|c"))
-    body = ANTHROPIC | {"stop_sequences": ["|"], "top_k": 5, "metadata": {"user_id": "me"}}
-    response = await client.post("/v1/messages", json=body)
-    message = await response.json()
-    assert response.headers["x-srb-ignored"] == "metadata"
-    assert message["id"] == response.headers["X-Request-Id"]
-    assert message["id"].startswith("msg_")
-    assert (message["type"], message["role"], message["model"]) == ("message", "assistant", "fake")
-    assert message["content"] == [{"type": "text", "text": "ab"}]
-    assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "|")
-    assert (message["usage"]["input_tokens"], message["usage"]["output_tokens"]) == (7, 3)
-    message = await posted(client, "/v1/messages", ANTHROPIC | {"max_tokens": 1})
-    assert (message["content"][0]["text"], message["stop_reason"]) == ("a", "max_tokens")
-    assert (await posted(client, "/v1/messages", ANTHROPIC))["stop_reason"] == "end_turn"
-
-
 async def test_blocks_and_the_system_message(connect: Connect) -> None:
     text = "s:be\nnice\nu:hi\na:o"
     client = await connect(backend(b"k", prompt=len(text)))
@@ -129,19 +112,6 @@ async def test_structured_outputs_in_all_notations(connect: Connect) -> None:
     assert response.headers["x-srb-ignored"] == "output_config.effort"
 
 
-async def test_a_message_in_events(connect: Connect) -> None:
-    client = await connect(backend(b"ab"))
-    received = await events(await client.post("/v1/messages", json=ANTHROPIC | {"stream": True}))
-    start, block, *deltas, block_end, end, last = received
-    assert [each["type"] for each in (start, block, block_end, last)] == [
-        *("message_start", "content_block_start", "content_block_stop", "message_stop"),
-    ]
-    assert (start["message"]["content"], start["message"]["usage"]["input_tokens"]) == ([], 7)
-    assert [each["delta"]["text"] for each in deltas] == ["a", "b"]
-    assert end["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
-    assert end["usage"]["output_tokens"] == 3
-
-
 async def test_errors_of_messages(connect: Connect) -> None:
     client = await connect(backend(b"ab"))
     image = {"role": "user", "content": [{"type": "image", "source": {}}]}
@@ -170,21 +140,6 @@ async def test_errors_of_messages(connect: Connect) -> None:
     assert (fault["error"]["type"], end["delta"]["stop_reason"]) == ("api_error", "pause_turn")
 
 
-async def test_a_response(connect: Connect) -> None:
-    client = await connect(backend(b"ab"))
-    for path in ("/v1/responses", "/openai/v1/responses", "/responses"):
-        response = await posted(client, path, OPENAI | {"metadata": {"a": "b"}})
-        assert response["id"].startswith("resp_")
-        assert (response["object"], response["status"], response["model"]) == ("response", "completed", "fake")
-        (item,) = response["output"]
-        assert (item["type"], item["role"], item["status"]) == ("message", "assistant", "completed")
-        assert item["content"] == [{"type": "output_text", "text": "ab", "annotations": [], "logprobs": []}]
-        assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (7, 3)
-        assert response["metadata"] == {"a": "b"}
-    response = await posted(client, "/v1/responses", OPENAI | {"max_output_tokens": 1})
-    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
-
-
 async def test_an_empty_input(connect: Connect) -> None:
     client = await connect(backend(b"k"))
     for items in ([], [{"type": "item_reference", "id": "rs_1"}]):
@@ -211,30 +166,6 @@ async def test_input_in_all_its_forms(connect: Connect) -> None:
     assert response["output"][0]["content"][0]["text"] == "k"
     counted = await posted(client, "/v1/responses/input_tokens", {"instructions": "be", "input": items})
     assert counted == {"object": "response.input_tokens", "input_tokens": len(text)}
-
-
-async def test_a_response_in_events(connect: Connect) -> None:
-    client = await connect(backend(b"ab"))
-    include = {"include": ["message.output_text.logprobs", "other"], "top_logprobs": 2}
-    response = await client.post("/v1/responses", json=OPENAI | include | {"stream": True})
-    assert response.headers["x-srb-ignored"] == "include.other"
-    received = await events(response)
-    assert [each["sequence_number"] for each in received] == list(range(len(received)))
-    assert [each["type"].removeprefix("response.") for each in received] == [
-        *("created", "in_progress", "output_item.added", "content_part.added"),
-        *("output_text.delta", "output_text.delta", "output_text.delta"),
-        *("output_text.done", "content_part.done", "output_item.done", "completed"),
-    ]
-    deltas = [each for each in received if each["type"].endswith("delta")]
-    assert "".join(each["delta"] for each in deltas) == "ab"
-    assert [each["logprobs"][0]["token"] for each in deltas] == ["a", "b", "<END>"]
-    assert len({each["item_id"] for each in deltas}) == 1
-    part = received[-1]["response"]["output"][0]["content"][0]
-    assert (part["text"], len(part["logprobs"])) == ("ab", 3)
-    client = await connect(backend(b"ab", fail_decodes={1, 2}))
-    last = (await events(await client.post("/v1/responses", json=OPENAI | {"stream": True})))[-1]
-    assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
-    assert "llama_decode" in last["response"]["error"]["message"]
 
 
 async def test_errors_of_responses(connect: Connect) -> None:

@@ -92,20 +92,6 @@ async def test_a_prompt_is_a_message_unless_it_is_raw(connect: Connect) -> None:
     assert (answer["response"], answer["prompt_eval_count"]) == ("ab", 17)
 
 
-async def test_chat_streamed_and_not(connect: Connect) -> None:
-    client = await connect(backend(b"ab"))
-    body: dict[str, Any] = {"model": "fake", "messages": HELLO, "tools": [], "options": {"seed": 0}}
-    *parts, last = await lines(client, "/api/chat", body)
-    assert [each["message"] for each in parts] == [{"role": "assistant", "content": each} for each in "ab"]
-    assert (last["message"]["content"], last["done_reason"]) == ("", "stop")
-    answer = await posted(client, "/api/chat", body | {"stream": False, "logprobs": True, "top_logprobs": 2})
-    assert answer["message"] == {"role": "assistant", "content": "ab"}
-    assert [each["token"] for each in answer["logprobs"]] == ["a", "b", "<END>"]
-    assert [len(each["top_logprobs"]) for each in answer["logprobs"]] == [2, 2, 2]
-    *parts, last = await lines(client, "/api/chat", body | {"logprobs": True})
-    assert [each["logprobs"][0]["token"] for each in parts] == ["a", "b", "<END>"]
-
-
 async def test_a_format_is_a_schema(connect: Connect) -> None:
     served = backend(b"{}")
     client = await connect(served)

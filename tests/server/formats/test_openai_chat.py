@@ -5,10 +5,9 @@ import re
 from typing import Any
 
 import pytest
-from fake_backend import END, FakeBackend, babble, says, score
+from fake_backend import FakeBackend, babble, says
 from server.conftest import Connect
 
-from srb import __version__
 from srb.llama.model.chat_template import ChatTemplate
 
 SOURCE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}a:{{ mood }}"
@@ -27,16 +26,6 @@ async def chat(connect: Connect, fake: FakeBackend, status: int = 200, **body: A
     result: dict[str, Any] = await response.json()
     assert response.status == status, result
     return result
-
-
-async def chunks(connect: Connect, fake: FakeBackend, **body: Any) -> list[Any]:
-    client = await connect(fake)
-    body = {"messages": HELLO, "stream": True, "seed": 0} | body
-    response = await client.post("/v1/chat/completions/", json=body)
-    assert response.status == 200, await response.text()
-    lines = (await response.text()).split("\n\n")
-    assert lines[-2:] == ["data: [DONE]", ""]
-    return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
 
 
 async def prompt(connect: Connect, messages: list[Any], source: str = SOURCE, **body: Any) -> str:
@@ -66,75 +55,6 @@ async def test_an_answer_that_nobody_gave_a_length_ends(connect: Connect) -> Non
         assert reply["usage"]["completion_tokens"] == 1200 - len(PROMPT) + 1
     reply = await chat(connect, endless(), branches=[{"max_tokens": 7}, {}])
     assert reply["usage"]["completion_tokens"] == 7 + 1024
-
-
-async def test_one_object(connect: Connect) -> None:
-    reply = await chat(connect, backend(b"ab", b"c##d"), n=2, stop=["##"])
-    assert reply.pop("created") > 1_700_000_000
-    assert reply.pop("id").startswith("chatcmpl-")
-    assert reply.pop("timings")["predicted_n"] == 6
-    assert reply == {
-        "object": "chat.completion",
-        "model": "fake",
-        "system_fingerprint": f"srb-{__version__}",
-        "choices": [
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": text, "refusal": None},
-                "logprobs": None,
-                "finish_reason": "stop",
-                "stop_reason": reason,
-            }
-            for index, (text, reason) in enumerate((("ab", None), ("c", "##")))
-        ],
-        "usage": {
-            "prompt_tokens": 7,
-            "completion_tokens": 6,
-            "total_tokens": 13,
-            "prompt_tokens_details": {"cached_tokens": 0},
-        },
-    }
-    assert len((await chat(connect, backend(b"a")))["choices"]) == 1
-
-
-async def test_chunks(connect: Connect) -> None:
-    received = await chunks(connect, backend(b"ab", b"c"), n=2, stream_options={"include_usage": True})
-    assert {chunk["object"] for chunk in received} == {"chat.completion.chunk"}
-    assert len({chunk["id"] for chunk in received}) == 1
-    assert received[-1]["choices"] == []
-    assert received[-1]["usage"]["completion_tokens"] == 5
-    choices = [chunk["choices"][0] for chunk in received[:-1]]
-    for index, texts in enumerate((["a", "b"], ["c"])):
-        own = [choice for choice in choices if choice["index"] == index]
-        assert [choice["delta"] for choice in own] == [
-            {"role": "assistant", "content": ""},
-            *({"content": text} for text in texts),
-            {},
-        ]
-        assert [choice["finish_reason"] for choice in own] == [None] * (len(own) - 1) + ["stop"]
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_logprobs(connect: Connect, stream: bool) -> None:
-    body: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "stop": ["##"]}
-    fake = backend("é!##".encode())
-    if stream:
-        choices = [chunk["choices"][0] for chunk in await chunks(connect, fake, **body)]
-        content = [token for choice in choices for token in choice["logprobs"]["content"]]
-    else:
-        content = (await chat(connect, fake, **body))["choices"][0]["logprobs"]["content"]
-    assert [token["token"] for token in content] == ["bytes:\\xc3", "bytes:\\xa9", "!"]
-    assert [token["bytes"] for token in content] == [[0xC3], [0xA9], [33]]
-    assert content[0]["logprob"] == score(PROMPT, 0xC3)
-    for token in content:
-        assert [set(top) for top in token["top_logprobs"]] == [{"id", "token", "bytes", "logprob"}] * 2
-
-
-async def test_logprobs_without_others_and_without_any(connect: Connect) -> None:
-    reply = await chat(connect, backend(b"a"), logprobs=True)
-    assert reply["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
-    reply = await chat(connect, backend(b"a"), logprobs=False, top_logprobs=0)
-    assert reply["choices"][0]["logprobs"] is None
 
 
 async def test_native_events_of_a_conversation(connect: Connect) -> None:
@@ -241,47 +161,6 @@ async def test_a_prompt_that_is_too_long_is_refused_as_by_llama_server(connect: 
         assert f"{n} tokens, more than the 256 cells" in error["message"]
 
 
-async def test_timings_and_progress_as_llama_server_tells_them(connect: Connect) -> None:
-    timings = (await chat(connect, backend(b"ab", b"abc"), n=2))["timings"]
-    assert (timings["cache_n"], timings["prompt_n"], timings["predicted_n"]) == (0, 7, 7)
-    assert timings["prompt_per_second"] > 0
-    body = {"n": 2, "return_progress": True, "stream_options": {"include_usage": True}}
-    received = await chunks(connect, backend(b"ab", b"abc"), **body)
-    progress = [chunk["prompt_progress"] for chunk in received if "prompt_progress" in chunk]
-    assert [(each["processed"], each["total"], each["cache"]) for each in progress] == [(0, 7, 0), (7, 7, 0)]
-    assert all(each["time_ms"] >= 0 for each in progress)
-    assert [chunk["choices"][0]["delta"] for chunk in received if "prompt_progress" in chunk] == [{}, {}]
-    got = [chunk for chunk in received if "timings" in chunk]
-    ends = {choice["index"]: each["timings"]["predicted_n"] for each in got for choice in each["choices"]}
-    assert ends == {0: 3, 1: 4}
-    assert got[-1] == received[-1]
-    assert received[-1]["timings"]["predicted_n"] == 7
-
-
-async def test_timings_with_each_chunk(connect: Connect) -> None:
-    received = await chunks(connect, backend("aé".encode(), b"bcd"), n=2, timings_per_token=True)
-    got = [(each["choices"][0], each["timings"]) for each in received if each["choices"][0]["delta"].get("content")]
-    counts = [[times["predicted_n"] for choice, times in got if choice["index"] == index] for index in (0, 1)]
-    assert counts == [[1, 3], [1, 2, 3]]
-    assert all((times["cache_n"], times["prompt_n"]) == (0, 7) for _, times in got)
-    client = await connect(backend(b"ab"))
-    response = await client.post("/v1/chat/completions", json={"messages": HELLO, "timings_per_token": True})
-    assert response.headers["x-srb-ignored"] == "timings_per_token"
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_the_end_token_has_its_probability(connect: Connect, stream: bool) -> None:
-    body: dict[str, Any] = {"logprobs": True, "top_logprobs": 1}
-    if stream:
-        choices = [chunk["choices"][0] for chunk in await chunks(connect, backend(b"ab"), **body)]
-        content = [token for choice in choices for token in choice["logprobs"]["content"]]
-        assert choices[-1]["delta"] == {}
-    else:
-        content = (await chat(connect, backend(b"ab"), **body))["choices"][0]["logprobs"]["content"]
-    assert [token["token"] for token in content] == ["a", "b", "<END>"]
-    assert content[2]["logprob"] == score((*PROMPT, *b"ab"), END)
-
-
 async def test_without_any_template_a_chat_is_refused(connect: Connect) -> None:
     reply = await chat(connect, FakeBackend(), 400)
     assert reply["error"]["code"] == "no_chat_template"
@@ -300,18 +179,6 @@ async def test_a_template_that_refuses_says_why(connect: Connect) -> None:
     assert reply["error"]["message"] == "the model's chat template can't take these messages: system first"
 
 
-async def test_one_broken_alternative_leaves_its_siblings_their_stream(connect: Connect) -> None:
-    body: dict[str, Any] = {"branches": [{"label": "broken"}, {"seed": 0}]}
-    received = await chunks(connect, backend(b"ab"), **body)
-    ends = [chunk["choices"][0] for chunk in received if chunk["choices"][0]["finish_reason"]]
-    assert {end["index"]: end["finish_reason"] for end in ends} == {0: "error", 1: "stop"}
-    errors = {end["index"]: end["error"]["message"] for end in ends if "error" in end}
-    assert errors == {0: "this sampler is broken"}
-    choices = (await chat(connect, backend(b"ab"), **body))["choices"]
-    assert choices[0]["error"]["message"] == "this sampler is broken"
-    assert choices[1]["message"]["content"] == "ab"
-
-
 async def test_models(connect: Connect) -> None:
     client = await connect(FakeBackend())
     model = await (await client.get("/v1/models/fake")).json()
@@ -324,46 +191,3 @@ async def test_models(connect: Connect) -> None:
     error = (await response.json())["error"]
     assert error["code"] == "model_not_found"
     assert "no model org/other; there is fake" in error["message"]
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_prompt_logprobs_are_the_responses(connect: Connect, stream: bool) -> None:
-    text = await prompt(connect, HELLO)
-    body: dict[str, Any] = {"prompt_logprobs": 1, "n": 2, "max_tokens": 1}
-    if stream:
-        replies = await chunks(connect, backend(), **body)
-    else:
-        replies = [await chat(connect, backend(), model="fake", **body)]
-    found = [each for reply in replies for each in reply.get("prompt_logprobs", [])]
-    assert found[0] is None
-    assert all(str(byte) in (each or {}) for each, byte in zip(found[1:], text.encode()[1:], strict=True))
-    assert all("prompt_logprobs" not in choice for reply in replies for choice in reply["choices"])
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_token_ids_are_vllms(connect: Connect, stream: bool) -> None:
-    body: dict[str, Any] = {"return_token_ids": True, "n": 2}
-    if stream:
-        replies = await chunks(connect, backend(b"one", b"two"), **body)
-    else:
-        replies = [await chat(connect, backend(b"one", b"two"), model="fake", **body)]
-    assert [reply["prompt_token_ids"] for reply in replies if "prompt_token_ids" in reply] == [[*PROMPT]]
-    assert replies[0]["prompt_token_ids"]
-    found: dict[int, list[int]] = {}
-    for choice in (choice for reply in replies for choice in reply["choices"]):
-        assert "prompt_token_ids" not in choice
-        found.setdefault(choice["index"], []).extend(choice["token_ids"])
-    assert found == {0: [*b"one", END], 1: [*b"two", END]}
-
-
-async def test_prompt_logprobs_are_a_native_event(connect: Connect) -> None:
-    client = await connect(backend())
-    body = {"messages": HELLO, "stream": "events", "n": 2, "prompt_logprobs": 1, "max_tokens": 1}
-    lines = (await (await client.post("/v1/chat/completions", json=body)).text()).split("\n\n")
-    events = [json.loads(line.partition("data: ")[2]) for line in lines if "data: {" in line]
-    scored = [event for event in events if event["event"] == "prompt_logprobs"]
-    tokens = [token for event in scored for token in event["tokens"]]
-    assert {tuple(event["indices"]) for event in scored} == {(0, 1)}
-    assert len(tokens) == events[0]["prompt_tokens"]
-    assert tokens[0]["logprob"] is None
-    assert all(token["rank"] >= 1 and len(token["top_logprobs"]) == 1 for token in tokens[1:])

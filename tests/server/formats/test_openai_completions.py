@@ -9,7 +9,6 @@ from fake_backend import END, N_VOCAB, FakeBackend, Gate, babble, says, score
 from server.conftest import Connect
 from waiting import until
 
-from srb import __version__
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, StopEvent, Timings, Usage
 from srb.server.http.exchange import ENGINE
@@ -34,32 +33,6 @@ async def completion(connect: Connect, backend: FakeBackend, status: int = 200, 
     return result
 
 
-async def test_one_object(connect: Connect) -> None:
-    backend = FakeBackend(script=says(b"ab", b"c##d"))
-    reply = await completion(connect, backend, n=2, stop=["##"])
-    assert reply.pop("created") > 1_700_000_000
-    assert reply.pop("id").startswith("cmpl-")
-    assert reply == {
-        "object": "text_completion",
-        "model": "fake",
-        "system_fingerprint": f"srb-{__version__}",
-        "choices": [
-            {"text": "ab", "index": 0, "logprobs": None, "finish_reason": "stop", "stop_reason": None},
-            {"text": "c", "index": 1, "logprobs": None, "finish_reason": "stop", "stop_reason": "##"},
-        ],
-        "usage": {
-            "prompt_tokens": 1,
-            "completion_tokens": 6,
-            "total_tokens": 7,
-            "prompt_tokens_details": {"cached_tokens": 0},
-        },
-    }
-    assert len((await completion(connect, backend))["choices"]) == 1  # OpenAI's default
-    assert (await completion(connect, backend, model=None, stream=False, max_tokens=1))["choices"][0][
-        "finish_reason"
-    ] == "length"
-
-
 async def test_openais_address_and_openais_default_format_need_neither_model_nor_stream(connect: Connect) -> None:
     body = {"prompt": "p", "seed": 0, "max_tokens": 1}
     address, default = await connect(FakeBackend()), await connect(FakeBackend(), openai=True)
@@ -78,19 +51,6 @@ async def test_openais_address_and_openais_default_format_need_neither_model_nor
         assert (await (await address.get(f"/openai/v1{path}")).json())["data"][0]["id"] == "fake"
     reply = await (await address.post("/openai/v1/chat/completions", json={})).json()
     assert reply["error"]["param"] == "messages"
-
-
-async def test_chunks(connect: Connect) -> None:
-    received = await chunks(connect, FakeBackend(script=says(b"ab")), stream_options={"include_usage": True})
-    assert [chunk["choices"] for chunk in received] == [
-        [{"text": "a", "index": 0, "logprobs": None, "finish_reason": None, "stop_reason": None}],
-        [{"text": "b", "index": 0, "logprobs": None, "finish_reason": None, "stop_reason": None}],
-        [{"text": "", "index": 0, "logprobs": None, "finish_reason": "stop", "stop_reason": None}],
-        [],
-    ]
-    assert [chunk["usage"] and chunk["usage"]["completion_tokens"] for chunk in received] == [None, None, None, 3]
-    assert len({chunk["id"] for chunk in received}) == 1
-    assert "usage" not in (await chunks(connect, FakeBackend(script=says(b"ab"))))[0]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -116,25 +76,6 @@ async def test_offsets_are_those_of_the_tokens_also_where_text_waits(
         assert [offset for part in found for offset in part] == offsets
     else:
         assert (await completion(connect, backend, **body))["choices"][0]["logprobs"]["text_offset"] == offsets
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_logprobs_and_echo(connect: Connect, stream: bool) -> None:
-    backend = FakeBackend(script=says("é!##".encode()))
-    body: dict[str, Any] = {"prompt": "p", "logprobs": 1, "echo": True, "stop": ["##"]}
-    if stream:
-        all_logprobs = [chunk["choices"][0]["logprobs"] for chunk in await chunks(connect, backend, **body)]
-        logprobs = {key: [each for part in all_logprobs for each in part[key]] for key in all_logprobs[0]}
-    else:
-        choice = (await completion(connect, backend, **body))["choices"][0]
-        assert choice["text"] == "pé!"
-        logprobs = choice["logprobs"]
-    assert logprobs["tokens"] == ["p", "bytes:\\xc3", "bytes:\\xa9", "!"]
-    assert logprobs["text_offset"] == [0, 1, 1, 2]
-    ids = (112, 0xC3, 0xA9, 33)
-    assert logprobs["token_logprobs"] == [None, *(round(score(ids[:i], ids[i]), 6) for i in (1, 2, 3))]
-    assert logprobs["top_logprobs"][0] is None
-    assert all(len(top) in (1, 2) for top in logprobs["top_logprobs"][1:])
 
 
 def vllm(prompt: bytes, top: int) -> list[dict[str, Any] | None]:
@@ -171,31 +112,6 @@ async def test_prompt_logprobs_are_vllms(connect: Connect, stream: bool, top: in
             found[choice["index"]] = choice["prompt_logprobs"]
     for index in range(4):  # inspect-ai relies on the order: the prompt's token is the first of its place
         assert json.dumps(found[index]) == json.dumps(vllm(prompts[index // 2].encode(), top))
-
-
-@pytest.mark.parametrize("more", [{}, {"echo": True}, {"logprobs": 1}, {"echo": True, "logprobs": 0}, {"stop": "!"}])
-@pytest.mark.parametrize("stream", [True, False])
-async def test_token_ids_are_vllms(connect: Connect, stream: bool, more: dict[str, Any]) -> None:
-    """Those of a stop string are among them, and with `echo`, the prompt's aren't."""
-    backend = FakeBackend(script=says(b"a" + "\u20ac".encode() + b"!", prompt=3))
-    body: dict[str, Any] = {"prompt": ["one", "two"], "n": 2, "return_token_ids": True, "max_tokens": 9} | more
-    found: dict[int, list[int]] = {}
-    prompts: dict[int, list[int]] = {}
-    replies = await chunks(connect, backend, **body) if stream else [await completion(connect, backend, **body)]
-    for choice in (choice for reply in replies for choice in reply["choices"]):
-        found.setdefault(choice["index"], []).extend(choice["token_ids"])
-        if "prompt_token_ids" in choice:
-            assert choice["index"] not in prompts
-            prompts[choice["index"]] = choice["prompt_token_ids"]
-    assert prompts == {index: list((b"one", b"two")[index // 2]) for index in range(4)}
-    ended = [] if "stop" in more else [END]
-    assert found == {index: [*b"a\xe2\x82\xac!", *ended] for index in range(4)}
-
-
-async def test_no_token_ids_unless_asked_for(connect: Connect) -> None:
-    for asked in ({}, {"return_token_ids": False}):
-        (choice,) = (await completion(connect, FakeBackend(), prompt="one", max_tokens=1, **asked))["choices"]
-        assert not {"token_ids", "prompt_token_ids"} & choice.keys()
 
 
 async def test_the_best_of_several_prompts_have_their_ids(connect: Connect) -> None:
@@ -251,11 +167,6 @@ async def test_texts_that_are_scored_share_their_beginnings(connect: Connect) ->
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == sum(map(len, prompts))
 
 
-async def test_the_sampled_token_is_always_among_the_likeliest(connect: Connect) -> None:
-    choice = (await completion(connect, FakeBackend(script=says(b"a")), logprobs=0, max_tokens=1))["choices"][0]
-    assert choice["logprobs"]["top_logprobs"] == [{"a": score((112,), 97)}]
-
-
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(("text", "last"), [(b"", "<END>"), (b"\xc3", "bytes:\\xc3")])
 async def test_a_scored_text_has_all_its_tokens(connect: Connect, stream: bool, text: bytes, last: str) -> None:
@@ -303,14 +214,6 @@ async def test_fields_without_effect_are_named_in_a_header(connect: Connect) -> 
         body = {"prompt": "p", "stream": stream, "user": "me", "top\r\nä": 1, "model": "gpt"}
         response = await client.post("/v1/completions/", json=body)
         assert response.headers["x-srb-ignored"] == "user, top\\r\\n\\xe4, model"
-
-
-async def test_a_fault_in_all_alternatives_is_the_responses(connect: Connect) -> None:
-    reply = await completion(connect, FakeBackend(fail_decodes={1, 2}), 500, n=2)
-    assert "llama_decode failed" in reply["error"]["message"]
-    broken = [{"label": "broken"}, {}]
-    reply = await completion(connect, FakeBackend(script=says(b"a")), branches=broken)
-    assert [choice["finish_reason"] for choice in reply["choices"]] == ["error", "stop"]
 
 
 async def test_a_client_that_leaves_ends_its_request(connect: Connect) -> None:

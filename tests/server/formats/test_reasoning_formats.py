@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fake_backend import END, FakeBackend
 from server.conftest import Client, Connect
-from server.formats.test_messages_responses import events, posted
+from server.formats.test_messages_responses import posted
 from server.formats.test_tools import ASK, PARIS, assembled, send
 from server.routes.test_response_routes import KEPT
 
@@ -26,7 +26,6 @@ THOUGHTS, ANSWER = "Hm,\nso.", "Yes."
 NO_THOUGHTS = "<user>()hi\n<assistant><think>\n\n</think>\n\n"
 ANTHROPIC: dict[str, Any] = {"messages": HELLO, "seed": 0}
 OPENAI: dict[str, Any] = {"input": "hi", "seed": 0}
-CUT = [(OPEN, "Hm,\nso.\n</thi"), (MAYBE, "<think>Hm,\nso.\n</thi")]
 
 
 class Spoken:
@@ -67,16 +66,6 @@ async def test_a_chat(connect: Connect, source: str, text: str) -> None:
         assert (thoughts_of(chunks, index), assembled(chunks, index)) == (thoughts, (content, [], "stop"))
     for chunk in chunks:
         assert all(len(choice["delta"].keys() - {"role"}) <= 1 for choice in chunk["choices"])
-
-
-@pytest.mark.parametrize(("source", "text"), BOTH)
-async def test_log_probabilities_of_a_chat_are_those_of_all_tokens(connect: Connect, source: str, text: str) -> None:
-    model = Spoken(source, text)
-    whole = (await chat(connect, model, logprobs=True))["choices"][0]["logprobs"]["content"]
-    chunks = await chat(connect, model, logprobs=True, stream=True)
-    streamed = [token for chunk in chunks for token in chunk["choices"][0]["logprobs"]["content"]]
-    for tokens in whole, streamed:
-        assert "".join(token["token"] for token in tokens) == f"{text}<END>"
 
 
 async def test_a_chat_with_thoughts_in_its_content(connect: Connect) -> None:
@@ -128,34 +117,6 @@ async def test_native_events_and_completions_show_the_text_as_it_is(connect: Con
         assert completion["choices"][0]["text"] == text
 
 
-@pytest.mark.parametrize(("source", "text"), BOTH)
-async def test_a_message_of_anthropic(connect: Connect, source: str, text: str) -> None:
-    client = await connect(Spoken(source, text).backend)
-    blocks = [{"type": "thinking", "thinking": THOUGHTS, "signature": ""}, {"type": "text", "text": ANSWER}]
-    assert (await posted(client, "/v1/messages", ANTHROPIC))["content"] == blocks
-
-    start, *received, _end, _stop = await events(await client.post("/v1/messages", json=ANTHROPIC | {"stream": True}))
-    assert start["message"]["content"] == []
-    streamed: list[dict[str, Any]] = []
-    for event in received:
-        if event["type"] == "content_block_start":
-            streamed.append(event["content_block"])
-        assert event["index"] == len(streamed) - 1, "one ends before the next one begins"
-        if event["type"] == "content_block_delta":
-            kind, value = event["delta"].pop("type").removesuffix("_delta"), next(iter(event["delta"].values()))
-            streamed[-1][kind] += value
-    assert streamed == blocks
-    kinds = [event["delta"].keys() for event in received if event["type"] == "content_block_delta"]
-    assert [*map(list, kinds)].count(["signature"]) == 1
-
-
-async def test_a_message_of_anthropic_that_ends_in_its_thoughts(connect: Connect) -> None:
-    for source, text in CUT:
-        message = await posted(await connect(Spoken(source, text).backend), "/v1/messages", ANTHROPIC)
-        assert [block["type"] for block in message["content"]] == ["thinking"]
-        assert message["content"][0]["thinking"] == f"{THOUGHTS}\n</thi"
-
-
 async def test_anthropics_thinking_may_be_disabled(connect: Connect) -> None:
     for source, _ in BOTH:
         model = Spoken(source, ANSWER, prompt=NO_THOUGHTS)
@@ -171,38 +132,6 @@ async def test_anthropics_thinking_may_be_disabled(connect: Connect) -> None:
         body["thinking"] = {"type": "disabled"}
         counted = await posted(client, "/v1/messages/count_tokens", body)
         assert counted == {"input_tokens": len(NO_THOUGHTS)}
-
-
-@pytest.mark.parametrize(("source", "text"), BOTH)
-async def test_a_response_of_openai(connect: Connect, source: str, text: str) -> None:
-    client = await connect(Spoken(source, text).backend)
-    body = OPENAI | {"include": ["message.output_text.logprobs"]}
-    response = await posted(client, "/v1/responses", body)
-    thought, message = response["output"]
-    assert (thought["type"], thought["status"], thought["summary"]) == ("reasoning", "completed", [])
-    assert thought["content"] == [{"type": "reasoning_text", "text": THOUGHTS}]
-    assert (message["type"], message["content"][0]["text"]) == ("message", ANSWER)
-    assert "".join(token["token"] for token in message["content"][0]["logprobs"]) == f"{ANSWER}<END>"
-    n_thought = len(text) - len(ANSWER)
-    assert response["usage"]["output_tokens_details"] == {"reasoning_tokens": n_thought}
-
-    received = await events(await client.post("/v1/responses", json=body | {"stream": True}))
-    names = [event["type"].removeprefix("response.") for event in received]
-    assert list(dict.fromkeys(names)) == [
-        *("created", "in_progress", "output_item.added", "content_part.added", "reasoning_text.delta"),
-        *("reasoning_text.done", "content_part.done", "output_item.done", "output_text.delta", "output_text.done"),
-        "completed",
-    ]
-    for kind, item, value in ("reasoning_text", thought, THOUGHTS), ("output_text", message, ANSWER):
-        deltas = [event for event in received if event["type"] == f"response.{kind}.delta"]
-        done = next(event for event in received if event["type"] == f"response.{kind}.done")
-        assert "".join(event["delta"] for event in deltas) == done["text"] == value
-        assert {event["output_index"] for event in deltas} == {response["output"].index(item)}
-    last = received[-1]["response"]
-    assert [item | {"id": ""} for item in last["output"]] == [item | {"id": ""} for item in response["output"]]
-    assert last["usage"]["output_tokens_details"] == {"reasoning_tokens": n_thought}
-    added = [event["part"]["type"] for event in received if event["type"] == "response.content_part.added"]
-    assert added == ["reasoning_text", "output_text"]
 
 
 async def test_a_response_goes_on_from_one_with_thoughts(connect: Connect) -> None:

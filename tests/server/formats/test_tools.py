@@ -85,44 +85,6 @@ def assembled(chunks: list[Any], index: int) -> tuple[str, list[Any], str]:
     return content, calls, reason
 
 
-async def test_alternatives_each_with_its_own_calls_streamed_and_not(connect: Connect) -> None:
-    texts = PARIS, "It rains.", f"Well:\n{BOTH}"
-    client = await connect(Model(*texts).backend)
-    whole = await send(client, n=3)
-    chunks = await send(client, n=3, stream=True)
-    expected = [
-        (None, [("weather", {"city": "Paris"})], "tool_calls"),
-        ("It rains.", [], "stop"),
-        ("Well:", [("weather", {"city": "é"}), ("time", {})], "tool_calls"),
-    ]
-    ids = set()
-    for index, (content, calls, reason) in enumerate(expected):
-        choice = whole["choices"][index]
-        streamed = assembled(chunks, index)
-        assert (choice["message"]["content"], choice["finish_reason"]) == (content, reason)
-        assert (streamed[0] or None, streamed[2]) == (content, reason)
-        assert ("tool_calls" in choice["message"]) == bool(calls)
-        for each in choice["message"].get("tool_calls", []), streamed[1]:
-            assert [(c["type"], c["function"]["name"], json.loads(c["function"]["arguments"])) for c in each] == [
-                ("function", *call) for call in calls
-            ]
-            ids |= {c["id"] for c in each}
-    assert len(ids) == 6
-
-
-async def test_a_call_cut_short_has_ended_for_the_limit(connect: Connect) -> None:
-    model = Model(PARIS)
-    choice = (await chat(connect, model, max_tokens=len(PARIS) - 20))["choices"][0]
-    assert choice["finish_reason"] == "length"
-    assert choice["message"]["tool_calls"][0]["function"]["name"] == "weather"
-
-
-async def test_log_probabilities_of_all_tokens_come_with_a_stream_of_calls(connect: Connect) -> None:
-    chunks = await chat(connect, Model(PARIS), stream=True, logprobs=True)
-    content = [token for chunk in chunks for token in chunk["choices"][0]["logprobs"]["content"]]
-    assert "".join(token["token"] for token in content) == f"{PARIS}<END>"
-
-
 async def test_a_template_that_knows_tools_gets_them_and_says_how_calls_are_written(connect: Connect) -> None:
     model = Model('[weather]{"city": "Rome"}[/]', source=NATIVE)
     history = [
