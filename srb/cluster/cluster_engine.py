@@ -71,7 +71,6 @@ def place_of(urls: Iterable[str], node: str) -> Place:
     Args:
         urls: where it listens. An address that other machines reach is preferred. One that means all addresses of the
             machine, such as 0.0.0.0, is replaced by `node`.
-        node: the address of its machine.
     """
     own = f"[{node}]" if ":" in node else node
     places = [Place(url.replace("//0.0.0.0", f"//{own}").replace("//[::]", f"//{own}"), node) for url in urls]
@@ -124,7 +123,6 @@ class ClusterEngine(EngineClient):
     """Runs requests on replicas. Use it as a context manager, or call `start`, `ready` and `stop`.
 
     Args:
-        replicas: the engines.
         load: reads the model's vocabulary. It is called in a worker thread.
         beat_seconds: the time between two rounds of reports, in seconds.
         options: `EngineClient`.

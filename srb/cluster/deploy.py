@@ -91,7 +91,6 @@ class ServedReplica(Replica):
     """A replica in a process of Ray Serve, on any machine of the cluster. Raises `ModelLoadError`.
 
     Args:
-        settings: of its engine.
         model: the hash of the front's model file. None: this machine's file isn't checked.
     """
 

@@ -37,7 +37,6 @@ def blocks_of(tokens: Sequence[int], before: Sequence[int] = (), *, within: str 
     """Hashes the whole blocks of a prompt. 6,000 tokens take a fraction of a millisecond.
 
     Args:
-        tokens: those of the prompt.
         before: the first blocks, if they were computed before.
         within: the request's `shared_within`. The same prompt has other blocks in another one.
 
@@ -130,7 +129,6 @@ class Placement:
         """Takes the report of a replica in place of the earlier one. Requests in flight from here still count.
 
         Args:
-            name: of the replica.
             load: the alternatives that wait or run there, of all servers.
             blocks: those that the replica has cached. With each block it should name all blocks before it.
         """
@@ -170,7 +168,6 @@ class Placement:
 
         Args:
             request_id: any key.
-            name: of the replica.
             weight: the number of alternatives of the request.
             prompts: as for `choose`.
         """

@@ -42,7 +42,6 @@ class RayReplicas:
     """Implements `Replicas` on a Ray cluster. If the settings name no cluster, they get a Ray of their own.
 
     Args:
-        settings: of the cluster and the replicas.
         report_seconds: the time limit for a replica's report, in seconds.
     """
 

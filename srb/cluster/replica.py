@@ -92,9 +92,6 @@ class Replicas(Protocol):
     async def fronts(self, urls: Sequence[str]) -> list[str]:
         """Finds the other servers in front of the replicas.
 
-        Args:
-            urls: where this server listens.
-
         Returns:
             The addresses of those that this server can reach.
         """
@@ -121,9 +118,6 @@ class Replica:
 
     Args:
         make: makes the engine. It gets the function that the engine must record its events with.
-        name: of the replica.
-        node: the address of its machine.
-        model: the hash of its model file.
         beat_seconds: the longest time between two messages of a running request, in seconds.
         front_seconds: how long a front may be silent before its requests end, in seconds.
     """
@@ -174,7 +168,6 @@ class Replica:
 
         Args:
             request: a request, or a part of one.
-            front: the server that sends it.
             to: the replica that it was sent to, which may be gone.
 
         Yields:

@@ -48,7 +48,6 @@ class Part:
 
     Args:
         request: a request for these alternatives alone, with an id of its own.
-        indices: their indices in the whole request.
     """
 
     def __init__(self, request: CompletionRequest, indices: Sequence[int]) -> None:
@@ -66,7 +65,6 @@ def split(request: CompletionRequest, room: int, n_replicas: int) -> list[Part]:
     others, or a search finds them all.
 
     Args:
-        request: what to split.
         room: the number of alternatives, or beams, that a replica can run at a time.
         n_replicas: the number of replicas.
     """
@@ -130,7 +128,6 @@ class SplitRequest:
         """Ends the rest of a part that no replica can end.
 
         Args:
-            part: the part.
             reason: the `finish_reason` of its alternatives.
             stop_reason: their `stop_reason`.
             error: the error that ends it, if it is one.

@@ -44,7 +44,6 @@ def fetch_model(settings: Settings, show: ShowProgress = show_nothing) -> Settin
 
     Args:
         settings: with `model`, `model_url`, `hf_repo` or `models_dir`.
-        show: shows the progress of a download.
 
     Returns:
         The settings with `model` set to the file.
@@ -287,13 +286,7 @@ def show_loading(fraction: Callable[[], float]) -> Iterator[None]:
 
 @contextmanager
 def show_count(what: str, total: int, *, show: bool = True) -> Iterator[Callable[[], None]]:
-    """Shows a count up to `total` in a terminal or a notebook. The block gets a function to call once for each.
-
-    Args:
-        what: what is counted.
-        total: the last number.
-        show: whether to show it at all.
-    """
+    """Shows a count up to `total` in a terminal or a notebook. The block gets a function to call once for each."""
     console = error_console()
     if not show or not (console.is_terminal or console.is_jupyter):
         yield lambda: None

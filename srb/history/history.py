@@ -73,9 +73,6 @@ def story_as_markdown(db: sqlite3.Connection, owner: str | None, story: str, nod
     """Formats the text of a story from its beginning to a node. Raises `NotFoundError`.
 
     Args:
-        db: a connection.
-        owner: the hash of the reader's key.
-        story: the id of the story.
         node: the id of the node. None: the last one that a person wrote or that is kept.
     """
     found, nodes = read_nodes(db, owner, story)
@@ -109,10 +106,7 @@ def read(
     Raises `HistoryError`, and what the function raises.
 
     Args:
-        path: of the file.
         function: gets the connection and the other arguments.
-        args: for the function.
-        kwargs: for the function.
 
     Returns:
         The result of the function.
@@ -128,7 +122,6 @@ class History:
     Raises `SettingsError` and `HistoryError`.
 
     Args:
-        path: of the file.
         keep_seconds: how long the events of a finished request stay, so that its readers can resume.
         writer_options: `Writer`.
 
@@ -275,7 +268,6 @@ def prune(db: sqlite3.Connection, *, before: int | None = None, to_bytes: int | 
     """Removes finished requests, the oldest first. Unfinished requests, and stories with their texts, stay.
 
     Args:
-        db: a connection.
         before: removes all that ended before this time, in seconds since 1970.
         to_bytes: removes more until the file isn't larger than this, or only has what stays.
 

@@ -129,7 +129,6 @@ def list_requests(
     """Lists requests, the latest first. Raises `NotFoundError`.
 
     Args:
-        db: a connection.
         owner: whose requests, besides those without an owner.
         limit: the largest number of requests.
         before: the id of a request; only earlier ones are listed.
@@ -211,7 +210,6 @@ def search(
     """Searches the texts that have all of these words, the latest first. Raises `InvalidRequestError`.
 
     Args:
-        db: a connection.
         owner: whose texts, besides those without an owner.
         words: words, "several words in a row", and begin* for the beginning of a word. In scripts without spaces, any
             part of a sentence is several words in a row.

@@ -173,9 +173,7 @@ def make_story(
     """Makes a story. Raises `InvalidRequestError`.
 
     Args:
-        db: a connection.
         owner: the hash of the key that may see it.
-        title: of the story.
         tree: its nodes; those of another story, for example.
         context: a JSON object.
         drafts: the text and metadata of its drafts, by the id of their node; 0: the beginning.
@@ -219,8 +217,6 @@ def list_stories(db: sqlite3.Connection, owner: str | None, *, deleted: bool = F
     """Lists the stories, the last changed first, without their contexts, which may be large.
 
     Args:
-        db: a connection.
-        owner: the hash of the reader's key.
         deleted: list those in the trash instead, the last deleted first.
     """
     which = "deleted > :oldest ORDER BY deleted" if deleted else "deleted IS NULL ORDER BY changed"
@@ -257,9 +253,6 @@ def change_story(
     """Changes a story. Raises `NotFoundError` and `ConflictError`.
 
     Args:
-        db: a connection.
-        owner: the hash of the writer's key.
-        story: the id of the story.
         values: its `title`, `context` and `place`, the latter two as JSON objects.
         since: the number of the change that the title and the context are based on. None: they replace any.
     """
@@ -284,9 +277,6 @@ def remove_story(db: sqlite3.Connection, owner: str | None, story: str, *, perma
     """Puts a story into the trash, and removes those that have been there for `TRASH_SECONDS`. Raises `NotFoundError`.
 
     Args:
-        db: a connection.
-        owner: the hash of the writer's key.
-        story: the id of the story.
         permanent: remove it at once, also from the trash.
     """
     trashed = _trashed(db, owner, story) if permanent else None
@@ -346,9 +336,6 @@ def read_nodes(
     """Reads a story with its nodes. Raises `NotFoundError`.
 
     Args:
-        db: a connection.
-        owner: the hash of the reader's key.
-        story: the id of the story.
         since: only nodes that were touched by later changes than this number.
         growing: whether nodes that still grow are included in any case.
 
@@ -424,9 +411,6 @@ def write_draft(
     """Replaces the draft at a place. Raises `NotFoundError` and `ConflictError`.
 
     Args:
-        db: a connection.
-        owner: the hash of the writer's key.
-        story: the id of the story.
         node: the id of the place; 0: the beginning.
         text: None removes the draft.
         metadata: a JSON object.
@@ -470,9 +454,6 @@ def prompt_at(
     Raises `NotFoundError` and `InvalidRequestError`.
 
     Args:
-        db: a connection.
-        owner: the hash of the reader's key.
-        story: the id of the story.
         node: the id of the node. None: the prompt is empty.
         is_needed: if False, this only checks that the node is there.
     """
@@ -511,12 +492,9 @@ def insert_growing(
     """Inserts a node for each alternative of a request. Their texts come later.
 
     Args:
-        db: a connection.
         story: the number of the story.
         parent: the id of the node that they continue.
-        request: the id of the request.
         change: the number of this change of the story.
-        branches: one for each alternative.
         settings: the JSON of the settings of each alternative. Fewer are used again from the first.
         created: in seconds since 1970.
 

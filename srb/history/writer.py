@@ -58,7 +58,6 @@ class Writer:
     After `close`, changes are lost with a line in the log, and their callers are told at once.
 
     Args:
-        path: of the file.
         on_loss: called in the writer's thread when `max_pending` changes are lost.
         on_recovery: called in the writer's thread when everything pending is written.
         retry_seconds: the shortest wait before the next try, in seconds. After a long try it waits ten times as long.

@@ -25,7 +25,6 @@ class Contexts:
 
     Args:
         choice: the settings, and the costs that were measured with them.
-        n_threads: the threads that compute.
         window: `Backend.window`.
         media: evaluates images and sounds; None without a projector.
 

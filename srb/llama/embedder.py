@@ -33,10 +33,6 @@ class LlamaEmbedder:
     """A context that embeds texts of up to `settings.ubatch_size` tokens, one at a time. Thread-safe.
 
     With `settings.reranking` it computes scores. Call `close` before the model is freed. Raises `ModelLoadError`.
-
-    Args:
-        n_threads: how many threads compute.
-        waiting: watches the decodes.
     """
 
     def __init__(self, path: Path, model: Any, settings: Settings, n_threads: int, waiting: ThreadWaiting) -> None:

@@ -42,16 +42,13 @@ class Layouts:
 
     Args:
         n_cells: the longest context of one request.
-        n_seqs: the sequences of a unified cache.
         n_parallel: the most rows of a step.
         cell_bytes: bytes of memory per cell.
-        max_cells: the most cells of the cache.
         attention_costs: the costs by which the kind of attention is chosen.
         layout_costs: the costs by which the layout is chosen.
         flash_attn: the kinds of attention that may be chosen.
         fixed: the only layout, if there is only one.
         unified: whether a unified cache may be chosen.
-        streams: whether streams may be chosen.
         can_move: whether sequences can move into another context.
         clock: returns the time, in seconds.
     """
@@ -75,7 +72,6 @@ class Layouts:
         """Return the layout for these loads.
 
         Args:
-            n_used: the tokens in cells.
             is_open: whether the present layout has a context.
         """
         if self.fixed or not loads or (n_used and not self.can_move):

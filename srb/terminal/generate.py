@@ -122,7 +122,6 @@ def continued(body: Body, alternatives: Sequence[Alternative], ask: Callable[[st
     """Ask which alternative to continue; in a chat, ask for the next message, too.
 
     Args:
-        body: The request that generated the alternatives.
         alternatives: The alternatives to choose from, by name or number.
         ask: Gets a question and returns the answer, which is empty to end.
 

@@ -57,7 +57,6 @@ class GrammarMatcher:
     """Matches a text, token by token, with a grammar in llguidance's Lark, which may contain JSON schemas.
 
     Args:
-        ends: the tokens that end the generation.
         piece: returns the bytes that a token adds to the text.
         numbers: matches the same texts and more, but only with numbers of few digits.
     """
@@ -243,7 +242,6 @@ def _unusable(error: str, param: str, *, is_made: bool) -> InvalidRequestError:
     """Return the error for a grammar that llguidance refuses.
 
     Args:
-        error: llguidance's message.
         is_made: whether the grammar was translated from another format, so the message's positions mean nothing.
     """
     reason = _brief(error)

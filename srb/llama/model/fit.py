@@ -127,7 +127,6 @@ def fit(
     Raises `ModelLoadError`.
 
     Args:
-        path: the file of the weights.
         draft: the same for the draft model; None if there is none.
     """
     if settings.fit == "off" or _is_plain(path, settings, draft and draft[0]):

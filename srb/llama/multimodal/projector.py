@@ -54,8 +54,6 @@ class LlamaMedia:
     Raises `ModelLoadError`.
 
     Args:
-        path: the projector's file.
-        waiting: watches what its threads do.
         n_batch, n_ubatch: the most cells of a decode, and of one pass.
         n_tokens: the fewest and the most cells of an image, for projectors with images of different sizes. -1: the
             projector's own limit.

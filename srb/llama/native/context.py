@@ -84,7 +84,6 @@ class Context:
         layout: the cells and sequences, and the kind of attention: on, off or auto.
         n_outputs: the most rows with logits in a batch.
         adapters: the LoRA adapters that a batch may name.
-        control_vectors: are added in every decode.
         media: evaluates batches that are images or sounds.
 
     Attributes:

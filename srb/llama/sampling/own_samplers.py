@@ -83,7 +83,6 @@ class Mirostat:
 
     Args:
         tau: the surprise to aim for, in bits.
-        eta: the learning rate.
     """
 
     def __init__(self, n_vocab: int, tau: float, eta: float) -> None:

@@ -52,7 +52,6 @@ class Shape:
     """What is measured: a prefill chunk, and steps after this chunk and after `depth` tokens.
 
     Args:
-        chunk: the tokens of the chunk.
         rows: the numbers of rows of the steps.
     """
 

@@ -148,7 +148,6 @@ class Choice:
 
     Args:
         settings: with values for all options that were left to `srb tune`.
-        weights: the file with the weights.
         cost_model: the costs that were measured with these settings and weights. None if nothing was measured, or if
             given options differ from what was measured.
         machine_costs: costs that were measured on this machine, also with other settings or another model.

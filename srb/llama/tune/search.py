@@ -49,10 +49,8 @@ class Candidate:
     """Weights and attention that the search measures.
 
     Args:
-        timings: the least times of all measurements.
         memory: bytes of the weights, and of a cache of the size in the settings.
         kl: the mean divergence from the file as it is; None if unknown.
-        note: why it wasn't measured.
     """
 
     weights: str
@@ -70,9 +68,6 @@ class Candidate:
 
 class Search:
     """A search for the fastest choice.
-
-    Args:
-        report: called with what is being done.
 
     Attributes:
         candidates: what was measured, or couldn't be.

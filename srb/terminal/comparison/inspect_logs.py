@@ -28,10 +28,6 @@ _STOP_REASONS = {"stop": "stop", "length": "max_tokens"}
 def write_logs(folder: Path, results: list[Result]) -> Path:
     """Write a log for each setting and model, instead of those of earlier runs. Incomplete texts are left out.
 
-    Args:
-        folder: The folder of the results.
-        results: The results.
-
     Returns:
         The folder of the logs.
     """

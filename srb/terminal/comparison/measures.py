@@ -240,7 +240,6 @@ class Findings:
         """Measure and compare results.
 
         Args:
-            results: The results.
             tested: The tests of settings that were made otherwise, each with the name of its run.
         """
         groups = groups_of(results)
@@ -342,7 +341,6 @@ def measure(
     """Compute the measures of texts. A measure is None if there are too few texts.
 
     Args:
-        results: The texts.
         means: The means of the groups. Default: computed from these texts.
         diversity: The measures of diversity. Default: computed from these texts.
     """

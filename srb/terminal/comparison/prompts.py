@@ -59,7 +59,6 @@ def read_prompts(named: Mapping[str, Any], rows: list[dict[str, Any]] | None, fo
     Args:
         named: The prompts in the spec, by name.
         rows: The rows of the variables. None: the spec has no variables.
-        folder: The folder of the spec.
 
     Returns:
         The prompts, by name. With several rows, the row's number is added to the name.

@@ -56,8 +56,6 @@ class Ratings:
     """The ratings of a folder, stored in ratings.jsonl, and the pairs without a rating.
 
     Args:
-        folder: The folder.
-        results: The texts.
         others: Ratings of these texts that are stored elsewhere.
     """
 
@@ -156,7 +154,6 @@ def strengths(ratings: Sequence[Rating], groups: Mapping[Place, Group]) -> dict[
     groups, or if no group changes the rating.
 
     Args:
-        ratings: The ratings.
         groups: The groups of `groups_of`. Ratings in a group depend on each other.
 
     Returns:

@@ -121,11 +121,8 @@ def write_report(path: Path, found: Findings, *, notes: list[str], date: str, ra
     """Write the report.
 
     Args:
-        path: The HTML file.
-        found: The contents.
         notes: Paragraphs for the top of the report.
         date: The date of the report, as text.
-        ratings: Blind ratings of the texts.
     """
     path.write_text(render(found, notes=notes, date=date, ratings=ratings), encoding="utf-8")
 

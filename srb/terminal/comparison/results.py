@@ -94,8 +94,6 @@ class Results:
         """Return the alternatives of a model that earlier runs haven't finished. Raises `SettingsError`.
 
         Args:
-            model: The model's name in the spec.
-            name: The model's name in its source.
             identity: The identity of the source, on which results depend.
         """
         spec = self.spec
@@ -119,7 +117,6 @@ class Results:
         """Write a result at once, so that it survives a killed process. A second one is ignored.
 
         Args:
-            alternative: The alternative.
             ended: The fields of `Result`, without those of the spec.
         """
         if alternative in self._lines:
@@ -174,11 +171,7 @@ class Results:
         return [result_of(line | {"scores": self._scores(line)}) for line in lines]
 
     def finish(self, tests: Iterable[Paired] = ()) -> Findings:
-        """Write the files in the order of the spec, and return the findings, including incomplete results.
-
-        Args:
-            tests: The tests that were made otherwise.
-        """
+        """Write the files in the order of the spec, and return the findings, including incomplete results."""
         known = self._incomplete | self._lines
         lines = [known[each] for model in self._names for each in self._wanted(model) if each in known]
         # An earlier run may have results of models that this one hasn't reached.

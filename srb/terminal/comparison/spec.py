@@ -98,7 +98,6 @@ def read_spec(path: Path, settings: Settings) -> Spec:
     """Read a spec. Raises `SettingsError`.
 
     Args:
-        path: The TOML file.
         settings: The options of the command. Their `n` and `max_tokens` are the defaults.
     """
     try:
