@@ -1,9 +1,11 @@
-"""`EventLog` has the events of one request. Any number of `RequestStream`s read it, each with a `Cursor`.
+"""`EventLog` has the events of one request. Any number of `RequestStream`s read it.
 
 An event's id is its place: 1, 2, 3 and so on. The ids are the same for all readers, and a reader that has event N has
 all events before it. So a reader that was disconnected after event N resumes there, and in the end it has the same
-events as without the interruption. The engine waits for no reader: each alternative's text is stored once, and a
-cursor is one number.
+events as without the interruption. The engine waits for no reader: each event is stored once, and a cursor is the id of
+the last event that was read.
+
+The log is also what a request resumes from when its engine fails (`srb.engine.resume`).
 
 A running request's log has no limit of its own: it has what the request was admitted to generate. The logs of finished
 requests are limited, in time and in bytes; what their answers are made of is counted with them (`memory_of`).
@@ -14,16 +16,14 @@ disconnected would resume after 3, and never see "x".
 """
 
 import asyncio
-import math
-import struct
 import sys
-from array import array
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import fields, is_dataclass, replace
+from itertools import groupby
 from typing import Any, Self
 
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
 from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError, SrbError, UnavailableError
 from srb.serving.logs import logfmt, loggable
@@ -34,12 +34,10 @@ MERGE_ABOVE = 1_024
 MAX_READ = 4_096
 """The number of events that are read at once, which takes a few milliseconds."""
 
-_OTHER = 0xFFFF_FFFF  # in place of an index: the event isn't a StreamEvent
-
-_OTHER_BYTES = 400
+_EVENT_BYTES = 230
+_PROBABILITY_BYTES = 140
 _PROMPT_TOKEN_BYTES = 40
 _BRANCH_BYTES = 800
-_PROBABILITY = struct.Struct("<id")  # a token's id and its logprob; not a number where it has none
 
 
 def memory_of(value: Any) -> int:
@@ -65,10 +63,6 @@ def memory_of(value: Any) -> int:
 class EventLog:
     """The events that the engine has reported for one request.
 
-    The text of each alternative is stored in one piece, and an event only has the end of its part. The same is done for
-    tokens and probabilities if the request asks for them. An event takes 8 bytes besides its text; with `return_tokens`
-    8 more; with `logprobs` 4 more, and 12 for each token that it names.
-
     Args:
         request: whose events these are.
         owner: whose request it is, where there are API keys.
@@ -87,6 +81,8 @@ class EventLog:
         lengths: the number of tokens of each alternative that were reported.
         aborted: whether the whole request was ended early, by its client or by the server.
         refusal: the reason if the server aborted the request before it started.
+        size: the memory of the log, its request, and what belongs to it, in bytes. An estimate.
+        is_cut_off: whether its readers end before the last event.
     """
 
     def __init__(
@@ -102,7 +98,6 @@ class EventLog:
         extra_bytes: int = 0,
     ) -> None:
         self.request = request
-        self._extra_bytes = extra_bytes
         self.owner = owner
         self.detach = detach
         self.lasts = lasts
@@ -118,22 +113,14 @@ class EventLog:
         self.end: DoneEvent | None = None
         self.aborted = False
         self.refusal: UnavailableError | None = None
-        self._indexes = array("I")
-        self._others: dict[int, Event] = {}  # by place
-        self._texts = _Column([bytearray() for _ in range(request.count)])
-        self._tokens = _Column([array("i") for _ in range(request.count)])
-        self._probabilities = _Column([bytearray() for _ in range(request.count)])
-        self._columns = [self._texts]
-        if request.return_tokens:
-            self._columns.append(self._tokens)
-        if request.logprobs is not None:
-            self._columns.append(self._probabilities)
-        self._token_pieces: dict[int, bytes] = {}
-        self._latest: list[Event] = []  # of the last step, for readers that have all events before it
+        self.size = extra_bytes + _PROMPT_TOKEN_BYTES * request.prompt_tokens + _BRANCH_BYTES * len(request.branches)
+        self.events: list[Event] = []
+        self.is_cut_off = False
+        self._news = asyncio.Event()
 
     def __len__(self) -> int:
         """The number of events, which is the id of the last one."""
-        return len(self._indexes)
+        return len(self.events)
 
     @property
     def done(self) -> bool:
@@ -143,15 +130,11 @@ class EventLog:
     @property
     def texts(self) -> list[str]:
         """The text of each alternative so far."""
-        return [text.decode() for text in self._texts.pieces]
-
-    @property
-    def size(self) -> int:
-        """The memory of the log, its request, and what belongs to it, in bytes. An estimate."""
-        request = _PROMPT_TOKEN_BYTES * self.request.prompt_tokens + _BRANCH_BYTES * len(self.request.branches)
-        events = sys.getsizeof(self._indexes) + _OTHER_BYTES * len(self._others)
-        names = sys.getsizeof(self._token_pieces) + sum(map(sys.getsizeof, self._token_pieces.values()))
-        return self._extra_bytes + request + events + names + sum(column.size for column in self._columns)
+        parts: list[list[str]] = [[] for _ in range(self.request.count)]
+        for event in self.events:
+            if isinstance(event, StreamEvent):
+                parts[event.index].append(event.text)
+        return ["".join(each) for each in parts]
 
     def raise_refusal(self) -> None:
         """Raises `UnavailableError` if the server ended the request before it started."""
@@ -159,15 +142,17 @@ class EventLog:
             raise self.refusal
 
     def put(self, events: list[Event]) -> None:
-        """Adds the events of a step, except for the start of a request that resumes."""
+        """Adds the events of a step, except for the start of a request that resumes, and wakes the readers."""
         if self.started:
             events = [event for event in events if not isinstance(event, StartEvent)]
-        self._latest = events
+        self.events += events
+        self.size += _EVENT_BYTES * len(events)
         for event in events:
             if isinstance(event, StreamEvent):
-                self._put_text(event)
-                continue
-            if isinstance(event, StartEvent):
+                self.lengths[event.index] += len(event.sampled)
+                if event.token:
+                    self.size += _PROBABILITY_BYTES * (1 + len(event.token.top_logprobs))
+            elif isinstance(event, StartEvent):
                 self.started, self.max_tokens = True, event.max_tokens
             elif isinstance(event, StopEvent):
                 self.unfinished.discard(event.index)
@@ -179,134 +164,53 @@ class EventLog:
                 self.end = event
                 if self.request.media:  # an image takes megabytes, and nobody evaluates it any more
                     self.request = replace(self.request, media=())
-            self._others[len(self)] = event
-            self._indexes.append(_OTHER)
-            for column in self._columns:
-                column.ends.append(0)
+        self._wake()
 
-    def _put_text(self, event: StreamEvent) -> None:
-        index = event.index
-        self.lengths[index] += len(event.sampled)
-        self._indexes.append(index)
-        self._texts.add(index, event.text.encode())
-        if self.request.return_tokens:
-            self._tokens.add(index, event.tokens)
-        if self.request.logprobs is not None:
-            part = b""
-            for token in (event.token, *event.token.top_logprobs) if event.token else ():
-                self._token_pieces[token.id] = token.piece
-                part += _PROBABILITY.pack(token.id, math.nan if token.logprob is None else token.logprob)
-            self._probabilities.add(index, part)
-
-
-class _Column:
-    """The texts of all alternatives, or their tokens, or their probabilities.
-
-    Attributes:
-        pieces: for each alternative, everything in one piece.
-        ends: for each event, the end of its part of the piece.
-    """
-
-    def __init__(self, pieces: list[Any]) -> None:
-        self.pieces = pieces
-        self.ends = array("I")
-
-    def add(self, index: int, part: Any) -> None:
-        """Adds the part of a StreamEvent."""
-        piece = self.pieces[index]
-        piece.extend(part)
-        self.ends.append(len(piece))
-
-    @property
-    def size(self) -> int:
-        """The memory that it takes, in bytes."""
-        return sys.getsizeof(self.ends) + sum(map(sys.getsizeof, self.pieces))
-
-
-class Cursor:
-    """A reader's place in an event log.
-
-    Args:
-        event_log: what is read.
-        at: the id of the last event that was read.
-
-    Raises:
-        InvalidRequestError: There is no such event.
-    """
-
-    def __init__(self, event_log: EventLog, at: int = 0) -> None:
-        if not 0 <= at <= len(event_log):
+    def check_id(self, number: int) -> None:
+        """Raises `InvalidRequestError` if a reader can't have the event with this id: there is none."""
+        if not 0 <= number <= len(self):
             raise InvalidRequestError(
-                f"starting_after must be from 0 to {len(event_log)}, the id of the last event so far; got {at!s:.60}",
+                f"starting_after must be from 0 to {len(self)}, the id of the last event so far; got {number!s:.60}",
                 param="starting_after",
             )
-        self.at = at
-        self._log = event_log
-        # The beginning of each alternative's next part, by column and index.
-        self._starts = {column: [0] * event_log.request.count for column in event_log._columns}
-        for column, starts in self._starts.items():
-            for index, end in zip(event_log._indexes[:at], column.ends, strict=False):
-                if index != _OTHER:
-                    starts[index] = end
 
-    def read(self) -> list[tuple[int, Event]]:
-        """Reads the next events with their ids, at most MAX_READ. The list is empty if there are no more yet.
+    def read(self, after: int) -> list[tuple[int, Event]]:
+        """Returns the events after the one with the id `after`, with their ids: at most MAX_READ.
 
         A reader that is more than MERGE_ABOVE events late gets neighbouring events of one alternative merged, unless
         the log is `exact` or has probabilities. A merged event has the id of its last part.
         """
-        log, indexes = self._log, self._log._indexes
-        if self.at == len(log) - len(log._latest):
-            return self._read_latest()
-        merges = len(log) - self.at > MERGE_ABOVE and log.request.logprobs is None and not log.exact
-        events: list[tuple[int, Event]] = []
-        place, end = self.at, min(len(log), self.at + MAX_READ)
-        while place < end:
-            index = indexes[place]
-            if index == _OTHER:
-                event = log._others[place]
-            else:
-                while merges and place + 1 < end and indexes[place + 1] == index:
-                    place += 1
-                event = self._stream_event(index, place)
-            place += 1
-            events.append((place, event))
-        self.at = place
-        return events
+        numbered = list(enumerate(self.events[after : after + MAX_READ], after + 1))
+        if len(self) - after <= MERGE_ABOVE or self.request.logprobs is not None or self.exact:
+            return numbered
+        runs = groupby(numbered, lambda each: each[1].index if isinstance(each[1], StreamEvent) else each[0] << 32)
+        return [_merged(list(run)) for _, run in runs]
 
-    def _read_latest(self) -> list[tuple[int, Event]]:
-        """Reads the events of the last step as they came, for readers that keep up."""
-        events = list(enumerate(self._log._latest, self.at + 1))
-        for column, starts in self._starts.items():
-            for number, event in events:
-                if isinstance(event, StreamEvent):
-                    starts[event.index] = column.ends[number - 1]
-        self.at += len(events)
-        return events
+    async def grown(self, after: int) -> bool:
+        """Waits for events after the one with the id `after`. Returns False if none will come."""
+        while len(self) <= after and not self.done and not self.is_cut_off:
+            await self._news.wait()
+        return len(self) > after
 
-    def _stream_event(self, index: int, place: int) -> StreamEvent:
-        log, request = self._log, self._log.request
-        text = self._take(log._texts, index, place).decode()
-        tokens = tuple(self._take(log._tokens, index, place)) if request.return_tokens else ()
-        token = None
-        if request.logprobs is not None:
-            token = _token(self._take(log._probabilities, index, place), log._token_pieces)
-        return StreamEvent(request.id, index, text, tokens, token)
+    def cut_off(self) -> None:
+        """Ends the readers before the last event, which comes after a restart."""
+        self.is_cut_off = True
+        self._wake()
 
-    def _take(self, column: _Column, index: int, place: int) -> Any:
-        """Takes the part that an event adds to an alternative, with those of the events that are merged into it."""
-        starts, end = self._starts[column], column.ends[place]
-        part = column.pieces[index][starts[index] : end]
-        starts[index] = end
-        return part
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
 
-def _token(part: bytearray, pieces: dict[int, bytes]) -> Token | None:
-    tokens = [
-        Token(each, pieces[each], None if math.isnan(logprob) else logprob)
-        for each, logprob in _PROBABILITY.iter_unpack(part)
-    ]
-    return replace(tokens[0], top_logprobs=tuple(tokens[1:])) if tokens else None
+def _merged(run: list[tuple[int, Event]]) -> tuple[int, Event]:
+    """Merges events of one alternative. Any other event is alone."""
+    number, last = run[-1]
+    if len(run) == 1 or not isinstance(last, StreamEvent):
+        return number, last
+    parts = [event for _, event in run if isinstance(event, StreamEvent)]
+    return number, replace(
+        last, text="".join(each.text for each in parts), tokens=tuple(token for each in parts for token in each.tokens)
+    )
 
 
 class RequestStream:
@@ -325,12 +229,11 @@ class RequestStream:
     """
 
     def __init__(self, event_log: EventLog, on_close: Callable[["RequestStream"], object], *, after: int = 0) -> None:
+        event_log.check_id(after)
         self.event_log = event_log
-        self._cursor = Cursor(event_log, after)
+        self._after = after
         self._on_close = on_close
         self._closed = False
-        self._is_cut_off = False
-        self._news = asyncio.Event()
 
     @property
     def request(self) -> CompletionRequest:
@@ -340,7 +243,7 @@ class RequestStream:
     @property
     def at_end(self) -> bool:
         """Whether the stream has read the last event."""
-        return self.event_log.done and self._cursor.at == len(self.event_log)
+        return self.event_log.done and self._after == len(self.event_log)
 
     def __aiter__(self) -> AsyncIterator[list[Event]]:
         return self
@@ -351,11 +254,10 @@ class RequestStream:
 
     async def numbered(self) -> list[tuple[int, Event]]:
         """Waits for events, and returns at least one, with their ids. Raises `StopAsyncIteration` at the end."""
-        while not (events := self._cursor.read()):
-            if self.at_end or self._is_cut_off:
-                raise StopAsyncIteration
-            self._news.clear()
-            await self._news.wait()
+        if not await self.event_log.grown(self._after):
+            raise StopAsyncIteration
+        events = self.event_log.read(self._after)
+        self._after = events[-1][0]
         return events
 
     async def collect(self) -> list[Event]:
@@ -371,7 +273,7 @@ class RequestStream:
             UnavailableError: The server has ended the request before it started, or the server ends and the request
                 resumes after its next start.
         """
-        if self._is_cut_off and not self.at_end:
+        if self.event_log.is_cut_off and not self.at_end:
             raise UnavailableError(
                 f"the server is shutting down, or has failed; request {self.request.id} resumes with its next start"
             )
@@ -388,15 +290,6 @@ class RequestStream:
         if not self._closed:
             self._closed = True
             self._on_close(self)
-
-    def cut_off(self) -> None:
-        """Ends the stream before the last event, which comes after a restart."""
-        self._is_cut_off = True
-        self.wake()
-
-    def wake(self) -> None:
-        """Notes that the log has new events."""
-        self._news.set()
 
 
 def done_line(event_log: EventLog) -> str:

@@ -195,8 +195,7 @@ class RequestRegistry:
             if active.event_log.detach and active.event_log.lasts:
                 active.suspended = True
                 self.abort(request_id, reason="shutdown")
-                for reader in active.readers:
-                    reader.cut_off()
+                active.event_log.cut_off()
 
     def put(self, events: list[Event]) -> None:
         """Adds the events of a step to the event logs, and wakes the readers."""
@@ -208,8 +207,6 @@ class RequestRegistry:
             elif active:
                 if not active.event_log.done:  # else this is called again, after a fault in what follows
                     active.event_log.put(batch)
-                for reader in active.readers:
-                    reader.wake()
                 if active.event_log.done:
                     logger.info("%s", done_line(active.event_log))
                     self._ended(active.event_log)
@@ -221,8 +218,7 @@ class RequestRegistry:
         if active := self._active.get(request_id):
             self.abort(request_id)
             self._remove(active)
-            for reader in active.readers:
-                reader.cut_off()
+            active.event_log.cut_off()
 
     def forget(self, request_id: str) -> bool:
         """Drops a finished request. Returns False if there is none."""

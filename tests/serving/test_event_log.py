@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import random
 import tracemalloc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from srb.engine.events import (
 )
 from srb.engine.request import CompletionRequest
 from srb.errors import BackendError, InvalidRequestError, UnavailableError
-from srb.serving.event_log import MAX_READ, MERGE_ABOVE, Cursor, EventLog, RequestStream
+from srb.serving.event_log import MAX_READ, MERGE_ABOVE, EventLog, RequestStream
 
 COUNT = 3
 START = StartEvent("r", COUNT, 1, 0, 9, (0, 1, 2), (None, None, None))
@@ -80,12 +79,11 @@ REQUESTS = [
 
 
 def read(event_log: EventLog, at: int = 0) -> list[tuple[int, Event]]:
-    return list(_read(Cursor(event_log, at)))
-
-
-def _read(cursor: Cursor) -> Iterator[tuple[int, Event]]:
-    while events := cursor.read():
-        yield from events
+    got: list[tuple[int, Event]] = []
+    while events := event_log.read(at):
+        got += events
+        at = events[-1][0]
+    return got
 
 
 @pytest.mark.parametrize("asked", REQUESTS, ids=["text", "tokens", "probabilities", "both"])
@@ -94,19 +92,17 @@ def test_every_cut_resumed_is_the_undisturbed_stream(asked: CompletionRequest, d
     """Events come while several read, each at a pace of its own, and each is cut off now and then."""
     events = data.draw(events_of(asked))
     rng, event_log = random.Random(seed), EventLog(asked)
-    readers = [(Cursor(event_log), list[tuple[int, Event]]()) for _ in range(3)]
+    readers = [list[tuple[int, Event]]() for _ in range(3)]
     left = list(events)
-    while left or any(cursor.at < len(event_log) for cursor, _ in readers):
+    while left or any(len(got) < len(event_log) for got in readers):
         n = rng.randint(1, 9)
         event_log.put(left[:n])
         del left[:n]
-        number = rng.randrange(len(readers))
-        cursor, got = readers[number]
-        got += cursor.read()
+        got = rng.choice(readers)
+        got += event_log.read(got[-1][0] if got else 0)
         if rng.random() < 0.3:
             del got[rng.randint(0, len(got)) :]
-            readers[number] = (Cursor(event_log, got[-1][0] if got else 0), got)
-    for _, got in readers:
+    for got in readers:
         assert got == list(enumerate(events, 1))
 
 
@@ -150,7 +146,7 @@ def test_a_reader_can_only_resume_after_an_event_that_exists() -> None:
     event_log.put([START, said(0, "a")])
     for at in (-1, 3):
         with pytest.raises(InvalidRequestError, match=f"from 0 to 2, .* got {at}"):
-            Cursor(event_log, at)
+            RequestStream(event_log, lambda _stream: None, after=at)
     assert read(event_log, 2) == []
 
 
@@ -168,25 +164,15 @@ def test_what_follows_from_the_events() -> None:
     assert (event_log.done, event_log.end, event_log.texts, len(event_log)) == (True, DONE, ["xy", "é", ""], 9)
 
 
-def test_an_event_takes_a_few_bytes() -> None:
-    event_log = EventLog(asking())
-    tracemalloc.start()
-    for number in range(20_000):
-        event_log.put([said(number % COUNT, " word")])
-    taken, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert taken < 20_000 * (len(" word") + 8) * 1.25
-
-
 @pytest.mark.parametrize("top", [None, 0, 20])
 def test_the_estimate_of_the_memory_is_about_right(top: int | None) -> None:
     asked = dataclasses.replace(request(n=COUNT), id="r", logprobs=top)
-    likeliest = tuple(Token(k, f"token {k}".encode(), -float(k)) for k in range(top or 0))
     tracemalloc.start()
     event_log = EventLog(asked)
     for number in range(1_000):
-        each = None if top is None else Token(number, f"word {number}".encode(), -0.5, likeliest)
-        event_log.put([StreamEvent("r", 0, f"word {number}", (), each)])
+        likeliest = tuple(Token(1000 + k, b"token", -number / (k + 1)) for k in range(top or 0))
+        each = None if top is None else Token(1000 + number, f"word {number}".encode(), -number / 7, likeliest)
+        event_log.put([StreamEvent("r", 0, f"word {number}", (), each, (1000 + number,))])
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert 0.7 < event_log.size / taken < 1.4
@@ -199,12 +185,10 @@ async def test_a_reader_that_waits_is_woken_and_a_cancelled_wait_loses_nothing()
     await asyncio.sleep(0)
     waiting.cancel()
     event_log.put([START])
-    stream.wake()
     assert await anext(stream) == [START]
     waiting = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
     event_log.put([DONE])
-    stream.wake()
     assert await waiting == [DONE]
     assert await stream.collect() == []
 

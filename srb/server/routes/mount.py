@@ -37,7 +37,7 @@ from srb.server.http.exchange import (
 )
 from srb.server.http.sse import Batches
 from srb.server.routes.pooling import embeddings
-from srb.server.routes.requests import events_so_far, find_response, find_stored
+from srb.server.routes.requests import find_response, find_stored
 from srb.server.run.history import HISTORY, read_file
 from srb.serving.event_log import EventLog, RequestStream
 from srb.wire.context import RequestContext
@@ -219,7 +219,7 @@ async def _previous_messages(request: web.Request, response_id: str) -> list[Mes
             param="previous_response_id",
             code="previous_response_not_found",
         ) from None
-    return await asyncio.to_thread(response.conversation, events_so_far(event_log))
+    return await asyncio.to_thread(response.conversation, event_log.events[:])
 
 
 async def _stored_answers(request: web.Request, response_ids: tuple[str, ...]) -> dict[str, Message]:

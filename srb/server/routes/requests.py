@@ -24,7 +24,7 @@ from srb.server.http.exchange import (
 )
 from srb.server.http.proxy import lists_of_peers
 from srb.server.run.history import HISTORY, read_file, write_file
-from srb.serving.event_log import Cursor, EventLog
+from srb.serving.event_log import EventLog
 from srb.wire.native import reply as native
 from srb.wire.openai.routes import OPENAI, RESPONSE, RESPONSE_EVENTS
 from srb.wire.reply import SSE_TYPED, StoredResponse
@@ -194,19 +194,11 @@ def find_response(request: web.Request, response_id: str) -> tuple[EventLog, Sto
     return event_log, stored()
 
 
-def events_so_far(event_log: EventLog) -> list[Event]:
-    """All events of a log so far."""
-    cursor, events = Cursor(event_log), list[Event]()
-    while more := cursor.read():
-        events += [event for _, event in more]
-    return events
-
-
 async def get_response(request: web.Request) -> web.StreamResponse:
     """Show a response so far, or stream its events from the beginning or after an event."""
     event_log, response = find_response(request, request.match_info["id"])
     if request.query.get("stream", "false") not in ("true", "True", "1"):
-        return await asyncio.to_thread(json_response, response.state(events_so_far(event_log)))
+        return await asyncio.to_thread(json_response, response.state(event_log.events[:]))
     after = request.query.get("starting_after")
     first = 0 if after is None else read_id(after) + 1
 
@@ -222,7 +214,7 @@ async def cancel_response(request: web.Request) -> web.Response:
     """End a response, and show it so far."""
     event_log, response = find_response(request, request.match_info["id"])
     await _end(request, event_log)
-    return await asyncio.to_thread(json_response, response.state(events_so_far(event_log)))
+    return await asyncio.to_thread(json_response, response.state(event_log.events[:]))
 
 
 async def delete_response(request: web.Request) -> web.Response:

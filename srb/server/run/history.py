@@ -18,7 +18,7 @@ from srb.history.queries import Unfinished, interrupt, interrupt_unreadable
 from srb.history.recorder import Submitted
 from srb.server.access import owner_of
 from srb.serving.engine_client import EngineClient, Record
-from srb.serving.event_log import Cursor, EventLog
+from srb.serving.event_log import EventLog
 
 logger = logging.getLogger("srb")
 
@@ -233,21 +233,21 @@ class RunningNodes:
     def __init__(self, event_log: EventLog, nodes: dict[int, int]) -> None:
         self.event_log = event_log
         self._nodes = nodes
-        self._cursor = Cursor(event_log, len(event_log))
+        self._after = len(event_log)
 
     @property
     def at_end(self) -> bool:
         """Whether all texts are complete and read."""
-        return self.event_log.done and self._cursor.at == len(self.event_log)
+        return self.event_log.done and self._after == len(self.event_log)
 
     def read(self) -> dict[int, str]:
         """The text since the last call, by node."""
         texts: dict[int, str] = {}
-        while events := self._cursor.read():
-            for _, event in events:
-                if isinstance(event, StreamEvent) and event.index in self._nodes:
-                    node = self._nodes[event.index]
-                    texts[node] = texts.get(node, "") + event.text
+        for event in self.event_log.events[self._after :]:
+            if isinstance(event, StreamEvent) and event.index in self._nodes:
+                node = self._nodes[event.index]
+                texts[node] = texts.get(node, "") + event.text
+        self._after = len(self.event_log)
         return texts
 
 
