@@ -1,4 +1,8 @@
-"""Reduces a JSON schema to what llguidance can enforce, for schemas that the client didn't write: those of tools."""
+"""Reduces a JSON schema to what llguidance can enforce, for schemas that the client didn't write: those of tools.
+
+llguidance's lenient mode leaves out only unknown keywords and formats: it refuses wrong types, look-arounds and
+references to nothing (182 of 291 tools of tests/support/odd_tools.py).
+"""
 
 import json
 from collections.abc import Callable
