@@ -11,7 +11,7 @@ const storage = (all) => new Proxy({ getItem: (name) => all.get(name) ?? null, s
   ownKeys: () => [...all.keys()],
   getOwnPropertyDescriptor: () => ({ enumerable: true, configurable: true }),
 });
-Object.assign(globalThis, { localStorage: storage(local), sessionStorage: { getItem: () => null, setItem() {} } });
+Object.assign(globalThis, { document: {}, localStorage: storage(local), sessionStorage: { getItem: () => null, setItem() {} } });
 
 /** A tab of a browser that stores `values`. */
 class Tab extends Stories {

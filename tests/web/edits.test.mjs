@@ -3,7 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ownMark, packMarks, runs, unpackMarks } from "../../srb/web/story/authorship.js";
-import { change, Steps } from "../../srb/web/story/edits.js";
+import { Steps } from "../../srb/web/story/edits.js";
+import { change } from "../../srb/web/story/text_merge.js";
 import { applied, difference } from "../../srb/web/story/text_merge.js";
 import { ChangeSet } from "../../srb/web/vendor/codemirror.js";
 

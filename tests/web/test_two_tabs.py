@@ -87,6 +87,26 @@ def test_undo_and_the_cursor_stay_right_in_what_the_other_tab_has_typed(story: S
     expect(tab.find("#story")).to_have_js_property("value", text)
 
 
+def test_a_word_is_composed_while_the_other_tab_types(story: Story, server: Scripted) -> None:
+    """With an input method, and with a dead key."""
+    box = story.find("#story")
+    box.fill("One. Two.")
+    tab = second_tab(story)
+    box.press("Control+End")
+    client = story.page.context.new_cdp_session(story.page)
+    text = "One. Two."
+    for composing, composed in (("n", "日本"), ("\N{ACUTE ACCENT}", "é")):
+        client.send("Input.imeSetComposition", {"text": composing, "selectionStart": 1, "selectionEnd": 1})
+        tab.find("#story").press("Control+Home")
+        tab.page.keyboard.insert_text("Once. ")
+        text = f"Once. {text}"
+        expect(box).to_have_js_property("value", text + composing)
+        client.send("Input.insertText", {"text": composed})
+        text += composed
+        for each in (story, tab):
+            expect(each.find("#story")).to_have_js_property("value", text)
+
+
 def test_memory_note_and_lore_of_two_tabs_are_merged(story: Story, server: Scripted) -> None:
     """Also while the other tab writes in another box, and if a tab could not follow."""
     tab = second_tab(story)
@@ -157,7 +177,7 @@ def test_the_other_tab_does_not_stop_an_answer_of_the_editor(story: Story, serve
 def test_eight_streams_hold_up_neither_saving_nor_another_tab(
     blank: Story, start_scripted: Callable[..., Scripted], tmp_path: Path
 ) -> None:
-    """A browser has six connections to a server. The streams take none of them."""
+    """A browser has six connections to a server. The streams take none, and a hidden tab reads none of them."""
     server = start_scripted(tmp_path / "stories.db")
     blank.open(server.url)
     blank.set(n=1, max_tokens=9)
@@ -167,13 +187,22 @@ def test_eight_streams_hold_up_neither_saving_nor_another_tab(
         with blank.page.expect_response("**/v1/completions"):
             blank.find("#story").press("Control+Enter")
     expect(blank.cards).to_have_count(8)
+    blank.page.context.add_init_script("window.isHidden = true")
+    blank.page.context.add_init_script("Object.defineProperty(document, 'hidden', { get: () => window.isHidden })")
+    hidden = Story(blank.page.context.new_page(), blank.faults)
+    sockets: list[str] = []
+    hidden.page.on("websocket", lambda socket: sockets.append(socket.url))
+    hidden.open(blank.page.url)
     tab = second_tab(blank)
+    tab.page.evaluate("window.isHidden = false; document.dispatchEvent(new Event('visibilitychange'))")
     expect(tab.cards).to_have_count(8)
     tab.find("#story").press("Control+End")
     with tab.page.expect_response("**/drafts/*"):
         tab.page.keyboard.insert_text(" It rained.")
     expect(blank.find("#story")).to_have_js_property("value", PROMPT + " It rained.")
+    expect(hidden.cards).to_have_count(8)
+    assert not [url for url in sockets if "/completions/" in url]
     server.go()
-    for each in (blank, tab):
+    for each in (blank, tab, hidden):
         each.wait_done()
         expect(each.cards.locator(".text:not(:empty)")).to_have_count(8)

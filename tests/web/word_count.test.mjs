@@ -10,16 +10,27 @@ test("the words that a change adds equal the difference of two counts", () => {
   let seed = 7;
   const draw = (count) => (seed = (seed * 16807) % 2147483647) % count;
   const spell = (length) => Array.from({ length }, () => letters[draw(letters.length)]).join("");
+  const mark = (length) => Array.from({ length }, () => "wmpc"[draw(4)]).join("");
   for (let k = 0; k < 2000; k++) {
-    const [left, removed, added, right] = [draw(6), draw(4), draw(4), draw(6)].map(spell);
-    const [lefts, olds, rights] = [left, removed, right].map((each) => Array.from(each, () => "wmpc"[draw(4)]).join(""));
-    const news = "wmp"[draw(3)].repeat(added.length);
-    const [text, marks] = [left + added + right, lefts + news + rights];
-    const by = wordsAdded({ text, marks }, { at: left.length, removed, added, marks: olds });
-    const [now, before] = [countWords(text, marks), countWords(left + removed + right, lefts + olds + rights)];
-    const expected = Object.fromEntries(Object.keys(now).map((name) => [name, now[name] - before[name]]));
-    assert.deepEqual(by, expected, JSON.stringify([left, removed, added, right]));
-    assert.equal(sum(now), words(text));
+    let [before, old, value, marks] = ["", "", "", ""];
+    const edits = [];
+    const keep = () => {
+      const [text, own] = [spell(draw(6))].flatMap((each) => [each, mark(each.length)]);
+      [before, old, value, marks] = [before + text, old + own, value + text, marks + own];
+    };
+    for (let count = 1 + draw(3); count > 0; count--) {
+      keep();
+      const [removed, added] = [draw(4), draw(4)].map(spell);
+      const gone = mark(removed.length);
+      edits.push({ at: value.length, removed, added, marks: gone });
+      [before, old, value, marks] = [before + removed, old + gone, value + added, marks + "wmp"[draw(3)].repeat(added.length)];
+    }
+    keep();
+    const by = wordsAdded({ value, marksOf: (from, to) => marks.slice(from, to) }, edits);
+    const [now, then] = [countWords(value, marks), countWords(before, old)];
+    const expected = Object.fromEntries(Object.keys(now).map((name) => [name, now[name] - then[name]]));
+    assert.deepEqual(by, expected, JSON.stringify([before, edits]));
+    assert.equal(sum(now), words(value));
   }
 });
 

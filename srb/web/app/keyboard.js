@@ -85,13 +85,15 @@ export function listenToKeys(dialog) {
   find("#open-keys").addEventListener("click", () => dialog.showModal());
   document.addEventListener("keydown", (event) => {
     const isOther = event.ctrlKey || event.metaKey || event.altKey || event.isComposing;
-    if (isOther || event.defaultPrevented || find("dialog:modal")) return;
+    if (isOther || event.defaultPrevented) return;
     const target = /** @type {Element} */ (event.target);
     const isThere = target.closest(PLACES);
+    if (event.key.length === 1 && !isThere && target.closest(FIELDS)) return;
+    if (find("dialog:modal")) return;
     const isFree = !isThere && !target.closest("dialog, #token-preview");
     // A letter that would be lost goes to the text. A space scrolls the page or presses a button.
     const isTyped = event.key.length === 1 && event.key !== " ";
-    if (isTyped && !isThere && !target.closest(`#token-preview, ${FIELDS}`)) return find("#story").focus({ preventScroll: true });
+    if (isTyped && !isThere && !target.closest("#token-preview")) return find("#story").focus({ preventScroll: true });
     if (event.key === "Escape" && isFree) (texts()[0] ?? find("#path [aria-current]")).focus();
     const found = KEYS.find(([keys]) => event.key.length === 1 && keys.includes(event.key.toLowerCase()));
     if (!found || !isThere) return;

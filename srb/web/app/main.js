@@ -69,13 +69,14 @@ const cardActions = (/** @type {Desk} */ desk, /** @type {Writing} */ writing) =
  * @param {Desk} desk
  * @param {Writing} writing
  * @param {StoryList} storyList
+ * @param {() => void} resume continues reading what is being written
  */
-function listen(desk, writing, storyList) {
+function listen(desk, writing, storyList, resume) {
   const { story } = desk;
   const generate = safely(() => writing.generate());
   onClick("#generate", generate);
   onClick("#bridge", safely(() => writing.bridge()));
-  watchCursor(find("#bridge"), desk);
+  watchCursor(find("#bridge"), story);
   onClick("#stop", safely(() => writing.stopAll()));
   const leave = () => desk.save();
   const again = (name) => {
@@ -139,13 +140,17 @@ function listen(desk, writing, storyList) {
     find("#stories [role=treeitem][aria-selected=true]")?.focus({ preventScroll: true });
     return storyList.list();
   }));
-  for (const name of ["input", "compositionend"]) document.addEventListener(name, () => desk.savePage());
+  for (const name of ["input", "compositionend"]) document.addEventListener(name, () => desk.saveTyped());
   story.box.addEventListener("input", () => desk.showOpenings());
   for (const name of ["input", "select"]) story.box.addEventListener(name, () => desk.measure());
   addEventListener("pagehide", () => desk.leave());
   addEventListener("pageshow", ({ persisted }) => persisted && location.reload()); // what it left is another page's now
   addEventListener("focus", () => desk.resume());
-  document.addEventListener("visibilitychange", () => (document.hidden ? desk.save() : desk.resume()));
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) return void desk.save();
+    desk.resume();
+    resume();
+  });
   addEventListener("beforeunload", (event) => desk.saving.hasUnsaved && event.preventDefault());
   document.addEventListener("keydown", (event) => {
     const isSearch = event.key.toLowerCase() === "f" && !event.shiftKey && !event.altKey;
@@ -207,6 +212,7 @@ async function learnSize(/** @type {Desk} */ desk) {
 async function begin() {
   let desk, writing;
   const resume = () => {
+    if (document.hidden) return; // nobody reads along; the store reports the texts when they end
     desk.editorChat.resume();
     writing.resume().catch(showError);
   };
@@ -264,7 +270,7 @@ async function begin() {
   const { storyList, store } = await openStoryList(history, () => desk.choices);
   await desk.open(store);
   new OtherStories(find("#search"), storyList);
-  listen(desk, writing, storyList);
+  listen(desk, writing, storyList, resume);
   listenToTrash(storyList, desk);
   await showDesk(story);
   if (storyList.place) safely(() => desk.searchPanel.go(storyList.place))();

@@ -63,10 +63,6 @@ export class Background {
     for (const box of this.memories) followText(box, memory);
   }
 
-  get isEmpty() {
-    return !this.memory.value.trim() && !this.note.value.trim() && !this.lore.length;
-  }
-
   async #import(input) {
     const [file] = input.files;
     if (!file) return;

@@ -28,11 +28,11 @@ export function describeFit(logprob, best) {
 /**
  * Enable a button while there is text on both sides of the cursor.
  * @param {HTMLButtonElement} button
- * @param {{ take: () => { before: string, behind: string } }} desk
+ * @param {{ parts: { before: string, behind: string } }} story
  */
-export function watchCursor(button, desk) {
+export function watchCursor(button, story) {
   const draw = () => {
-    const { before, behind } = desk.take();
+    const { before, behind } = story.parts;
     button.disabled = !before.trim() || !behind.trim();
   };
   for (const name of ["select", "input", "change"]) document.addEventListener(name, draw);

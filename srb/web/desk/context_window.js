@@ -174,16 +174,15 @@ export class ContextWindow {
 
   /**
    * Say how much of a text the model sees, once the writer pauses.
-   * @param {string} text up to the cursor
-   * @param {boolean} isWhole whether no text follows
-   * @param {number[]} [ids] its tokens; without them, the server counts them
+   * @param {() => { text: string, isWhole: boolean, ids?: number[] }} read the text up to the cursor, whether that is
+   *   all, and its tokens; without them, the server counts them
    */
-  draw(text, isWhole, ids) {
+  draw(read) {
     clearTimeout(this.resting);
-    if (this.size < Infinity) this.resting = setTimeout(() => this.#say(text, isWhole, ids), REST);
+    if (this.size < Infinity) this.resting = setTimeout(() => this.#say(read()), REST);
   }
 
-  async #say(text, isWhole, ids) {
+  async #say(/** @type {{ text: string, isWhole: boolean, ids?: number[] }} */ { text, isWhole, ids }) {
     const asked = (this.asked = Promise.all([ids ?? tokenize(text), this.#priced(this.#backgroundOf(text), this.room())]));
     const answer = await asked.catch(() => null); // then the last one stays
     if (!answer || asked !== this.asked) return;

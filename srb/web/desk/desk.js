@@ -62,7 +62,7 @@ export class Desk {
     this.undoHistory = new UndoHistory(this);
     story.step = (step, typed) => {
       this.elsewhere = null;
-      this.wordCount.typed(story.content, typed);
+      this.wordCount.typed(story, typed);
       this.undoHistory.push(step, typed);
     };
     this.wordCount = new WordCount(find("#words"));
@@ -81,6 +81,8 @@ export class Desk {
     this.elsewhere = null; // where the writer is on another device
     this.opened = /** @type {Record<string, any>} */ ({}); // `shared` as it was read
     this.growing = new Set(); // nodes to save soon
+    this.typing = /** @type {Promise<void> | null} */ (null); // saving what was typed
+    this.hasTyped = false; // since that began
     this.untils = {}; // by request
     this.adding = new Map(); // nodes that are being added, by their fields
   }
@@ -219,10 +221,12 @@ export class Desk {
   /** Say how much of the text up to the cursor the model sees. */
   measure() {
     const { tree } = this;
-    const { before: text, behind } = this.take();
-    const ids = text === tree.text(tree.current) ? tree.prompt(tree.current) : null;
-    this.context.draw(text, !behind.trim(), Array.isArray(ids) ? ids : undefined);
-    this.promptView?.draw(text);
+    this.context.draw(() => {
+      const { before: text, behind } = this.story.parts;
+      const ids = text === tree.text(tree.current) ? tree.prompt(tree.current) : null;
+      return { text, isWhole: !behind.trim(), ids: Array.isArray(ids) ? ids : undefined };
+    });
+    this.promptView?.draw(this.story.parts.before);
   }
 
   show() {
@@ -318,8 +322,7 @@ export class Desk {
    */
   insert(passage, fit = fitted) {
     const { steps } = this.undoHistory;
-    const [, at] = this.story.selection;
-    const [before, behind] = [this.story.value.slice(0, at), this.story.value.slice(at)];
+    const { before, behind } = this.story.parts;
     steps.close();
     this.story.insert(fit(before, passage, behind), MODEL);
     steps.close();
@@ -407,9 +410,22 @@ export class Desk {
     return this.savePage(...changed);
   }
 
-  saveSoon(node) {
+  saveLater(node) {
     this.growing.add(node);
     this.saver ??= setTimeout(() => this.save(), SAVE_MILLISECONDS);
+  }
+
+  /** Save what was typed, after the last such save: one that takes longer than a key saves several keys. */
+  saveTyped() {
+    this.hasTyped = true;
+    this.typing ??= this.#saveTyped().finally(() => (this.typing = null));
+  }
+
+  async #saveTyped() {
+    while (this.hasTyped) {
+      this.hasTyped = false;
+      await this.savePage();
+    }
   }
 
   get drafts() {
@@ -433,7 +449,7 @@ export class Desk {
   }
 
   /**
-   * Save these nodes, and all that isn't in the tree. That is little, so it can follow every key.
+   * Save these nodes, and all that isn't in the tree.
    * @param {...StoryNode} nodes
    */
   savePage(...nodes) {

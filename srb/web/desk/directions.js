@@ -118,7 +118,7 @@ export class Directions {
     try {
       const make = (story) => applyTemplate([{ role: "user", content: question(story, n) }]);
       const { max_tokens } = proposing("", n);
-      const { prompt } = await desk.context.within(desk.take().before, make, { n: 1, max_tokens });
+      const { prompt } = await desk.context.within(desk.story.parts.before, make, { n: 1, max_tokens });
       const [answer] = await complete(proposing(prompt, n), signal);
       const lines = proposed(answer);
       this.box.value = withProposal(this.box.value, lines, this.earlier); // and what was typed meanwhile

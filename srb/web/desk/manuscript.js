@@ -5,7 +5,7 @@
 
 import { PASTED, unpackMarks } from "../story/authorship.js";
 import { Drafts } from "../story/drafts.js";
-import { change } from "../story/edits.js";
+import { change } from "../story/text_merge.js";
 import { ROOT } from "../story/tree.js";
 import {
   ChangeSet, Decoration, deleteCharBackwardStrict, EditorState, EditorView, insertNewline, keymap, placeholder, standardKeymap, ViewPlugin,
@@ -111,6 +111,21 @@ export class Manuscript {
     const ranges = this.view.state.field(authors);
     if (this.#now.ranges !== ranges) Object.assign(this.#now, { ranges, marks: marksOf(this.view.state) });
     return this.#now.marks;
+  }
+
+  /**
+   * Who wrote each character of a part.
+   * @param {number} from
+   * @param {number} to
+   */
+  marksOf(from, to) {
+    return marksOf(this.view.state, from, to);
+  }
+
+  /** The text before and after the cursor. */
+  get parts() {
+    const [, at] = this.selection;
+    return { before: this.value.slice(0, at), behind: this.value.slice(at) };
   }
 
   /** The text, and who wrote it. */
@@ -225,7 +240,7 @@ export class Manuscript {
   }
 
   /**
-   * Undo or redo a step. Returns the step that takes that back; null if it was made of another text.
+   * Undo or redo a step. Returns its edits, and the step that takes it back; null if it was made of another text.
    * @param {{ changes: any, marks: string }} step
    */
   again({ changes, marks }) {
@@ -236,7 +251,7 @@ export class Manuscript {
     known.iterChanges((_from, _to, _at, end) => void (anchor = end));
     const transaction = state.update({ changes: known, selection: { anchor }, annotations: [by.of(marks), origin.of(UNDO)], scrollIntoView: true });
     this.view.dispatch(transaction);
-    return inverse(transaction);
+    return { back: inverse(transaction), edits: editsOf(transaction) };
   }
 
   /**

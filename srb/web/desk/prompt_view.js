@@ -25,11 +25,10 @@ export class PromptView {
   /**
    * Show what the model sees of a text, after a pause.
    * @param {string} text
-   * @param {boolean} [soon] without a pause
    */
-  draw(text, soon) {
+  draw(text) {
     clearTimeout(this.resting);
-    if (this.panel.open) this.resting = setTimeout(() => this.#show(text), soon ? 0 : REST);
+    if (this.panel.open) this.resting = setTimeout(() => this.#show(text), REST);
   }
 
   async #show(text) {

@@ -22,7 +22,7 @@ export class Requests {
     this.listener = {
       changed: (node) => {
         desk.cards.change(node);
-        desk.saveSoon(node);
+        desk.saveLater(node);
       },
       ended: (node) => {
         this.generations.delete(node);

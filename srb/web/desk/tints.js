@@ -25,7 +25,7 @@ export const setMarks = /** @type {import("../vendor/codemirror.js").StateEffect
 /** Shades a part of the text until the next key. */
 export const setShade = /** @type {import("../vendor/codemirror.js").StateEffectType<{ from: number, to: number }>} */ (StateEffect.define());
 
-const rangesOf = (marks, at) => runs(marks).map(([mark, from, to]) => TINTS[mark].range(at + from, at + to));
+const rangesOf = (all) => all.map(([mark, from, to]) => TINTS[mark].range(from, to));
 
 function marksBetween(ranges, from, to) {
   const parts = /** @type {string[]} */ ([]);
@@ -36,19 +36,21 @@ function marksBetween(ranges, from, to) {
 /** Put marks in place of those of their part of the text. */
 function put(ranges, from, marks) {
   const to = from + marks.length;
-  let [start, all] = [from, marks];
-  ranges.between(from, to, (first, last, { spec }) => {
-    if (first < from) [start, all] = [first, spec.mark.repeat(from - first) + all];
-    if (last > to) all += spec.mark.repeat(last - to);
+  const all = runs(marks).map(([mark, start, end]) => [mark, from + start, from + end]);
+  ranges.between(from, to, (first, last, { spec: { mark } }) => {
+    if (first < from && all[0][0] === mark) all[0][1] = first;
+    else if (first < from) all.unshift([mark, first, from]);
+    if (last > to && all[all.length - 1][0] === mark) all[all.length - 1][2] = last;
+    else if (last > to) all.push([mark, to, last]);
   });
-  return ranges.update({ filter: () => false, filterFrom: from, filterTo: to, add: rangesOf(all, start) });
+  return ranges.update({ filter: () => false, filterFrom: from, filterTo: to, add: rangesOf(all) });
 }
 
 export const authors = StateField.define({
   create: () => Decoration.none,
   update(before, transaction) {
     const set = transaction.effects.find((each) => each.is(setMarks));
-    if (set) return Decoration.set(rangesOf(set.value, 0));
+    if (set) return Decoration.set(rangesOf(runs(set.value)));
     const known = transaction.annotation(by);
     let [now, done] = [before.map(transaction.changes), 0];
     transaction.changes.iterChanges((from, to, at, end) => {

@@ -65,10 +65,11 @@ export class UndoHistory {
     const { desk } = this;
     if (step.place !== desk.tree.current) this.#go({ current: step.place, shown: [step.place] });
     desk.show();
-    const before = desk.story.content;
-    const back = desk.story.again(step);
-    if (back) desk.wordCount.changed(before, Object.assign(step, back) && desk.story.content, { isBack: true });
-    else {
+    const done = desk.story.again(step);
+    if (done) {
+      Object.assign(step, done.back);
+      desk.wordCount.typed(desk.story, done, { isBack: true });
+    } else {
       this.steps.drop(step);
       showStatus("The text has changed, so this can't be undone.");
     }

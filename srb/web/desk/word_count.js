@@ -2,7 +2,7 @@
 // The word count of the text, and of the day with its goal. This browser stores the day's counts, for all stories: of
 // the writer's words, the model's and those that were pasted.
 
-import { wordsOf } from "../lib/length.js";
+import { words, wordsOf } from "../lib/length.js";
 import { loadLocal, saveLocal } from "../lib/local_storage.js";
 import { numbers, plural, showError } from "../lib/messages.js";
 import { MODEL, PASTED } from "../story/authorship.js";
@@ -14,6 +14,8 @@ const KEY = "srb-day";
  * @property {number} mine
  * @property {number} model
  * @property {number} pasted
+ *
+ * @typedef {{ value: string, marksOf: (from: number, to: number) => string }} Text and who wrote which part of it
  */
 
 const NAMES = { [MODEL]: "model", [PASTED]: "pasted" };
@@ -42,17 +44,31 @@ export const sum = ({ mine, model, pasted }) => mine + model + pasted;
 
 /**
  * Return how many words a change adds, without counting the whole text.
- * @param {{ text: string, marks: string }} now after the change
- * @param {{ at: number, removed: string, added: string, marks?: string }} change
+ * @param {Text} now after the change
+ * @param {{ at: number, removed: string, added: string, marks?: string }[]} edits ascending
  * @returns {Counts}
  */
-export function wordsAdded({ text, marks }, { at, removed, added, marks: old = "" }) {
-  const end = at + added.length;
-  let [from, to] = [at, end];
-  while (from > 0 && /\S/.test(text[from - 1])) from--;
-  while (to < text.length && /\S/.test(text[to])) to++;
-  const before = [text.slice(from, at) + removed + text.slice(end, to), marks.slice(from, at) + old + marks.slice(end, to)];
-  return minus(countWords(text.slice(from, to), marks.slice(from, to)), countWords(before[0], before[1]));
+export function wordsAdded(now, edits) {
+  const { value: text } = now;
+  const parts = /** @type {{ from: number, to: number, done: number, was: string, marks: string }[]} */ ([]); // whole words, before the change
+  const copy = (part, to) => {
+    part.was += text.slice(part.done, to);
+    part.marks += now.marksOf(part.done, to);
+  };
+  for (const { at, removed, added, marks = "" } of edits) {
+    let [from, to] = [at, at + added.length];
+    while (from > 0 && /\S/.test(text[from - 1])) from--;
+    while (to < text.length && /\S/.test(text[to])) to++;
+    const last = parts.at(-1);
+    const part = last && from <= last.to ? last : { from, to, done: from, was: "", marks: "" };
+    if (part !== last) parts.push(part);
+    copy(part, at);
+    Object.assign(part, { to, done: at + added.length, was: part.was + removed, marks: part.marks + marks });
+  }
+  for (const part of parts) copy(part, part.to);
+  const counts = parts.map(({ from, to, was, marks }) => minus(countWords(text.slice(from, to), now.marksOf(from, to)), countWords(was, marks)));
+  const total = (name) => counts.reduce((count, each) => count + each[name], 0);
+  return { mine: total("mine"), model: total("model"), pasted: total("pasted") };
 }
 
 /**
@@ -89,6 +105,7 @@ export function describeCount(all, { mine, model, pasted, goal }) {
 
 export class WordCount {
   #all = 0;
+  #counted = ""; // the text that has so many words
   #day = {}; // used if the browser stores nothing
 
   /** @param {HTMLButtonElement} button */
@@ -109,21 +126,20 @@ export class WordCount {
    * @param {string} text
    */
   show(text) {
-    this.#all = sum(countWords(text, ""));
+    if (text !== this.#counted) [this.#all, this.#counted] = [words(text), text];
     this.#draw();
   }
 
   /**
    * Update the counts after typing.
-   * @param {{ text: string, marks: string }} now after the change
+   * @param {Text} now after the change
    * @param {{ edits: { at: number, removed: string, added: string, marks?: string }[], by?: string }} typed
+   * @param {{ isBack?: boolean }} [options] whether the words were in this story before: undone, redone, or marked one by one
    */
-  typed(now, { edits, by: marks }) {
-    const all = edits.map((edit) => wordsAdded(now, edit));
-    const total = (name) => all.reduce((count, each) => count + each[name], 0);
-    const by = { mine: total("mine"), model: total("model"), pasted: total("pasted") };
+  typed(now, { edits, by: marks }, { isBack = Number(marks?.length) > 1 } = {}) {
+    const by = wordsAdded(now, edits);
     this.#all += sum(by);
-    const isBack = Number(marks?.length) > 1; // a mark for each character: text of this story
+    this.#counted = now.value;
     if (Object.values(by).some(Boolean)) this.#keep(updateDay(this.#read(), today(), by, isBack));
   }
 

@@ -12,15 +12,14 @@ export const maxTokens = ({ unit, count }) => TOKENS[unit] * count + ROOM;
 export const sentences = new Intl.Segmenter(undefined, { granularity: "sentence" });
 
 const CHARACTER = "\\p{scx=Han}\\p{scx=Hiragana}\\p{scx=Katakana}"; // of a script without spaces between words
-const WORD = new RegExp(`[${CHARACTER}]|[^\\s${CHARACTER}]+`, "gu");
+const WORD = new RegExp(`[[\\p{L}\\p{N}]&&[${CHARACTER}]]|[\\p{L}\\p{N}][^\\s${CHARACTER}]*`, "gv");
 
 /**
  * Find the words of a text. A Chinese or Japanese character counts as one.
  * @param {string} text
  * @returns {number[]} where the first letter or digit of each is
  */
-export const wordsOf = (text) =>
-  Array.from(text.matchAll(WORD), ({ 0: word, index }) => index + (word.search(/[\p{L}\p{N}]/u) + 1 || NaN) - 1).filter((at) => at >= 0);
+export const wordsOf = (text) => Array.from(text.matchAll(WORD), ({ index }) => index);
 
 /**
  * Count the words of a text.

@@ -284,9 +284,9 @@ export class Stories {
    * @param {string} id
    * @param {Replica} replica
    * @param {Record<string, any>} own
-   * @param {{ isLast?: boolean }} [options] whether undo steps, which are long, are noted, too
+   * @param {{ isLast?: boolean }} [options] whether undo steps, which are long, are noted, too, if there is room
    */
-  note(id, { drafts, shared }, own, { isLast = false } = {}) {
+  note(id, { drafts, shared }, own, { isLast = document.hidden } = {}) {
     const known = (key) => this.#bases.get(String(key)) ?? {};
     const places = drafts.places.filter((place) => !isSameDraft(this.#bases.get(String([id, place])), drafts.get(place)));
     const names = Object.keys(shared).filter((name) => !same(shared[name], known(id)[name]));
@@ -298,7 +298,8 @@ export class Stories {
       return [place, draft, difference(drafts.shown(place, known([id, place])).text, draft.text).toJSON()].map((each) => (each === draft ? { ...draft, text: "" } : each));
     };
     const of = (values) => Object.fromEntries(names.map((each) => [each, values[each]]));
-    saveLocal(name, { count: ++this.#notes, time: Date.now(), drafts: places.map(changed), base: of(known(id)), shared: of(shared), own: isLast ? own : { ...own, steps: undefined } });
+    const noted = { count: ++this.#notes, time: Date.now(), drafts: places.map(changed), base: of(known(id)), shared: of(shared), own: { ...own, steps: undefined } };
+    if (!isLast || saveLocal(name, { ...noted, own })) saveLocal(name, noted);
   }
 
   /** Return this tab's note from before a reload, if it isn't stored. */

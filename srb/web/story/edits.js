@@ -10,32 +10,6 @@ import { ChangeSet } from "../vendor/codemirror.js";
 const MOST = 200; // steps
 const WORDS = 20; // characters after which a step of typing ends with the word
 
-/** The length of the common prefix or suffix of two texts, by bisection. */
-function common(a, b, cut) {
-  let [low, high] = [0, Math.min(a.length, b.length)];
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (cut(a, middle) === cut(b, middle)) low = middle;
-    else high = middle - 1;
-  }
-  return low;
-}
-
-const head = (text, length) => text.slice(0, length);
-const tail = (text, length) => text.slice(text.length - length);
-
-/**
- * Return the single change between two texts, as CodeMirror takes it.
- * @param {string} before
- * @param {string} after
- * @returns {{ from: number, to: number, insert: string }}
- */
-export function change(before, after) {
-  const from = common(before, after, head);
-  const same = common(before.slice(from), after.slice(from), tail);
-  return { from, to: before.length - same, insert: after.slice(from, after.length - same) };
-}
-
 /**
  * @typedef {{ at: number, removed: string, added: string }} Edit a part of a change
  * @typedef {{ at: number, added: string, before?: Typed }} Typed by several keys; `before` it, if a composed letter may

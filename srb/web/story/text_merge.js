@@ -34,6 +34,18 @@ function common(a, b, isEnd = false) {
   return count;
 }
 
+/**
+ * Return the single change between two texts, as CodeMirror takes it.
+ * @param {string} before
+ * @param {string} after
+ * @returns {{ from: number, to: number, insert: string }}
+ */
+export function change(before, after) {
+  const from = common(before, after);
+  const same = common(before.slice(from), after.slice(from), true);
+  return { from, to: before.length - same, insert: after.slice(from, after.length - same) };
+}
+
 /** Compare what differs by lines, then by words, and then by letters. */
 function compare(before, after, levels = [splitLines, splitWords, splitLetters]) {
   const from = before.lastIndexOf("\n", common(before, after) - 1) + 1;
