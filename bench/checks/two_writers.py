@@ -16,7 +16,12 @@ from dataclasses import dataclass, field
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-LETTERS = [each for each in map(chr, range(0x100, 0x2000)) if unicodedata.category(each) in ("Ll", "Lo")]
+# Not the parts of Hangul syllables: a key that takes back one of them takes all of its syllable.
+LETTERS = [
+    each
+    for each in map(chr, (*range(0x100, 0x1100), *range(0x1200, 0x2000)))
+    if unicodedata.category(each) in ("Ll", "Lo")
+]
 TEXT = "\n\n".join(
     f"{number}. The old lighthouse keeper counted his matches, and the sea said nothing at all." for number in range(4)
 )
@@ -159,8 +164,6 @@ def run(browser: Browser, url: str, seed: int, edits: int) -> str:
     follows = sum(page.evaluate("follows") for page in pages)
     nodes = pages[0].evaluate("fetch(`/v1/stories/${location.hash.slice(1)}`).then((each) => each.json())")["nodes"]
     assert nodes == [], f"seed {seed}: {len(nodes)} texts were left in the tree"
-    for each in {page.context for page in pages}:
-        each.close()
     return f"{3 * edits} edits, {follows} frames with changes by others"
 
 
@@ -200,9 +203,18 @@ def main() -> None:
     chromium = next(filter(None, map(shutil.which, names)))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        failed = 0
         for seed in range(arguments.first, arguments.first + arguments.seeds):
-            print(f"seed {seed}: {run(browser, arguments.url, seed, arguments.edits)}", flush=True)
+            try:
+                print(f"seed {seed}: {run(browser, arguments.url, seed, arguments.edits)}", flush=True)
+            except AssertionError as error:
+                failed += 1
+                print(error, flush=True)
+            for context in browser.contexts:
+                context.close()
         browser.close()
+    if failed:
+        raise SystemExit(f"{failed} of {arguments.seeds} seeds failed")
 
 
 if __name__ == "__main__":
