@@ -71,6 +71,17 @@ async def test_a_slot_is_restored_in_another_process(
     assert (await act(second, 0, "save", "y.bin"))["n_saved"] == n_tokens
 
 
+async def test_a_text_that_a_longer_one_begins_with_is_saved_alone(start: Callable[..., Any]) -> None:
+    first = await start()
+    await evaluated(first)
+    await evaluated(first, id_slot=1, n_predict=10)  # the same text, but shorter
+    n_tokens = len(PROMPT) + 9
+    assert (await act(first, 1, "save"))["n_saved"] == n_tokens
+    second = await start()
+    assert (await act(second, 0, "restore"))["n_restored"] == n_tokens
+    assert await evaluated(second, PROMPT + "A" * 9 + "more") == 4
+
+
 async def test_an_erased_slot_is_evaluated_again(start: Callable[..., Any], window: int | None) -> None:
     client = await start(window)
     await evaluated(client, id_slot=3)
