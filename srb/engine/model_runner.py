@@ -24,6 +24,7 @@ from srb.engine.batch import BatchPlan, BatchPlanner
 from srb.engine.decoding.base import AnyStrategy
 from srb.engine.events import FinishReason, StopReason
 from srb.engine.kv_cache.cells import Cells
+from srb.engine.kv_cache.retention import Kept
 from srb.engine.output.processor import OutputProcessor
 from srb.engine.output.prompt_logprobs import PromptLogprobs
 from srb.engine.scheduler import Scheduler
@@ -189,11 +190,10 @@ class ModelRunner:
             must: don't wait.
         """
         while self.finished:
-            retention = self._cells.retention
-            may_release = retention.may_release(self.finished[0], is_idle=is_idle, is_waited_for=is_waited_for)
-            if not (must or may_release):
+            kept = self._cells.retention.decide(self.finished[0], is_idle=is_idle, is_waited_for=is_waited_for)
+            if kept is None and not must:
                 return
-            self._cells.give_back(self.finished.popleft())
+            self._cells.give_back(self.finished.popleft(), kept or Kept())
 
     def finish(self, seq: Sequence, finish_reason: FinishReason, stop_reason: StopReason) -> None:
         """Ends a sequence. The last sequence of a request ends the request, too."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from srb.engine.backend import Backend, State
 from srb.engine.kv_cache.allocator import CellAllocator, Layout
 from srb.engine.kv_cache.prefix_cache import PrefixCache
-from srb.engine.kv_cache.retention import RetentionPolicy
+from srb.engine.kv_cache.retention import Kept, RetentionPolicy
 from srb.engine.kv_cache.rollback import Rollback
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.prompt_scores import are_alike
@@ -185,15 +185,15 @@ class Cells:
             is_whole &= self._backend.truncate(each.seq_id, each.position)
         return is_whole
 
-    def give_back(self, seq: Sequence) -> None:
-        """Gives back what a finished sequence has. The last one of a prompt gives back the prompt's, too."""
+    def give_back(self, seq: Sequence, kept: Kept) -> None:
+        """Caches this of a finished sequence, and gives back its cells. The last one gives back its prompt's, too."""
         prompt = seq.prompt
         if seq.sampler:
             seq.sampler.close()
             seq.sampler = None
         self._drop(seq.swapped)
         seq.swapped = None
-        self.retention.cache_finished(seq)
+        self.retention.cache_finished(seq, kept)
         if seq.seq_id is not None:
             self._empty(seq)
         self._scheduler.release(seq)

@@ -62,6 +62,19 @@ _SAVE_PROMPT_EVERY = 1024
 """A long prompt is saved after this many new tokens. With models that forget it is saved at checkpoints instead."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is cached of a finished sequence.
+
+    Attributes:
+        prompt: the state at the end of its prompt.
+        answer: the state at its own end.
+    """
+
+    prompt: bool = False
+    answer: bool = False
+
+
 @dataclass(slots=True)
 class _Saved:
     """What is saved of a prompt or sequence.
@@ -102,12 +115,10 @@ class RetentionPolicy:
         self._totals = totals
         self._clock = clock
         self._saved: WeakKeyDictionary[Prompt | Sequence, _Saved] = WeakKeyDictionary()
-        self._began = 0.0
         self._next_time = 0.0  # when there is time again for finished sequences, in seconds of the clock
         self._next_save = 0.0  # the same for running ones
         self._last_step = self._this_step = 0.0  # when the steps began
         self._cost = 0.0  # seconds per token when an answer was last cached
-        self._caches_prompt = self._caches_answer = False  # for the sequence that is given back now
 
     # Checkpoints of models that forget
 
@@ -206,7 +217,7 @@ class RetentionPolicy:
         saved.finish_reason = finish_reason
         saved.is_shut_down = finish_reason == "abort" and stop_reason == "shutdown"
 
-    def may_release(self, seq: Sequence, *, is_idle: bool, is_waited_for: bool) -> bool:
+    def decide(self, seq: Sequence, *, is_idle: bool, is_waited_for: bool) -> Kept | None:
         """Decides what is cached of a finished sequence, and whether its cells may be given back now.
 
         Args:
@@ -215,42 +226,42 @@ class RetentionPolicy:
             is_waited_for: others wait for the sequence's cells, or for the engine.
 
         Returns:
-            Whether there is time to cache it, or no time to wait for that. If not, it waits with its cells.
+            What is cached: nothing if there is no time to wait until there is time for that. None: the sequence waits
+            with its cells.
         """
-        self._began = self._clock()
-        has_time = is_idle or not self._states.is_enabled or self._began >= self._next_time
-        self._caches_prompt = self._caches_answer = False
-        if not has_time:
-            return is_waited_for and self._began - seq.sampled_at > _PATIENCE
+        now = self._clock()
+        if self._states.is_enabled and not is_idle and now < self._next_time:
+            return Kept() if is_waited_for and now - seq.sampled_at > _PATIENCE else None
         finish_reason = self._of(seq).finish_reason
         is_shut_down = self._of(seq).is_shut_down
         is_complete = finish_reason in ("stop", "length") or (is_shut_down and self._states.is_persistent)
         n_computed = self._totals.prompt_tokens_evaluated
         pays = not n_computed or self._cost * n_computed <= self._totals.prompt_seconds
-        self._caches_prompt = is_complete or (finish_reason == "abort" and not is_shut_down)
         is_unnoticed = is_idle and not is_waited_for and self._cost * len(seq.tokens) <= _UNNOTICED
-        self._caches_answer = is_complete and (is_shut_down or ((pays or is_unnoticed) and not seq.positive))
         self._cost *= 1 if pays else _COST_DECAY
-        return True
+        return Kept(
+            prompt=is_complete or (finish_reason == "abort" and not is_shut_down),
+            answer=is_complete and (is_shut_down or ((pays or is_unnoticed) and not seq.positive)),
+        )
 
-    def cache_finished(self, seq: Sequence) -> None:
-        """Caches what `may_release` has decided of a sequence whose cells are given back now."""
-        prompt = seq.prompt
+    def cache_finished(self, seq: Sequence, kept: Kept) -> None:
+        """Caches this of a sequence whose cells are given back now."""
+        began, prompt = self._clock(), seq.prompt
         n_tokens = len(seq.tokens) + (0 if self._of(prompt).is_cached else len(prompt.tokens))
-        if self._caches_prompt and (seq.seq_id is not None or prompt.row_ids):
+        if kept.prompt and (seq.seq_id is not None or prompt.row_ids):
             self.cache_prompt(prompt)
-        if self._caches_answer and seq.seq_id is not None:
+        if kept.answer and seq.seq_id is not None:
             self._cache_answer(seq)
         # Slots find no text with adapters. A request may name a slot that isn't there.
         if seq.seq_id is not None and not seq.positive and not prompt.keys[-1] and seq.slot < self._backend.n_parallel:
             place = prompt.active.request.shared_within, seq.slot
             self._states.slots[place] = prompt.packed + pack(seq.computed_tokens)
         now = self._clock()
-        if self._caches_answer:
-            self._cost = (now - self._began) / max(1, n_tokens)
-        if self._caches_prompt or self._caches_answer:
-            since = min(max(self._next_time, self._last_step), self._began)  # an idle engine takes all it needs
-            self._next_time = since + (now - self._began) / _SHARE
+        if kept.answer:
+            self._cost = (now - began) / max(1, n_tokens)
+        if kept.prompt or kept.answer:
+            since = min(max(self._next_time, self._last_step), began)  # an idle engine takes all it needs
+            self._next_time = since + (now - began) / _SHARE
 
     def cache_prompt(self, prompt: Prompt) -> None:
         """Caches the state at the end of a computed prompt, once."""
