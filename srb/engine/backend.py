@@ -13,9 +13,6 @@ from srb.engine.media import Media, MediaReader
 from srb.engine.model import ChatTemplate, Drafter, Embedder, ModelInfo, Ranker, Tokenizer
 from srb.engine.sampling_params import SamplingParams
 
-NEVER = 1 << 30
-"""For `Costs.apart`: no chunk is cheaper in a decode of its own."""
-
 TRY_AGAIN_SECONDS = 30.0
 """For how long a layout isn't chosen again that there was no memory for."""
 
@@ -31,11 +28,12 @@ class Costs:
 
     Attributes:
         step: any decode, however few rows it has.
-        row: the row of a running sequence, and each token of a chunk that joins such rows.
-        prompt_token: each token of a chunk that has a decode of its own.
+        row: the row of a running sequence.
+        prompt_token: each token of a chunk.
         row_cell, prompt_cell: how much longer such a row, or such a token, takes for each token that comes before it in
             its own sequence.
-        apart: the smallest chunk, in tokens, that is cheaper in a decode of its own than with rows of sequences.
+        in_turn: whether chunks have decodes of their own, in turn with the rows of sequences. On a processor this is
+            about as fast as one decode for both, and in streams llama.cpp computes them one after the other anyway.
         walks_all: whether `row_cell` and `prompt_cell` count for every token in the cells instead, whatever its
             sequence. This is so without flash attention.
         lone_step: a decode with one row and nothing else, which has faster kernels; 0: it takes `step + row`, as a line
@@ -47,7 +45,7 @@ class Costs:
     prompt_token: float
     row_cell: float
     prompt_cell: float
-    apart: int = NEVER
+    in_turn: bool = False
     walks_all: bool = False
     lone_step: float = 0.0
 
@@ -57,35 +55,16 @@ class Costs:
             return self
         row, token = self.row_cell * in_use, self.prompt_token + self.prompt_cell * in_use
         lone_step = self.lone_step and self.lone_step + row
-        return Costs(self.step, self.row + row, token, 0.0, 0.0, apart=self.apart, lone_step=lone_step)
+        return Costs(self.step, self.row + row, token, 0.0, 0.0, in_turn=self.in_turn, lone_step=lone_step)
 
     def of_rows(self, lengths: list[int]) -> float:
         """Returns the seconds of a decode that has a row for each sequence of these lengths."""
         step = self.step + self.row * len(lengths)
         return (self.lone_step if len(lengths) == 1 and self.lone_step else step) + self.row_cell * sum(lengths)
 
-    def of_chunk(self, n_tokens: int, before: int, *, joins: bool = False) -> float:
-        """Returns the seconds that a chunk of a prompt takes, besides the step.
-
-        Args:
-            n_tokens: its size.
-            before: how many tokens of the prompt come before it.
-            joins: whether it joins rows of running sequences.
-        """
-        each, cell = self._of_token(joins=joins)
-        return n_tokens * (each + cell * (before + n_tokens / 2))
-
-    def largest_chunk(self, seconds: float, before: int, *, joins: bool = False) -> int:
-        """Returns how many tokens a chunk can have that takes at most these seconds (`of_chunk`)."""
-        each, cell = self._of_token(joins=joins)
-        each += cell * before
-        # of_chunk(n) = seconds is a quadratic equation in n. This form of its root is also right if `cell` is 0.
-        return int(2 * seconds / (each + (each * each + 2 * cell * max(seconds, 0.0)) ** 0.5))
-
-    def _of_token(self, *, joins: bool) -> tuple[float, float]:
-        joins = joins and self.apart != NEVER
-        each, cell = (self.row, self.row_cell) if joins else (self.prompt_token, self.prompt_cell)
-        return max(each, _MIN_COST), cell
+    def of_prompt_token(self, before: int) -> float:
+        """Returns the seconds that a token of a chunk takes after `before` others."""
+        return max(self.prompt_token + self.prompt_cell * before, _MIN_COST)
 
 
 class Batch:

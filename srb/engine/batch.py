@@ -1,16 +1,17 @@
 """Decides which rows and which prefill chunks are in the next batch (continuous batching with chunked prefill).
 
-It counts tokens and computes their costs, and measures no time, so the same requests make the same batches. While
-sequences are running, each has its row about every `TARGET_LATENCY` seconds, and chunks of prompts get the rest of the
-time. If there are more rows than a step may have, they take turns (`RoundRobin`). Among prompts, the one with the
-fewest tokens left goes first; a long one may be overtaken by a limited number of tokens (`PrefillOrder`).
+First come the rows of running sequences; if there are more than a step may have, they take turns (`RoundRobin`). Then
+prompts get a budget: the tokens that fit into the rest of the target latency, by the measured costs. It measures no
+time, so the same requests make the same batches. Prompts are computed in the order of their arrival. Those that fit
+into one budget take turns with the oldest one, so that a short prompt doesn't wait for long ones, nor a long one for
+ever.
 """
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
-from weakref import WeakKeyDictionary
 
 from srb.engine.backend import Backend, Batch, Costs
 from srb.engine.decoding.base import Row
@@ -20,41 +21,35 @@ from srb.engine.media import MediaReader
 from srb.engine.sequence import ActiveRequest, Holder, Prompt, Sequence
 
 TARGET_LATENCY = 0.25
-"""The time between two tokens of a running sequence while prompts are computed, in seconds of the costs.
+"""The time between two tokens of a running sequence while one prompt is computed, in seconds of the costs.
 
 The aim is 0.3 seconds. The difference is for what the costs don't know.
 """
 
-_LONGER = 3
-"""While several prompts wait, the latency may be up to this many times `TARGET_LATENCY`. Larger chunks take less time
-per token, and each step of the rows reads all weights."""
+TARGET_LATENCY_OF_SEVERAL = 0.8
+"""The same while several prompts wait; the aim is a second. Each step of the rows reads all weights."""
 
-_MAX_SLOWDOWN = 2.5
-"""How many times longer a prompt may take than it would alone, because others overtake it."""
-
-_LEAST_OVERTAKING = 0.25
-"""For each token of a prompt, this many tokens of later prompts may overtake it, even if `_MAX_SLOWDOWN` is passed."""
-
-_LITTLE_MORE = 1.2
-"""A chunk has a decode of its own if this makes the latency at most this many times longer."""
-
-_UNLIMITED = 1e9  # seconds
+Chunk = tuple[Prompt, int]
+"""A prompt, and how many of its tokens are next."""
 
 
 class BatchPlanner:
     """Fills one batch after the other.
 
-    If the rows alone take more than half of the target latency, chunks get as much time as the rows. A chunk that is
-    cheaper in a decode of its own has one, in turn with the rows.
+    If the rows alone take more than half of the target latency, prompts get as much time as the rows.
+
+    Args:
+        retention: knows where prompts must pause.
     """
 
     def __init__(self, backend: Backend, retention: RetentionPolicy) -> None:
         self._round_robin = RoundRobin(backend.n_parallel)
         self._n_batch = backend.n_batch
         self._n_outputs = min(backend.n_batch, backend.n_outputs)
-        self._order = PrefillOrder()
-        self._chunks = PrefillChunks(backend.n_batch, self._n_outputs, backend.media, retention)
+        self._media = backend.media
+        self._retention = retention
         self._rows_are_next = False  # while chunks and rows take turns
+        self._oldest_is_next = False  # while short prompts and the oldest one take turns
         self._last_lora: Lora = ()  # the adapters of the last batch
 
     def next(self, prompts: list[Prompt], awaiting: list[Prompt], costs: Costs) -> "list[BatchPlan]":
@@ -68,79 +63,78 @@ class BatchPlanner:
         units = self._round_robin.next(prompts)
         running = [row for unit in units for _, row in unit.rows]
         prefilling = [prompt for prompt in prompts if not (prompt.is_computed or prompt.beginning) and prompt.living]
-        prefilling = self._chunks.ready(prefilling, must=not running)
+        prefilling = _ready(prefilling, self._media, must=not running)
         plans = _Plans(is_alone=not running)
         # Each prompt may be complete with this batch, and then has a row of logits, too.
         drafts = _draft_counts(running, max(0, self._n_outputs - len(prefilling)))
-        takes_turns = False
+        chunks = list[Chunk]()
         if prefilling and not (running and self._rows_are_next):
-            takes_turns = self._add_chunks(plans, prefilling, awaiting, drafts, costs.among(in_use(prompts)))
-        if not takes_turns:
+            budget = self._budget(drafts, len(prefilling), costs.among(in_use(prompts)))
+            chunks = self._chunks(prefilling, awaiting, budget)
+        for prompt, n_tokens in chunks:
+            plans[prompt.lora].add_chunk(prompt, n_tokens)
+        self._rows_are_next = bool(running and chunks) and (costs.in_turn or chunks[0][0].segment.is_whole)
+        if not self._rows_are_next:
             self._round_robin.count(units)
             for prompt, row in (each for unit in units for each in unit.rows):
                 plans[prompt.lora].add_row(row, drafts[row])
-        self._rows_are_next = takes_turns and bool(running)
         order = sorted(plans, key=lambda lora: lora != self._last_lora)  # changing adapters takes a while
         self._last_lora = order[-1] if order else ()
         return [plans[lora] for lora in order]
 
-    def _add_chunks(
-        self, plans: "_Plans", prefilling: list[Prompt], awaiting: list[Prompt], drafts: dict[Row, int], costs: Costs
-    ) -> bool:
-        """Adds the next chunks of prompts to the plans.
+    def _budget(self, drafts: dict[Row, int], n_prefilling: int, costs: Costs) -> "_Budget":
+        """Returns what prompts may have.
 
         Args:
             drafts: the rows, and how many of their draft tokens are computed.
-
-        Returns:
-            Whether the chunks have a decode without the rows.
         """
-        for_rows, seconds = _time_shares(drafts, len(prefilling), costs)
-        rate = _overtaking_rate(seconds, for_rows)
-        first, *_ = order = self._order.next(prefilling, rate)
-        least = 1
-        if drafts:
-            seconds, least = _lengthened(seconds, for_rows, first.n_computed, costs)
-        budget = Budget(costs, self._n_batch, seconds - costs.step, self._n_outputs, least, is_alone=not drafts)
-        chunks = self._chunks.choose(order, awaiting, budget)
-        n_tokens = sum(n_tokens for _, n_tokens in chunks)
-        takes_turns = n_tokens >= costs.apart or any(prompt.segment.is_whole for prompt, _ in chunks)
-        if drafts and not takes_turns:
-            n_drafted = sum(n * len(row.group) for row, n in drafts.items())
-            budget = Budget(costs, self._n_batch - n_drafted, seconds, self._n_outputs - n_drafted, joins=True)
-            chunks = self._chunks.choose(order, awaiting, budget)
-        for prompt, n_tokens in chunks:
-            plans[prompt.lora].add_chunk(prompt, n_tokens)
-            self._order.count(prefilling, prompt, n_tokens, rate)
-        return takes_turns
+        if not drafts:
+            return _Budget(costs, math.inf, self._n_batch, self._n_outputs)
+        lengths = [each.position for row in drafts for each in row.group]
+        lengths += [row.position for row, n in drafts.items() for _ in range(n)]
+        for_rows = costs.of_rows(lengths)
+        latency = TARGET_LATENCY_OF_SEVERAL if n_prefilling > 1 else TARGET_LATENCY
+        seconds = max(latency - for_rows - costs.in_turn * costs.step, for_rows)
+        n_drafted = 0 if costs.in_turn else sum(n * len(row.group) for row, n in drafts.items())
+        return _Budget(costs, seconds, self._n_batch - n_drafted, self._n_outputs - n_drafted)
 
+    def _chunks(self, prefilling: list[Prompt], awaiting: list[Prompt], budget: "_Budget") -> list[Chunk]:
+        """Chooses prompts, and how many tokens of each are next. The first may have a part, others only all they need.
 
-def _time_shares(drafts: dict[Row, int], n_prefilling: int, costs: Costs) -> tuple[float, float]:
-    """Returns how many seconds the rows of a step take, and how many prompts get."""
-    lengths = [each.position for row in drafts for each in row.group]
-    lengths += [row.position for row, n in drafts.items() for _ in range(n)]
-    if not lengths:
-        return 0.0, _UNLIMITED
-    for_rows = costs.of_rows(lengths)
-    latency = TARGET_LATENCY * min(max(1.0, n_prefilling / 2), _LONGER)
-    return for_rows, max(latency - for_rows, for_rows)
+        A whole segment is never split, however long it takes. It has a batch of its own, and so have scored prompts
+        that share nothing, so that their scores don't depend on others.
 
+        Args:
+            prefilling: in the order of their arrival.
+            budget: is spent.
+        """
+        forks, oldest = _fork_points(awaiting), prefilling[0]
+        order = [prompt for prompt in prefilling if budget.has_all(prompt)]
+        if self._oldest_is_next or not order:
+            order = list(dict.fromkeys((oldest, *order)))
+        self._oldest_is_next = order[0] is not oldest
+        chunks = list[Chunk]()
+        for prompt in order:
+            segment = prompt.segment
+            is_alone = segment.is_whole or (segment.has_logits and not prompt.shares)
+            if chunks and (is_alone or not budget.has_all(prompt)):
+                continue
+            n_tokens = (segment.end if segment.is_whole else self._pause(prompt, forks)) - prompt.n_computed
+            if not segment.is_whole:
+                n_tokens = _even_chunk(n_tokens, budget.largest_chunk(prompt))
+            chunks.append((prompt, n_tokens))
+            if is_alone:
+                break
+            budget.spend(prompt, n_tokens)
+        return chunks
 
-def _lengthened(seconds: float, for_rows: float, before: int, costs: Costs) -> tuple[float, int]:
-    """Lengthens the time for prompts with rows, so that none takes `_MAX_SLOWDOWN` times as long as alone.
-
-    A token that joins the rows takes longer than a token of a chunk in a decode of its own, and small chunks join the
-    rows. If that needs nearly as long as the smallest chunk of its own needs, there is time for this chunk.
-
-    Returns:
-        The seconds, and the least size of the first chunk: that of the smallest chunk of its own, or 1.
-    """
-    apart = costs.step + costs.of_chunk(costs.apart, before)
-    slower = costs.of_chunk(1, before, joins=True) / costs.of_chunk(1, before) / _MAX_SLOWDOWN
-    joined = max(seconds, for_rows * slower / (1 - slower)) if slower < 1 else _UNLIMITED
-    if apart <= seconds or for_rows + apart <= _LITTLE_MORE * (for_rows + joined):
-        return max(seconds, apart), costs.apart
-    return joined, 1
+    def _pause(self, prompt: Prompt, forks: dict[Prompt | Sequence, list[int]]) -> int:
+        """Returns after how many of its tokens a prompt must pause: at a fork, a checkpoint or its segment's end."""
+        points: list[int] = [*forks.get(prompt, ()), prompt.segment.end]
+        checkpoint = self._retention.next_checkpoint(prompt)
+        if checkpoint is not None:
+            points.append(checkpoint)
+        return min(points)
 
 
 def _draft_counts(running: list[Row], most: int) -> dict[Row, int]:
@@ -159,186 +153,62 @@ def in_use(prompts: list[Prompt]) -> int:
     return max(own, *(prompt.n_computed for prompt in prompts), 0)
 
 
-# Which prompts are computed next
-
-
-class PrefillOrder:
-    """Lets short prompts overtake long ones, within limits: else a long one would starve.
-
-    A prompt's overtaking limit is how many tokens of later prompts may still be computed before it.
-    """
-
-    def __init__(self) -> None:
-        self._limits: WeakKeyDictionary[Prompt, float] = WeakKeyDictionary()
-
-    def next(self, prefilling: list[Prompt], rate: float) -> list[Prompt]:
-        """Returns the prompts that may go next, the shortest first.
-
-        These are all up to the first one that no other may overtake any more.
-
-        Args:
-            prefilling: in the order of their arrival.
-            rate: for each token that a new prompt has left, the tokens that may overtake it.
-        """
-        for prompt in prefilling:
-            self._limits.setdefault(prompt, rate * _n_left(prompt))
-        last = next((k for k, prompt in enumerate(prefilling) if self._limits[prompt] < 0), len(prefilling))
-        return sorted(prefilling[: last + 1], key=lambda prompt: _n_left(prompt).bit_length())
-
-    def count(self, prefilling: list[Prompt], prompt: Prompt, n_tokens: int, rate: float) -> None:
-        """Counts tokens of a prompt that are computed now.
-
-        They have overtaken earlier prompts. The prompt itself and later ones may be overtaken by more.
-        """
-        place = prefilling.index(prompt)
-        for k, each in enumerate(prefilling):
-            self._limits[each] += n_tokens * (rate if k >= place else -1)
-
-
-def _overtaking_rate(seconds: float, for_rows: float) -> float:
-    """Returns how many tokens of later prompts may overtake a prompt, for each of its tokens.
-
-    Args:
-        seconds: what prompts have in each step.
-        for_rows: what the rows take.
-    """
-    return max(_MAX_SLOWDOWN * seconds / (seconds + for_rows) - 1, _LEAST_OVERTAKING) / 2
-
-
-def _n_left(prompt: Prompt) -> int:
-    """Returns how many tokens of a prompt aren't computed yet."""
-    return len(prompt.tokens) - prompt.n_computed
-
-
-# How many tokens of which prompts are in the next batch
+# Which prefill chunks are in the next batch
 
 
 @dataclass(slots=True)
-class Budget:
-    """What the chunks of one batch may still take.
+class _Budget:
+    """What prompts may still have of one batch.
 
     Attributes:
         costs: how long decodes take.
+        seconds: the time.
         n_tokens: in tokens.
-        seconds: in time.
         n_outputs: in tokens with logits.
-        least: the size of the first chunk, if its prompt has that many tokens left.
-        is_alone: whether no sequence is running.
-        joins: whether the chunks are in one batch with rows.
     """
 
     costs: Costs
-    n_tokens: int
     seconds: float
+    n_tokens: int
     n_outputs: int
-    least: int = 1
-    is_alone: bool = False
-    joins: bool = False
+
+    def has_all(self, prompt: Prompt) -> bool:
+        """Whether all that a prompt lacks fits."""
+        return self.n_outputs > 0 and len(prompt.tokens) - prompt.n_computed <= self._largest(prompt)
 
     def largest_chunk(self, prompt: Prompt) -> int:
-        """Returns how many tokens of a prompt there is time for."""
-        return self.costs.largest_chunk(self.seconds, prompt.n_computed, joins=self.joins)
+        """Returns how many tokens of a prompt fit: at least one, or as many as may have logits, if they get these.
 
-    def spend(self, prompt: Prompt, n_tokens: int, n_outputs: int) -> None:
+        Scored prompts are computed in chunks of the same size however little time there is, because logits depend on
+        it.
+        """
+        return max(1, self.n_outputs if prompt.segment.has_logits else self._largest(prompt))
+
+    def _largest(self, prompt: Prompt) -> int:
+        n_tokens = min(self.n_tokens, self.seconds / self.costs.of_prompt_token(prompt.n_computed))
+        return int(min(n_tokens, self.n_outputs) if prompt.segment.has_logits else n_tokens)
+
+    def spend(self, prompt: Prompt, n_tokens: int) -> None:
         """Takes out what a chunk needs."""
         self.n_tokens -= n_tokens
-        self.n_outputs -= n_outputs
-        self.seconds -= self.costs.of_chunk(n_tokens, prompt.n_computed, joins=self.joins)
+        self.n_outputs -= n_tokens if prompt.segment.has_logits else 1
+        self.seconds -= n_tokens * self.costs.of_prompt_token(prompt.n_computed)
 
 
-Chunk = tuple[Prompt, int]
-"""A prompt, and how many of its tokens are next."""
+def _ready(prefilling: list[Prompt], reader: MediaReader | None, *, must: bool) -> list[Prompt]:
+    """Returns the prompts that needn't wait for an image now. If all wait, and `must`: all of them.
 
-
-class PrefillChunks:
-    """Chooses chunks of prompts, of at most `n_batch` tokens, or of `n_outputs` tokens with logits.
-
-    Args:
-        reader: knows which images and sounds are ready to be computed; None: there are none.
-        retention: knows where prompts must pause.
+    Asking whether an image is ready also starts its preparation.
     """
-
-    def __init__(self, n_batch: int, n_outputs: int, reader: MediaReader | None, retention: RetentionPolicy) -> None:
-        self._n_batch = n_batch
-        self._n_outputs = n_outputs
-        self._reader = reader
-        self._retention = retention
-
-    def ready(self, prefilling: list[Prompt], *, must: bool) -> list[Prompt]:
-        """Returns the prompts that needn't wait for an image now. If all wait, and `must`: all of them.
-
-        Asking whether an image is ready also starts its preparation.
-        """
-        if self._reader is None:
-            return prefilling
-        found = [prompt for prompt in prefilling if self._is_ready(prompt, self._reader)]
-        return prefilling if must and not found else found
-
-    def _is_ready(self, prompt: Prompt, reader: MediaReader) -> bool:
-        at = next((at for at in prompt.media_placeholders if at >= prompt.n_computed), None)
-        return at is None or reader.is_ready(prompt.media_placeholders[at]) or at > prompt.n_computed
-
-    def choose(self, order: list[Prompt], awaiting: list[Prompt], budget: Budget) -> list[Chunk]:
-        """Chooses prompts, and how many tokens of each are next. Chunks with logits come first.
-
-        A whole segment has a batch of its own, and is never split, however long it takes.
-
-        Args:
-            order: the prompts that may go next, in order.
-            awaiting: the prompts that wait until another one has computed what they share with it.
-            budget: is spent.
-        """
-        chunks: list[Chunk] = []
-        scored: list[Chunk] = []
-        forks = _fork_points(awaiting)
-        for prompt in order:
-            segment, is_first = prompt.segment, not (chunks or scored)
-            if segment.is_whole:
-                if is_first:
-                    return [(prompt, segment.end - prompt.n_computed)]
-                continue
-            n_to_pause = self._pause(prompt, forks) - prompt.n_computed
-            if segment.has_logits:
-                n_tokens = _even_chunk(n_to_pause, self._n_outputs)
-                if _fits_scored(prompt, n_tokens, scored, budget, is_first=is_first):
-                    scored.append((prompt, n_tokens))
-                    budget.spend(prompt, n_tokens, n_tokens)
-                continue
-            n_tokens, n_left = min(self._size(prompt, budget, is_first=is_first), n_to_pause), _n_left(prompt)
-            if n_tokens <= 0 or (n_tokens == n_left and not budget.n_outputs):
-                continue
-            if budget.is_alone and n_tokens < n_left and any(n == _n_left(each) for each, n in scored + chunks):
-                break  # a prompt becomes complete with this batch: it needn't wait for more tokens of others
-            chunks.append((prompt, n_tokens))
-            budget.spend(prompt, n_tokens, int(n_tokens == n_left))
-        return scored + chunks
-
-    def _pause(self, prompt: Prompt, forks: dict[Prompt | Sequence, list[int]]) -> int:
-        """Returns after how many of its tokens a prompt must pause: at a fork, a checkpoint or its segment's end."""
-        points: list[int] = [*forks.get(prompt, ()), prompt.segment.end]
-        checkpoint = self._retention.next_checkpoint(prompt)
-        if checkpoint is not None:
-            points.append(checkpoint)
-        return min(points)
-
-    def _size(self, prompt: Prompt, budget: Budget, *, is_first: bool) -> int:
-        """Returns how many tokens of a prompt without scores fit into a budget."""
-        n_left, least = _n_left(prompt), budget.least
-        n_tokens = max(budget.largest_chunk(prompt), least if is_first else 0)
-        if budget.is_alone:
-            n_tokens = _even_chunk(n_left, self._n_batch)
-        if is_first and n_tokens < n_left < n_tokens + least:  # else only a small chunk would be left
-            n_tokens = n_left - least if n_left >= 2 * least else n_left
-        return min(n_tokens, n_left, budget.n_tokens)
+    if reader is None:
+        return prefilling
+    found = [prompt for prompt in prefilling if _is_ready(prompt, reader)]
+    return prefilling if must and not found else found
 
 
-def _fits_scored(prompt: Prompt, n_tokens: int, scored: list[Chunk], budget: Budget, *, is_first: bool) -> bool:
-    """Returns whether a chunk with logits fits into a batch with these scored chunks."""
-    if n_tokens > budget.n_outputs:
-        return False
-    if not is_first and n_tokens > min(budget.n_tokens, budget.largest_chunk(prompt)):
-        return False
-    return not scored or (prompt.shares and scored[0][0].shares)
+def _is_ready(prompt: Prompt, reader: MediaReader) -> bool:
+    at = next((at for at in prompt.media_placeholders if at >= prompt.n_computed), None)
+    return at is None or reader.is_ready(prompt.media_placeholders[at]) or at > prompt.n_computed
 
 
 def _fork_points(awaiting: Iterable[Prompt]) -> dict[Prompt | Sequence, list[int]]:

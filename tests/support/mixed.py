@@ -24,7 +24,7 @@ TEXTS = ["p" * 50, "p" * 20 + "q" * 30, "r" * 50]
 COSTS = [
     IN_STEP,
     dataclasses.replace(IN_STEP, prompt_cell=0.1),  # what is late in a long prompt is so in a short one, too
-    dataclasses.replace(IN_STEP, prompt_token=0.2, apart=4),
-    dataclasses.replace(IN_STEP, row=0.0, prompt_token=0.02, apart=0),
+    dataclasses.replace(IN_STEP, prompt_token=0.2, in_turn=True),
+    dataclasses.replace(IN_STEP, row=0.0, prompt_token=0.02, in_turn=True),
     dataclasses.replace(IN_STEP, step=100.0),  # rows for what is guessed are nearly free
 ]

@@ -16,7 +16,7 @@ from typing import Any
 
 import llama_cpp
 
-from srb.engine.backend import NEVER, Costs
+from srb.engine.backend import Costs
 from srb.llama.native.params import is_on_gpu
 from srb.options.settings import Settings
 
@@ -45,9 +45,8 @@ _PROMPT_CELLS = 2.5e10
 _WEIGHT_BYTES = 1e10  # bytes of weights that all threads read together
 
 _LONE_STEP = 0.7  # the time of a decode with one row, as a share of what a line through several rows predicts
-_TILE = 64  # from this many rows on, llama.cpp's flash attention processes rows in tiles
 
-_GPU_COSTS = Costs(step=0.005, row=1e-4, prompt_token=2e-4, row_cell=0.0, prompt_cell=0.0, apart=NEVER)
+_GPU_COSTS = Costs(step=0.005, row=1e-4, prompt_token=2e-4, row_cell=0.0, prompt_cell=0.0)
 """On a GPU, rows are nearly free. With these costs, prefill chunks fill whole batches."""
 
 
@@ -64,7 +63,7 @@ def estimated(model: Any, n_threads: int, *, is_on_gpu: bool) -> Costs:
         prompt_token=weights / n_threads / _PROMPT_WEIGHTS,
         row_cell=cell / n_threads / _ROW_CELLS,
         prompt_cell=cell / n_threads / _PROMPT_CELLS,
-        apart=_TILE,
+        in_turn=True,
         lone_step=_LONE_STEP * (step + row),
     )
 
@@ -76,7 +75,7 @@ def can_choose_attention(window: int | None, settings: Settings) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCosts(Costs):
-    """The costs of contexts with flash attention, or without it, in seconds.
+    """The costs of contexts with flash attention, or without it, in seconds. They are those of a processor.
 
     Args:
         row_cell: of a row, per cell. With flash attention the cells of its own sequence count, without it all cells in
@@ -88,6 +87,7 @@ class AttentionCosts(Costs):
             0: not measured.
     """
 
+    in_turn: bool = True
     lone_row_cell: float = 0.0
     cache_type: str = ""
     stream_row_cell: float = 0.0
@@ -108,7 +108,7 @@ class AttentionCosts(Costs):
     def in_streams(self) -> "AttentionCosts":
         """Return the costs of streams, in the form that the engine uses."""
         row_cell, prompt_cell = self.row_cells(is_unified=False)[0], self.prompt_cells(is_unified=False)[0]
-        return dataclasses.replace(self, row_cell=row_cell, prompt_cell=prompt_cell, walks_all=False, apart=1)
+        return dataclasses.replace(self, row_cell=row_cell, prompt_cell=prompt_cell, walks_all=False)
 
     def seconds(self, work: Work) -> float:
         """Predict the seconds for prompts and the sequences that continue them."""

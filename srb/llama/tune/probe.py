@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Self
 import llama_cpp
 import numpy as np
 
-from srb.engine.backend import NEVER, Batch
+from srb.engine.backend import Batch
 from srb.engine.kv_cache.allocator import Layout
 from srb.llama.model.loader import load_model
 from srb.llama.model.tokenizer import LlamaTokenizer
@@ -28,10 +27,8 @@ _LOGITS_CHUNK = 128  # tokens whose logits are in memory at once
 _STEPS = 3  # timed steps for each number of rows
 _ENOUGH_SECONDS = 0.2  # after this many seconds no further step is timed
 _WARM_UP = 16  # tokens that are decoded before the timing, to bring the weights into memory
-_CHUNKS = (32, 128, 512)  # sizes of prefill chunks in batches with rows
 _STREAM_TOKENS, _STREAMS = 1024, 4
 _ROUNDS = 2  # of which the least times count
-_SEPARATE_GAIN = 1.03  # a decode of its own must be faster by this factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,7 @@ class Timings:
         step = self.shallow[n] + n * self._row_cell(n) * (walked - self.shape.chunk)
         return tokens * (self._token + tokens / 2 * self._token_cell) + length * step
 
-    def costs(self, apart: int, cache_type: str, streams: tuple[float, float]) -> AttentionCosts:
+    def costs(self, cache_type: str, streams: tuple[float, float]) -> AttentionCosts:
         """Return the costs in the form that the engine uses. streams: what `Weights.in_streams` returns."""
         few, many = (self.shape.rows[0], *self.shape.rows)[-2:]
         row_cell = self._row_cell(many)
@@ -106,7 +103,6 @@ class Timings:
             prompt_token=self._token,
             row_cell=row_cell,
             prompt_cell=self._token_cell,
-            apart=apart,
             walks_all=self.walks_all,
             lone_step=max(0.0, self.shallow[1] - self._row_cell(1) * self.shape.chunk),
             lone_row_cell=self._row_cell(1),
@@ -267,26 +263,6 @@ class Weights:
         row_cell = max(0.0, deep_rows - rows) / _STREAMS / (depth - depth // 4)
         return row_cell, max(0.0, deep_chunk - chunk) / shape.chunk / depth
 
-    def separate_from(self, attention: Attention, tokens: tuple[int, ...], n: int, largest: int) -> int:
-        """Find the tokens from which on a prefill chunk is faster in a decode of its own than with n rows.
-
-        Returns one of the sizes that were tried, up to `largest` tokens, or `NEVER`.
-        """
-        sizes = [size for size in _CHUNKS if size <= largest]
-        context = self.context(attention, largest * 2 + n + 64, n + 1)
-        try:
-            bench = _Bench(context, tokens)
-            bench.chunk(min(256, largest))
-            result = NEVER
-            for size in reversed(sizes):
-                mixed, rows, chunk = bench.mixed(n, size)
-                if (rows + chunk) * _SEPARATE_GAIN > mixed:
-                    break
-                result = size
-        finally:
-            context.close()
-        return result
-
 
 class _Bench:
     """Times decodes in a context. Sequence 0 has the prompt, of `length` tokens."""
@@ -342,30 +318,13 @@ class _Bench:
         self._remove(n)
         return min(found)
 
-    def mixed(self, n: int, size: int) -> tuple[float, float, float]:
-        """Measure a decode with n rows and a prefill chunk, the rows alone, and the chunk alone."""
-        for seq_id in range(1, n + 1):
-            self._context.fork(0, seq_id, self.length)
-        kinds: tuple[Callable[[], Batch], ...] = (
-            lambda: self._rows(n, self._part(size, 0, n + 1)),
-            lambda: self._rows(n, Batch()),
-            lambda: self._part(size, 0, n + 1),
-        )
-        least = [float("inf")] * 3
-        for _ in range(2):
-            for i, make in enumerate(kinds):
-                least[i] = min(least[i], self._decode(make()))
-                self._truncate(n)
-                self._context.remove(n + 1)
-        self._remove(n)
-        return least[0], least[1], least[2]
-
     def _step(self, n: int) -> float:
-        seconds = self._decode(self._rows(n, Batch()))
+        seconds = self._decode(self._rows(n))
         self._truncate(n)
         return seconds
 
-    def _rows(self, n: int, batch: Batch) -> Batch:
+    def _rows(self, n: int) -> Batch:
+        batch = Batch()
         for seq_id in range(1, n + 1):
             batch.add_row(self._tokens[seq_id], self.length, seq_id)
         return batch

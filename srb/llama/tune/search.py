@@ -205,13 +205,12 @@ class Search:
         if len(options) < 2:
             return None
         assert self.chosen
-        self._report("measuring prompts beside running texts")
+        self._report("measuring streams")
         costs = []
         for each in options:
             assert each.timings
-            apart = weights.separate_from(each.attention, self._tokens, self.jobs[0][1], self._shape.chunk)
             streams = weights.in_streams(each.attention, self._tokens, self._shape)
-            costs.append(each.timings.costs(apart, each.attention.cache_type, streams))
+            costs.append(each.timings.costs(each.attention.cache_type, streams))
         start = time.perf_counter()
         n_cells = self._n_cells(weights)
         context = weights.context(self.chosen.attention, n_cells, 2 * self._settings.parallel)

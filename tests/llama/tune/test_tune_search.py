@@ -228,7 +228,7 @@ def test_what_a_job_takes() -> None:
     assert timings.job(512, 8, 64) == pytest.approx(0.5 + 64 * 0.04)
     timings.deep = {1: 0.02, 8: 0.076, 32: 0.28}
     # A token takes half a second for 512 of them, and as much again after 4,096.
-    costs = timings.costs(64, "f16", (0.0, 0.0))
+    costs = timings.costs("f16", (0.0, 0.0))
     assert isinstance(costs, AttentionCosts)
     cell = 0.5 / 512 / 4096
     assert costs.prompt_cell == pytest.approx(cell)

@@ -13,7 +13,7 @@ from srb.options.settings import Settings
 
 WRITTEN = """\
 # What srb tune chose for model.gguf on this processor
-version = 4
+version = 5
 weights = "file"
 weights_bytes = 1000
 cache_type = "f16"
@@ -31,7 +31,7 @@ row = 0
 prompt_token = 0
 row_cell = 2.6e-06
 prompt_cell = 0
-apart = 1073741824
+in_turn = true
 walks_all = false
 lone_step = 0.0
 lone_row_cell = 0.0
@@ -45,7 +45,7 @@ row = 0
 prompt_token = 0.000325
 row_cell = 1.3e-06
 prompt_cell = 0
-apart = 1073741824
+in_turn = true
 walks_all = true
 lone_step = 0.0
 lone_row_cell = 0.0
@@ -89,7 +89,7 @@ def test_the_file_has_the_fields_of_its_version(path: Path) -> None:
     write_tuned(path, Settings(), TUNED)
     written = tomllib.loads(path.read_text())
     assert written == tomllib.loads(WRITTEN)
-    assert result.VERSION == 4
+    assert result.VERSION == 5
 
 
 def test_every_field_is_in_the_file(path: Path) -> None:
