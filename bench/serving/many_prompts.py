@@ -6,8 +6,10 @@ DIR has llama-server, built by `./build.sh bench`. srb, llama-server with a cach
 llama-server with a unified cache run at once, with the weights that `srb tune` chose, and receive requests in turn.
 
 mixed: C clients send distinct prompts of W words at the same time, each for n alternatives of M tokens. The program
-prints the total seconds and the median and maximum time to first token, as medians of the rounds, and the ratio of
-srb's to those of the fastest llama-server.
+prints the total seconds, the median and maximum time to first token, and the longest pause of a text, as medians of the
+rounds, and the ratio of srb's to those of the fastest llama-server.
+small: one request for 2 tokens comes while one for 32 alternatives runs. It prints when the small one has its first
+token, and the seconds of the large one.
 arriving: while one prompt with 8 alternatives streams, 15 other prompts arrive within a second.
 pressure: alternatives that may be long (max_tokens 1000) and end after some 60 tokens, compared with max_tokens 100.
 """
@@ -37,6 +39,7 @@ SHAPES = {
     "16x2": (16, 2, 300, 64),
     "8x4": (8, 4, 600, 64),
     "16x1": (16, 1, 600, 32),
+    "16x1-1": (16, 1, 600, 1),
     "8x1": (8, 1, 2000, 32),
     "4x4": (4, 4, 600, 150),
     "2x8": (2, 8, 600, 150),
@@ -59,8 +62,10 @@ def peers(flags: tuple[str, ...], n_streams: int) -> list[Peer]:
     ]
 
 
-async def together(server: Server, shape: tuple[int, int, int, int], seed: int) -> tuple[float, list[float]]:
-    """Return the seconds until the last of these clients has its answer, and the times to first token."""
+async def together(
+    server: Server, shape: tuple[int, int, int, int], seed: int
+) -> tuple[float, list[float], list[float]]:
+    """Return the seconds until the last of these clients has its answer, the times to first token, and the pauses."""
     clients, n, words, tokens = shape
     began = time.perf_counter()
     answers = await asyncio.gather(
@@ -70,7 +75,16 @@ async def together(server: Server, shape: tuple[int, int, int, int], seed: int) 
     for each in answers:
         if each.tokens != n * tokens:
             raise RuntimeError(f"{server.peer.name} has generated {each.tokens} tokens in place of {n * tokens}")
-    return seconds, [each.sent - began + first for each in answers for first in each.first.values()]
+    firsts = [each.sent - began + first for each in answers for first in each.first.values()]
+    return seconds, firsts, [gap for each in answers for gap in each.gaps]
+
+
+async def small(server: Server, seed: int) -> tuple[float, float]:
+    """Return the time to first token of a small request beside 32 alternatives, and the seconds of these."""
+    large = asyncio.create_task(server.ask(text(100, seed), 32, 200))
+    await asyncio.sleep(3.0)
+    answer = await server.ask(text(10, 1000 * seed), 1, 2)
+    return min(answer.first.values()), (await large).end
 
 
 async def arriving(server: Server, seed: int) -> tuple[float, float]:
@@ -118,14 +132,15 @@ async def medians(servers: list[Server], rounds: int, measure: Callable[[Server,
     others = [row for name, row in medians.items() if name != "srb"]
     if others and "srb" in medians:
         best = [min(column) for column in zip(*others, strict=True)]
-        print("| ratio |", " | ".join(f"{a / b:.2f}" for a, b in zip(medians["srb"], best, strict=True)), "|")
+        print("| ratio |", " | ".join(f"{a / (b or 1):.2f}" for a, b in zip(medians["srb"], best, strict=True)), "|")
 
 
 async def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binaries", type=Path, help="the folder of llama-server; left out: only srb is measured")
-    parser.add_argument("--only", default="mixed,arriving,pressure", help="scenarios, or shapes of mixed (%(default)s)")
+    scenarios = "mixed,small,arriving,pressure"
+    parser.add_argument("--only", default=scenarios, help="scenarios, or shapes of mixed (%(default)s)")
     parser.add_argument("--streams", type=int, default=32, help="llama-server's -np (%(default)s); 8 for 8x1")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--peers", default="", help="the names of those that are measured, with ; between; empty: all")
@@ -146,13 +161,18 @@ async def main() -> None:
             await server.ask("Once upon a time,", 2, 16)
         for name in arguments.only.replace("mixed", ",".join(SHAPES)).split(","):
             if shape := SHAPES.get(name):
-                print(f"\n{shape[0]} x {shape[1]}, {shape[2]} words, {shape[3]} tokens: total; first token; last one")
+                print(
+                    f"\n{shape[0]} x {shape[1]}, {shape[2]} words, {shape[3]} tokens: total; first; last first; pause"
+                )
 
                 async def measure(server: Server, seed: int, shape: tuple[int, int, int, int] = shape) -> list[float]:
-                    seconds, firsts = await together(server, shape, seed)
-                    return [seconds, statistics.median(firsts), max(firsts)]
+                    seconds, firsts, pauses = await together(server, shape, seed)
+                    return [seconds, statistics.median(firsts), max(firsts), max(pauses, default=0.0)]
 
                 await medians(servers, arguments.rounds, measure)
+            elif name == "small":
+                print("\nA request for 2 tokens beside 32 alternatives: its first token; the alternatives' total")
+                await medians(servers, arguments.rounds, lambda server, seed: _list(small(server, seed)))
             elif name == "arriving":
                 print("\n15 prompts arrive beside 8 alternatives: total; longest pause")
                 await medians(servers, arguments.rounds, lambda server, seed: _list(arriving(server, seed)))
