@@ -33,3 +33,20 @@ function(leave_out_what_gcc_lacks)
     endforeach()
 endfunction()
 cmake_language(DEFER CALL leave_out_what_gcc_lacks)
+
+# The loops over tokens, cells and the vocabulary are hot; models, files and chat templates aren't, and compile in two
+# thirds of the time with -O1.
+function(optimize_only_what_is_hot)
+    get_target_property(llama llama SOURCE_DIR)
+    get_target_property(ggml ggml-base SOURCE_DIR)
+    target_compile_options(llama PRIVATE -O1)
+    foreach(part batch context graph kv-cache memory-recurrent sampler vocab)
+        list(APPEND hot ${llama}/llama-${part}.cpp)
+    endforeach()
+    set_source_files_properties(${hot} ${llama}/unicode.cpp TARGET_DIRECTORY llama PROPERTIES COMPILE_OPTIONS -O3)
+    set_source_files_properties(
+        ${ggml}/gguf.cpp ${ggml}/ggml-backend-meta.cpp TARGET_DIRECTORY ggml-base PROPERTIES COMPILE_OPTIONS -O1)
+endfunction()
+if(NOT MSVC)
+    cmake_language(DEFER CALL optimize_only_what_is_hot)
+endif()
