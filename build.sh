@@ -102,7 +102,7 @@ setup() {
     wait "$packages" || { cat "$VENV/packages.log" >&2; die "that failed"; }
     # By path, because a wheel made with other CMAKE_ARGS has the same version.
     pip_install --force-reinstall --no-deps "$(find_wheel)"
-    pip_install --no-deps -e .
+    pip_install -e '.[compare,documents,hub,media]'
     rm -f "$VENV/tune.log"  # a result is for one build of llama.cpp
     echo "$stamp" >"$VENV/setup.stamp"
 }
@@ -479,6 +479,7 @@ compile_wheel() {
     say "this takes 2 to 15 minutes, longer for a GPU, and is done once"
     rm -rf "$out" "$VENV/tmp"
     mkdir -p "$out" "$VENV/tmp"
+    : >"$log"
     # pip's cache ignores CMAKE_ARGS, and would return a wheel made with other ones.
     # Job control runs the compilation in its own process group, which can be stopped as a whole.
     set -m
