@@ -94,12 +94,13 @@ class Search:
             as_it_is = self._new(FILE, DEFAULT_ATTENTION, file)
             as_it_is.kl = 0.0
             best, weights = self._choose_weights(as_it_is, file, stack)
+            gain = 1 / self._ratio(best, as_it_is)
             options = self._choose_attention(best, weights)
-            self.chosen = min(options, key=lambda each: self._ratio(each, best))
+            self.chosen = min(options, key=lambda each: self._ratio(each, options[0]))
+            gain /= self._ratio(self.chosen, options[0])
             threads, threads_batch = self._choose_threads(weights)
             costs = self._cost_model(options, weights)
         source = self.path if best.weights == FILE else converted_path(self.path, best.weights)
-        least = min(self.seconds(each)[0] for each in options)
         return Tuned(
             weights=best.weights,
             weights_bytes=source.stat().st_size,
@@ -107,7 +108,7 @@ class Search:
             flash_attn="auto" if len(options) > 1 else self.chosen.attention.flash_attn,
             threads=threads,
             threads_batch=threads_batch,
-            times_as_fast=round(self.seconds(as_it_is)[0] / least, 2),
+            times_as_fast=round(gain, 2),
             cost_model=costs,
         )
 
@@ -129,6 +130,7 @@ class Search:
         many = n if token > _SLOW else max(n, min(_MANY, self._settings.parallel))
         chunk = min(64 if token > _SLOW else 128, room // 4, self._settings.batch_size)
         self._shape = Shape(chunk, min(_DEPTH, room - chunk), tuple(sorted({1, n, many})))
+        self._few_rows = Shape(chunk, 0, tuple(sorted({1, n})))  # those of the jobs with a short prompt
         short = min(_SHORT, room // 2)
         self.jobs = (short, n, LENGTH), (short, 1, LENGTH), (min(_LONG, room), n, LENGTH)
         self._judged = self._tokens[: min(_KL_TOKENS, room)]
@@ -136,7 +138,6 @@ class Search:
 
     def _choose_weights(self, file: Candidate, loaded: Weights, stack: ExitStack) -> tuple[Candidate, Weights]:
         """Compare the file with its weights in other formats, and return the fastest, which is loaded."""
-        self._try_in_turn([(loaded, file)])
         best, weights = file, loaded
         for name in formats(self.path):
             other = self._load(name, stack)
@@ -150,6 +151,8 @@ class Search:
                 best, weights = candidate, other
             else:
                 other.close()
+        if not file.timings:
+            self._try_in_turn([(loaded, file)])
         return best, weights
 
     def _load(self, name: str, stack: ExitStack) -> Weights | None:
@@ -171,17 +174,18 @@ class Search:
 
     def _choose_attention(self, best: Candidate, weights: Weights) -> list[Candidate]:
         """Return the chosen candidate of these weights; two if flash attention can be chosen per request."""
-        best.timings = None
-        others = [self._new(best.weights, attention, weights) for attention in OTHER_ATTENTIONS]
-        close = [best, *(each for each in others if self._is_close(each, weights))]
+        # Not with the timings of the choice of weights, which are of a short context.
+        auto, *others = (self._new(best.weights, each, weights) for each in (DEFAULT_ATTENTION, *OTHER_ATTENTIONS))
+        auto.kl = best.kl
+        close = [auto, *(each for each in others if self._is_close(each, weights))]
         self._try_in_turn([(weights, each) for each in close], deep=True)
         off = [each for each in others if each.timings]
         if not off:
-            return [best]
+            return [auto]
         fastest = self._better(*off)
         if can_choose_attention(weights.window, self._settings):
-            return [best, fastest]
-        return [self._better(best, fastest)]
+            return [auto, fastest]
+        return [self._better(auto, fastest)]
 
     def _choose_threads(self, weights: Weights) -> tuple[int, int]:
         """Return the threads for a decode of one row, and of several, which an option may give."""
@@ -195,7 +199,9 @@ class Search:
         for _ in range(_TRIES):
             for count in counts:
                 self._report(f"measuring {count} threads")
-                timings = weights.measure(self.chosen.attention, self._tokens, self._shape, deep=False, threads=count)
+                timings = weights.measure(
+                    self.chosen.attention, self._tokens, self._few_rows, deep=False, threads=count
+                )
                 found.setdefault(count, timings).merge(timings)
         one = _fewest({count: each.shallow[1] for count, each in found.items()}, cores)
         return one, _fewest({count: each.job(*self.jobs[0]) for count, each in found.items()}, cores)
@@ -237,7 +243,8 @@ class Search:
         for _ in range(_TRIES):
             for weights, candidate in choices:
                 self._report(f"measuring {candidate.name}")
-                timings = weights.measure(candidate.attention, self._tokens, self._shape, deep=deep)
+                shape = self._shape if deep else self._few_rows
+                timings = weights.measure(candidate.attention, self._tokens, shape, deep=deep)
                 candidate.timings = candidate.timings.merge(timings) if candidate.timings else timings
 
     def _better(self, one: Candidate, other: Candidate) -> Candidate:
