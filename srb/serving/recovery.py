@@ -89,14 +89,15 @@ class Recovery:
         taken = self._taken[request.id] = _Taken(request, RequestProgress(request), request.priority)
         try:
             while request.id in self._taken and not taken.in_engine:
-                while not self._is_over.is_set():  # the next engine may fail before a waiting task goes on
+                if not self._is_over.is_set():  # also again: the next engine may fail before a woken task goes on
                     await self._is_over.wait()
+                    continue
                 generation = self._generation
                 if rest := taken.progress.remainder():  # else it ended while the engine took it and failed
                     await self._give(rest, taken.priority)
-                if self._failure:
+                if self._failure and request.id in self._taken:
                     raise self._failure  # `fail` came before the engine had it
-                taken.in_engine = generation == self._generation
+                taken.in_engine |= generation == self._generation
         except BaseException:
             self.drop(request.id)
             raise
@@ -106,6 +107,7 @@ class Recovery:
         taken = self._taken.get(events[0].request_id)
         if taken is None:
             return
+        taken.in_engine = True  # `take` may not know it yet
         taken.progress.add(events)
         if isinstance(events[-1], DoneEvent):
             del self._taken[taken.request.id]

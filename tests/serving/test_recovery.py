@@ -192,6 +192,7 @@ async def test_failures_of_poisonous_requests_do_not_count(is_named: bool) -> No
             check_order(events, bad)
             (error,) = [event.error for event in events if isinstance(event, ErrorEvent)]
             assert error.code == "engine_failed"
+            await collect(engine, request())  # the other one may have ended, and an engine that always fails is dead
         check_same(await running, expected, good)
         assert engine.health.engine_restarts == (6 if is_named else 9)
         assert engine.health.status == "ready"
@@ -254,7 +255,7 @@ async def test_an_engine_that_cannot_be_restarted_is_dead() -> None:
 
 
 async def test_a_request_that_a_dying_engine_has_just_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    to_thread, has_it, is_known = asyncio.to_thread, threading.Event(), asyncio.Event()
+    to_thread, is_decoding, has_it, is_known = asyncio.to_thread, threading.Event(), threading.Event(), asyncio.Event()
 
     async def slowly(*args: Any) -> Any:
         await to_thread(*args)
@@ -262,11 +263,13 @@ async def test_a_request_that_a_dying_engine_has_just_taken_is_refused(monkeypat
         await is_known.wait()
 
     def fail() -> None:
+        is_decoding.set()
         assert has_it.wait(10)
         raise BugError
 
     async with engine_on(FakeBackend(on_decode=fail), max_failures=1) as engine:
         running = await engine.submit(request())
+        await to_thread(is_decoding.wait, 10)
         with monkeypatch.context() as patch:
             patch.setattr(asyncio, "to_thread", slowly)  # the event loop doesn't know yet that the engine has it
             asking = asyncio.create_task(engine.submit(request()))
