@@ -52,7 +52,7 @@ def test_the_page_loads_its_own_files_and_no_others() -> None:
     [
         ("lib", set()),
         ("story", {"lib", "vendor"}),
-        ("settings", {"lib"}),
+        ("settings", {"lib", "story"}),
         ("desk", {"lib", "story", "settings", "vendor"}),
         ("app", {"lib", "story", "settings", "desk"}),
     ],
