@@ -75,8 +75,8 @@ export class StoryList {
       const about = [when.format(story.changed), story.words !== undefined && plural(story.words, "word")].filter(Boolean).join(" · ");
       const link = create("a", { href: `#${story.id}`, textContent: storyTitle(story) });
       if (story.id === this.story.id) link.setAttribute("aria-current", "true");
-      const onclick = safely(() => this.remove(story));
-      const remove = create("button", { type: "button", textContent: "Delete", ariaLabel: `Delete ${storyTitle(story)}`, onclick });
+      const remove = create("button", { type: "button", textContent: "Delete", ariaLabel: `Delete ${storyTitle(story)}` });
+      remove.addEventListener("click", safely(() => this.remove(story)));
       return create("li", {}, link, remove, create("small", { textContent: about }));
     };
     find("#story-list").replaceChildren(...(await this.stories.list()).map(row));

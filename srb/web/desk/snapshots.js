@@ -63,11 +63,13 @@ export class Snapshots {
 
   #row(node) {
     const { name, created, batch } = node;
-    const button = (textContent, onclick, ariaLabel) => create("button", { type: "button", textContent, onclick, ariaLabel });
-    const go = button(name, () => this.#go(node), null);
+    const go = create("button", { type: "button", textContent: name });
     go.dataset.place = node.id;
-    const compare = button("Compare", () => this.#compare(node), `Compare ${name} with the text now`);
-    const remove = button("Remove", () => this.set(node, ""), `Remove the name ${name}`);
+    const compare = create("button", { type: "button", textContent: "Compare", ariaLabel: `Compare ${name} with the text now` });
+    const remove = create("button", { type: "button", textContent: "Remove", ariaLabel: `Remove the name ${name}` });
+    go.addEventListener("click", () => this.#go(node));
+    compare.addEventListener("click", () => this.#compare(node));
+    remove.addEventListener("click", () => this.set(node, ""));
     const about = create("small", { textContent: `${when.format(created ?? batch)} · ${plural(this.#count(node), "word")}` });
     return create("li", {}, go, compare, remove, about);
   }

@@ -2,10 +2,14 @@
 // Copies of the server's stories, in a database of this browser. With them a page opens while the server can't be
 // reached. What others do meanwhile comes after the copy's last change, as at any other time.
 
-import { finished } from "./browser_store.js";
-
 /** @type {Promise<IDBDatabase> | null} */
 let opening = null;
+
+const finished = (request) =>
+  new Promise((resolve, reject) => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
 
 /** @param {IDBTransactionMode} mode */
 async function parts(mode) {

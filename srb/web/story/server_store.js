@@ -480,8 +480,10 @@ class ServerStore extends Store {
     });
   }
 
-  place(_tree, id) {
-    return { story: this.story.id, ...(id === ROOT ? { prompt: "" } : { node: Number(id) }) };
+  place(tree, id) {
+    if (id === ROOT) return { story: this.story.id, prompt: "" };
+    const isOther = tree.path(id).some(({ asked }) => asked); // the server's text there is a chat template's
+    return { story: this.story.id, node: Number(id), ...(isOther && { prompt: tree.prompt(id) }) };
   }
 
   async watch(listener) {
