@@ -185,14 +185,18 @@ fetch_wheel() {
     folder=$(prebuilt_folder)
     [ -n "$folder" ] || return 1
     source=$(wheels_source)
-    grep -q -e '--hash=' deploy/wheels.txt || return 1  # as long as there is no release
+    if ! grep -q -e '--hash=' deploy/wheels.txt; then
+        say "there is no prebuilt wheel of llama-cpp-python for this version"
+        return 1
+    fi
     if [ -d "$source" ]; then source=(--no-index --find-links "$source")
     else source=(--index-url "$source" --find-links "$source"); fi
     say "looking for a prebuilt wheel of llama-cpp-python: ${source[*]}"
     rm -rf "$out"
     if ! "$VENV/bin/pip" download --disable-pip-version-check --retries 1 --no-deps --only-binary :all: --require-hashes \
         "${source[@]}" -r deploy/wheels.txt -d "$out" >"$log" 2>&1; then
-        say "there is none for this version and system, so llama.cpp is compiled; $log says more"
+        if grep -q 'DO NOT MATCH' "$log"; then say "it can't be used: $(grep -m 1 'DO NOT MATCH' "$log")"
+        else say "there is none for this version and system; $log says more"; fi
         return 1
     fi
     mkdir -p "$(dirname "$folder")"

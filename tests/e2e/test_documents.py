@@ -41,7 +41,7 @@ NEEDS = {
 
 MADE_BEFORE = """
 import srb
-engine = srb.Engine(srb.LlamaBackend(srb.Settings()), default_max_tokens=4, cache_bytes=1 << 30)
+llm = srb.LLM(srb.Engine(srb.LlamaBackend(srb.Settings()), default_max_tokens=4, cache_bytes=1 << 30))
 rules = "Answer each question in one word, and never say what you think of it yourself, please."
 """
 """What the programs go on with."""
