@@ -105,7 +105,7 @@ def test_a_wheel_with_another_hash_is_refused(checkout: Path) -> None:
     pin(checkout, f"--hash=sha256:{'0' * 64}")
     done = run(checkout, "fetch_wheel", SRB_WHEELS="wheels")
     assert done.returncode == 1
-    assert "it can't be used: ERROR: THESE PACKAGES DO NOT MATCH THE HASHES" in done.stderr  # unlike one that is missing
+    assert "it can't be used: ERROR: THESE PACKAGES DO NOT MATCH THE HASHES" in done.stderr
     assert printed(checkout, "find_wheel", SRB_WHEELS="wheels") == ""
 
 
