@@ -4,7 +4,6 @@ import ctypes
 import dataclasses
 import os
 import re
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -21,12 +20,11 @@ from srb.llama.multimodal.projector import LlamaMedia
 from srb.llama.native import library as log
 from srb.llama.native.batch import Positions, Rows
 from srb.llama.native.params import engine_params
-from srb.llama.native.state import Snapshot, first_position, relaid, retyped, without_beginning
+from srb.llama.native.state import first_position, relaid, retyped, without_beginning
 from srb.llama.sampling.candidates import Floats
 from srb.options.settings import Settings
 
 _CELLS = re.compile(r"\bsize = +([\d.]+) MiB \( *\d+ cells")
-_MOST_COPIED = 64  # all cells are copied at once if they are at most this many times those of one sequence
 _ROTATED = 64  # llama.cpp rotates quantized keys of heads whose size is a multiple of this
 
 
@@ -129,9 +127,6 @@ class Context:
         self._is_plain = is_plain and bool(llama_cpp.llama_memory_can_shift(self._memory))
         cannot_rotate = shiftable(settings) != settings or _cannot_rotate(model, settings.cache_type_k)
         self.can_shift = self._is_plain and not cannot_rotate
-        self._by_channel = self._is_plain and layout.is_unified and layout.flash_attn == "off"  # `Snapshot`
-        self._snapshot: Snapshot | None = None
-        self._n_saved = 0  # the states of sequences without their prompts since cells last changed
         self._lora: Lora = ()  # the adapters of the last batch
         self._interrupted: Callable[[], bool] | None = None
         self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
@@ -149,7 +144,6 @@ class Context:
             llama_cpp.llama_free(context)
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
-        self._changes()
         # llama.cpp calls back into Python for every node of the graph, so the callback is set only if it's wanted.
         self._interrupted = interrupted
         callback = self._abort_callback if interrupted else llama_cpp.ggml_abort_callback()
@@ -216,7 +210,6 @@ class Context:
     def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
         if not self.can_shift:  # llama.cpp would end the process
             raise RuntimeError("positions of this model can't change")
-        self._changes()
         for seq_id in seq_ids:
             llama_cpp.llama_memory_seq_rm(self._memory, seq_id, start, end)
         n = end - start
@@ -228,7 +221,6 @@ class Context:
     def fork(self, source: int, target: int, n_tokens: int) -> None:
         if n_tokens < self.continuable_from(source):  # llama.cpp would silently go on with a state of other tokens
             raise RuntimeError(f"sequence {source} can't be forked after {n_tokens} tokens")
-        self._changes()
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, self._positions.of(source, n_tokens))
         self._positions.fork(source, target, n_tokens)
 
@@ -247,13 +239,6 @@ class Context:
 
     def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
         places = self._positions.of(seq_id, start), self._positions.of(seq_id, end)
-        if self._by_channel and start:
-            self._n_saved += 1
-            if self._n_saved == 2:  # probably the second of several alternatives, whose cells lie between each other
-                self._snapshot = self._copy_all(_MOST_COPIED * (end - start) * self.cell_bytes)
-            if self._snapshot:
-                cut = self._snapshot.state_of(seq_id, *places, self._scratch)
-                return cut if len(cut) <= max_bytes else None
         llama_cpp.llama_memory_seq_cp(self._memory, seq_id, self._scratch, *places)
         try:
             size = llama_cpp.llama_state_seq_get_size(self.pointer, self._scratch)
@@ -264,22 +249,6 @@ class Context:
         finally:
             self.remove(self._scratch)
 
-    def _copy_all(self, max_bytes: int) -> Snapshot | None:
-        size = llama_cpp.llama_state_get_size(self.pointer)
-        if size > max_bytes:
-            return None
-        state = bytearray(size)
-        if llama_cpp.llama_state_get_data(self.pointer, _bytes_of(state), size) != size:
-            return None
-        try:
-            return Snapshot(state)
-        except (struct.error, ValueError):
-            return None
-
-    def _changes(self) -> None:
-        """Forget the copy of all cells, because some change, or get another owner."""
-        self._snapshot, self._n_saved = None, 0
-
     def _written(self, seq_id: int, size: int) -> bytearray | None:
         """Return the state of all of a sequence's cells, which takes `size` bytes."""
         state = bytearray(size)
@@ -287,7 +256,6 @@ class Context:
         return state if written == len(state) else None
 
     def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
-        self._changes()
         # The state may come from a context with the other setting of flash attention, or with other cache types.
         first = self._positions.of(seq_id, start)
         if self._has_positions:

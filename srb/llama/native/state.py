@@ -8,14 +8,10 @@ for one sequence of a model without sliding windows.
 
 import struct
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from srb.engine.backend import State
-
-Ints = NDArray[np.signedinteger[Any]]
 
 _MAGIC = 0xAF143CD8
 _F16, _BF16 = 1, 30
@@ -109,44 +105,22 @@ def without_beginning(state: State, start: int) -> State:
     """Remove the cells before position `start` from a state. Unknown formats stay as they are."""
     try:
         n_cells, layout_at, tensors = _tensors(memoryview(state))
-        positions = np.frombuffer(state, "<i4", 3 * n_cells, 16)[::3]
-        stays = np.flatnonzero(positions >= start)
-        _, seq_id = struct.unpack_from("<Ii", state)
-        return _part(memoryview(state), layout_at, tensors, stays, positions[stays], n_cells, seq_id)
+        (by_channel,) = struct.unpack_from("<I", state, layout_at)
+        cells = np.frombuffer(state, "<i4", 3 * n_cells, 16).reshape(n_cells, 3)
+        stays = cells[:, 0] >= start
+        result = bytearray(state[:12]) + struct.pack("<I", stays.sum()) + cells[stays].tobytes()
+        result += state[layout_at : layout_at + 8]
+        for k, (at, begin, end) in enumerate(tensors):
+            result += state[at:begin]
+            numbers = np.frombuffer(state[begin:end], "u1")
+            if k >= len(tensors) // 2 and by_channel:
+                (item_bytes,) = struct.unpack_from("<I", state, at + 4)
+                result += numbers.reshape(-1, n_cells, item_bytes)[:, stays].tobytes()
+            else:
+                result += numbers.reshape(n_cells, -1)[stays].tobytes()
     except (struct.error, ValueError):
         return state
-
-
-class Snapshot:
-    """A copy of all cells of a unified context, as `llama_context::state_write_data` writes them.
-
-    Without flash attention, llama.cpp copies values number by number where the cells of a sequence lie between those of
-    others. A copy of all cells takes as long as one or two of these.
-
-    Raises:
-        ValueError, struct.error: the format is unknown.
-    """
-
-    def __init__(self, data: bytearray) -> None:
-        self._data = memoryview(data)
-        at = 4 + struct.unpack_from("<I", data)[0]  # after the name of the model's architecture
-        n_streams, self._n_cells = struct.unpack_from("<II", data, at)
-        if n_streams != 1:
-            raise ValueError("it isn't the state of a unified context")
-        at += 8
-        self._places: dict[int, list[tuple[int, int]]] = {}  # by seq_id: the position of each cell, and its place
-        for place in range(self._n_cells):
-            position, n = struct.unpack_from("<iI", data, at)
-            for seq_id in struct.unpack_from(f"<{n}i", data, at + 8):
-                self._places.setdefault(seq_id, []).append((position, place))
-            at += 8 + 4 * n
-        self._layout_at, self._tensors = at, _tensors_after(self._data, at, self._n_cells)
-
-    def state_of(self, seq_id: int, start: int, end: int, named: int) -> bytearray:
-        """Return the state of a sequence's positions from `start` to `end`. named: the seq_id that it says it has."""
-        found = [each for each in self._places.get(seq_id, ()) if start <= each[0] < end]
-        positions, places = np.array(found, np.int64).reshape(-1, 2).T
-        return _part(self._data, self._layout_at, self._tensors, places, positions, self._n_cells, named)
+    return result
 
 
 def raised(state: bytearray, n_positions: int) -> bytearray | None:
@@ -171,16 +145,9 @@ def _tensors(state: memoryview) -> tuple[int, int, list[tuple[int, int, int]]]:
     """Find the number of cells, the layout's offset, and each tensor's offset, begin of data, and end: keys first."""
     magic, _, n_streams, n_cells = struct.unpack_from("<IiII", state)
     layout_at = 16 + 12 * n_cells  # each cell has 3 numbers: its position, how many seq_ids follow (1), and this seq_id
-    if (magic, n_streams) != (_MAGIC, 1):
-        raise ValueError("it isn't the state of one sequence")
-    return n_cells, layout_at, _tensors_after(state, layout_at, n_cells)
-
-
-def _tensors_after(state: memoryview, layout_at: int, n_cells: int) -> list[tuple[int, int, int]]:
-    """Find each tensor's offset, begin of data, and end: keys first."""
     by_channel, n_layers = struct.unpack_from("<II", state, layout_at)
-    if by_channel not in (0, 1):
-        raise ValueError("it has another layout")
+    if (magic, n_streams) != (_MAGIC, 1) or by_channel not in (0, 1):
+        raise ValueError("it isn't the state of one sequence")
     at, tensors = layout_at + 8, []
     for k in range(2 * n_layers):
         if k >= n_layers and by_channel:
@@ -193,32 +160,7 @@ def _tensors_after(state: memoryview, layout_at: int, n_cells: int) -> list[tupl
         at += 12 + n_bytes
     if at != len(state):
         raise ValueError("it has another length")
-    return tensors
-
-
-def _part(
-    state: memoryview,
-    layout_at: int,
-    tensors: list[tuple[int, int, int]],
-    places: Ints,
-    positions: Ints,
-    n_cells: int,
-    seq_id: int,
-) -> bytearray:
-    """Return the state of one sequence that has these of the `n_cells` cells of a state, at these positions."""
-    cells = np.ones((len(places), 3), "<i4")
-    cells[:, 0], cells[:, 2] = positions, seq_id
-    result = bytearray(struct.pack("<IiII", _MAGIC, seq_id, 1, len(places))) + cells.tobytes()
-    result += state[layout_at : layout_at + 8]
-    (by_channel,) = struct.unpack_from("<I", state, layout_at)
-    for k, (at, begin, end) in enumerate(tensors):
-        result += state[at:begin]
-        if k >= len(tensors) // 2 and by_channel:
-            (item_bytes,) = struct.unpack_from("<I", state, at + 4)
-            result += np.frombuffer(state[begin:end], f"u{item_bytes}").reshape(-1, n_cells)[:, places].tobytes()
-        else:
-            result += np.frombuffer(state[begin:end], "u1").reshape(n_cells, -1)[places].tobytes()
-    return result
+    return n_cells, layout_at, tensors
 
 
 def _to_channels(state: State, at: int, end: int, n_cells: int) -> bytes:

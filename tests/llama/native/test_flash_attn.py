@@ -5,7 +5,6 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import llama_cpp
 import pytest
 from driver import request, run, texts
 from tiny_model import write_tiny_model
@@ -170,55 +169,3 @@ def test_quantized_values_need_flash_attention(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "wide.gguf", n_embd=128)
     with LlamaBackend(Settings(model=model, ctx_size=1024, parallel=8, cache_type_v="q8_0")) as backend:
         assert backend.choose([LONG], 0).flash_attn == "auto"
-
-
-@pytest.mark.parametrize("cache_type", ["f32", "bf16"])
-def test_states_of_alternatives_are_cut_out_of_one_copy_of_all_cells(
-    tiny_model: Path, cache_type: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = Settings(model=tiny_model, ctx_size=1024, parallel=8, flash_attn="off", cache_type_v=cache_type)
-    read, n_read = llama_cpp.llama_state_seq_get_data, list[int]()
-
-    def counted(context: object, *args: int) -> int:
-        n_read.append(args[-1])
-        return int(read(context, *args))
-
-    monkeypatch.setattr(llama_cpp, "llama_state_seq_get_data", counted)
-    with LlamaBackend(settings) as backend:
-        backend.prepare(backend.layout)
-        prompt = Batch()
-        prompt.add(tuple(STORY[:40].encode()), 0, 8, outputs=1)
-        backend.decode(prompt, None)
-        for seq_id in range(5):
-            backend.fork(8, seq_id, 40)
-
-        def go_on(position: int, seq_ids: list[int]) -> None:
-            rows = Batch()
-            for seq_id in seq_ids:
-                rows.add_row(65 + seq_id, position, seq_id)
-            backend.decode(rows, None)
-
-        for step in range(20):
-            go_on(40 + step, [0, 1, 2, 3, 4] if step < 10 else [0, 2, 4])
-        backend.truncate(2, 55)
-        backend.remove(4)
-        ends = {0: 60, 1: 50, 2: 55, 3: 50}
-
-        def saved_alone() -> list[bytearray | None]:
-            found = []
-            for seq_id, end in ends.items():
-                backend.fork(8, 5, 40)  # the cells change, so llama.cpp writes the next state
-                backend.remove(5)
-                found.append(backend.save(seq_id, 40, end, 1 << 30))
-            return found
-
-        for end in (60, 61):
-            ends[0] = end
-            alone = saved_alone()
-            go_on(end, [0])
-            backend.truncate(0, end)
-            n_read.clear()
-            assert [backend.save(seq_id, 40, each, 1 << 30) for seq_id, each in ends.items()] == alone
-            assert len(n_read) == 1
-            assert backend.save(1, 40, 50, 10) is None, "it is larger"
-            go_on(end, [0])
