@@ -79,8 +79,7 @@ def refusal(schema: Any, *, lenient: bool = True) -> str | None:
         grammar = f"start: {as_lark(schema, lenient=lenient)}"
     except RecursionError:
         return "it is nested too deeply"
-
-    return _error_of(grammar, USUAL) or None
+    return _error_of(grammar, USUAL).partition("\n")[0].removeprefix(_HEAD) or None
 
 
 def _has_too_many(schema: dict[str, Any]) -> bool:
@@ -106,7 +105,7 @@ def _error_of(grammar: str, limits: GrammarLimits) -> str:
 
 def _kind(reason: str | None) -> str | None:
     """Return what a refusal says before its details, such as `Unknown format`."""
-    return reason and reason.partition("\n")[0].removeprefix(_HEAD).partition(":")[0]
+    return reason and reason.partition(":")[0]
 
 
 _HEAD = "at 1(8): failed to compile JSON schema: "

@@ -13,9 +13,9 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, model_va
 
 from srb.engine.sampling_params import GRAMMAR_FIELDS, SamplingParams, in_lark
 from srb.errors import InvalidRequestError
-from srb.llama.grammar.enforceable import enforceable, fits
+from srb.llama.grammar.enforceable import enforceable, fits, refusal
 from srb.llama.grammar.json_schema import as_lark, corrected
-from srb.llama.grammar.limits import LARGE
+from srb.llama.grammar.limits import LARGE, is_too_large
 from srb.wire.reasoning import ReasoningFormat
 from srb.wire.request.read import show, without_nulls
 from srb.wire.tools.calls import PLAIN, CallFormat
@@ -246,6 +246,10 @@ class Tools:
                     'or send "tool_choice": "none"',
                     param=name,
                 )
+        if params.json_schema is not None:
+            reason = refusal(corrected(json.loads(params.json_schema)), lenient=False)
+            if reason and not is_too_large(reason):
+                raise InvalidRequestError(f"json_schema can't be enforced: {reason}", param="json_schema")
         grammar = in_lark(self._grammar(form, params.json_schema, reasoning))
         try:
             return replace(params, json_schema=None, grammar=grammar)
@@ -256,14 +260,9 @@ class Tools:
         """Translates the engine's error about the grammar of `constrain`."""
         if error.param != "grammar":
             return error
-        line = re.search(r"at (\d+)\(\d+\): (.*)", error.message)
-        if line and int(line[1]) - 2 >= 2 * len(
-            set(self._schemas)
-        ):  # lines are counted from 1, and the first one has no rule
-            return InvalidRequestError(f"json_schema can't be enforced: {line[2]}", param="json_schema")
         return InvalidRequestError(
-            f"{len(self.functions)} tools are too many for one grammar of {LARGE.symbols} symbols: "
-            f"{line[2] if line else error.message}; send fewer of them",
+            f"{len(self.functions)} tools are too many for one grammar of {LARGE.symbols} symbols: {error.message}; "
+            "send fewer of them",
             param="tools",
         )
 
@@ -304,7 +303,6 @@ class Tools:
         named: dict[str, list[str]] = {}
         for function, schema in zip(self.functions, self._schemas, strict=True):
             named.setdefault(schema, []).append(_text(function["name"] + form.middle))
-        # Two lines for each schema: `blame` finds an error's line.
         rules = [
             f"NAME{k}: {' | '.join(names)}\nf{k}: NAME{k} {schema}" for k, (schema, names) in enumerate(named.items())
         ]
