@@ -90,6 +90,12 @@ class InvalidRequestError(SrbError):
     type = "invalid_request_error"
     code = "invalid_value"
 
+    def rename(self, name: str) -> None:
+        """Give the field another name, also in the message if that begins with the field."""
+        if self.param and self.message.startswith(self.param):
+            self.message = name + self.message.removeprefix(self.param)
+        self.param = name
+
 
 def in_use(request_id: str) -> InvalidRequestError:
     """Return the error for a request id that is in use."""

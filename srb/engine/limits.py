@@ -131,8 +131,8 @@ def _not_here(param: str, message: str) -> InvalidRequestError:
 
 
 def _asked(request: CompletionRequest, params: SamplingParams) -> str:
-    """Describe the tokens that a request may generate, with its own number."""
-    asked = f"max_tokens = {params.max_tokens or 0}"
+    """Describe the tokens that a request may generate."""
+    asked = f"{params.max_tokens or 0} new tokens"
     asked += f" for each of {request.n_rows} beams or candidates" if request.n_rows else ""
     return asked + (f", with {request.cells_after} more after each" if request.cells_after else "")
 
@@ -223,10 +223,10 @@ class RequestLimits:
             self._check_tokens("resumed", resumed.tokens)
         for number, candidate in enumerate(request.candidates):
             name = f"candidates[{number}]"
-            self._check_tokens("candidates", candidate, name)
+            self._check_tokens(name, candidate)
             if any(map(self._tokenizer.is_end, candidate[:-1])):
                 message = f"{name} goes on after an end token; score what follows as a candidate of its own"
-                raise InvalidRequestError(message, param="candidates")
+                raise InvalidRequestError(message, param=name)
         for params in request.branches:
             self._check_tokens("logit_bias", [token for token, _ in params.logit_bias])
             self._check_tokens("stop_token_ids", params.stop_token_ids)
@@ -246,12 +246,12 @@ class RequestLimits:
                     param="prompt_logprobs",
                 )
 
-    def _check_tokens(self, param: str, tokens: Collection[int], name: str | None = None) -> None:
+    def _check_tokens(self, param: str, tokens: Collection[int]) -> None:
         n_vocab = self._tokenizer.n_vocab
         if tokens and not (min(tokens) >= 0 and max(tokens) < n_vocab):
             bad = next(token for token in tokens if not 0 <= token < n_vocab)
             raise InvalidRequestError(
-                f"{name or param} has the token id {bad!s:.60}; the model's ids go from 0 to {n_vocab - 1}", param=param
+                f"{param} has the token id {bad!s:.60}; the model's ids go from 0 to {n_vocab - 1}", param=param
             )
 
     def _check_room(self, request: CompletionRequest) -> None:

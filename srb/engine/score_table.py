@@ -305,9 +305,11 @@ class TableScorer:
                 self._check(_request("", [(tokens, [row])], SamplingParams(seed=0), 0))
             except InvalidRequestError as error:
                 name = self._table.name(number, k)
-                message = error.message.replace("candidates[0]", name)
+                if error.param == "candidates[0]":
+                    error.rename(name)
+                message = error.message
                 if error.code == "context_length_exceeded":
-                    numbers = error.message.partition("; ")[0]
+                    numbers = message.partition("; ")[0]
                     message = (
                         f"{name} and the text before it are too long together: {numbers}; shorten one of them, or "
                         "start with a larger --ctx-size"
@@ -353,8 +355,7 @@ def to_tokens(text: Text, tokenize: Tokenize, *, is_prompt: bool, name: str = "p
     try:
         return tokenize(text, is_prompt=is_prompt)
     except InvalidRequestError as error:
-        if error.param == "prompt" and error.message.startswith("prompt "):
-            error.param, error.message = name, name + error.message.removeprefix("prompt")
+        error.rename(name)
         raise
 
 

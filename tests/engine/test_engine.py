@@ -150,7 +150,7 @@ def test_max_tokens(prompt_tokens: int, n: int, max_tokens: int | None, expected
     ("bad", "param", "message"),
     [
         (request("p" * 257), "prompt", "257 tokens, more than the 256 cells"),
-        (request("p" * 100, 4, max_tokens=158), "max_tokens", r"prompt_tokens = 100 and max_tokens = 158 .* 256"),
+        (request("p" * 100, 4, max_tokens=158), "max_tokens", r"prompt_tokens = 100 and 158 new tokens .* 256"),
         (CompletionRequest(((1, 257),), (SamplingParams(),)), "prompt", "257; the model's ids go from 0 to 256"),
         (CompletionRequest(((-1,),), (SamplingParams(),)), "prompt", "-1"),
     ],

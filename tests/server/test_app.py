@@ -324,7 +324,7 @@ BAD: list[tuple[Any, int, str | None, str]] = [
     ({"n": True}, 400, "n", "not true or false"),
     ({"n": [1]}, 400, "n", "[1]"),
     ({"max_tokens": -2}, 400, "max_tokens", "from -1"),
-    ({"max_tokens": 1_000}, 400, "max_tokens", "prompt_tokens = 1 and max_tokens = 1000 are more than the 256"),
+    ({"max_tokens": 1_000}, 400, "max_tokens", "prompt_tokens = 1 and 1000 new tokens are more than the 256"),
     ({"max_tokens": "some"}, 400, "max_tokens", "integer"),
     ({"temperature": -0.1}, 400, "temperature", "from 0 to 100, got -0.1"),
     ({"temperature": 100.1}, 400, "temperature", "from 0 to 100"),

@@ -81,20 +81,14 @@ EXCLUSIONS = (
     *(Exclusion(name, _ROWS) for name in ("distinct", "post_sampling_probs")),
     *(Exclusion(name, _ROWS) for name in ("banned_strings", "bad_words", "avoid", "diversity", "guidance_scale")),
     *(Exclusion(name, (BEAM_SEARCH,)) for name in (*GRAMMAR_FIELDS, "logits_processor")),
-    *(
-        Exclusion(
-            name,
-            ("max_tokens -1",),
-            param="max_tokens",
-            why="it reserves cells for all of its texts",
-            remedy="give a number, or leave it out",
-        )
-        for name in _ROWS
+    Exclusion(
+        "max_tokens -1",
+        _ROWS,
+        param="max_tokens",
+        why="that reserves cells for all of its texts",
+        remedy="give a number, or leave it out",
     ),
-    *(
-        Exclusion(name, ("different branches",), param="branches", remedy="give branches nothing but labels")
-        for name in _ROWS
-    ),
+    Exclusion("different branches", _ROWS, param="branches", remedy="give branches nothing but labels"),
     Exclusion("heal", (*GRAMMAR_FIELDS, BEAM_SEARCH, "explore", "echo with logprobs", "prompt_logprobs")),
     Exclusion(
         "context_shift",

@@ -5,7 +5,6 @@ An error names the field, its value, and what the value should be.
 
 import json
 import math
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any, ClassVar, NoReturn, TypeVar
@@ -327,14 +326,10 @@ def sent_name(fields: Any, name: str, own_names: frozenset[str]) -> str:
     return next(iter([*own, name] if fields.get(name) is not None else [*own, *sent, name]))
 
 
-_QUOTED = r"""(?<!\w)"(?:[^"\\]|\\.)*(?:"|$)|(?<!\w)'(?:[^'\\]|\\.)*(?:'|$)"""
-"""What a message quotes. A quote that `show` cut has no end."""
-
-
 def in_sent_names(error: InvalidRequestError, body: bytes, kind: type[BaseModel] | None) -> InvalidRequestError:
     """Return an error about a field with the name that it was read by, at the top or in Ollama's `options`.
 
-    kind: what validates the body. Quoted values stay as they are.
+    kind: what validates the body.
     """
     name, fields = error.param or "", None
     if name not in ALIASES.values() or type(error) is not InvalidRequestError:
@@ -343,9 +338,8 @@ def in_sent_names(error: InvalidRequestError, body: bytes, kind: type[BaseModel]
         fields = json.loads(body)
     options = fields.get("options") if isinstance(fields, dict) else None
     names = (sent_name(each, name, own_names_of(kind)) for each in (fields, options))
-    sent = next((found for found in names if found != name), name)
-    message = re.sub(rf"{_QUOTED}|\b{name}\b", lambda found: sent if found[0] == name else found[0], error.message)
-    return InvalidRequestError(message, param=sent, code=error.code)
+    error.rename(next((found for found in names if found != name), name))
+    return error
 
 
 def _inside(value: Any, part: str | int) -> Any:

@@ -112,9 +112,7 @@ def test_with_max_tokens_of_minus_1_both_have_half_of_the_room() -> None:
 
 def test_what_can_never_run_is_refused() -> None:
     engine = Engine(FakeBackend(n_cells=60))
-    with pytest.raises(
-        InvalidRequestError, match="prompt_tokens = 20 and max_tokens = 16, and the same after 12 tokens"
-    ):
+    with pytest.raises(InvalidRequestError, match="prompt_tokens = 20 and 16 new tokens, and the same after 12 tokens"):
         engine.add_request(guided(max_tokens=16))
     with pytest.raises(InvalidRequestError, match="negative_prompt has the token id 999"):
         engine.add_request(request(guidance_scale=2.0, negative_prompt=(999,)))

@@ -298,5 +298,5 @@ def test_branches_must_be_alike_but_for_labels() -> None:
     first, second = search(2).branches
     alike = dataclasses.replace(search(), branches=(first, dataclasses.replace(second, label="second")))
     assert alike.n_rows == 4
-    with pytest.raises(InvalidRequestError, match="a beam search and different branches exclude each other"):
+    with pytest.raises(InvalidRequestError, match="different branches and a beam search exclude each other"):
         dataclasses.replace(alike, branches=(first, dataclasses.replace(second, max_tokens=5)))

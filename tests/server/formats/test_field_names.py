@@ -112,9 +112,9 @@ async def test_errors_of_the_engine_name_it_too(connect: Connect, path: str, cou
 
 @pytest.mark.parametrize("quoted", ['"no stop"', """'no stop'""", r'"\"stop"', '"a stop that is too lo...'])
 def test_what_a_message_quotes_is_not_renamed(quoted: str) -> None:
-    error = InvalidRequestError(f"the model's stop can't be {quoted}", param="stop")
+    error = InvalidRequestError(f"stop can't be {quoted}", param="stop")
     renamed = in_sent_names(error, b'{"stop_sequence": ["no stop"]}', KoboldFields)
-    assert (str(renamed), renamed.param) == (f"the model's stop_sequence can't be {quoted}", "stop_sequence")
+    assert (str(renamed), renamed.param) == (f"stop_sequence can't be {quoted}", "stop_sequence")
 
 
 @pytest.mark.parametrize(
