@@ -71,8 +71,6 @@ class Parser(argparse.ArgumentParser):
         wrong = next((each.partition("=")[0] for each in unknown if each.startswith("-")), None)
         if wrong is None:
             self._refuse(f"unexpected argument {' '.join(unknown)!r}; put quotes around a text with spaces")
-        if message := removal(wrong):
-            self._refuse(message)
         if close := difflib.get_close_matches(wrong, self.flags(), 1):
             self._refuse(f"there is no option {wrong}; did you mean {close[0]}?")
         self.error(f"there is no option {wrong}")
@@ -91,39 +89,6 @@ class _Help(argparse.Action):
             parser.hide_all_but_first()
         parser.print_help()
         parser.exit()
-
-
-_NO_REUSE = "leave it out; prefix caching reuses the start of every prompt"
-_NO_SAMPLER = "leave it out; min_p and top_n_sigma also leave few tokens where the model is certain"
-
-REMOVED = {
-    "cache_reuse": _NO_REUSE,
-    "ignore_model_sampling": "leave it out; a request's fields override the sampling defaults in the model file",
-    "keep_bytes": "leave it out; finished requests take at most 256 MiB",
-    "max_rewinds": "leave it out; an alternative may backtrack 1,000 times",
-    "n_cache_reuse": _NO_REUSE,
-    "p_less": _NO_SAMPLER,
-    "particles": "use --candidates, which a bridge scores",
-    "prefill_chunk": "leave it out; prefill chunks are sized for at most 0.3 s between two tokens",
-    "power": "leave it out; a lower --temperature or --search beam comes closest",
-    "suffix_tokens": "leave it out; the first 64 tokens of the suffix are scored",
-    "top_h": _NO_SAMPLER,
-}
-"""What to do instead of a removed option or request field, by its name with underscores.
-
-docs/http/api.md lists the same names under *Removed fields*. A removed field in a request body is ignored and reported,
-like any unknown field. Only the command line, variables and TOML files need this table.
-"""
-
-
-def removal(given: str) -> str | None:
-    """Return the message for a removed name, or None for any other name.
-
-    Args:
-        given: The name as the user wrote it: `--flag`, `--no-flag`, `SRB_VARIABLE`, a TOML key or a field.
-    """
-    name = given.removeprefix("SRB_").lstrip("-").replace("-", "_").lower().removeprefix("no_")
-    return f"{given} was removed: {REMOVED[name]}" if name in REMOVED else None
 
 
 def pip_install(what: str) -> str:

@@ -20,7 +20,6 @@ from typing import Any
 
 from srb.engine.validation.fields import wrong_field
 from srb.errors import SettingsError
-from srb.options.arguments import removal
 from srb.options.groups import MemoryOptions, ModelOptions, NetworkOptions, RequestsOptions, SafetyOptions, SpeedOptions
 
 BOOLS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -204,14 +203,14 @@ def load_settings(arguments: argparse.Namespace, environ: Mapping[str, str] = os
             name = key.replace("-", "_")
             name = aliases.get(name, name)
             if name not in names:
-                raise SettingsError(f"{config}: {removal(key) or f'{key} is not an option{_suggestion(name, names)}'}")
+                raise SettingsError(f"{config}: {key} is not an option{_suggestion(name, names)}")
             values[name] = _convert(name, value, f"{config}: {key}")
     for key, value in environ.items():
         name = key.removeprefix(ENV_PREFIX).lower()
         name = aliases.get(name, name)
         if key.startswith(ENV_PREFIX) and key != ENV_CONFIG:
             if name not in names:
-                raise SettingsError(removal(key) or f"{key} is not an option{_suggestion(name, names)}; unset it")
+                raise SettingsError(f"{key} is not an option{_suggestion(name, names)}; unset it")
             values[name] = _convert(name, value, key)
     for name in names:
         if hasattr(arguments, name):

@@ -10,7 +10,6 @@ from typing import Any
 
 from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
-from srb.options.arguments import removal
 from srb.wire.request.fields import (
     BEAM_FIELDS,
     BRIDGE_FIELDS,
@@ -127,8 +126,7 @@ def check_names(names: Iterable[str], known: Iterable[str], where: str) -> None:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {close[0]}?" if close else f"known names: {', '.join(known)}"
-            message = removal(name) or f"there is no {name!r}; {hint}"
-            raise InvalidRequestError(f"{where}: {message}", param=name)
+            raise InvalidRequestError(f"{where}: there is no {name!r}; {hint}", param=name)
 
 
 def _read_branch(text: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, Self
 from srb.errors import SettingsError
 from srb.terminal.comparison.measures import Findings, Group, Paired, Place, Result, groups_of, perplexity
 from srb.terminal.comparison.scorers import Judge, Row, Surprise
-from srb.terminal.comparison.spec import Spec, is_joint
+from srb.terminal.comparison.spec import Spec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,12 +281,7 @@ def _trim(file: Any) -> None:
 
 def result_of(line: Row) -> Result:
     """Parse a line of results.jsonl. Raises `TypeError` or `AttributeError` if it isn't a result."""
-    result = Result(**{name: value for name, value in line.items() if name in _FIELDS})
-    if result.first is None and is_joint(
-        result.settings
-    ):  # by an earlier version: it may depend on any text of its prompt
-        return dataclasses.replace(result, first=-1)
-    return result
+    return Result(**{name: value for name, value in line.items() if name in _FIELDS})
 
 
 def read_results(folder: Path, run: str = "") -> list[Result]:

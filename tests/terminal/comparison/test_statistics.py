@@ -12,7 +12,6 @@ from driver import few
 from srb.terminal.comparison.measures import Findings, Result, groups_of, interval, margin, p_value, shared_means
 from srb.terminal.comparison.measures import tests_of as compared
 from srb.terminal.comparison.report import render
-from srb.terminal.comparison.results import result_of
 
 RUNS = 4_000
 
@@ -104,12 +103,10 @@ def test_siblings_that_depend_on_each_other_are_one_group() -> None:
 
 
 @pytest.mark.usefixtures("no_plots")
-def test_results_of_an_earlier_srb_dont_count_as_independent() -> None:
-    lines = [dataclasses.asdict(result("s", seed, -1.0, settings={"diversity": 1})) for seed in (1, 2, 101)]
-    for line in lines:
-        del line["first"]
-    assert len({*groups_of(map(result_of, lines)).values()}) == 1
-    page = render(Findings.of([*map(result_of, lines), result("t", 1, -2.0)]), notes=[], date="today")
+def test_one_group_is_too_few_for_a_test() -> None:
+    found = [result("s", seed, -1.0, first=1, settings={"diversity": 1}) for seed in (1, 2, 101)]
+    assert len({*groups_of(found).values()}) == 1
+    page = render(Findings.of([*found, result("t", 1, -2.0)]), notes=[], date="today")
     assert "That is too few for a test." in page
 
 
