@@ -10,9 +10,9 @@ In: a `CompletionRequest`, from any thread. Out: a list of events for each step.
   can't run is refused before its response begins.
 - Ranges are checked in `SamplingParams` and `CompletionRequest`, for the library and for every wire format. pydantic in
   `wire/` checks types.
-- A sequence is in one `state`: waiting (it holds nothing), prefilling (it holds cells, and its prompt is being
-  evaluated), running (each step has a row for it), idle (other rows run in its place), preempted (its cells are swapped
-  out) or finished.
+- A sequence is in one `state` (`sequence.py: SequenceState`).
+- A seq_id has one owner: a prompt, a sequence, a row of a strategy, or a mark (`rollback.py`). A prompt's goes to the
+  last sequence that is forked off it (`Cells.fork`), and back if that one leaves before others (`Cells._empty`).
 - A prompt is evaluated in a sequence of its own. Then each alternative gets a fork of that sequence (`seq_cp`, which
   copies no data in a unified cache) and samples its first token from `Prompt.logits`. The logits are kept while the
   prompt lives, for alternatives that start later.

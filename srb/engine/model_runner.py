@@ -16,7 +16,6 @@ llama.cpp calls it for every node of the graph, in Python, so only batches that 
 stops a batch only if every request in the batch is being aborted: then there is nothing to repair.
 """
 
-from collections import deque
 from collections.abc import Callable
 
 from srb.engine.backend import Backend
@@ -24,7 +23,7 @@ from srb.engine.batch import BatchPlan, BatchPlanner
 from srb.engine.decoding.base import AnyStrategy
 from srb.engine.events import FinishReason, StopReason
 from srb.engine.kv_cache.cells import Cells
-from srb.engine.kv_cache.retention import Kept
+from srb.engine.kv_cache.retention import Cached
 from srb.engine.output.processor import OutputProcessor
 from srb.engine.output.prompt_logprobs import PromptLogprobs
 from srb.engine.scheduler import Scheduler
@@ -51,8 +50,8 @@ class ModelRunner:
         observe: Callable[[Measure, float], object],
         clock: Callable[[], float],
     ) -> None:
-        self.finished: deque[Sequence] = deque()
-        """The sequences that have finished, but still have their cells."""
+        self.finished: dict[Sequence, tuple[FinishReason, StopReason]] = {}
+        """The sequences that have finished, but still have their cells, the first one first; and why they have."""
         self.at_work: AnyStrategy | None = None
         """The one that takes a row now. If it raises an exception, its request is the likely cause."""
         self.now = 0.0
@@ -166,7 +165,8 @@ class ModelRunner:
             if not all(each.prompt.is_ready for each in seq.group):
                 self._scheduler.prefilling.append(seq)
                 continue
-            if seq.swapped and not (self._cells.swap_in(seq) and seq.state == "prefilling"):
+            if seq.swapped:
+                self._cells.swap_in(seq)
                 continue
             self._prompt_logprobs.report(prompt)
             if active.prefilled is None and all(each.logits is not None for each in active.prompts):
@@ -189,19 +189,19 @@ class ModelRunner:
             is_waited_for: others wait for the cells, or for the engine.
             must: don't wait.
         """
-        while self.finished:
-            kept = self._cells.retention.decide(self.finished[0], is_idle=is_idle, is_waited_for=is_waited_for)
-            if kept is None and not must:
+        for seq, reasons in list(self.finished.items()):
+            cached = self._cells.retention.decide(seq, *reasons, is_idle=is_idle, is_waited_for=is_waited_for)
+            if cached is None and not must:
                 return
-            self._cells.give_back(self.finished.popleft(), kept or Kept())
+            del self.finished[seq]
+            self._cells.give_back(seq, cached or Cached())
 
     def finish(self, seq: Sequence, finish_reason: FinishReason, stop_reason: StopReason) -> None:
         """Ends a sequence. The last sequence of a request ends the request, too."""
         active = seq.prompt.active
         for each in seq.group:
             each.state = "finished"
-            self._cells.retention.finished(each, finish_reason, stop_reason)
-            self.finished.append(each)
+            self.finished[each] = finish_reason, stop_reason
         if not any(each.index == seq.index for each in seq.prompt.living):
             self._output.stop(seq, finish_reason, stop_reason)
         if not active.living:

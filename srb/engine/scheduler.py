@@ -439,10 +439,11 @@ class Scheduler:
         for prompt in self.prompts:
             for seq in prompt.living:
                 if seq.span and seq.state in ("running", "idle"):
-                    if self.cells_left(seq) < 1:
+                    n_next = int(seq.state == "running")
+                    if self.cells_left(seq) < n_next:
                         return False
                     n_drafted = len((seq.positive or seq).draft_tokens)  # a negative sequence computes them, too
-                    end = min(seq.position + 1 + n_drafted, prompt.n_cells + max(0, seq.max_tokens - 1))
+                    end = min(seq.position + n_next + n_drafted, prompt.n_cells + max(0, seq.max_tokens - 1))
                     ends[seq.span] = max(end, seq.span.start)
         if sum(end - span.end for span, end in ends.items()) > self._allocator.free_cells:
             return False

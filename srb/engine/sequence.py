@@ -336,9 +336,9 @@ class Sequence:
         self.resumed_tokens = resumed.tokens  # generated before the request was resumed; the prompt ends with them
         self.replayed = resumed.replayed  # the first of its tokens, if they are known: they are sampled again
         self.max_tokens = 0  # besides those in `resumed_tokens`; set when the request is queued
-        self.tokens: list[int] = []  # generated after its prompt; the next row computes the last one
+        self.tokens: list[int] = []  # generated after its prompt; a negative sequence has its positive's list
         self.rollback_window: list[HeldToken] = []  # the last tokens, which constraints may take back
-        self.n_pending_recompute = 0  # tokens before the last to compute again; -1: even the last is in its cells
+        self.n_own_computed = 0  # how many of these count as computed: mostly all but the last
         self.is_forked = False  # whether it has the cells of its prompt
         self.sampled_at = 0.0  # when its last token was sampled, in seconds of the engine's clock
         self.seq_id: int | None = None
@@ -417,8 +417,8 @@ class Sequence:
 
     @property
     def next_token(self) -> int:
-        """The token that its next row computes."""
-        return self.tokens[-1 - self.n_pending_recompute]
+        """The token that its next row computes; -1 if all of its tokens are computed."""
+        return self.tokens[self.n_own_computed] if self.n_own_computed < len(self.tokens) else -1
 
     @property
     def may_go_back(self) -> bool:
@@ -443,8 +443,8 @@ class Sequence:
 
     @property
     def n_computed(self) -> int:
-        """How many tokens count as computed: the prompt's, and the generated ones without the last."""
-        return len(self.prompt.tokens) + max(0, len(self.tokens) - 1 - self.n_pending_recompute)
+        """How many tokens count as computed, with the prompt's."""
+        return len(self.prompt.tokens) + self.n_own_computed
 
     @property
     def position(self) -> int:
@@ -456,7 +456,7 @@ class Sequence:
     @property
     def computed_tokens(self) -> list[int]:
         """Its own tokens that count as computed."""
-        return self.tokens[: self.n_computed - len(self.prompt.tokens)]
+        return self.tokens[: self.n_own_computed]
 
 
 Holder = Prompt | Row

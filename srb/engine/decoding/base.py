@@ -168,7 +168,6 @@ class DecodingStrategy(Generic[RowT]):
         """Set `max_tokens` of a sequence and its negative sequences.
 
         Args:
-            seq: The sequence.
             requested: The `max_tokens` of the request, or -1: until the context is full.
             limit: The most tokens of a text until the context is full.
             n_cells: The size of the context, in cells.
@@ -181,7 +180,7 @@ class DecodingStrategy(Generic[RowT]):
             each.max_tokens = min(left, room + 1)
 
     def begin_sequence(self, seq: Sequence) -> None:
-        """Start a sequence, or continue it after a rollback that leaves none of its tokens to evaluate.
+        """Start a sequence.
 
         The prompt is evaluated, and so are those of its negative sequences. A sequence with a row of its own gets its
         cells here (`Cells.fork`), and the state "running".

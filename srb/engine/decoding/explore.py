@@ -137,7 +137,6 @@ class Tree:
         """Add the distribution after a candidate.
 
         Args:
-            candidate: The candidate.
             top: The most probable tokens that follow it, with their log-probabilities.
             entropy: The entropy of the distribution, in nats.
 
@@ -295,6 +294,7 @@ class Exploration(DecodingStrategy[Sequence]):
         if seq.state != "running":  # when one sequence ends, all end with it
             return
         task = self._tasks[seq]
+        seq.n_own_computed += 1
         self._index.set(seq, tuple(seq.tokens))
         if len(seq.tokens) < len(task.path):  # tokens that no sequence has any more are evaluated again, one by one
             seq.tokens.append(task.path[len(seq.tokens)])
@@ -342,7 +342,7 @@ class Exploration(DecodingStrategy[Sequence]):
             seq = source if is_at_end else next(each for each in spare if each.state == "idle")
             self._fork(seq, source, len(self._prompt.tokens) + n_tokens)
             self._index.set(seq, before[:n_tokens])
-            seq.tokens = list(candidate.path[: n_tokens + 1])
+            seq.tokens, seq.n_own_computed = list(candidate.path[: n_tokens + 1]), n_tokens
             seq.state = "running"
             self._tasks[seq] = candidate
 

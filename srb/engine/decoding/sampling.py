@@ -27,23 +27,29 @@ class Sampling(DecodingStrategy[Sequence]):
         for each in seq.group:
             if not each.is_forked:
                 self._parts.cells.fork(each)
-        for each in seq.group:
-            each.state, each.n_pending_recompute = "running", 0
-        first, *negative_logits = self._parts.rollback.logits(seq)
-        self.process_logits(seq, first, negative_logits)
+            each.state = "running"
+        self._sample_next(seq, *self._parts.rollback.logits(seq))
 
     def process_logits(self, seq: Sequence, logits: Logits, negative_logits: abc.Sequence[Logits]) -> None:
         """Sample a token, unless the sequence has the next one already, and evaluates it again."""
         if seq.state != "running":
             return
+        for each in seq.group:
+            each.n_own_computed += 1
+        if seq.n_own_computed == len(seq.tokens):
+            self._sample_next(seq, logits, *negative_logits)
+        elif seq.n_own_computed == seq.n_final:
+            self._parts.rollback.keep(seq, logits, negative_logits)
+
+    def after_step(self) -> None:
+        """Sample from stored logits where a rollback has left no token to evaluate."""
+        for seq in self.rows:
+            while seq.state == "running" and seq.n_own_computed == len(seq.tokens):
+                self._sample_next(seq, *self._parts.rollback.logits(seq))
+
+    def _sample_next(self, seq: Sequence, logits: Logits, *negative_logits: Logits) -> None:
         if seq.max_tokens == 0:
             self._parts.runner.finish(seq, "length", None)
-            return
-        if seq.n_pending_recompute:  # its next token is known
-            for each in seq.group:
-                each.n_pending_recompute -= 1
-            if len(seq.computed_tokens) == seq.n_final:
-                self._parts.rollback.keep(seq, logits, negative_logits)
             return
         try:
             token, n_back = self._sample(seq, SamplingInput(logits, negative_logits))
@@ -129,9 +135,6 @@ class Sampling(DecodingStrategy[Sequence]):
         self._parts.rollback.go_back(seq)
         for each in seq.group:
             self._parts.cells.retention.taken_back(each)
-        if not seq.tokens or seq.n_pending_recompute < 0:  # there is nothing to evaluate: the logits are stored
-            seq.state = "prefilling"
-            self._parts.scheduler.prefilling.append(seq)
 
 
 class NegativeStrategy(DecodingStrategy[Sequence]):

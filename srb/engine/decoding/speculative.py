@@ -56,11 +56,6 @@ class SpeculativeSampling(Sampling):
                 best = tokens[:n] or best
         return best
 
-    def begin_sequence(self, seq: Sequence) -> None:
-        """Begin without draft tokens."""
-        seq.drafting.tokens, self._n_before[seq] = (), len(seq.tokens)
-        super().begin_sequence(seq)
-
     def process_logits(self, seq: Sequence, logits: Logits, negative_logits: abc.Sequence[Logits]) -> None:
         """Count the draft tokens and the accepted ones, and sample."""
         if seq.state == "running":
@@ -80,3 +75,4 @@ class SpeculativeSampling(Sampling):
         for seq in self._drafted:
             self._parts.cells.repair(seq)
         self._drafted = []
+        super().after_step()

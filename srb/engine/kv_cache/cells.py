@@ -14,7 +14,7 @@ from dataclasses import replace
 from srb.engine.backend import Backend, State
 from srb.engine.kv_cache.allocator import CellAllocator, Layout
 from srb.engine.kv_cache.prefix_cache import PrefixCache
-from srb.engine.kv_cache.retention import Kept, RetentionPolicy
+from srb.engine.kv_cache.retention import Cached, RetentionPolicy
 from srb.engine.kv_cache.rollback import Rollback
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.prompt_scores import are_alike
@@ -185,7 +185,7 @@ class Cells:
             is_whole &= self._backend.truncate(each.seq_id, each.position)
         return is_whole
 
-    def give_back(self, seq: Sequence, kept: Kept) -> None:
+    def give_back(self, seq: Sequence, cached: Cached) -> None:
         """Caches this of a finished sequence, and gives back its cells. The last one gives back its prompt's, too."""
         prompt = seq.prompt
         if seq.sampler:
@@ -193,7 +193,7 @@ class Cells:
             seq.sampler = None
         self._drop(seq.swapped)
         seq.swapped = None
-        self.retention.cache_finished(seq, kept)
+        self.retention.cache_finished(seq, cached)
         if seq.seq_id is not None:
             self._empty(seq)
         self._scheduler.release(seq)
@@ -361,8 +361,8 @@ class Cells:
 
     # Swapping in
 
-    def swap_in(self, seq: Sequence) -> bool:
-        """Lets a preempted sequence go on. Returns False if its prompt must be computed again before."""
+    def swap_in(self, seq: Sequence) -> None:
+        """Lets a preempted sequence go on, unless its prompt must be computed again before."""
         began = self._clock()
         if not all(self._swap_in(each) for each in seq.group if has_row(each)):
             for each in seq.group:
@@ -370,14 +370,13 @@ class Cells:
                     self._empty(each)
             self._drop_states(seq)
             self.swap_out([seq], self._allocator.layout)
-            return False
+            return
         for each in seq.group:
             assert each.swapped
             each.state = each.swapped.resumes
             self._drop(each.swapped)
             each.swapped = None
         self._totals.swap_seconds += self._clock() - began
-        return True
 
     def _swap_in(self, seq: Sequence) -> bool:
         """Swaps in one sequence. Returns False if it can't be, and can be computed again."""
@@ -389,7 +388,7 @@ class Cells:
             self.fork(seq)
             assert seq.seq_id is not None
             if state is None and end > n_tokens:
-                seq.n_pending_recompute = len(seq.tokens) - 1
+                seq.n_own_computed = 0
             is_restored = end <= n_tokens or state is None or self._backend.restore(state, seq.seq_id, n_tokens, end)
         else:
             if seq.seq_id is None:

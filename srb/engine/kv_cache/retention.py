@@ -63,7 +63,7 @@ _SAVE_PROMPT_EVERY = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Cached:
     """What is cached of a finished sequence.
 
     Attributes:
@@ -81,15 +81,11 @@ class _Saved:
 
     Attributes:
         n_tokens: how many of its tokens a saved state has, while it runs.
-        finish_reason: why the sequence has finished.
-        is_shut_down: whether it has because the engine is shut down.
         is_cached: whether caching the state of a complete prompt was tried; it is tried once.
         checkpoints: the prompt is saved after these numbers of tokens; the next one is the last item.
     """
 
     n_tokens: int = 0
-    finish_reason: FinishReason | None = None
-    is_shut_down: bool = False
     is_cached: bool = False
     checkpoints: list[int] = field(default_factory=list)
 
@@ -211,17 +207,14 @@ class RetentionPolicy:
         """Notes when a step begins: caching has its share of the time since the last one."""
         self._last_step, self._this_step = self._this_step, self._clock()
 
-    def finished(self, seq: Sequence, finish_reason: FinishReason, stop_reason: StopReason) -> None:
-        """Notes why a sequence has finished."""
-        saved = self._of(seq)
-        saved.finish_reason = finish_reason
-        saved.is_shut_down = finish_reason == "abort" and stop_reason == "shutdown"
-
-    def decide(self, seq: Sequence, *, is_idle: bool, is_waited_for: bool) -> Kept | None:
+    def decide(
+        self, seq: Sequence, finish_reason: FinishReason, stop_reason: StopReason, *, is_idle: bool, is_waited_for: bool
+    ) -> Cached | None:
         """Decides what is cached of a finished sequence, and whether its cells may be given back now.
 
         Args:
             seq: the sequence that finished first.
+            finish_reason, stop_reason: why it has.
             is_idle: no sequence is running.
             is_waited_for: others wait for the sequence's cells, or for the engine.
 
@@ -231,35 +224,34 @@ class RetentionPolicy:
         """
         now = self._clock()
         if self._states.is_enabled and not is_idle and now < self._next_time:
-            return Kept() if is_waited_for and now - seq.sampled_at > _PATIENCE else None
-        finish_reason = self._of(seq).finish_reason
-        is_shut_down = self._of(seq).is_shut_down
+            return Cached() if is_waited_for and now - seq.sampled_at > _PATIENCE else None
+        is_shut_down = finish_reason == "abort" and stop_reason == "shutdown"
         is_complete = finish_reason in ("stop", "length") or (is_shut_down and self._states.is_persistent)
         n_computed = self._totals.prompt_tokens_evaluated
         pays = not n_computed or self._cost * n_computed <= self._totals.prompt_seconds
         is_unnoticed = is_idle and not is_waited_for and self._cost * len(seq.tokens) <= _UNNOTICED
         self._cost *= 1 if pays else _COST_DECAY
-        return Kept(
+        return Cached(
             prompt=is_complete or (finish_reason == "abort" and not is_shut_down),
             answer=is_complete and (is_shut_down or ((pays or is_unnoticed) and not seq.positive)),
         )
 
-    def cache_finished(self, seq: Sequence, kept: Kept) -> None:
+    def cache_finished(self, seq: Sequence, cached: Cached) -> None:
         """Caches this of a sequence whose cells are given back now."""
         began, prompt = self._clock(), seq.prompt
         n_tokens = len(seq.tokens) + (0 if self._of(prompt).is_cached else len(prompt.tokens))
-        if kept.prompt and (seq.seq_id is not None or prompt.row_ids):
+        if cached.prompt and (seq.seq_id is not None or prompt.row_ids):
             self.cache_prompt(prompt)
-        if kept.answer and seq.seq_id is not None:
+        if cached.answer and seq.seq_id is not None:
             self._cache_answer(seq)
         # Slots find no text with adapters. A request may name a slot that isn't there.
         if seq.seq_id is not None and not seq.positive and not prompt.keys[-1] and seq.slot < self._backend.n_parallel:
             place = prompt.active.request.shared_within, seq.slot
             self._states.slots[place] = prompt.packed + pack(seq.computed_tokens)
         now = self._clock()
-        if kept.answer:
+        if cached.answer:
             self._cost = (now - began) / max(1, n_tokens)
-        if kept.prompt or kept.answer:
+        if cached.prompt or cached.answer:
             since = min(max(self._next_time, self._last_step), began)  # an idle engine takes all it needs
             self._next_time = since + (now - began) / _SHARE
 

@@ -6,7 +6,7 @@ logits after that token were saved if held-back text begins there. If it doesn't
 Other models forget: a recurrent state belongs to a sequence's end alone. There a sequence sets a mark: a second seq_id
 with the state at a point which the sequence may go back to (`MarkedRollback`). It is a fork of the sequence where
 held-back text begins, with the logits after it. The sequence goes back by being forked off its mark, and the tokens
-between are computed again, one in each step (`Sequence.n_pending_recompute`). Marks need no cells, because all that
+between are computed again, one in each step (`Sequence.n_own_computed`). Marks need no cells, because all that
 they have is their sequence's, and where nothing is held back, nothing is done.
 """
 
@@ -62,21 +62,20 @@ class Rollback:
         """Notes where a sequence may go back to: the token that it samples from these logits may be taken back.
 
         Args:
-            seq: the sequence.
-            logits: its logits.
             negatives: those of its negative sequences.
         """
-        self._logits[seq] = len(seq.computed_tokens), [each.copy() for each in (logits, *negatives)]
+        self._logits[seq] = seq.n_own_computed, [each.copy() for each in (logits, *negatives)]
 
     def move_on(self, seq: Sequence) -> None:
         """Called for each token that a sequence has sampled and that stays for now."""
 
     def go_back(self, seq: Sequence) -> None:
         """Removes the cells of tokens that a sequence has taken back, and sets how many it must compute again."""
-        has_logits = seq in self._logits and self._logits[seq][0] == len(seq.tokens)
+        n_tokens = len(seq.tokens)
+        has_logits = seq in self._logits and self._logits[seq][0] == n_tokens
         for each in seq.group:
             assert each.seq_id is not None
-            each.n_pending_recompute = -1 if has_logits else 0
+            each.n_own_computed = n_tokens if has_logits else max(0, n_tokens - 1)
             is_cut = self._backend.truncate(each.seq_id, each.position)
             assert is_cut, "this model remembers"
 
@@ -134,8 +133,8 @@ class MarkedRollback(Rollback):
         if mark is None or mark.logits is None:
             return
         assert seq.seq_id is not None
-        if (seq.positive or seq).rollback_window or seq.n_pending_recompute < 0:
-            seq.n_pending_recompute = len(seq.tokens) - 1 - mark.n_tokens
+        if (seq.positive or seq).rollback_window:
+            seq.n_own_computed = mark.n_tokens
             self._backend.remove(seq.seq_id)
             self._backend.fork(mark.seq_id, seq.seq_id, seq.n_computed)
         else:
@@ -152,7 +151,8 @@ class MarkedRollback(Rollback):
     def n_settled(self, seq: Sequence) -> int:
         # A sequence that computes tokens again is settled only up to its mark.
         mark = self._marks.get(seq.positive or seq)
-        if mark and mark.logits is not None and (seq.n_pending_recompute or seq.n_final < len(seq.tokens)):
+        is_at_end = seq.n_own_computed + 1 == seq.n_final == len(seq.tokens)
+        if mark and mark.logits is not None and not is_at_end:
             return mark.n_tokens
         return super().n_settled(seq)
 
@@ -162,7 +162,7 @@ class MarkedRollback(Rollback):
 
     def keep(self, seq: Sequence, logits: Logits, negatives: abc.Sequence[Logits]) -> None:
         """Sets the mark of the sequence to where it is now."""
-        n_tokens = len(seq.computed_tokens)
+        n_tokens = seq.n_own_computed
         if seq not in self._marks or any(mark.n_tokens == n_tokens for mark in self._set_marks(seq)):
             return
         for each, own in zip(seq.group, (logits, *negatives), strict=True):
@@ -184,7 +184,7 @@ class MarkedRollback(Rollback):
         for each in seq.group:
             assert each.seq_id is not None
             mark = self._marks[each]
-            each.n_pending_recompute = len(seq.tokens) - 1 - mark.n_tokens
+            each.n_own_computed = mark.n_tokens
             self._backend.remove(each.seq_id)
             self._backend.fork(mark.seq_id, each.seq_id, each.n_computed)
 
