@@ -1,5 +1,6 @@
 """Runs an engine on the fake backend to its end, and reads its events."""
 
+import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -49,6 +50,18 @@ def run_interrupted(make: Callable[[], Engine], each: CompletionRequest, cuts: l
             events += engine.step()
         living = resume(each, events)
     return events
+
+
+def check_aborted(backend: Any, each: CompletionRequest, rng: random.Random) -> None:
+    """Checks that a request which is aborted, all of it or one alternative, gives everything back."""
+    engine = Engine(backend)
+    engine.add_request(each)
+    for _ in range(rng.randint(1, 8)):
+        engine.step()
+    engine.abort(each.id, rng.choice([None, 0]))
+    while engine.has_work:
+        engine.step()
+    assert (engine.stats().cells, engine.stats().sequences, backend.cells, backend.open_samplers) == (0, 0, 0, 0)
 
 
 def texts(events: list[Event]) -> dict[int, str]:

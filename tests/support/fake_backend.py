@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from itertools import repeat
+from typing import ClassVar
 
 from srb.engine.backend import Batch, Costs, Logprobs, State
 from srb.engine.kv_cache.allocator import Layout, Load
@@ -275,6 +276,7 @@ class FakeRanker:
 class FakeBackend:
     """Checks what a real backend would assert, and more: positions without gaps, rows with logits, free cells."""
 
+    sampler_type: ClassVar[type[FakeSampler]] = FakeSampler
     n_cells: int = 256
     n_parallel: int = 8
     n_batch: int = 64
@@ -584,7 +586,7 @@ class FakeBackend:
         assert not compiled.closed
         self.open_samplers += 1
         first = self.tokenizer.beginning_with(healed) if healed and not resumed_tokens else ()
-        return FakeSampler(self, params, [*prompt, *resumed_tokens], first)
+        return self.sampler_type(self, params, [*prompt, *resumed_tokens], first)
 
     def ranker(self, params: SamplingParams) -> FakeRanker:
         return FakeRanker(params, self.scores)

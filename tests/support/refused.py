@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from typing import Any
 
+import pytest
 from driver import texts
 
 from srb.engine.events import Event
@@ -16,6 +18,19 @@ def loved(most: int, events: list[Event]) -> tuple[str, ...]:
     """The groups of three characters that come most often, so many of them at most."""
     counts = Counter(text[k : k + 3] for text in texts(events).values() for k in range(len(text) - 2))
     return tuple(text for text, _ in counts.most_common(most))
+
+
+def noted(backend: Any, kind: Any, patch: pytest.MonkeyPatch) -> dict[int, dict[tuple[int, ...], Any]]:
+    """Lets a backend make samplers of a kind that takes notes. Returns the notes, by seed."""
+    notes: dict[int, dict[tuple[int, ...], Any]] = {}
+    sampler = backend.sampler
+
+    def make(params: SamplingParams, compiled: Any, prompt: Any, resumed_tokens: tuple[int, ...], healed: bytes) -> Any:
+        made = sampler(params, compiled, prompt, resumed_tokens, healed)
+        return kind(made, resumed_tokens, notes.setdefault(params.seed, {}))
+
+    patch.setattr(backend, "sampler", make)
+    return notes
 
 
 def lower(text: str) -> str:

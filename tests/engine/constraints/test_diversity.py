@@ -38,16 +38,7 @@ class ScoringSampler(FakeSampler):
 class ScoringBackend(FakeBackend):
     biases: dict[tuple[int, tuple[int, ...]], dict[int, float]] = dataclasses.field(default_factory=dict)
 
-    def sampler(
-        self,
-        params: SamplingParams,
-        compiled: object,
-        prompt: tuple[int, ...],
-        resumed_tokens: tuple[int, ...],
-        healed: bytes = b"",
-    ) -> ScoringSampler:
-        self.open_samplers += 1
-        return ScoringSampler(self, params, [*prompt, *resumed_tokens])
+    sampler_type = ScoringSampler
 
 
 def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:
@@ -129,30 +120,18 @@ def test_tokens_that_may_be_taken_back_are_not_counted() -> None:
     assert ord("a") not in added
 
 
+class RecordingSampler(FakeSampler):
+    def sample(self, logits: Context, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
+        assert isinstance(self.backend, Recording)
+        self.backend.seen.append(dict(biases or {}))
+        bans = {token: bias for token, bias in (biases or {}).items() if bias == -float("inf")}
+        return super().sample(logits, excluded, bans)
+
+
 @dataclasses.dataclass
 class Recording(FakeBackend):
     seen: list[dict[int, float]] = dataclasses.field(default_factory=list)
-
-    def sampler(
-        self,
-        params: SamplingParams,
-        compiled: object,
-        prompt: tuple[int, ...],
-        resumed_tokens: tuple[int, ...],
-        healed: bytes = b"",
-    ) -> FakeSampler:
-        self.open_samplers += 1
-        outer = self
-
-        class Sampler(FakeSampler):
-            def sample(
-                self, logits: Context, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None
-            ) -> int:
-                outer.seen.append(dict(biases or {}))
-                bans = {token: bias for token, bias in (biases or {}).items() if bias == -float("inf")}
-                return super().sample(logits, excluded, bans)
-
-        return Sampler(self, params, [*prompt, *resumed_tokens])
+    sampler_type = RecordingSampler
 
 
 def test_those_that_go_on_after_an_interruption_know_what_all_have_said() -> None:

@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import pytest
-from driver import few, request, run, run_interrupted, seeds, stops, texts, tokens_of
+from driver import check_aborted, few, request, run, run_interrupted, seeds, stops, texts, tokens_of
 from fake_backend import END, IN_STEP, FakeBackend, FakeReader, Script, babble, says
 
 from srb.engine.backend import Costs
@@ -196,14 +196,7 @@ def test_cancelled_failed_and_resumed_everything_is_given_back(seed: int) -> Non
     events = run_interrupted(make, each, [rng.randint(1, 6) for _ in range(rng.randint(0, 3))])
     if not each.branches[0].banned_strings:
         assert texts(events) == expected
-    one = Engine(backend := fake(wrong_every=wrong_every, fail_decodes={rng.randint(1, 12)}))
-    one.add_request(each)
-    for _ in range(rng.randint(1, 8)):
-        one.step()
-    one.abort(each.id, rng.choice([None, 0]))
-    while one.has_work:
-        one.step()
-    assert (one.stats().cells, one.stats().sequences, backend.cells, backend.open_samplers) == (0, 0, 0, 0)
+    check_aborted(fake(wrong_every=wrong_every, fail_decodes={rng.randint(1, 12)}), each, rng)
 
 
 def test_the_backend_limits_the_number_of_draft_tokens() -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from driver import few, request, run, run_interrupted, seeds, stops, texts, tokens_of
+from driver import check_aborted, few, request, run, run_interrupted, seeds, stops, texts, tokens_of
 from fake_backend import FakeBackend, FakeReader, Script, babble, says
 
 from srb.engine.backend import Costs
@@ -291,11 +291,4 @@ def test_cancelled_failed_and_resumed_everything_is_given_back(seed: int) -> Non
     events = run_interrupted(lambda: Engine(make()), each, [rng.randint(1, 6) for _ in range(rng.randint(0, 3))])
     if not each.branches[0].banned_strings:
         assert texts(events) == expected
-    one = Engine(backend := make())
-    one.add_request(each)
-    for _ in range(rng.randint(1, 8)):
-        one.step()
-    one.abort(each.id, rng.choice([None, 0]))
-    while one.has_work:
-        one.step()
-    assert (one.stats().cells, one.stats().sequences, backend.cells, backend.open_samplers) == (0, 0, 0, 0)
+    check_aborted(make(), each, rng)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from driver import check_order, run, stops, texts, tokens_of
-from refused import loved
+from refused import loved, noted
 from tiny_model import EOS, N_VOCAB
 
 from srb.engine.backend import Batch
@@ -94,18 +94,8 @@ def test_sampling_is_as_if_only_the_final_tokens_had_been_sampled(
 ) -> None:
     backend = load(ctx_size=2048, parallel=N)
     banned = loved(50, ask(backend, **KINDS[kind])[1])
-    notes: dict[int, dict[tuple[int, ...], Any]] = {}
-    sampler = backend.sampler
-
-    def noting(
-        params: SamplingParams, compiled: Any, prompt: tuple[int, ...], resumed_tokens: tuple[int, ...], healed: bytes
-    ) -> Any:
-        return Noting(
-            sampler(params, compiled, prompt, resumed_tokens, healed), resumed_tokens, notes.setdefault(params.seed, {})
-        )
-
     with monkeypatch.context() as patch:
-        patch.setattr(backend, "sampler", noting)
+        notes = noted(backend, Noting, patch)
         request, events = ask(backend, **KINDS[kind], banned_strings=banned)
     compiled = backend.compile(request.branches)
     n_redrawn = 0
@@ -113,7 +103,7 @@ def test_sampling_is_as_if_only_the_final_tokens_had_been_sampled(
         sampled = tuple(tokens_of(events, index))
         for k, token in enumerate(sampled):
             logits, taken = notes[params.seed][sampled[:k]]
-            fresh = sampler(params, compiled, PROMPT, sampled[:k])
+            fresh = backend.sampler(params, compiled, PROMPT, sampled[:k])
             assert fresh.sample(logits, (), taken) == token
             fresh.close()
             n_redrawn += bool(taken)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from alone import KINDS, tiny_model
 from driver import check_order, run, stops, texts, tokens_of
-from refused import loved, refusing
+from refused import loved, noted, refusing
 from tiny_model import EOS, N_VOCAB
 
 from srb.engine.backend import Batch
@@ -83,18 +83,8 @@ def test_texts_are_those_of_recomputing_everything_for_each_token(
     backend: LlamaBackend, sampling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     banned = loved(20, ask(backend, **SAMPLINGS[sampling])[1])
-    notes: dict[int, dict[tuple[int, ...], Any]] = {}
-    sampler = backend.sampler
-
-    def noting(
-        params: SamplingParams, compiled: Any, prompt: tuple[int, ...], resumed_tokens: tuple[int, ...], healed: bytes
-    ) -> Any:
-        return Noting(
-            sampler(params, compiled, prompt, resumed_tokens, healed), resumed_tokens, notes.setdefault(params.seed, {})
-        )
-
     with monkeypatch.context() as patch:
-        patch.setattr(backend, "sampler", noting)
+        notes = noted(backend, Noting, patch)
         request, events = ask(backend, 2, **SAMPLINGS[sampling], banned_strings=banned)
     compiled = backend.compile(request.branches)
     for index, params in enumerate(request.branches):
@@ -106,7 +96,7 @@ def test_texts_are_those_of_recomputing_everything_for_each_token(
                 logits = backend.guided(logits, negative, params.guidance_scale)
             noted = notes[params.seed][before]
             assert np.abs(noted - logits).max() < TOLERANCE
-            alone = sampler(params, compiled, PROMPT, before)
+            alone = backend.sampler(params, compiled, PROMPT, before)
             token = alone.sample(noted, (), dict.fromkeys(refused, -math.inf))
             alone.close()
             return token

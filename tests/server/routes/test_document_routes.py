@@ -41,10 +41,15 @@ She said "no" -- and *left*. He **stayed**; 3 < 4 & <i>5</i>.
 """
 
 
-_archive = io.BytesIO()
-with zipfile.ZipFile(_archive, "w") as written:
-    written.writestr("[Content_Types].xml", "<")
-DAMAGED = _archive.getvalue()
+def packed(files: dict[str, str]) -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as package:
+        for name, text in files.items():
+            package.writestr(name, text)
+    return archive.getvalue()
+
+
+DAMAGED = packed({"[Content_Types].xml": "<"})
 
 
 @pytest.fixture
@@ -150,11 +155,7 @@ Target="styles.xml"/></Relationships>""",
 @pytest.mark.usefixtures("_pandoc")
 async def test_what_markdown_has_no_sign_for_becomes_text(connect: Connect) -> None:
     client = await connect(FakeBackend())
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as package:
-        for name, text in PACKAGE.items():
-            package.writestr(name, text)
-    got = await read(client, file.getvalue(), "docx")
+    got = await read(client, packed(PACKAGE), "docx")
     text = "Ann Author\n\n# One\n\nHe *ran*\n\nTwo sides\n\nleft | right\n\nBefore x¹²\n\nBOX"
     assert (got["title"], got["text"], got["left_out"]) == ("The boat", text, [])
 
@@ -177,11 +178,7 @@ It was full.</p></body></html>""",
 @pytest.mark.usefixtures("_pandoc")
 async def test_a_book_has_its_notes_and_what_is_left_out_is_said(connect: Connect) -> None:
     client = await connect(FakeBackend())
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as package:
-        for name, text in BOOK.items():
-            package.writestr(name, text)
-    got = await read(client, file.getvalue(), "epub")
+    got = await read(client, packed(BOOK), "epub")
     assert (got["title"], got["text"]) == ("The boat", "# One\n\nThe moon[^1] rose.\n\ndrawn\n\n[^1]: It was full.")
     assert got["left_out"] == ["1 picture"]
 
