@@ -66,7 +66,6 @@ def split(request: CompletionRequest, room: int, n_replicas: int) -> list[Part]:
 
     Args:
         room: the number of alternatives, or beams, that a replica can run at a time.
-        n_replicas: the number of replicas.
     """
     n_prompts, n_branches = len(request.prompts), len(request.branches)
     n_rows = n_prompts * (request.n_rows or n_branches)

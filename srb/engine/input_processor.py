@@ -26,7 +26,6 @@ def build_request(
     the first token from those that begin with its text, and the output processor leaves this text out.
 
     Args:
-        request: The request.
         adapters: The model's adapters.
         parts: The parts of the engine.
         default_max_tokens: The `max_tokens` of alternatives that have none.

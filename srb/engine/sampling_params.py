@@ -357,7 +357,6 @@ class SamplingParams:
         """Return the same parameters with a direction and its label; unchanged if it is empty.
 
         Args:
-            direction: The direction.
             name: The name of its field, for errors.
 
         Raises:

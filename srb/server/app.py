@@ -65,7 +65,6 @@ def create_app(
     The caller starts and stops the engine, passes its measurements to `metrics`, and closes the history.
 
     Args:
-        engine: The engine.
         limits: The settings that bodies are parsed with.
         metrics: The metrics of `GET /metrics`.
         api_keys: The API keys. Empty: no key is needed.

@@ -53,7 +53,6 @@ def opening(text: str, *, is_whole: bool) -> Opening | None:
     Case and the characters between words don't count. A Chinese, Japanese or Korean character is a word of its own.
 
     Args:
-        text: The text.
         is_whole: Whether the text is complete.
     """
     words = [each.end() for each in _WORD.finditer(text)]
@@ -258,7 +257,6 @@ class TextMatcher:
         """Process the next token, and return how many of the last tokens are to be taken back, or 0.
 
         Args:
-            token: The token.
             piece: The bytes that it adds to the text.
             number: How many tokens come before it in the alternative.
             p: Its probability, needed if `is_opening`.

@@ -74,7 +74,6 @@ class Constraint:
 
         Args:
             inputs: What the token was sampled from.
-            token: The token.
             piece: The bytes that it adds to the text.
             is_last: Whether the text ends with it.
 

@@ -160,7 +160,6 @@ class SuffixRow(OwnRow):
     token before the suffix score its first token. So this token has to be evaluated, too, unless `first` is given.
 
     Args:
-        candidate: The candidate.
         n_tokens: The number of tokens of the candidate before the suffix.
         rest: Tokens between these and the suffix.
         suffix: The tokens to score.
@@ -233,7 +232,6 @@ class SuffixScorer:
         """Score tokens of the suffix after the first `n_tokens` of a candidate and the bytes `rest`.
 
         Args:
-            candidate: The candidate.
             n_tokens: The number of its tokens before the suffix.
             rest: The bytes between these and the suffix.
             suffix: The tokens to score.
@@ -436,7 +434,6 @@ class Bridge(CandidateStrategy[BridgeCandidate | SuffixRow]):
         A text that was streamed may have been complete when the request was interrupted.
 
         Args:
-            candidate: The candidate.
             logits: Those that its last token was sampled from, if they are at hand.
         """
         n_tokens = len(candidate.tokens)

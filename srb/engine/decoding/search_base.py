@@ -20,7 +20,6 @@ class OwnRow(Row):
     """A row that belongs to a strategy, and not to a sequence.
 
     Args:
-        strategy: The strategy.
         prompt: The prompt that it continues.
         tokens: The tokens after the prompt, as far as they are known.
         n_computed: How many of these are in its cells.

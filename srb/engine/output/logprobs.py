@@ -55,7 +55,6 @@ class TokenReport:
         Args:
             seq: The alternative.
             details: The reported tokens that the text came from.
-            text: The text.
             is_last: Whether the alternative has ended.
         """
         if not text:

@@ -109,7 +109,6 @@ class OutputProcessor:
 
         Args:
             seq: The alternative.
-            token: The token.
             number: How many tokens come before it in the alternative.
         """
         tokenizer, params = self._tokenizer, seq.params
@@ -130,8 +129,6 @@ class OutputProcessor:
         """Add a final token of a sequence.
 
         Args:
-            seq: The sequence.
-            token: The token.
             details: What `TokenReport.details` returned for it.
             piece: The bytes that it adds to the text.
         """

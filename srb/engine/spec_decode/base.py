@@ -93,7 +93,6 @@ class Proposer:
     Subclass it, override `_propose`, and set a first `acceptance_rate`.
 
     Args:
-        seq: The sequence.
         max_tokens: The most tokens to propose.
     """
 

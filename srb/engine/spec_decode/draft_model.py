@@ -31,7 +31,6 @@ class DraftModelProposer(Proposer):
     """Proposes the small model's most probable tokens. It extends the texts of siblings in the same batches.
 
     Args:
-        seq: The sequence.
         max_tokens: The most tokens to propose.
         drafter: The small model.
         owner: As in `Drafter.draft`.

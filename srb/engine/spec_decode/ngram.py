@@ -27,7 +27,6 @@ class NgramProposer(Proposer):
     Tokens are compared as bytes, which finds the place in 100,000 tokens in some tenths of a millisecond.
 
     Args:
-        seq: The sequence.
         max_tokens: The most tokens to propose.
         siblings: The proposers of all sequences of its prompt.
     """

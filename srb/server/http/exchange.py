@@ -160,7 +160,6 @@ async def submit(
     """Queues a request, and answers with its events.
 
     Args:
-        request: The HTTP request.
         reply: The parsed body. It must have a request for the engine.
         form: How readers of the request are answered.
         created: When the request arrived, in seconds since 1970.
@@ -270,7 +269,6 @@ async def respond_whole(
     Once a space was sent the status is 200, also with an error.
 
     Args:
-        request: The HTTP request.
         whole: Makes the response. May raise `SrbError`.
         headers: The headers of that response.
     """

@@ -126,7 +126,6 @@ class HistoryService:
         """Resumes the detached requests that the server's last end interrupted; later if the history opens later.
 
         Args:
-            engine: The engine.
             model: The loaded model. Requests that were made with another one stay interrupted.
             enabled: If False, all stay interrupted, and users may continue them by hand.
         """

@@ -215,7 +215,6 @@ async def serve(settings: Settings, load: Load | None = None, sockets: list[sock
     """Serves until SIGTERM or SIGINT. A second such signal ends the process at once, and so do STOP_SECONDS.
 
     Args:
-        settings: The settings.
         load: The model that is already being loaded, if it is.
         sockets: The sockets of the settings' address, if they are already bound.
 

@@ -222,7 +222,6 @@ class Findings:
     """The contents of a report.
 
     Attributes:
-        results: The results.
         cells: The measures of each prompt and kind.
         pooled: The measures of each kind, over all prompts.
         tests: The tests of each kind against the first one.

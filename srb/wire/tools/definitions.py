@@ -235,7 +235,6 @@ class Tools:
         """The parameters with a grammar of the calls. Raises `InvalidRequestError` if there is a grammar already.
 
         Args:
-            params: The parameters.
             form: How the model writes calls.
             reasoning: How the model writes thoughts, which may be any text. None: it has none.
         """
