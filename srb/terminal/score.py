@@ -14,7 +14,7 @@ from srb.options.settings import SERVER_OPTIONS, Settings, add_arguments
 from srb.terminal.generate import check_url_options
 from srb.terminal.show import Event, one_line
 from srb.terminal.source import Body, Source, open_source
-from srb.wire.native.score import parse_score
+from srb.wire.native.score import parse_score, text_of, texts_of
 
 MAX_BODY_CHARS = 1 << 20
 """A longer file is sent in several requests, because a server accepts bodies of up to 4 MiB."""
@@ -47,7 +47,8 @@ def score(settings: Settings, arguments: argparse.Namespace) -> int:
     """
     check_url_options(settings, arguments)
     common: Body = {} if arguments.logprobs is None else {"logprobs": arguments.logprobs}
-    lines = list(_lines(arguments.file, common))
+    parse_score(json.dumps(common | {"contexts": ["."], "continuations": ["."]}).encode(), "")
+    lines = list(_lines(arguments.file))
     bodies = [common | body for body in _bodies(lines)]
     count = sum(len(line["continuations"]) for line in lines)
     if others := {name: None for line in lines for name in line if name not in ("context", "continuations")}:
@@ -74,8 +75,8 @@ async def _score(source: Source, bodies: list[Body], count: int, show: Callable[
     return int(failed)
 
 
-def _lines(name: str, common: Body) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file, each checked with the common fields of the requests."""
+def _lines(name: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file."""
     try:
         text = sys.stdin.buffer.read().decode("utf-8-sig") if name == "-" else Path(name).read_text("utf-8-sig")
     except OSError as error:
@@ -97,12 +98,10 @@ def _lines(name: str, common: Body) -> Iterator[dict[str, Any]]:
                 f'line {number} of {name} must be an object with "context" and a list of "continuations"', param="file"
             )
         try:
-            parse_score(json.dumps(common | {"contexts": [found["context"]], "continuations": ends}).encode(), "")
+            text_of(found["context"], "context", "file")
+            texts_of(ends, "continuations")
         except InvalidRequestError as error:
-            if error.param in common:
-                raise
-            message = error.message.replace("contexts[0]", "context")
-            raise InvalidRequestError(f"line {number} of {name}: {message}", param="file") from None
+            raise InvalidRequestError(f"line {number} of {name}: {error.message}", param="file") from None
         yield found
     if not n_lines:
         raise InvalidRequestError(f"{name} has no lines", param="file")

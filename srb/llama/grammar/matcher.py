@@ -150,12 +150,15 @@ class LarkCompiler:
         self._lark_tokenizers: dict[bool, Any] = {}  # by whether control tokens are text
         self._lock = threading.Lock()
 
-    def compile(self, vocab: int, grammar: str, param: str, *, special_tokens: bool = False) -> GrammarMatcher:
+    def compile(
+        self, vocab: int, grammar: str, param: str, *, special_tokens: bool = False, schema: Any = None
+    ) -> GrammarMatcher:
         """Compile a grammar in Lark. Raises `InvalidRequestError`.
 
         Args:
             param: the request field that the grammar comes from, for errors.
             special_tokens: whether a control token counts as the text of its name. If not, it is never allowed.
+            schema: the JSON schema that it is made of. An error has the place of the fault in it.
         """
         error, bounding = _read_schemas(grammar)
         if not error:
@@ -168,7 +171,7 @@ class LarkCompiler:
             )
             error = next((each.get_error() for each in matchers if each.is_error()), None)
         if error:
-            raise _unusable(error, param, is_made=not is_lark(grammar))
+            raise _unusable(error, param, is_made=not is_lark(grammar), schema=schema)
         vocabulary = self._tokenizer
         return GrammarMatcher(matchers[0], vocabulary.ends, vocabulary.n_vocab, vocabulary.piece, *matchers[1:])
 
@@ -195,10 +198,7 @@ class LarkCompiler:
         Whether the choices of a `oneOf` exclude each other is checked before these changes.
         """
         schema = json_schema.corrected(_read_schema(text))
-        try:
-            whole = self.compile(vocab, f"start: {json_schema.as_lark(schema)}", "json_schema")
-        except InvalidRequestError as error:
-            raise _placed(error, place_of_fault(schema)) from None
+        whole = self.compile(vocab, f"start: {json_schema.as_lark(schema)}", "json_schema", schema=schema)
         for narrower in json_schema.narrowed(schema):
             # No value may match it: in an `allOf`, one part bans another's names.
             with suppress(InvalidRequestError):
@@ -238,11 +238,12 @@ def _brief(error: str) -> str:
     return re.split(r"\n| \(limit|; (?:try|consider|either)", re.sub("^[Pp]arser [Ee]rror: ", "", error))[0][:300]
 
 
-def _unusable(error: str, param: str, *, is_made: bool) -> InvalidRequestError:
+def _unusable(error: str, param: str, *, is_made: bool, schema: Any) -> InvalidRequestError:
     """Return the error for a grammar that llguidance refuses.
 
     Args:
         is_made: whether the grammar was translated from another format, so the message's positions mean nothing.
+        schema: the JSON schema that it was made of, if it was.
     """
     reason = _brief(error)
     if reason.startswith(_NO_TEXT):
@@ -257,16 +258,12 @@ def _unusable(error: str, param: str, *, is_made: bool) -> InvalidRequestError:
         )
     if is_made:  # the message names a position in it
         reason = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", reason)
+        place = None if schema is None else place_of_fault(schema)
+        at = f"{place:.200}: " if place else ""
         return InvalidRequestError(
-            f"{param} can't be enforced: {reason:.300}; leave that out, or write it differently", param=param
+            f"{param} can't be enforced: {at}{reason:.300}; leave that out, or write it differently", param=param
         )
     return InvalidRequestError(f"{param} can't be used: {reason:.300}", param=param)
-
-
-def _placed(error: InvalidRequestError, place: str | None) -> InvalidRequestError:
-    """Return the error with the place in the schema that it is about."""
-    message = error.message.replace("can't be enforced: ", f"can't be enforced: {place:.200}: ", 1) if place else ""
-    return InvalidRequestError(message or error.message, param=error.param, code=error.code)
 
 
 def _read_schema(text: str) -> Any:

@@ -95,12 +95,12 @@ def parse_score(body: bytes, model: str) -> ScoreRequest:
     """Parses a body. model: the name of the server's model. Raises `InvalidRequestError`."""
     with depth_refused():
         fields = read_fields(body, ScoreFields)
-        contexts = _texts(fields.contexts, "contexts")
+        contexts = texts_of(fields.contexts, "contexts")
         continuations = fields.continuations
         if isinstance(continuations, list) and continuations and all(map(_is_list_of_texts, continuations)):
-            continuations = [_texts(each, f"continuations[{k}]") for k, each in enumerate(continuations)]
+            continuations = [texts_of(each, f"continuations[{k}]") for k, each in enumerate(continuations)]
         else:
-            continuations = _texts(continuations, "continuations")
+            continuations = texts_of(continuations, "continuations")
     top = None if fields.logprobs is None or fields.logprobs is False else int(fields.logprobs)
     if top is not None and not 0 <= top <= MAX_LOGPROBS:
         raise InvalidRequestError(f"logprobs must be from 0 to {MAX_LOGPROBS}, got {top!s:.60}", param="logprobs")
@@ -137,7 +137,7 @@ def _is_list_of_texts(value: Any) -> bool:
     return isinstance(value, list) and not any(map(is_token, value))
 
 
-def _texts(values: Any, name: str) -> list[Text]:
+def texts_of(values: Any, name: str) -> list[Text]:
     """Texts, and tuples in place of lists of token ids. Raises `InvalidRequestError`, which quotes no text."""
     param = name.partition("[")[0]
     if values is None:
@@ -145,17 +145,19 @@ def _texts(values: Any, name: str) -> list[Text]:
     if not isinstance(values, list) or not values:
         what = kind_of(values) if values != [] else "an empty one"
         raise InvalidRequestError(f"{name} takes a list of texts, or of lists of token ids; got {what}", param=param)
-    texts: list[Text] = []
-    for k, each in enumerate(values):
-        if not isinstance(each, str) and not (isinstance(each, list) and all(map(is_token, each))):
-            raise InvalidRequestError(
-                f"{name}[{k}] must be a text, or a list of token ids (whole numbers from 0 on); it is {kind_of(each)}",
-                param=param,
-            )
-        if not each:
-            raise InvalidRequestError(f"{name}[{k}] is empty; it needs at least one token, such as BOS", param=param)
-        texts.append(each if isinstance(each, str) else tuple(each))
-    return texts
+    return [text_of(each, f"{name}[{k}]", param) for k, each in enumerate(values)]
+
+
+def text_of(value: Any, name: str, param: str) -> Text:
+    """A text, or a tuple in place of a list of token ids. Raises `InvalidRequestError`, which doesn't quote it."""
+    if not isinstance(value, str) and not (isinstance(value, list) and all(map(is_token, value))):
+        raise InvalidRequestError(
+            f"{name} must be a text, or a list of token ids (whole numbers from 0 on); it is {kind_of(value)}",
+            param=param,
+        )
+    if not value:
+        raise InvalidRequestError(f"{name} is empty; it needs at least one token, such as BOS", param=param)
+    return value if isinstance(value, str) else tuple(value)
 
 
 class ScoreOutcome(Protocol):

@@ -313,7 +313,8 @@ class SamplingFields(_Sampling):
         """
         names = {field.name for field in fields_of(SamplingParams)} & set(type(self).model_fields)
         names.discard("direction")  # `directions.py` makes tokens of it
-        given = {name: getattr(self, name) for name in self.model_fields_set & names if name != "json_schema"}
+        sent = {name: getattr(self, name) for name in self.model_fields_set & names if name != "json_schema"}
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in sent.items()}
         for name in _CONVERT.keys() & given.keys():
             given[name] = _CONVERT[name](given[name])
         if "negative_prompt" in given:
@@ -368,26 +369,21 @@ def _avoided(entries: list[str | list[int] | KeptTexts]) -> tuple[str | tuple[in
 
 
 _CONVERT: dict[str, Callable[[Any], Any]] = {
-    "stop": tuple,
-    "dry_sequence_breakers": tuple,
-    "stop_token_ids": tuple,
-    "bad_words": tuple,
-    "banned_strings": tuple,
     "avoid": _avoided,
     "lora": lambda adapters: tuple(each.asked for each in adapters),
     "samplers": lambda names: tuple(dict.fromkeys(filter(None, map(sampler_named, names)))),
 }
-"""How values of fields become those of `SamplingParams`, where they differ."""
+"""How values of fields become those of `SamplingParams`, where they differ by more than a tuple from a list."""
 
 
-def joined(name: str, parts: str | list[int | str], tokenize: Tokenize, *, is_prompt: bool) -> tuple[int, ...] | None:
+def joined(name: str, parts: Any, tokenize: Tokenize, *, is_prompt: bool) -> tuple[int, ...] | None:
     """Return the tokens of a text, or of ids and texts, in the field `name`. None if they are empty.
 
     Some clients send an empty text if they don't use the field. Raises `InvalidRequestError`.
     """
-    listed: list[int | str] = [parts] if isinstance(parts, str) else parts
     try:
-        return tuple(join_tokens([part for part in listed if part != ""], tokenize, is_prompt=is_prompt)) or None
+        listed = [part for part in ([parts] if isinstance(parts, str) else parts) if part != ""]
+        return tuple(join_tokens(listed, tokenize, is_prompt=is_prompt)) or None
     except InvalidRequestError as error:  # its message calls the text a prompt
         raise InvalidRequestError(f"{name}: {error.message}", param=name) from None
 
