@@ -28,13 +28,13 @@ class _Need:
     """What a group needs to be admitted.
 
     Attributes:
-        prompts: its prompts without cells, each with the places of the seq_ids that it needs (`_missing_ids`).
+        prompts: its prompts without cells.
         new: those of them that are computed, or share what others have computed.
         n_cells: the cells, without those for the tokens of `new`.
         n_ids: the seq_ids.
     """
 
-    prompts: dict[Prompt, list[int]]
+    prompts: list[Prompt]
     new: list[Prompt]
     n_cells: int
     n_ids: int
@@ -344,10 +344,10 @@ class Scheduler:
             return None
         rows = with_negatives(group)
         for prompt in need.prompts:
-            self._allocate_prompt(prompt, rows, need.prompts[prompt])
+            self._allocate_prompt(prompt, rows)
         for seq in sorted(rows, key=_order):
             self._allocate(seq)
-        return list(need.prompts)
+        return need.prompts
 
     def _need(self, group: list[Sequence], admitted: Iterable[Sequence] = ()) -> "_Need | None":
         """Returns what a group needs besides cells for its new prompts; None if the present layout can't hold it."""
@@ -358,14 +358,15 @@ class Scheduler:
         is_unified = self._allocator.layout.is_unified
         if not (is_unified or all(each.block_size or not each.strategy.needs_unified for each in prompts)):
             return None
-        ids = {prompt: _missing_ids(prompt, rows) for prompt in prompts}
-        have_one = {seq.prompt for seq in rows if seq.prompt.seq_id is not None or 0 in ids.get(seq.prompt, ())}
-        n_ids = sum(map(len, ids.values())) + sum(map(self._rollback.n_ids, rows + with_negatives(admitted)))
+        own = {prompt for prompt in prompts if _needs_id(prompt, rows)}
+        n_ids = len(own) + sum(prompt.strategy.n_rows - len(prompt.row_ids) for prompt in prompts)
+        n_ids += sum(map(self._rollback.n_ids, rows + with_negatives(admitted)))
+        have_one = {seq.prompt for seq in rows if seq.prompt.seq_id is not None or seq.prompt in own}
         n_ids += sum(has_row(seq) and not (_gets_prompts(seq) and seq.prompt in have_one) for seq in rows)
-        new = [prompt for prompt in prompts if not _is_swapped(prompt, rows)]
+        new = [prompt for prompt in prompts if not prompt.swapped and not _is_taken_along(prompt, rows)]
         n_cells = sum(self._own_cells_of_prompt(prompt, rows) for prompt in prompts if prompt not in new)
         n_cells += sum(map(_strategy_cells, prompts)) + sum(map(self._own_cells, rows)) + self._margin(rows)
-        return _Need(ids, new, n_cells, n_ids)
+        return _Need(prompts, new, n_cells, n_ids)
 
     def _find_beginnings(self, prompts: list[Prompt], n_cells: int) -> bool:
         """Finds what prompts can begin with. Returns False if they need more than `n_cells` all the same."""
@@ -389,17 +390,15 @@ class Scheduler:
         n_cells = sum(_margin(seq, seq.span.end - seq.span.start) for seq in others if seq.span)
         return n_cells + sum(_margin(seq, _cells_to_begin(seq)) for seq in rows if has_row(seq))
 
-    def _allocate_prompt(self, prompt: Prompt, rows: list[Sequence], places: Iterable[int]) -> None:
+    def _allocate_prompt(self, prompt: Prompt, rows: list[Sequence]) -> None:
         source = prompt.beginning.source if prompt.beginning else None
         n_shared = prompt.beginning.shared if prompt.beginning else 0
         end = self._own_cells_of_prompt(prompt, rows) + _strategy_cells(prompt)
         prompt.span = self._allocator.allocate(source.span if source else None, n_shared, end)
-        for place in places:
-            seq_id = self._allocator.allocate_seq()
-            if place:
-                prompt.row_ids.append(seq_id)
-            else:
-                prompt.seq_id = seq_id
+        if _needs_id(prompt, rows):
+            prompt.seq_id = self._allocator.allocate_seq()
+        while len(prompt.row_ids) < prompt.strategy.n_rows:
+            prompt.row_ids.append(self._allocator.allocate_seq())
         self.n_rows += prompt.strategy.n_rows
         self.prompts.append(prompt)
         if prompt.seq_id is not None or not self._rollback.forgets:  # else only its sequence has its end, and goes on
@@ -426,8 +425,7 @@ class Scheduler:
 
     def _own_cells_of_prompt(self, prompt: Prompt, rows: list[Sequence]) -> int:
         """The cells that a prompt needs: none where each sequence has all of its tokens for itself."""
-        is_apart = self._rollback.forgets and not prompt.swapped and _is_swapped(prompt, rows)
-        return 0 if is_apart else prompt.n_cells
+        return 0 if self._rollback.forgets and _is_taken_along(prompt, rows) else prompt.n_cells
 
     # Preemption
 
@@ -594,9 +592,9 @@ def _strategy_cells(prompt: Prompt) -> int:
     return prompt.strategy.n_rows * prompt.strategy.row_cells
 
 
-def _is_swapped(prompt: Prompt, rows: Iterable[Sequence]) -> bool:
-    """Whether a prompt needn't be computed: its cells are swapped out, or a sequence has taken them along."""
-    return prompt.swapped is not None or any(_has_prompt_cells(seq) for seq in rows if seq.prompt is prompt)
+def _is_taken_along(prompt: Prompt, rows: Iterable[Sequence]) -> bool:
+    """Whether sequences that are swapped out have taken the cells of a prompt along."""
+    return not prompt.swapped and any(_has_prompt_cells(seq) for seq in rows if seq.prompt is prompt)
 
 
 def _has_cells(seq: Sequence) -> bool:
@@ -620,7 +618,6 @@ def _has_prompt_cells(seq: Sequence) -> bool:
     return seq.swapped is not None and seq.swapped.state is not None and not seq.swapped.start
 
 
-def _missing_ids(prompt: Prompt, rows: Iterable[Sequence]) -> list[int]:
-    """The places of the seq_ids that a prompt needs now: 0 for its own one, and others for its strategy's rows."""
-    own = [] if prompt.seq_id is not None or (not prompt.swapped and _is_swapped(prompt, rows)) else [0]
-    return own + list(range(1 + len(prompt.row_ids), 1 + prompt.strategy.n_rows))
+def _needs_id(prompt: Prompt, rows: Iterable[Sequence]) -> bool:
+    """Whether a prompt needs a seq_id now. A sequence that has its cells has one of its own."""
+    return prompt.seq_id is None and not _is_taken_along(prompt, rows)

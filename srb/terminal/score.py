@@ -12,7 +12,7 @@ from srb.errors import InvalidRequestError
 from srb.files.download import show_count
 from srb.options.settings import SERVER_OPTIONS, Settings, add_arguments
 from srb.terminal.generate import check_url_options
-from srb.terminal.show import Event, one_line
+from srb.terminal.show import Event, JsonLines, one_line
 from srb.terminal.source import Body, Source, open_source
 from srb.wire.native.score import parse_score, text_of, texts_of
 
@@ -54,7 +54,7 @@ def score(settings: Settings, arguments: argparse.Namespace) -> int:
     if others := {name: None for line in lines for name in line if name not in ("context", "continuations")}:
         print(f"srb: no effect: {', '.join(others)}", file=sys.stderr)
     source = open_source(settings)
-    show = _lines_of_json(sys.stdout) if arguments.json else _table(sys.stdout, lines)
+    show = JsonLines(sys.stdout).show if arguments.json else _table(sys.stdout, lines)
     return asyncio.run(_score(source, bodies, count, show))
 
 
@@ -120,11 +120,6 @@ def _bodies(lines: list[dict[str, Any]]) -> Iterator[Body]:
         contexts.append(line["context"])
         continuations.append(line["continuations"])
     yield {"contexts": contexts, "continuations": continuations}
-
-
-def _lines_of_json(out: TextIO) -> Callable[[Event], None]:
-    """Print each row as it arrives."""
-    return lambda event: print(json.dumps(event), file=out, flush=True)
 
 
 def _table(out: TextIO, lines: list[dict[str, Any]]) -> Callable[[Event], None]:
