@@ -90,11 +90,7 @@ class Replicas(Protocol):
         """Returns the reports of the replicas that answer in time."""
 
     async def fronts(self, urls: Sequence[str]) -> list[str]:
-        """Finds the other servers in front of the replicas.
-
-        Returns:
-            The addresses of those that this server can reach.
-        """
+        """Finds the addresses of the other servers in front of the replicas that this server can reach."""
 
     async def trouble(self) -> str | None:
         """Returns the reason why replicas are missing; None if it isn't known or none is missing.

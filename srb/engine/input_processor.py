@@ -25,13 +25,10 @@ def build_request(
     It may be called from any thread. Token healing (`heal`) removes a prompt's last token here. Then the sampler takes
     the first token from those that begin with its text, and the output processor leaves this text out.
 
-    Args:
-        adapters: The model's adapters.
-        parts: The parts of the engine.
-        default_max_tokens: The `max_tokens` of alternatives that have none.
+    Raises `InvalidRequestError`.
 
-    Raises:
-        InvalidRequestError: The request can't run on this model.
+    Args:
+        default_max_tokens: The `max_tokens` of alternatives that have none.
     """
     backend, n = parts.backend, len(request.branches)
     has_suffix, request = request.suffix is not None, resolve(request, backend.tokenizer.special, backend)
@@ -99,11 +96,7 @@ def _directed(
 def check_request(
     request: CompletionRequest, limits: RequestLimits, backend: Backend, adapters: Adapters, default_max_tokens: int
 ) -> None:
-    """Refuses a request that can never run. May be called from any thread.
-
-    Raises:
-        InvalidRequestError: `RequestLimits.check` and `check_supported`.
-    """
+    """Refuses a request that can never run: raises `InvalidRequestError`. May be called from any thread."""
     request = resolve(request, backend.tokenizer.special, backend)
     limits.check(request)
     check_supported(request, backend, default_max_tokens)

@@ -192,15 +192,12 @@ class Drafter(Protocol):
         """Return how many of a text's first tokens are already evaluated for this owner."""
 
     def draft(self, owner: Hashable, texts: Sequence["array[int]"], n: int, least_likely: float) -> list[list[int]]:
-        """Return up to `n` draft tokens for each of up to `n_texts` texts.
+        """Return up to `n` draft tokens for each of up to `n_texts` texts. Raises `BackendError`.
 
         Args:
             owner: only texts with the same owner share what is evaluated.
             n: 0: only evaluate the texts.
             least_likely: the lowest probability of a text's draft tokens together; drafting stops before it gets lower.
-
-        Raises:
-            BackendError: the model failed.
         """
 
 

@@ -130,12 +130,7 @@ def are_texts(prompt: Any) -> bool:
 
 
 def embed(embedder: Embedder | None, texts: Sequence[Text], tokenize: Tokenize) -> list[list[float]]:
-    """Embeds texts: makes a vector of the length 1 for each.
-
-    Raises:
-        NotSupportedError: The engine wasn't made for embeddings.
-        InvalidRequestError: A text has too many tokens.
-    """
+    """Embeds texts: makes a vector of the length 1 for each. Raises `NotSupportedError` and `InvalidRequestError`."""
     if embedder is None or embedder.rank_template is not None:
         raise NotSupportedError("the engine makes no embeddings; give it Settings(embeddings=True)")
     if not embedder.pools:

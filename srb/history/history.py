@@ -104,12 +104,6 @@ def read(
     """Calls a function with a connection that reads the file. Takes milliseconds: in an event loop, use a thread.
 
     Raises `HistoryError`, and what the function raises.
-
-    Args:
-        function: gets the connection and the other arguments.
-
-    Returns:
-        The result of the function.
     """
     with explained(path), closing(connect(path, is_reader=True)) as db:
         db.execute("BEGIN")  # in one transaction, so that everything it reads is of the same moment

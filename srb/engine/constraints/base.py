@@ -70,7 +70,7 @@ class Constraint:
         """Change the input of the sampler. Raises `BackendError`."""
 
     def after_sampling(self, inputs: SamplingInput, token: int, piece: bytes, *, is_last: bool) -> int:
-        """Process the token that was sampled.
+        """Process the token that was sampled. Raises `BackendError`.
 
         Args:
             inputs: What the token was sampled from.
@@ -79,9 +79,6 @@ class Constraint:
 
         Returns:
             How many of the last tokens are taken back, this one included.
-
-        Raises:
-            BackendError: The backend failed.
         """
         return 0
 

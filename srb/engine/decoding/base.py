@@ -225,11 +225,7 @@ class DecodingStrategy(Generic[RowT]):
         return None if self._parts.backend.tokenizer.is_end(token) else token
 
     def new_sampler(self, params: SamplingParams, tokens: tuple[int, ...]) -> Sampler:
-        """Return the sampler of a text that continues the prompt, and has these tokens already.
-
-        Raises:
-            BackendError: The backend can't make it.
-        """
+        """Return the sampler of a text that continues the prompt, and has these tokens. Raises `BackendError`."""
         prompt = self._prompt
         return self._parts.backend.sampler(params, self._active.compiled, prompt.words, tokens, prompt.repeated)
 

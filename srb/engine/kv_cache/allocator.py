@@ -90,7 +90,6 @@ class CellAllocator:
         """Starts again with another layout. No cells may be in use.
 
         Args:
-            layout: the new one.
             seq_ids: those that stay allocated.
         """
         self.layout = layout

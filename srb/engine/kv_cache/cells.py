@@ -269,7 +269,6 @@ class Cells:
         """Moves the cells of sequences, and those of prompts that no other sequence needs, to memory.
 
         Args:
-            group: the sequences.
             layout: the one that they will be swapped into. In streams each needs a state with the cells of its prompt.
         """
         forgets = self._rollback.forgets

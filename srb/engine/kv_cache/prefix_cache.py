@@ -79,22 +79,17 @@ class PrefixCache:
         """Returns the longest beginning of a prompt that others have, and plans the prompt's checkpoints.
 
         If a living sequence and a cached state have the same length, the sequence is taken. If more is cached, the
-        prompt is forked off the sequence as far as possible, and the rest is restored.
-
-        Returns:
-            None if there is no beginning of at least `WORTH_SHARING` tokens.
+        prompt is forked off the sequence as far as possible, and the rest is restored. None: there is no beginning of
+        at least `WORTH_SHARING` tokens.
         """
         found, n_known = self._find(prompt) if prompt.shares else (None, 0)
         self._retention.plan_checkpoints(prompt, found.n_tokens if found else 0, n_known)
         return found
 
     def restore(self, prompt: Prompt, hit: Hit) -> int:
-        """Copies a cached beginning into a prompt's cells, after what is there.
+        """Copies a cached beginning into a prompt's cells, and returns how many tokens these have now.
 
         This needs an entry that begins just where the prompt is now.
-
-        Returns:
-            How many tokens the prompt has in its cells, whether or not it worked.
         """
         assert prompt.seq_id is not None
         n_tokens, length = prompt.n_computed, len(prompt.tokens)

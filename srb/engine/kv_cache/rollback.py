@@ -59,11 +59,7 @@ class Rollback:
         return [each.prompt.logits for each in seq.group if each.prompt.logits is not None]
 
     def keep(self, seq: Sequence, logits: Logits, negatives: abc.Sequence[Logits]) -> None:
-        """Notes where a sequence may go back to: the token that it samples from these logits may be taken back.
-
-        Args:
-            negatives: those of its negative sequences.
-        """
+        """Notes where a sequence may go back to: the token that it samples from these logits may be taken back."""
         self._logits[seq] = seq.n_own_computed, [each.copy() for each in (logits, *negatives)]
 
     def move_on(self, seq: Sequence) -> None:

@@ -62,7 +62,6 @@ class StateCache:
         It leaves out the last token if its logits aren't known.
 
         Args:
-            tokens: the text.
             keys: those that it is looked for with.
             most: the most tokens of the beginning; None: it may be the whole text.
 
@@ -126,7 +125,6 @@ class StateCache:
         """Caches what isn't cached yet of a text.
 
         Args:
-            tokens: the text.
             save: returns its state.
             logits: those after its last token.
             keys: those that it is looked for with; the first one is its own.

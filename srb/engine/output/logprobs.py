@@ -53,7 +53,6 @@ class TokenReport:
         """Return the events of text that can be shown now.
 
         Args:
-            seq: The alternative.
             details: The reported tokens that the text came from.
             is_last: Whether the alternative has ended.
         """

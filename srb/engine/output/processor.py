@@ -108,7 +108,6 @@ class OutputProcessor:
         """Return the bytes that a token adds to the text.
 
         Args:
-            seq: The alternative.
             number: How many tokens come before it in the alternative.
         """
         tokenizer, params = self._tokenizer, seq.params

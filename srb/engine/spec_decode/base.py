@@ -45,14 +45,7 @@ class DraftBudget:
         return self.costs.of_rows([self.position] * n_rows)
 
     def min_probability(self, draft_seconds: float) -> float:
-        """Return how probable a draft token must be to be worth one more row and the time to draft it.
-
-        Args:
-            draft_seconds: The time that it takes to draft a token.
-
-        Returns:
-            A probability, or more than 1.
-        """
+        """Return how probable a draft token must be to be worth a row and the time to draft it; maybe more than 1."""
         row = self.seconds(self.n_rows + 2) - self.seconds(self.n_rows + 1)  # the second row may cost more
         return _MARGIN * (row + draft_seconds) / (self.seconds(self.n_rows) / self.n_rows)
 

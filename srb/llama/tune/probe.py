@@ -207,12 +207,7 @@ class Weights:
     def measure(
         self, attention: Attention, tokens: tuple[int, ...], shape: Shape, *, deep: bool, threads: int | None = None
     ) -> Timings:
-        """Measure once.
-
-        Args:
-            tokens: those of any text, for the prompts.
-            deep: whether to measure after `depth` tokens, too.
-        """
+        """Measure once. tokens: of any text, for the prompts. deep: whether to measure after `depth` tokens, too."""
         n_rows = max(shape.rows)
         n_cells = shape.chunk + (shape.depth if deep else 0) + 2 * n_rows
         context = self.context(attention, n_cells, n_rows, threads)

@@ -26,10 +26,9 @@ _STOP_REASONS = {"stop": "stop", "length": "max_tokens"}
 
 
 def write_logs(folder: Path, results: list[Result]) -> Path:
-    """Write a log for each setting and model, instead of those of earlier runs. Incomplete texts are left out.
+    """Write a log for each setting and model, instead of those of earlier runs, into the folder that is returned.
 
-    Returns:
-        The folder of the logs.
+    Incomplete texts are left out.
     """
     logs = folder / FOLDER
     logs.mkdir(parents=True, exist_ok=True)

@@ -122,7 +122,6 @@ def write_report(path: Path, found: Findings, *, notes: list[str], date: str, ra
 
     Args:
         notes: Paragraphs for the top of the report.
-        date: The date of the report, as text.
     """
     path.write_text(render(found, notes=notes, date=date, ratings=ratings), encoding="utf-8")
 
