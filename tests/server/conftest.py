@@ -19,6 +19,13 @@ Client = TestClient[web.Request, web.Application]
 Connect = Callable[..., Awaitable[Client]]
 
 
+async def posted(client: Client, path: str, body: Any = None, status: int = 200, headers: Any = None) -> Any:
+    """The JSON that a POST is answered with."""
+    async with client.post(path, json=body, headers=headers) as answer:
+        assert answer.status == status, await answer.text()
+        return await answer.json()
+
+
 @pytest.fixture
 async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
     """Makes a client of a server on a backend, which has one client; with options, for `AsyncEngine`, another one."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fake_backend import FakeBackend, FakeReader, Gate, says
-from server.conftest import Client, Connect
+from server.conftest import Client, Connect, posted
 
 from srb.engine.backend import Backend
 from srb.engine.engine import Engine
@@ -24,12 +24,6 @@ KEPT = partial(Engine, cache_bytes=100_000)
 
 def backend(**options: Any) -> FakeBackend:
     return FakeBackend(n_cells=1000, script=lambda _params, _tokens: 65, **options)
-
-
-async def post(client: Client, path: str, body: dict[str, Any], who: dict[str, str], status: int = 200) -> Any:
-    async with client.post(path, json=body, headers=who) as answer:
-        assert answer.status == status, await answer.text()
-        return await answer.json()
 
 
 async def events(client: Client, path: str, body: dict[str, Any], who: dict[str, str]) -> list[dict[str, Any]]:
@@ -74,7 +68,8 @@ async def test_what_a_key_has_sent_is_known_to_it_alone(connect: Connect, shares
 )
 async def test_no_format_tells(connect: Connect, path: str, body: dict[str, Any], of: Any) -> None:
     client = await connect(backend(), make=KEPT, api_keys=KEYS)
-    known = [of(await post(client, path, body | {"prompt": SECRET, "max_tokens": 2}, who)) for who in (ANN, BOB, BOB)]
+    asked = body | {"prompt": SECRET, "max_tokens": 2}
+    known = [of(await posted(client, path, asked, headers=who)) for who in (ANN, BOB, BOB)]
     assert known == [0, 0, len(SECRET)]
 
 
@@ -113,7 +108,7 @@ async def test_slots_and_their_files_belong_to_a_key(connect: Connect, tmp_path:
     client = await connect(backend(), make=KEPT, api_keys=KEYS, slot_folder=tmp_path)
 
     async def act(action: str, who: dict[str, str], status: int = 200) -> Any:
-        return await post(client, f"/slots/0?action={action}", {"filename": "x"}, who, status)
+        return await posted(client, f"/slots/0?action={action}", {"filename": "x"}, status, who)
 
     await cached(client, ANN)
     text = len(SECRET) + 1
@@ -133,7 +128,7 @@ async def test_slots_and_their_files_belong_to_a_key(connect: Connect, tmp_path:
 
 async def test_the_last_generation_of_another_key_is_hidden(connect: Connect) -> None:
     client = await connect(FakeBackend(script=says(b"ab")), api_keys=KEYS)
-    await post(client, "/api/v1/generate", {"prompt": "x", "max_length": 5, "sampler_seed": 7}, ANN)
+    await posted(client, "/api/v1/generate", {"prompt": "x", "max_length": 5, "sampler_seed": 7}, headers=ANN)
     of_ann, of_bob = [await (await client.get("/api/extra/perf", headers=who)).json() for who in (ANN, BOB)]
     assert (of_ann["total_gens"], of_ann["last_seed"], of_ann["last_token_count"]) == (1, 7, 3)
     assert (of_bob["total_gens"], of_bob["last_seed"], of_bob["last_token_count"]) == (1, -1, 0)
@@ -145,5 +140,5 @@ async def test_an_image_is_encoded_for_each_key(connect: Connect) -> None:
     image = base64.b64encode(b"\x89cat").decode()
     prompt = {"prompt_string": f"<__media__>{SECRET}", "multimodal_data": [image]}
     for who in (ANN, BOB):
-        await post(client, "/completion", {"prompt": prompt, "n_predict": 1}, who)
+        await posted(client, "/completion", {"prompt": prompt, "n_predict": 1}, headers=who)
     assert len(reader.asked) == 2

@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from server.conftest import Connect
-from server.formats.test_messages_responses import posted
+from server.conftest import Connect, posted
 from server.formats.test_tools import CITY, NATIVE, PARIS, Model
 
 HELLO = [{"role": "user", "content": "hi"}]

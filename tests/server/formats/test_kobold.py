@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientResponse
 from fake_backend import END, FakeBackend, says
-from server.conftest import Client, Connect
+from server.conftest import Connect, posted
 
 LITE: dict[str, Any] = {
     "n": 1,
@@ -110,12 +110,6 @@ KOBOLDAPI: dict[str, Any] = {
 
 def backend(*texts: bytes, prompt: int = 4, **options: Any) -> FakeBackend:
     return FakeBackend(n_cells=8192, script=says(*texts, prompt=prompt), **options)
-
-
-async def posted(client: Client, path: str, body: dict[str, Any] | None = None) -> Any:
-    response = await client.post(path, json=body)
-    assert response.status == 200, await response.text()
-    return await response.json()
 
 
 async def events(response: ClientResponse) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import ClientResponse
 from fake_backend import END, FakeBackend, says
-from server.conftest import Client, Connect
+from server.conftest import Connect, posted
 
 from srb.engine.sampling_params import SamplingParams
 from srb.llama.model.chat_template import ChatTemplate
@@ -28,13 +28,6 @@ async def events(response: ClientResponse) -> list[dict[str, Any]]:
     data = [json.loads(block.partition("data: ")[2]) for block in blocks]
     assert [block.partition("\n")[0] for block in blocks] == [f"event: {each['type']}" for each in data]
     return data
-
-
-async def posted(client: Client, path: str, body: dict[str, Any], status: int = 200) -> dict[str, Any]:
-    response = await client.post(path, json=body)
-    answer: dict[str, Any] = await response.json()
-    assert response.status == status, answer
-    return answer
 
 
 async def test_blocks_and_the_system_message(connect: Connect) -> None:

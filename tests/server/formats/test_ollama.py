@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fake_backend import FakeBackend, FakeReader, Gate, says
-from server.conftest import Client, Connect
+from server.conftest import Client, Connect, posted
 from server.routes.test_pooling import FakeEmbedder
 
 from srb.llama.model.chat_template import ChatTemplate
@@ -57,13 +57,6 @@ async def lines(client: Client, path: str, body: dict[str, Any]) -> list[dict[st
     *parts, end = (await response.text()).split("\n")
     assert end == ""
     return [json.loads(part) for part in parts]
-
-
-async def posted(client: Client, path: str, body: dict[str, Any], status: int = 200) -> dict[str, Any]:
-    response = await client.post(path, json=body)
-    answer: dict[str, Any] = await response.json()
-    assert response.status == status, answer
-    return answer
 
 
 async def test_silly_tavern(connect: Connect) -> None:

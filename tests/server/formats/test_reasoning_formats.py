@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 from fake_backend import END, FakeBackend
-from server.conftest import Client, Connect
-from server.formats.test_messages_responses import posted
+from server.conftest import Client, Connect, posted
 from server.formats.test_tools import ASK, PARIS, assembled, send
 from server.routes.test_response_routes import KEPT
 

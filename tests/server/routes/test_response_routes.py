@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from fake_backend import END, FakeBackend
-from server.conftest import Client, Connect
-from server.formats.test_messages_responses import OPENAI, SOURCE, backend, events, posted
+from server.conftest import Client, Connect, posted
+from server.formats.test_messages_responses import OPENAI, SOURCE, backend, events
 from server.formats.test_tools import PARIS, Model
 
 from srb.llama.model.chat_template import ChatTemplate
