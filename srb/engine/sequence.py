@@ -283,35 +283,6 @@ HeldToken = tuple[int, list[Token], bytes]
 """A token that wasn't reported yet, its reports, and the bytes that it adds to the text."""
 
 
-@dataclass(slots=True)
-class OutputState:
-    """What is known of an alternative's output.
-
-    Attributes:
-        text: the text, with held-back characters.
-        sum_logprob: the sum of its tokens' log-probabilities, if these are reported.
-        unreported_tokens: tokens that were sampled, and that no event has yet.
-    """
-
-    text: IncrementalDetokenizer
-    sum_logprob: float
-    unreported_tokens: list[int] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Drafting:
-    """The draft tokens of a sequence.
-
-    Attributes:
-        tokens: `Row.draft_tokens`; the strategy sets them before each step.
-        n_drafted, n_accepted: how many were computed, and how many of them were accepted.
-    """
-
-    tokens: abc.Sequence[int] = ()
-    n_drafted: int = 0
-    n_accepted: int = 0
-
-
 class Sequence:
     """One alternative: its parameters, its text, and its cells.
 
@@ -328,15 +299,18 @@ class Sequence:
         self.state: SequenceState = "waiting"
         shown = {*params.stop}.difference(prompt.active.request.hidden_stop)
         included = shown if params.include_stop_str_in_output else ()
-        self.output = OutputState(IncrementalDetokenizer(stops, included), resumed.sum_logprob)
+        self.text = IncrementalDetokenizer(stops, included)
+        self.sum_logprob = resumed.sum_logprob  # of its tokens, if log-probabilities are reported
         self.constraints: list[Constraint] = []
         self.negatives: tuple[Sequence, ...] = ()
         self.positive: Sequence | None = None
-        self.drafting = Drafting()
+        self.draft_tokens: abc.Sequence[int] = ()  # the next step evaluates these, too; the strategy sets them
+        self.n_drafted = self.n_accepted = 0  # how many of them were evaluated, and accepted
         self.resumed_tokens = resumed.tokens  # generated before the request was resumed; the prompt ends with them
         self.replayed = resumed.replayed  # the first of its tokens, if they are known: they are sampled again
         self.max_tokens = 0  # besides those in `resumed_tokens`; set when the request is queued
         self.tokens: list[int] = []  # generated after its prompt; a negative sequence has its positive's list
+        self.unreported_tokens: list[int] = []  # sampled, and not in an event yet
         self.rollback_window: list[HeldToken] = []  # the last tokens, which constraints may take back
         self.n_own_computed = 0  # how many of these count as computed: mostly all but the last
         self.is_forked = False  # whether it has the cells of its prompt
@@ -362,25 +336,6 @@ class Sequence:
         return self.prompt.strategy
 
     @property
-    def text(self) -> IncrementalDetokenizer:
-        """Its text."""
-        return self.output.text
-
-    @property
-    def unreported_tokens(self) -> list[int]:
-        """Tokens that were sampled, and that no event has yet."""
-        return self.output.unreported_tokens
-
-    @unreported_tokens.setter
-    def unreported_tokens(self, tokens: list[int]) -> None:
-        self.output.unreported_tokens = tokens
-
-    @property
-    def draft_tokens(self) -> abc.Sequence[int]:
-        """The draft tokens that the next step evaluates."""
-        return self.drafting.tokens
-
-    @property
     def n_shifted(self) -> int:
         """How many of its own tokens have left its cells."""
         return self.strategy.own_shifts.get(self, 0)
@@ -398,7 +353,7 @@ class Sequence:
     @property
     def n_own(self) -> int:
         """How many of its own tokens take cells."""
-        return len(self.tokens) - self.n_shifted if self.prompt.strategy.shifts_context else len(self.tokens)
+        return len(self.tokens) - self.n_shifted
 
     @property
     def slot(self) -> int:
@@ -435,11 +390,6 @@ class Sequence:
         for constraint in self.constraints:
             constraint.push_prompt(data)
         return self.text.push_prompt(data)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether no text is held back."""
-        return self.text.is_whole
 
     @property
     def n_computed(self) -> int:

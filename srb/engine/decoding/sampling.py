@@ -158,7 +158,7 @@ class Scoring(Sampling):
 
     def before_step(self) -> None:
         for seq in self.rows if not self._prompt.block_size else ():
-            seq.drafting.tokens = self._active.request.candidates[seq.index][seq.length : -1]
+            seq.draft_tokens = self._active.request.candidates[seq.index][seq.length : -1]
 
     def _next_token(self, seq: Sequence, inputs: SamplingInput) -> int:
         return self._active.request.candidates[seq.index][seq.length]

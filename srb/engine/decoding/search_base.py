@@ -9,15 +9,15 @@ from collections import abc
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
-from srb.engine.decoding.base import AnyStrategy, DecodingStrategy, EngineParts, Row
+from srb.engine.decoding.base import AnyStrategy, DecodingStrategy, EngineParts
 from srb.engine.events import FinishReason, StopEvent, StopReason, Token
 from srb.engine.output.detokenizer import IncrementalDetokenizer
 from srb.engine.sequence import Prompt, Sequence
 from srb.errors import NoTokenError
 
 
-class OwnRow(Row):
-    """A row that belongs to a strategy, and not to a sequence.
+class OwnRow:
+    """A `Row` that belongs to a strategy, and not to a sequence.
 
     Args:
         prompt: The prompt that it continues.
@@ -39,11 +39,7 @@ class OwnRow(Row):
         self.tokens = tokens
         self.n_computed = n_computed
         self.seq_id = seq_id
-        self._strategy = strategy
-
-    @property
-    def strategy(self) -> AnyStrategy:
-        return self._strategy
+        self.strategy = strategy
 
     @property
     def group(self) -> tuple[Self]:

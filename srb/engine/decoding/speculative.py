@@ -35,7 +35,7 @@ class SpeculativeSampling(Sampling):
     def before_step(self) -> None:
         """Propose draft tokens for each sequence."""
         for seq in self.rows:
-            seq.drafting.tokens = self._draft(seq)
+            seq.draft_tokens = self._draft(seq)
             self._n_before[seq] = len(seq.tokens)
 
     def _draft(self, seq: Sequence) -> abc.Sequence[int]:
@@ -64,7 +64,7 @@ class SpeculativeSampling(Sampling):
         super().process_logits(seq, logits, negative_logits)
 
     def _count(self, seq: Sequence, n_drafted: int, n_accepted: int) -> None:
-        for counts in (seq.drafting, self._parts.totals):
+        for counts in (seq, self._parts.totals):
             counts.n_drafted += n_drafted
             counts.n_accepted += n_accepted
         if n_drafted:

@@ -84,7 +84,7 @@ class TokenIdReport(TokenReport):
         """Yield the events of all waiting tokens if their text is complete."""
         waiting, before = self._waiting.pop(seq.index, ([], ""))
         details, text = waiting + details, before + text
-        if seq.is_whole or is_last:
+        if seq.text.is_whole or is_last:
             yield from self._complete(seq, details, text)
         else:
             self._waiting[seq.index] = details, text

@@ -132,7 +132,7 @@ class OutputProcessor:
             piece: The bytes that it adds to the text.
         """
         for each in details:
-            seq.output.sum_logprob += each.logprob or 0.0
+            seq.sum_logprob += each.logprob or 0.0
         seq.unreported_tokens.append(token)
         self.add_text(seq, details, seq.text.push(piece))
 
@@ -163,7 +163,7 @@ class OutputProcessor:
         for constraint in seq.constraints:
             event = constraint.stop_event(event)
         event = prompt.strategy.stop_event(seq, event)
-        self._events += active.report.stop_events(event, seq.output.sum_logprob)
+        self._events += active.report.stop_events(event, seq.sum_logprob)
 
     def error(self, active: ActiveRequest, index: int | None, error: SrbError) -> None:
         """Add an error of a request, or of one of its sequences. The caller also stops what ends because of it."""
@@ -197,8 +197,8 @@ class OutputProcessor:
             predicted_n=generated,
             predicted_ms=(now - prefilled) * 1000,
             n_truncated=_n_truncated(active),
-            n_drafted=sum(seq.drafting.n_drafted for seq in sequences),
-            n_accepted=sum(seq.drafting.n_accepted for seq in sequences),
+            n_drafted=sum(seq.n_drafted for seq in sequences),
+            n_accepted=sum(seq.n_accepted for seq in sequences),
         )
 
 
