@@ -37,8 +37,7 @@ Result = TypeVar("Result")
 
 
 class _LookupNeededError(Exception):
-    def __init__(self, look_up: Callable[[], Awaitable[None]]) -> None:
-        self.look_up = look_up
+    """Has the function that looks up, the name, and where its result goes."""
 
 
 def lookup(find: Callable[[Name], Awaitable[Found]]) -> Callable[[Name], Found]:
@@ -48,12 +47,9 @@ def lookup(find: Callable[[Name], Awaitable[Found]]) -> Callable[[Name], Found]:
     """
     results: dict[Name, Found] = {}
 
-    async def look_up(name: Name) -> None:
-        results[name] = await find(name)
-
     def get(name: Name) -> Found:
         if name not in results:
-            raise _LookupNeededError(lambda: look_up(name))
+            raise _LookupNeededError(find, name, results)
         return results[name]
 
     return get
@@ -68,8 +64,8 @@ async def with_lookups(function: Callable[[], Result]) -> Result:
         try:
             return await asyncio.to_thread(function)
         except _LookupNeededError as error:
-            look_up = error.look_up
-        await look_up()
+            find, name, results = error.args
+        results[name] = await find(name)
 
 
 _MAX_BODY_BYTES = 32 << 20
