@@ -12,7 +12,7 @@ import typing
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from srb.errors import InvalidRequestError
 
@@ -155,17 +155,11 @@ def _fits(value: Any, kind: type) -> bool:
     return isinstance(value, kind)
 
 
-class _Limit(NamedTuple):
-    name: str
-    within: Range
-    choices: tuple[Any, ...]
-
-
 @cache
-def _limits(of: Any) -> tuple[_Limit, ...]:
-    """Return the limits of the fields that have a range or choices."""
+def _limits(of: Any) -> tuple[tuple[str, Range, tuple[Any, ...]], ...]:
+    """Return the name, range and choices of the fields that have limits."""
     return tuple(
-        _Limit(each.name, each.metadata.get("range") or (0, math.inf), each.metadata.get("choices", ()))
+        (each.name, each.metadata.get("range") or (0, math.inf), each.metadata.get("choices", ()))
         for each in dataclasses.fields(of)
         if each.metadata.get("range") or each.metadata.get("choices")
     )

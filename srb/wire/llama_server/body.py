@@ -102,39 +102,23 @@ def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tok
         files = [(each.filename, each.text) for each in fields.input_extra or ()]
         body.take_candidates(fields)
         is_bridge = bool(fields.searches or {*BRIDGE_FIELDS} & fields.model_fields_set)
-        made = _infill(prompt, suffix, files, tokenizer.special, plain, is_bridge=is_bridge)
+        known, gap, scored = _infill(prompt, suffix, files, tokenizer.special, plain, is_bridge=is_bridge)
         head = tokenizer.tokenize("")
         most = _INFILL_TOKENS if fields.max_tokens in (None, -1) else fields.max_tokens or 0
         n_texts = 1
-        if made.suffix:
-            fields.suffix = [*made.suffix]
+        if scored:
+            fields.suffix = [*scored]
             fields.max_tokens = None if fields.max_tokens == -1 else fields.max_tokens
-            most += min(len(made.suffix), SUFFIX_TOKENS)
+            most += min(len(scored), SUFFIX_TOKENS)
             n_texts = max(n, fields.candidates or DEFAULT_CANDIDATES)
-        room = max(0, n_cells - len(head) - len(made.gap) - n_texts * most)
-        extra = made.extra[max(0, len(made.extra) - room) :]
-        parsed = _parsed(fields, ((*head, *extra, *made.gap),), n, limits, tokenize)
+        room = max(0, n_cells - len(head) - len(gap) - n_texts * most)
+        extra = known[max(0, len(known) - room) :]
+        parsed = _parsed(fields, ((*head, *extra, *gap),), n, limits, tokenize)
         unknown = [name for each in fields.input_extra or () for name in each.model_extra or ()]
         parsed.ignored.extend(f"input_extra.{name}" for name in dict.fromkeys(unknown))
-        if len(extra) < len(made.extra):
-            parsed.ignored.append(f"input_extra (its first {len(made.extra) - len(extra)} tokens)")
+        if len(extra) < len(known):
+            parsed.ignored.append(f"input_extra (its first {len(known) - len(extra)} tokens)")
         return parsed
-
-
-@dataclass(frozen=True)
-class _Infill:
-    """The token ids of a fill-in-the-middle prompt.
-
-    Attributes:
-        extra: other texts that may help.
-        gap: the prefix, the suffix, and the token after which the model fills the gap.
-        suffix: the suffix that candidates are scored by, if the model has no such tokens; the gap is then only the
-            prefix.
-    """
-
-    extra: tuple[int, ...]
-    gap: tuple[int, ...]
-    suffix: tuple[int, ...] = ()
 
 
 def _infill(
@@ -145,16 +129,18 @@ def _infill(
     tokens_of: Callable[[str], tuple[int, ...]],
     *,
     is_bridge: bool,
-) -> _Infill:
-    """Return the tokens of a fill-in-the-middle prompt.
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return the tokens of a fill-in-the-middle prompt: those of other files, and of the gap, which end it.
 
-    The layout is that of Qwen2.5-Coder (Hui et al., arXiv 2409.12186): files of the repository, prefix, suffix, middle.
-    A bridge wants candidates even if the model has fill-in-the-middle tokens.
+    The gap is the prefix, the suffix, and the token after which the model fills the gap. Without such a token it is the
+    prefix alone, and the third result is the suffix, by which candidates are scored. The layout is that of
+    Qwen2.5-Coder (Hui et al., arXiv 2409.12186): files of the repository, prefix, suffix, middle. A bridge wants
+    candidates even if the model has fill-in-the-middle tokens.
     """
     made = None if is_bridge else special.gap(prefix, suffix)
     if made is None:
         texts = (each for _, text in files for each in (tokens_of(text), tokens_of("\n\n")))
-        return _Infill(tuple(token for tokens in texts for token in tokens), prefix, suffix)
+        return tuple(token for tokens in texts for token in tokens), prefix, suffix
     extra: list[int] = []
     if special.fim_rep is not None:
         extra += [special.fim_rep, *tokens_of("repository\n")]
@@ -162,7 +148,7 @@ def _infill(
         extra += _file_head(name, special, tokens_of) + list(tokens_of(text))
     if special.fim_sep is not None:
         extra += _file_head("file", special, tokens_of)
-    return _Infill(tuple(extra), made)
+    return tuple(extra), made, ()
 
 
 def _file_head(name: str, special: SpecialTokens, tokens_of: Callable[[str], tuple[int, ...]]) -> list[int]:
