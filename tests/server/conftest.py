@@ -1,3 +1,4 @@
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,11 @@ from srb.wire.limits import Limits
 
 Client = TestClient[web.Request, web.Application]
 Connect = Callable[..., Awaitable[Client]]
+
+
+def events_of(text: str) -> list[dict[str, Any]]:
+    """The events of a stream."""
+    return [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
 
 
 async def posted(client: Client, path: str, body: Any = None, status: int = 200, headers: Any = None) -> Any:

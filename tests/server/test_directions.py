@@ -1,11 +1,10 @@
 """Directions: a line that only one alternative's prompt has. Over HTTP, on the fake backend."""
 
-import json
 from typing import Any
 
 import pytest
 from fake_backend import END, FakeBackend
-from server.conftest import Client, Connect
+from server.conftest import Client, Connect, events_of
 
 from srb.engine.sampling_params import SamplingParams
 from srb.llama.model.chat_template import ChatTemplate
@@ -45,7 +44,7 @@ async def events(client: Client, path: str = "/v1/completions", **body: Any) -> 
     answer = await client.post(path, json={"stream": "events", "seed": 0} | body)
     text = await answer.text()
     assert answer.status == 200, text
-    return [json.loads(block.partition("data: ")[2]) for block in text.split("\n\n") if "data: " in block]
+    return events_of(text)
 
 
 def texts(found: list[dict[str, Any]]) -> list[str]:

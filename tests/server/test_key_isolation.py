@@ -2,14 +2,13 @@
 
 import base64
 import hashlib
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_backend import FakeBackend, FakeReader, Gate, says
-from server.conftest import Client, Connect, posted
+from server.conftest import Client, Connect, events_of, posted
 
 from srb.engine.backend import Backend
 from srb.engine.engine import Engine
@@ -28,8 +27,7 @@ def backend(**options: Any) -> FakeBackend:
 
 async def events(client: Client, path: str, body: dict[str, Any], who: dict[str, str]) -> list[dict[str, Any]]:
     async with client.post(path, json=body, headers=who) as answer:
-        lines = (await answer.text()).splitlines()
-    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+        return events_of(await answer.text())
 
 
 async def cached(client: Client, who: dict[str, str], prompt: str = SECRET) -> int:

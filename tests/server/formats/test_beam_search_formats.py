@@ -1,10 +1,9 @@
 """Searches in each format: the best text comes first, and what is known of it is said where there is a place for it."""
 
-import json
 from typing import Any
 
 from fake_backend import FakeBackend
-from server.conftest import Connect
+from server.conftest import Connect, events_of
 
 BODY: dict[str, Any] = {
     "prompt": "p",
@@ -18,8 +17,7 @@ BODY: dict[str, Any] = {
 
 async def test_every_format_has_the_same_texts(connect: Connect) -> None:
     client = await connect(FakeBackend(), keep_seconds=60, keep_bytes=1 << 20)
-    lines = (await (await client.post("/v1/completions", json=BODY | {"temperature": 1})).text()).splitlines()
-    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    events = events_of(await (await client.post("/v1/completions", json=BODY | {"temperature": 1})).text())
     texts = ["", "", ""]
     for event in events:
         if event["event"] == "stream":

@@ -1,13 +1,12 @@
 """Bridges in each format: the middle that the suffix follows best comes first, and native events say its rank."""
 
-import json
 from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient
 from fake_backend import FakeBackend, score
 from mixed import ascii_babble
-from server.conftest import Connect
+from server.conftest import Connect, events_of
 
 ASCII = [[token, False] for token in range(128, 256)]
 BODY: dict[str, Any] = {"prompt": "p", "suffix": "the end", "n": 4, "max_tokens": 12, "logit_bias": ASCII, "seed": 3}
@@ -22,11 +21,10 @@ def likelihood(text: str) -> float:
     return sum(score(tuple(tokens[:k]), tokens[k]) for k in range(len(tokens) - 7, len(tokens)))
 
 
-async def events_of(client: TestClient[Any, Any], **body: Any) -> list[dict[str, Any]]:
+async def streamed(client: TestClient[Any, Any], **body: Any) -> list[dict[str, Any]]:
     response = await client.post("/v1/completions", json=BODY | {"stream": "events"} | body)
     assert response.status == 200, await response.text()
-    lines = (await response.text()).splitlines()
-    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    return events_of(await response.text())
 
 
 def texts_of(events: list[dict[str, Any]]) -> list[str]:
@@ -40,7 +38,7 @@ def texts_of(events: list[dict[str, Any]]) -> list[str]:
 @pytest.mark.parametrize("candidates", [4, 9])
 async def test_every_format_has_the_same_middles(connect: Connect, candidates: int) -> None:
     client = await connect(backend(), keep_seconds=60, keep_bytes=1 << 20)
-    events = await events_of(client, candidates=candidates)
+    events = await streamed(client, candidates=candidates)
     texts, stops = texts_of(events), {event["index"]: event for event in events if event["event"] == "stop"}
     assert (events[0]["infill"], events[0]["ignored"]) == ("bridge", [])
     assert [stops[k]["suffix_logprob"] for k in range(4)] == pytest.approx([likelihood(text) for text in texts])
@@ -63,7 +61,7 @@ async def test_every_format_has_the_same_middles(connect: Connect, candidates: i
 
 async def test_one_middle_is_the_best_of_eight(connect: Connect) -> None:
     client = await connect(backend())
-    texts = texts_of(await events_of(client, n=8, suffix=None))
+    texts = texts_of(await streamed(client, n=8, suffix=None))
     best = max(texts, key=likelihood)
     for asked in ({}, {"best_of": 8}, {"candidates": "8"}, {"suffix": [*b"the end"]}):
         body = BODY | {"n": 1, "stream": False} | asked
@@ -80,9 +78,9 @@ async def test_one_middle_is_the_best_of_eight(connect: Connect) -> None:
 async def test_what_has_no_effect_is_reported(connect: Connect) -> None:
     client = await connect(backend())
     fields = {"candidates": 4, "stop_at_suffix": True}
-    events = await events_of(client, suffix="", **fields)
+    events = await streamed(client, suffix="", **fields)
     assert events[0]["ignored"] == ["candidates", "stop_at_suffix"]
-    events = await events_of(client, search="best", mirostat=2, top_k=5, **fields)
+    events = await streamed(client, search="best", mirostat=2, top_k=5, **fields)
     assert (events[0]["ignored"], events[0]["infill"]) == (["top_k", "search"], "bridge")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fake_backend import FakeBackend, babble, says
-from server.conftest import Connect
+from server.conftest import Connect, events_of
 
 from srb.llama.model.chat_template import ChatTemplate
 
@@ -62,8 +62,7 @@ async def test_native_events_of_a_conversation(connect: Connect) -> None:
     for path in ("/v1/chat/completions", "/v1/completions"):
         body = {"messages": HELLO, "stream": "events", "branches": [{}, {"seed": 1}], "seed": 0}
         response = await client.post(path, json=body)
-        blocks = (await response.text()).split("\n\n")[:-1]
-        events = [json.loads(block.partition("data: ")[2]) for block in blocks]
+        events = events_of(await response.text())
         assert [event["event"] for event in events if event["event"] != "stream"] == ["start", "stop", "stop", "done"]
         assert "".join(event["text"] for event in events if event.get("index") == 0 and "text" in event) == "ab"
 

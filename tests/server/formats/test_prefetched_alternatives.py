@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fake_backend import FakeBackend
 from mixed import ascii_babble
-from server.conftest import Client, Connect
+from server.conftest import Client, Connect, events_of
 from waiting import until
 
 from srb.history.history import History
@@ -34,11 +34,6 @@ async def asked(client: Client, path: str = "/v1/completions", headers: Any = No
     response = await client.post(path, json=body, headers=headers)
     assert response.status == 200, await response.text()
     return await response.text()
-
-
-def events_of(text: str) -> list[dict[str, Any]]:
-    lines = text.splitlines()
-    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
 
 
 def text_of(events: list[dict[str, Any]]) -> str:

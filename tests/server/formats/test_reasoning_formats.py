@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from fake_backend import END, FakeBackend
-from server.conftest import Client, Connect, posted
+from server.conftest import Client, Connect, events_of, posted
 from server.formats.test_tools import ASK, PARIS, assembled, send
 from server.routes.test_response_routes import KEPT
 
@@ -110,7 +110,7 @@ async def test_native_events_and_completions_show_the_text_as_it_is(connect: Con
         client = await connect(Spoken(source, text).backend)
         body = {"messages": HELLO, "n": 1, "seed": 0}
         response = await client.post("/v1/chat/completions", json=body | {"stream": "events"})
-        shown = [json.loads(block.partition("data: ")[2]) for block in (await response.text()).split("\n\n")[:-1]]
+        shown = events_of(await response.text())
         assert "".join(event.get("text", "") for event in shown) == text
         completion = await posted(client, "/v1/completions", body | {"stream": False})
         assert completion["choices"][0]["text"] == text

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fake_backend import END, FakeBackend
 from odd_tools import odd_tool
-from server.conftest import Client, Connect
+from server.conftest import Client, Connect, events_of
 
 from srb.engine.sampling_params import SamplingParams
 from srb.llama.model.chat_template import ChatTemplate
@@ -372,8 +372,7 @@ async def test_odd_tools_in_every_format(connect: Connect, seeds: range) -> None
 async def test_native_events_show_what_the_model_wrote(connect: Connect) -> None:
     client = await connect(Model(PARIS).backend)
     response = await client.post("/v1/chat/completions", json=ASK | {"stream": "events", "n": 1})
-    blocks = (await response.text()).split("\n\n")[:-1]
-    events = [json.loads(block.partition("data: ")[2]) for block in blocks]
+    events = events_of(await response.text())
     assert "".join(event.get("text", "") for event in events) == PARIS
 
 

@@ -1,13 +1,12 @@
 """`POST /v1/explore`."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import ClientResponse
 from fake_backend import END, FakeBackend, Gate
-from server.conftest import Client, Connect
+from server.conftest import Client, Connect, events_of
 from waiting import until
 
 from srb.history.history import History
@@ -17,15 +16,11 @@ async def explore(client: Client, **body: Any) -> ClientResponse:
     return await client.post("/v1/explore", json={"prompt": "Once upon a time,"} | body)
 
 
-def read(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line]
-
-
 async def test_the_events(connect: Connect) -> None:
     client = await connect(FakeBackend())
     response = await explore(client, depth="2", top_k=3, min_probability=None, max_nodes=6, temperature=2, model="m")
     assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
-    start, *nodes, done = read(await response.text())
+    start, *nodes, done = events_of(await response.text())
     assert start == {
         "event": "start",
         "id": response.headers["X-Request-Id"],
@@ -52,8 +47,8 @@ async def test_the_events(connect: Connect) -> None:
 
 async def test_tokens_are_a_prompt_and_lists_of_prompts_are_not(connect: Connect) -> None:
     client = await connect(FakeBackend())
-    by_text = read(await (await explore(client)).text())
-    by_ids = read(await (await explore(client, prompt=list(b"Once upon a time,"))).text())
+    by_text = events_of(await (await explore(client)).text())
+    by_ids = events_of(await (await explore(client, prompt=list(b"Once upon a time,"))).text())
     assert by_text[1:-1] == by_ids[1:-1]
     response = await explore(client, prompt=["one", "two"])
     assert response.status == 400
@@ -92,16 +87,16 @@ async def test_who_leaves_ends_it_and_who_cancels_reads_why(connect: Connect) ->
     cancelled = await explore(client, depth=6)
     assert (await client.delete(f"/v1/completions/{cancelled.headers['X-Request-Id']}")).status == 204
     gate.open()
-    done = read(await cancelled.text())[-1]
+    done = events_of(await cancelled.text())[-1]
     assert (done["event"], done["finish_reason"], done["stop_reason"]) == ("done", "abort", "cancelled")
     again = await client.get(f"/v1/completions/{left.headers['X-Request-Id']}/events")
-    assert read(await again.text())[-1]["finish_reason"] == "abort"
+    assert events_of(await again.text())[-1]["finish_reason"] == "abort"
     await until(lambda: backend.cells == 0)
 
 
 async def test_a_fault_is_said_before_the_one_done(connect: Connect) -> None:
     client = await connect(FakeBackend(poison=","))
-    events = read(await (await explore(client)).text())
+    events = events_of(await (await explore(client)).text())
     assert [event["event"] for event in events] == ["start", "error", "done"]
     assert (events[-1]["count"], events[-1]["finish_reason"]) == (0, "error")
 
@@ -118,6 +113,6 @@ async def test_keys_and_queues_are_as_for_completions(connect: Connect) -> None:
 async def test_the_history_has_none(connect: Connect, tmp_path: Path) -> None:
     with History(tmp_path / "history.db") as history:
         client = await connect(FakeBackend(), history=history)
-        assert read(await (await explore(client)).text())[-1]["event"] == "done"
+        assert events_of(await (await explore(client)).text())[-1]["event"] == "done"
         listed = await (await client.get("/v1/history")).json()
         assert listed["data"] == []

@@ -1,7 +1,6 @@
 """`POST /v1/score`."""
 
 import asyncio
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientResponse
 from fake_backend import END, ByteTokenizer, FakeBackend, Gate, scores
-from server.conftest import Client, Connect
+from server.conftest import Client, Connect, events_of
 from waiting import until
 
 from srb.engine.engine import Engine
@@ -24,10 +23,6 @@ async def score(client: Client, **body: Any) -> ClientResponse:
     return await client.post("/v1/score", json={"contexts": CONTEXTS, "continuations": ENDS} | body)
 
 
-def read(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
-
-
 def expected(context: str, end: str) -> float:
     text = (context + end).encode()
     return sum(scores(tuple(text[:k]))[text[k]] for k in range(len(context), len(text)))
@@ -37,7 +32,7 @@ async def test_the_events_and_the_object(connect: Connect) -> None:
     client = await connect(FakeBackend())
     response = await score(client, model="m", top_k=3, branches=[{"label": "x", "lor": 1}])
     assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
-    start, *rows, done = read(await response.text())
+    start, *rows, done = events_of(await response.text())
     assert start == {
         "event": "start",
         "count": 6,
@@ -131,7 +126,7 @@ async def test_what_is_refused(connect: Connect, body: dict[str, Any], param: st
 async def test_a_row_that_cant_be_scored_has_its_error(connect: Connect) -> None:
     client = await connect(FakeBackend(n_cells=20))
     body = {"contexts": ["a", "b" * 30], "continuations": ["c", [END, 5], [300]]}
-    events = read(await (await score(client, **body)).text())
+    events = events_of(await (await score(client, **body)).text())
     rows = {(each["context"], each["continuation"]): each for each in events[1:-1]}
     assert [place for place, each in rows.items() if each["event"] == "score"] == [(0, 0)]
     assert "the model's ids go from 0 to 256" in rows[0, 2]["error"]["message"]
@@ -155,7 +150,7 @@ async def test_few_parts_of_it_are_in_the_engine_and_none_is_stored(connect: Con
         seen |= {event_log.request.id for event_log in engine.requests}
     assert {each.rpartition(".")[0] for each in seen} == {response.headers["X-Request-Id"]}
     gate.open()
-    events = read(await response.text())
+    events = events_of(await response.text())
     assert (events[-1]["count"], events[-1]["finish_reason"]) == (300, "stop")
     gone = await client.get(f"/v1/completions/{min(seen)}")
     assert gone.status == 404
@@ -178,7 +173,7 @@ async def test_who_leaves_ends_it_and_who_cancels_reads_why(connect: Connect, ho
         assert (await client.delete(path)).status == 204
     gate.open()
     if how != "leaves":
-        done = read(await response.text())[-1]
+        done = events_of(await response.text())[-1]
         assert (done["event"], done["finish_reason"], done["stop_reason"]) == ("done", "abort", "cancelled")
         assert done["count"] < 600
     await until(lambda: backend.cells == 0 and not client.app[ENGINE].requests)
@@ -194,7 +189,7 @@ async def test_a_server_that_ends_says_so(connect: Connect) -> None:
     await until(lambda: client.app[ENGINE].health.status == "stopping")
     gate.open()
     await ending
-    done = read(await response.text())[-1]
+    done = events_of(await response.text())[-1]
     assert (done["event"], done["finish_reason"]) in (("done", "abort"), ("done", "error"))
     assert (await score(client)).status == 503
 
@@ -205,7 +200,7 @@ async def test_an_engine_that_dies_is_said(connect: Connect) -> None:
             raise RuntimeError("a bug")
 
     client = await connect(backend := FakeBackend(on_decode=die), max_failures=1)
-    events = read(await (await score(client, contexts=CONTEXTS * 100)).text())
+    events = events_of(await (await score(client, contexts=CONTEXTS * 100)).text())
     assert (events[-1]["event"], events[-1]["finish_reason"]) == ("done", "error")
     assert "engine has failed" in events[-2]["error"]["message"]
     assert (await score(client, stream=False)).status == 503
@@ -225,7 +220,7 @@ async def test_keys_and_queues_are_as_for_completions(connect: Connect) -> None:
     listed = (await (await client.get("/v1/requests")).json())["data"]
     assert [each["id"].rpartition(".")[0] for each in listed] == [table] * 2
     gate.open()
-    assert read(await response.text())[-1]["count"] == 300
+    assert events_of(await response.text())[-1]["count"] == 300
     for who, cached in (("ann", 22), ("bob", 0)):  # what is known of it is the key's own
         client.session.headers["Authorization"] = f"Bearer {who}"
         usage = (await (await score(client, contexts=CONTEXTS, stream=False)).json())["usage"]
@@ -240,7 +235,7 @@ async def test_a_full_queue_refuses_a_table_before_it_begins_and_not_in_its_midd
     await until(lambda: client.app[ENGINE].health.waiting >= 2)
     assert (await score(client)).status == 429
     gate.open()
-    assert read(await response.text())[-1]["finish_reason"] == "stop"
+    assert events_of(await response.text())[-1]["finish_reason"] == "stop"
     for each in waiting:
         (await each).close()
 
@@ -248,7 +243,7 @@ async def test_a_full_queue_refuses_a_table_before_it_begins_and_not_in_its_midd
 async def test_the_history_has_none(connect: Connect, tmp_path: Path) -> None:
     with History(tmp_path / "history.db") as history:
         client = await connect(FakeBackend(), history=history)
-        assert read(await (await score(client)).text())[-1]["event"] == "done"
+        assert events_of(await (await score(client)).text())[-1]["event"] == "done"
         listed = await (await client.get("/v1/history")).json()
         assert listed["data"] == []
 
