@@ -107,7 +107,7 @@ class ServedReplica(Replica):
                 )
             name = serve.get_replica_context().replica_id.unique_id
             settings = dataclasses.replace(settings, max_queue=NO_LIMIT)
-            super().__init__(lambda record: AsyncEngine.from_settings(settings, record=record), name, node, found)
+            super().__init__(AsyncEngine.from_settings(settings), name, node, found)
             await self.start()
         except SrbError as error:  # Ray passes on the text of this error, and the front shows it
             raise ModelLoadError(f"node {node}: {error.message}") from None

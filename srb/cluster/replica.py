@@ -2,20 +2,19 @@
 connected."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from srb.cluster.placement import BLOCK, blocks_of, pack_blocks
-from srb.engine.events import AbortReason, DoneEvent, Event, by_request
+from srb.engine.events import AbortReason, Event
 from srb.engine.kv_cache.radix import Tokens, pack
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.request import CompletionRequest
 from srb.engine.stats import EngineStats
 from srb.errors import EngineDeadError, NotSupportedError, SrbError, UnavailableError
 from srb.serving.async_engine import AsyncEngine
-from srb.serving.engine_client import Record
 from srb.serving.event_log import EventLog, RequestStream
 from srb.serving.prefetch import is_prefetch
 
@@ -113,14 +112,13 @@ class Replica:
     """An engine with a name. Its methods belong to the event loop. `close` ends the engine.
 
     Args:
-        make: makes the engine. It gets the function that the engine must record its events with.
         beat_seconds: the longest time between two messages of a running request, in seconds.
         front_seconds: how long a front may be silent before its requests end, in seconds.
     """
 
     def __init__(
         self,
-        make: Callable[[Record], AsyncEngine],
+        engine: AsyncEngine,
         name: str,
         node: str,
         model: str,
@@ -130,12 +128,11 @@ class Replica:
     ) -> None:
         self._beat_seconds = beat_seconds
         self._front_seconds = front_seconds
-        self._engine = make(self._record)
+        self._engine = engine
         self._name = name
         self._node = node
         self._model = model
         self._fronts: dict[str, float] = {}  # the time of its last call, in seconds of the event loop's clock
-        self._queues: dict[str, asyncio.Queue[list[Event] | SrbError]] = {}
         self._blocks = b""
 
     async def start(self) -> None:
@@ -144,15 +141,6 @@ class Replica:
         self._engine.start()
         await self._engine.ready()
         self._watching = [self._loop.create_task(each) for each in (self._end_silent_fronts(), self._list_blocks())]
-
-    def _record(self, events: list[Event], done: Callable[[], object]) -> None:
-        self._loop.call_soon_threadsafe(self._pass_on, events)
-        done()
-
-    def _pass_on(self, events: list[Event]) -> None:
-        for request_id, batch in by_request(events).items():
-            if queue := self._queues.get(request_id):
-                queue.put_nowait(batch)
 
     async def run(
         self, request: CompletionRequest, *, front: str = "", to: str | None = None
@@ -167,43 +155,39 @@ class Replica:
             to: the replica that it was sent to, which may be gone.
 
         Yields:
-            The messages that `Message` describes. The events are those of the engine, and not of the event log, which
-            doesn't have everything that another replica needs to resume the request.
+            The messages that `Message` describes.
         """
         if to not in (None, self._name):
             yield UnavailableError(f"the replica {to} isn't there")
             return
         # If the front took this replica for lost and came back, the events of the request are of no use.
         self._engine.forget(request.id)
-        if request.id in self._queues or self._has(request.id, front):
+        if self._has(request.id, front):
             yield UnavailableError(f"request {request.id} is still being ended here; try again soon")
             return
-        self._queues[request.id] = queue = asyncio.Queue[list[Event] | SrbError]()
         self._fronts[front] = self._loop.time()
-        submitting = asyncio.ensure_future(self._engine.submit(request, event_log=EventLog(request, owner=front)))
+        event_log = EventLog(request, owner=front, exact=True)
+        submitting = asyncio.ensure_future(self._engine.submit(request, event_log=event_log))
         try:
             await asyncio.sleep(0)
             if not submitting.done():  # else it was refused at once
                 yield self._name  # from now on `abort` can end it here, and the front knows which replica has it
             while not (await asyncio.wait({submitting}, timeout=self._beat_seconds))[0]:
                 yield []  # compiling a grammar, or checking files of `--cache-disk`, may take longer than a beat
-            async with submitting.result():
-                is_done = False
-                while not is_done:
+            async with submitting.result() as stream:
+                while not stream.at_end:
                     events: list[Event] = []
                     with suppress(TimeoutError):
                         async with asyncio.timeout(self._beat_seconds):
-                            events += _events(await queue.get())
-                    while not queue.empty():
-                        events += _events(queue.get_nowait())
-                    is_done = bool(events) and isinstance(events[-1], DoneEvent)
+                            events = await anext(stream, [])
+                    if event_log.is_cut_off:
+                        raise UnavailableError("it has ended the request, whose server has been silent for too long")
                     yield events
         except SrbError as error:
             yield error
         finally:
             submitting.cancel()
             submitting.add_done_callback(_leave)
-            del self._queues[request.id]
 
     def _has(self, request_id: str, front: str) -> bool:
         """Tells whether a request of this front waits or runs here."""
@@ -262,13 +246,10 @@ class Replica:
         while True:
             await asyncio.sleep(self._front_seconds / 3)
             gone = {name for name, at in self._fronts.items() if self._loop.time() - at > self._front_seconds}
-            silent = UnavailableError("the server that sent the request has been silent for too long")
             for event_log in self._engine.requests:
-                request_id = event_log.request.id
                 if event_log.owner in gone:
-                    if request_id in self._queues:  # before the events of the abort, which isn't its client's
-                        self._queues[request_id].put_nowait(silent)
-                    self._engine.abort(request_id)
+                    event_log.cut_off()  # before the events of the abort, which isn't its client's
+                    self._engine.abort(event_log.request.id)
             for name in gone:
                 del self._fronts[name]
 
@@ -315,13 +296,6 @@ def _leave(submitting: asyncio.Future[RequestStream]) -> None:
     """Closes the stream of a request, if the engine has taken it."""
     if not submitting.cancelled() and not submitting.exception():
         submitting.result().close()
-
-
-def _events(message: list[Event] | SrbError) -> list[Event]:
-    """Returns the events of a message. Raises the error that is in their place."""
-    if isinstance(message, SrbError):
-        raise message
-    return message
 
 
 def _blocks_of_runs(runs: list[tuple[int, Tokens]], within: str) -> set[int]:

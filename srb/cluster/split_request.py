@@ -30,7 +30,7 @@ from srb.engine.events import (
     Usage,
 )
 from srb.engine.request import CompletionRequest
-from srb.engine.resume import RequestProgress
+from srb.engine.resume import ending, progress, resume
 from srb.errors import BackendError, EngineDeadError, SrbError, UnavailableError
 from srb.serving.prefetch import is_prefetch
 
@@ -53,7 +53,7 @@ class Part:
     def __init__(self, request: CompletionRequest, indices: Sequence[int]) -> None:
         self.request = request
         self.indices = indices
-        self.progress = RequestProgress(request)
+        self.events: list[Event] = []  # all so far, of whichever replica
         self.done: DoneEvent | None = None
 
 
@@ -113,13 +113,14 @@ class SplitRequest:
 
     def take(self, part: Part, events: list[Event]) -> list[Event]:
         """Takes events of a part. Returns the events of the request that follow from them."""
-        unfinished = part.progress.living
-        part.progress.add(events)
+        taken = events
         if part.request.id == self.request.id:
             self._has_started = True
             part.done = next((event for event in events if isinstance(event, DoneEvent)), part.done)
-            return events
-        return [each for event in events for each in self._translated(part, event, unfinished)]
+        else:
+            taken = [each for event in events for each in self._translated(part, event)]
+        part.events += events
+        return taken
 
     def end(
         self, part: Part, reason: FinishReason, stop_reason: str | None, error: SrbError | None = None
@@ -134,10 +135,9 @@ class SplitRequest:
         Returns:
             The events of the request that follow.
         """
-        errors = [ErrorEvent(part.request.id, index, error) for index in part.progress.living] if error else []
-        return self.take(part, [*errors, *part.progress.end(reason, stop_reason)])
+        return self.take(part, ending(part.request, part.events, reason, stop_reason, error=error))
 
-    def _translated(self, part: Part, event: Event, unfinished: list[int]) -> list[Event]:
+    def _translated(self, part: Part, event: Event) -> list[Event]:
         request = self.request
         match event:
             case NodeEvent():  # a request that explores has one part, which isn't translated
@@ -165,7 +165,8 @@ class SplitRequest:
                     )
                 ]
             case ErrorEvent():
-                indices = unfinished if event.index is None else [event.index]
+                living = [k for k, each in enumerate(progress(part.request, part.events)) if each.finished is None]
+                indices = living if event.index is None else [event.index]
                 return [ErrorEvent(request.id, part.indices[index], event.error) for index in indices]
             case DoneEvent():
                 part.done = event
@@ -238,7 +239,7 @@ class PartRun:
                 if None in self._aborts:  # the part has no replica that could end it
                     return put(whole.end(part, "abort", self._aborts[None]))
                 try:
-                    request = part.progress.remainder()
+                    request = resume(part.request, part.events)
                     if request is None:  # the part is complete, except for its last event
                         return put(whole.end(part, "stop", None))
                     await self._listen(request)

@@ -8,7 +8,7 @@ first. A sequence that finishes leaves with the next step: its state is cached, 
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from srb.engine.backend import TRY_AGAIN_SECONDS, Backend
 from srb.engine.decoding.base import EngineParts
@@ -36,19 +36,6 @@ from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import ActiveRequest
 from srb.engine.stats import EngineStats, Measure, Totals
 from srb.errors import SrbError, UnavailableError, in_use
-
-
-@dataclass(frozen=True, slots=True)
-class Abandoned:
-    """What is known of an engine's failure.
-
-    Attributes:
-        cause: the id of the request that it was working on; None if it was working on several.
-        unread: the ids of requests that were added since the last step began.
-    """
-
-    cause: str | None = None
-    unread: frozenset[str] = frozenset()
 
 
 class Engine:
@@ -222,35 +209,28 @@ class Engine:
         """Frees memory that the backend can fill again for the next request. Call it only when there is no work."""
         self._backend.sleep()
 
-    def abandon(self, error: SrbError) -> Abandoned:
+    def abandon(self, error: SrbError) -> str | None:
         """Frees the samplers of every request. From now on `add_request` and `ask` raise this error.
 
         This is for an engine whose `step` has raised an exception. There are no further events, the backend's cache
         isn't touched, and there must be no further step.
+
+        Returns:
+            The id of the request that it was working on; None if it was working on several.
         """
         unread = [message for message in self._mail.close(error) if isinstance(message, ActiveRequest)]
         for active in (*self._scheduler.running.values(), *self._scheduler.waiting.values(), *unread):
             active.compiled.close()
         running = [each for active in self._scheduler.running.values() for each in active.prompts + active.negatives]
-        prompts = dict.fromkeys((*running, *self._scheduler.prompts, *(seq.prompt for seq in self._runner.finished)))
+        prompts = dict.fromkeys((*running, *(seq.prompt for seq in self._runner.finished)))
         for seq in (seq for prompt in prompts for seq in prompt.sequences):
             if seq.sampler:
                 seq.sampler.close()
                 seq.sampler = None
-        cause = next((each.active.id for each in prompts if each.strategy is self._runner.at_work), None)
-        self._runner.at_work = None
-        self._runner.finished.clear()
-        for each in (self._scheduler.running, self._scheduler.waiting, self._scheduler.prompts):
-            each.clear()
-        return Abandoned(cause, frozenset(active.id for active in unread))
+        return next((each.active.id for each in prompts if each.strategy is self._runner.at_work), None)
 
     def take_over(self, failed: "Engine", reason: str) -> None:
-        """Takes over the counts of an abandoned engine, and the scales of its adapters.
-
-        Args:
-            failed: the abandoned engine.
-            reason: why it failed.
-        """
+        """Takes over the counts of an abandoned engine, which failed for this reason, and its adapters' scales."""
         for each in fields(Totals):
             setattr(self._totals, each.name, getattr(failed._totals, each.name))
         self._totals.last_error = reason

@@ -13,6 +13,7 @@ tokens where this pays (`srb.engine.spec_decode.replay`), and what was reported 
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from srb.engine.events import (
@@ -48,106 +49,88 @@ def resume(request: CompletionRequest, events: Sequence[Event]) -> CompletionReq
     Raises:
         InvalidRequestError: A prompt was still being scored; scoring can't go on in the middle.
     """
-    progress = RequestProgress(request)
-    progress.add(events)
-    return progress.remainder()
-
-
-class RequestProgress:
-    """Does the same as `resume`, but gets the events step by step, and stores only what is needed to go on."""
-
-    def __init__(self, request: CompletionRequest) -> None:
-        self._request = request
-        self.has_begun = False
-        """Whether there was any event."""
-        self._n_scored = [0] * request.count  # how many tokens of the prompt were reported, for each alternative
-        resumed = request.resumed or [Resumed()] * request.count
-        self._tokens = [list(each.tokens) for each in resumed]
-        self._sums = [each.sum_logprob for each in resumed]
-        self._finished = [each.finished for each in resumed]
-        self._nodes = list(resumed[0].nodes)
-        self._fingerprints = {resumed[0].fingerprint} if request.resumed else set[str]()
-
-    @property
-    def living(self) -> list[int]:
-        """The alternatives that haven't ended."""
-        return [index for index, finished in enumerate(self._finished) if finished is None]
-
-    @property
-    def lengths(self) -> list[int]:
-        """The number of tokens of each alternative."""
-        return [
-            len(tokens) if finished is None else finished
-            for tokens, finished in zip(self._tokens, self._finished, strict=True)
-        ]
-
-    def add(self, events: Iterable[Event]) -> None:
-        """Add the next events of the request."""
-        for event in events:
-            self.has_begun = True
-            if isinstance(event, StreamEvent):
-                if event.sampled:
-                    self._tokens[event.index] += event.sampled
-                    if event.token and event.token.logprob:
-                        self._sums[event.index] += event.token.logprob
-                elif event.token and self._request.prompt_logprobs is None:
-                    self._n_scored[event.index] += 1
-            elif isinstance(event, PromptLogprobsEvent):
-                for index in event.indices:
-                    self._n_scored[index] += len(event.tokens)
-            elif isinstance(event, NodeEvent):
-                before = self._nodes[event.parent - 1] if event.parent else ()
-                self._nodes.append(before + event.tokens)
-            elif isinstance(event, StartEvent):
-                self._fingerprints.add(event.fingerprint)
-            elif isinstance(event, StopEvent):
-                self._finished[event.index] = event.length
-
-    def end(
-        self,
-        finish_reason: FinishReason,
-        stop_reason: str | None = None,
-        *,
-        error: SrbError | None = None,
-        index: int | None = None,
-    ) -> list[Event]:
-        """Return the events that end a request, or one alternative of it, that no engine has.
-
-        Args:
-            finish_reason: That of the `StopEvent` of each alternative that hasn't ended.
-            stop_reason: The same.
-            error: The error of an `ErrorEvent` before these; None: there is none.
-            index: The alternative to end; None: all of them.
-        """
-        request, lengths = self._request, self.lengths
-        ending = [each for each in self.living if index in (None, each)]
-        events: list[Event] = [ErrorEvent(request.id, index, error)] if error else []
-        events += [StopEvent(request.id, each, lengths[each], finish_reason, stop_reason) for each in ending]
-        if len(ending) == len(self.living):
-            usage = Usage(request.prompt_tokens, sum(lengths), 0)
-            timings = Timings(0.0, 0, 0.0, usage.completion_tokens, 0.0)
-            events.append(DoneEvent(request.id, request.count, usage, timings))
-        return events
-
-    def remainder(self) -> CompletionRequest | None:
-        """Return the request that goes on after all events so far, as `resume` does."""
-        request = self._request
-        if not self.has_begun:
+    if not events:
+        return request
+    resumed = progress(request, events)
+    living = [index for index, each in enumerate(resumed) if each.finished is None]
+    if not living:
+        return None
+    if request.scored_top is not None and not any(each.tokens for each in resumed):
+        n_scored = _n_scored(request, events)
+        if not n_scored:
             return request
-        if not self.living:
-            return None
-        if request.scored_top is not None and not any(self._tokens):
-            if not any(self._n_scored):
-                return request
-            if any(self._n_scored[k] < len(request.prompts[k // len(request.branches)]) for k in self.living):
-                raise InvalidRequestError(
-                    "the log-probabilities of a prompt were interrupted in the middle; send the request again",
-                    param="echo" if request.prompt_logprobs is None else "prompt_logprobs",
-                )
-        states = zip(map(tuple, self._tokens), self._sums, self._finished, strict=True)
-        fingerprint = "".join(self._fingerprints) if len(self._fingerprints) == 1 else ""
-        resumed = tuple(Resumed(*state, tuple(self._nodes), fingerprint) for state in states)
-        return dataclasses.replace(request, resumed=resumed)
+        if any(n_scored[index] < len(request.prompts[index // len(request.branches)]) for index in living):
+            raise InvalidRequestError(
+                "the log-probabilities of a prompt were interrupted in the middle; send the request again",
+                param="echo" if request.prompt_logprobs is None else "prompt_logprobs",
+            )
+    return dataclasses.replace(request, resumed=resumed)
+
+
+def ending(
+    request: CompletionRequest,
+    events: Sequence[Event],
+    finish_reason: FinishReason,
+    stop_reason: str | None = None,
+    *,
+    error: SrbError | None = None,
+) -> list[Event]:
+    """Return the events that end a request that no engine has.
+
+    Args:
+        request: The request.
+        events: All of its events so far.
+        finish_reason: That of the `StopEvent` of each alternative that hasn't ended.
+        stop_reason: The same.
+        error: The error of an `ErrorEvent` before these; None: there is none.
+    """
+    resumed = progress(request, events)
+    lengths = [len(each.tokens) if each.finished is None else each.finished for each in resumed]
+    usage = Usage(request.prompt_tokens, sum(lengths), 0)
+    return [
+        *([ErrorEvent(request.id, None, error)] if error else ()),
+        *(
+            StopEvent(request.id, index, lengths[index], finish_reason, stop_reason)
+            for index, each in enumerate(resumed)
+            if each.finished is None
+        ),
+        DoneEvent(request.id, request.count, usage, Timings(0.0, 0, 0.0, usage.completion_tokens, 0.0)),
+    ]
+
+
+def progress(request: CompletionRequest, events: Iterable[Event]) -> tuple[Resumed, ...]:
+    """Return what each alternative has after these events."""
+    before = request.resumed or (Resumed(),) * request.count
+    tokens = [list(each.tokens) for each in before]
+    sums = [each.sum_logprob for each in before]
+    finished = [each.finished for each in before]
+    nodes = list(before[0].nodes)
+    fingerprints = {before[0].fingerprint} if request.resumed else set[str]()
+    for event in events:
+        if isinstance(event, StreamEvent):
+            tokens[event.index] += event.sampled
+            if event.sampled and event.token and event.token.logprob:
+                sums[event.index] += event.token.logprob
+        elif isinstance(event, NodeEvent):
+            nodes.append((nodes[event.parent - 1] if event.parent else ()) + event.tokens)
+        elif isinstance(event, StartEvent):
+            fingerprints.add(event.fingerprint)
+        elif isinstance(event, StopEvent):
+            finished[event.index] = event.length
+    fingerprint = "".join(fingerprints) if len(fingerprints) == 1 else ""
+    states = zip(map(tuple, tokens), sums, finished, strict=True)
+    return tuple(Resumed(*state, tuple(nodes), fingerprint) for state in states)
+
+
+def _n_scored(request: CompletionRequest, events: Iterable[Event]) -> Counter[int]:
+    """Return how many tokens of the prompt were reported, for each alternative."""
+    n_scored = Counter[int]()
+    for event in events:
+        if isinstance(event, PromptLogprobsEvent):
+            n_scored.update(dict.fromkeys(event.indices, len(event.tokens)))
+        elif isinstance(event, StreamEvent) and event.token and request.prompt_logprobs is None:
+            n_scored[event.index] += 1
+    return +n_scored
 
 
 def restarted(request: CompletionRequest) -> CompletionRequest:

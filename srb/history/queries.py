@@ -13,7 +13,7 @@ from typing import Any
 
 from srb.engine.events import Event, StopEvent
 from srb.engine.request import CompletionRequest
-from srb.engine.resume import RequestProgress
+from srb.engine.resume import ending
 from srb.errors import InvalidRequestError, NotFoundError, SrbError
 from srb.history import recorder as events
 from srb.history.database import ANYBODY, SPACE, from_row, spaced, unpack_tokens
@@ -322,6 +322,4 @@ def _nodes_of(db: sqlite3.Connection, row: sqlite3.Row) -> list[int]:
 
 def end_of(each: Unfinished) -> list[Event]:
     """Makes the events that end a request that can't resume."""
-    progress = RequestProgress(each.submitted.request)
-    progress.add(each.events)
-    return progress.end("abort", "shutdown")
+    return ending(each.submitted.request, each.events, "abort", "shutdown")

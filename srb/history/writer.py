@@ -182,7 +182,7 @@ class Writer:
             return entries
 
     def _is_due(self) -> bool:
-        return self._problem is None or time.monotonic() >= self._retry_at
+        return time.monotonic() >= self._retry_at if self._problem else bool(self._pending)
 
     def _write(self, entries: list[_Job | _Record]) -> list[Callable[[], object]]:
         """Writes the pending changes and these jobs in one transaction. Returns functions that tell the callers."""

@@ -18,8 +18,8 @@ from functools import partial
 from typing import Any
 
 from srb.engine.backend import Backend
-from srb.engine.engine import Abandoned, Engine
-from srb.engine.events import AbortReason, Event, by_request
+from srb.engine.engine import Engine
+from srb.engine.events import AbortReason
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.lora import Adapters
 from srb.engine.mailbox import Answer
@@ -31,7 +31,8 @@ from srb.files.disk_cache import DiskCache
 from srb.files.download import fetch_model
 from srb.options.settings import Settings, check_settings
 from srb.serving.early_loading import Load, Progress
-from srb.serving.engine_client import EngineClient, Record, client_options, retry
+from srb.serving.engine_client import EngineClient, Record, client_options
+from srb.serving.event_log import EventLog
 from srb.serving.logs import loggable
 from srb.serving.recovery import Recovery
 
@@ -75,8 +76,8 @@ class AsyncEngine(EngineClient):
         self._max_failures = max_failures
         self._failure_seconds = failure_seconds
         self._engine: Engine | None = None
-        self._recovery = Recovery(self._add, self._abort, self.put)
-        self._failed_at: list[float] = []  # when there were failures that count, in seconds of the monotonic clock
+        self._recovery = Recovery(self._registry, self._add, self.put)
+        self._failed_at: list[float] = []  # when there were failures that count, in seconds of the event loop's clock
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._main, name="srb-engine", daemon=True)
@@ -139,12 +140,15 @@ class AsyncEngine(EngineClient):
         await self._recovery.take(request)
 
     def _end(self, request_id: str, index: int | None, reason: AbortReason) -> None:
-        self._recovery.abort(request_id, index, reason)
+        if index is None:
+            self._recovery.abort(request_id, reason)
+        assert self._engine is not None
+        self._engine.abort(request_id, index, reason)
+        self._wake.set()
 
     def _prioritize(self, request_id: str, priority: int) -> None:
-        self._recovery.prioritize(request_id, priority)
-        if self._engine:
-            self._engine.prioritize(request_id, priority)
+        assert self._engine is not None
+        self._engine.prioritize(request_id, priority)
 
     async def _add(self, request: CompletionRequest) -> None:
         assert self._engine is not None
@@ -153,11 +157,6 @@ class AsyncEngine(EngineClient):
         except RuntimeError:  # no thread can be started
             self._engine.add_request(request)
         self._loop.call_soon(self._wake.set)  # after `_on_taken`, which may abort it
-
-    def _abort(self, request_id: str, index: int | None, reason: AbortReason) -> None:
-        assert self._engine is not None
-        self._engine.abort(request_id, index, reason)
-        self._wake.set()
 
     async def _close(self) -> None:
         self._closing = True
@@ -174,28 +173,17 @@ class AsyncEngine(EngineClient):
         self._engine, self._model, self._stats = engine, engine.model, stats
         self._on_loaded()
 
-    def _on_progress(self, fraction: float) -> None:
-        self._progress = fraction
+    def _on_ended(self, event_log: EventLog) -> None:
+        super()._on_ended(event_log)
+        if not event_log.error and not event_log.aborted:
+            self._recovery.n_ended = 0
 
-    def _on_sleep(self) -> None:
-        self._is_sleeping = True
-
-    def _on_step(self, events: list[Event]) -> None:
-        """Delivers the events of one request in a step."""
-        self._is_sleeping = False
-        try:
-            retry(partial(self._deliver_events, events))
-        except Exception:
-            request_id = events[0].request_id
-            logger.exception("a fault in srb: events of request %s are lost, so it ends", request_id)
-            self._registry.lose(request_id)
-        self._recovery.put(events)
-
-    def _on_failure(self, error: Exception, abandoned: Abandoned, judged: "Future[bool]") -> None:
+    def _on_failure(self, error: Exception, cause: str | None, judged: "Future[bool]") -> None:
         """Interrupts all requests, and says whether the engine may be restarted."""
         if self._status == "ready":
             self._status = "restarting"
-        now, since = time.monotonic(), self._recovery.interrupt(error, abandoned)
+        self.prefetcher.interrupt()
+        now, since = self._loop.time(), self._recovery.interrupt(error, cause)
         self._failed_at = [at for at in self._failed_at if now - at < self._failure_seconds] + [now]
         if since is not None:
             self._failed_at = [at for at in self._failed_at if at < since]
@@ -211,11 +199,10 @@ class AsyncEngine(EngineClient):
     def _on_death(self, error: EngineDeadError) -> None:
         self._status = "dead"
         self._failure = error
-        last = self._recovery.fail(error)  # before `suspend`, for which they would end as if the server stopped
+        self._recovery.fail(error)  # before `suspend`, for which they would end as if the server stopped
         if self._record:
             self._registry.suspend()
-        self.put(last)
-        self._in_order(self._failed.set)
+        self.put([], self._failed.set)
 
     # The thread
 
@@ -224,19 +211,6 @@ class AsyncEngine(EngineClient):
         if self._sleep_after is None or idle_from is None:
             return None
         return max(0.0, idle_from + self._sleep_after - time.monotonic())
-
-    def _in_order(self, function: Callable[[], object]) -> None:
-        """Calls a function in the event loop, after all events before it were recorded and delivered."""
-        call = partial(self._call, function)
-        if self._record:
-            self._record([], call)
-        else:
-            call()
-
-    def _hand_over(self, events: list[Event]) -> None:
-        """Records the events of a step, and delivers those of each request in the event loop."""
-        batches = [partial(self._on_step, batch) for batch in by_request(events).values()]
-        self._put_on_record(events, partial(self._call, *batches))
 
     def _main(self) -> None:
         backend = None
@@ -263,7 +237,7 @@ class AsyncEngine(EngineClient):
         backend.close()
 
     def _progressed(self, fraction: float) -> bool:
-        self._call(partial(self._on_progress, fraction))
+        self._progress = fraction
         return not self._closing
 
     def _run(self, engine: Engine) -> None:
@@ -276,21 +250,22 @@ class AsyncEngine(EngineClient):
                 self._stats = engine.stats()
                 if events:  # a step without events may have answered a question; replicas are asked each second
                     idle_from = time.monotonic()
-                    self._hand_over(events)
+                    self._is_sleeping = False
+                    self.put(events)
             elif self._wake.wait(self._until_sleep(idle_from)):
                 self._wake.clear()
             else:
                 engine.sleep()
                 logger.info("asleep: the model's memory is free until the next request")
-                self._call(self._on_sleep)
+                self._is_sleeping = True
                 idle_from = None
 
     def _restarted(self, engine: Engine, backend: Backend, error: Exception) -> Engine | None:
         """Replaces a failed engine. Returns None after too many failures, or if it can't be made."""
         reason = loggable(error) or type(error).__name__  # all requests may get it, so it quotes none of them
-        abandoned = _abandon(engine, EngineRestartError("the engine has failed and restarts"))
+        cause = _abandon(engine, EngineRestartError("the engine has failed and restarts"))
         judged: Future[bool] = Future()
-        self._in_order(partial(self._on_failure, error, abandoned, judged))
+        self.put([], partial(self._on_failure, error, cause, judged))
         if judged.result():
             logger.error("the engine has failed and restarts; its requests resume", exc_info=error)
             try:
@@ -301,12 +276,12 @@ class AsyncEngine(EngineClient):
             except Exception as second:
                 error, reason = second, f"{reason}, and can't be restarted: {loggable(second)}"
             else:
-                self._call(partial(self._on_restart, successor))
+                self.put([], partial(self._on_restart, successor))
                 return successor
         logger.error(
             "the engine has failed for good; running requests end with an error, new ones are refused", exc_info=error
         )
-        self._in_order(partial(self._on_death, EngineDeadError(f"the engine has failed: {reason}")))
+        self.put([], partial(self._on_death, EngineDeadError(f"the engine has failed: {reason}")))
         return None
 
 
@@ -340,12 +315,12 @@ def make_engine(
     )
 
 
-def _abandon(engine: Engine, error: SrbError) -> Abandoned:
-    """Abandons and closes a failed engine. Exceptions are logged."""
-    abandoned = Abandoned()
+def _abandon(engine: Engine, error: SrbError) -> str | None:
+    """Abandons and closes a failed engine. Returns the id of the request that it was working on, if it was one."""
+    cause = None
     try:
-        abandoned = engine.abandon(error)
+        cause = engine.abandon(error)
         engine.close()
     except Exception:
         logger.exception("the failed engine can't be closed")
-    return abandoned
+    return cause

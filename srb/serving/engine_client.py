@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self, overload
 
 from srb.engine import offline
-from srb.engine.events import AbortReason, ErrorEvent, Event, NodeEvent
+from srb.engine.events import AbortReason, ErrorEvent, Event, NodeEvent, by_request
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.kv_cache.state_store import write_text
 from srb.engine.lora import Adapters
@@ -105,7 +105,7 @@ class EngineClient(ABC):
         self._registry = RequestRegistry(
             self._end,
             prioritize=self._prioritize,
-            ended=self.prefetcher.note,
+            ended=self._on_ended,
             **registry_options,
         )
         self._status: Status = "loading"
@@ -255,7 +255,7 @@ class EngineClient(ABC):
         try:
             if prefetched:
                 self.put([*prefetched])
-            rest = resume(request, prefetched) if prefetched else request
+            rest = resume(request, prefetched)
         except BaseException:
             self._registry.refused(request.id)
             raise
@@ -270,12 +270,17 @@ class EngineClient(ABC):
             raise
         return stream
 
-    def put(self, events: list[Event]) -> None:
-        """Gives events to the readers of their requests, after they were recorded."""
-        if self._record:
-            self._put_on_record(events, partial(self._call, partial(self._deliver_events, events)))
+    def put(self, events: list[Event], *then: abc.Callable[[], object]) -> None:
+        """Records events, gives them to the readers of their requests, and calls functions in the event loop.
+
+        It may be called from any thread. All of this is in the order of the calls.
+        """
+        batches = (partial(self._on_events, batch) for batch in by_request(events).values())
+        call = partial(self._call, *batches, *then)
+        if self._record:  # prefetched alternatives are recorded for the request that takes them
+            self._record([event for event in events if not self.prefetcher.is_own(event.request_id)], call)
         else:
-            self._deliver_events(events)
+            call()
 
     def find(self, request_id: str, owner: str | None = None) -> EventLog:
         """Finds the event log of a request.
@@ -448,13 +453,6 @@ class EngineClient(ABC):
         """Returns what texts depend on besides their requests, and can change."""
         return None
 
-    def _put_on_record(self, events: list[Event], done: abc.Callable[[], object]) -> None:
-        """Records events, except for prefetched ones, and then calls a function. May be called from any thread."""
-        if self._record and (asked := [event for event in events if not self.prefetcher.is_own(event.request_id)]):
-            self._record(asked, done)
-        else:
-            done()
-
     def _call(self, *functions: abc.Callable[[], object]) -> None:
         """Calls functions in the event loop, in the order in which they were given. May be called from any thread."""
         self._undelivered += functions
@@ -468,9 +466,20 @@ class EngineClient(ABC):
                 logger.exception("a fault in srb: events of the engine can't be delivered")
             self._undelivered.popleft()
 
-    def _deliver_events(self, events: list[Event]) -> None:
-        self._registry.put(events)
-        self.prefetcher.put(events)
+    def _on_events(self, events: list[Event]) -> None:
+        """Gives the events of one request in a step to its readers."""
+        request_id = events[0].request_id
+        if self.prefetcher.is_own(request_id):
+            self.prefetcher.put(events)
+            return
+        try:
+            retry(partial(self._registry.put, events))
+        except Exception:
+            logger.exception("a fault in srb: events of request %s are lost, so it ends", request_id)
+            self._registry.lose(request_id)
+
+    def _on_ended(self, event_log: EventLog) -> None:
+        self.prefetcher.note(event_log)
 
     def _on_taken(self, request_id: str, adding: asyncio.Future[None]) -> None:
         """Notes that the engine has taken a request, or refused it."""

@@ -23,7 +23,16 @@ from dataclasses import fields, is_dataclass, replace
 from itertools import groupby
 from typing import Any, Self
 
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
+from srb.engine.events import (
+    AbortReason,
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    ProgressEvent,
+    StartEvent,
+    StopEvent,
+    StreamEvent,
+)
 from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError, SrbError, UnavailableError
 from srb.serving.logs import logfmt, loggable
@@ -79,7 +88,8 @@ class EventLog:
         max_tokens: `StartEvent.max_tokens`, if it has started.
         unfinished: the indices of the alternatives that haven't ended.
         lengths: the number of tokens of each alternative that were reported.
-        aborted: whether the whole request was ended early, by its client or by the server.
+        n_steps: the number of steps of an engine that it has events of, besides its start.
+        aborts: why alternatives were ended early, by their client or by the server. The key None means all of them.
         refusal: the reason if the server aborted the request before it started.
         size: the memory of the log, its request, and what belongs to it, in bytes. An estimate.
         is_cut_off: whether its readers end before the last event.
@@ -111,7 +121,8 @@ class EventLog:
         self.stops: list[StopEvent] = []
         self.error: SrbError | None = None
         self.end: DoneEvent | None = None
-        self.aborted = False
+        self.n_steps = 0
+        self.aborts: dict[int | None, AbortReason] = {}
         self.refusal: UnavailableError | None = None
         self.size = extra_bytes + _PROMPT_TOKEN_BYTES * request.prompt_tokens + _BRANCH_BYTES * len(request.branches)
         self.events: list[Event] = []
@@ -126,6 +137,16 @@ class EventLog:
     def done(self) -> bool:
         """Whether it has its last event."""
         return self.end is not None
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the whole request was ended early."""
+        return None in self.aborts
+
+    @property
+    def n_tokens(self) -> int:
+        """The number of tokens of its prompts and texts so far."""
+        return self.request.prompt_tokens + sum(self.lengths)
 
     @property
     def texts(self) -> list[str]:
@@ -147,6 +168,7 @@ class EventLog:
             events = [event for event in events if not isinstance(event, StartEvent)]
         self.events += events
         self.size += _EVENT_BYTES * len(events)
+        self.n_steps += not all(isinstance(event, StartEvent | ProgressEvent) for event in events)
         for event in events:
             if isinstance(event, StreamEvent):
                 self.lengths[event.index] += len(event.sampled)

@@ -250,6 +250,11 @@ class Prefetcher:
             self._stop(self._continuations.popitem(last=False)[1])
         self._run(found)
 
+    def interrupt(self) -> None:
+        """Forgets what an engine was prefetching when it failed, because that may be the cause."""
+        for found in list(self._running.values()):
+            self._forget(found)
+
     def close(self) -> None:
         """Ends all prefetches, and starts no more."""
         self._is_closed = True

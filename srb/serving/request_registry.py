@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from srb.engine.events import AbortReason, DoneEvent, Event, by_request
+from srb.engine.events import AbortReason, DoneEvent, Event
 from srb.engine.request import LOWEST_PRIORITY
 from srb.errors import GoneError, NotFoundError, UnavailableError, in_use
 from srb.serving.event_log import EventLog, RequestStream, done_line
@@ -29,8 +29,7 @@ class _Active:
     """A request that waits or runs.
 
     Attributes:
-        early_aborts: aborts for when the engine has taken the request, because it ignores ids that it doesn't know.
-            None from then on.
+        is_given: whether the engine was given it. It may not have taken it yet.
         given_up: whether it is being aborted because it has no readers.
         suspended: whether it resumes after a restart. Its readers don't get its end.
     """
@@ -40,7 +39,7 @@ class _Active:
     readers: set[RequestStream] = field(default_factory=set)
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
     lingering: asyncio.TimerHandle | None = None
-    early_aborts: list[tuple[int | None, AbortReason]] | None = field(default_factory=list)
+    is_given: bool = False
     given_up: bool = False
     suspended: bool = False
 
@@ -97,6 +96,11 @@ class RequestRegistry:
         """The event logs of the requests that wait or run, in order of arrival, without those that were given up."""
         return [each.event_log for each in self._active.values() if not each.given_up]
 
+    @property
+    def in_engine(self) -> list[EventLog]:
+        """The event logs of the requests that the engine was given, in order of arrival."""
+        return [each.event_log for each in self._active.values() if each.is_given]
+
     async def empty(self) -> None:
         """Waits until no request waits or runs."""
         await self._empty.wait()
@@ -114,25 +118,30 @@ class RequestRegistry:
         request_id = event_log.request.id
         if request_id in self._active or request_id in self._finished:
             raise in_use(request_id)
-        self._active[request_id] = _Active(event_log, linger)
+        self._active[request_id] = active = _Active(event_log, linger)
         self._empty.clear()
+        self._set_timers(active)
         return self.read(event_log)
 
+    def given(self, request_id: str) -> None:
+        """Notes that the engine is given a request. If that engine fails, the request resumes."""
+        if active := self._active.get(request_id):
+            active.is_given = True
+
     def taken(self, request_id: str) -> None:
-        """Notes that the engine has taken a request, and aborts what was aborted before."""
+        """Tells an engine that has taken a request what was said before. It ignores ids that it doesn't know."""
         active = self._active.get(request_id)
         if active is None:  # it has ended already
             return
-        early, active.early_aborts = active.early_aborts or [], None
-        for index, reason in early:
-            self.abort(request_id, index, reason)
+        for index, reason in active.event_log.aborts.items():
+            self._end(request_id, index, reason)
         if active.lingering:
             self._prioritize(request_id, LOWEST_PRIORITY)
-        self._set_timers(active)
 
     def refused(self, request_id: str) -> None:
         """Removes a request that the engine has refused."""
-        self._remove(self._active[request_id])
+        if active := self._active.get(request_id):
+            self._remove(active)
 
     def read(self, event_log: EventLog, after: int = 0) -> RequestStream:
         """Adds a reader that has the events up to the id `after`.
@@ -173,11 +182,8 @@ class RequestRegistry:
         active = self._active.get(request_id)
         if active is None or (index is not None and index not in active.event_log.unfinished):
             return False
-        active.event_log.aborted |= index is None
-        if active.early_aborts is not None:
-            active.early_aborts.append((index, reason))
-        if active.early_aborts is None or active.event_log.started:  # it may run before `taken` is called
-            self._end(request_id, index, reason)
+        active.event_log.aborts.setdefault(index, reason)
+        self._end(request_id, index, reason)
         return True
 
     def shut_down(self, *, waiting: bool) -> None:
@@ -198,20 +204,19 @@ class RequestRegistry:
                 active.event_log.cut_off()
 
     def put(self, events: list[Event]) -> None:
-        """Adds the events of a step to the event logs, and wakes the readers."""
-        for request_id, batch in by_request(events).items():
-            active = self._active.get(request_id)
-            if active and active.suspended:
-                if isinstance(batch[-1], DoneEvent):
-                    self._remove(active)
-            elif active:
-                if not active.event_log.done:  # else this is called again, after a fault in what follows
-                    active.event_log.put(batch)
-                if active.event_log.done:
-                    logger.info("%s", done_line(active.event_log))
-                    self._ended(active.event_log)
-                    self._remove(active)
-                    self._add_finished(active.event_log)
+        """Adds the events of one request in a step to its event log, and wakes the readers."""
+        active = self._active.get(events[0].request_id)
+        if active and active.suspended:
+            if isinstance(events[-1], DoneEvent):
+                self._remove(active)
+        elif active:
+            if not active.event_log.done:  # else this is called again, after a fault in what follows
+                active.event_log.put(events)
+            if active.event_log.done:
+                logger.info("%s", done_line(active.event_log))
+                self._ended(active.event_log)
+                self._remove(active)
+                self._add_finished(active.event_log)
 
     def lose(self, request_id: str) -> None:
         """Ends a request whose events can't be delivered. Its readers get no last event."""

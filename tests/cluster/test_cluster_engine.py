@@ -586,8 +586,8 @@ async def test_a_replica_reports_its_blocks_by_shared_within() -> None:
     def make(backend: Backend) -> Engine:
         return Engine(backend, cache_bytes=100_000)
 
-    engine = AsyncEngine(lambda _progress: FakeBackend(n_cells=1000), make=make, record=lambda events, told: told())
-    there = replica.Replica(lambda _record: engine, "a", "node", "model", beat_seconds=BEAT_SECONDS)
+    engine = AsyncEngine(lambda _progress: FakeBackend(n_cells=1000), make=make)
+    there = replica.Replica(engine, "a", "node", "model", beat_seconds=BEAT_SECONDS)
     await there.start()
     tokens = request("p" * 300).token_ids[0]
     for name in ("ann", ""):

@@ -1,6 +1,7 @@
 """Alternatives that an idle engine prefetches, on the fake backend."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -331,6 +332,56 @@ async def test_the_number_of_prefetched_tokens_is_limited() -> None:
         await prefetched(engine, backend)
         _, said, _ = engine.prefetcher.take(swipe(5, prompt="d", max_tokens=4, ignore_eos=True))
         assert len({event.index for event in said if isinstance(event, StopEvent)}) == 3
+
+
+async def test_what_an_engine_was_prefetching_when_it_failed_is_forgotten() -> None:
+    gate = Gate(backend := FakeBackend(script=babble))
+    async with engine_on(backend) as engine:
+        first = asyncio.create_task(collect(engine, swipe(ignore_eos=True)))
+        await until_it_runs(engine, gate)
+        await first
+        backend.script = lambda _params, _tokens: 1 // 0
+        gate.open()
+        await until(lambda: engine.health.engine_restarts == 1)
+        backend.script = babble
+        assert not engine.prefetcher.is_running
+        assert not engine.prefetcher.take(swipe(ignore_eos=True))[1]
+        assert text(await collect(engine, swipe(ignore_eos=True))) == text_of(0, ignore_eos=True)
+        await prefetched(engine, backend)
+        assert text(engine.prefetcher.take(swipe(ignore_eos=True))[1]) == text_of(1, ignore_eos=True)
+
+
+async def test_alternatives_that_are_taken_while_the_engine_fails_come_once() -> None:
+    told: list[Callable[[], object]] = []
+    lock, is_written = threading.Lock(), True
+
+    def record(_events: list[Event], done: Callable[[], object]) -> None:
+        with lock:
+            told.append(done)
+            while is_written and told:
+                told.pop(0)()
+
+    def fail() -> None:
+        backend.on_decode = lambda: None
+        raise ZeroDivisionError
+
+    async with engine_on(backend := FakeBackend(script=babble), record=record) as engine:
+        await collect(engine, swipe(ignore_eos=True))
+        await prefetched(engine, backend)
+        is_written, backend.on_decode = False, fail
+        other = await engine.submit(request("other"))
+        await until(lambda: len(told) == 2)  # its start, and the failure
+        taking = asyncio.create_task(collect(engine, each := swipe(3, ignore_eos=True)))
+        await until(lambda: len(told) == 3)  # what was prefetched for it
+        for _ in range(2):
+            told.pop(0)()
+        await until(lambda: len(told) == 2)  # the restart comes after it
+        is_written = True
+        record([], lambda: None)
+        events = await taking
+        check_order(events, each)
+        assert [texts(events)[k] for k in range(3)] == [text_of(1 + k, ignore_eos=True) for k in range(3)]
+        check_order(await other.collect(), other.request)
 
 
 async def test_seeds_wrap_after_the_last_one() -> None:

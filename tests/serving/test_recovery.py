@@ -13,7 +13,7 @@ from mixed import ascii_babble
 from waiting import until
 
 from srb.engine.backend import Batch
-from srb.engine.engine import Abandoned, Engine
+from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent, Event, StopEvent
 from srb.engine.kv_cache.allocator import Layout
 from srb.engine.kv_cache.cells import Cells
@@ -22,6 +22,7 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, EngineDeadError, EngineRestartError
 from srb.serving.async_engine import AsyncEngine
+from srb.serving.event_log import EventLog
 from srb.serving.recovery import Recovery
 from srb.serving.request_registry import RequestRegistry
 
@@ -400,14 +401,15 @@ async def test_a_new_request_waits_again_if_the_next_engine_fails_at_once() -> N
             raise EngineRestartError("it has failed")
         given.append(each.id)
 
-    recovery = Recovery(add, lambda *_: None, lambda _events: None)
-    recovery.interrupt(BugError(), Abandoned())
-    each = request(n=1)
+    registry = RequestRegistry(lambda *_: None)
+    recovery = Recovery(registry, add, registry.put)
+    recovery.interrupt(BugError(), None)
+    registry.add(EventLog(each := request(n=1)), 0)
     taking = asyncio.create_task(recovery.take(each))
     await asyncio.sleep(0)
     recovery.resume()
     await asyncio.sleep(0)  # the waiting task is woken, and hasn't run yet
-    recovery.interrupt(BugError(), Abandoned())
+    recovery.interrupt(BugError(), None)
     await asyncio.sleep(0)
     is_failed = False
     recovery.resume()

@@ -16,7 +16,7 @@ from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, ModelLoadError
 from srb.options.settings import Settings
 from srb.serving.async_engine import AsyncEngine
-from srb.serving.engine_client import Record, client_options
+from srb.serving.engine_client import client_options
 
 BEAT_SECONDS = 0.02
 
@@ -82,15 +82,10 @@ class ReplicasHere:
             await self.add(name)
 
     async def add(self, name: str) -> None:
-        def make(record: Record) -> AsyncEngine:
-            make_engine = partial(self.make_engine, name)
-            self.engines[name] = AsyncEngine(
-                lambda _progress: self.make(), make=make_engine, record=record, **self.options
-            )
-            return self.engines[name]
-
+        make_engine = partial(self.make_engine, name)
+        self.engines[name] = engine = AsyncEngine(lambda _progress: self.make(), make=make_engine, **self.options)
         replica = Replica(
-            make, name, f"node {name}", self.model, beat_seconds=BEAT_SECONDS, front_seconds=self.front_seconds
+            engine, name, f"node {name}", self.model, beat_seconds=BEAT_SECONDS, front_seconds=self.front_seconds
         )
         await replica.start()
         self.there[name] = replica

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, StartEvent
 from srb.engine.request import CompletionRequest
-from srb.engine.resume import RequestProgress, resume
+from srb.engine.resume import resume
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
@@ -145,14 +145,11 @@ def test_it_goes_on_after_an_interruption_as_if_there_had_been_none(
     events = []
     for _ in range(cut):
         events += engine.step()
-    progress = RequestProgress(each)
-    progress.add(events)
-    if faults or not progress.living:
+    rest = resume(each, events)
+    if faults or rest is None:
         events += run(engine)
         assert (engine.stats().sequences, engine.stats().cells, backend.cells) == (0, 0, 0)
         return
-    rest = resume(each, events)
-    assert rest
     other = FakeBackend(n_parallel=n_parallel, n_cells=n_cells, window=window)
     after = run(Engine(other, cache_bytes=1000), rest)
     assert texts([*events, *after]) == texts(whole)
