@@ -84,6 +84,7 @@ class EventLog:
         extra_bytes: the memory of its settings and answers, besides its prompts and events.
 
     Attributes:
+        priority: its present one. The engine has the lowest one for a request that waits for its client to come back.
         started: whether it has left the queue.
         max_tokens: `StartEvent.max_tokens`, if it has started.
         unfinished: the indices of the alternatives that haven't ended.
@@ -114,6 +115,7 @@ class EventLog:
         self.exact = exact
         self.arrived = arrived
         self.created = created
+        self.priority = request.priority
         self.started = False
         self.max_tokens = 0
         self.unfinished = set(range(request.count))

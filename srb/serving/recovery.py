@@ -5,9 +5,10 @@ logs are enough to resume each one, as a server resumes detached requests after 
 see a pause.
 
 A request may be the cause. The engine can't always name it, because a batch has rows of several. So the requests are
-resumed one at a time, the shortest first: the next one waits until the one before has gone on for two steps. The
-suspect of a failure is the request that the engine names, or else the one that was being resumed. It is resumed first.
-If it is the suspect of the next failure, too, it ends with an error, and the failures since it came count no more.
+resumed one at a time, the most urgent first, of these the shortest: the next one waits until the one before has gone on
+for two steps, unless that is paused for a more urgent one. The suspect of a failure is the request that the engine
+names, or else the one that was being resumed. It is resumed first. If it is the suspect of the next failure, too, it
+ends with an error, and the failures since it came count no more.
 
 A failure and a restart are told in order with the events, so the logs are complete when requests resume.
 """
@@ -104,7 +105,7 @@ class Recovery:
             self._pending = [each for each in self._pending if each is not suspect]
             reason = f"the engine has failed twice on this request ({type(error).__name__}); its log says why"
             self._end(suspect, "error", error=SrbError(reason, code="engine_failed"))
-        self._pending.sort(key=lambda log: (log is not suspect, not log.started, log.n_tokens))
+        self._pending.sort(key=lambda log: (log is not suspect, log.priority, not log.started, log.n_tokens))
         return suspect.arrived if suspect and is_cause else None
 
     def resume(self) -> None:
@@ -144,7 +145,9 @@ class Recovery:
             except Exception as error:
                 reason = error if isinstance(error, SrbError) else SrbError(f"it can't resume: {type(error).__name__}")
                 self._end(log, "error", error=reason)
-            while not self._is_back(log) and await log.grown(len(log)):
+            given = (each for each in self._registry.in_engine if each not in self._pending)
+            is_paused = any(each.priority < log.priority for each in given)
+            while not is_paused and not self._is_back(log) and await log.grown(len(log)):
                 pass
             if self._is_back(log):
                 self.n_ended = 0

@@ -136,7 +136,7 @@ class RequestRegistry:
         for index, reason in active.event_log.aborts.items():
             self._end(request_id, index, reason)
         if active.lingering:
-            self._prioritize(request_id, LOWEST_PRIORITY)
+            self._set_priority(active, LOWEST_PRIORITY)
 
     def refused(self, request_id: str) -> None:
         """Removes a request that the engine has refused."""
@@ -157,7 +157,7 @@ class RequestRegistry:
         if active.lingering:
             active.lingering.cancel()
             active.lingering = None
-            self._prioritize(event_log.request.id, event_log.request.priority)
+            self._set_priority(active, event_log.request.priority)
         return stream
 
     def find(self, request_id: str, owner: str | None = None) -> EventLog:
@@ -261,9 +261,13 @@ class RequestRegistry:
             return
         if active.linger:
             active.lingering = asyncio.get_running_loop().call_later(active.linger, self._give_up, active)
-            self._prioritize(active.event_log.request.id, LOWEST_PRIORITY)
+            self._set_priority(active, LOWEST_PRIORITY)
         else:
             self._give_up(active)
+
+    def _set_priority(self, active: _Active, priority: int) -> None:
+        active.event_log.priority = priority
+        self._prioritize(active.event_log.request.id, priority)
 
     def _give_up(self, active: _Active) -> None:
         active.given_up = True

@@ -1,6 +1,7 @@
 """An engine failure is a pause: another engine resumes the requests."""
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -310,6 +311,30 @@ async def test_new_requests_wait_and_aborted_ones_end_during_a_restart() -> None
         ends = [stops(await stream.collect()) for stream in streams]
         assert [stop.finish_reason for stop in ends[1].values()] == ["abort"] * 2
         assert [ends[0][k].finish_reason for k in range(2)] == ["length", "abort"]
+
+
+async def test_new_requests_do_not_wait_for_those_that_are_paused() -> None:
+    gate = Gate(backend := FakeBackend(n_cells=2000))
+    async with engine_on(backend) as engine:
+        urgent = await engine.submit(request(max_tokens=1000, ignore_eos=True))
+        paused = await engine.submit(dataclasses.replace(request("paused", max_tokens=9, ignore_eos=True), priority=1))
+        left = await engine.submit(request("left", max_tokens=9, ignore_eos=True), linger=60)
+        left.close()
+        await until(lambda: gate.holds)
+        backend.script = lambda _params, _tokens: 1 // 0
+        gate.step()
+        await until(lambda: engine.health.engine_restarts == 1)
+        backend.script = babble
+        asking = asyncio.create_task(collect(engine, new := request(max_tokens=1)))
+        while not asking.done():
+            gate.step()
+            await until(lambda: gate.holds or asking.done())
+        check_order(asking.result(), new)
+        assert len(urgent.event_log) < 30
+        gate.open()
+        back = engine.read(left.event_log)
+        for stream in (urgent, paused, back):
+            check_order(await stream.collect(), stream.request)
 
 
 async def test_it_stops_while_requests_resume() -> None:
