@@ -26,7 +26,7 @@ from srb.engine.mailbox import Answer
 from srb.engine.request import LOWEST_PRIORITY, CompletionRequest
 from srb.engine.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.stats import EngineStats, Measure
-from srb.errors import EngineDeadError, EngineRestartError, ModelLoadError, SrbError
+from srb.errors import EngineDeadError, EngineRestartError, ModelLoadError
 from srb.files.disk_cache import DiskCache
 from srb.files.download import fetch_model
 from srb.options.settings import Settings, check_settings
@@ -156,7 +156,7 @@ class AsyncEngine(EngineClient):
             await asyncio.to_thread(self._engine.add_request, request)
         except RuntimeError:  # no thread can be started
             self._engine.add_request(request)
-        self._loop.call_soon(self._wake.set)  # after `_on_taken`, which may abort it
+        self._loop.call_soon(self._wake.set)  # after `taken`, which may abort it
 
     async def _close(self) -> None:
         self._closing = True
@@ -263,7 +263,12 @@ class AsyncEngine(EngineClient):
     def _restarted(self, engine: Engine, backend: Backend, error: Exception) -> Engine | None:
         """Replaces a failed engine. Returns None after too many failures, or if it can't be made."""
         reason = loggable(error) or type(error).__name__  # all requests may get it, so it quotes none of them
-        cause = _abandon(engine, EngineRestartError("the engine has failed and restarts"))
+        cause = None
+        try:
+            cause = engine.abandon(EngineRestartError("the engine has failed and restarts"))
+            engine.close()
+        except Exception:
+            logger.exception("the failed engine can't be closed")
         judged: Future[bool] = Future()
         self.put([], partial(self._on_failure, error, cause, judged))
         if judged.result():
@@ -313,14 +318,3 @@ def make_engine(
         store=store,
         observe=observe,
     )
-
-
-def _abandon(engine: Engine, error: SrbError) -> str | None:
-    """Abandons and closes a failed engine. Returns the id of the request that it was working on, if it was one."""
-    cause = None
-    try:
-        cause = engine.abandon(error)
-        engine.close()
-    except Exception:
-        logger.exception("the failed engine can't be closed")
-    return cause

@@ -25,7 +25,7 @@ from srb.engine.model_facts import ModelFacts
 from srb.engine.offline import Texts
 from srb.engine.outputs import CompletionOutput, CompletionOutputs
 from srb.engine.request import CompletionRequest, Explore
-from srb.engine.resume import resume
+from srb.engine.resume import ending, resume
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.score_table import Score, ScoredRow, Table
 from srb.engine.stats import EngineStats
@@ -227,7 +227,7 @@ class EngineClient(ABC):
 
         Args:
             request: what to generate.
-            event_log: gets the events. Of an interrupted request it has the earlier events already.
+            event_log: gets the events. It has those of an interrupted request already, which resumes after them.
             linger: how long the request continues without readers, in seconds. With `EventLog.detach` it always does.
             is_new: whether the request may be refused because too many wait. An interrupted one is in the queue
                 already.
@@ -253,22 +253,27 @@ class EngineClient(ABC):
         event_log.arrived = self._loop.time()
         stream = self._registry.add(event_log, linger)
         try:
-            if prefetched:
-                self.put([*prefetched])
-            rest = resume(request, prefetched)
-        except BaseException:
-            self._registry.refused(request.id)
-            raise
-        if rest is None:
-            return stream
-        adding = asyncio.ensure_future(self._take(rest))
-        adding.add_done_callback(partial(self._on_taken, request.id))
-        try:
-            await asyncio.shield(adding)
+            await asyncio.shield(self._begin(event_log, prefetched))
         except asyncio.CancelledError:
             stream.close()
             raise
         return stream
+
+    async def _begin(self, event_log: EventLog, prefetched: abc.Sequence[Event]) -> None:
+        """Gives the engine what is left of a request."""
+        request = event_log.request
+        try:
+            rest = resume(request, [*event_log.events, *prefetched])
+            if prefetched:
+                self.put([*prefetched])
+            if rest:
+                await self._take(rest)
+            elif not prefetched:  # it was interrupted before its last event
+                self.put(ending(request, event_log.events, "stop"))
+        except BaseException:
+            self._registry.refused(request.id)
+            raise
+        self._registry.taken(request.id)
 
     def put(self, events: list[Event], *then: abc.Callable[[], object]) -> None:
         """Records events, gives them to the readers of their requests, and calls functions in the event loop.
@@ -480,10 +485,3 @@ class EngineClient(ABC):
 
     def _on_ended(self, event_log: EventLog) -> None:
         self.prefetcher.note(event_log)
-
-    def _on_taken(self, request_id: str, adding: asyncio.Future[None]) -> None:
-        """Notes that the engine has taken a request, or refused it."""
-        if adding.cancelled() or adding.exception():
-            self._registry.refused(request_id)
-        else:
-            self._registry.taken(request_id)

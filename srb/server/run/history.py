@@ -10,7 +10,6 @@ from typing import Concatenate, ParamSpec, TypeVar
 from aiohttp import web
 
 from srb.engine.events import DoneEvent, Event, StopEvent, StreamEvent
-from srb.engine.resume import resume
 from srb.errors import HistoryError, NotSupportedError, SrbError, UnavailableError
 from srb.history.database import UnusableError
 from srb.history.history import History
@@ -193,20 +192,17 @@ class HistoryService:
     async def _resume(self, engine: EngineClient, each: Unfinished) -> None:
         submitted, request_id = each.submitted, each.submitted.request.id
         try:
-            request = resume(submitted.request, each.events)
-            if request is None:  # the request is complete, only its last event is missing
-                self.store.end(each)
-                return
             event_log = EventLog(submitted.request, owner=submitted.owner, detach=True, created=submitted.created)
             event_log.put(each.events)
             self.store.resume(each)
             if submitted.story is not None:
                 self.feeds.add_writer(request_id, submitted.story)
-            (await engine.submit(request, event_log=event_log, is_new=False)).close()
-        except UnavailableError as error:  # the engine stopped or failed; the file still has the request
-            self.feeds.remove_writer(request_id)
-            logger.warning("request %s resumes at the next start: %s", request_id, error.message)
+            (await engine.submit(submitted.request, event_log=event_log, is_new=False)).close()
         except SrbError as error:
+            self.feeds.remove_writer(request_id)
+            if isinstance(error, UnavailableError):  # the engine stopped or failed; the file still has the request
+                logger.warning("request %s resumes at the next start: %s", request_id, error.message)
+                return
             logger.error("request %s can't resume: %s", request_id, error.message)
             self.store.end(each)
         else:
