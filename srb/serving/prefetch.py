@@ -15,6 +15,7 @@ import uuid
 from collections import OrderedDict, abc
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from srb.engine.events import (
     AbortReason,
@@ -43,14 +44,6 @@ _Key = tuple[str | None, abc.Hashable, CompletionRequest]
 """The owner, the setting, and the request without its ids and seeds."""
 
 
-@dataclass
-class _Alternative:
-    """A prefetched alternative: its events so far, with any id and index, and the last one."""
-
-    events: list[StreamEvent] = field(default_factory=list)
-    stop: StopEvent | None = None
-
-
 @dataclass(eq=False)
 class _Continuation:
     """The next alternatives of a request.
@@ -61,7 +54,7 @@ class _Continuation:
         wanted: the number of alternatives to prefetch.
         running: the id of the request that generates them; None if none does.
         start: the last event of its kind; None before the first.
-        alternatives: those that have been started.
+        events: the others so far, with any id.
     """
 
     request: CompletionRequest
@@ -69,7 +62,7 @@ class _Continuation:
     wanted: int = 0
     running: str | None = None
     start: StartEvent | None = None
-    alternatives: list[_Alternative] = field(default_factory=list)
+    events: list[StreamEvent | StopEvent] = field(default_factory=list)
 
     @property
     def seed(self) -> int:
@@ -79,20 +72,20 @@ class _Continuation:
     @property
     def is_complete(self) -> bool:
         """Whether all that are wanted have ended."""
-        return sum(each.stop is not None for each in self.alternatives[: self.wanted]) == self.wanted
+        return sum(isinstance(event, StopEvent) and event.index < self.wanted for event in self.events) == self.wanted
 
     def rest(self, request_id: str) -> CompletionRequest | None:
         """Makes a request for those that aren't complete."""
-        self.alternatives += [_Alternative() for _ in range(self.wanted - len(self.alternatives))]
         branches = self.request.branches[0].alternatives(self.wanted)
         request = dataclasses.replace(self.request, branches=branches, id=request_id, priority=LOWEST_PRIORITY)
         return resume(request, self.events_of(request))
 
     def events_of(self, request: CompletionRequest) -> list[Event]:
         """Makes the events of a request for the first alternatives, as far as these were prefetched."""
-        alternatives = self.alternatives[: request.count]
-        if self.start is None or not any(each.events or each.stop for each in alternatives):
+        theirs = [event for event in self.events if event.index < request.count]
+        if self.start is None or not theirs:
             return []
+        n_truncated = self.start.n_truncated
         events: list[Event] = [
             dataclasses.replace(
                 self.start,
@@ -104,13 +97,16 @@ class _Continuation:
                 guided=request.guided,
             )
         ]
-        for index, each in enumerate(alternatives):
-            events += _renamed(each, request.id, index, self.start.n_truncated)
-        stops = [each.stop for each in alternatives if each.stop]
-        if len(stops) == request.count:
-            n_tokens = sum(stop.length for stop in stops)
-            usage = Usage(request.prompt_tokens, n_tokens, request.prompt_tokens)
-            events.append(DoneEvent(request.id, request.count, usage, _at_once(n_tokens, self.start.n_truncated)))
+        lengths = []
+        for event in theirs:
+            changes: dict[str, Any] = {}
+            if isinstance(event, StopEvent):
+                lengths.append(event.length)
+                changes = {"timings": _at_once(event.length, n_truncated)}
+            events.append(dataclasses.replace(event, request_id=request.id, **changes))
+        if len(lengths) == request.count:
+            usage = Usage(request.prompt_tokens, sum(lengths), request.prompt_tokens)
+            events.append(DoneEvent(request.id, request.count, usage, _at_once(sum(lengths), n_truncated)))
         return events
 
     def take(self, n: int) -> abc.Callable[[], None]:
@@ -119,24 +115,16 @@ class _Continuation:
         Returns:
             A function that puts them back, unless others were taken since.
         """
-        taken, wanted, before = self.alternatives[:n], self.wanted, self.request
-        del self.alternatives[:n]
-        self.wanted = max(0, self.wanted - n)
-        self.request = after = _from_seed(self.request, (self.seed + n) % (MAX_SEED + 1))
+        before, events, wanted = self.request, self.events, self.wanted
+        self.request = after = _from_seed(before, (self.seed + n) % (MAX_SEED + 1))
+        self.events = [dataclasses.replace(event, index=event.index - n) for event in events if event.index >= n]
+        self.wanted = max(0, wanted - n)
 
         def put_back() -> None:
             if self.request is after:
-                self.alternatives[:0], self.request, self.wanted = taken, before, max(self.wanted, wanted)
+                self.request, self.events, self.wanted = before, events, max(self.wanted, wanted)
 
         return put_back
-
-
-def _renamed(alternative: _Alternative, request_id: str, index: int, n_truncated: int) -> abc.Iterator[Event]:
-    for event in alternative.events:
-        yield dataclasses.replace(event, request_id=request_id, index=index)
-    if alternative.stop:
-        timings = _at_once(alternative.stop.length, n_truncated)
-        yield dataclasses.replace(alternative.stop, request_id=request_id, index=index, timings=timings)
 
 
 def _at_once(n_tokens: int, n_truncated: int) -> Timings:
@@ -298,13 +286,13 @@ class Prefetcher:
             if isinstance(event, StartEvent):
                 found.start = event
             elif isinstance(event, StreamEvent):
-                found.alternatives[event.index].events.append(event)
+                found.events.append(event)
                 self.n_tokens += len(event.sampled)
             elif isinstance(event, ErrorEvent):  # it would come again
                 self._forget(found)
             elif isinstance(event, StopEvent):
                 if event.finish_reason != "abort":  # else it resumes: its front or its replica has ended it
-                    found.alternatives[event.index].stop = event
+                    found.events.append(event)
             elif isinstance(event, DoneEvent):
                 del self._running[event.request_id]
                 found.running = None
