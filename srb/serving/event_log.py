@@ -84,6 +84,7 @@ class EventLog:
         extra_bytes: the memory of its settings and answers, besides its prompts and events.
 
     Attributes:
+        is_given: whether an engine has it, or is given it. If that engine fails, it resumes.
         priority: its present one. The engine has the lowest one for a request that waits for its client to come back.
         started: whether it has left the queue.
         max_tokens: `StartEvent.max_tokens`, if it has started.
@@ -115,6 +116,7 @@ class EventLog:
         self.exact = exact
         self.arrived = arrived
         self.created = created
+        self.is_given = False
         self.priority = request.priority
         self.started = False
         self.max_tokens = 0

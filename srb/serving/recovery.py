@@ -96,17 +96,18 @@ class Recovery:
             self._task.cancel()
         self._pending = self._registry.in_engine
         suspect = self._find_suspect(error, cause)
-        is_cause = suspect is not None and suspect is self._suspect
-        self._suspect, self._resuming = suspect, None
+        since = None
         for log in [each for each in self._pending if each.aborted]:
             self.abort(log.request.id, log.aborts[None])
-        if suspect and is_cause:
+        if suspect is not None and suspect is self._suspect:
             self.n_ended += 1
+            since = suspect.arrived
             self._pending = [each for each in self._pending if each is not suspect]
             reason = f"the engine has failed twice on this request ({type(error).__name__}); its log says why"
             self._end(suspect, "error", error=SrbError(reason, code="engine_failed"))
         self._pending.sort(key=lambda log: (log is not suspect, log.priority, not log.started, log.n_tokens))
-        return suspect.arrived if suspect and is_cause else None
+        self._suspect, self._resuming = suspect, None
+        return since
 
     def resume(self) -> None:
         """Resumes the requests of a failed engine on the present one."""
@@ -115,8 +116,8 @@ class Recovery:
     def _find_suspect(self, error: Exception, cause: str | None) -> EventLog | None:
         if isinstance(error, OSError | MemoryError):
             return None  # a full disk, no memory, too few file descriptors: no request is to blame
-        named = next((log for log in self._pending if log.request.id == cause), None)
-        return named or (self._resuming if self._resuming and not self._is_back(self._resuming) else None)
+        resuming = None if self._resuming is None or self._is_back(self._resuming) else self._resuming
+        return next((log for log in self._pending if log.request.id == cause), resuming)
 
     def _is_back(self, log: EventLog) -> bool:
         """Tells whether the resumed request goes on. Its first step only needs the prompt to be computed."""
@@ -169,4 +170,5 @@ class Recovery:
         error: SrbError | None = None,
     ) -> None:
         """Ends a request that no engine has."""
+        log.is_given = False
         self._put(ending(log.request, log.events, finish_reason, stop_reason, error=error))

@@ -29,7 +29,6 @@ class _Active:
     """A request that waits or runs.
 
     Attributes:
-        is_given: whether the engine was given it. It may not have taken it yet.
         given_up: whether it is being aborted because it has no readers.
         suspended: whether it resumes after a restart. Its readers don't get its end.
     """
@@ -39,7 +38,6 @@ class _Active:
     readers: set[RequestStream] = field(default_factory=set)
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
     lingering: asyncio.TimerHandle | None = None
-    is_given: bool = False
     given_up: bool = False
     suspended: bool = False
 
@@ -98,8 +96,8 @@ class RequestRegistry:
 
     @property
     def in_engine(self) -> list[EventLog]:
-        """The event logs of the requests that the engine was given, in order of arrival."""
-        return [each.event_log for each in self._active.values() if each.is_given]
+        """The event logs of the requests that the engine has or is given, in order of arrival."""
+        return [each.event_log for each in self._active.values() if each.event_log.is_given]
 
     async def empty(self) -> None:
         """Waits until no request waits or runs."""
@@ -124,9 +122,9 @@ class RequestRegistry:
         return self.read(event_log)
 
     def given(self, request_id: str) -> None:
-        """Notes that the engine is given a request. If that engine fails, the request resumes."""
+        """Notes that the engine is given a request."""
         if active := self._active.get(request_id):
-            active.is_given = True
+            active.event_log.is_given = True
 
     def taken(self, request_id: str) -> None:
         """Tells an engine that has taken a request what was said before. It ignores ids that it doesn't know."""

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from waiting import until
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent, Event, StopEvent
-from srb.engine.kv_cache.allocator import Layout
+from srb.engine.kv_cache.allocator import Layout, Load
 from srb.engine.kv_cache.cells import Cells
 from srb.engine.lora import Adapter
 from srb.engine.request import CompletionRequest
@@ -152,7 +152,7 @@ async def test_a_request_that_makes_it_fail_twice_ends_alone(place: int) -> None
         (error,) = [event.error for event in events if isinstance(event, ErrorEvent)]
         assert (error.code, "BugError" in error.message) == ("engine_failed", True)
         assert {stop.finish_reason for stop in stops(events).values()} == {"error"}
-        assert engine.health.engine_restarts == 2
+        await until(lambda: engine.health.engine_restarts == 2)  # its end comes before that
         assert engine.health.status == "ready"
         check_order(await collect(engine, other := request()), other)
 
@@ -197,6 +197,24 @@ async def test_failures_of_poisonous_requests_do_not_count(is_named: bool) -> No
             await collect(engine, request())  # the other one may have ended, and an engine that always fails is dead
         check_same(await running, expected, good)
         assert engine.health.engine_restarts == (6 if is_named else 9)
+        assert engine.health.status == "ready"
+
+
+async def test_a_request_that_makes_it_fail_before_its_start_ends_alone() -> None:
+    good, bad = request(n=2, max_tokens=30, ignore_eos=True), request("x" * 77, n=2)
+    (expected,) = await undisturbed(good)
+
+    def choose(backend: FakeBackend, loads: Sequence[Load]) -> Layout:
+        if any(load.n_tokens == 77 for load in loads):
+            raise BugError
+        return backend.layout
+
+    async with engine_on(FakeBackend(chooser=choose)) as engine:
+        tasks = [asyncio.create_task(collect(engine, each)) for each in (good, bad)]
+        check_same(await tasks[0], expected, good)
+        check_order(events := await tasks[1], bad, started=False)
+        assert [event.error.code for event in events if isinstance(event, ErrorEvent)] == ["engine_failed"]
+        await until(lambda: engine.health.engine_restarts == 3)
         assert engine.health.status == "ready"
 
 

@@ -8,6 +8,7 @@ nothing may be left over, and never may requests wait while nothing runs.
 
 import asyncio
 import copy
+import dataclasses
 import errno
 import random
 import sqlite3
@@ -199,6 +200,7 @@ async def _client(
             seed=chance.randrange(1000),
             max_tokens=chance.randint(1, 20),
         )
+        each = dataclasses.replace(each, ahead=chance.choice((0, 0, 2)), priority=chance.randint(0, 2))
         try:
             told.append(await _ask(engine, history, each, aborts=chance.random() < 0.15))
         except (SrbError, MemoryError, RuntimeError, OSError, BugError):
@@ -215,7 +217,7 @@ async def _ask(
         async for batch in stream:
             events += batch
             if aborts and len(events) > 3:
-                engine.abort(each.id)
+                engine.abort(each.id, None if len(events) % 2 else 0)
     return each, events
 
 
