@@ -55,11 +55,12 @@ def resume(request: CompletionRequest, events: Sequence[Event]) -> CompletionReq
     living = [index for index, each in enumerate(resumed) if each.finished is None]
     if not living:
         return None
-    if request.scored_top is not None and not any(each.tokens for each in resumed):
+    if request.scored_top is not None and not request.resumed:
         n_scored = _n_scored(request, events)
-        if not n_scored:
+        if not n_scored and not any(each.tokens for each in resumed):
             return request
-        if any(n_scored[index] < len(request.prompts[index // len(request.branches)]) for index in living):
+        silent = [index for index in living if not resumed[index].tokens]
+        if any(n_scored[index] < len(request.prompts[index // len(request.branches)]) for index in silent):
             raise InvalidRequestError(
                 "the log-probabilities of a prompt were interrupted in the middle; send the request again",
                 param="echo" if request.prompt_logprobs is None else "prompt_logprobs",

@@ -107,6 +107,22 @@ def test_it_says_what_it_would_have_said(
     begins(events, whole)
 
 
+def test_a_prompt_that_is_still_being_scored_is_not_lost_when_another_one_has_tokens() -> None:
+    request = CompletionRequest(
+        (tuple(b"p" * 20), tuple(b"r")),
+        SamplingParams(seed=0, max_tokens=1).alternatives(1),
+        echo=True,
+        logprobs=0,
+    )
+    said = steps(Engine(FakeBackend(n_cells=300)), request)
+    before = next(k for k, events in enumerate(said) if any(getattr(each, "sampled", ()) for each in events))
+    events = [event for step in said[: before + 1] for event in step]
+    assert 0 not in texts(events)
+    with pytest.raises(InvalidRequestError) as raised:
+        resume(request, events)
+    assert raised.value.param == "echo"
+
+
 def test_waiting_text_comes_with_the_text_after_it() -> None:
     text = "abcé".encode()
     request = CompletionRequest(((112,),), SamplingParams(seed=0, stop=("abx", "cz")).alternatives(1))
@@ -156,7 +172,8 @@ def test_a_cached_prompt_is_restored_once_and_shared(n_cached: int) -> None:
             restored.append((start, end))
             return super().restore(state, seq_id, start, end)
 
-    engine = Engine(Noting(n_cells=340, script=lambda params, tokens: params.seed), cache_bytes=100_000)
+    backend = Noting(n_cells=340, script=lambda params, tokens: params.seed)
+    engine = Engine(backend, cache_bytes=100_000, clock=lambda: 0.0)  # else it may seem to take too long to cache
     if n_cached:
         run(engine, CompletionRequest((request.prompts[0][:n_cached],), branches[:1]))
     run(engine, request)

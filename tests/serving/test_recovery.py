@@ -45,14 +45,18 @@ async def collect(engine: AsyncEngine, each: CompletionRequest) -> list[Event]:
     return [event async for event in engine.generate(each)]
 
 
-def failing_at(backend: FakeBackend, *decodes: int, error: Exception | None = None) -> None:
-    """Throws an exception in the middle of these decodes, counted from 1."""
+def failing_at(backend: FakeBackend, *decodes: int, error: Exception | None = None) -> threading.Event:
+    """Throws an exception in the middle of these decodes, counted from 1. Cleared, the result stops all decodes."""
+    goes_on = threading.Event()
+    goes_on.set()
 
     def throw() -> None:
+        assert goes_on.wait(10)
         if backend.decodes in decodes:
             raise error or BugError
 
     backend.on_decode = throw
+    return goes_on
 
 
 async def undisturbed(*requests: CompletionRequest) -> list[list[Event]]:
@@ -232,9 +236,11 @@ async def test_unrelated_failures_blame_no_request() -> None:
 
 async def test_three_failures_that_no_request_has_caused_are_the_end() -> None:
     requests = [request("p" * k, n=2, max_tokens=150, ignore_eos=True) for k in range(1, 4)]
-    failing_at(backend := FakeBackend(n_cells=1000), 30, 70, 110)
+    goes_on = failing_at(backend := FakeBackend(n_cells=1000), 30, 70, 110)
+    goes_on.clear()
     async with engine_on(backend) as engine:
         streams = [await engine.submit(each) for each in requests]
+        goes_on.set()
         for each, stream in zip(requests, streams, strict=True):
             events = await stream.collect()
             check_order(events, each)
