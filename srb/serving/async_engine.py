@@ -143,8 +143,7 @@ class AsyncEngine(EngineClient):
         if index is None:
             self._recovery.abort(request_id, reason)
         assert self._engine is not None
-        self._engine.abort(request_id, index, reason)
-        self._wake.set()
+        self._engine.abort(request_id, index, reason)  # it needn't wake: an idle engine has nothing to abort
 
     def _prioritize(self, request_id: str, priority: int) -> None:
         assert self._engine is not None

@@ -1,8 +1,8 @@
 """The retention policy: which states are cached, and when, so that caching never slows the requests that run.
 
 - **Finished sequences** are cached after the events of their end were taken. While others run, this takes a quarter of
-  the time at most, and the rest is done in the next steps. An idle engine caches everything at once, so the next
-  request finds the cells empty. Of a cancelled alternative only the prompt is cached, for the next try.
+  the time at most, and the rest is done in the next steps. An idle engine caches one in each step, so a new request
+  waits for one at most. Of a cancelled alternative only the prompt is cached, for the next try.
 - **Prompts of models that forget** need points to go on from. Their state is cached at regular checkpoints, and where a
   prompt parts from another text. An example with a recurrent model: three requests begin with the same instructions of
   400 tokens. The second one computes all of its prompt, since the first has gone past the 400, but it stops after the
@@ -216,7 +216,7 @@ class RetentionPolicy:
             seq: the sequence that finished first.
             finish_reason, stop_reason: why it has.
             is_idle: no sequence is running.
-            is_waited_for: others wait for the sequence's cells, or for the engine.
+            is_waited_for: others wait for the sequence's cells.
 
         Returns:
             What is cached: nothing if there is no time to wait until there is time for that. None: the sequence waits
