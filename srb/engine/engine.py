@@ -286,7 +286,7 @@ class Engine:
         while victims := self._scheduler.make_way(self._clock()):
             self._cells.preempt(victims)
             self._begin_admitted()
-        if not self._runner.finished and (unfit := self._scheduler.unfit()):
+        if unfit := self._scheduler.unfit():
             layout = self._backend.layout
             self._refuse(
                 unfit, f"the request doesn't fit into the memory now: the KV cache is {layout}; try again later"
@@ -315,7 +315,7 @@ class Engine:
             return
         layout = self._backend.choose(loads, self._scheduler.n_held)
         if layout != self._allocator.layout:
-            self._runner.release(is_idle=not self._scheduler.is_running, must=True)
+            self._runner.release(must=True)
             self._cells.lay_out(layout)
         while not self._allocator.used_cells:
             self._backend.prepare(layout)
@@ -353,5 +353,7 @@ class Engine:
         self._retention.begin_step()
         if not self._runner.finished:
             return
-        is_idle, is_waited_for = not self._scheduler.is_running, self._scheduler.is_waited_for
+        # An idle engine gives everything back before the next request, which then finds the same empty cells.
+        is_idle = not self._scheduler.is_running
+        is_waited_for = self._scheduler.is_waited_for or (is_idle and bool(self._mail))
         self._runner.release(is_idle=is_idle, is_waited_for=is_waited_for)

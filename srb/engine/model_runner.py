@@ -185,8 +185,8 @@ class ModelRunner:
         A sequence that waits for this time keeps all its cells meanwhile.
 
         Args:
-            is_idle: no sequence is running. One is given back in a step, so a new request waits for one at most.
-            is_waited_for: others wait for the cells.
+            is_idle: no sequence is running.
+            is_waited_for: others wait for the cells, or for the engine.
             must: don't wait.
         """
         for seq, reasons in list(self.finished.items()):
@@ -195,8 +195,6 @@ class ModelRunner:
                 return
             del self.finished[seq]
             self._cells.give_back(seq, cached or Cached())
-            if is_idle and not must:
-                return
 
     def finish(self, seq: Sequence, finish_reason: FinishReason, stop_reason: StopReason) -> None:
         """Ends a sequence. The last sequence of a request ends the request, too."""

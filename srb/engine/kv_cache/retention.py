@@ -1,8 +1,8 @@
 """The retention policy: which states are cached, and when, so that caching never slows the requests that run.
 
 - **Finished sequences** are cached after the events of their end were taken. While others run, this takes a quarter of
-  the time at most, and the rest is done in the next steps. An idle engine caches one in each step, so a new request
-  waits for one at most. Of a cancelled alternative only the prompt is cached, for the next try.
+  the time at most, and the rest is done in the next steps. An idle engine caches everything at once, so the next
+  request finds the cells empty. Of a cancelled alternative only the prompt is cached, for the next try.
 - **Prompts of models that forget** need points to go on from. Their state is cached at regular checkpoints, and where a
   prompt parts from another text. An example with a recurrent model: three requests begin with the same instructions of
   400 tokens. The second one computes all of its prompt, since the first has gone past the 400, but it stops after the
@@ -10,9 +10,10 @@
 - **Running sequences** are saved from time to time if there is a state store, so that a process that is killed loses
   little. This takes a bounded share of the time.
 
-States leave the cells at once, although they could stay while no other request comes. Copying takes a few milliseconds;
-attention walks idle cells in every step; and an idle server's cache is always empty, so a repeated request finds the
-same layout.
+An idle engine caches all of them before it reads the next request, although that one waits: 0.1 s after 8 alternatives,
+0.5 s after 32 without flash attention. If what has ended stayed in its cells meanwhile, the next request would have
+others, and llama.cpp's logits other last digits: of 48 texts that were asked for again at once, 4 differed. Now none
+does, because an idle server's cache is always empty.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -216,7 +217,7 @@ class RetentionPolicy:
             seq: the sequence that finished first.
             finish_reason, stop_reason: why it has.
             is_idle: no sequence is running.
-            is_waited_for: others wait for the sequence's cells.
+            is_waited_for: others wait for the sequence's cells, or for the engine.
 
         Returns:
             What is cached: nothing if there is no time to wait until there is time for that. None: the sequence waits

@@ -1,7 +1,6 @@
 """What is cached of finished requests, and when: never so long that running requests wait for it."""
 
 import dataclasses
-from collections import abc
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from fake_backend import FakeBackend
 
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, StartEvent, StopEvent
-from srb.engine.kv_cache.allocator import Layout, Load
 from srb.engine.sequence import Sequence
 
 
@@ -135,32 +133,18 @@ def test_that_caching_was_slow_once_does_not_count_for_ever() -> None:
     assert n_requests > 5
 
 
-def test_a_request_for_which_there_are_cells_waits_for_one_that_has_ended_at_most() -> None:
-    backend = SlowToCopyCells(n_cells=1000, seconds=0.0001)
+@pytest.mark.parametrize(("seconds", "n_cached"), [(0.1, 1), (0.0001, 6)])
+def test_a_new_request_does_not_wait_for_answers_that_are_computed_sooner(seconds: float, n_cached: int) -> None:
+    backend = SlowToCopyCells(n_cells=1000, seconds=seconds)
     engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
     engine.add_request(request("p" * 40, n=6, max_tokens=10, ignore_eos=True))
     while not any(isinstance(event, DoneEvent) for event in engine.step()):
         pass
     engine.add_request(request("q" * 40, max_tokens=1))
-    assert any(isinstance(event, StartEvent) for event in engine.step())
-    assert [span[0] for span in backend.saved] == [0, 40]  # the prompt with the first
+    engine.step()
+    assert [span[0] for span in backend.saved] == [0, *[40] * n_cached]
     run(engine)
-    assert [span[0] for span in backend.saved if span[0]] == [40] * 6
     assert backend.cells == 0
-
-
-def test_what_has_ended_is_cached_before_the_layout_changes() -> None:
-    def choose(_backend: FakeBackend, loads: abc.Sequence[Load]) -> Layout:
-        return Layout(loads[0].n_tokens == 40, 1000, 8)
-
-    backend = FakeBackend(n_cells=1000, chooser=choose)
-    engine = Engine(backend, cache_bytes=100_000, clock=lambda: 0.0)
-    engine.add_request(request("p" * 40, n=2, max_tokens=10, ignore_eos=True))
-    while not any(isinstance(event, DoneEvent) for event in engine.step()):
-        pass
-    run(engine, request("q" * 30, max_tokens=1))
-    assert not backend.layout.is_unified
-    assert [span for span in backend.saved if span[0]] == [(40, 49)] * 2
 
 
 def test_siblings_that_wait_for_a_row_begin_at_once() -> None:
