@@ -79,7 +79,7 @@ def test_what_two_devices_type_in_one_text_is_merged(blank: Story, other: Story,
         blank.find("#story").fill(PROMPT + HOUR + "\n\nThe lamp was green.")
     expect(other.find("#error")).to_contain_text("isn't saved on the server yet")
     other.page.context.set_offline(False)
-    both = "Once. " + PROMPT + HOUR + "\n\nThe lamp was green blue."
+    both = "Once. " + PROMPT + HOUR + "\n\nThe lamp was blue green."
     expect(other.find("#story")).to_have_js_property("value", both)
     expect(blank.find("#story")).to_have_js_property("value", both)
     expect(other.find("#error")).to_be_hidden()

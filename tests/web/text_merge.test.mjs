@@ -2,9 +2,20 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { applied, difference, mergeTexts } from "../../srb/web/story/text_merge.js";
+import { applied, between, difference, marking, merged, rebased } from "../../srb/web/story/text_merge.js";
+import { ChangeSet } from "../../srb/web/vendor/codemirror.js";
 
-const merged = (base, mine, theirs) => applied(mine, mergeTexts(base, mine, theirs).changes);
+/** The changes of a text that replace these words of it. */
+const replacing = (text, ...words) =>
+  ChangeSet.of(words.map(([word, insert]) => ({ from: text.indexOf(word), to: text.indexOf(word) + word.length, insert })), text.length, "\n");
+
+/** A text after the changes of two, which must be the same whoever is first. */
+function both(text, mine, theirs) {
+  const { own, others } = rebased(mine, theirs);
+  const merged = applied(applied(text, mine), others);
+  assert.equal(applied(applied(text, theirs), own), merged);
+  return merged;
+}
 
 test("changes in different places are all made, whoever merges", () => {
   const base = "The lamp was red.\n\nHe slept.\n\nIt rained.";
@@ -25,11 +36,13 @@ test("letters that both have kept are there once, though one has replaced a part
   for (const each of "abcxy") assert.equal(both.split(" sea")[0].split(each).length, each === "a" ? 3 : 2, `${each}: ${both}`); // guard has an a
 });
 
-test("where both have rewritten a word, both words stand", () => {
-  assert.equal(merged("The red lamp.", "The blue lamp.", "The green lamp."), "The green blue lamp.");
-  assert.equal(merged("The keeper slept.", "The guard slept.", "The keexper slept."), "The keexper guard slept.");
-  assert.equal(merged("The keeper slept.", "A dog barked.", "One fish swam."), "One fish swam A dog barked.");
-  assert.equal(merged("teh lamp", "the lamp", "the lamp, lit"), "the lamp, lit", "but for the same one");
+test("where both have replaced a word, both words stand", () => {
+  const [lamp, keeper] = ["The red lamp.", "The keeper slept."];
+  assert.equal(both(lamp, replacing(lamp, ["red", "blue"]), replacing(lamp, ["red", "green"])), "The blue green lamp.");
+  assert.equal(both(keeper, replacing(keeper, ["keeper", "guard"]), replacing(keeper, ["per", "pxer"])), "The guard pxer slept.");
+  assert.equal(both(keeper, replacing(keeper, ["The keeper slept", "A dog barked"]), replacing(keeper, ["The keeper slept", "One fish swam"])), "A dog barked One fish swam.");
+  assert.equal(both(lamp, replacing(lamp, ["red", "old"], ["lamp", "sea"]), replacing(lamp, ["red", "old"])), "The old sea.", "but for the same one");
+  assert.equal(merged("The keeper slept.", "A dog barked.", "One fish swam."), "A One dog fish barked swam.", "also if nobody knows what was typed");
 });
 
 test("what was typed before a word that the other has replaced stays before it", () => {
@@ -38,24 +51,33 @@ test("what was typed before a word that the other has replaced stays before it",
   assert.deepEqual([merged(base, typed, replaced), merged(base, replaced, typed)], [both, both]);
 });
 
-test("a word that one has changed isn't removed by the other", () => {
+test("letters typed into words that the other removes stay", () => {
   const base = "He saw the lamp and slept.";
-  const [removed, changed] = ["He slept.", "He saw the lamps and slept."];
-  assert.deepEqual([merged(base, removed, changed), merged(base, changed, removed)], ["He lamps slept.", "He lamps slept."]);
+  const [removed, changed] = [replacing(base, ["saw the lamp and ", ""]), replacing(base, ["lamp", "lamps"])];
+  assert.equal(both(base, removed, ChangeSet.of({ from: 15, insert: "s" }, base.length)), "He sslept.");
+  assert.equal(both(base, changed, removed), "He lampsslept.");
 });
 
 test("the changes are small ones, so that a cursor stays between its letters", () => {
-  const base = "one two three four five";
-  const changes = mergeTexts(base, `${base} six`, "ONE two three for five").changes;
+  const changes = difference("one two three four five", "ONE two three for five");
   const found = [];
   changes.iterChanges((from, to, _at, _end, added) => found.push([from, to, added.toString()]));
   assert.deepEqual(found, [[0, 3, "ONE"], [16, 17, ""]]);
 });
 
+test("changes that are known are used, if they lead from the one text to the other", () => {
+  const [first, second] = [ChangeSet.of({ from: 0, insert: "a" }, 1), ChangeSet.of({ from: 2, insert: "a" }, 2)];
+  assert.deepEqual(between("a", "aaa", [first.toJSON(), second]).toJSON(), first.compose(second).toJSON());
+  assert.equal(applied("b", between("b", "aba", [first, null])), "aba");
+  assert.equal(applied("b", between("b", "aab", [first, second])), "aab");
+});
+
 test("the marks of who wrote what follow", () => {
   const [base, mine, theirs] = ["The lamp", "The old lamp", "The lamp burns"];
-  const { changes, marks } = mergeTexts(base, mine, theirs, "wwwwwwwwmmmmmm");
-  assert.deepEqual([applied(mine, changes), applied("wwwwccccwwww", marks)], ["The old lamp burns", "wwwwccccwwwwmmmmmm"]);
+  const [own, made] = [difference(base, mine), difference(base, theirs)];
+  const { others, parting } = rebased(own, made);
+  const marks = rebased(marking(own, "wwwwccccwwww"), marking(made, "wwwwwwwwmmmmmm"), marking(parting, "")).others;
+  assert.deepEqual([applied(mine, others), applied("wwwwccccwwww", marks)], ["The old lamp burns", "wwwwccccwwwwmmmmmm"]);
 });
 
 test("random letters of two who write at once are all there, once", () => {
@@ -63,34 +85,26 @@ test("random letters of two who write at once are all there, once", () => {
   const random = (below) => (seed = (seed * 16807) % 2147483647) % below;
   const pick = (list) => list[random(list.length)];
   let key = 0;
-  const typed = new Set();
-  const removed = new Set();
-  const letter = () => {
-    const each = String.fromCodePoint(0x4e00 + key++); // each its own, but in words of Latin letters, too
-    typed.add(each);
-    return each;
-  };
-  const edit = (text) => {
+  const letter = () => String.fromCodePoint(0x4e00 + key++); // each its own, but in words of Latin letters, too
+  const edit = ({ text, changes }) => {
     const at = random(text.length + 1);
     const kind = random(10);
-    if (kind === 0) return text.replaceAll(pick(["lamp", "the", "sea"]), pick(["guard", "A"])); // as Replace all
-    if (kind < 8) return text.slice(0, at) + pick(["", " ", "a", "\n"]) + letter() + text.slice(at);
-    const gone = text.slice(at, at + random(9));
-    for (const each of gone) removed.add(each);
-    return text.slice(0, at) + text.slice(at + gone.length);
+    const end = kind < 8 ? at : Math.min(text.length, at + random(9));
+    const word = pick(["lamp", "the", "sea"]);
+    const all = [...text.matchAll(word)].map(({ index }) => ({ from: index, to: index + word.length, insert: "guard" })); // as Replace all
+    const insert = kind < 9 ? pick(["", " ", "a", "\n"]) + letter() : "";
+    const next = ChangeSet.of(kind ? { from: at, to: end, insert } : all, text.length, "\n");
+    return { text: applied(text, next), changes: changes.compose(next) };
   };
-  for (let round = 0; round < 150; round++) {
-    typed.clear();
-    removed.clear();
-    const base = Array.from({ length: random(12) }, () => pick(["lamp", "the", "sea ", " ", ".\n\n", "x"])).join("");
+  for (let round = 0; round < 1500; round++) {
+    const text = Array.from({ length: random(12) }, () => pick(["lamp", "the", "sea ", " ", ".\n\n", "x"])).join("");
+    const base = { text, changes: ChangeSet.empty(text.length) };
     let [mine, theirs] = [base, base];
     for (let k = random(12); k > 0; k--) mine = edit(mine);
     for (let k = random(12); k > 0; k--) theirs = edit(theirs);
-    const both = merged(base, mine, theirs);
-    for (const each of typed) {
-      const count = both.split(each).length - 1;
-      assert.ok(count === 1 || (removed.has(each) && count === 0), `${each} is there ${count} times: ${JSON.stringify([base, mine, theirs, both])}`);
-    }
+    const now = both(text, mine.changes, theirs.changes);
+    for (const each of `${mine.text}${theirs.text}`)
+      if (each >= "\u4e00") assert.equal(now.split(each).length, 2, `${each}: ${JSON.stringify([text, mine.text, theirs.text, now])}`);
   }
 });
 

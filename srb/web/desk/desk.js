@@ -519,10 +519,11 @@ export class Desk {
    * @param {string} place
    * @param {import("../story/drafts.js").Draft | undefined} base what both have changed
    * @param {import("../story/drafts.js").Draft | undefined} theirs
+   * @param {any[]} [unsent] as in `Drafts.meet`
    */
-  meetDraft(place, base, theirs) {
+  meetDraft(place, base, theirs, unsent) {
     const { tree, story, undoHistory } = this;
-    const met = story.drafts.meet(place, base, theirs);
+    const met = story.drafts.meet(place, base, theirs, unsent);
     if (!met) return;
     for (const [each, changes] of met.changes) undoHistory.steps.follow(each, changes);
     const { into } = met;

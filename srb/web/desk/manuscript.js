@@ -5,7 +5,7 @@
 
 import { PASTED, unpackMarks } from "../story/authorship.js";
 import { Drafts } from "../story/drafts.js";
-import { change } from "../story/text_merge.js";
+import { change, refined } from "../story/text_merge.js";
 import { ROOT } from "../story/tree.js";
 import {
   ChangeSet, Decoration, deleteCharBackwardStrict, EditorState, EditorView, insertNewline, keymap, placeholder, standardKeymap, ViewPlugin,
@@ -274,10 +274,10 @@ export class Manuscript {
   }
 
   /** Keep what was changed, and tell others of it. */
-  #update({ transactions, selectionSet }) {
+  #update({ transactions, selectionSet, changes, startState }) {
     const changed = transactions.filter(({ docChanged }) => docChanged);
     const own = changed.filter((each) => ![STORY, DEVICE].includes(each.annotation(origin)));
-    if (own.length) this.drafts.type(this.value, () => packedMarks(this.view.state));
+    if (own.length) this.drafts.type(this.value, () => packedMarks(this.view.state), refined(changes, startState.doc));
     for (const each of own) if (!each.annotation(origin)) this.#report(each);
     if (own.length) this.box.dispatchEvent(new Event("input", { bubbles: true }));
     else if (selectionSet) this.box.dispatchEvent(new Event("select", { bubbles: true }));

@@ -3,11 +3,11 @@
 
 import { loadLocal, localNames, removeLocal, saveLocal } from "../lib/local_storage.js";
 import { ChangeSet } from "../vendor/codemirror.js";
-import { Drafts, isSameDraft } from "./drafts.js";
+import { changesSince, Drafts, isSameDraft } from "./drafts.js";
 import { same } from "./merging.js";
 import { searchTree } from "./search.js";
 import { suggestTitle } from "./titles.js";
-import { applied, difference } from "./text_merge.js";
+import { applied, composed } from "./text_merge.js";
 import { newId, ROOT, Tree } from "./tree.js";
 import { repair, upgradeQuestions, withoutQuestions } from "./validation.js";
 
@@ -21,7 +21,7 @@ import { repair, upgradeQuestions, withoutQuestions } from "./validation.js";
  * @property {Record<string, any>} own what only this page knows: where its writer is, and undo steps
  * @property {Record<string, any>} shared settings, memory, note, lore and all else that isn't in the text
  * @property {(base: Record<string, any>, theirs: Record<string, any>) => void} meet
- * @property {(place: string, base: Draft | undefined, theirs: Draft | undefined) => void} meetDraft
+ * @property {(place: string, base: Draft | undefined, theirs: Draft | undefined, unsent?: any[]) => void} meetDraft
  *
  * @typedef {object} StoreListener
  * @property {(node: StoryNode) => void} changed
@@ -253,14 +253,17 @@ export class Stories {
     const last = this.#last;
     /** @type {[key: any, value: any][]} */
     let read = [];
+    let typed = new Map();
     const merge = (/** @type {any[]} */ [page = {}, ...values]) => {
       replica.meet(this.#bases.get(id) ?? {}, page);
       places.forEach((place, k) => replica.meetDraft(place, this.#bases.get(String([id, place])), values[k]));
       read = [[id, page], ...places.map((place, k) => /** @type {[any, any]} */ ([[id, place], values[k]]))];
       for (const [key, value] of read) this.know(key, value);
       const others = change(values.slice(places.length));
-      const isStored = (place, k) => isSameDraft(drafts.get(place), values[k]);
-      puts = places.flatMap((place, k) => (isStored(place, k) ? [] : [/** @type {[any, any]} */ ([[id, place], drafts.get(place)])]));
+      const isStored = (place, k) => isSameDraft(drafts.get(place), values[k]) && !drafts.unsent.has(place);
+      const news = places.flatMap((place, k) => (isStored(place, k) ? [] : [{ place, stored: values[k] }]));
+      typed = new Map(news.map(({ place }) => [place, drafts.typed(place)]));
+      puts = news.map(({ place, stored }) => [[id, place], drafts.store(place, stored)]);
       const { shared } = replica;
       const now = own?.();
       if (now) this.#last = stateOf(now);
@@ -272,6 +275,7 @@ export class Stories {
     };
     await this.transact([id, ...places.map((place) => [id, place]), ...keys], merge, nodes).catch((error) => {
       for (const [key, value] of read) this.know(key, value);
+      for (const [place, changes] of typed) drafts.unstore(place, changes);
       this.#last = last;
       throw error;
     });
@@ -294,8 +298,9 @@ export class Stories {
     if (!places.length && !names.length && stateOf(own) === this.#last) return removeLocal(name);
     const changed = (place) => {
       const draft = drafts.get(place) ?? {};
+      const stored = known([id, place]);
       if (draft.text === undefined) return [place, draft];
-      return [place, draft, difference(drafts.shown(place, known([id, place])).text, draft.text).toJSON()].map((each) => (each === draft ? { ...draft, text: "" } : each));
+      return [place, { ...draft, text: "" }, drafts.since(place, stored, drafts.typed(place)).toJSON(), stored.version];
     };
     const of = (values) => Object.fromEntries(names.map((each) => [each, values[each]]));
     const noted = { count: ++this.#notes, time: Date.now(), drafts: places.map(changed), base: of(known(id)), shared: of(shared), own: { ...own, steps: undefined } };
@@ -319,7 +324,10 @@ export class Stories {
     const note = this.ownNote(id);
     if (note) {
       replica.meet(note.base, note.shared);
-      for (const [place, ...noted] of note.drafts) replica.drafts.put(place, ...this.#noted(id, replica, place, noted));
+      for (const [place, ...noted] of note.drafts) {
+        const { draft, made } = this.#noted(id, replica, place, noted);
+        replica.drafts.put(place, draft.text, () => draft.marks, made);
+      }
       await this.exchange(id, replica, { places: note.drafts.map(([place]) => place), own: () => replica.own });
     }
     await this.takeLeft(id, replica);
@@ -341,8 +349,9 @@ export class Stories {
       if (count <= seen[tabOf(name)]) continue; // it was stored
       replica.meet(base, shared);
       for (const [place, ...noted] of drafts) {
-        const [text, marks] = this.#noted(id, replica, place, noted);
-        replica.meetDraft(place, this.#bases.get(String([id, place])), text === undefined ? noted[0] : { text, marks: marks() });
+        const { draft } = this.#noted(id, replica, place, noted);
+        replica.meetDraft(place, this.#bases.get(String([id, place])), draft, replica.drafts.typed(place));
+        replica.drafts.unsent.delete(place); // the server wasn't asked
       }
     }
     const places = left.flatMap(({ drafts }) => drafts.map(([place]) => place));
@@ -351,10 +360,23 @@ export class Stories {
     for (const { name } of left) removeLocal(name);
   }
 
-  /** Return the text of a noted draft, and its marks. */
-  #noted(id, { drafts }, place, [draft, changes]) {
-    const before = drafts.shown(place, this.#bases.get(String([id, place])) ?? {}).text;
-    return /** @type {const} */ ([changes && repeated(before, ChangeSet.fromJSON(changes)), () => draft.marks]);
+  /** Return a noted draft after what has been stored since, and the changes that make it of that. */
+  #noted(id, { drafts }, place, [draft, changes, version]) {
+    if (!changes) return { draft };
+    const stored = this.#bases.get(String([id, place])) ?? {};
+    const { text } = drafts.shown(place, stored);
+    const made = repeated(text, ChangeSet.fromJSON(changes), composed(changesSince({ version }, stored)));
+    return { draft: { ...draft, text: applied(text, made), log: [[stored.version ?? "", made]] }, made };
+  }
+
+  /**
+   * Return the changes of a draft that the server doesn't have; null stands for unknown ones.
+   * @param {string} id
+   * @param {Replica} replica
+   * @param {string} place
+   */
+  unsent(id, { drafts }, place) {
+    return [this.#bases.get(String([id, place]))?.unsent, ...drafts.typed(place)];
   }
 }
 
@@ -362,12 +384,13 @@ const LEFT = "srb-left"; // by a page that was closed
 const ALIVE = 10_000; // milliseconds after which a page would have stored it
 const MOST_TABS = 20;
 
-/** Make changes of a text that may have been changed since: then only what they add. */
-function repeated(text, changes) {
-  if (changes.length === text.length) return applied(text, changes);
+/** Return changes of a text as they are after others. If these are unknown, only what they add. */
+function repeated(text, changes, others) {
+  if (others?.length === changes.length && others.newLength === text.length) return changes.map(others);
+  if (changes.length === text.length) return changes;
   const added = /** @type {any[]} */ ([]);
   changes.iterChanges((from, _to, _at, _end, insert) => added.push({ from: Math.min(from, text.length), insert }));
-  return applied(text, ChangeSet.of(added, text.length, "\n"));
+  return ChangeSet.of(added, text.length, "\n");
 }
 
 /** The same for this tab after a reload. */

@@ -2,15 +2,24 @@
 // Drafts: typed text that isn't in the tree yet, one per place. A place is a node.
 
 import { packMarks, unpackMarks } from "./authorship.js";
-import { applied, difference, mergeTexts } from "./text_merge.js";
-import { ROOT } from "./tree.js";
+import { applied, between, composed, difference, marking, rebased } from "./text_merge.js";
+import { newId, ROOT } from "./tree.js";
+
+/** @typedef {import("../vendor/codemirror.js").ChangeSet} ChangeSet */
 
 /**
  * @typedef {{ text?: string, marks?: string, into?: string }} Draft its text and the marks of authorship.js, packed; or
  *   the node that its text has become
- * @typedef {{ changes: Map<string, import("../vendor/codemirror.js").ChangeSet>, into?: string }} Met the changes of
- *   the text at each place, and the place where the text of the draft is now
+ * @typedef {object} Version of a draft, as it is stored here or on the server
+ * @property {string} [version] its id
+ * @property {[version: string, changes: any][]} [log] the last versions before it, each with the changes that followed
+ * @property {any} [unsent] the changes that the server doesn't have, if they are known
+ *
+ * @typedef {{ changes: Map<string, ChangeSet>, into?: string }} Met the changes of the text at each place, and the place
+ *   where the text of the draft is now
  */
+
+const LONGEST_LOG = 20_000; // characters
 
 /**
  * Move drafts to nodes with other ids.
@@ -28,11 +37,39 @@ export const moveDrafts = (drafts, ids) =>
  */
 export const isSameDraft = (a, b) => a?.text === b?.text && a?.into === b?.into && (a?.marks ?? "") === (b?.marks ?? "");
 
+const shortened = (log) => (log.length && JSON.stringify(log).length > LONGEST_LOG ? shortened(log.slice(Math.ceil(log.length / 2))) : log);
+
+/**
+ * Return the version of a draft that some changes make of another one.
+ * @param {Draft | undefined} draft
+ * @param {Version | undefined} before
+ * @param {any[]} changes as of `typed`
+ * @returns {Draft & Version}
+ */
+export function nextVersion(draft, { version = "", log = [] } = {}, [changes]) {
+  if (changes === undefined) return { ...draft, version, log };
+  return { ...draft, version: newId(), log: changes ? shortened([...log, [version, changes.toJSON()]]) : [] };
+}
+
+/**
+ * Return the changes from one version of a draft to another one, if they are known.
+ * @param {Version} [before]
+ * @param {Version} [after]
+ */
+export const changesSince = ({ version = "" } = {}, { log = [] } = {}) => {
+  const from = log.findIndex(([each]) => each === version);
+  return from < 0 ? [] : log.slice(from).map(([, changes]) => changes);
+};
+
 /** Compares the text box with the tree. What differs is the writer's, and stays until it is in the tree. */
 export class Drafts {
   /** @type {Map<string, Draft>} */
-  #drafts;
+  #drafts = new Map();
   #changed = new Set();
+  /** By place, what was typed since the draft was stored; null: unknown. @type {Map<string, ChangeSet | null>} */
+  #typed = new Map();
+  /** By place, what the server doesn't have, while that is being stored. @type {Map<string, ChangeSet>} */
+  unsent = new Map();
   /** @type {string | null} */
   place = null; // the current place
   treeText = ""; // the tree's text at that place
@@ -42,7 +79,9 @@ export class Drafts {
    * @param {(place: string) => { text: string, marks: string }} [inTree] returns the tree's text at a place
    */
   constructor(stored = [], inTree = () => ({ text: "", marks: "" })) {
-    this.#drafts = new Map(stored);
+    for (const [place, { text, marks, into }] of stored)
+      if (text !== undefined) this.#drafts.set(place, { text, marks });
+      else if (into !== undefined) this.#drafts.set(place, { into });
     this.inTree = inTree;
   }
 
@@ -116,9 +155,10 @@ export class Drafts {
    * Update the draft of the current place.
    * @param {string} text of the box
    * @param {() => string} marks
+   * @param {ChangeSet} [changes]
    */
-  type(text, marks) {
-    if (this.place !== null) this.put(this.place, text === this.treeText ? undefined : text, marks);
+  type(text, marks, changes) {
+    if (this.place !== null) this.put(this.place, text === this.treeText ? undefined : text, marks, changes);
   }
 
   /**
@@ -126,9 +166,11 @@ export class Drafts {
    * @param {string} place
    * @param {string | undefined} text
    * @param {() => string | undefined} [marks]
+   * @param {ChangeSet} [changes] which made it of the text before
    */
-  put(place, text, marks = () => undefined) {
+  put(place, text, marks = () => undefined, changes) {
     if (this.at(place) === text) return;
+    this.#note(place, changes ?? difference(this.shown(place).text, text ?? this.inTree(place).text));
     this.#set(place, text === undefined ? undefined : { text, marks: marks() });
     this.#changed.add(place);
   }
@@ -147,43 +189,108 @@ export class Drafts {
   }
 
   /**
+   * Return what was typed at a place since its draft was stored, as change sets; null stands for unknown ones.
+   * @param {string} place
+   */
+  typed(place) {
+    return this.#typed.has(place) ? [this.#typed.get(place)] : [];
+  }
+
+  #note(place, changes) {
+    this.#typed.set(place, composed([...this.typed(place), changes]));
+  }
+
+  /**
+   * Return what to store of a draft in place of what is stored. What is typed from now on isn't in that.
+   * @param {string} place
+   * @param {Version | undefined} stored
+   */
+  store(place, stored) {
+    const [draft, typed] = [this.get(place), this.typed(place)];
+    const unsent = this.unsent.get(place) ?? composed([stored?.unsent, ...typed]);
+    this.#typed.delete(place);
+    this.unsent.delete(place);
+    return draft && { ...nextVersion(draft, stored, typed), unsent: unsent?.toJSON() };
+  }
+
+  /**
+   * Take back what couldn't be stored.
+   * @param {string} place
+   * @param {any[]} typed
+   */
+  unstore(place, typed) {
+    this.#typed.set(place, composed([...typed, ...this.typed(place)]));
+  }
+
+  /**
+   * Return the changes between a version of a draft and this page's.
+   * @param {string} place
+   * @param {Draft | undefined} base
+   * @param {any[]} known
+   */
+  since(place, base, known) {
+    const mine = this.get(place);
+    return between(base?.text ?? this.inTree(place).text, mine?.text ?? this.#said(place, mine).text, known);
+  }
+
+  /**
    * Merge what another tab or device has made of the draft of a place. If one of them has made a node of it, what the
    * other has typed goes to the draft there.
    * @param {string} place
-   * @param {Draft | undefined} base what both have changed
-   * @param {Draft | undefined} theirs
+   * @param {Draft & Version | undefined} base what both have changed
+   * @param {Draft & Version | undefined} theirs
+   * @param {any[]} [unsent] the changes here since `base`, if `theirs` isn't what this browser has stored
    * @returns {Met | null} null if nothing changes
    */
-  meet(place, base, theirs) {
+  meet(place, base, theirs, unsent) {
     const mine = this.get(place);
+    if (isSameDraft(mine, theirs) && !unsent) this.#typed.delete(place);
     if (isSameDraft(mine, theirs) || isSameDraft(base, theirs)) return null;
-    const before = this.shown(place, base ?? {}).text;
-    const [own, others] = [mine, theirs].map((draft) => this.shown(place, draft ?? {}));
+    const before = base?.text ?? this.inTree(place).text;
+    if (theirs?.into && !before && mine?.text) return null; // it is another beginning
+    const [own, others] = [mine, theirs].map((draft) => this.#said(place, draft));
+    const [made, news] = [this.since(place, base, unsent ?? this.typed(place)), between(before, others.text, changesSince(base, theirs))];
+    const both = rebased(made, news);
+    const marks = rebased(marking(made, own.marks), marking(news, others.marks), marking(both.parting, ""));
+    if (unsent) {
+      this.#note(place, both.others);
+      this.unsent.set(place, both.own);
+    } else this.#typed.set(place, both.own);
     if (theirs?.into) {
-      if (!before && mine?.text) return null; // it is another beginning
-      this.#set(place, theirs);
+      this.#set(place, { into: theirs.into });
       if (mine?.text === undefined) return null;
       const into = this.#end(theirs.into);
-      const changes = this.#merge(into, before, own);
-      return { changes: new Map([[into, changes], [place, difference(own.text, this.shown(into).text)]]), into };
+      const since = between(others.text, this.shown(into).text, this.typed(into));
+      const changes = this.#change(into, both.own.map(since), marks.own.map(since));
+      return { changes: new Map([[into, changes], [place, both.others.compose(since.map(both.own, true))]]), into };
     }
     if (mine?.into && before && !isSameDraft(base, mine)) {
+      if (theirs?.text === undefined) return null;
       const into = this.#end(mine.into);
-      return theirs ? { changes: new Map([[into, this.#merge(into, before, others)]]) } : null;
+      const since = between(own.text, this.shown(into).text, this.typed(into));
+      return { changes: new Map([[into, this.#change(into, both.others.map(since, true), marks.others.map(since, true))]]) };
     }
-    const isTheirs = isSameDraft(base, mine);
-    const changes = this.#merge(place, before, others);
-    if (isTheirs) this.#set(place, theirs);
-    return { changes: new Map([[place, changes]]) };
+    if (isSameDraft(base, mine)) this.#set(place, theirs?.text === undefined ? undefined : { text: theirs.text, marks: theirs.marks });
+    else this.#put(place, both.others, marks.others);
+    return { changes: new Map([[place, both.others]]) };
   }
 
-  /** Make the changes of a text in that of a place. */
-  #merge(place, before, { text, marks }) {
-    const [own, inTree] = [this.shown(place), this.inTree(place)];
-    const changes = mergeTexts(before, own.text, text, marks);
-    const now = applied(own.text, changes.changes);
-    this.#set(place, now === inTree.text ? undefined : { text: now, marks: packMarks(applied(own.marks, changes.marks)) });
-    return changes.changes;
+  #change(place, changes, marks) {
+    this.#note(place, changes);
+    this.#put(place, changes, marks);
+    return changes;
+  }
+
+  /** Change the text at a place, and its marks. */
+  #put(place, changes, marking) {
+    const { text, marks } = this.shown(place);
+    const now = applied(text, changes);
+    this.#set(place, now === this.inTree(place).text ? undefined : { text: now, marks: packMarks(applied(marks, marking)) });
+  }
+
+  /** Return the text of a draft, or of the node that it has become. */
+  #said(place, draft) {
+    return draft?.into === undefined ? this.shown(place, draft ?? {}) : this.inTree(draft.into);
   }
 
   /** The node that has a text now: its own draft may have become another node. */

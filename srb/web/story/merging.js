@@ -2,7 +2,7 @@
 // Merging what two tabs or devices have made of the same values: memory, note, lore, and all else that isn't in the
 // manuscript. Each value that only one of them has changed is taken, and texts that both have changed are merged.
 
-import { applied, mergeTexts } from "./text_merge.js";
+import { merged } from "./text_merge.js";
 import { isObject, isText } from "./validation.js";
 
 export const same = (a, b) => a === b || JSON.stringify(a) === JSON.stringify(b);
@@ -21,7 +21,7 @@ const byKey = (list) => new Map(list.map((item, k) => [keyOf(item, k), item]));
  * @param {(mine: string, theirs: string, base: any) => string} [texts] merges two texts
  * @returns {T}
  */
-export function merge(base, mine, theirs, texts = (own, others, before) => applied(own, mergeTexts(isText(before) ? before : "", own, others).changes)) {
+export function merge(base, mine, theirs, texts = (own, others, before) => merged(isText(before) ? before : "", own, others)) {
   if (same(mine, theirs) || same(base, theirs)) return mine;
   if (same(base, mine)) return theirs;
   return /** @type {any} */ (mergeValues(base, mine, theirs, texts));

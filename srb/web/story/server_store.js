@@ -8,13 +8,14 @@ import { saveMessages } from "../lib/messages.js";
 import { SaveQueue } from "../lib/save_queue.js";
 import { Store, Stories, TRASH_MILLISECONDS } from "./browser_store.js";
 import { dropCopy, keepCopy, listCopies, readCopy } from "./copies.js";
-import { Drafts, isSameDraft } from "./drafts.js";
+import { Drafts, isSameDraft, nextVersion } from "./drafts.js";
 import { endReason } from "./generation.js";
 import { readBackground } from "./lorebook.js";
 import { same } from "./merging.js";
 import { markMatch, searchTree } from "./search.js";
 import { suggestTitle } from "./titles.js";
 import { newId, ROOT, textOf, Tree } from "./tree.js";
+import { ChangeSet } from "../vendor/codemirror.js";
 
 const PART = 1000; // results per request
 
@@ -188,15 +189,15 @@ export class ServerStories extends Stories {
  * @property {any} value as the server has it
  * @property {number} change of the story, which wrote it
  * @property {Record<string, string>} seen the last write of each browser that is in it
- * @property {{ write: string, value: any }} [sent] what was sent without an answer: it may be there
+ * @property {{ write: string, value: any, changes?: any }} [sent] what was sent without an answer: it may be there
  */
 
 const isSame = (a, b) => (typeof a?.memory === "string" || typeof b?.memory === "string" ? same(a, b) : isSameDraft(a, b));
 
 /** @returns {{ place: string, value: any, change: number, seen?: Record<string, string> }} */
 const fromDraft = ({ node, text, metadata, change }) => {
-  const { marks, into, seen } = metadata ?? {};
-  const value = text === null ? into && { into } : { text, marks };
+  const { seen, ...known } = metadata ?? {};
+  const value = { text: text ?? undefined, ...known };
   return { place: placeOf({ node }), value, change, seen };
 };
 
@@ -369,13 +370,28 @@ class ServerStore extends Store {
         const { sent, ...others } = now;
         const base = sent && seen[known.me] === sent.write ? sent.value : known.value;
         if (place === CONTEXT) this.replica.meet({ beside: base }, { beside: value });
-        else this.replica.meetDraft(place, base, value);
+        else this.replica.meetDraft(place, base, value, [...(sent && base !== sent.value ? [sent.changes] : []), ...this.#unsent(place)]);
         return others;
       });
     if (heard.length) await this.#exchange(heard.map(({ place }) => place), { change }).catch(() => {}); // what isn't stored is in the page
     const isOther = heard.filter(({ place, value }) => !isSame(value, this.#valueOf(place)));
     for (const { place } of isOther) this.waiting.add(place);
     if (isOther.length) this.#sendSoon(PAUSE);
+  }
+
+  /** The changes of a draft that the server doesn't have, but for those that were sent. */
+  #unsent(place) {
+    return this.all.browser.unsent(this.story.id, this.replica, place);
+  }
+
+  /** Return what to send of a value. */
+  #next(place, before) {
+    const [write, value] = [newId(), this.#valueOf(place)];
+    if (place === CONTEXT) return { write, value };
+    const { drafts } = this.replica;
+    const changes = drafts.since(place, before, this.#unsent(place));
+    drafts.unsent.set(place, ChangeSet.empty(changes.newLength));
+    return { write, value: nextVersion(value, before, [changes]), changes: changes.toJSON() };
   }
 
   /** Send a draft, or memory, note and lore, to the server. What was sent without an answer is sent again first. */
@@ -385,7 +401,7 @@ class ServerStore extends Store {
     const change = (/** @type {any[]} */ [known]) => {
       const value = this.#valueOf(place);
       if (!known.sent && isSame(value, known.value)) return [known];
-      wanted = { ...known, sent: known.sent ?? { write: newId(), value } };
+      wanted = { ...known, sent: known.sent ?? this.#next(place, known.value) };
       return [wanted];
     };
     await this.#exchange([place], { change }).catch(() => {}); // the desk reports it

@@ -1,6 +1,6 @@
 // @ts-check
-// Merges what two tabs or devices have made of the same text: each change of one is made in the other's text, too. All
-// that both have written is there once. Where one has rewritten a word that the other has changed, both words stand.
+// Changes of a text, and what two tabs or devices have made of the same text: each change of one is made in the other's
+// text, too. All that both have written is there once. Where both have replaced the same words, both words stand.
 
 import { ChangeSet, diff } from "../vendor/codemirror.js";
 import { WRITER } from "./authorship.js";
@@ -14,9 +14,7 @@ const LETTER = String.raw`[[\p{L}\p{M}\p{N}]--[\p{sc=Han}\p{sc=Hiragana}\p{sc=Ka
 const WORD = new RegExp(`${LETTER}+(?:['’]${LETTER}+)*|[^]`, "gv");
 const STARTS = new RegExp(`^${LETTER}`, "v");
 const ENDS = new RegExp(`${LETTER}$`, "v");
-const BETWEEN = /^[^\p{L}\p{N}\n]*$/u; // two words of a phrase
-const LONGEST_WORD = 40; // characters; what is longer isn't a word
-const SHORT_WORD = 12; // characters
+const REWRITTEN = 2; // letters that are gone from a word that is another one then
 const LIMITS = { scanLimit: 1000, timeout: 100 }; // milliseconds; beyond these, more counts as replaced
 const MOST_KINDS = 0xd000; // of lines or words, each of which stands for one character
 const MOST_LETTERS = 1000; // in a passage that is compared letter by letter
@@ -73,11 +71,7 @@ function compareParts(texts, { from, to, at, end }, levels) {
   const [starts, places] = [sums(from, old), sums(at, now)];
   const all = diff(a, b, LIMITS);
   const removed = all.reduce((sum, { fromA, toA }) => sum + starts[toA] - starts[fromA], 0);
-  if (split === splitLetters && removed * 2 >= before.length && before.length <= SHORT_WORD) {
-    const start = common(before, after); // another word, but for letters that both begin or end with
-    const same = common(before.slice(start), after.slice(start), true);
-    return [{ from: from + start, to: to - same, at: at + start, end: end - same }];
-  }
+  if (split === splitLetters && removed >= REWRITTEN && removed * 2 >= before.length) return [{ from, to, at, end }]; // another word
   const found = all.flatMap((each) => (finer.length && each.toA - each.fromA === each.toB - each.fromB ? oneByOne(each) : [each]));
   return found.flatMap(({ fromA, toA, fromB, toB }) => compareParts(texts, { from: starts[fromA], to: starts[toA], at: places[fromB], end: places[toB] }, finer));
 }
@@ -85,20 +79,6 @@ function compareParts(texts, { from, to, at, end }, levels) {
 /** A difference of as many lines or words as there were: each has become another one. */
 const oneByOne = ({ fromA, toA, fromB }) =>
   Array.from({ length: toA - fromA }, (_, k) => ({ fromA: fromA + k, toA: fromA + k + 1, fromB: fromB + k, toB: fromB + k + 1 }));
-
-/** @returns {ChangeSet} */
-function changeSet(parts, length, text, space = "", isAfter = false) {
-  const changes = /** @type {any[]} */ ([]);
-  for (const { from, to, at, end, isWhole, isApart } of parts) {
-    const insert = text.slice(at, end) + (isApart ? space : "");
-    const last = changes.at(-1);
-    if (last?.to === from) Object.assign(last, { to, insert: last.insert + insert });
-    else changes.push({ from, to, insert, isWhole });
-  }
-  // A text that replaces another one comes after what was typed before that.
-  const placed = changes.map(({ isWhole, ...each }) => (isAfter && !isWhole ? [{ from: each.from, to: each.to }, { from: each.to, insert: each.insert }] : each));
-  return ChangeSet.of(placed, length, "\n");
-}
 
 /**
  * Return the parts of two texts that differ, as whole words.
@@ -112,7 +92,10 @@ export const changedParts = (before, after) => compare(before, after, [splitLine
  * @param {string} before
  * @param {string} after
  */
-export const difference = (before, after) => changeSet(compare(before, after), before.length, after);
+export function difference(before, after) {
+  const parts = compare(before, after).map(({ from, to, at, end }) => ({ from, to, insert: after.slice(at, end) }));
+  return ChangeSet.of(parts, before.length, "\n");
+}
 
 /**
  * Return a text after some changes.
@@ -130,101 +113,90 @@ export function applied(text, changes) {
 }
 
 /**
- * Return the changes of a text that make it what both are together. Both were made of the same text, `base`.
- * @param {string} base
- * @param {string} mine
- * @param {string} theirs
- * @param {string} [marks] who wrote what of theirs
- * @returns {{ changes: ChangeSet, marks: ChangeSet }} and the changes of my text's marks
+ * Compose changes that follow each other. Returns null if one of them is unknown, or doesn't follow.
+ * @param {any[]} all change sets, or their JSON
+ * @returns {ChangeSet | null}
  */
-export function mergeTexts(base, mine, theirs, marks = theirs.replace(/[^]/g, WRITER)) {
-  if (mine === theirs) base = mine;
-  let [own, others] = [compare(base, mine), compare(base, theirs)];
-  if (own.length && others.length) [own, others] = wholeWords(base, [mine, own], [theirs, others]);
-  const before = changeSet(own, base.length, mine);
-  const [changes, marked] = [[theirs, " "], [marks, WRITER]].map(([text, space]) => changeSet(others, base.length, text, space, true).map(before, true));
-  return { changes, marks: marked };
-}
-
-/** Widen changes to whole words where both have changed the same ones and one of them has written another word. */
-function wholeWords(base, ...sides) {
-  const spansOf = (parts, side) => parts.map((part) => ({ side, part, ...spanOf(base, sides[side][0], part) }));
-  const written = sides.map(([, parts], side) => spansOf(parts.filter(({ at, end }) => at < end), side));
-  const removed = sides.map(([, parts], side) => spansOf(parts.filter(({ at, end }) => at === end).flatMap((part) => pieces(part, written[1 - side])), side));
-  const spans = [...written, ...removed].flat();
-  const groups = /** @type {any[]} */ ([]);
-  for (const { start, end, ...each } of spans.sort((a, b) => a.start - b.start || a.end - b.end)) {
-    const last = groups.at(-1);
-    if (last && start < last.end) {
-      last.end = Math.max(last.end, end);
-      last.all.push(each);
-    } else groups.push({ start, end, all: [each] });
-  }
-  const joined = /** @type {any[]} */ ([]);
-  for (const group of groups) {
-    const last = joined.at(-1);
-    group.isWhole = isRewritten(base, group);
-    if (group.isWhole && last?.isWhole && BETWEEN.test(base.slice(last.end, group.start))) {
-      last.end = group.end;
-      for (const each of group.all) last.all.push(each);
-    } else joined.push(group);
-  }
-  const found = /** @type {(Part & { isWhole?: boolean, isApart?: boolean })[][]} */ ([[], []]);
-  const spaces = new Set();
-  for (const { start, end, all, isWhole } of joined) {
-    const [own, others] = partsOf(all);
-    const wide = [own, others].map((parts) => widened(parts, start, end));
-    const [mine, theirs] = wide.map((part, side) => part && sides[side][0].slice(part.at, part.end));
-    const isSame = others.length && mine === theirs && own.some(({ from, to }) => from < to); // as two who mend the same word
-    if (isWhole) Object.assign(wide[1], { isWhole, isApart: ENDS.test(theirs) && STARTS.test(sides[0][0].slice(wide[0].at, wide[0].at + 2)) });
-    if (isWhole && !theirs) spaces.add(end); // after my word
-    found[0].push(...(isWhole ? [wide[0]] : own));
-    found[1].push(...(isSame ? [] : isWhole ? [wide[1]] : others));
-  }
-  return [found[0], found[1].filter(({ from, at, end }) => at < end || !spaces.has(from))];
-}
-
-const partsOf = (all) => [0, 1].map((side) => all.filter((each) => each.side === side).map(({ part }) => part));
-
-/** @returns {any} */
-const widened = (parts, start, end) => {
-  const [first, last] = [parts[0], parts.at(-1)];
-  return first && { from: start, to: end, at: first.at - (first.from - start), end: last.end + (end - last.to) };
-};
-
-/** Cut what one has removed around the words that the other has changed. */
-function pieces({ from, to, at, end }, spans) {
-  const ends = spans.filter((each) => each.start < to && each.end > from).flatMap((each) => [each.start, each.end, each.end + 1]);
-  const cuts = [...new Set(ends.filter((cut) => from < cut && cut < to))].sort((a, b) => a - b);
-  return [...cuts, to].map((cut) => ({ from, to: (from = cut), at, end }));
-}
-
-/** Where the words are that a part changes. */
-function spanOf(base, text, { from, to, at, end }) {
-  const isLetter = (k) => STARTS.test(base.charAt(k));
-  let [start, stop] = [from, to];
-  if (isLetter(from) || STARTS.test(text.slice(at, end))) while (start > from - LONGEST_WORD && isLetter(start - 1)) start--;
-  if (isLetter(to - 1) || ENDS.test(text.slice(at, end))) while (stop < to + LONGEST_WORD && isLetter(stop)) stop++;
-  return to + LONGEST_WORD > stop && start > from - LONGEST_WORD ? { start, end: stop } : { start: from, end: to };
+export function composed(all) {
+  const sets = /** @type {any[]} */ (all.map((each) => (Array.isArray(each) ? ChangeSet.fromJSON(each) : each)));
+  return sets.slice(1).reduce((sum, each) => (sum && each && sum.newLength === each.length ? sum.compose(each) : null), sets[0] ?? null);
 }
 
 /**
- * Whether both have changed these words, and one of them has written other ones. A letter that both have kept would be
- * there twice, if both words stood.
+ * Return the changes that lead from a text to another one: those that are known to, or else their difference.
+ * @param {string} before
+ * @param {string} after
+ * @param {any[]} known
  */
-function isRewritten(base, { start, end, all }) {
-  const sides = partsOf(all);
-  if (start === end || !sides.every((parts) => parts.length)) return false;
-  let reach = start;
-  for (const { from, to } of [...all.map(({ part }) => part).sort((a, b) => a.from - b.from), { from: end, to: end }]) {
-    if (!BETWEEN.test(base.slice(reach, from))) return false;
-    reach = Math.max(reach, to);
-  }
-  const removed = sides.map((parts) => parts.reduce((sum, { from, to }) => sum + to - from, 0));
-  const isAdding = sides.map((parts) => parts.some(({ at, end: last }) => at < last));
-  if (!isAdding.includes(true)) return false;
-  const isNew = (k) => removed[k] === end - start || (isAdding[k] && removed[k] * 2 >= end - start);
-  const isReplaced = ({ from, to, at, end: last }) => from < to && at < last;
-  const isCrossing = (a, b) => a.from < b.to && b.from < a.to && (isReplaced(a) || isReplaced(b));
-  return isNew(0) || isNew(1) || sides[0].some((a) => sides[1].some((b) => isCrossing(a, b)));
+export function between(before, after, known) {
+  const changes = composed(known);
+  return changes?.length === before.length && applied(before, changes) === after ? changes : difference(before, after);
 }
+
+/** @returns {any[]} */
+function partsOf(changes) {
+  const parts = /** @type {any[]} */ ([]);
+  changes.iterChanges((from, to, at, end, insert) => parts.push({ from, to, at, end, insert }));
+  return parts;
+}
+
+/**
+ * Return changes without the words that are the same before and after, if these are most of a passage: as when a text is
+ * pasted over an older version of it.
+ * @param {ChangeSet} changes
+ * @param {import("../vendor/codemirror.js").EditorState["doc"]} before
+ */
+export function refined(changes, before) {
+  const parts = partsOf(changes);
+  if (!parts.some(({ from, to, insert }) => from < to && insert.length > 1)) return changes;
+  const fine = parts.flatMap(({ from, to, insert }) => {
+    const [old, now] = [before.sliceString(from, to), insert.toString()];
+    const all = changedParts(old, now);
+    const gone = all.reduce((sum, each) => sum + each.to - each.from, 0);
+    if (gone * 2 > old.length) return [{ from, to, insert: now }];
+    return all.map((each) => ({ from: from + each.from, to: from + each.to, insert: now.slice(each.at, each.end) }));
+  });
+  return ChangeSet.of(fine, changes.length, "\n");
+}
+
+/**
+ * Return two changes of the same text, each as it is after the other one.
+ * @param {ChangeSet} mine
+ * @param {ChangeSet} theirs which is stored
+ * @returns {{ own: ChangeSet, others: ChangeSet, parting: ChangeSet }}
+ */
+export function rebased(mine, theirs, parting = parted(mine, theirs)) {
+  // A text that replaces another one comes after what was typed before that.
+  const placed = ChangeSet.of(partsOf(theirs).map(({ from, to, insert }) => [{ from, to }, { from: to, insert }]), theirs.length);
+  const own = ChangeSet.of(partsOf(mine.compose(parting)), mine.length);
+  return { own: own.map(placed), others: parting.compose(placed.map(own, true)), parting };
+}
+
+/** Return a space after each of my words that replaces one that they have replaced, too. A word that is the same goes. */
+function parted(mine, theirs) {
+  const words = partsOf(theirs).filter(({ from, to, insert }) => from < to && insert.length);
+  const parts = partsOf(mine).flatMap(/** @returns {any[]} */ ({ from, to, at, end, insert }) => {
+    const other = at < end && words.find((each) => each.from < to && from < each.to);
+    if (!other) return [];
+    if (other.from === from && other.to === to && other.insert.eq(insert)) return [{ from: at, to: end }];
+    const isApart = !ENDS.test(insert.sliceString(insert.length - 2)) || !STARTS.test(other.insert.sliceString(0, 2));
+    return isApart ? [] : [{ from: end, insert: " " }];
+  });
+  return ChangeSet.of(parts, mine.newLength);
+}
+
+/**
+ * Merge two texts that were changed from the same one, whose own changes nobody knows.
+ * @param {string} base
+ * @param {string} mine
+ * @param {string} theirs
+ */
+export const merged = (base, mine, theirs) => applied(mine, rebased(difference(base, mine), difference(base, theirs)).others);
+
+/**
+ * Return the changes of a text's marks.
+ * @param {ChangeSet} changes
+ * @param {string} marks of the text after them
+ */
+export const marking = (changes, marks) =>
+  ChangeSet.of(partsOf(changes).map(({ from, to, at, end }) => ({ from, to, insert: marks.slice(at, end).padEnd(end - at, WRITER) })), changes.length);
