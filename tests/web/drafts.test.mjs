@@ -5,6 +5,7 @@ import { test } from "node:test";
 import { SaveQueue } from "../../srb/web/lib/save_queue.js";
 import { Drafts, moveDrafts } from "../../srb/web/story/drafts.js";
 import { ROOT } from "../../srb/web/story/tree.js";
+import { ChangeSet } from "../../srb/web/vendor/codemirror.js";
 
 test("a draft stays at its place", () => {
   const drafts = new Drafts();
@@ -128,4 +129,17 @@ test("what one types while the other generates goes to the node that has the tex
   generating.settle("root", "Once", "n");
   assert.equal(generating.meet("root", typed("Once"), typed("Once x")).into, undefined);
   assert.deepEqual([generating.get("root"), generating.at("n")], [{ into: "n" }, "Once x"]);
+});
+
+test("a stored draft has its changes, which the difference of two texts doesn't show", () => {
+  for (const [from, both] of [[0, "xab"], [1, "axb"]]) {
+    const [here, there] = [draftsOf([["root", typed("aa")]]), draftsOf([["root", typed("aa")]])];
+    here.put("root", "axa", () => "w3", ChangeSet.of({ from: 1, insert: "x" }, 2));
+    there.put("root", "a", () => "w1", ChangeSet.of({ from, to: from + 1 }, 2));
+    const first = there.store("root", typed("aa"));
+    there.put("root", "ab", () => "w2", ChangeSet.of({ from: 1, insert: "b" }, 1));
+    here.meet("root", typed("aa"), there.store("root", first));
+    assert.equal(here.at("root"), both);
+    assert.deepEqual(here.typed("root").map((each) => each.toJSON()), [from ? [1, [0, "x"], 1] : [[0, "x"], 2]]);
+  }
 });

@@ -246,8 +246,9 @@ export class Stories {
     return turn;
   }
 
-  async #exchange(id, replica, { places = [], nodes = [], own, keys = [], taken = {}, change = (_values) => [] }) {
+  async #exchange(id, replica, { places: asked = [], nodes = [], own, keys = [], taken = {}, change = (_values) => [] }) {
     const { drafts } = replica;
+    const places = [...new Set(asked)];
     /** @type {[key: any, value: any][]} */
     let puts = [];
     const last = this.#last;

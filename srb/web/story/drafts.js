@@ -68,7 +68,7 @@ export class Drafts {
   #changed = new Set();
   /** By place, what was typed since the draft was stored; null: unknown. @type {Map<string, ChangeSet | null>} */
   #typed = new Map();
-  /** By place, what the server doesn't have, while that is being stored. @type {Map<string, ChangeSet>} */
+  /** By place, what the server doesn't have, while that is being stored. @type {Map<string, ChangeSet | null>} */
   unsent = new Map();
   /** @type {string | null} */
   place = null; // the current place
@@ -270,7 +270,7 @@ export class Drafts {
       const since = between(own.text, this.shown(into).text, this.typed(into));
       return { changes: new Map([[into, this.#change(into, both.others.map(since, true), marks.others.map(since, true))]]) };
     }
-    if (isSameDraft(base, mine)) this.#set(place, theirs?.text === undefined ? undefined : { text: theirs.text, marks: theirs.marks });
+    if (isSameDraft(base, mine) && made.empty) this.#set(place, theirs?.text === undefined ? undefined : { text: theirs.text, marks: theirs.marks });
     else this.#put(place, both.others, marks.others);
     return { changes: new Map([[place, both.others]]) };
   }

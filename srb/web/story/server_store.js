@@ -13,6 +13,7 @@ import { endReason } from "./generation.js";
 import { readBackground } from "./lorebook.js";
 import { same } from "./merging.js";
 import { markMatch, searchTree } from "./search.js";
+import { composed } from "./text_merge.js";
 import { suggestTitle } from "./titles.js";
 import { newId, ROOT, textOf, Tree } from "./tree.js";
 import { ChangeSet } from "../vendor/codemirror.js";
@@ -370,7 +371,7 @@ class ServerStore extends Store {
         const { sent, ...others } = now;
         const base = sent && seen[known.me] === sent.write ? sent.value : known.value;
         if (place === CONTEXT) this.replica.meet({ beside: base }, { beside: value });
-        else this.replica.meetDraft(place, base, value, [...(sent && base !== sent.value ? [sent.changes] : []), ...this.#unsent(place)]);
+        else this.#meetDraft(place, base, value, sent && base !== sent.value ? [sent.changes] : []);
         return others;
       });
     if (heard.length) await this.#exchange(heard.map(({ place }) => place), { change }).catch(() => {}); // what isn't stored is in the page
@@ -382,6 +383,14 @@ class ServerStore extends Store {
   /** The changes of a draft that the server doesn't have, but for those that were sent. */
   #unsent(place) {
     return this.all.browser.unsent(this.story.id, this.replica, place);
+  }
+
+  /** `lost` are the changes that were sent and aren't in the value. */
+  #meetDraft(place, base, value, lost) {
+    const { drafts } = this.replica;
+    const unsent = [...lost, ...this.#unsent(place)];
+    if (lost.length) drafts.unsent.set(place, composed(unsent)); // also if the value is the same as before
+    this.replica.meetDraft(place, base, value, unsent);
   }
 
   /** Return what to send of a value. */
