@@ -42,6 +42,7 @@ test("where both have replaced a word, both words stand", () => {
   assert.equal(both(keeper, replacing(keeper, ["keeper", "guard"]), replacing(keeper, ["per", "pxer"])), "The guard pxer slept.");
   assert.equal(both(keeper, replacing(keeper, ["The keeper slept", "A dog barked"]), replacing(keeper, ["The keeper slept", "One fish swam"])), "A dog barked One fish swam.");
   assert.equal(both(lamp, replacing(lamp, ["red", "old"], ["lamp", "sea"]), replacing(lamp, ["red", "old"])), "The old sea.", "but for the same one");
+  assert.equal(both(keeper, ChangeSet.of({ from: 8, insert: "x" }, keeper.length), replacing(keeper, ["keeper", "guard"])), "The xguard slept.", "but a letter is no word");
   assert.equal(merged("The keeper slept.", "A dog barked.", "One fish swam."), "A One dog fish barked swam.", "also if nobody knows what was typed");
 });
 

@@ -176,7 +176,7 @@ export function rebased(mine, theirs, parting = parted(mine, theirs)) {
 function parted(mine, theirs) {
   const words = partsOf(theirs).filter(({ from, to, insert }) => from < to && insert.length);
   const parts = partsOf(mine).flatMap(/** @returns {any[]} */ ({ from, to, at, end, insert }) => {
-    const other = at < end && words.find((each) => each.from < to && from < each.to);
+    const other = from < to && at < end && words.find((each) => each.from < to && from < each.to);
     if (!other) return [];
     if (other.from === from && other.to === to && other.insert.eq(insert)) return [{ from: at, to: end }];
     const isApart = !ENDS.test(insert.sliceString(insert.length - 2)) || !STARTS.test(other.insert.sliceString(0, 2));
