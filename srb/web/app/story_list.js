@@ -114,7 +114,7 @@ export class StoryList {
   /** Return the browser's stories that aren't empty. */
   async #unmoved() {
     const all = (await this.browser.list()).map(async (story) => ({ story, ...(await this.browser.store(story).load()) }));
-    return (await Promise.all(all)).filter(({ nodes, drafts }) => nodes.length || drafts.length);
+    return (await Promise.all(all)).filter(({ story: { id }, nodes, drafts }) => nodes.length || drafts.length || this.browser.hasNotes(id));
   }
 
   async #move() {
@@ -124,6 +124,7 @@ export class StoryList {
       const { story, ids } = await this.stories.make(old.title, nodes, page.beside);
       const here = { current: ids.get(page.current), shown: undefined, steps: undefined };
       await this.browser.keep(story.id, { ...page, ...here }, moveDrafts(drafts, ids));
+      this.browser.moveNotes(old.id, story.id, ids);
       await this.browser.erase(old);
       last = story;
     }

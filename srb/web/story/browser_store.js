@@ -361,6 +361,26 @@ export class Stories {
     for (const { name } of left) removeLocal(name);
   }
 
+  /** Whether tabs have noted something of a story that may not be stored. */
+  hasNotes(id) {
+    return localNames(`${LEFT} ${id} `).length > 0;
+  }
+
+  /**
+   * Move what tabs that were closed have noted of a story to another one, whose page takes it.
+   * @param {string} from
+   * @param {string} to
+   * @param {Map<string, string>} ids of nodes, old to new
+   */
+  moveNotes(from, to, ids) {
+    for (const name of localNames(`${LEFT} ${from} `)) {
+      const { drafts, ...note } = loadLocal(name);
+      const moved = drafts.map(([place, ...noted]) => [ids.get(place) ?? ROOT, ...noted]);
+      saveLocal(name.replace(from, to), { ...note, time: 0, drafts: moved });
+      removeLocal(name);
+    }
+  }
+
   /** Return a noted draft after what has been stored since, and the changes that make it of that. */
   #noted(id, { drafts }, place, [draft, changes, version]) {
     if (!changes) return { draft };
