@@ -27,6 +27,9 @@ def test_a_page_without_its_server_is_written_on(
         while f"{server.url}/web/app/main.js" not in (found := story.page.evaluate(kept)):
             story.page.wait_for_timeout(50)
         assert not [url for url in found if "/v1/" in url or "/health" in url]
+        copy = "import('/web/story/copies.js').then(({ readCopy }) => readCopy(location.hash.slice(1)))"
+        while len(story.page.evaluate(copy)["nodes"]) < 3:  # the prompt and two alternatives, which the server tells of
+            story.page.wait_for_timeout(50)
         server.vanish()
         story.reload()
         expect(story.find("#story")).to_have_js_property("value", PROMPT + said + " It rained.")

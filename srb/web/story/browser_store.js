@@ -376,7 +376,7 @@ export class Stories {
     for (const name of localNames(`${LEFT} ${from} `)) {
       const { drafts, ...note } = loadLocal(name);
       const moved = drafts.map(([place, ...noted]) => [ids.get(place) ?? ROOT, ...noted]);
-      saveLocal(name.replace(from, to), { ...note, time: 0, drafts: moved });
+      saveLocal(name.replace(from, to), { ...note, own: undefined, time: 0, drafts: moved });
       removeLocal(name);
     }
   }
