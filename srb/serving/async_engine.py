@@ -241,6 +241,7 @@ class AsyncEngine(EngineClient):
 
     def _run(self, engine: Engine) -> None:
         """Steps the engine while there is work, until `stop`."""
+        self._wake.clear()  # else a new engine may begin a resumed request before it hears what to abort of it
         idle_from: float | None = time.monotonic()  # None: it sleeps
         while engine.has_work or not self._closing:
             if engine.has_work:

@@ -77,7 +77,7 @@ class Recovery:
         """Ends a request that no engine has."""
         for log in [each for each in self._pending if each.request.id == request_id]:
             self._pending.remove(log)
-            self._end(log, "abort", reason)
+            self._end([log], "abort", reason)
 
     def interrupt(self, error: Exception, cause: str | None) -> float | None:
         """Takes the requests of an engine that has failed. They and new ones wait for `resume`.
@@ -104,7 +104,7 @@ class Recovery:
             since = suspect.arrived
             self._pending = [each for each in self._pending if each is not suspect]
             reason = f"the engine has failed twice on this request ({type(error).__name__}); its log says why"
-            self._end(suspect, "error", error=SrbError(reason, code="engine_failed"))
+            self._end([suspect], "error", error=SrbError(reason, code="engine_failed"))
         self._pending.sort(key=lambda log: (log is not suspect, log.priority, not log.started, log.n_tokens))
         self._suspect, self._resuming = suspect, None
         return since
@@ -129,8 +129,7 @@ class Recovery:
             self._task.cancel()
         self._failure = error
         self._pending = []
-        for log in self._registry.in_engine:
-            self._end(log, "error", error=error)
+        self._end(self._registry.in_engine, "error", error=error)
         self._is_over.set()
 
     async def _resume_pending(self) -> None:
@@ -142,10 +141,10 @@ class Recovery:
                     await self._give(rest)
                     self._registry.taken(log.request.id)
                 else:
-                    self._end(log, "stop")  # only its last event is missing
+                    self._end([log], "stop")  # only its last event is missing
             except Exception as error:
                 reason = error if isinstance(error, SrbError) else SrbError(f"it can't resume: {type(error).__name__}")
-                self._end(log, "error", error=reason)
+                self._end([log], "error", error=reason)
             given = (each for each in self._registry.in_engine if each not in self._pending)
             is_paused = any(each.priority < log.priority for each in given)
             while not is_paused and not self._is_back(log) and await log.grown(len(log)):
@@ -163,12 +162,15 @@ class Recovery:
 
     def _end(
         self,
-        log: EventLog,
+        logs: list[EventLog],
         finish_reason: FinishReason,
         stop_reason: str | None = None,
         *,
         error: SrbError | None = None,
     ) -> None:
-        """Ends a request that no engine has."""
-        log.is_given = False
-        self._put(ending(log.request, log.events, finish_reason, stop_reason, error=error))
+        """Ends requests that no engine has, all at once."""
+        events: list[Event] = []
+        for log in logs:
+            log.is_given = False
+            events += ending(log.request, log.events, finish_reason, stop_reason, error=error)
+        self._put(events)
