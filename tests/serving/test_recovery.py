@@ -308,8 +308,9 @@ async def test_a_request_that_a_dying_engine_has_just_taken_is_refused(monkeypat
 
 
 async def test_new_requests_wait_and_aborted_ones_end_during_a_restart() -> None:
-    gate = Gate(backend := FakeBackend())
-    running, gone, late = (request(n=2, max_tokens=12, ignore_eos=True) for _ in range(3))
+    gate = Gate(backend := FakeBackend(n_cells=2000))
+    gone, late = (request(n=2, max_tokens=12, ignore_eos=True) for _ in range(2))
+    running = request(n=2, max_tokens=400, ignore_eos=True)  # it may run some steps before it hears of the abort
     (expected,) = await undisturbed(late)
     async with engine_on(backend) as engine:
         streams = [await engine.submit(each) for each in (running, gone)]
