@@ -75,6 +75,10 @@ export class StoryList {
       const about = [when.format(story.changed), story.words !== undefined && plural(story.words, "word")].filter(Boolean).join(" · ");
       const link = create("a", { href: `#${story.id}`, textContent: storyTitle(story) });
       if (story.id === this.story.id) link.setAttribute("aria-current", "true");
+      link.addEventListener("click", ({ ctrlKey, metaKey, shiftKey }) => {
+        const isHere = !ctrlKey && !metaKey && !shiftKey && link.hash !== location.hash;
+        if (isHere && document.body.dataset.ready) hideDesk(); // before `hashchange`: a key may come earlier
+      });
       const remove = create("button", { type: "button", textContent: "Delete", ariaLabel: `Delete ${storyTitle(story)}` });
       remove.addEventListener("click", safely(() => this.remove(story)));
       return create("li", {}, link, remove, create("small", { textContent: about }));
