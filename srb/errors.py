@@ -29,6 +29,7 @@ Each has an HTTP `status`, a `type` and a `code` for the JSON response, and the 
 names the problem, the value, the limit and the way out.
 """
 
+import re
 from typing import Any, ClassVar
 
 
@@ -92,7 +93,7 @@ class InvalidRequestError(SrbError):
 
     def rename(self, name: str) -> None:
         """Give the field another name, also in the message if that begins with the field."""
-        if self.param and self.message.startswith(self.param):
+        if self.param and re.match(rf"{re.escape(self.param)}(?!\w)", self.message):
             self.message = name + self.message.removeprefix(self.param)
         self.param = name
 

@@ -10,10 +10,9 @@
 - **Running sequences** are saved from time to time if there is a state store, so that a process that is killed loses
   little. This takes a bounded share of the time.
 
-An idle engine caches all of them before it reads the next request, although that one waits: 0.1 s after 8 alternatives,
-0.5 s after 32 without flash attention. If what has ended stayed in its cells meanwhile, the next request would have
-others, and llama.cpp's logits other last digits: of 48 texts that were asked for again at once, 4 differed. Now none
-does, because an idle server's cache is always empty.
+An idle engine caches all of them before it reads the next request, although that one waits. If what has ended stayed in
+its cells meanwhile, the next request would get other cells, and the last digits of llama.cpp's logits would differ. So
+the same request, sent again at once, gives the same text.
 """
 
 from collections.abc import Callable, Iterable, Iterator
