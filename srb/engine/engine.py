@@ -355,5 +355,6 @@ class Engine:
             return
         # An idle engine gives everything back before the next request, which then finds the same empty cells.
         is_idle = not self._scheduler.is_running
-        is_waited_for = self._scheduler.is_waited_for or (is_idle and bool(self._mail))
-        self._runner.release(is_idle=is_idle, is_waited_for=is_waited_for)
+        self._runner.release(
+            is_idle=is_idle, is_waited_for=lambda: self._scheduler.is_waited_for or (is_idle and bool(self._mail))
+        )

@@ -179,18 +179,20 @@ class ModelRunner:
         for strategy in began:
             strategy.after_step()
 
-    def release(self, *, is_idle: bool = False, is_waited_for: bool = True, must: bool = False) -> None:
+    def release(
+        self, *, is_idle: bool = False, is_waited_for: Callable[[], bool] = lambda: True, must: bool = False
+    ) -> None:
         """Gives back the cells of finished sequences, as far as there is time to cache their states.
 
         A sequence that waits for this time keeps all its cells meanwhile.
 
         Args:
             is_idle: no sequence is running.
-            is_waited_for: others wait for the cells, or for the engine.
+            is_waited_for: whether others wait for the cells, or for the engine, by now.
             must: don't wait.
         """
         for seq, reasons in list(self.finished.items()):
-            cached = self._cells.retention.decide(seq, *reasons, is_idle=is_idle, is_waited_for=is_waited_for)
+            cached = self._cells.retention.decide(seq, *reasons, is_idle=is_idle, is_waited_for=is_waited_for())
             if cached is None and not must:
                 return
             del self.finished[seq]

@@ -1,8 +1,8 @@
 """The retention policy: which states are cached, and when, so that caching never slows the requests that run.
 
 - **Finished sequences** are cached after the events of their end were taken. While others run, this takes a quarter of
-  the time at most, and the rest is done in the next steps. An idle engine caches everything at once, so the next
-  request finds the cells empty. Of a cancelled alternative only the prompt is cached, for the next try.
+  the time at most, and the rest is done in the next steps. An idle engine caches all of them, or as many answers as it
+  can until a request comes. Of a cancelled alternative only the prompt is cached, for the next try.
 - **Prompts of models that forget** need points to go on from. Their state is cached at regular checkpoints, and where a
   prompt parts from another text. An example with a recurrent model: three requests begin with the same instructions of
   400 tokens. The second one computes all of its prompt, since the first has gone past the 400, but it stops after the
@@ -10,9 +10,10 @@
 - **Running sequences** are saved from time to time if there is a state store, so that a process that is killed loses
   little. This takes a bounded share of the time.
 
-An idle engine caches all of them before it reads the next request, although that one waits. If what has ended stayed in
-its cells meanwhile, the next request would get other cells, and the last digits of llama.cpp's logits would differ. So
-the same request, sent again at once, gives the same text.
+An idle engine gives all cells back before it begins the next request. If what has ended stayed in its cells meanwhile,
+the next request would get other cells, and the last digits of llama.cpp's logits would differ. So the same request,
+sent again at once, gives the same text. Answers that aren't cached when it comes are dropped: it would wait half a
+second for the 32 of its predecessor, of which one is continued as a rule.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -32,8 +33,8 @@ from srb.engine.stats import Totals
 _SHARE = 0.25
 """The share of the time in which finished sequences are cached while others run."""
 
-_UNNOTICED = 0.02
-"""Longest save that a new request won't notice, in seconds."""
+_UNNOTICED = 0.01
+"""How long answers may be cached while a new request waits for an engine that is idle otherwise, in seconds."""
 
 _COST_DECAY = 0.98
 """The cost of caching an answer is only measured when one is cached. It fades with each answer that isn't cached, so
@@ -230,10 +231,11 @@ class RetentionPolicy:
         n_computed = self._totals.prompt_tokens_evaluated
         pays = not n_computed or self._cost * n_computed <= self._totals.prompt_seconds
         is_unnoticed = is_idle and not is_waited_for and self._cost * len(seq.tokens) <= _UNNOTICED
+        is_too_late = is_idle and is_waited_for and now - self._this_step > _UNNOTICED
         self._cost *= 1 if pays else _COST_DECAY
         return Cached(
             prompt=is_complete or (finish_reason == "abort" and not is_shut_down),
-            answer=is_complete and (is_shut_down or ((pays or is_unnoticed) and not seq.positive)),
+            answer=is_complete and (is_shut_down or ((pays or is_unnoticed) and not is_too_late and not seq.positive)),
         )
 
     def cache_finished(self, seq: Sequence, cached: Cached) -> None:

@@ -133,8 +133,8 @@ def test_that_caching_was_slow_once_does_not_count_for_ever() -> None:
     assert n_requests > 5
 
 
-@pytest.mark.parametrize(("seconds", "n_cached"), [(0.1, 1), (0.0001, 6)])
-def test_a_new_request_does_not_wait_for_answers_that_are_computed_sooner(seconds: float, n_cached: int) -> None:
+@pytest.mark.parametrize(("seconds", "n_cached"), [(0.1, 1), (0.0005, 3), (0.0001, 6)])
+def test_a_new_request_waits_ten_milliseconds_for_cached_answers_at_most(seconds: float, n_cached: int) -> None:
     backend = SlowToCopyCells(n_cells=1000, seconds=seconds)
     engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
     engine.add_request(request("p" * 40, n=6, max_tokens=10, ignore_eos=True))
@@ -144,6 +144,24 @@ def test_a_new_request_does_not_wait_for_answers_that_are_computed_sooner(second
     engine.step()
     assert [span[0] for span in backend.saved] == [0, *[40] * n_cached]
     run(engine)
+    assert backend.cells == 0
+
+
+def test_a_request_that_comes_while_an_idle_engine_caches_answers_finds_its_cells_empty() -> None:
+    class Busy(SlowToCopyCells):
+        def save(self, *args: Any) -> bytearray | None:
+            if len(self.saved) == 5:
+                engine.add_request(request("q" * 40, max_tokens=1, ignore_eos=True))
+            return super().save(*args)
+
+    backend = Busy(n_cells=1000, seconds=0.0005)
+    engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
+    engine.add_request(request("p" * 40, n=8, max_tokens=10, ignore_eos=True))
+    while not any(isinstance(event, DoneEvent) for event in engine.step()):
+        pass
+    engine.step()
+    assert [span[0] for span in backend.saved] == [0, *[40] * 5]
+    assert engine.stats().sequences == 1
     assert backend.cells == 0
 
 
