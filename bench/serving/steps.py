@@ -18,6 +18,7 @@ from compare import text
 from many_prompts import SHAPES
 
 from srb.engine.backend import Batch
+from srb.engine.batch import in_use
 from srb.engine.engine import Engine
 from srb.engine.events import StreamEvent
 from srb.engine.request import CompletionRequest
@@ -59,9 +60,9 @@ def ubatches(seq_ids: list[int], n_ubatch: int, *, is_unified: bool) -> tuple[in
     return tuple(found)
 
 
-def watch(backend: LlamaBackend, decodes: list[Decode]) -> None:
-    """Append each decode of the backend to `decodes`."""
-    decode = backend.decode
+def watch(engine: Engine, backend: LlamaBackend, decodes: list[Decode]) -> None:
+    """Append each decode of the engine to `decodes`."""
+    decode = type(backend).decode
 
     def watched(batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         sizes = collections.Counter(batch.seq_ids)
@@ -71,12 +72,12 @@ def watch(backend: LlamaBackend, decodes: list[Decode]) -> None:
         chunks = {each: n for each, n in sizes.items() if n > 1}
         rows = [batch.positions[places[each]] for each in sizes if each not in chunks]
         is_unified = backend.layout.is_unified
-        costs = backend.costs.among(sum(backend.length(each) for each in backend.used_seq_ids()))
+        costs = backend.costs.among(in_use(engine._scheduler.prompts))
         predicted = costs.of_rows(rows) if rows else costs.step
         starts = {each: batch.positions[places[each]] for each in chunks}
         predicted += sum(n * costs.of_prompt_token(starts[each] + n // 2) for each, n in chunks.items())
         began = time.perf_counter()
-        result = decode(batch, interrupted)
+        result = decode(backend, batch, interrupted)
         seconds = time.perf_counter() - began
         n_ubatch = llama_cpp.llama_n_ubatch(backend._contexts.current.pointer)
         found = ubatches(sorted(batch.seq_ids), n_ubatch, is_unified=is_unified)
@@ -86,11 +87,11 @@ def watch(backend: LlamaBackend, decodes: list[Decode]) -> None:
     backend.decode = watched  # type: ignore[method-assign]
 
 
-def measured(backend: LlamaBackend, decodes: list[Decode], shape: tuple[int, int, int, int], seed: int) -> None:
-    """Run a load, and print the table of its decodes."""
+def measured(backend: LlamaBackend, shape: tuple[int, int, int, int], seed: int) -> list[Decode]:
+    """Run a load, and print the table of its decodes, which are returned."""
     clients, n, words, tokens = shape
     engine = Engine(backend, cache_bytes=1 << 30)
-    decodes.clear()
+    watch(engine, backend, decodes := list[Decode]())
     began = time.perf_counter()
     firsts, times = dict[str, float](), dict[tuple[str, int], list[float]]()
     for k in range(clients):
@@ -116,6 +117,7 @@ def measured(backend: LlamaBackend, decodes: list[Decode], shape: tuple[int, int
         spent, predicted = sum(each.seconds for each in those), sum(each.predicted for each in those)
         print(f"| {kind} | {len(those)} | {' | '.join(map(str, counts))} | {spent:.2f} | {predicted:.2f} |")
     print(f"| between decodes | | | | | {seconds - sum(each.seconds for each in decodes):.2f} | |", flush=True)
+    return decodes
 
 
 def main() -> None:
@@ -124,11 +126,9 @@ def main() -> None:
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--no-tune", dest="tune", action="store_false")
     arguments = parser.parse_args()
-    decodes = list[Decode]()
     with LlamaBackend(Settings(tune=arguments.tune)) as backend:
-        watch(backend, decodes)
         for seed, name in enumerate(arguments.only.split(",")):
-            measured(backend, decodes, SHAPES[name], seed)
+            decodes = measured(backend, SHAPES[name], seed)
             if arguments.all:
                 for each in decodes:
                     print(each)

@@ -58,7 +58,7 @@ class Contexts:
             cell_bytes=self.current.cell_bytes,
             max_cells=max_cells(pointer, settings, self.n_cells, self.current.cell_bytes, free),
             attention_costs=self._cost_model,
-            layout_costs=layout_costs.with_streams(),
+            layout_costs=layout_costs,
             flash_attn=("auto", "off") if self._chooses else (flash_attn,),
             fixed=self.layout if settings.reproducible else None,
             unified=settings.kv_layout != "streams",

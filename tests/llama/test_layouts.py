@@ -296,11 +296,12 @@ def test_any_traffic_in_any_layout_is_that_of_each_alone(load: Loading, tmp_path
 
 OFF = AttentionCosts(
     step=0.01, row=0.0004, prompt_token=0.0005, row_cell=0.61e-6, prompt_cell=0.6e-6, walks_all=True, lone_step=0.008,
-    lone_row_cell=1e-6, stream_row_cell=2.9e-6, stream_prompt_cell=0.6e-6,
+    lone_row_cell=2.9e-6,
 )  # fmt: skip
 ON = AttentionCosts(
-    step=0.01, row=0.0004, prompt_token=0.0005, row_cell=2.7e-6, prompt_cell=0.6e-6, lone_step=0.008, lone_row_cell=2e-6
-)
+    step=0.01, row=0.0004, prompt_token=0.0005, row_cell=2.7e-6, prompt_cell=0.6e-6, lone_step=0.008,
+    lone_row_cell=2.7e-6,
+)  # fmt: skip
 COSTS = CostModel(ON, OFF, switch_seconds=0.26, preferred="off")
 
 

@@ -28,8 +28,7 @@ CONTEXT_SECONDS, SECONDS_PER_MIB = 0.02, 0.0005
 
 FEW_ROWS = 4  # both kinds of attention have faster kernels for fewer rows of one prompt than this
 
-# How streams compare with a unified cache where they weren't measured (bench/kernels/layouts.py).
-_UNSHARED_CELLS = 4.75  # without flash attention, cells that only one row attends to cost this many times as much
+# The cells of other sequences in a unified cache (bench/kernels/layouts.py).
 _MASKED_CELL_OF_ROW = 0.07  # with flash attention, skipping another sequence's cell takes this share of the time
 _MASKED_CELL_OF_PROMPT = 0.45  # the same for a prompt token
 
@@ -80,35 +79,29 @@ class AttentionCosts(Costs):
     Args:
         row_cell: of a row, per cell. With flash attention the cells of its own sequence count, without it all cells in
             use.
-        lone_row_cell: `row_cell` for prompts that fewer than `FEW_ROWS` rows continue. A line through the steps of many
-            rows would be far from this, and from `lone_step`.
+        lone_row_cell: `row_cell` for prompts that fewer than `FEW_ROWS` rows continue, and in streams, where each row
+            has cells of its own. A line through the steps of many rows would be far from this, and from `lone_step`.
         cache_type: of the keys and values. Empty: as in the settings.
-        stream_row_cell, stream_prompt_cell: `row_cell` and `prompt_cell` in streams, for cells of the own sequence.
-            0: not measured.
     """
 
     in_turn: bool = True
     lone_row_cell: float = 0.0
     cache_type: str = ""
-    stream_row_cell: float = 0.0
-    stream_prompt_cell: float = 0.0
 
     def row_cells(self, *, is_unified: bool) -> tuple[float, float]:
         """Return a row's seconds per cell of its own sequence, and per cell of other sequences."""
         if is_unified:
             return self.row_cell, self.row_cell * (1 if self.walks_all else _MASKED_CELL_OF_ROW)
-        return self.stream_row_cell or self.row_cell * (_UNSHARED_CELLS if self.walks_all else 1), 0.0
+        return self.lone_row_cell or self.row_cell, 0.0
 
     def prompt_cells(self, *, is_unified: bool) -> tuple[float, float]:
         """Return a prompt token's seconds per cell of its own sequence, and per cell of other sequences."""
-        if is_unified:
-            return self.prompt_cell, self.prompt_cell * (1 if self.walks_all else _MASKED_CELL_OF_PROMPT)
-        return self.stream_prompt_cell or self.prompt_cell, 0.0
+        others = self.prompt_cell * (1 if self.walks_all else _MASKED_CELL_OF_PROMPT)
+        return self.prompt_cell, others if is_unified else 0.0
 
     def in_streams(self) -> "AttentionCosts":
         """Return the costs of streams, in the form that the engine uses."""
-        row_cell, prompt_cell = self.row_cells(is_unified=False)[0], self.prompt_cells(is_unified=False)[0]
-        return dataclasses.replace(self, row_cell=row_cell, prompt_cell=prompt_cell, walks_all=False)
+        return dataclasses.replace(self, row_cell=self.row_cells(is_unified=False)[0], walks_all=False)
 
     def seconds(self, work: Work) -> float:
         """Predict the seconds for prompts and the sequences that continue them."""
@@ -153,24 +146,20 @@ class CostModel:
         on, off = (dataclasses.replace(each, cache_type="") for each in (self.on, self.off))
         return dataclasses.replace(self, on=on, off=off)
 
-    def with_streams(self) -> "CostModel":
-        """Complete the costs of streams. If they weren't measured, a row costs the same in both kinds."""
-        if self.off.stream_row_cell or not self.on.row_cell:
-            return self
-        return dataclasses.replace(self, off=dataclasses.replace(self.off, stream_row_cell=self.on.row_cell))
-
     def scaled_to(self, estimated: Costs) -> "CostModel":
         """Return the costs of a model that wasn't measured, with the ratio of `on` to `off` of this one."""
+        row_cell = _MEASURED_ROW_CELL * estimated.row_cell
         both = AttentionCosts(
             step=estimated.step,
             row=estimated.row,
             prompt_token=estimated.prompt_token,
-            row_cell=_MEASURED_ROW_CELL * estimated.row_cell,
+            row_cell=row_cell,
             prompt_cell=_MEASURED_PROMPT_CELL * estimated.prompt_cell,
             lone_step=estimated.lone_step,
+            lone_row_cell=row_cell,
         )
-        row_cell = both.row_cell * self.off.row_cell / self.on.row_cell if self.on.row_cell else both.row_cell
-        off = dataclasses.replace(both, row_cell=row_cell, stream_row_cell=both.row_cell, walks_all=True)
+        shared = row_cell * self.off.row_cell / self.on.row_cell if self.on.row_cell else row_cell
+        off = dataclasses.replace(both, row_cell=shared, walks_all=True)
         return dataclasses.replace(self, on=both, off=off)
 
     def best(self, work: Work) -> str:
@@ -180,8 +169,10 @@ class CostModel:
 
 
 DEFAULT_COST_MODEL = CostModel(
-    on=AttentionCosts(step=0, row=0, prompt_token=0, row_cell=2.6e-6, prompt_cell=0),
-    off=AttentionCosts(step=0, row=0, prompt_token=0.325e-3, row_cell=1.3e-6, prompt_cell=0, walks_all=True),
+    on=AttentionCosts(step=0, row=0, prompt_token=0, row_cell=2.6e-6, prompt_cell=0, lone_row_cell=2.6e-6),
+    off=AttentionCosts(
+        step=0, row=0, prompt_token=0.325e-3, row_cell=1.3e-6, prompt_cell=0, walks_all=True, lone_row_cell=2.6e-6
+    ),
     switch_seconds=0.26,
 )
 """How the two kinds differ on a CPU, for machines where nothing was measured.

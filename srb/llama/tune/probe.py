@@ -19,7 +19,6 @@ from srb.llama.native.context import Context, window_of
 from srb.llama.native.cost_model import AttentionCosts
 from srb.llama.native.params import start
 from srb.llama.native.state import raised
-from srb.llama.native.streams import Streams
 from srb.llama.sampling.candidates import Floats
 from srb.options.settings import Settings
 
@@ -27,8 +26,6 @@ _LOGITS_CHUNK = 128  # tokens whose logits are in memory at once
 _STEPS = 3  # timed steps for each number of rows
 _ENOUGH_SECONDS = 0.2  # after this many seconds no further step is timed
 _WARM_UP = 16  # tokens that are decoded before the timing, to bring the weights into memory
-_STREAM_TOKENS, _STREAMS = 1024, 4
-_ROUNDS = 2  # of which the least times count
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +88,8 @@ class Timings:
         step = self.shallow[n] + n * self._row_cell(n) * (walked - self.shape.chunk)
         return tokens * (self._token + tokens / 2 * self._token_cell) + length * step
 
-    def costs(self, cache_type: str, streams: tuple[float, float]) -> AttentionCosts:
-        """Return the costs in the form that the engine uses. streams: what `Weights.in_streams` returns."""
+    def costs(self, cache_type: str) -> AttentionCosts:
+        """Return the costs in the form that the engine uses."""
         few, many = (self.shape.rows[0], *self.shape.rows)[-2:]
         row_cell = self._row_cell(many)
         bases = [self.shallow[n] - n * row_cell * self.shape.chunk for n in (few, many)]
@@ -107,8 +104,6 @@ class Timings:
             lone_step=max(0.0, self.shallow[1] - self._row_cell(1) * self.shape.chunk),
             lone_row_cell=self._row_cell(1),
             cache_type=cache_type,
-            stream_row_cell=streams[0],
-            stream_prompt_cell=streams[1],
         )
 
     @property
@@ -164,15 +159,8 @@ class Weights:
         tokenizer.close()
         return tokens
 
-    def context(
-        self, attention: Attention, n_cells: int, n_rows: int, threads: int | None = None, *, in_streams: bool = False
-    ) -> Context:
-        """Make a context with this attention. Raises `ModelLoadError`.
-
-        Args:
-            n_cells: in streams, those of each sequence.
-            threads: None: as in the settings.
-        """
+    def context(self, attention: Attention, n_cells: int, n_rows: int, threads: int | None = None) -> Context:
+        """Make a context with this attention; threads: None: as in the settings. Raises `ModelLoadError`."""
         settings = dataclasses.replace(
             self._settings,
             cache_type_k=attention.cache_type,
@@ -180,10 +168,10 @@ class Weights:
             threads=threads or self._settings.threads,
             threads_batch=threads or self._settings.threads_batch,
         )
-        return (Streams if in_streams else Context)(
+        return Context(
             self._model,
             settings,
-            Layout(not in_streams, n_cells, n_rows + 2, attention.flash_attn),
+            Layout(True, n_cells, n_rows + 2, attention.flash_attn),
             n_outputs=max(n_rows + 1, _LOGITS_CHUNK),
         )
 
@@ -224,48 +212,14 @@ class Weights:
             context.close()
         return result
 
-    def in_streams(self, attention: Attention, tokens: tuple[int, ...], shape: Shape) -> tuple[float, float]:
-        """Measure the seconds of a row, and of a prompt token, per cell of its own sequence in streams.
-
-        Not for models with a window or a recurrent state, which have no streams.
-        """
-        depth, n_cells = min(shape.depth, _STREAM_TOKENS), min(shape.depth, _STREAM_TOKENS) + shape.chunk + 1
-        context = self.context(attention, n_cells, 1)
-        try:
-            bench = _Bench(context, tokens)
-            bench.chunk(min(shape.chunk, depth // 2))
-            bench.grow(depth, by_moving=True)
-            depth = bench.length
-            state = context.save(0, 0, depth, 1 << 40)
-        finally:
-            context.close()
-        context = self.context(attention, n_cells, _STREAMS, in_streams=True)
-        least = [float("inf")] * 4
-        try:
-            for _ in range(_ROUNDS):
-                if not state or not context.restore(state, 0, 0, depth):
-                    return 0.0, 0.0
-                bench, found = _Bench(context, tokens, depth), list[float]()
-                found += bench.rows(_STREAMS, warm=True), bench.chunk(shape.chunk)
-                bench.cut(depth // 4)
-                found.append(bench.rows(_STREAMS, warm=True))
-                bench.cut(0)
-                found.append(bench.chunk(shape.chunk))
-                least = [min(pair) for pair in zip(least, found, strict=True)]
-        finally:
-            context.close()
-        deep_rows, deep_chunk, rows, chunk = least
-        row_cell = max(0.0, deep_rows - rows) / _STREAMS / (depth - depth // 4)
-        return row_cell, max(0.0, deep_chunk - chunk) / shape.chunk / depth
-
 
 class _Bench:
     """Times decodes in a context. Sequence 0 has the prompt, of `length` tokens."""
 
-    def __init__(self, context: Context, tokens: tuple[int, ...], length: int = 0) -> None:
+    def __init__(self, context: Context, tokens: tuple[int, ...]) -> None:
         self._context = context
         self._tokens = tokens
-        self.length = length
+        self.length = 0
 
     def chunk(self, n_tokens: int) -> float:
         """Decode the next tokens of the prompt, and return the seconds."""
@@ -292,21 +246,10 @@ class _Bench:
             else:
                 self.length += start
 
-    def cut(self, n_tokens: int) -> None:
-        """Cut the prompt to its first tokens."""
-        self._context.truncate(0, n_tokens)
-        self.length = n_tokens
-
-    def rows(self, n: int, *, warm: bool = False) -> float:
-        """Measure a step of n sequences that continue the prompt.
-
-        Args:
-            warm: whether to run an untimed step first, which copies cells.
-        """
+    def rows(self, n: int) -> float:
+        """Measure a step of n sequences that continue the prompt."""
         for seq_id in range(1, n + 1):
             self._context.fork(0, seq_id, self.length)
-        if warm:
-            self._step(n)
         found: list[float] = []
         while len(found) < _STEPS and sum(found) < _ENOUGH_SECONDS:
             found.append(self._step(n))

@@ -30,7 +30,7 @@ from srb.options.settings import EVALUATION, PLACEMENT, Settings
 
 logger = logging.getLogger("srb.tuned")
 
-VERSION = 5
+VERSION = 6
 _KEYS = {"change": "switch_seconds", "usual": "preferred", "making": "seconds_per_mib"}
 """Keys of the file, and the fields of `CostModel`."""
 

@@ -128,7 +128,7 @@ class Search:
         token = file.measure(DEFAULT_ATTENTION, self._tokens, trial, deep=False).first / trial.chunk
         n = min(self._settings.n, self._settings.parallel)
         many = n if token > _SLOW else max(n, min(_MANY, self._settings.parallel))
-        chunk = min(64 if token > _SLOW else 128, room // 4, self._settings.batch_size)
+        chunk = min(64 if token > _SLOW else 256, room // 4, self._settings.batch_size)
         self._shape = Shape(chunk, min(_DEPTH, room - chunk), tuple(sorted({1, n, many})))
         self._few_rows = Shape(chunk, 0, tuple(sorted({1, n})))  # those of the jobs with a short prompt
         short = min(_SHORT, room // 2)
@@ -211,19 +211,13 @@ class Search:
         if len(options) < 2:
             return None
         assert self.chosen
-        self._report("measuring streams")
-        costs = []
-        for each in options:
-            assert each.timings
-            streams = weights.in_streams(each.attention, self._tokens, self._shape)
-            costs.append(each.timings.costs(each.attention.cache_type, streams))
+        on, off = (each.timings.costs(each.attention.cache_type) for each in options if each.timings)
         start = time.perf_counter()
         n_cells = self._n_cells(weights)
         context = weights.context(self.chosen.attention, n_cells, 2 * self._settings.parallel)
         context.close()
         seconds = time.perf_counter() - start
         per_mib = max(0.0, seconds - CONTEXT_SECONDS) / (n_cells * context.cell_bytes / 2**20)
-        on, off = costs
         return CostModel(on, off, 2 * seconds, self.chosen.attention.flash_attn, per_mib)
 
     def _is_close(self, candidate: Candidate, weights: Weights) -> bool:
