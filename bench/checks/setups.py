@@ -124,7 +124,7 @@ def main() -> None:
         factor = "not used"
         if tuned.cost_model and pair in times:
             kept = tuned.cost_model.off if usual == "off" else tuned.cost_model.on
-            alone_costs = times[pair].costs("", (0.0, 0.0))
+            alone_costs = times[pair].costs("")
             factor = f"{farthest(kept, alone_costs):.2f}"
         who = "beside a loop" if beside else "alone"
         print(
