@@ -128,7 +128,11 @@ class ModelRunner:
 
         So only the sequence that makes a decode fail ends. A fault that doesn't come again ends none.
         """
-        lost = [holder for holder in plan.holders if not self._cells.repair(holder) or _is_named(holder, error)]
+        lost = []
+        for holder in plan.holders:
+            each_of = (holder,) if isinstance(holder, Prompt) else holder.group
+            if not self._cells.repair(each_of) or any(each.seq_id in error.seq_ids for each in each_of):
+                lost.append(holder)
         rest = [holder for holder in plan.holders if holder not in lost]
         if len(rest) == 1 and not lost and is_second:
             lost, rest = rest, []
@@ -162,7 +166,7 @@ class ModelRunner:
             prompt, active = seq.prompt, seq.prompt.active
             if seq.state != "prefilling":
                 continue  # it was aborted
-            if not all(each.prompt.is_ready for each in seq.group):
+            if not all(map(self._cells.can_begin, seq.group)):
                 self._scheduler.prefilling.append(seq)
                 continue
             if seq.swapped:
@@ -210,8 +214,3 @@ class ModelRunner:
             active.compiled.close()
             self._scheduler.remove(active)
             self._output.done(active)
-
-
-def _is_named(holder: Holder, error: BackendError) -> bool:
-    """Whether the error names the seq_id of this holder, or of one in its group."""
-    return any(each.seq_id in error.seq_ids for each in holder.group)

@@ -83,19 +83,7 @@ class Scores:
         del self._likeliest[(n_tokens - 1) * width :]
         del self._likeliest_logprobs[(n_tokens - 1) * width :]
 
-    def copy_for(self, tokens: Tokens) -> "Scores":
-        """Returns what is known of another text that begins alike, for prompts that wait for it. It isn't reported."""
-        other = Scores(tokens, self.top)
-        other.take(self)
-        other.n_reported = len(tokens)
-        return other
-
 
 def outputs_from(scores: Scores | None, n_tokens: int) -> int:
     """Returns from which of a prompt's tokens on each must be computed with logits: the next score isn't known."""
     return scores.end - 1 if scores and scores.end < n_tokens else n_tokens
-
-
-def are_alike(one: Scores | None, other: Scores | None) -> bool:
-    """Whether both are wanted, and the same of each token."""
-    return one is not None and one.is_like(other)

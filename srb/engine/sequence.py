@@ -264,11 +264,6 @@ class Prompt:
         return next((seq.seq_id for seq in self.sequences if seq.is_forked and seq.seq_id is not None), None)
 
     @property
-    def group(self) -> "tuple[Prompt]":
-        """Itself (`Row.group`)."""
-        return (self,)
-
-    @property
     def is_over(self) -> bool:
         """Whether all of its sequences have finished."""
         return not self.living
@@ -309,7 +304,7 @@ class Sequence:
         self.resumed_tokens = resumed.tokens  # generated before the request was resumed; the prompt ends with them
         self.replayed = resumed.replayed  # the first of its tokens, if they are known: they are sampled again
         self.max_tokens = 0  # besides those in `resumed_tokens`; set when the request is queued
-        self.tokens: list[int] = []  # generated after its prompt; a negative sequence has its positive's list
+        self._tokens: list[int] = []
         self.unreported_tokens: list[int] = []  # sampled, and not in an event yet
         self.rollback_window: list[HeldToken] = []  # the last tokens, which constraints may take back
         self.n_own_computed = 0  # how many of these count as computed: mostly all but the last
@@ -319,6 +314,11 @@ class Sequence:
         self.span: Span | None = None
         self.swapped: Swapped | None = None
         self.sampler: Sampler | None = None
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens generated after its prompt: those of its positive, or its own."""
+        return self.positive.tokens if self.positive else self._tokens
 
     @property
     def is_over(self) -> bool:

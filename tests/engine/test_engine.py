@@ -316,8 +316,8 @@ def test_what_several_share_is_computed_first_and_the_rest_in_one_batch() -> Non
     assert (engine.stats().prompt_tokens_evaluated, engine.stats().steps) == (80, 2)
 
 
-def test_one_of_those_that_wait_for_an_aborted_prompt_takes_its_place() -> None:
-    engine = Engine(backend := FakeBackend(n_batch=16))
+def test_those_that_wait_for_an_aborted_prompt_begin_with_what_it_has_computed() -> None:
+    engine = Engine(backend := FakeBackend(n_batch=16), cache_bytes=100_000)
     engine.add_request(first := request("x" * 60, max_tokens=3))
     others = [request("x" * length, max_tokens=3, ignore_eos=True) for length in (50, 70, 60)]
     for each in others:

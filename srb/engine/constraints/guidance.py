@@ -1,7 +1,7 @@
 """`negative_prompt`: classifier-free guidance away from what would follow a negative prompt.
 
 An alternative with a negative prompt is a positive sequence. It has a negative sequence: one that continues the
-negative prompt, and shares the list of tokens. The batch planner adds the negative sequence's row after the positive
+negative prompt with the positive one's tokens. The batch planner adds the negative sequence's row after the positive
 one's. A negative sequence is never sampled. It gets its cells, and is repaired, saved and finished, together with its
 positive sequence. Negative prompts are prompts like others, so prefix caching works for them.
 """
@@ -42,11 +42,12 @@ def build(setup: ConstraintSetup) -> None:
         active.negatives += [Prompt(active, asked, group, {}, prompt.lora) for group in prompt_groups(each)]
     for seq in (seq for prompt in active.negatives for seq in prompt.sequences):
         positive = positives[seq.index]
-        positive.negatives, seq.positive, seq.tokens = (seq,), positive, positive.tokens
+        positive.negatives, seq.positive = (seq,), positive
     for prompt in active.prompts:
         # Those with the same negative prompt begin one after the other. Otherwise a waiting alternative could keep the
-        # cells of its negative prompt from the one before it, and each would wait for the other for ever.
-        alike: dict[Prompt | None, list[Sequence]] = {}
+        # cells of its negative prompt from the one before it, and each would wait for the other for ever. The last of
+        # all takes the prompt's seq_id, so it waits for the others; those without a negative prompt don't.
+        alike: dict[Prompt | None, list[Sequence]] = {None: []}
         for seq in prompt.sequences:
             alike.setdefault(seq.negatives[0].prompt if seq.negatives else None, []).append(seq)
         prompt.sequences = [seq for each in alike.values() for seq in each]

@@ -342,7 +342,7 @@ class Exploration(DecodingStrategy[Sequence]):
             seq = source if is_at_end else next(each for each in spare if each.state == "idle")
             self._fork(seq, source, len(self._prompt.tokens) + n_tokens)
             self._index.set(seq, before[:n_tokens])
-            seq.tokens, seq.n_own_computed = list(candidate.path[: n_tokens + 1]), n_tokens
+            seq.tokens[:], seq.n_own_computed = candidate.path[: n_tokens + 1], n_tokens
             seq.state = "running"
             self._tasks[seq] = candidate
 

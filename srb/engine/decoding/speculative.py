@@ -73,6 +73,6 @@ class SpeculativeSampling(Sampling):
     def after_step(self) -> None:
         """Empty the cells of draft tokens that weren't accepted."""
         for seq in self._drafted:
-            self._parts.cells.repair(seq)
+            self._parts.cells.repair(seq.group)
         self._drafted = []
         super().after_step()

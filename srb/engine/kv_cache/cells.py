@@ -4,6 +4,10 @@ Swapping out moves the cells of a sequence to memory, and swapping in puts them 
 layout use it. What a sequence shares with its prompt stays in cells as long as another one needs it; the last one takes
 these cells along. If there is no memory for a state, the sequence is computed again from its tokens.
 
+A seq_id has one owner. A prompt has one from its admission on, and so has each of its sequences but the last: that one
+takes over the prompt's when its siblings have begun, and leaves it to the prompt again if it goes before the prompt
+does (`_empty`). What waits or is swapped out has none, but for the rows of strategies.
+
 Decoding strategies with rows of their own say which of these are forked. Nothing else gives cells back.
 """
 
@@ -17,13 +21,9 @@ from srb.engine.kv_cache.prefix_cache import PrefixCache
 from srb.engine.kv_cache.retention import Cached, RetentionPolicy
 from srb.engine.kv_cache.rollback import Rollback
 from srb.engine.kv_cache.state_cache import StateCache
-from srb.engine.prompt_scores import are_alike
 from srb.engine.scheduler import Scheduler, has_row, with_negatives
 from srb.engine.sequence import Holder, Prompt, Sequence, SequenceState, Swapped
 from srb.engine.stats import Totals
-
-_SPARE = 0
-"""A seq_id to put states together in, while no sequence has a cell."""
 
 
 class Cells:
@@ -90,8 +90,6 @@ class Cells:
         assert prompt.seq_id is not None
         if prompt.scores and isinstance(source, Prompt) and source.scores:
             prompt.scores.take(source.scores)
-        if n_tokens > prompt.outputs_from:  # it lacks log-probabilities, because the prompt with these was cancelled
-            return
         self.fork_seq(source.source_id, prompt.seq_id, n_tokens)
         self._add_cached(prompt, n_tokens)
 
@@ -107,47 +105,26 @@ class Cells:
         self._totals.prompt_tokens_cached += end - prompt.n_computed
         prompt.n_computed = prompt.cached = end
 
-    def _bequeath(self, prompt: Prompt) -> None:
-        """Chooses an heir among the prompts that wait for this one, which has ended.
-
-        The heir computes what they all share, and the others now wait for the heir.
-        """
-        own = prompt.beginning
-        if own:  # this prompt was waiting itself
-            self._begin(prompt)
-        waiting = {each: each.beginning for each in self.awaiting if each.beginning}
-        shared = {each: beginning.shared for each, beginning in waiting.items() if beginning.source is prompt}
-        if not shared:
-            return
-        # A scored prompt is preferred: others may wait for the same log-probabilities. So is a prompt that ends where
-        # the shared tokens end: others may end there, too, and want its logits.
-        heir = max(shared, key=lambda each: (shared[each], are_alike(prompt.scores, each.scores), -len(each.tokens)))
-        if prompt.scores and not heir.scores:  # the others may wait for log-probabilities, too
-            heir.scores = prompt.scores.copy_for(heir.packed)
-        if own:
-            assert heir.beginning
-            heir.beginning = replace(heir.beginning, source=own.source, shared=min(shared[heir], own.shared))
-        else:
-            if prompt.n_computed and self.repair(prompt):
-                self._share(prompt, heir, min(shared[heir], prompt.n_computed))
-            self._begin(heir)
-        for each in shared:
-            if each is not heir:
-                assert each.beginning
-                each.beginning = replace(each.beginning, source=heir)
+    def _turn_away(self, source: Prompt, layout: Layout) -> None:
+        """Lets the prompts that wait for one that goes wait for cells again; they will find what it has computed."""
+        away = [each for each in self.awaiting if each.beginning and each.beginning.source is source]
+        if away and source.n_computed and self.repair([source]):
+            self.retention.cache_part(source)
+        for prompt in away:
+            self.swap_out([seq.positive or seq for seq in prompt.living], layout)
 
     # Sequences begin and end
+
+    def can_begin(self, seq: Sequence) -> bool:
+        """Whether its prompt is complete, and the siblings have begun that are forked off the seq_id that it takes."""
+        siblings = () if seq.seq_id is not None else seq.prompt.sequences
+        waits = any(each.state == "prefilling" and each.seq_id is not None and not each.is_forked for each in siblings)
+        return seq.prompt.is_ready and not waits
 
     def fork(self, seq: Sequence) -> None:
         """Begins a sequence where its prompt ends."""
         prompt, source = seq.prompt, seq.prompt.source_id
         assert source is not None
-        if seq.seq_id is None:
-            # Siblings whose negatives aren't ready will be forked off the prompt's seq_id later. One of them gets it.
-            for each in prompt.sequences:
-                if each.seq_id is not None and each.state == "prefilling" and not each.is_forked:
-                    seq.seq_id, each.seq_id = each.seq_id, None
-                    break
         if seq.seq_id is None:
             self._hand_over(seq)
         elif n_tokens := prompt.n_cells:
@@ -171,16 +148,13 @@ class Cells:
         self._backend.fork(source, target, n_tokens)
         self._totals.forks += 1
 
-    def repair(self, holder: Holder) -> bool:
-        """Cuts a holder's cells to the tokens that count as computed.
+    def repair(self, holders: Iterable[Holder]) -> bool:
+        """Cuts cells to the tokens that count as computed. Returns False if one can't be continued any more.
 
         The cells after these are left from a failed decode, or from tokens that were taken back.
-
-        Returns:
-            False if the holder can't be continued any more.
         """
         is_whole = True
-        for each in holder.group:
+        for each in holders:
             assert each.seq_id is not None
             is_whole &= self._backend.truncate(each.seq_id, each.position)
         return is_whole
@@ -202,7 +176,8 @@ class Cells:
         self._drop(prompt.swapped)
         prompt.swapped = None
         if prompt.span or prompt.row_ids:
-            self._bequeath(prompt)
+            self._begin(prompt)
+            self._turn_away(prompt, self._allocator.layout)
             for seq_id in (prompt.seq_id, *prompt.row_ids) if prompt.span else ():
                 if seq_id is not None:
                     self._backend.remove(seq_id)
@@ -242,19 +217,21 @@ class Cells:
         """
         swapped = [seq.swapped for seq in prompt.living if seq.swapped and seq.swapped.state is not None]
         whole = next((each for each in (prompt.swapped, *swapped) if each and not each.start), None)
+        seq_id = self._allocator.allocate_seq()
         for seq in prompt.living:
             part = seq.swapped
             if part is None or part.state is None or not part.start:
                 continue
             state = None
-            if whole and whole.state is not None and self._backend.restore(whole.state, _SPARE, 0, part.start):
-                if self._backend.restore(part.state, _SPARE, part.start, part.end):
-                    state = self._save(_SPARE, 0, part.end, must=True)
-                self._backend.remove(_SPARE)
+            if whole and whole.state is not None and self._backend.restore(whole.state, seq_id, 0, part.start):
+                if self._backend.restore(part.state, seq_id, part.start, part.end):
+                    state = self._save(seq_id, 0, part.end, must=True)
+                self._backend.remove(seq_id)
             if state is None and not _can_recompute(seq, part.resumes):
                 raise RuntimeError("a state can't be swapped into streams")
             self._drop(part)
             seq.swapped = replace(part, state=state, start=0)
+        self._allocator.free_seq(seq_id)
 
     # Swapping out
 
@@ -284,7 +261,7 @@ class Cells:
                 self.awaiting.remove(prompt)
                 prompt.beginning = None
         for prompt in left:
-            self._bequeath(prompt)
+            self._turn_away(prompt, layout)
         # Where the prompt's own sequence is gone, one of those that continue it takes its cells along; all of them, if
         # the model forgets, since none can be forked off another one there.
         takes_along = {seq.prompt for seq in rows if seq.prompt.seq_id is None and (forgets or seq.prompt in left)}

@@ -13,7 +13,7 @@ takes no cells. A lookup takes time for the prompt's own length only, whatever e
     " horse".
 
 - If a living sequence has the beginning, the prompt is forked off it (`Cells.share`): at once, or when that sequence
-  has come so far. If several prompts wait for a sequence that is aborted, one of them takes over its work.
+  has come so far. If that one goes before, what it has computed is cached, and those that wait are admitted again.
 - If more of the beginning is cached, its entries are copied back into cells (`PrefixCache.restore`). For the entries
   that a living sequence has, the prompt is forked off that sequence, and the other entries are put after these.
 - A full cache can be continued after any token. Other models forget: a sliding window has only the last tokens of a

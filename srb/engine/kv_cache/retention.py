@@ -149,7 +149,7 @@ class RetentionPolicy:
         checkpoints = self._of(prompt).checkpoints
         while checkpoints and checkpoints[-1] <= prompt.n_computed:
             if checkpoints.pop() == prompt.n_computed:
-                self._cache_part(prompt)
+                self.cache_part(prompt)
 
     # Running sequences, for the store
 
@@ -179,7 +179,7 @@ class RetentionPolicy:
         elif found.is_computed:
             self.cache_prompt(found)
         else:
-            self._cache_part(found)
+            self.cache_part(found)
         now = self._clock()
         self._next_save = now + (now - began) / _SAVE_SHARE
 
@@ -270,7 +270,8 @@ class RetentionPolicy:
             assert seq.seq_id is not None
             self._cache(seq.prompt, seq.prompt.packed + pack(seq.computed_tokens), seq.seq_id)
 
-    def _cache_part(self, prompt: Prompt) -> None:
+    def cache_part(self, prompt: Prompt) -> None:
+        """Caches the state of a prompt as far as it is computed."""
         assert prompt.seq_id is not None
         self._cache(prompt, prompt.packed[: prompt.n_computed], prompt.seq_id)
 

@@ -66,18 +66,25 @@ def test_the_negative_prompt_is_evaluated_once_and_only_those_that_have_one_take
     assert backend.rows == len(PROMPT) + len(NEGATIVE) + 4 * (1 + 2 + 2)
 
 
-@pytest.mark.parametrize("is_guided", [(True, False), (True, True, False), (False, True, False)])
-@pytest.mark.parametrize("options", [{}, {"window": 0}, {"window": 5, "max_seqs": 6}])
+@pytest.mark.parametrize("lengths", [(60, 0), (60, 60, 0), (0, 60, 0), (60, 10)])
+@pytest.mark.parametrize("window", [None, 0, 5])
 def test_an_alternative_without_one_doesnt_wait_for_the_negative_prompts_of_its_siblings(
-    is_guided: tuple[bool, ...], options: dict[str, int]
+    lengths: tuple[int, ...], window: int | None
 ) -> None:
+    """The last of the others does, since it takes the seq_id that they are forked off: there is none to spare."""
+
     def asked() -> CompletionRequest:
-        plain = SamplingParams(max_tokens=5, ignore_eos=True)
-        aside = dataclasses.replace(plain, guidance_scale=2.0, negative_prompt=tuple(b"n" * 60))
-        branches = [dataclasses.replace(aside if each else plain, seed=k) for k, each in enumerate(is_guided)]
+        plain = SamplingParams(max_tokens=5, ignore_eos=True, guidance_scale=2.0)
+        branches = [
+            dataclasses.replace(
+                plain, seed=k, negative_prompt=tuple(b"n" * n) if n else None, guidance_scale=1 + (n > 0)
+            )
+            for k, n in enumerate(lengths)
+        ]
         return CompletionRequest((tuple(PROMPT),), tuple(branches))
 
-    backend = FakeBackend(n_batch=16, script=ascii_babble, **options)  # type: ignore[arg-type]
+    n_seqs = len(lengths) + sum(map(bool, lengths))
+    backend = FakeBackend(n_batch=16, script=ascii_babble, window=window, max_seqs=n_seqs, n_parallel=n_seqs)
     engine = Engine(backend)
     events = run(engine, each := asked())
     check_order(events, each)
