@@ -167,8 +167,6 @@ class Placement:
         From now on the replica counts as having the prompts. Does nothing for a replica that is gone.
 
         Args:
-            request_id: any key.
-            weight: the number of alternatives of the request.
             prompts: as for `choose`.
         """
         self.end(request_id)

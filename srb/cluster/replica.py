@@ -151,11 +151,7 @@ class Replica:
         front that comes back resumes it elsewhere.
 
         Args:
-            request: a request, or a part of one.
             to: the replica that it was sent to, which may be gone.
-
-        Yields:
-            The messages that `Message` describes.
         """
         if to not in (None, self._name):
             yield UnavailableError(f"the replica {to} isn't there")

@@ -125,16 +125,7 @@ class SplitRequest:
     def end(
         self, part: Part, reason: FinishReason, stop_reason: str | None, error: SrbError | None = None
     ) -> list[Event]:
-        """Ends the rest of a part that no replica can end.
-
-        Args:
-            reason: the `finish_reason` of its alternatives.
-            stop_reason: their `stop_reason`.
-            error: the error that ends it, if it is one.
-
-        Returns:
-            The events of the request that follow.
-        """
+        """Ends the rest of a part that no replica can end."""
         return self.take(part, ending(part.request, part.events, reason, stop_reason, error=error))
 
     def _translated(self, part: Part, event: Event) -> list[Event]:

@@ -155,9 +155,6 @@ class RequestLimits:
     def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
         """Return the tokens of a text; special tokens in it are parsed. A prompt gets BOS if the model wants it.
 
-        Args:
-            any_length: whether the text may be longer than the context.
-
         Raises:
             InvalidRequestError: the text is empty and gets no BOS, isn't valid Unicode, or has more bytes than any text
                 that fits the context.

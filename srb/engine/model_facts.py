@@ -78,9 +78,6 @@ class ModelFacts:
     def tokenize_parts(self, parts: abc.Sequence[PromptPart]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
         """Makes a prompt of texts and files.
 
-        Args:
-            parts: texts, and the bytes of image or audio files.
-
         Returns:
             The tokens of the prompt, and the `media` that its placeholders stand for.
 

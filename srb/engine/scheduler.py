@@ -232,11 +232,7 @@ class Scheduler:
         return self.active[0] if self.is_waited_for and not self.prompts else None
 
     def make_way(self, now: float) -> list[Sequence]:
-        """Returns sequences to preempt so that the first request without cells is admitted; none if that is no use.
-
-        Args:
-            now: as for `admit`.
-        """
+        """Returns sequences to preempt so that the first request without cells is admitted; none if that is no use."""
         active, self._blocked = self._blocked, None
         if active is None:
             return []

@@ -47,8 +47,6 @@ class Segment:
         """Returns the segment that begins at `start`, in a prompt of `end` tokens.
 
         Args:
-            media_placeholders: images and sounds, by their positions.
-            scored_from: `Prompt.outputs_from`.
             block_size: `Backend.block_size`. A block's end only depends on the prompt, not on what is cached.
         """
         if start in media_placeholders:

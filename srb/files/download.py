@@ -42,12 +42,6 @@ def show_nothing(_name: str) -> AbstractContextManager[Progress]:
 def fetch_model(settings: Settings, show: ShowProgress = show_nothing) -> Settings:
     """Finds the model file that the settings name, and downloads it if it isn't on this machine.
 
-    Args:
-        settings: with `model`, `model_url`, `hf_repo` or `models_dir`.
-
-    Returns:
-        The settings with `model` set to the file.
-
     Raises:
         SettingsError: The settings name several models, or one that doesn't exist.
         ModelLoadError: The model can't be downloaded.

@@ -130,9 +130,7 @@ def list_requests(
 
     Args:
         owner: whose requests, besides those without an owner.
-        limit: the largest number of requests.
         before: the id of a request; only earlier ones are listed.
-        story: the id of a story; only its requests are listed.
     """
     where, values = [_seen("requests")], {"owner": owner, "limit": limit, "story": story, "before": 0}
     if before is not None:
@@ -213,7 +211,6 @@ def search(
         owner: whose texts, besides those without an owner.
         words: words, "several words in a row", and begin* for the beginning of a word. In scripts without spaces, any
             part of a sentence is several words in a row.
-        limit: the largest number of texts.
         before: the `place` of the last text that was found, to continue a search.
     """
     values = {"owner": owner, "words": _query(words), "limit": limit, "before": before}

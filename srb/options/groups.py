@@ -29,12 +29,8 @@ def option(
     """Declare a field of a dataclass that is an option.
 
     Args:
-        default: The default value.
-        text: The help text.
-        short: A short flag, such as `-m`.
         low, high: The range of the value, both ends included.
         above: An exclusive lower bound.
-        choices: The allowed values.
         words: Names for some of its numbers.
         aliases: Other servers' names for it.
         many: Whether the flag may be repeated. Its values are joined with commas.

@@ -226,15 +226,11 @@ class EngineClient(ABC):
         """Queues a request.
 
         Args:
-            request: what to generate.
             event_log: gets the events. It has those of an interrupted request already, which resumes after them.
             linger: how long the request continues without readers, in seconds. With `EventLog.detach` it always does.
             is_new: whether the request may be refused because too many wait. An interrupted one is in the queue
                 already.
             prefetched: events of the request that its readers get at once (`Prefetcher.take`).
-
-        Returns:
-            A reader of the request's events.
 
         Raises:
             InvalidRequestError: The request can never run.
@@ -300,7 +296,6 @@ class EngineClient(ABC):
         """Adds a reader of a request.
 
         Args:
-            event_log: that of the request.
             after: the id of the last event that the reader has. 0: it reads all.
 
         Raises:

@@ -185,10 +185,6 @@ class Prefetcher:
     ) -> tuple[CompletionRequest, list[Event], abc.Callable[[], None]]:
         """Takes what was prefetched for a request, and ends the request that was prefetching it.
 
-        Args:
-            request: the request that has come.
-            owner: whose request it is.
-
         Returns:
             The request, with the prefetched seeds if it takes any; its events so far; and a function that puts them
             back, for a request that is refused.

@@ -107,7 +107,6 @@ class RequestRegistry:
         """Adds a request that the engine will get, and returns its first reader.
 
         Args:
-            event_log: that of the request.
             linger: how long it continues without readers, in seconds.
 
         Raises:

@@ -51,9 +51,6 @@ def opening(text: str, *, is_whole: bool) -> Opening | None:
     """Return the first `OPENING_WORDS` words of a text, or all if it has fewer; None if some may still come.
 
     Case and the characters between words don't count. A Chinese, Japanese or Korean character is a word of its own.
-
-    Args:
-        is_whole: Whether the text is complete.
     """
     words = [each.end() for each in _WORD.finditer(text)]
     is_there = len(words) > OPENING_WORDS or (len(words) == OPENING_WORDS and words[-1] < len(text))
@@ -257,7 +254,6 @@ class TextMatcher:
         """Process the next token, and return how many of the last tokens are to be taken back, or 0.
 
         Args:
-            piece: The bytes that it adds to the text.
             number: How many tokens come before it in the alternative.
             p: Its probability, needed if `is_opening`.
             is_last: Whether the text ends with this token if it stays.

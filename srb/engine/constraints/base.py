@@ -72,11 +72,6 @@ class Constraint:
     def after_sampling(self, inputs: SamplingInput, token: int, piece: bytes, *, is_last: bool) -> int:
         """Process the token that was sampled. Raises `BackendError`.
 
-        Args:
-            inputs: What the token was sampled from.
-            piece: The bytes that it adds to the text.
-            is_last: Whether the text ends with it.
-
         Returns:
             How many of the last tokens are taken back, this one included.
         """

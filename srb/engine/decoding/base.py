@@ -196,7 +196,6 @@ class DecodingStrategy(Generic[RowT]):
         has ended with an earlier one.
 
         Args:
-            row: One of `rows`.
             logits: Shape `(n_vocab,)`; valid until the next batch.
             negative_logits: Those of the other rows of `row.group`, in their order.
         """
@@ -245,8 +244,6 @@ class DecodingStrategy(Generic[RowT]):
         """Extend a sequence to the first `end` tokens of a text.
 
         Args:
-            seq: The sequence. It has the first `seq.length` of these tokens.
-            tokens: The text.
             details: What `TokenReport.details` returned for each token, if tokens are reported.
             end: The length that the sequence gets.
         """

@@ -162,7 +162,6 @@ class SuffixRow(OwnRow):
     Args:
         n_tokens: The number of tokens of the candidate before the suffix.
         rest: Tokens between these and the suffix.
-        suffix: The tokens to score.
         first: The log-probability of the first token of the suffix, if it is known.
     """
 
@@ -234,7 +233,6 @@ class SuffixScorer:
         Args:
             n_tokens: The number of its tokens before the suffix.
             rest: The bytes between these and the suffix.
-            suffix: The tokens to score.
             logits: Those after the last of these tokens, if they are at hand.
         """
         tokens: tuple[int, ...] = ()
@@ -253,11 +251,7 @@ class SuffixScorer:
             row.logprobs.append(self._logprob(logits, token))
 
     def scored(self, wanted: abc.Callable[[], abc.Collection[BridgeCandidate]]) -> abc.Iterator[SuffixRow]:
-        """Yield the rows that have scored all, and begin the next ones. The caller may `add` others meanwhile.
-
-        Args:
-            wanted: Returns the candidates that are still of use.
-        """
+        """Yield the rows that have scored all, and begin the next ones. The caller may `add` others meanwhile."""
         while True:
             for row in [each for each in self.rows if each.is_done or each.candidate not in wanted()]:
                 self.rows.remove(row)

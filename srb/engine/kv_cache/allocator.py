@@ -87,11 +87,7 @@ class CellAllocator:
         self.reset(layout)
 
     def reset(self, layout: Layout, seq_ids: Collection[int] = ()) -> None:
-        """Starts again with another layout. No cells may be in use.
-
-        Args:
-            seq_ids: those that stay allocated.
-        """
+        """Starts again with another layout. No cells may be in use."""
         self.layout = layout
         self.longest = layout.n_cells  # how many cells one sequence can have
         self.n_cells = self.free_cells = layout.n_cells * (1 if layout.is_unified else layout.n_seqs)

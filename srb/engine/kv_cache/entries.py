@@ -164,7 +164,6 @@ def scored(match: Match[CacheEntry], top: int) -> CacheEntry | None:
     Only some of the texts that have most in common are looked at.
 
     Args:
-        match: what was found of the searched text.
         top: how many of the likeliest tokens must be known at each place.
     """
     alike = chain(islice(match.below(), _TRIES), (entry for _, entry in match.ends()))

@@ -125,10 +125,7 @@ class StateCache:
         """Caches what isn't cached yet of a text.
 
         Args:
-            save: returns its state.
-            logits: those after its last token.
             keys: those that it is looked for with; the first one is its own.
-            scores: its log-probabilities.
         """
         if not self.is_enabled or len(tokens) < WORTH_SHARING:
             return

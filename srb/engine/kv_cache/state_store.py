@@ -107,7 +107,6 @@ class StateStore(Protocol):
 
         Args:
             families: the entries of the later ones may continue those of the earlier ones.
-            tokens: those of a text.
         """
 
     def put(

@@ -50,12 +50,7 @@ class TokenReport:
         return []
 
     def text_events(self, seq: Sequence, details: list[Token], text: str, *, is_last: bool = False) -> Iterable[Event]:
-        """Return the events of text that can be shown now.
-
-        Args:
-            details: The reported tokens that the text came from.
-            is_last: Whether the alternative has ended.
-        """
+        """Return the events of text that can be shown now."""
         if not text:
             return ()
         tokens, seq.unreported_tokens = tuple(seq.unreported_tokens), []

@@ -129,7 +129,6 @@ class OutputProcessor:
 
         Args:
             details: What `TokenReport.details` returned for it.
-            piece: The bytes that it adds to the text.
         """
         for each in details:
             seq.sum_logprob += each.logprob or 0.0

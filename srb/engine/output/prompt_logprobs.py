@@ -18,13 +18,7 @@ class PromptLogprobs:
         self._output = output
 
     def on_computed(self, prompt: Prompt, n_tokens: int, last_row: int) -> None:
-        """Takes the log-probabilities of the last `n_tokens` of a prompt, and reports them.
-
-        Args:
-            prompt: has just been computed so far.
-            n_tokens: how many of its tokens were in the last decode.
-            last_row: the number of the last one's row.
-        """
+        """Takes the log-probabilities of the last `n_tokens` of a prompt, and reports them."""
         scores, end = prompt.scores, prompt.n_computed
         if scores and scores.end > end - n_tokens:
             for place in range(scores.end, min(end + 1, len(scores.tokens))):

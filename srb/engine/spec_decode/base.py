@@ -56,7 +56,6 @@ class DraftBudget:
 
         Args:
             acceptance_rate: How probable each of them is accepted if the one before it is.
-            n_tokens: How many there are.
             draft_seconds: The time that it takes to draft one.
             start_seconds: The time that it takes before the first is drafted.
 
@@ -119,6 +118,5 @@ class Proposer:
 
         Args:
             n_accepted: How many of the last draft tokens were sampled since then, if nothing else was; else 0.
-            budget: Says whether draft tokens that take time are worth it.
         """
         raise NotImplementedError

@@ -37,14 +37,7 @@ NAMES: dict[type, str] = {
 
 
 def described(default: Any, meaning: str, within: Range | None = None, choices: tuple[Any, ...] = ()) -> Any:
-    """Declare a field of a dataclass.
-
-    Args:
-        default: its default. Without one, pass `dataclasses.MISSING`.
-        meaning: what it does, in a sentence or more.
-        within: the range of a number.
-        choices: the only values that are allowed.
-    """
+    """Declare a field of a dataclass. Without a default, pass `dataclasses.MISSING`."""
     return dataclasses.field(default=default, metadata={"meaning": meaning, "range": within, "choices": choices})
 
 

@@ -243,7 +243,6 @@ def _unusable(error: str, param: str, *, is_made: bool, schema: Any) -> InvalidR
 
     Args:
         is_made: whether the grammar was translated from another format, so the message's positions mean nothing.
-        schema: the JSON schema that it was made of, if it was.
     """
     reason = _brief(error)
     if reason.startswith(_NO_TEXT):

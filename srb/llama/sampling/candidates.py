@@ -25,7 +25,6 @@ def logprobs(logits: Floats, token: int, top: int) -> Logprobs:
 
     Args:
         logits: of shape (n,), may hold -inf.
-        token: an index into `logits`.
     """
     largest = float(logits.max())
     # float32 is exact enough: numpy adds up pairwise, so the error stays near 1e-7 for the largest vocabularies.

@@ -114,7 +114,6 @@ def error_response(
     """A response with an error, in the format of the path.
 
     Args:
-        body: Other fields of the response.
         status: The HTTP status, if it isn't the error's own.
     """
     headers = {}

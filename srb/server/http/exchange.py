@@ -263,10 +263,6 @@ async def respond_whole(
     """Answers with a JSON object that may take long. Meanwhile spaces are sent, which may come before JSON.
 
     Once a space was sent the status is 200, also with an error.
-
-    Args:
-        whole: Makes the response. May raise `SrbError`.
-        headers: The headers of that response.
     """
     task = asyncio.ensure_future(whole)
     try:

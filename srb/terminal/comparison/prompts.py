@@ -57,7 +57,6 @@ def read_prompts(named: Mapping[str, Any], rows: list[dict[str, Any]] | None, fo
     Raises `InvalidRequestError`.
 
     Args:
-        named: The prompts in the spec, by name.
         rows: The rows of the variables. None: the spec has no variables.
 
     Returns:

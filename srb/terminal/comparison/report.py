@@ -118,11 +118,7 @@ MIN_GROUPS = 6
 
 
 def write_report(path: Path, found: Findings, *, notes: list[str], date: str, ratings: Sequence[Rating] = ()) -> None:
-    """Write the report.
-
-    Args:
-        notes: Paragraphs for the top of the report.
-    """
+    """Write the report."""
     path.write_text(render(found, notes=notes, date=date, ratings=ratings), encoding="utf-8")
 
 

@@ -114,11 +114,7 @@ class Results:
         return [each for each in wanted.values() if each not in lines]
 
     def add(self, alternative: Alternative, ended: Row) -> None:
-        """Write a result at once, so that it survives a killed process. A second one is ignored.
-
-        Args:
-            ended: The fields of `Result`, without those of the spec.
-        """
+        """Write a result at once, so that it survives a killed process. A second one is ignored."""
         if alternative in self._lines:
             return
         self._incomplete.pop(alternative, None)

@@ -27,7 +27,6 @@ def to_json(
     """The JSON object of an event.
 
     Args:
-        model: The name of the model.
         created: When the request arrived, in seconds since 1970.
         ignored: The names of the request's fields that have no effect.
         nodes: The ids of the nodes that its alternatives become, if the request belongs to a story.

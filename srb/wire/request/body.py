@@ -91,7 +91,6 @@ def parse(
     """Read a body.
 
     Args:
-        chat: whether it came to /v1/chat/completions.
         path_to, texts_of: resolve what the body names: a node of a story, and the texts of other requests.
         take: makes tokens of a prompt with images and sounds.
 
@@ -194,7 +193,6 @@ def _reasoning(
     """Return how the answer's thoughts are written, and the tag for them that the template put at the prompt's end.
 
     Args:
-        sent: the prompt, as a text or with files.
         is_free: whether thoughts may come first. If not, a grammar is for the answer's first character on.
     """
     reasoning = reasoning_format(template) if fields.messages else None

@@ -139,8 +139,6 @@ def declared(of: type, name: str, more: str = "", **instead: Any) -> Any:
     """Return the field of a body for one of the engine's: its meaning, and for `/openapi.json` its range and default.
 
     Args:
-        of: the engine's dataclass.
-        name: the field's name there.
         more: what its meaning is in bodies, besides.
         instead: other values for the schema; None leaves one out.
     """
@@ -274,7 +272,6 @@ class SamplingFields(_Sampling):
 
         Args:
             unused: the fields that none of the chosen samplers reads.
-            search: the request's.
         """
         unknown = [*self._unknown, *self._left_out]
         unknown += [f"samplers.{name}" for name in self.samplers or () if not sampler_named(name)]

@@ -208,7 +208,6 @@ class Tools:
         If it is too large, as many functions as must be, the largest first, may have any arguments.
 
         Args:
-            form: How the model writes calls.
             answers: The JSON schemas of texts next to the calls.
             reasoning: How the model writes thoughts.
         """
@@ -235,7 +234,6 @@ class Tools:
         """The parameters with a grammar of the calls. Raises `InvalidRequestError` if there is a grammar already.
 
         Args:
-            form: How the model writes calls.
             reasoning: How the model writes thoughts, which may be any text. None: it has none.
         """
         for name in GRAMMAR_FIELDS:
