@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Callable
-from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +18,6 @@ def post(server: Server, path: str, **body: Any) -> Any:
     status, text = server.request(path, body)
     assert status == 200, text
     return json.loads(text)
-
-
-def test_a_stream_is_its_result_in_pieces(server: Server) -> None:
-    body = {"prompt": PROMPT, "n_predict": 8, "seed": 1, "n_probs": 3}
-    whole = post(server, "/completion", **body, return_tokens=True)
-    assert (whole["stop_type"], whole["tokens_predicted"], whole["prompt"]) == ("limit", 8, PROMPT)
-    status, text = server.request("/completion", body | {"stream": True})
-    assert status == 200
-    *chunks, last = [json.loads(line[6:]) for line in text.split("\n\n")[:-1]]
-    assert "".join(chunk["content"] for chunk in chunks) == whole["content"]
-    assert [token for chunk in chunks for token in chunk["tokens"]] == whole["tokens"]
-    assert [each for chunk in chunks for each in chunk["completion_probabilities"]] == whole["completion_probabilities"]
-    assert (last["stop"], last["generation_settings"]["n_predict"]) == (True, 8)
-    timings = last["timings"]
-    assert timings["prompt_n"] + timings["cache_n"] == last["tokens_evaluated"]
-
-
-def test_prompts_of_all_kinds_are_the_same_prompt(server: Server) -> None:
-    tokens = post(server, "/tokenize", content=PROMPT, add_special=True)["tokens"]
-    prompts = [tokens, PROMPT, {"prompt_string": PROMPT}, [*tokens[:3], *tokens[3:]]]
-    results = post(server, "/completion", prompt=prompts, n_predict=4, temperature=0)
-    assert [result["index"] for result in results] == [0, 1, 2, 3]
-    assert len({result["content"] for result in results}) == 1
-
-
-def test_post_sampling_probabilities(server: Server) -> None:
-    body = {"prompt": PROMPT, "n_predict": 3, "n_probs": 10, "post_sampling_probs": True}
-    for each in post(server, "/completion", **body)["completion_probabilities"]:
-        assert 0 < each["prob"] <= 1
-        assert all(0 < top["prob"] <= 1 for top in each["top_probs"])
-        assert len(each["top_probs"]) == 10 or sum(top["prob"] for top in each["top_probs"]) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
@@ -68,24 +36,6 @@ def test_all_seeds_report_what_the_grammar_leaves(server: Server, path: str) -> 
         assert sum(tops.values()) == pytest.approx(1, abs=1e-4)
         reported.add(tuple(sorted((token, round(prob, 5)) for token, prob in tops.items())))
     assert len(reported) == 1
-
-
-@pytest.mark.parametrize(
-    "grammar", ['root ::= "a"\n  | "b"\n', 'root ::=\n  | my_rule\r\nmy_rule ::= "a"', '_b ::= "b"\nroot ::= _b']
-)
-def test_grammars_as_llama_cpp_reads_them(server: Server, grammar: str) -> None:
-    """Lines may begin with `|`, and names may have `_`."""
-    bodies = {
-        "/completion": {"prompt": "x", "n_predict": 3},
-        "/v1/completions": {"prompt": "x", "max_tokens": 3, "model": "m"},
-        "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3},
-        "/api/v1/generate": {"prompt": "x", "max_length": 3},
-    }
-    for path, body in bodies.items():
-        answer = post(server, path, **body, grammar=grammar, stream=False)
-        (choice,) = answer.get("choices") or answer.get("results") or [answer]
-        text = choice["message"]["content"] if "message" in choice else choice.get("text", choice.get("content"))
-        assert text in ("", "a", "b")
 
 
 def test_tokens_and_their_pieces(server: Server) -> None:
@@ -110,21 +60,6 @@ def test_what_the_server_is(server: Server) -> None:
     assert len(slots) == props["total_slots"]
     assert not any(slot["is_processing"] for slot in slots)
     assert server.request("/infill", {"input_prefix": "a", "input_suffix": "b", "n_predict": 4})[0] == 200
-
-
-def test_slots_can_be_switched_off(start_server: Callable[..., Server]) -> None:
-    assert start_server("--no-slots").request("/slots")[0] == 501
-
-
-def test_embeddings(start_server: Callable[..., Server]) -> None:
-    server = start_server("--embeddings", "--pooling", "mean")
-    texts = ["A cat sat on the mat.", "A kitten lay on the rug.", "The stock market fell by two percent."]
-    answer = post(server, "/v1/embeddings", input=texts)
-    cat, kitten, market = (each["embedding"] for each in answer["data"])
-    assert sum(x * x for x in cat) == pytest.approx(1)
-    assert sum(map(mul, cat, kitten)) > sum(map(mul, cat, market))
-    assert post(server, "/completion", prompt=PROMPT, n_predict=1)["tokens_predicted"] == 1
-    assert server.request("/v1/embeddings", {"input": "a " * 1_000})[0] == 400
 
 
 def test_a_slot_outlives_the_server(start_server: Callable[..., Server], tmp_path: Path) -> None:

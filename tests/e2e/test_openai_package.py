@@ -4,9 +4,8 @@ Importing the package takes a second, so only the tests do, and not their collec
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from datetime import date
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +14,7 @@ from pydantic import BaseModel, Field, create_model
 from real_server import Server
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI, OpenAI
+    from openai import OpenAI
     from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
     from openai.types.responses import FunctionToolParam, ResponseInputItemParam
 
@@ -34,14 +33,6 @@ def client(server: Server) -> Iterator[OpenAI]:
     from openai import OpenAI
 
     with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture
-async def async_client(server: Server) -> AsyncIterator[AsyncOpenAI]:
-    from openai import AsyncOpenAI
-
-    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -102,15 +93,6 @@ def test_logprobs_and_echo(client: OpenAI, logprobs: int) -> None:
         assert found.text_offset[:2] == [0, len(found.tokens[0])]
 
 
-def test_a_bias_of_minus_100_bans_a_token(client: OpenAI) -> None:
-    options: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "max_tokens": 1, "temperature": 0}
-    greedy = client.completions.create(**options, logprobs=0, extra_body={"stream": False}).choices[0]
-    token = client.post("/completions", body=options | {"stream": "events", "n": 1, "return_tokens": True}, cast_to=str)
-    banned = json.loads(token.split("data: ")[2].split("\n")[0])["tokens"][0]
-    other = client.completions.create(**options, logit_bias={str(banned): -100}).choices[0]
-    assert other.text != greedy.text
-
-
 def test_chat(client: OpenAI) -> None:
     options: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "n": 4, "max_completion_tokens": 24, "seed": 1}
     whole = client.chat.completions.create(**options)
@@ -148,30 +130,6 @@ def test_chat_logprobs(client: OpenAI, top_logprobs: int) -> None:
         assert "".join(token.token for token in choice.logprobs.content) == choice.message.content
         assert [len(token.top_logprobs) for token in choice.logprobs.content] == [top_logprobs] * 5
         assert bytes(choice.logprobs.content[0].bytes or ()).decode() == choice.logprobs.content[0].token
-
-
-def test_response_format(client: OpenAI) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"city": {"type": "string", "maxLength": 20}, "large": {"type": "boolean"}},
-        "required": ["city", "large"],
-        "additionalProperties": False,
-    }
-    reply = client.chat.completions.create(
-        model=MODEL,
-        messages=MESSAGES,
-        n=4,
-        max_tokens=60,
-        response_format={"type": "json_schema", "json_schema": {"name": "city", "strict": True, "schema": schema}},
-    )
-    for choice in reply.choices:
-        city = json.loads(choice.message.content or "")
-        assert set(city) == {"city", "large"}
-        assert isinstance(city["large"], bool)
-    reply = client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, max_tokens=200, response_format={"type": "json_object"}, seed=1
-    )
-    assert (reply.choices[0].message.content or "").startswith("{")
 
 
 def test_tools(client: OpenAI) -> None:
@@ -305,58 +263,3 @@ def test_typed_errors(client: OpenAI) -> None:
         client.completions.create(model=MODEL, prompt=PROMPT, n=1, best_of=2, stream=True)
     with pytest.raises(NotFoundError, match="there is no model gpt-4o"):
         client.models.retrieve("gpt-4o")
-
-
-def test_a_full_queue_is_a_rate_limit(start_server: Callable[..., Server]) -> None:
-    from openai import OpenAI, RateLimitError
-
-    server = start_server("--max-queue", "1", "--parallel", "1", "--max-n", "1", "--n", "1")
-    options: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "n": 1, "max_tokens": 2000, "stream": True}
-    with (
-        OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
-        client.completions.create(**options, extra_body={"ignore_eos": True}) as running,
-    ):
-        next(iter(running))
-        with client.completions.create(**options), pytest.raises(RateLimitError, match="--max-queue"):
-            client.completions.create(**options)
-
-
-def test_closing_a_stream_early_frees_the_engine(client: OpenAI, server: Server) -> None:
-    options: dict[str, Any] = {"model": MODEL, "n": 4, "max_tokens": 1000, "extra_body": {"ignore_eos": True}}
-    for _ in range(3):
-        with client.completions.create(prompt=PROMPT, stream=True, **options) as stream:
-            next(iter(stream))
-        with client.chat.completions.create(messages=MESSAGES, stream=True, **options) as stream:
-            next(iter(stream))
-    server.wait_until_idle()
-
-
-async def test_the_asynchronous_client(async_client: AsyncOpenAI, server: Server) -> None:
-    from openai import BadRequestError
-
-    options: dict[str, Any] = {"model": MODEL, "n": 4, "max_tokens": 8}
-    whole = await async_client.completions.create(prompt=PROMPT, **options)
-    assert len(whole.choices) == 4
-    message = await async_client.chat.completions.create(messages=MESSAGES, **options)
-    assert all(choice.message.content for choice in message.choices)
-    stream = await async_client.chat.completions.create(messages=MESSAGES, stream=True, **options)
-    chunks = [chunk async for chunk in stream]
-    assert all(said(chunks, index) for index in range(4))
-
-    with pytest.raises(BadRequestError):
-        await async_client.completions.create(model=MODEL, prompt=PROMPT, temperature=1000)
-
-    async def begin() -> str:
-        async with await async_client.completions.create(prompt=PROMPT, stream=True, **options) as stream:
-            return str((await anext(aiter(stream))).choices[0].text)
-
-    assert all(await asyncio.gather(*(begin() for _ in range(8))))
-    await asyncio.to_thread(server.wait_until_idle)
-
-
-def test_native_events_of_a_conversation(server: Server) -> None:
-    status, text = server.request("/v1/chat/completions", {"messages": MESSAGES, "stream": "events", "max_tokens": 4})
-    assert status == 200
-    events = [json.loads(line.removeprefix("data: ")) for line in text.split("\n") if line.startswith("data: ")]
-    assert [event["event"] for event in (events[0], events[-1])] == ["start", "done"]
-    assert events[0]["count"] == 8

@@ -44,15 +44,6 @@ def test_the_same_seed_gives_the_same_texts(server: Server) -> None:
     assert server.texts(seed=43, max_tokens=12)[:7] != first[:7]
 
 
-def test_a_prompt_is_evaluated_once_for_all_alternatives(server: Server) -> None:
-    before = server.health()
-    done = server.events(prompt="The quick brown fox jumps over the lazy dog. " * 50, n=8, max_tokens=2)[-1]
-    after = server.health()
-    assert done["usage"]["prompt_tokens"] == 501
-    assert after["prompt_tokens_evaluated"] - before["prompt_tokens_evaluated"] == 501
-    assert after["forks"] - before["forks"] == 7  # the last one goes on in the prompt's own sequence
-
-
 def test_branches_differ_as_asked(server: Server) -> None:
     """By their first tokens, which come from one row of logits: later ones needn't be alike (docs/http/context.md)."""
     wild = {"temperature": 100, "top_k": 0, "top_p": 1, "min_p": 0, "seed": 1, "label": "wild"}
@@ -60,53 +51,6 @@ def test_branches_differ_as_asked(server: Server) -> None:
     greedy, again, other = server.texts(**body)
     assert greedy == again != other
     assert server.events(**body)[0]["labels"] == [None, None, "wild"]
-
-
-def test_distinct_alternatives_begin_differently(server: Server) -> None:
-    body = {"n": 16, "max_tokens": 1, "temperature": 1.5, "top_p": 1, "min_p": 0, "seed": 5}
-    assert len(set(server.texts(**body))) < 16
-    assert len(set(server.texts(distinct=True, **body))) == 16
-
-
-def test_generated_tokens_have_the_logprobs_that_scoring_the_same_text_gives(server: Server) -> None:
-    """For fewer than 64 tokens in all: llama.cpp computes more at once in another way (docs/http/context.md)."""
-    events = server.events(n=3, max_tokens=40, logprobs=3, return_tokens=True, seed=7)
-    for index in range(3):
-        tokens = [event for event in events if event["event"] == "stream" and event["index"] == index]
-        stop = next(event for event in events if event["event"] == "stop" and event["index"] == index)
-        assert stop["length"] == len(tokens)
-        ids = [each for event in tokens for each in event["tokens"]]
-        echoed = server.events(prompt="Once upon a time,", n=1, max_tokens=0, logprobs=0, echo=True)[1:-2]
-        prompt = [event["id"] for event in echoed]
-        scored = server.events(prompt=[*prompt, *ids], n=1, max_tokens=0, logprobs=0, echo=True)[1:-2]
-        assert scored[0]["logprob"] is None
-        expected = [event["logprob"] for event in scored[len(prompt) :]]
-        assert [event["logprob"] for event in tokens] == pytest.approx(expected, abs=1e-3)
-        mean = sum(event["logprob"] for event in tokens) / len(tokens)
-        assert stop["mean_logprob"] == pytest.approx(mean, abs=1e-5)
-
-
-def test_a_schema_holds_whatever_the_temperature(server: Server) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-        "required": ["name", "age"],
-    }
-    branches = [{"temperature": temperature} for temperature in (0, 0.5, 1, 1.5, 2, 3, 5, 10)]
-    for text in server.texts(
-        prompt="A person in JSON: ", json_schema=schema, branches=branches, max_tokens=200, seed=1
-    ):
-        person = json.loads(text)
-        assert isinstance(person["name"], str)
-        assert isinstance(person["age"], int)
-
-
-def test_a_stop_string_that_spans_tokens_never_shows(server: Server) -> None:
-    whole = server.texts(prompt="1 2 3 4 5 6 7 8 9", temperature=0, n=1, max_tokens=30)[0]
-    stop = whole[7:18]  # begins and ends anywhere, so it spans tokens
-    events = server.events(prompt="1 2 3 4 5 6 7 8 9", temperature=0, n=1, max_tokens=30, stop=["nowhere", stop])
-    assert "".join(event["text"] for event in events if event["event"] == "stream") == whole[: whole.index(stop)]
-    assert [event["stop_reason"] for event in events if event["event"] == "stop"] == [stop]
 
 
 def test_emoji_and_chinese_arrive_whole(server: Server) -> None:

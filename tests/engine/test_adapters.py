@@ -4,10 +4,8 @@ import dataclasses
 import itertools
 
 import pytest
-from driver import request, run, run_interrupted, stops, texts
+from driver import request, run, run_interrupted, texts
 from fake_backend import FakeBackend
-from hypothesis import given
-from hypothesis import strategies as st
 
 from srb.engine.engine import Engine
 from srb.engine.lora import Adapter, Adapters, Asked
@@ -88,50 +86,6 @@ def test_what_is_not_there_is_refused() -> None:
         Engine(FakeBackend()).add_request(asked((("x", 1.0),)))
     with pytest.raises(InvalidRequestError, match="from -100 to 100, got nan"):
         Adapters(ADAPTERS).lora(((0, float("nan")),))
-
-
-@given(
-    settings=st.lists(st.sampled_from(SETTINGS), min_size=1, max_size=5),
-    n_parallel=st.integers(2, 8),
-    n_cells=st.integers(70, 300),
-    window=st.sampled_from([None, 0, 8]),
-    cuts=st.lists(st.integers(0, 30), max_size=2),
-    faults=st.sets(st.integers(1, 20), max_size=3),
-    banned=st.booleans(),
-    guided=st.booleans(),
-)
-def test_whatever_happens_each_says_what_it_says_alone(
-    settings: list[Asked | None],
-    n_parallel: int,
-    n_cells: int,
-    window: int | None,
-    cuts: list[int],
-    faults: set[int],
-    banned: bool,
-    guided: bool,
-) -> None:
-    fields: dict[str, object] = {"max_tokens": 9, "ignore_eos": True}
-    if banned and window is None:
-        fields["banned_strings"] = tuple(map(chr, range(60)))
-    if guided:
-        fields |= {"guidance_scale": 1.5, "n": 1}
-        n_cells = max(n_cells, 120)
-    each = asked(*settings, **fields)
-    engines: list[tuple[Engine, FakeBackend]] = []
-
-    def make() -> Engine:
-        fake = backend(n_parallel=n_parallel, n_cells=n_cells, window=window, fail_decodes=set() if cuts else faults)
-        engines.append((Engine(fake, cache_bytes=2000), fake))
-        return engines[-1][0]
-
-    events = run_interrupted(make, each, cuts)
-    engine, fake = engines[-1]
-    if not engine.has_work:
-        assert (engine.stats().sequences, engine.stats().cells, fake.cells) == (0, 0, 0)
-    ends = stops(events)
-    for k, lora in enumerate(settings):
-        if ends[k].finish_reason != "error":
-            assert texts(events).get(k, "") == alone(lora, k, **fields)
 
 
 def test_a_search_has_its_adapters() -> None:

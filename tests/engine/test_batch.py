@@ -240,25 +240,25 @@ def test_a_request_that_runs_in_part_leaves_others_their_share() -> None:
 
 
 def test_a_request_that_runs_in_part_lets_others_have_what_its_siblings_can_not_use() -> None:
-    timeline = Timeline(FAST, n_cells=2000)
-    large = timeline.send(request("a long story", 8, max_tokens=900, ignore_eos=True))  # two at a time, 13 s each
-    while timeline.now < 6:
+    timeline = Timeline(FAST, n_cells=800)
+    large = timeline.send(request("a long story", 8, max_tokens=360, ignore_eos=True))  # two at a time, 5 s each
+    while timeline.now < 2.4:
         timeline.step()
     small = timeline.send(request("a question", max_tokens=20, ignore_eos=True))
     timeline.run()
-    assert timeline.wait(small) < 0.1  # 40 s if it waits until the last two have begun
+    assert timeline.wait(small) < 0.1  # 16 s if it waits until the last two have begun
     assert len([index for each, index in timeline.tokens if each == large]) == 8
 
 
 def test_siblings_take_turns_with_the_requests_that_came_after_them() -> None:
-    timeline = Timeline(FAST, n_cells=2000)
-    large = timeline.send(request("a long story", 8, max_tokens=900, ignore_eos=True))
-    while timeline.now < 6:
+    timeline = Timeline(FAST, n_cells=800)
+    large = timeline.send(request("a long story", 8, max_tokens=360, ignore_eos=True))
+    while timeline.now < 2.4:
         timeline.step()
-    middle = timeline.send(request("m" * 600, max_tokens=20, ignore_eos=True))
-    too_large = timeline.send(request("t" * 1970, max_tokens=20, ignore_eos=True))  # doesn't fit beside the story
+    middle = timeline.send(request("m" * 240, max_tokens=20, ignore_eos=True))
+    too_large = timeline.send(request("t" * 770, max_tokens=20, ignore_eos=True))  # doesn't fit beside the story
     timeline.run()
-    assert timeline.wait(middle) < 2 * 14  # the second two come before it; 56 s if all do
+    assert timeline.wait(middle) < 2 * 6  # the second two come before it; 22 s if all do
     firsts = [times[0] for (each, _), times in timeline.tokens.items() if each == large]
     assert len(firsts) == 8
     assert timeline.tokens[too_large, 0][0] > max(firsts)

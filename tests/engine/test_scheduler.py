@@ -168,7 +168,7 @@ def steps_to_end(engine: Engine, each: CompletionRequest) -> tuple[int, list[Eve
 
 
 @pytest.mark.parametrize("is_unified", [True, False])
-@pytest.mark.parametrize(("n_requests", "n"), [(1, 32), (4, 8), (2, 16), (32, 1)])
+@pytest.mark.parametrize(("n_requests", "n"), [(1, 32), pytest.param(4, 8, marks=pytest.mark.nightly), (32, 1)])
 def test_a_small_request_waits_behind_no_large_one(n_requests: int, n: int, is_unified: bool) -> None:
     backend = FakeBackend(n_cells=4000, n_parallel=32)
     engine = Engine(backend) if is_unified else in_streams(backend)

@@ -108,7 +108,7 @@ def test_every_cut_resumed_is_the_undisturbed_stream(asked: CompletionRequest, d
 
 @given(data=st.data())
 def test_a_late_reader_gets_merged_events_and_can_resume_after_any(data: st.DataObject) -> None:
-    runs = data.draw(st.lists(st.tuples(indexes, st.integers(1, 900)), min_size=3))
+    runs = data.draw(st.lists(st.tuples(indexes, st.integers(1, 300)), min_size=3))
     events: list[Event] = [said(index, f"{index}{k} ", k) for index, length in runs for k in range(length)]
     events += [said(0, "x")] * (MERGE_ABOVE + 1)
     event_log = EventLog(asking(return_tokens=True))

@@ -237,46 +237,6 @@ def test_what_can_never_be_evaluated_ends_it_once(names: bool) -> None:
     assert (backend.cells, engine.stats().cells, engine.stats().sequences) == (0, 0, 0)
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["explore", "explore long", "generate", "abort"]), st.integers(0, 6), st.integers(0, 9)
-        ),
-        max_size=12,
-    ),
-    st.sets(st.integers(1, 40), max_size=6),
-    st.integers(1, 9),
-    st.sampled_from([30, 64, 300]),
-)
-def test_all_is_given_back(
-    program: list[tuple[str, int, int]], fail_decodes: set[int], n_parallel: int, n_cells: int
-) -> None:
-    backend = FakeBackend(n_parallel=n_parallel, n_cells=n_cells, fail_decodes=fail_decodes, poison="\x07")
-    engine = Engine(backend, cache_bytes=2000)
-    asked: list[CompletionRequest] = []
-    events: list[Event] = []
-    for what, number, steps in program:
-        if what == "abort":
-            if asked:
-                engine.abort(asked[number % len(asked)].id, None if number % 2 else 0)
-        elif what == "generate":
-            asked.append(request("the same beginning" + "!" * number, n=1 + number, max_tokens=number))
-            engine.add_request(asked[-1])
-        else:
-            fields = {"min_entropy": 4.3} if n_cells == 300 and what == "explore long" else {"depth": 1 + number}
-            asked.append(exploring("the same beginning" + "!" * number, **fields))
-            engine.add_request(asked[-1])
-        for _ in range(steps):
-            events += engine.step()
-    events += run(engine)
-    for each in asked:
-        check_order(events, each, started=any(isinstance(e, StartEvent) and e.request_id == each.id for e in events))
-    stats = engine.stats()
-    assert (backend.cells, stats.cells, stats.sequences, backend.open_compiled, backend.open_samplers) == (0,) * 5
-    last = run(engine, request("p", n=n_parallel, max_tokens=1))
-    assert len([event for event in last if isinstance(event, StopEvent)]) == n_parallel, "no seq_id is lost"
-
-
 @given(st.integers(0, 30), st.sampled_from([0.0, 4.25]))
 def test_one_that_was_interrupted_goes_on_where_it_was(n_reported: int, min_entropy: float) -> None:
     explore = Explore(depth=3, top_k=4, max_nodes=40, min_entropy=min_entropy)

@@ -54,22 +54,6 @@ def test_scores_are_those_of_whole_texts_and_their_beginning_is_evaluated_once(l
         assert score.logprob == pytest.approx(sum(score.logprobs))
 
 
-@pytest.mark.parametrize(
-    ("end", "message"),
-    [
-        ((), r"candidates\[1\] must have at least one token"),
-        ((5, 300), r"candidates\[1\] has the token id 300; the model's ids go from 0 to 257"),
-        ((256, 5), r"candidates\[1\] goes on after an end token"),
-    ],
-)
-def test_what_cant_be_scored(load: Load, end: tuple[int, ...], message: str) -> None:
-    engine = Engine(load())
-    with pytest.raises(InvalidRequestError, match=message):
-        LLM(engine).score(PROMPT, ["a", end])
-    assert not engine.has_work
-    assert len(LLM(engine).score(PROMPT, ["a"])) == 1  # and the engine goes on
-
-
 def test_texts(load: Load) -> None:
     engine = Engine(load())
     params = SamplingParams(seed=3, max_tokens=5)

@@ -5,6 +5,7 @@ import random
 from typing import Any
 
 import pytest
+from driver import few
 from fake_backend import END, FakeBackend
 from odd_tools import odd_tool
 from server.conftest import Client, Connect, events_of
@@ -358,7 +359,7 @@ async def test_functions_are_reported_and_a_demanded_one_is_refused(connect: Con
     assert response.headers["x-srb-ignored"] == "functions, function_call"
 
 
-@pytest.mark.parametrize("seeds", [range(15), pytest.param(range(15, 75), marks=pytest.mark.nightly)], ids=str)
+@pytest.mark.parametrize("seeds", few(range(5), many=[range(5, 75)]), ids=str)
 async def test_odd_tools_in_every_format(connect: Connect, seeds: range) -> None:
     client = await connect(Model("[tool_0]{}[/]", source=NATIVE).backend)
     for seed in seeds:

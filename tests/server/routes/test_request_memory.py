@@ -16,7 +16,7 @@ from srb.wire.context import RequestContext
 
 KEPT: dict[str, Any] = {"keep_seconds": 900, "keep_bytes": 1 << 20}
 TEXT = [("/api/v1/generate", {"prompt": "a"}), ("/v1/explore", {"prompt": "a"})]
-LONG = "x" * 400_000
+LONG = "x" * 40_000
 
 
 @pytest.fixture
@@ -50,13 +50,13 @@ async def test_bodies_and_images_are_not_stored(frozen: None, connect: Connect) 
         ("/v1/responses", {"input": LONG, "truncate": "auto"}),
         ("/v1/responses", {"input": "a", "metadata": {"a": LONG}}),
         ("/v1/completions", {"prompt": "a", "n": 1, LONG: 1}),
-        ("/v1/completions", {"prompt": "a", "branches": [{"grammar": LONG[k:90_000]} for k in range(4)]}),
-        ("/api/v1/generate", {"prompt": "a", **{f"field {k}": k for k in range(5_000)}}),
+        ("/v1/completions", {"prompt": "a", "branches": [{"grammar": LONG[k:9_000]} for k in range(4)]}),
+        ("/api/v1/generate", {"prompt": "a", **{f"field {k}": k for k in range(500)}}),
     ],
 )
 async def test_stored_memory_is_counted(connect: Connect, path: str, body: dict[str, Any]) -> None:
-    backend = FakeBackend(n_cells=600_000, chat_template=ChatTemplate("{{ messages[0].content[:9] }}"))
-    client = await connect(backend, **KEPT | {"keep_bytes": 300_000})
+    backend = FakeBackend(n_cells=60_000, chat_template=ChatTemplate("{{ messages[0].content[:9] }}"))
+    client = await connect(backend, **KEPT | {"keep_bytes": 30_000})
     async with client.post(path, json=body | {"max_tokens": 1, "stream": False}) as answer:
         assert answer.status == 200, await answer.text()
         request_id = answer.headers["X-Request-Id"]

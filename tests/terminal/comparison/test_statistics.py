@@ -155,7 +155,7 @@ def texts_of(counts: tuple[int, int], chance: np.random.Generator) -> list[Resul
     return found
 
 
-@pytest.mark.parametrize("counts", [(1, 8), (2, 10), (6, 4), (8, 3)])
+@pytest.mark.parametrize("counts", few((1, 8), (6, 4), many=[(2, 10), (8, 3)]))
 def test_prompts_that_depend_on_each_other_are_no_evidence_of_their_own(counts: tuple[int, int]) -> None:
     chance = np.random.default_rng(sum(counts))
     runs = 400
@@ -165,7 +165,7 @@ def test_prompts_that_depend_on_each_other_are_no_evidence_of_their_own(counts: 
     assert (n_found > 0) == (counts[0] >= 6), "with fewer groups p can't be below 0.05, and with more it sometimes is"
 
 
-@pytest.mark.parametrize("groups", [8, 16, 30])
+@pytest.mark.parametrize("groups", few(8, 30, many=[16]))
 def test_scores_of_0_and_1_arent_tested_more_strictly_than_others(groups: int) -> None:
     chance = np.random.default_rng(groups)
     scores = chance.integers(0, 2, size=(2, 4_000 if groups < 14 else 1_000, groups))
