@@ -3,10 +3,8 @@
 import dataclasses
 
 import pytest
-from driver import check_order, run, run_interrupted, stops, texts
+from driver import check_order, run, stops, texts
 from fake_backend import END, ByteTokenizer, FakeBackend
-from hypothesis import given
-from hypothesis import strategies as st
 
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, StreamEvent
@@ -96,14 +94,6 @@ def test_a_negative_prompt_that_ends_alike_is_healed_too() -> None:
     made = backend(script=lambda params, tokens: B)
     run(Engine(made), asked((A, 200), 1, negative_prompt=(C, 200), guidance_scale=2.0, max_tokens=1))
     assert made.rows == 2, "one row of each prompt, without the space"
-
-
-@given(cuts=st.lists(st.integers(1, 8), max_size=3), seed=st.integers(0, 99), last=st.sampled_from([200, 201, A]))
-def test_it_goes_on_after_interruptions_and_all_is_given_back(cuts: list[int], seed: int, last: int) -> None:
-    each = asked((A, last), 3, seed=seed)
-    whole = run(Engine(made := backend()), each)
-    assert made.cells == made.open_samplers == made.open_compiled == 0
-    assert texts(run_interrupted(lambda: Engine(backend()), each, cuts)) == texts(whole)
 
 
 def test_what_began_alike_before_an_interruption_is_known_without_what_was_taken_back() -> None:
