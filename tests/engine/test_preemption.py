@@ -37,6 +37,8 @@ def assert_empty(engine: Engine, backend: FakeBackend) -> None:
     assert (engine.stats().cells, engine.free_seqs) == (0, backend.layout.n_seqs)
     assert engine.n_set_aside == 0
     assert (backend.open_samplers, backend.open_compiled) == (0, 0)
+    rollback = vars(engine._parts.rollback)
+    assert not any(isinstance(each, dict) and each for each in rollback.values()), "no logits are kept"
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 10**6])
@@ -52,6 +54,17 @@ def test_all_alternatives_begin_at_once_and_the_youngest_are_preempted(window: i
     assert texts(events) == alone(each, window)
     first = next(event.index for event in events if isinstance(event, StopEvent))
     assert first == 0, "the oldest is never preempted"
+    assert_empty(engine, backend)
+
+
+@pytest.mark.parametrize("window", [None, 0])
+def test_what_may_go_back_and_is_aborted_while_it_is_preempted_leaves_nothing(window: int | None) -> None:
+    engine = Engine(backend := FakeBackend(n_cells=64, window=window, script=lambda params, tokens: 65))
+    engine.add_request(each := request("p" * 20, n=2, max_tokens=40, banned_strings=("A" * 50 + "B",)))
+    while not engine.stats().n_preempted:
+        engine.step()
+    engine.abort(each.id)
+    run(engine)
     assert_empty(engine, backend)
 
 

@@ -81,6 +81,22 @@ def test_a_character_that_is_not_complete_is_not_before_the_suffix(text: bytes, 
         assert stops(events)[0].suffix_logprob == pytest.approx(likelihood(b"p" + shown.encode(), b"the end"))
 
 
+class Pairs(ByteTokenizer):
+    """Its token 200 is "ab"."""
+
+    def piece(self, token: int) -> bytes:
+        return b"ab" if token == 200 else super().piece(token)
+
+
+@pytest.mark.parametrize("window", [None, 0])
+def test_text_that_ends_within_a_token_is_before_the_suffix(window: int | None) -> None:
+    for kind in KINDS.values():
+        engine = Engine(big(script=writes(bytes((120, 200))), window=window, tokenizer=Pairs()))
+        events = run(engine, asking(1, **kind | {"n_candidates": 2}, stop=("b",), max_tokens=4, logit_bias=()))
+        assert texts(events) == {0: "xa"}
+        assert stops(events)[0].suffix_logprob == pytest.approx(likelihood(b"pxa", b"the end"))
+
+
 def test_each_alternative_is_what_it_would_be_without_a_suffix() -> None:
     """Its text is streamed, and its stop comes when all are scored."""
     plain = run(Engine(big()), request("p", 5, logit_bias=ASCII, max_tokens=30))
