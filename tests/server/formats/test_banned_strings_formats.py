@@ -38,7 +38,7 @@ def backend(text: str) -> FakeBackend:
     return FakeBackend(n_cells=4096, chat_template=template, script=writes(text.encode()))
 
 
-def in_formats(cases: list[tuple[str, str]]) -> Any:
+def in_formats(cases: list[tuple[str, str]]) -> pytest.MarkDecorator:
     """The first case in every format, and all of them in one."""
     rows = [(name, *cases[0]) for name in FORMATS] + [("native", *case) for case in cases[1:]]
     return pytest.mark.parametrize(("name", "phrase", "text"), rows)
