@@ -57,6 +57,24 @@ def test_all_alternatives_begin_at_once_and_the_youngest_are_preempted(window: i
     assert_empty(engine, backend)
 
 
+def test_what_can_not_be_swapped_in_is_computed_again() -> None:
+    backend = FakeBackend(n_cells=200)
+    restore, refused = backend.restore, list[int]()
+
+    def refuse_once(state: Any, seq_id: int, start: int, end: int) -> bool:
+        if start and not refused:
+            refused.append(seq_id)
+            return False
+        return restore(state, seq_id, start, end)
+
+    backend.restore = refuse_once  # type: ignore[method-assign]
+    engine = Engine(backend, cache_bytes=10**6)
+    events = run(engine, each := request(STORY[:60], n=8, max_tokens=60, ignore_eos=True))
+    assert refused
+    assert texts(events) == alone(each)
+    assert_empty(engine, backend)
+
+
 @pytest.mark.parametrize("window", [None, 0])
 def test_what_may_go_back_and_is_aborted_while_it_is_preempted_leaves_nothing(window: int | None) -> None:
     engine = Engine(backend := FakeBackend(n_cells=64, window=window, script=lambda params, tokens: 65))

@@ -135,6 +135,14 @@ def test_it_goes_on_after_an_interruption_as_if_there_had_been_none(window: int 
     assert texts(after) == texts(run(Engine(FakeBackend()), each))
 
 
+def test_what_may_go_back_is_preempted_with_its_negative_sequence() -> None:
+    each = guided(2, ignore_eos=True, max_tokens=30, banned_strings=("/.{9}~~~/",))
+    engine = Engine(FakeBackend(n_cells=110, window=0, script=ascii_babble))
+    said = texts(run(engine, each))
+    assert engine.stats().preemptions > 0
+    assert said == texts(run(Engine(FakeBackend(n_cells=1000, script=ascii_babble)), each))
+
+
 @pytest.mark.parametrize("poisoned", [PROMPT, NEGATIVE])
 def test_when_one_of_both_prompts_fails_the_other_reports_nothing(poisoned: bytes) -> None:
     backend = FakeBackend(poison="!")

@@ -186,6 +186,23 @@ def test_a_cancelled_sibling_changes_no_text(cancelled: int) -> None:
     assert (engine.stats().cells, backend.cells) == (0, 0)
 
 
+def test_a_finished_sibling_that_waits_to_be_cached_moves_with_the_others() -> None:
+    backend, now = small(), [0.0]
+    save = backend.save
+
+    def slow(*args: Any) -> bytearray | None:
+        now[0] += 100
+        return save(*args)
+
+    backend.save = slow  # type: ignore[method-assign]
+    engine = Engine(backend, cache_bytes=10**6, clock=lambda: now[0])
+    run(engine, request("q" * 20, max_tokens=3))  # there is no time to cache another one
+    each = shifting(n=2)
+    short, long = each.branches
+    events = run(engine, dataclasses.replace(each, branches=(dataclasses.replace(short, max_tokens=5), long)))
+    assert texts(events)[1] == reference(long, 2, 64, 0, 0)
+
+
 def test_others_have_their_turn_while_it_goes_on() -> None:
     """It may never end, so it makes room for those that have waited for too long, and goes on after them."""
     now = 0.0
