@@ -194,7 +194,7 @@ def test_a_finished_sibling_that_waits_to_be_cached_moves_with_the_others() -> N
         now[0] += 100
         return save(*args)
 
-    backend.save = slow  # type: ignore[method-assign]
+    backend.save = slow  # type: ignore[assignment, method-assign]
     engine = Engine(backend, cache_bytes=10**6, clock=lambda: now[0])
     run(engine, request("q" * 20, max_tokens=3))  # there is no time to cache another one
     each = shifting(n=2)
