@@ -76,6 +76,16 @@ def test_the_search_finds_everything_and_snapshots_have_names(
     expect(story.find("#story")).to_have_js_property("value", "Once upon the hill")
     story.find("#undo").click()
     expect(story.find("#story")).to_have_js_property("value", "Once upon a far hill")
+
+    # So is a snapshot at whose place something was typed since, or nothing is left.
+    for typed in ("Once upon a hill, and a sea.", ""):
+        names.filter(has_text="The hill").click()
+        expect(story.find("#story")).to_have_js_property("value", "Once upon the hill")
+        story.find("#story").fill(typed)
+        names.filter(has_text="The hill").click()
+        expect(story.find("#story")).to_have_js_property("value", "Once upon the hill")
+        story.find("#undo").click()
+        expect(story.find("#story")).to_have_js_property("value", typed)
     names.filter(has_text="The beginning").locator("xpath=..").get_by_role("button", name="Remove").click()
     expect(snapshots).to_have_count(2)
 

@@ -1,11 +1,12 @@
 // @ts-check
-// The panels: the stories on the left, the others on the right, one open at a time. In a narrow window they cover the
-// text.
+// The panels: the stories on the left, the others on the right, one open at a time; only in a wide window one on each
+// side. In a narrow window they cover the text.
 
 import { find, findAll, isFocusLost, leaveText } from "../lib/dom.js";
 import { loadLocal, saveLocal } from "../lib/local_storage.js";
 
 const isNarrow = matchMedia("(max-width: 60rem)"); // as in panels.css
+const isWide = matchMedia("(min-width: 74rem)"); // leaves 30rem between two panels
 
 /**
  * Connect a button that opens and closes a panel.
@@ -18,7 +19,7 @@ export function connectPanel(button, dialog, onOpen = () => {}) {
   button.addEventListener("click", async () => {
     if (dialog.open) return dialog.close();
     const isThere = (other) => other.classList.contains("right") === dialog.classList.contains("right");
-    for (const other of findAll(".panel[open]")) if (isThere(other)) other.close();
+    for (const other of findAll(".panel[open]")) if (isThere(other) || !isWide.matches) other.close();
     leaveText(button);
     button.setAttribute("aria-expanded", "true");
     document.body.classList.add(`${dialog.id}-open`); // :has() would check the whole page at each key

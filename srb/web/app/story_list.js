@@ -54,7 +54,7 @@ export class StoryList {
   async make(title = "", { nodes = [], current = ROOT, drafts = [], marks = {}, beside = undefined, ...others } = {}, leave = () => {}) {
     const { story, ids } = await this.stories.make(title, nodes, beside);
     const typed = drafts.map(([place, text]) => /** @type {[string, any]} */ ([place, { text, marks: marks[place] }]));
-    await this.browser.keep(story.id, { ...this.choices(), current: ids.get(current), beside, ...others }, moveDrafts(typed, ids));
+    await this.browser.keep(story.id, { ...this.choices(), current: ids.get(current), beside, isPlaceUnsent: true, ...others }, moveDrafts(typed, ids));
     await leave();
     openStory(story);
   }
@@ -126,7 +126,7 @@ export class StoryList {
     let last;
     for (const { story: old, nodes, page, drafts } of await this.#unmoved()) {
       const { story, ids } = await this.stories.make(old.title, nodes, page.beside);
-      const here = { current: ids.get(page.current), shown: undefined, steps: undefined };
+      const here = { current: ids.get(page.current), shown: undefined, steps: undefined, isPlaceUnsent: true };
       await this.browser.keep(story.id, { ...page, ...here }, moveDrafts(drafts, ids));
       this.browser.moveNotes(old.id, story.id, ids);
       await this.browser.erase(old);

@@ -25,7 +25,8 @@ export function comparison(before, after) {
   let done = 0;
   const same = (text, isFirst, isLast) => {
     const [head, tail] = [isFirst ? 0 : AROUND, isLast ? 0 : AROUND];
-    add("span", text.length <= head + tail ? text : `${text.slice(0, head)} … ${text.slice(text.length - tail)}`);
+    const [first, last] = [text.slice(0, head).replace(/\S*$/, ""), text.slice(text.length - tail).replace(/^\S*/, "")]; // whole words
+    add("span", text.length <= head + tail ? text : `${first}…${last}`);
   };
   const parts = changedParts(before, after);
   for (const { from, to, at, end } of parts) {
@@ -67,7 +68,7 @@ export class Snapshots {
     go.dataset.place = node.id;
     const compare = create("button", { type: "button", textContent: "Compare", ariaLabel: `Compare ${name} with the text now` });
     const remove = create("button", { type: "button", textContent: "Remove", ariaLabel: `Remove the name ${name}` });
-    go.addEventListener("click", () => this.#go(node));
+    go.addEventListener("click", safely(() => this.#go(node)));
     compare.addEventListener("click", () => this.#compare(node));
     remove.addEventListener("click", () => this.set(node, ""));
     const about = create("small", { textContent: `${when.format(created ?? batch)} · ${plural(this.#count(node), "word")}` });
@@ -84,16 +85,32 @@ export class Snapshots {
     return this.#words.get(node);
   }
 
-  #go(node) {
+  /** Go back to one of them. What was typed there since becomes a node of its own; of nothing, only Undo knows. */
+  async #go({ id }) {
+    const { desk } = this;
     find(".panel:modal")?.close(); // it would cover the place
-    this.desk.searchPanel.go(node.id);
+    if (desk.drafts.has(id)) {
+      desk.go(id);
+      const now = this.#now;
+      const { text, marks } = desk.drafts.inTree(id);
+      if (!now.text) desk.story.type(text, marks);
+      else {
+        const typed = await desk.write(now);
+        desk.settle(now, typed, [typed]);
+      }
+    }
+    desk.searchPanel.go(id);
+  }
+
+  get #now() {
+    const { length } = this.desk.story.value;
+    return this.desk.take([length, length]);
   }
 
   /** Name the text as it is now. The writer stays at this place. */
   async #take() {
     const { desk } = this;
-    const { length } = desk.story.value;
-    const now = desk.take([length, length]);
+    const now = this.#now;
     const { name = "" } = desk.tree.nodes.get(desk.tree.written(now.before, now).id ?? "") ?? {};
     const said = prompt("Name this version of your text, such as “before the rewrite”:", name)?.trim();
     if (said) this.set(desk.tree.nodes.get(await desk.write(now)), said);
@@ -104,10 +121,10 @@ export class Snapshots {
     find("h2", this.dialog).textContent = `“${node.name}” and now`;
     find(".hint", this.dialog).hidden = !shown.length;
     find(".compared", this.dialog).replaceChildren(...(shown.length ? shown.map(({ tag, text }) => create(tag, {}, text)) : ["Nothing has changed since."]));
-    this.back.onclick = () => {
+    this.back.onclick = safely(() => {
       this.dialog.close();
-      this.#go(node);
-    };
+      return this.#go(node);
+    });
     this.dialog.showModal();
   }
 
