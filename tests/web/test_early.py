@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Browser, Frame, Route, expect
 from scripted import Scripted
-from web.conftest import PROMPT, Story
+from web.conftest import PROMPT, Story, profile
 
 pytestmark = pytest.mark.web
 
@@ -44,6 +44,20 @@ def test_letters_typed_before_a_story_is_open_are_in_it(blank: Story, server: Sc
         first,
         "It rained. It snowed. Spring came. And went. He was old, and slept.",
     )
+
+
+def test_a_reload_waits_until_nobody_types(browser: Browser, server: Scripted) -> None:
+    with profile(browser, service_workers="allow") as story:
+        story.open(server.url)
+        story.page.evaluate("async () => void (await navigator.serviceWorker.ready)")
+        story.reload()
+        story.page.evaluate("document.body.dataset.left = true; setTimeout(() => location.reload(), 200)")
+        reloaded: list[Frame] = []
+        story.page.on("framenavigated", lambda frame: reloaded.append(frame))
+        story.page.keyboard.type(PROMPT, delay=20)
+        assert not reloaded
+        expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
+        assert story.text == PROMPT
 
 
 def test_letters_typed_for_a_story_that_cant_be_made_are_in_the_open_one(

@@ -37,8 +37,11 @@ export function hideDesk() {
   early.show();
 }
 
-/** Resolve when nobody types: a browser may lose a key while it goes from one page to the next. */
-export async function rest() {
-  await pause(LOOK);
-  while (performance.now() - early.at < REST && early.box.value) await pause(LOOK);
+/** Resolve when nobody types: a browser loses the keys of some 20 ms while it goes from one page to the next. */
+export async function rest(first = LOOK) {
+  await pause(first);
+  while (performance.now() - early.at < REST) await pause(LOOK);
 }
+
+/** Have a reload wait for that, too: worker.js answers when this lock is free. */
+addEventListener("beforeunload", () => navigator.locks?.request("srb-rest", () => rest(0)));

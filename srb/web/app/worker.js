@@ -23,6 +23,7 @@ async function keep(urls) {
 }
 
 async function answer(request) {
+  if (request.mode === "navigate") await navigator.locks.request("srb-rest", () => {}); // nobody types: early.js
   const response = await fetch(request).catch((error) => error);
   if (response instanceof Response && response.status < 500) return response;
   const kept = await caches.match(withoutQuery(request.url));
