@@ -19,7 +19,7 @@ import { TokenPreview } from "../desk/token_preview.js";
 import { TreeDrawing } from "../desk/tree_drawing.js";
 import { Writing } from "../desk/writing.js";
 import { health, openapi, setKey } from "../lib/api.js";
-import { find, isFocusLost, leaveText } from "../lib/dom.js";
+import { find, findAll, isFocusLost, leaveText } from "../lib/dom.js";
 import { copy } from "../lib/files.js";
 import { hideError, nameFields, safely, showError, showStatus } from "../lib/messages.js";
 import { Compare } from "../settings/compare.js";
@@ -105,7 +105,7 @@ function listen(desk, writing, storyList, resume) {
     await writing.stopAll();
     await storyList.remove(storyList.story);
   }));
-  for (const opening of document.querySelectorAll("#openings button"))
+  for (const opening of findAll("#openings button"))
     opening.addEventListener("click", () => {
       story.type(opening.textContent, PASTED);
       generate();
@@ -114,7 +114,7 @@ function listen(desk, writing, storyList, resume) {
   listenToSettingSearch(find("#options"));
   const openSearch = find("#open-search");
   connectPanel(openSearch, find("#search"), () => desk.searchPanel.begin());
-  find("#search").addEventListener("close", () => story.resume());
+  for (const dialog of findAll("#search, #explorer, #rewriter, #comparison, #earlier-forks, #directions")) dialog.addEventListener("close", () => story.resume());
   connectPanel(find("#open-model-view"), find("#model-view"), () => desk.measure());
   connectPanel(find("#open-ask"), find("#ask"));
   for (const name of ["#shades", "#blind"]) find(name).addEventListener("change", () => desk.cards.show());
@@ -156,7 +156,9 @@ function listen(desk, writing, storyList, resume) {
     const isSearch = event.key.toLowerCase() === "f" && !event.shiftKey && !event.altKey;
     if (!(event.ctrlKey || event.metaKey) || !(isSearch || event.key === "Enter")) return;
     event.preventDefault();
+    const answer = /** @type {any} */ (event.target).closest("dialog")?.querySelector(".main");
     if (isSearch) find("#search").open ? desk.searchPanel.begin() : openSearch.click();
+    else if (answer) answer.click();
     else if (event.shiftKey) find("#rewrite").click();
     else if (event.altKey) find("#bridge").click();
     else generate();
@@ -257,7 +259,6 @@ async function begin() {
   const explorer = new Explorer(find("#explorer"), safely(async (parent, path) => {
     desk.keep(await desk.add(desk.tree.explored(parent, path)));
   }));
-  find("#explorer").addEventListener("close", () => story.resume());
   onClick("#explore", safely(async () => {
     const place = await writing.place();
     if (!place) return;

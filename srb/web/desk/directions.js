@@ -89,12 +89,6 @@ export class Directions {
       dialog.showModal();
     });
     this.proposeButton.addEventListener("click", () => this.#propose());
-    this.box.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
-      event.preventDefault();
-      event.stopPropagation(); // it would generate without them
-      this.box.form.requestSubmit();
-    });
     part(".lines").addEventListener("submit", (event) => {
       const lines = linesOf(this.box.value);
       const fault = faultIn(lines);
@@ -102,10 +96,7 @@ export class Directions {
       event.preventDefault();
       this.status.textContent = fault;
     });
-    dialog.addEventListener("close", () => {
-      this.leaving.abort(); // which cancels the request
-      desk.story.resume();
-    });
+    dialog.addEventListener("close", () => this.leaving.abort()); // which cancels the request
   }
 
   async #propose() {

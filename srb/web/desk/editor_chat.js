@@ -81,12 +81,6 @@ export class EditorChat {
     });
     this.stopButton.addEventListener("click", () => this.#try(() => Promise.all([...this.#running].map((each) => each.stop()))));
     this.clearButton.addEventListener("click", () => this.#clear());
-    panel.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
-      event.preventDefault();
-      event.stopPropagation(); // outside of the panel it generates
-      if (!this.askButton.disabled) this.#try(() => this.#ask());
-    });
     this.actions = {
       take: (shown) => this.#take(shown),
       choose: ({ answer }) => this.#choose(answer),

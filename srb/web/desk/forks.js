@@ -97,7 +97,6 @@ export class Forks {
     this.earlier = find("#earlier");
     this.back.addEventListener("click", () => this.#goBack());
     this.earlier.addEventListener("click", safely(() => this.#look()));
-    dialog.addEventListener("close", () => desk.story.resume());
   }
 
   /** Show the way back to the alternatives while none are in sight, else the one to earlier forks. */

@@ -56,7 +56,6 @@ export class Rewriter {
     for (const name of ["select", "input"]) desk.story.box.addEventListener(name, () => this.draw());
     document.addEventListener("keydown", ({ ctrlKey, metaKey }) => (ctrlKey || metaKey) && this.draw(), true); // a shortcut may come before the event above
     part(".how").addEventListener("submit", () => rewrite(this.taken, this.how.value.trim()));
-    dialog.addEventListener("close", () => desk.story.resume());
   }
 
   draw() {

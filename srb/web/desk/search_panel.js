@@ -32,7 +32,7 @@ export class SearchPanel {
     this.timer = 0;
     this.panel = panel;
     this.desk = desk;
-    for (const each of [this.query, ...Object.values(this.options)]) each.addEventListener("input", () => this.#find());
+    for (const each of [this.query, ...Object.values(this.options)]) each.addEventListener("input", () => this.draw());
     this.query.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.isComposing || !this.#places.length) return;
       event.stopImmediatePropagation(); // without a place in the text, Enter searches the other stories
@@ -55,12 +55,7 @@ export class SearchPanel {
     const selected = value.slice(...selection);
     if (selected.trim() && !selected.includes("\n")) this.query.value = selected;
     this.query.select();
-    this.#find();
-  }
-
-  /** Search again. */
-  draw() {
-    this.#find();
+    this.draw();
   }
 
   /** How to search, by the options. */
@@ -73,7 +68,8 @@ export class SearchPanel {
     return places(this.desk.story.value, this.query.value, this.#how);
   }
 
-  #find() {
+  /** Search again. */
+  draw() {
     const { tree, story } = this.desk;
     const found = this.panel.open ? searchTree(tree, story.drafts.all, this.query.value, this.#how) : [];
     replaceItems(this.found, found.slice(0, MOST).map(({ id, kind, ...words }) => {
@@ -123,7 +119,7 @@ export class SearchPanel {
   #replace(all) {
     if (!all.length) return;
     this.desk.story.replace(all, this.replacement.value);
-    this.#find();
+    this.draw();
     showStatus(`${plural(all.length, "place")} replaced.`);
   }
 

@@ -53,7 +53,6 @@ export class Snapshots {
     this.desk = desk;
     this.back = find(".main", dialog);
     find("#snapshot").addEventListener("click", safely(() => this.#take()));
-    dialog.addEventListener("close", () => desk.story.resume());
   }
 
   /** List all of them. */

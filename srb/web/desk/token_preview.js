@@ -60,11 +60,11 @@ export class TokenPreview {
     if (pointed === this.pointed && type === "pointermove") return;
     this.pointed = pointed;
     clearTimeout(this.resting);
-    if (!pointed && type === "click") return this.#hide();
+    if (!pointed && type === "click") return this.close();
     const rest = type === "click" ? 0 : REST_MILLISECONDS;
     if (token) this.resting = setTimeout(() => this.#show(token), rest);
     else if (bare) this.resting = setTimeout(() => this.#recall(bare), rest);
-    else if (this.token && !pointed && !this.#holdsFocus()) this.resting = setTimeout(() => this.#hide(), LEAVE_MILLISECONDS);
+    else if (this.token && !pointed && !this.#holdsFocus()) this.resting = setTimeout(() => this.close(), LEAVE_MILLISECONDS);
   }
 
   /** Request the probabilities of a text, then show the token under the pointer. */
@@ -85,7 +85,7 @@ export class TokenPreview {
 
   #focus(target) {
     if (target.matches("[data-k]") && !document.body.classList.contains("combining")) this.#show(target);
-    else if (target !== this.token && !target.closest("#token-preview")) this.#hide();
+    else if (target !== this.token && !target.closest("#token-preview")) this.close();
   }
 
   #holdsFocus() {
@@ -112,9 +112,9 @@ export class TokenPreview {
       if (event.key === "ArrowDown") this.#move(event, buttons[k + 1]);
       if (event.key === "ArrowUp") this.#move(event, buttons[k - 1] ?? this.token);
       if (event.key === "Escape") event.preventDefault(); // Escape only leaves the list
-      if (this.token.matches("[contenteditable]") && (isTyped(event) || document.activeElement === this.token)) this.#hide(); // the key goes to the text
+      if (this.token.matches("[contenteditable]") && (isTyped(event) || document.activeElement === this.token)) this.close(); // the key goes to the text
     }
-    if (event.key === "Escape") this.#hide();
+    if (event.key === "Escape") this.close();
   }
 
   #move(event, to) {
@@ -154,7 +154,7 @@ export class TokenPreview {
 
   /** Open the list. `word` is what the piece is part of. */
   #open(token, piece, before, choose, word = piece.text) {
-    this.#hide();
+    this.close();
     this.token = token;
     token.classList.add("looked-at");
     const title = areShaded() ? `${visible(piece.text)} had ${percent(piece.p)}. Other words:` : `Instead of “${visible(word, before)}”:`;
@@ -170,7 +170,7 @@ export class TokenPreview {
   #button(parent, className, textContent, act) {
     const button = create("button", { type: "button", className, textContent });
     button.addEventListener("click", () => {
-      this.#hide();
+      this.close();
       act();
     });
     parent.append(button);
@@ -196,15 +196,11 @@ export class TokenPreview {
 
   /** At the bottom of the screen, the list stays while the page scrolls, so that its word can be scrolled into view. */
   #scroll(scrolled) {
-    if (!isNarrow.matches || scrolled !== document) this.#hide();
+    if (!isNarrow.matches || scrolled !== document) this.close();
   }
 
   /** Close the list. */
   close() {
-    this.#hide();
-  }
-
-  #hide() {
     clearTimeout(this.resting);
     this.pointed = undefined;
     if (!this.token) return;

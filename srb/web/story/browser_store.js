@@ -3,6 +3,7 @@
 
 import { loadLocal, localNames, removeLocal, saveLocal } from "../lib/local_storage.js";
 import { ChangeSet } from "../vendor/codemirror.js";
+import { finished } from "./copies.js";
 import { changesSince, Drafts, isSameDraft } from "./drafts.js";
 import { same } from "./merging.js";
 import { searchTree } from "./search.js";
@@ -30,12 +31,6 @@ import { repair, upgradeQuestions, withoutQuestions } from "./validation.js";
  * @property {() => void} restored from the trash
  * @property {(place: { current: string, shown: string[] }) => void} moved where the writer is on another device
  */
-
-const finished = (request) =>
-  new Promise((resolve, reject) => {
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error);
-  });
 
 /**
  * A story that is stored nowhere, as in a browser that stores nothing. Other stores extend it.

@@ -5,11 +5,10 @@
 // answer is {request, index, after, pieces, end, reason}, as in a node, but isn't in the tree.
 
 import { textOf } from "./tree.js";
-import { isObject, isText } from "./validation.js";
+import { isCount, isObject, isText } from "./validation.js";
 
 export const EDITOR = "You are a careful editor. Be concrete, and answer in a few sentences.";
 
-const isCount = (value) => Number.isInteger(value) && value >= 0;
 const isAnswer = (value) =>
   isObject(value) && isText(value.text) && [value.index, value.after].every(isCount) &&
   [value.request, value.end].every((each) => each === undefined || isText(each));

@@ -5,7 +5,8 @@
 /** @type {Promise<IDBDatabase> | null} */
 let opening = null;
 
-const finished = (request) =>
+/** The result of a database's request. */
+export const finished = (request) =>
   new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);
     request.onerror = () => reject(request.error);

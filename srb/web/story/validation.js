@@ -9,7 +9,7 @@ const LAST_DAY = 8.64e15; // milliseconds since 1970, the limit of Date
 export const isText = (value) => typeof value === "string";
 const isTruth = (value) => typeof value === "boolean";
 const isNumber = (value) => typeof value === "number";
-const isCount = (value) => Number.isInteger(value) && value >= 0;
+export const isCount = (value) => Number.isInteger(value) && value >= 0;
 const isTime = (value) => isNumber(value) && Math.abs(value) <= LAST_DAY;
 export const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 const isList = (isEach) => (value) => Array.isArray(value) && value.every(isEach);
