@@ -85,6 +85,7 @@ export class Desk {
     this.hasTyped = false; // since that began
     this.untils = {}; // by request
     this.adding = new Map(); // nodes that are being added, by their fields
+    this.added = new Set(); // nodes that this page has added
   }
 
   /**
@@ -170,7 +171,7 @@ export class Desk {
     const below = node.typed ? node.id : node.parent;
     const id = tree.start(below);
     const isOnTheWay = tree.current === ROOT || tree.path(id).some((each) => each.id === tree.current);
-    if (id === tree.current || !isOnTheWay || this.cards.cards.size || this.#isTyped) return;
+    if (this.added.has(node) || id === tree.current || !isOnTheWay || this.cards.cards.size || this.#isTyped) return;
     tree.go(id, [...new Set([below, id])]); // not by the writer, so it can't be undone
     this.#draw();
     this.save();
@@ -394,6 +395,7 @@ export class Desk {
   async #add(fields) {
     const added = await this.store.add(fields);
     const node = Object.assign(this.tree.add(added), added);
+    this.added.add(node);
     this.save(node);
     return node;
   }
