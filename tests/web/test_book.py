@@ -14,7 +14,7 @@ import pytest
 from driver import few
 from playwright.sync_api import Browser, expect
 from scripted import Scripted
-from web.conftest import Story, profile
+from web.conftest import TWO_FRAMES, Story, profile
 
 pytestmark = pytest.mark.web
 
@@ -64,6 +64,7 @@ class Hands:
         """Put the cursor after this many characters, or select from `start`; with arrow keys, if it has keys."""
         box = self.story.find("#story")
         if not self.has_keys:
+            self.story.page.evaluate(TWO_FRAMES)  # Chromium tells the editor of a tapped place in the next frame
             places = [place if start is None else start, place]
             box.evaluate("(box, [start, end]) => { box.focus(); box.setSelectionRange(start, end); }", places)
             return
