@@ -43,7 +43,7 @@ test("where both have replaced a word, both words stand", () => {
   assert.equal(both(keeper, replacing(keeper, ["The keeper slept", "A dog barked"]), replacing(keeper, ["The keeper slept", "One fish swam"])), "A dog barked One fish swam.");
   assert.equal(both(lamp, replacing(lamp, ["red", "old"], ["lamp", "sea"]), replacing(lamp, ["red", "old"])), "The old sea.", "but for the same one");
   assert.equal(both(keeper, ChangeSet.of({ from: 8, insert: "x" }, keeper.length), replacing(keeper, ["keeper", "guard"])), "The xguard slept.", "but a letter is no word");
-  assert.equal(merged("The keeper slept.", "A dog barked.", "One fish swam."), "A One dog fish barked swam.", "also if nobody knows what was typed");
+  assert.equal(merged("The keeper slept.", "A dog barked.", "One fish swam."), "A dog barked One fish swam.", "also if nobody knows what was typed");
 });
 
 test("what was typed before a word that the other has replaced stays before it", () => {

@@ -88,13 +88,20 @@ const oneByOne = ({ fromA, toA, fromB }) =>
 export const changedParts = (before, after) => compare(before, after, [splitLines, splitWords]);
 
 /**
- * Return the changes between two texts: small ones, wherever they were made.
+ * Return the changes between two texts: small ones, wherever they were made. Words in a row that are all replaced are one.
  * @param {string} before
  * @param {string} after
  */
 export function difference(before, after) {
-  const parts = compare(before, after).map(({ from, to, at, end }) => ({ from, to, insert: after.slice(at, end) }));
-  return ChangeSet.of(parts, before.length, "\n");
+  const parts = /** @type {Part[]} */ ([]);
+  const isReplaced = ({ from, to, at, end }) => from < to && at < end;
+  for (const part of compare(before, after)) {
+    const last = parts.at(-1);
+    const isNext = last && isReplaced(last) && isReplaced(part) && /^ +$/.test(before.slice(last.to, part.from));
+    if (isNext) Object.assign(last, { to: part.to, end: part.end });
+    else parts.push(part);
+  }
+  return ChangeSet.of(parts.map(({ from, to, at, end }) => ({ from, to, insert: after.slice(at, end) })), before.length, "\n");
 }
 
 /**
