@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 from scripted import Scripted
-from web.conftest import Story
+from web.conftest import TWO_FRAMES, Story
 
 pytestmark = pytest.mark.web
 
@@ -83,6 +83,18 @@ def test_the_background_is_sent_but_not_part_of_the_story(
     expect(story.find("#memory")).to_have_value("Ada is ninety.")
     expect(story.find("#note-depth")).to_have_value("2")
     expect(story.find(".entry summary")).to_have_text("Her leg")
+
+
+def test_keys_stay_in_the_memory_if_the_texts_cursor_is_where_a_line_wraps(story: Story) -> None:
+    story.find("#story").fill("The keeper slept. " * 40)
+    story.tool("#open-model-view")
+    for key in ("Control+Home", "End"):
+        story.find("#story").press(key)
+    story.find("#memory").click()
+    for word in ("Ada ", "is ninety."):
+        story.page.evaluate(TWO_FRAMES)
+        story.page.keyboard.insert_text(word)
+    assert story.find("#memory").input_value() == "Ada is ninety."
 
 
 def test_text_that_does_not_fit_is_dropped_at_a_paragraph(blank: Story, server: Scripted) -> None:

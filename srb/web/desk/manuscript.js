@@ -79,6 +79,7 @@ export class Manuscript {
         EditorView.contentAttributes.of({ id: "story", "aria-label": label ?? "", spellcheck: "true", autocorrect: "on", autocapitalize: "sentences" }),
         EditorView.domEventHandlers({
           beforeinput: (event) => this.#typeOver(event),
+          blur: () => this.#forgetSide(),
           copy: () => this.#copy(),
           cut: () => this.#copy(),
           dragstart: () => void this.#copy(),
@@ -334,6 +335,12 @@ export class Manuscript {
     if ([anchor, head].some((at) => at < viewport.from || at > viewport.to)) return;
     const [from, to] = [anchor, head].map((at) => this.view.domAtPos(at));
     document.getSelection()?.setBaseAndExtent(from.node, from.offset, to.node, to.offset);
+  }
+
+  /** Forget on which side of a wrap the cursor is: to draw it there, the editor would take the focus back. */
+  #forgetSide() {
+    const { main } = this.view.state.selection;
+    if (main.empty && main.assoc) this.goTo(main.head);
   }
 
   /**
