@@ -60,6 +60,21 @@ def test_a_reload_waits_until_nobody_types(browser: Browser, server: Scripted) -
         assert story.text == PROMPT
 
 
+def test_a_letter_that_is_composed_while_the_page_loads_is_in_it(blank: Story, server: Scripted) -> None:
+    held: list[Route] = []
+    blank.page.route("**/health", lambda route: held.append(route), times=1)
+    with blank.page.expect_request("**/health"):
+        blank.page.goto(server.url, wait_until="domcontentloaded")
+    blank.page.keyboard.type("Un caf")
+    client = blank.page.context.new_cdp_session(blank.page)
+    client.send("Input.imeSetComposition", {"text": "\N{ACUTE ACCENT}", "selectionStart": 1, "selectionEnd": 1})
+    held[0].continue_()
+    blank.page.wait_for_timeout(500)
+    client.send("Input.insertText", {"text": "é"})
+    blank.wait_ready()
+    assert blank.text == "Un café"
+
+
 def test_letters_typed_for_a_story_that_cant_be_made_are_in_the_open_one(
     blank: Story, start_scripted: Callable[..., Scripted], tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@
 // What is typed while no story is open: as the page loads, and on the way to another story. An inline script of
 // index.html keeps it in a box of its own.
 
-import { find, findAll } from "../lib/dom.js";
+import { compositionEnd, find, findAll } from "../lib/dom.js";
 
 const LOOK = 100; // milliseconds that a writer takes to type on
 const REST = 300; // milliseconds without a key
@@ -16,7 +16,7 @@ const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, mil
  * @param {import("../desk/manuscript.js").Manuscript} story
  */
 export async function showDesk(story) {
-  while (early.isComposing) await pause(LOOK); // a dead key, or an input method
+  await compositionEnd();
   const text = early.box.value;
   find("#desk").inert = false;
   document.body.dataset.ready = "true";

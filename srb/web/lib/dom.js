@@ -1,5 +1,7 @@
 // @ts-check
-// Finding and making elements, and the keyboard focus.
+// Finding and making elements, the keyboard focus, and composing.
+
+const LONGEST = 5000; // milliseconds; a phone may compose a word for as long as the cursor is in it
 
 /**
  * Find the first element that matches a selector. Its kind depends on the selector, so it has no type.
@@ -60,3 +62,13 @@ export function replaceItems(list, items) {
   list.replaceChildren(...items);
   if (place) find(`[data-place="${place}"]`, list)?.focus({ preventScroll: true });
 }
+
+/** Resolve when no letter is being composed, by a dead key or an input method: a change of its text would end that. */
+export const compositionEnd = () =>
+  new Promise((resolve) => {
+    const { composedAt = 0 } = /** @type {any} */ (globalThis).early ?? {};
+    const left = composedAt && composedAt + LONGEST - performance.now();
+    if (left <= 0) return resolve(null);
+    addEventListener("compositionend", resolve, { once: true });
+    setTimeout(resolve, left);
+  });

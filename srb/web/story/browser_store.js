@@ -1,6 +1,7 @@
 // @ts-check
 // Stories in the browser, or nowhere. server_store.js has those on the server.
 
+import { compositionEnd } from "../lib/dom.js";
 import { loadLocal, localNames, removeLocal, saveLocal } from "../lib/local_storage.js";
 import { ChangeSet } from "../vendor/codemirror.js";
 import { finished } from "./copies.js";
@@ -236,7 +237,7 @@ export class Stories {
    */
   exchange(id, replica, /** @type {any} */ what) {
     if (what.own) this.note(id, replica, what.own());
-    const turn = this.#turn.then(() => this.#exchange(id, replica, what)); // the previous one is stored then
+    const turn = this.#turn.then(compositionEnd).then(() => this.#exchange(id, replica, what)); // the previous one is stored then
     this.#turn = turn.then(() => {}, () => {});
     return turn;
   }
