@@ -480,17 +480,15 @@ export class BrowserStories extends Stories {
   }
 
   /** Change the record of a story, which another tab may have changed. Does nothing without changes. */
-  #update(id, change) {
-    return new Promise((resolve, reject) => {
-      const { stories } = this.#stores("readwrite");
-      const { transaction } = stories;
-      transaction.onabort = () => reject(transaction.error);
-      stories.get(id).onsuccess = ({ target: { result } }) => {
-        const changes = result && change(result);
-        if (changes) stories.put({ ...result, ...changes });
-        transaction.oncomplete = () => resolve({ ...result, ...changes });
-      };
+  async #update(id, change) {
+    let now;
+    await this.write(async ({ stories }) => {
+      const known = await finished(stories.get(id));
+      const changes = known && change(known);
+      now = { ...known, ...changes };
+      if (changes) stories.put(now);
     });
+    return now;
   }
 
   async make(title = "", nodes = []) {
@@ -560,34 +558,13 @@ export class BrowserStories extends Stories {
   }
 
   async transact(keys, change, nodes = []) {
-    /** @type {Error | undefined} */
-    let fault;
-    const put = (stores, values) => {
+    await this.write(async (stores, commit) => {
+      const values = await Promise.all(keys.map((key) => finished(stores.page.get(key))));
       for (const [key, value] of change(values))
         if (value === undefined) stores.page.delete(key);
         else stores.page.put(value, key);
       for (const node of nodes) stores.nodes.put(node);
-    };
-    await this.write((stores, commit) => {
-      const values = keys.map(() => undefined);
-      const finish = () => {
-        try {
-          put(stores, values);
-          commit();
-        } catch (error) {
-          fault = error;
-          stores.page.transaction.abort();
-        }
-      };
-      keys.forEach((key, k) => {
-        stores.page.get(key).onsuccess = ({ target }) => {
-          values[k] = target.result;
-          if (k === keys.length - 1) finish();
-        };
-      });
-      if (!keys.length) finish();
-    }).catch((error) => {
-      throw fault ?? error;
+      commit();
     });
   }
 
@@ -647,10 +624,13 @@ export class BrowserStories extends Stories {
   write(change) {
     const stores = this.#stores("readwrite");
     const { transaction } = stores.page;
-    change(stores, () => transaction.commit());
     return new Promise((resolve, reject) => {
       transaction.oncomplete = () => resolve(undefined);
       transaction.onabort = () => reject(isFull(transaction.error) ? new Error("this browser's storage is full; delete what you don't need") : transaction.error);
+      (async () => change(stores, () => transaction.commit()))().catch((error) => {
+        reject(error);
+        transaction.abort();
+      });
     });
   }
 }

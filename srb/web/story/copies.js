@@ -5,7 +5,11 @@
 /** @type {Promise<IDBDatabase> | null} */
 let opening = null;
 
-/** The result of a database's request. */
+/**
+ * Resolve to the result of a database's request.
+ * @param {IDBRequest} request
+ * @returns {Promise<any>}
+ */
 export const finished = (request) =>
   new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);
