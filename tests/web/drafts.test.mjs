@@ -7,20 +7,23 @@ import { Drafts, moveDrafts } from "../../srb/web/story/drafts.js";
 import { ROOT } from "../../srb/web/story/tree.js";
 import { ChangeSet } from "../../srb/web/vendor/codemirror.js";
 
+const TREE = { a: "Once", b: "Twice", [ROOT]: "" };
+const inTree = (place) => ({ text: TREE[place], marks: "" });
+
 test("a draft stays at its place", () => {
-  const drafts = new Drafts();
-  assert.equal(drafts.go("a", "Once"), "Once");
+  const drafts = new Drafts([], inTree);
+  assert.equal(drafts.go("a").text, "Once");
   drafts.type("Once upon");
-  assert.equal(drafts.go("b", "Twice"), "Twice");
+  assert.equal(drafts.go("b").text, "Twice");
   drafts.type("");
-  assert.equal(drafts.go("a", "Once"), "Once upon");
-  assert.equal(drafts.go("b", "Twice"), "", "what was cleared is a draft, too");
+  assert.equal(drafts.go("a").text, "Once upon");
+  assert.equal(drafts.go("b").text, "", "what was cleared is a draft, too");
   assert.deepEqual(drafts.all, [["a", "Once upon"], ["b", ""]]);
 });
 
 test("text that equals the tree is no draft", () => {
-  const drafts = new Drafts([["a", { text: "Once upon" }]]);
-  drafts.go("a", "Once");
+  const drafts = new Drafts([["a", { text: "Once upon" }]], inTree);
+  drafts.go("a");
   drafts.type("Once");
   assert.deepEqual(drafts.all, []);
   assert.deepEqual(drafts.changes(), ["a"]);
@@ -28,17 +31,17 @@ test("text that equals the tree is no draft", () => {
 });
 
 test("a draft is settled, and what was typed since is a draft", () => {
-  const drafts = new Drafts();
-  drafts.go("a", "");
+  const drafts = new Drafts([], inTree);
+  drafts.go(ROOT);
   drafts.type("Once");
-  drafts.settle("a", "Once", "n");
+  drafts.settle(ROOT, "Once", "n");
   drafts.type("Once"); // the box still has it
   assert.deepEqual(drafts.all, []);
-  drafts.go("b", "Once");
-  drafts.go("a", "");
+  drafts.go("b");
+  drafts.go(ROOT);
   drafts.type("Once upon");
-  drafts.settle("a", "Once", "n");
-  assert.deepEqual(drafts.all, [["a", "Once upon"]]);
+  drafts.settle(ROOT, "Once", "n");
+  assert.deepEqual(drafts.all, [[ROOT, "Once upon"]]);
 });
 
 test("drafts move with their nodes", () => {

@@ -184,8 +184,7 @@ export class Desk {
 
   #draw() {
     const { tree } = this;
-    const behind = tree.after(tree.current);
-    this.story.show(tree.current, { text: tree.text(tree.current) + behind, marks: tree.marks(tree.current), behind: behind.length });
+    this.story.show(tree.current, tree.after(tree.current).length);
     this.wordCount.show(this.story.value);
     this.chapters.draw();
     this.measure();
@@ -538,8 +537,7 @@ export class Desk {
       this.store.knownPlace = this.state; // not by the writer
     }
     if (!changes || story.drafts.place === null) return; // nothing is shown yet
-    story.drafts.go(tree.current, story.drafts.inTree(tree.current).text);
-    const { text, marks } = story.drafts.shown(tree.current);
+    const { text, marks } = story.drafts.go(tree.current);
     story.follow(changes, marks);
     if (isMoved) return this.#draw();
     undoHistory.draw();

@@ -3,7 +3,7 @@
 // module changes it. To show another text, go to another place (drafts.js) or undo typing; so no feature can overwrite
 // what was typed.
 
-import { PASTED, unpackMarks } from "../story/authorship.js";
+import { PASTED } from "../story/authorship.js";
 import { Drafts } from "../story/drafts.js";
 import { change, refined } from "../story/text_merge.js";
 import { ROOT } from "../story/tree.js";
@@ -146,18 +146,17 @@ export class Manuscript {
   /**
    * Show a place: its draft, or else its text in the tree. Text in the box that isn't in the tree stays a draft.
    * @param {string} place
-   * @param {{ text: string, marks: string, behind?: number }} content `behind` counts the characters after the cursor
+   * @param {number} behind how many characters of the tree's text are after the cursor
    */
-  show(place, { text, marks, behind = 0 }) {
+  show(place, behind) {
     const before = this.value;
-    const now = this.drafts.go(place, text);
-    const known = now === text ? marks : unpackMarks(this.drafts.marks(place), now.length);
-    if (now === before && known === this.marks) return;
-    const moved = now !== before && {
-      changes: change(before, now),
-      selection: { anchor: cursorOf(now, text.slice(0, text.length - behind), text.slice(text.length - behind)) },
-    };
-    this.view.dispatch({ ...moved, effects: setMarks.of(known), annotations: origin.of(STORY) });
+    const { text, marks } = this.drafts.go(place);
+    if (text === before && marks === this.marks) return;
+    const { treeText } = this.drafts;
+    const at = treeText.length - behind;
+    const anchor = cursorOf(text, treeText.slice(0, at), treeText.slice(at));
+    const moved = text !== before && { changes: change(before, text), selection: { anchor } };
+    this.view.dispatch({ ...moved, effects: setMarks.of(marks), annotations: origin.of(STORY) });
   }
 
   goTo(cursor) {

@@ -111,10 +111,6 @@ export class Drafts {
     return this.get(place)?.text;
   }
 
-  marks(place) {
-    return this.get(place)?.marks;
-  }
-
   has(place) {
     return this.at(place) !== undefined;
   }
@@ -142,13 +138,12 @@ export class Drafts {
   /**
    * Go to a place.
    * @param {string} place
-   * @param {string} text what the tree has there
-   * @returns {string} what to show in the box
+   * @returns {{ text: string, marks: string }} what to show in the box
    */
-  go(place, text) {
-    this.place = place;
-    this.treeText = text;
-    return this.at(place) ?? text;
+  go(place) {
+    const inTree = this.inTree(place);
+    [this.place, this.treeText] = [place, inTree.text];
+    return this.has(place) ? this.shown(place) : inTree;
   }
 
   /**
