@@ -5,7 +5,7 @@
 
 import { PASTED } from "../story/authorship.js";
 import { Drafts } from "../story/drafts.js";
-import { change, refined } from "../story/text_merge.js";
+import { change, partsOf, refined } from "../story/text_merge.js";
 import { ROOT } from "../story/tree.js";
 import {
   ChangeSet, Decoration, deleteCharBackwardStrict, EditorState, EditorView, insertNewline, keymap, placeholder, standardKeymap, ViewPlugin,
@@ -42,18 +42,13 @@ const sides = ViewPlugin.define((view) => ({
 
 /** The changes that undo a transaction, and the marks of what these insert. */
 function inverse({ changes, startState }) {
-  const marks = /** @type {string[]} */ ([]);
-  changes.iterChanges((from, to) => void marks.push(marksOf(startState, from, to)));
-  return { changes: changes.invert(startState.doc).toJSON(), marks: marks.join("") };
+  const marks = partsOf(changes).map(({ from, to }) => marksOf(startState, from, to)).join("");
+  return { changes: changes.invert(startState.doc).toJSON(), marks };
 }
 
 /** @returns {Edit[]} */
-function editsOf({ changes, startState }) {
-  const edits = /** @type {Edit[]} */ ([]);
-  changes.iterChanges((from, to, at, _end, added) =>
-    void edits.push({ at, removed: startState.sliceDoc(from, to), added: added.toString(), marks: marksOf(startState, from, to) }));
-  return edits;
-}
+const editsOf = ({ changes, startState }) =>
+  partsOf(changes).map(({ from, to, at, insert }) => ({ at, removed: startState.sliceDoc(from, to), added: insert.toString(), marks: marksOf(startState, from, to) }));
 
 export class Manuscript {
   drafts = new Drafts();
@@ -247,8 +242,7 @@ export class Manuscript {
     const { state } = this.view;
     const known = ChangeSet.fromJSON(changes);
     if (known.length !== state.doc.length) return null;
-    let anchor = 0;
-    known.iterChanges((_from, _to, _at, end) => void (anchor = end));
+    const { end: anchor } = partsOf(known).at(-1) ?? { end: 0 };
     const transaction = state.update({ changes: known, selection: { anchor }, annotations: [by.of(marks), origin.of(UNDO)], scrollIntoView: true });
     this.view.dispatch(transaction);
     return { back: inverse(transaction), edits: editsOf(transaction) };

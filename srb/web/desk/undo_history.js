@@ -4,6 +4,7 @@
 import { find } from "../lib/dom.js";
 import { plural, showStatus } from "../lib/messages.js";
 import { Steps } from "../story/edits.js";
+import { partsOf } from "../story/text_merge.js";
 import { ChangeSet } from "../vendor/codemirror.js";
 
 export class UndoHistory {
@@ -39,7 +40,7 @@ export class UndoHistory {
 
   #again(step, isBack) {
     if (!step) return null;
-    showStatus(step.kind === "replace" && !isBack ? `${plural(placesOf(step), "place")} replaced.` : ""); // else it says what is undone
+    showStatus(step.kind === "replace" && !isBack ? `${plural(partsOf(ChangeSet.fromJSON(step.changes)).length, "place")} replaced.` : ""); // else it says what is undone
     const { desk } = this;
     const before = desk.story.content;
     const node = desk.tree.nodes.get(step.kept ?? step.node);
@@ -74,11 +75,4 @@ export class UndoHistory {
       showStatus("The text has changed, so this can't be undone.");
     }
   }
-}
-
-/** How many places of a text a step replaces. */
-function placesOf({ changes }) {
-  let count = 0;
-  ChangeSet.fromJSON(changes).iterChanges(() => void count++);
-  return count;
 }

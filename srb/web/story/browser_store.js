@@ -4,12 +4,12 @@
 import { compositionEnd } from "../lib/dom.js";
 import { loadLocal, localNames, removeLocal, saveLocal } from "../lib/local_storage.js";
 import { ChangeSet } from "../vendor/codemirror.js";
-import { finished } from "./copies.js";
+import { allOf, finished } from "./copies.js";
 import { changesSince, Drafts, isSameDraft } from "./drafts.js";
 import { same } from "./merging.js";
 import { searchTree } from "./search.js";
 import { suggestTitle } from "./titles.js";
-import { applied, composed } from "./text_merge.js";
+import { applied, composed, partsOf } from "./text_merge.js";
 import { newId, ROOT, Tree } from "./tree.js";
 import { repair, upgradeQuestions, withoutQuestions } from "./validation.js";
 
@@ -405,9 +405,7 @@ const MOST_TABS = 20;
 function repeated(text, changes, others) {
   if (others?.length === changes.length && others.newLength === text.length) return changes.map(others);
   if (changes.length === text.length) return changes;
-  const added = /** @type {any[]} */ ([]);
-  changes.iterChanges((from, _to, _at, _end, insert) => added.push({ from: Math.min(from, text.length), insert }));
-  return ChangeSet.of(added, text.length, "\n");
+  return ChangeSet.of(partsOf(changes).map(({ from, insert }) => ({ from: Math.min(from, text.length), insert })), text.length, "\n");
 }
 
 /** The same for this tab after a reload. */
@@ -426,9 +424,6 @@ export const TRASH_MILLISECONDS = 30 * 24 * 3600 * 1000;
 const STORES = ["stories", "nodes", "page"];
 
 const isFull = (error) => error?.name === "QuotaExceededError";
-
-/** The keys of a story's drafts and of what else there is of it, in the object store of pages. */
-const partsOf = (id) => IDBKeyRange.bound([id], [id, []]);
 
 /** Stories in the browser's IndexedDB, with a record per node and draft, so that only changes are written. */
 export class BrowserStories extends Stories {
@@ -515,7 +510,7 @@ export class BrowserStories extends Stories {
     await this.write(({ stories, nodes, page }) => {
       stories.delete(id);
       page.delete(id);
-      page.delete(partsOf(id));
+      page.delete(allOf(id));
       for (const each of ids) nodes.delete(each);
     });
     this.tabs.postMessage({ id, isErased: true });
@@ -542,7 +537,7 @@ export class BrowserStories extends Stories {
 
   async page(id) {
     const kept = this.database.transaction("page").objectStore("page");
-    const found = [kept.get(id), kept.getAllKeys(partsOf(id)), kept.getAll(partsOf(id))].map(finished);
+    const found = [kept.get(id), kept.getAllKeys(allOf(id)), kept.getAll(allOf(id))].map(finished);
     const [{ marks = {}, ...page } = {}, keys, values] = await Promise.all(found);
     const all = keys.map((key, k) => [key, values[k]]);
     const { drafts: texts, question } = withoutQuestions(all.flatMap(([[, place, ...others], value]) => (others.length ? [] : [[place, value]])));
@@ -609,7 +604,7 @@ export class BrowserStories extends Stories {
     // A page that was frozen may have missed messages.
     addEventListener("focus", async () => {
       const { page } = this.#stores("readonly");
-      const keys = await finished(page.getAllKeys(partsOf(id)));
+      const keys = await finished(page.getAllKeys(allOf(id)));
       await this.takeLeft(id, replica);
       readSoon({ places: keys.flatMap(([, place, ...others]) => (others.length ? [] : [place])), nodes: [] });
     });

@@ -26,7 +26,8 @@ async function parts(mode) {
   return (await opening).transaction("parts", mode).objectStore("parts");
 }
 
-const allOf = (story) => IDBKeyRange.bound([story], [story, []]);
+/** The keys of all that there is of a story, in one object store. */
+export const allOf = (story) => IDBKeyRange.bound([story], [story, []]);
 
 /**
  * Add to the copy of a story, unless another tab has added something later.

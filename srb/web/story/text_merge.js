@@ -110,13 +110,9 @@ export function difference(before, after) {
  * @param {ChangeSet} changes
  */
 export function applied(text, changes) {
-  const parts = [];
-  let done = 0;
-  changes.iterChanges((from, to, _at, _end, added) => {
-    parts.push(text.slice(done, from), added.toString());
-    done = to;
-  });
-  return parts.join("") + text.slice(done);
+  const parts = partsOf(changes);
+  const done = parts.map(({ from, insert }, k) => text.slice(parts[k - 1]?.to ?? 0, from) + insert);
+  return done.join("") + text.slice(parts.at(-1)?.to ?? 0);
 }
 
 /**
@@ -140,8 +136,12 @@ export function between(before, after, known) {
   return changes?.length === before.length && applied(before, changes) === after ? changes : difference(before, after);
 }
 
-/** @returns {any[]} */
-function partsOf(changes) {
+/**
+ * Return the parts of changes, each with the text that it inserts.
+ * @param {ChangeSet} changes
+ * @returns {any[]}
+ */
+export function partsOf(changes) {
   const parts = /** @type {any[]} */ ([]);
   changes.iterChanges((from, to, at, end, insert) => parts.push({ from, to, at, end, insert }));
   return parts;
