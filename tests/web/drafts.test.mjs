@@ -132,6 +132,9 @@ test("what one types while the other generates goes to the node that has the tex
   generating.settle("root", "Once", "n");
   assert.equal(generating.meet("root", typed("Once"), typed("Once x")).into, undefined);
   assert.deepEqual([generating.get("root"), generating.at("n")], [{ into: "n" }, "Once x"]);
+  const back = draftsOf([["root", { into: "n" }]], texts);
+  const begun = back.meet("root", { into: "n" }, typed("x"));
+  assert.deepEqual([back.at("root"), begun.changes.get("root").toJSON()], ["x", [[0, "x"]]], "at the place that it has left, one begins again");
 });
 
 test("a stored draft has its changes, which the difference of two texts doesn't show", () => {

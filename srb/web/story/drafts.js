@@ -225,7 +225,7 @@ export class Drafts {
    */
   since(place, base, known) {
     const mine = this.get(place);
-    return between(base?.text ?? this.inTree(place).text, mine?.text ?? this.#said(place, mine).text, known);
+    return between(base?.text ?? this.inTree(place).text, mine?.text ?? this.#said(place, mine, base).text, known);
   }
 
   /**
@@ -243,7 +243,7 @@ export class Drafts {
     if (isSameDraft(mine, theirs) || isSameDraft(base, theirs)) return null;
     const before = base?.text ?? this.inTree(place).text;
     if (theirs?.into && !before && mine?.text) return null; // it is another beginning
-    const [own, others] = [mine, theirs].map((draft) => this.#said(place, draft));
+    const [own, others] = [mine, theirs].map((draft) => this.#said(place, draft, base));
     const [made, news] = [this.since(place, base, unsent ?? this.typed(place)), between(before, others.text, changesSince(base, theirs))];
     const both = rebased(made, news);
     const marks = rebased(marking(made, own.marks), marking(news, others.marks), marking(both.parting, ""));
@@ -283,9 +283,9 @@ export class Drafts {
     this.#set(place, now === this.inTree(place).text ? undefined : { text: now, marks: packMarks(applied(marks, marking)) });
   }
 
-  /** Return the text of a draft, or of the node that it has become. */
-  #said(place, draft) {
-    return draft?.into === undefined ? this.shown(place, draft ?? {}) : this.inTree(draft.into);
+  /** Return the text of a draft, or of the node that it has become since `base`. */
+  #said(place, draft = {}, base) {
+    return draft.into === undefined || draft.into === base?.into ? this.shown(place, draft) : this.inTree(draft.into);
   }
 
   /** The node that has a text now: its own draft may have become another node. */
