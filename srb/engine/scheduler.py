@@ -177,6 +177,8 @@ class Scheduler:
         """Yields the prompts that run or wait, in the order of their requests, up to the rows that a step may have."""
         before: list[Prompt] = []
         n_left = self._n_parallel
+        # Rows of strategies keep their seq_ids while they are swapped out, and streams have fewer.
+        has_rows = any(prompt.row_ids for active in self.running.values() for prompt in active.prompts)
         for active in self.current:
             for prompt in (*active.prompts, *active.negatives):
                 living = prompt.living
@@ -193,7 +195,7 @@ class Scheduler:
                     n_rows=n,
                     n_generated=max(seq.n_own for seq in living),
                     max_tokens=max(max(0, seq.max_tokens - len(seq.tokens)) for seq in living),
-                    needs_unified=prompt.strategy.needs_unified,
+                    needs_unified=has_rows or prompt.strategy.needs_unified,
                 )
                 n_left -= n
                 before.append(prompt)

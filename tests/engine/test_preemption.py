@@ -259,3 +259,42 @@ def test_a_prompt_that_its_last_sequence_has_taken_along_is_not_shared(window: i
     for each in (old, young, last):
         assert texts(own(events, each)) == alone(each, window)
     assert_empty(engine, backend)
+
+
+def test_what_a_text_still_computes_again_is_not_shared() -> None:
+    """Others waited for it, and for ever if it was aborted meanwhile."""
+    backend = FakeBackend(n_cells=160, script=lambda _params, _tokens: 65)
+    engine = Engine(backend)
+    lasting = dataclasses.replace(request("p" * 40, max_tokens=100, ignore_eos=True), priority=1)
+    engine.add_request(lasting)
+    while engine.stats().tokens_generated < 40:
+        engine.step()
+    engine.add_request(request("u" * 90, max_tokens=3, ignore_eos=True))
+    while not any(isinstance(event, DoneEvent) for event in engine.step()):
+        pass
+    for _ in range(4):
+        engine.step()  # it has been preempted without a state, and computes its tokens one by one
+    assert engine.stats().preemptions == 1
+    other = dataclasses.replace(request("p" * 40 + "A" * 30, max_tokens=2, ignore_eos=True), priority=1)
+    engine.add_request(other)
+    for _ in range(2):
+        engine.step()
+    engine.abort(lasting.id)
+    assert texts(run(engine)) == {0: "AA"}
+    assert_empty(engine, backend)
+
+
+def test_a_search_that_urgent_requests_preempt_keeps_the_layout_that_it_needs() -> None:
+    def choose(backend: FakeBackend, loads: Sequence[Load]) -> Layout:
+        return Layout(True, 300, 16) if any(load.needs_unified for load in loads) else STREAMS
+
+    backend = FakeBackend(n_cells=300, n_parallel=6, chooser=choose)
+    engine = Engine(backend, cache_bytes=10**6)
+    search = dataclasses.replace(request("p" * 40, n=6, max_tokens=20), search="beam", priority=1)
+    engine.add_request(search)
+    events = [event for _ in range(8) for event in engine.step()]
+    others = [request(letter * 40, max_tokens=5, ignore_eos=True) for letter in "qrst"]
+    events += run(engine, *others)
+    for each in (search, *others):
+        assert texts(own(events, each)) == alone(each)
+    assert_empty(engine, backend)

@@ -50,7 +50,7 @@ class Rollback:
 
     def n_settled(self, seq: Sequence) -> int:
         """Returns how many of a sequence's own tokens are in its cells and will never be taken back."""
-        return max(0, seq.n_final - 1)
+        return max(0, min(seq.n_own_computed, seq.n_final - 1))
 
     def logits(self, seq: Sequence) -> list[Logits]:
         """Returns the logits from which a sequence without a row samples, and those of its negatives."""
