@@ -27,7 +27,10 @@ The aim is 0.3 seconds. The difference is for what the costs don't know.
 """
 
 TARGET_LATENCY_OF_SEVERAL = 0.8
-"""The same while several prompts wait; the aim is a second. Each step of the rows reads all weights."""
+"""The same from when several prompts wait until the last of them is computed; the aim is a second.
+
+Each step of the rows reads all weights, and small chunks are slower.
+"""
 
 Chunk = tuple[Prompt, int]
 """A prompt, and how many of its tokens are next."""
@@ -50,6 +53,7 @@ class BatchPlanner:
         self._retention = retention
         self._rows_are_next = False  # while chunks and rows take turns
         self._oldest_is_next = False  # while short prompts and the oldest one take turns
+        self._are_several = False  # since several prompts waited, until the last of them is computed
         self._last_lora: Lora = ()  # the adapters of the last batch
 
     def next(self, prompts: list[Prompt], awaiting: list[Prompt], costs: Costs) -> "list[BatchPlan]":
@@ -64,12 +68,13 @@ class BatchPlanner:
         running = [row for unit in units for _, row in unit.rows]
         prefilling = [prompt for prompt in prompts if not (prompt.is_computed or prompt.beginning) and prompt.living]
         prefilling = _ready(prefilling, self._media, must=not running)
+        self._are_several = len(prefilling) > 1 or (self._are_several and bool(prefilling))
         plans = _Plans(is_alone=not running)
         # Each prompt may be complete with this batch, and then has a row of logits, too.
         drafts = _draft_counts(running, max(0, self._n_outputs - len(prefilling)))
         chunks = list[Chunk]()
         if prefilling and not (running and self._rows_are_next):
-            budget = self._budget(drafts, len(prefilling), costs.among(in_use(prompts)))
+            budget = self._budget(drafts, costs.among(in_use(prompts)))
             chunks = self._chunks(prefilling, awaiting, budget)
         for prompt, n_tokens in chunks:
             plans[prompt.lora].add_chunk(prompt, n_tokens)
@@ -82,7 +87,7 @@ class BatchPlanner:
         self._last_lora = order[-1] if order else ()
         return [plans[lora] for lora in order]
 
-    def _budget(self, drafts: dict[Row, int], n_prefilling: int, costs: Costs) -> "_Budget":
+    def _budget(self, drafts: dict[Row, int], costs: Costs) -> "_Budget":
         """Returns what prompts may have.
 
         Args:
@@ -93,7 +98,7 @@ class BatchPlanner:
         lengths = [each.position for row in drafts for each in row.group]
         lengths += [row.position for row, n in drafts.items() for _ in range(n)]
         for_rows = costs.of_rows(lengths)
-        latency = TARGET_LATENCY_OF_SEVERAL if n_prefilling > 1 else TARGET_LATENCY
+        latency = TARGET_LATENCY_OF_SEVERAL if self._are_several else TARGET_LATENCY
         seconds = max(latency - for_rows - costs.in_turn * costs.step, for_rows)
         n_drafted = 0 if costs.in_turn else sum(n * len(row.group) for row, n in drafts.items())
         return _Budget(costs, seconds, self._n_batch - n_drafted, self._n_outputs - n_drafted)

@@ -174,6 +174,21 @@ def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
     assert timeline.wait(short) < 2 * 0.3
 
 
+def test_the_last_of_several_prompts_has_as_large_chunks_as_the_others() -> None:
+    timeline = Timeline(FAST)
+    timeline.stream(28)
+    last = [timeline.send(request(letter * 500, max_tokens=1)) for letter in "pqrs"][-1]
+    timeline.run(until=last)
+    chunks = [tokens for _, tokens in timeline.batches[2:] if tokens]
+    assert min(chunks) == max(chunks) == 500
+    assert 0.3 < timeline.pauses[-1] < 1
+    timeline.step()
+    lone = timeline.send(request("t" * 500, max_tokens=1))
+    start = len(timeline.batches)
+    timeline.run(until=lone)
+    assert max(tokens for _, tokens in timeline.batches[start:]) < 250
+
+
 def test_endless_short_prompts_do_not_starve_a_long_one() -> None:
     timeline = Timeline(FAST)
     timeline.stream(4)
