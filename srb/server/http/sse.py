@@ -42,15 +42,19 @@ def is_websocket(request: web.Request) -> bool:
 class _Socket(web.WebSocketResponse):
     """A stream over a WebSocket. Clients send nothing over it."""
 
-    _listening: asyncio.Task[None] | None = None
+    _listening: asyncio.Task[None]
+    _was_prepared = False
 
     def __init__(self) -> None:
         # A ping keeps the connection open, and after half this time without an answer it is closed.
         super().__init__(protocols=(WEBSOCKET_PROTOCOL,), heartbeat=2 * PING_SECONDS, compress=False, max_msg_size=1024)
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:
+        # aiohttp prepares it again if the client left during the first time, and returns without a handshake.
+        is_first, self._was_prepared = not self._was_prepared, True
         writer = await super().prepare(request)
-        self._listening = self._listening or asyncio.create_task(self._listen())
+        if is_first:
+            self._listening = asyncio.create_task(self._listen())
         return writer
 
     async def _listen(self) -> None:

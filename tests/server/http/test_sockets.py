@@ -1,15 +1,19 @@
 """Streams over WebSockets, which browsers don't count among their six connections."""
 
+import asyncio
 from typing import Any
+from unittest import mock
 
 import pytest
 from aiohttp import WSServerHandshakeError
+from aiohttp.test_utils import make_mocked_request
 from fake_backend import FakeBackend, Gate, says
 from server.conftest import Client, Connect
 from waiting import until
 
 from srb.history.history import History
 from srb.server.http.exchange import ENGINE
+from srb.server.http.sse import stream_to
 
 BODY = {"prompt": "p", "n": 2, "detach": True}
 KEEPS = {"keep_seconds": 60, "keep_bytes": 1 << 20}
@@ -53,6 +57,19 @@ async def test_a_request_ends_when_its_only_reader_closes(connect: Connect) -> N
         await socket.close()
     await until(lambda: not client.app[ENGINE].requests)
     gate.open()
+
+
+async def test_a_client_that_leaves_during_the_handshake_is_no_error() -> None:
+    """aiohttp prepares the response again then, and returns without a handshake."""
+    headers = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+    headers["Sec-WebSocket-Key"] = "dGhlIHNhbXBsZSBub25jZQ=="
+    writer = mock.Mock(write_headers=mock.AsyncMock(side_effect=ConnectionResetError))
+    request = make_mocked_request("GET", "/", headers, writer=writer)
+    response = stream_to(request, 200, {})
+    with pytest.raises(ConnectionResetError):
+        await response.prepare(request)
+    await response.prepare(request)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_a_key_comes_as_a_protocol(connect: Connect) -> None:
