@@ -167,6 +167,7 @@ def test_thirty_keys_at_each_step(
     assert story.text == text
     typist.write("reload")
     other.open(page.url)
+    expect(other.find("#story")).to_have_js_property("value", story.text)
     elsewhere = Typist(other)
     other.find("#story").focus()
     elsewhere.write("elsewhere", other.find("#story").evaluate("(box) => box.selectionEnd"))

@@ -113,8 +113,8 @@ function listen(desk, writing, storyList, resume) {
   connectPanel(find("#open-options"), find("#options"), () => desk.settings.show());
   listenToSettingSearch(find("#options"));
   const openSearch = find("#open-search");
-  connectPanel(openSearch, find("#search"), () => desk.searchPanel.begin());
-  for (const dialog of findAll("#search, #explorer, #rewriter, #comparison, #earlier-forks, #directions")) dialog.addEventListener("close", () => story.resume());
+  connectPanel(openSearch, find("#search"), () => desk.searchPanel.begin(), () => story.resume());
+  for (const dialog of findAll("#explorer, #rewriter, #comparison, #earlier-forks, #directions")) dialog.addEventListener("close", () => story.resume());
   connectPanel(find("#open-model-view"), find("#model-view"), () => desk.measure());
   connectPanel(find("#open-ask"), find("#ask"));
   for (const name of ["#shades", "#blind"]) find(name).addEventListener("change", () => desk.cards.show());

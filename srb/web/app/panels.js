@@ -13,8 +13,9 @@ const isWide = matchMedia("(min-width: 74rem)"); // leaves 30rem between two pan
  * @param {HTMLElement} button
  * @param {HTMLDialogElement} dialog
  * @param {() => any} [onOpen] called after the panel opens
+ * @param {() => any} [onLeave] called once when it closes, before the next key
  */
-export function connectPanel(button, dialog, onOpen = () => {}) {
+export function connectPanel(button, dialog, onOpen = () => {}, onLeave = () => {}) {
   button.setAttribute("aria-expanded", "false");
   button.addEventListener("click", async () => {
     if (dialog.open) return dialog.close();
@@ -28,9 +29,11 @@ export function connectPanel(button, dialog, onOpen = () => {}) {
     await onOpen();
   });
   const leave = () => {
+    if (!document.body.classList.contains(`${dialog.id}-open`)) return;
     button.setAttribute("aria-expanded", "false");
     document.body.classList.remove(`${dialog.id}-open`);
     if (isFocusLost() || dialog.contains(document.activeElement)) (button.checkVisibility() ? button : find("#more-tools")).focus(); // the bar has folded
+    onLeave();
   };
   dialog.addEventListener("close", leave);
   dialog.addEventListener("click", ({ target }) => target === dialog && dialog.matches(":modal") && dialog.close());
