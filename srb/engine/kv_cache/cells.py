@@ -70,7 +70,7 @@ class Cells:
             self.awaiting.append(prompt)
             self.share()
         elif prompt.beginning:
-            self._begin(prompt)
+            self._stop_awaiting(prompt)
 
     def share(self) -> None:
         """Forks each waiting prompt off the one that it shares a beginning with, if that one has come so far."""
@@ -83,7 +83,7 @@ class Cells:
                 if prompt.is_computed:
                     assert isinstance(source, Prompt)
                     prompt.logits = source.logits
-                self._begin(prompt)
+                self._stop_awaiting(prompt)
 
     def _share(self, source: Prompt | Sequence, prompt: Prompt, n_tokens: int) -> None:
         assert source.source_id is not None
@@ -93,7 +93,7 @@ class Cells:
         self.fork_seq(source.source_id, prompt.seq_id, n_tokens)
         self._add_cached(prompt, n_tokens)
 
-    def _begin(self, prompt: Prompt) -> None:
+    def _stop_awaiting(self, prompt: Prompt) -> None:
         """Ends the waiting of a prompt. The cached part of its beginning comes after the tokens that it shares."""
         beginning, prompt.beginning = prompt.beginning, None
         if prompt in self.awaiting:
@@ -176,7 +176,7 @@ class Cells:
         self._drop(prompt.swapped)
         prompt.swapped = None
         if prompt.span or prompt.row_ids:
-            self._begin(prompt)
+            self._stop_awaiting(prompt)
             self._turn_away(prompt, self._allocator.layout)
             for seq_id in (prompt.seq_id, *prompt.row_ids) if prompt.span else ():
                 if seq_id is not None:

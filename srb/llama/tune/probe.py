@@ -160,7 +160,7 @@ class Weights:
         return tokens
 
     def context(self, attention: Attention, n_cells: int, n_rows: int, threads: int | None = None) -> Context:
-        """Make a context with this attention; threads: None: as in the settings. Raises `ModelLoadError`."""
+        """Make a context with this attention, with the settings' threads if none are given. Raises `ModelLoadError`."""
         settings = dataclasses.replace(
             self._settings,
             cache_type_k=attention.cache_type,
