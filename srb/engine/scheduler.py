@@ -231,7 +231,7 @@ class Scheduler:
 
     def unfit(self) -> ActiveRequest | None:
         """Returns the oldest request if nothing has cells, and yet it wasn't admitted: it will never fit."""
-        return self.active[0] if self.is_waited_for and not self.prompts else None
+        return self.active[0] if self.is_waited_for and not (self.prompts or self.n_rows) else None
 
     def make_way(self, now: float) -> list[Sequence]:
         """Returns sequences to preempt so that the first request without cells is admitted; none if that is no use."""

@@ -1,8 +1,10 @@
 """Preemption and changes of the layout: texts are what they would be alone, and everything is given back."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 from driver import check_order, request, run, stops, texts
@@ -58,8 +60,14 @@ def test_all_alternatives_begin_at_once_and_the_youngest_are_preempted(window: i
 
 
 def test_what_can_not_be_swapped_in_is_computed_again() -> None:
+    """Also while what has finished waits with its cells until it is cached."""
     backend = FakeBackend(n_cells=200)
     restore, refused = backend.restore, list[int]()
+    save, ticks = backend.save, itertools.count()
+
+    def save_slowly(seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
+        assert all(next(ticks) for _ in range(100))
+        return save(seq_id, start, end, max_bytes)
 
     def refuse_once(state: Any, seq_id: int, start: int, end: int) -> bool:
         if start and not refused:
@@ -67,11 +75,38 @@ def test_what_can_not_be_swapped_in_is_computed_again() -> None:
             return False
         return restore(state, seq_id, start, end)
 
-    backend.restore = refuse_once  # type: ignore[method-assign]
-    engine = Engine(backend, cache_bytes=10**6)
+    backend.restore, backend.save = refuse_once, save_slowly  # type: ignore[method-assign]
+    engine = Engine(backend, cache_bytes=10**6, clock=lambda: next(ticks) / 10_000)
     events = run(engine, each := request(STORY[:60], n=8, max_tokens=60, ignore_eos=True))
     assert refused
     assert texts(events) == alone(each)
+    assert_empty(engine, backend)
+
+
+@pytest.mark.parametrize("window", [0, 8])
+def test_a_model_that_forgets_goes_on_from_its_states_alone(window: int) -> None:
+    """The prompt's end may be in no sequence any more, so nothing can be computed from there."""
+    engine = Engine(backend := FakeBackend(n_cells=200, window=window))
+    backend.restore = lambda *_args: False  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="can't be swapped in"):
+        run(engine, request(STORY[:60], n=8, max_tokens=60, ignore_eos=True))
+
+
+def test_a_prompt_that_is_half_computed_again_completes_no_state_for_streams() -> None:
+    layout = Layout(True, 130, 16)
+    backend = FakeBackend(n_cells=130, n_batch=16, chooser=lambda _backend, _loads: layout)
+    engine = Engine(backend, cache_bytes=10**6)
+    engine.add_request(each := request(STORY[:60], n=2, max_tokens=60, ignore_eos=True))
+    events = [event for _ in range(32) for event in engine.step()]
+    engine.add_request(dataclasses.replace(request("u" * 110, max_tokens=3), priority=-1))
+    prompt = engine._scheduler.running[each.id].prompts[0]
+    with mock.patch.object(backend, "restore", lambda _state, _seq_id, start, _end: start > 0):
+        while prompt.n_computed in (0, len(prompt.tokens)):
+            events += engine.step()
+    layout = STREAMS
+    events += run(engine, request("o" * 20, max_tokens=3))
+    assert engine.stats().layout_changes > 0
+    assert texts(own(events, each)) == alone(each)
     assert_empty(engine, backend)
 
 

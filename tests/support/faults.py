@@ -1,9 +1,9 @@
 """Random faults of the machine, thrown into an engine that serves random requests; each run has a seed.
 
 What may fail: each call of the backend and its samplers, with an exit code of llama.cpp, an `OSError`, a `MemoryError`
-or a bug; a change of the layout, also for want of memory; the store on the disk; the history's file; the start of a
-thread; the event loop's queue. Each stream must end, with the text of an undisturbed run unless it ends with an error,
-nothing may be left over, and never may requests wait while nothing runs.
+or a bug; a state for which llama.cpp finds no cells; a change of the layout, also for want of memory; the store on the
+disk; the history's file; the start of a thread; the event loop's queue. Each stream must end, with the text of an
+undisturbed run unless it ends with an error, nothing may be left over, and never may requests wait while nothing runs.
 """
 
 import asyncio
@@ -53,9 +53,13 @@ class Faults:
         self.is_on = False
         self.n_thrown = 0
 
+    def happens(self) -> bool:
+        happens = self.is_on and self._random.random() * self._every < 1
+        self.n_thrown += happens
+        return happens
+
     def may_throw(self, *errors: Exception) -> None:
-        if self.is_on and self._random.random() * self._every < 1:
-            self.n_thrown += 1
+        if self.happens():
             raise copy.copy(self._random.choice(errors))  # a raised error keeps the frames that it came through
 
     @contextmanager
@@ -138,8 +142,10 @@ async def run(seed: int, path: Path, *, n_requests: int, every: int) -> int:
     """Runs requests through an engine with a history, with faults. Returns how many faults there were."""
     faults, chance = Faults(seed, every), random.Random(seed)
     layouts, moves = (Layout(True, 400, 12), Layout(True, 800, 12), Layout(False, 64, 9)), random.Random(seed)
-    backend = FakeBackend(n_cells=400, n_parallel=6, script=ascii_babble)
+    backend = FakeBackend(n_cells=400, n_parallel=6, script=ascii_babble, window=moves.choice((None, None, 0, 8)))
     backend.chooser = lambda _backend, _loads: moves.choice(layouts)
+    restore = backend.restore
+    backend.restore = lambda *args: not faults.happens() and restore(*args)  # type: ignore[method-assign]
     backend.has_memory = lambda layout: not faults.is_on or moves.random() < 0.7
     pieces: dict[str, Any] = {}
     WatchedEngine.starves = False

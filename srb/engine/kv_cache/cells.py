@@ -216,7 +216,8 @@ class Cells:
         All cells are swapped out, so there are enough to put the parts together.
         """
         swapped = [seq.swapped for seq in prompt.living if seq.swapped and seq.swapped.state is not None]
-        whole = next((each for each in (prompt.swapped, *swapped) if each and not each.start), None)
+        wholes = (each for each in (prompt.swapped, *swapped) if each and not each.start and each.end >= prompt.n_cells)
+        whole = next(wholes, None)
         seq_id = self._allocator.allocate_seq()
         for seq in prompt.living:
             part = seq.swapped
@@ -227,7 +228,7 @@ class Cells:
                 if self._backend.restore(part.state, seq_id, part.start, part.end):
                     state = self._save(seq_id, 0, part.end, must=True)
                 self._backend.remove(seq_id)
-            if state is None and not _can_recompute(seq, part.resumes):
+            if state is None and not self._can_recompute(seq, part.resumes):
                 raise RuntimeError("a state can't be swapped into streams")
             self._drop(part)
             seq.swapped = replace(part, state=state, start=0)
@@ -284,7 +285,7 @@ class Cells:
         if seq.is_forked and seq.seq_id is not None:
             self._rollback.swap_out(seq)
             start, end = 0 if is_whole else seq.prompt.position, self._backend.length(seq.seq_id)
-            must = must or self._rollback.forgets or not _can_recompute(seq, seq.state)
+            must = must or not self._can_recompute(seq, seq.state)
             state = self._save(seq.seq_id, start, end, must=must)
             seq.swapped, seq.state, seq.is_forked = Swapped(state, start, end, seq.state), "preempted", False
             if goes:
@@ -376,9 +377,16 @@ class Cells:
                 self._add_forked(seq)
         if is_restored:
             self._rollback.swap_in(seq)
-        elif not _can_recompute(seq, swapped.resumes):
+        elif not self._can_recompute(seq, swapped.resumes):
             raise RuntimeError("a state can't be swapped in")
         return is_restored
+
+    def _can_recompute(self, seq: Sequence, resumes: SequenceState) -> bool:
+        """Whether a sequence can go on without its state, by computing its tokens again. resumes: what it was doing.
+
+        If the model forgets, there may be no other sequence with the end of its prompt.
+        """
+        return seq.strategy.is_divisible and resumes == "running" and not self._rollback.forgets
 
     def _swap_in_prompt(self, prompt: Prompt, swapped: Swapped) -> None:
         assert prompt.seq_id is not None
@@ -398,8 +406,3 @@ def _lacks_state(seq: Sequence) -> bool:
     """Whether a sequence that is swapped out must be computed again."""
     swapped = seq.swapped
     return swapped is not None and swapped.state is None and swapped.end > seq.prompt.position
-
-
-def _can_recompute(seq: Sequence, resumes: SequenceState) -> bool:
-    """Whether a sequence can go on without its state, by computing its tokens again. resumes: what it was doing."""
-    return seq.strategy.is_divisible and resumes == "running"
