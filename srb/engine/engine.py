@@ -118,7 +118,7 @@ class Engine:
         request = with_tokens(request, self.tokenize)
         self.check(request)
         active = build_request(request, self.adapters, self._parts, self._default_max_tokens)
-        for prompt in active.prompts + active.negatives if request.cache_prompt else ():
+        for prompt in active.all_prompts if request.cache_prompt else ():
             self._states.check(prompt.packed, prompt.keys)  # in the caller's thread, so that no step waits for it
         try:
             self._mail.put(active)
@@ -221,7 +221,7 @@ class Engine:
         unread = [message for message in self._mail.close(error) if isinstance(message, ActiveRequest)]
         for active in (*self._scheduler.running.values(), *self._scheduler.waiting.values(), *unread):
             active.compiled.close()
-        running = [each for active in self._scheduler.running.values() for each in active.prompts + active.negatives]
+        running = [each for active in self._scheduler.running.values() for each in active.all_prompts]
         prompts = dict.fromkeys((*running, *(seq.prompt for seq in self._runner.finished)))
         for seq in (seq for prompt in prompts for seq in prompt.sequences):
             if seq.sampler:

@@ -59,7 +59,7 @@ def build_request(
     add_constraints(ConstraintSetup(active, backend, asked, resumed, stops))
     for prompt in active.prompts:
         prompt.strategy = strategy(prompt, parts)
-    for prompt in active.negatives:
+    for prompt in active.negative_prompts:
         prompt.strategy = NegativeStrategy(prompt, parts)
     return active
 

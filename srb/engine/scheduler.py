@@ -180,7 +180,7 @@ class Scheduler:
         # Rows of strategies keep their seq_ids while they are swapped out, and streams have fewer.
         has_rows = any(prompt.row_ids for active in self.running.values() for prompt in active.prompts)
         for active in self.current:
-            for prompt in (*active.prompts, *active.negatives):
+            for prompt in active.all_prompts:
                 living = prompt.living
                 if not living or (n_left <= 0 and all(seq.state == "waiting" for seq in living)):
                     continue
@@ -306,9 +306,9 @@ class Scheduler:
             yield self._begin(prompts, admitted)
 
     def _begin(self, prompts: list[Prompt], sequences: list[Sequence]) -> list[Prompt]:
-        rows = sorted(with_negatives(sequences), key=_order)
-        self._rollback.allocate(rows)
-        self.prefilling += [seq for seq in rows if not seq.positive]
+        members = sorted(with_negatives(sequences), key=_order)
+        self._rollback.allocate(members)
+        self.prefilling += [seq for seq in members if not seq.positive]
         return prompts
 
     def _has_first_rows(self, group: list[Sequence], admitted: list[Sequence]) -> bool:
@@ -340,31 +340,27 @@ class Scheduler:
             return None
         if not self._find_beginnings(need.new, self._allocator.free_cells - need.n_cells):
             return None
-        rows = with_negatives(group)
+        members = with_negatives(group)
         for prompt in need.prompts:
-            self._allocate_prompt(prompt, rows)
-        for seq in sorted(rows, key=_order):
+            self._allocate_prompt(prompt, members)
+        for seq in sorted(members, key=_order):
             self._allocate(seq)
         return need.prompts
 
     def _need(self, group: list[Sequence], admitted: Iterable[Sequence] = ()) -> "_Need | None":
         """Returns what a group needs besides cells for its new prompts; None if the present layout can't hold it."""
-        rows = with_negatives(group)
-        prompts = [each for each in dict.fromkeys(seq.prompt for seq in rows) if not each.span]
-        if any(seq.prompt.n_cells + _cells_to_begin(seq) > self._allocator.longest for seq in rows):
+        members = with_negatives(group)
+        prompts = [each for each in dict.fromkeys(seq.prompt for seq in members) if not each.span]
+        if any(seq.prompt.n_cells + _cells_to_begin(seq) > self._allocator.longest for seq in members):
             return None
         is_unified = self._allocator.layout.is_unified
         if not (is_unified or all(each.block_size or not each.strategy.needs_unified for each in prompts)):
             return None
-        own = {prompt for prompt in prompts if _needs_id(prompt, rows)}
-        n_ids = len(own) + sum(prompt.strategy.n_rows - len(prompt.row_ids) for prompt in prompts)
-        n_ids += sum(map(self._rollback.n_ids, rows + with_negatives(admitted)))
-        have_one = {seq.prompt for seq in rows if seq.prompt.seq_id is not None or seq.prompt in own}
-        n_ids += sum(has_row(seq) and not (_gets_prompts(seq) and seq.prompt in have_one) for seq in rows)
-        new = [prompt for prompt in prompts if not prompt.swapped and not _is_taken_along(prompt, rows)]
-        n_cells = sum(self._own_cells_of_prompt(prompt, rows) for prompt in prompts if prompt not in new)
-        n_cells += sum(map(_strategy_cells, prompts)) + sum(map(self._own_cells, rows)) + self._margin(rows)
-        return _Need(prompts, new, n_cells, n_ids)
+        new = [prompt for prompt in prompts if not prompt.swapped and not _is_taken_along(prompt, members)]
+        n_cells = sum(self._own_cells_of_prompt(prompt, members) for prompt in prompts if prompt not in new)
+        n_cells += sum(map(_strategy_cells, prompts)) + sum(map(self._own_cells, members)) + self._margin(members)
+        n_marks = sum(map(self._rollback.n_ids, members + with_negatives(admitted)))
+        return _Need(prompts, new, n_cells, _n_ids(members, prompts) + n_marks)
 
     def _find_beginnings(self, prompts: list[Prompt], n_cells: int) -> bool:
         """Finds what prompts can begin with. Returns False if they need more than `n_cells` all the same."""
@@ -380,20 +376,20 @@ class Scheduler:
             prompt.beginning = None
         return False
 
-    def _margin(self, rows: list[Sequence]) -> int:
+    def _margin(self, members: list[Sequence]) -> int:
         """The cells that sequences should have left when others are admitted; none if no other runs."""
         others = [seq for prompt in self.prompts for seq in prompt.living if seq.span and has_row(seq)]
         if not others:
             return 0
         n_cells = sum(_margin(seq, seq.span.end - seq.span.start) for seq in others if seq.span)
-        return n_cells + sum(_margin(seq, _cells_to_begin(seq)) for seq in rows if has_row(seq))
+        return n_cells + sum(_margin(seq, _cells_to_begin(seq)) for seq in members if has_row(seq))
 
-    def _allocate_prompt(self, prompt: Prompt, rows: list[Sequence]) -> None:
+    def _allocate_prompt(self, prompt: Prompt, members: list[Sequence]) -> None:
         source = prompt.beginning.source if prompt.beginning else None
         n_shared = prompt.beginning.shared if prompt.beginning else 0
-        end = self._own_cells_of_prompt(prompt, rows) + _strategy_cells(prompt)
+        end = self._own_cells_of_prompt(prompt, members) + _strategy_cells(prompt)
         prompt.span = self._allocator.allocate(source.span if source else None, n_shared, end)
-        if _needs_id(prompt, rows):
+        if _needs_id(prompt, members):
             prompt.seq_id = self._allocator.allocate_seq()
         while len(prompt.row_ids) < prompt.strategy.n_rows:
             prompt.row_ids.append(self._allocator.allocate_seq())
@@ -421,9 +417,9 @@ class Scheduler:
         is_apart = self._rollback.forgets and _has_prompt_cells(seq)
         return _cells_to_begin(seq) + is_apart * seq.prompt.n_cells
 
-    def _own_cells_of_prompt(self, prompt: Prompt, rows: list[Sequence]) -> int:
+    def _own_cells_of_prompt(self, prompt: Prompt, members: list[Sequence]) -> int:
         """The cells that a prompt needs: none where each sequence has all of its tokens for itself."""
-        return 0 if self._rollback.forgets and _is_taken_along(prompt, rows) else prompt.n_cells
+        return 0 if self._rollback.forgets and _is_taken_along(prompt, members) else prompt.n_cells
 
     # Preemption
 
@@ -569,13 +565,13 @@ def _gets_prompts(seq: Sequence) -> bool:
 
 def _n_rows(group: list[Sequence]) -> int:
     """How many rows of a step a group takes."""
-    rows = with_negatives(group)
-    return sum(prompt.strategy.n_rows for prompt in {seq.prompt for seq in rows}) + sum(map(has_row, rows))
+    members = with_negatives(group)
+    return sum(prompt.strategy.n_rows for prompt in {seq.prompt for seq in members}) + sum(map(has_row, members))
 
 
 def _n_rows_of(active: ActiveRequest) -> int:
     """How many rows of a step a request may take for what has its cells."""
-    prompts = [each for each in active.prompts + active.negatives if each.span]
+    prompts = [each for each in active.all_prompts if each.span]
     n = sum(has_row(seq) for prompt in prompts for seq in prompt.sequences if seq.span)
     return n + sum(prompt.strategy.n_rows for prompt in prompts)
 
@@ -590,9 +586,9 @@ def _strategy_cells(prompt: Prompt) -> int:
     return prompt.strategy.n_rows * prompt.strategy.row_cells
 
 
-def _is_taken_along(prompt: Prompt, rows: Iterable[Sequence]) -> bool:
+def _is_taken_along(prompt: Prompt, members: Iterable[Sequence]) -> bool:
     """Whether sequences that are swapped out have taken the cells of a prompt along."""
-    return not prompt.swapped and any(_has_prompt_cells(seq) for seq in rows if seq.prompt is prompt)
+    return not prompt.swapped and any(_has_prompt_cells(seq) for seq in members if seq.prompt is prompt)
 
 
 def _has_cells(seq: Sequence) -> bool:
@@ -616,6 +612,19 @@ def _has_prompt_cells(seq: Sequence) -> bool:
     return seq.swapped is not None and seq.swapped.state is not None and not seq.swapped.start
 
 
-def _needs_id(prompt: Prompt, rows: Iterable[Sequence]) -> bool:
+def _n_ids(members: Iterable[Sequence], prompts: list[Prompt]) -> int:
+    """How many seq_ids a group needs, with its prompts and the rows of their strategies, without marks.
+
+    Args:
+        prompts: its prompts without cells.
+    """
+    get_one = {prompt for prompt in prompts if _needs_id(prompt, members)}
+    n_rows = sum(prompt.strategy.n_rows - len(prompt.row_ids) for prompt in prompts)
+    own = [seq for seq in members if has_row(seq)]
+    take_over = [seq for seq in own if _gets_prompts(seq) and (seq.prompt.seq_id is not None or seq.prompt in get_one)]
+    return len(get_one) + n_rows + len(own) - len(take_over)
+
+
+def _needs_id(prompt: Prompt, members: Iterable[Sequence]) -> bool:
     """Whether a prompt needs a seq_id now. A sequence that has its cells has one of its own."""
-    return prompt.seq_id is None and not _is_taken_along(prompt, rows)
+    return prompt.seq_id is None and not _is_taken_along(prompt, members)

@@ -105,7 +105,7 @@ class ActiveRequest:
         self.compiled = compiled
         self.report = report
         self.prompts: list[Prompt] = []
-        self.negatives: list[Prompt] = []  # prompts of negative sequences
+        self.negative_prompts: list[Prompt] = []  # those of negative sequences
         self.constraints: list[Constraint] = []  # those of all its sequences
         self.number = 0  # the requests' order; the scheduler sets it
         self.priority = request.priority  # the lower, the more urgent; it may change
@@ -120,6 +120,11 @@ class ActiveRequest:
     def id(self) -> str:
         """The request's id."""
         return self.request.id
+
+    @property
+    def all_prompts(self) -> "list[Prompt]":
+        """Its prompts, and those of negative sequences."""
+        return self.prompts + self.negative_prompts
 
     @property
     def sequences(self) -> "list[Sequence]":

@@ -39,8 +39,8 @@ def build(setup: ConstraintSetup) -> None:
         resumed.setdefault((seq.prompt, negative), {})[index] = setup.resumed[index]
         seq.constraints.append(Guidance(seq, setup.backend))
     for (prompt, asked), each in resumed.items():
-        active.negatives += [Prompt(active, asked, group, {}, prompt.lora) for group in prompt_groups(each)]
-    for seq in (seq for prompt in active.negatives for seq in prompt.sequences):
+        active.negative_prompts += [Prompt(active, asked, group, {}, prompt.lora) for group in prompt_groups(each)]
+    for seq in (seq for prompt in active.negative_prompts for seq in prompt.sequences):
         positive = positives[seq.index]
         positive.negatives, seq.positive = (seq,), positive
     for prompt in active.prompts:

@@ -119,7 +119,7 @@ class Sampling(DecodingStrategy[Sequence]):
         elif len(seq.tokens) == seq.max_tokens:
             finish(seq, "length", None)
         else:
-            self._parts.rollback.move_on(seq)
+            self._parts.rollback.stayed(seq)
 
     def _roll_back(self, seq: Sequence, n_tokens: int) -> None:
         """Take back the last tokens of a sequence. Another token is then sampled in place of the first of them.

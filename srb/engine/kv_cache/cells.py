@@ -201,7 +201,7 @@ class Cells:
         began = self._clock()
         running = self._scheduler.running.values()
         self.swap_out((seq for active in running for seq in active.living), layout)
-        prompts = [prompt for active in running for prompt in (*active.prompts, *active.negatives)]
+        prompts = [prompt for active in running for prompt in active.all_prompts]
         if not layout.is_unified:
             for prompt in prompts:
                 self._make_whole(prompt)

@@ -62,7 +62,7 @@ class Rollback:
         """Notes where a sequence may go back to: the token that it samples from these logits may be taken back."""
         self._logits[seq] = seq.n_own_computed, [each.copy() for each in (logits, *negatives)]
 
-    def move_on(self, seq: Sequence) -> None:
+    def stayed(self, seq: Sequence) -> None:
         """Called for each token that a sequence has sampled and that stays for now."""
 
     def go_back(self, seq: Sequence) -> None:
@@ -169,7 +169,7 @@ class MarkedRollback(Rollback):
             mark.n_tokens, mark.logits = n_tokens, own.copy()
             self._backend.fork(each.seq_id, mark.seq_id, each.n_computed)
 
-    def move_on(self, seq: Sequence) -> None:
+    def stayed(self, seq: Sequence) -> None:
         """Lets a sequence whose mark is far away compute final tokens again, so that it sets a nearer one."""
         mark = self._marks.get(seq)
         if mark and mark.logits is not None and seq.rollback_window and seq.n_final - mark.n_tokens >= _FAR:
