@@ -94,8 +94,8 @@ class Scheduler:
 
     @property
     def is_running(self) -> bool:
-        """Whether any sequence has begun. If none has, there may still be siblings that wait for cells."""
-        return any(seq.state != "waiting" for active in self.running.values() for seq in active.living)
+        """Whether any sequence has cells. If none has, there may still be some that wait for them."""
+        return any(not seq.is_pending for active in self.running.values() for seq in active.living)
 
     @property
     def is_waited_for(self) -> bool:

@@ -60,7 +60,7 @@ def test_all_alternatives_begin_at_once_and_the_youngest_are_preempted(window: i
 
 
 def test_what_can_not_be_swapped_in_is_computed_again() -> None:
-    """Also while what has finished waits with its cells until it is cached."""
+    """What has finished waits with its cells until it is cached, but not if nothing else has any."""
     backend = FakeBackend(n_cells=200)
     restore, refused = backend.restore, list[int]()
     save, ticks = backend.save, itertools.count()
@@ -77,7 +77,7 @@ def test_what_can_not_be_swapped_in_is_computed_again() -> None:
 
     backend.restore, backend.save = refuse_once, save_slowly  # type: ignore[method-assign]
     engine = Engine(backend, cache_bytes=10**6, clock=lambda: next(ticks) / 10_000)
-    events = run(engine, each := request(STORY[:60], n=8, max_tokens=60, ignore_eos=True))
+    events = run(engine, each := request(STORY[:60], n=8, max_tokens=60, ignore_eos=True), steps=200)
     assert refused
     assert texts(events) == alone(each)
     assert_empty(engine, backend)
