@@ -16,10 +16,10 @@ from pathlib import Path
 from srb.errors import BackendError, ModelLoadError
 from srb.llama.model.weights import FILE, convert, converted_path, reason_not_to_convert
 from srb.llama.native.cost_model import CONTEXT_SECONDS, CostModel, can_choose_attention
-from srb.llama.native.params import physical_cores
+from srb.llama.native.params import is_on_gpu, physical_cores
 from srb.llama.sampling.candidates import Floats
 from srb.llama.tune.probe import Attention, Shape, Timings, Weights, divergence
-from srb.llama.tune.result import Tuned, formats
+from srb.llama.tune.result import Tuned, computes_bf16, formats
 from srb.options.settings import Settings
 
 MAX_DIVERGENCE = 0.01
@@ -27,9 +27,6 @@ MAX_DIVERGENCE = 0.01
 
 DEFAULT_ATTENTION = Attention("f16", "auto")
 """llama.cpp's defaults: an f16 cache, and flash attention if it is possible."""
-
-OTHER_ATTENTIONS = Attention("f16", "off"), Attention("bf16", "off")
-"""The other settings that may win. A bf16 cache with flash attention is slow on all known processors."""
 
 LENGTH = 64
 """The tokens of each alternative of a job."""
@@ -39,6 +36,8 @@ _GAIN = 0.98  # a change is worth it if it takes less than this share of the tim
 _THREADS_GAIN = 0.9  # the same for threads: other programs disturb many threads more than few
 _SHORT, _LONG = 512, 4096  # tokens of the jobs' prompts
 _DEPTH = 1024  # tokens before the deep measurements
+_CHUNK = 256  # tokens of a prefill chunk whose costs the engine needs
+_SHORT_CHUNK = 128  # of one that only compares weights or threads
 _MANY = 32  # rows
 _SLOW = 0.008  # seconds per prompt token; slower models are measured with shorter chunks and fewer rows
 _KL_TOKENS = 128
@@ -128,9 +127,9 @@ class Search:
         token = file.measure(DEFAULT_ATTENTION, self._tokens, trial, deep=False).first / trial.chunk
         n = min(self._settings.n, self._settings.parallel)
         many = n if token > _SLOW else max(n, min(_MANY, self._settings.parallel))
-        chunk = min(64 if token > _SLOW else 256, room // 4, self._settings.batch_size)
+        chunk = min(64 if token > _SLOW else _CHUNK, room // 4, self._settings.batch_size)
         self._shape = Shape(chunk, min(_DEPTH, room - chunk), tuple(sorted({1, n, many})))
-        self._few_rows = Shape(chunk, 0, tuple(sorted({1, n})))  # those of the jobs with a short prompt
+        self._few_rows = Shape(min(_SHORT_CHUNK, chunk), 0, tuple(sorted({1, n})))
         short = min(_SHORT, room // 2)
         self.jobs = (short, n, LENGTH), (short, 1, LENGTH), (min(_LONG, room), n, LENGTH)
         self._judged = self._tokens[: min(_KL_TOKENS, room)]
@@ -175,17 +174,13 @@ class Search:
     def _choose_attention(self, best: Candidate, weights: Weights) -> list[Candidate]:
         """Return the chosen candidate of these weights; two if flash attention can be chosen per request."""
         # Not with the timings of the choice of weights, which are of a short context.
-        auto, *others = (self._new(best.weights, each, weights) for each in (DEFAULT_ATTENTION, *OTHER_ATTENTIONS))
+        auto, off = (self._new(best.weights, each, weights) for each in (DEFAULT_ATTENTION, _no_flash(self._settings)))
         auto.kl = best.kl
-        close = [auto, *(each for each in others if self._is_close(each, weights))]
-        self._try_in_turn([(weights, each) for each in close], deep=True)
-        off = [each for each in others if each.timings]
-        if not off:
-            return [auto]
-        fastest = self._better(*off)
-        if can_choose_attention(weights.window, self._settings):
-            return [auto, fastest]
-        return [self._better(auto, fastest)]
+        options = [auto, off] if self._is_close(off, weights) else [auto]
+        self._try_in_turn([(weights, each) for each in options], deep=True)
+        if len(options) == 1 or can_choose_attention(weights.window, self._settings):
+            return options
+        return [self._better(auto, off)]
 
     def _choose_threads(self, weights: Weights) -> tuple[int, int]:
         """Return the threads for a decode of one row, and of several, which an option may give."""
@@ -258,6 +253,11 @@ class Search:
 
     def _n_cells(self, weights: Weights) -> int:
         return self._settings.ctx_size if self._settings.ctx_size > 0 else weights.n_trained
+
+
+def _no_flash(settings: Settings) -> Attention:
+    """Attention without flash attention, with the type that the processor computes it with."""
+    return Attention("bf16" if computes_bf16() and not is_on_gpu(settings) else "f16", "off")
 
 
 def _fewest(seconds: dict[int, float], default: int) -> int:

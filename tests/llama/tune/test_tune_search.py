@@ -48,6 +48,7 @@ class Machine:
         slow: how many times as long as the fastest something takes, by the weights, the cache's type, flash attention
             and threads.
         cores: how many it has; None: those of this one.
+        computes_bf16: whether it has instructions for bf16.
         divergence: of two models.
         on_measure: gets the measured times, may change them, and may raise something.
     """
@@ -56,6 +57,7 @@ class Machine:
     file_bytes: int
     slow: dict[str, float] = field(default_factory=dict)
     cores: int | None = None
+    computes_bf16: bool = False
     divergence: float = 0.001
     on_measure: Callable[[Weights, Attention, Timings], object] = lambda _weights, _attention, _timings: None
 
@@ -93,7 +95,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, converted: Path) 
         (search, "convert", made.convert),
         (search, "divergence", lambda *_both: made.divergence),
         (search, "physical_cores", lambda: made.cores or physical_cores()),
-        (result, "computes_bf16", lambda: False),
+        (result, "computes_bf16", lambda: made.computes_bf16),
+        (search, "computes_bf16", lambda: made.computes_bf16),
         (Weights, "measure", measure),
     ):
         monkeypatch.setattr(owner, name, value)
@@ -136,13 +139,14 @@ def test_all_of_it_on_a_real_model(tiny_model: Path, capsys: pytest.CaptureFixtu
         ({"file": 2.0, "16": 1.1}, "q8_0", "f16", "auto"),
         ({"file": 1.01, "bf16": 1.5}, "file", "f16", "auto"),  # hardly slower isn't worth another file
         ({"q8_0": 3.0, "file": 1.5, "auto": 2.0}, "bf16", "f16", "off"),
-        ({"q8_0": 3.0, "file": 1.5, "f16": 1.5, "auto": 2.0}, "bf16", "bf16", "off"),
+        ({"q8_0": 3.0, "file": 1.5, "bf16": 0.5, "auto": 2.0}, "bf16", "bf16", "off"),
     ],
 )
 def test_the_fastest_is_chosen(
     tiny_model: Path, machine: Machine, slower: dict[str, float], weights_: str, cache_type: str, usual: str
 ) -> None:
     machine.slow |= slower
+    machine.computes_bf16 = cache_type == "bf16"
     assert tune(tiny_model) == 0
     tuned = tuned_of(tiny_model)
     assert tuned.cost_model is not None
