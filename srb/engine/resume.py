@@ -57,7 +57,7 @@ def resume(request: CompletionRequest, events: Sequence[Event]) -> CompletionReq
         return None
     if request.scored_top is not None and not request.resumed:
         n_scored = _n_scored(request, events)
-        if not n_scored and not any(each.tokens for each in resumed):
+        if not n_scored and not any(each.tokens or each.finished is not None for each in resumed):
             return request
         silent = [index for index in living if not resumed[index].tokens]
         if any(n_scored[index] < len(request.prompts[index // len(request.branches)]) for index in silent):

@@ -292,7 +292,7 @@ class Scheduler:
             if not (self._has_first_rows(group, admitted) if is_new else self._has_more_rows(active, group)):
                 break
             found = self._allocate_group(group, admitted, overtakes=overtakes)
-            while found is None and not self.n_rows and len(group) > 1:  # the cache is empty, and too small for all
+            while found is None and not self.n_rows and _can_part(group):  # the cache is empty, and too small for all
                 group = group[: len(group) // 2]
                 found = self._allocate_group(group, admitted, overtakes=overtakes)
             if found is None:
@@ -459,7 +459,7 @@ class Scheduler:
         group = found[victim][-1]
         if sum(map(len, found.values())) > 1:
             return group
-        if len(group) > 1:  # sequences that should be in the same steps don't fit into the cache
+        if _can_part(group):  # sequences that should be in the same steps don't fit into the cache
             return group[-1:]
         seq = group[0]
         if seq.span and not seq.span.start and seq.prompt.seq_id is not None:
@@ -542,6 +542,11 @@ def _with_cells(active: ActiveRequest) -> list[list[Sequence]]:
     return list(groups(seq for seq in active.living if _has_cells(seq)))
 
 
+def _can_part(group: list[Sequence]) -> bool:
+    """Whether a group may run in parts if the cache is too small for it, because its rows needn't be in lockstep."""
+    return len(group) > 1 and group[0].strategy.is_divisible
+
+
 def with_negatives(sequences: Iterable[Sequence]) -> list[Sequence]:
     """Returns sequences, and after them all their negative sequences."""
     found = list(sequences)
@@ -578,7 +583,8 @@ def _n_rows_of(active: ActiveRequest) -> int:
 
 def _cells_to_begin(seq: Sequence) -> int:
     """The cells that a sequence needs besides its prompt's to begin, or to go on. Its last token never needs one."""
-    return min(max(1, seq.n_own), max(0, seq.max_tokens - 1)) if has_row(seq) else 0
+    n_next = 0 if seq.strategy.shifts_context else 1  # what shifts its context makes room before its next token
+    return min(max(1, seq.n_own - 1 + n_next), max(0, seq.max_tokens - 1)) if has_row(seq) else 0
 
 
 def _strategy_cells(prompt: Prompt) -> int:
@@ -588,7 +594,8 @@ def _strategy_cells(prompt: Prompt) -> int:
 
 def _is_taken_along(prompt: Prompt, members: Iterable[Sequence]) -> bool:
     """Whether sequences that are swapped out have taken the cells of a prompt along."""
-    return not prompt.swapped and any(_has_prompt_cells(seq) for seq in members if seq.prompt is prompt)
+    has_state = any(_has_prompt_cells(seq) for seq in members if seq.prompt is prompt)
+    return has_state and prompt.is_ready and not prompt.swapped
 
 
 def _has_cells(seq: Sequence) -> bool:

@@ -18,6 +18,7 @@ from fake_backend import ByteTokenizer, FakeBackend, FakeReader
 from memory_store import MemoryStore, StoredEntry
 from mixed import ASCII, BANNED, COSTS, TEXTS, ascii_babble
 
+from srb.engine.backend import State
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event, StartEvent
 from srb.engine.kv_cache.allocator import Layout, Load
@@ -87,6 +88,8 @@ class Mixture:
             "cache_bytes": self.pick([0, 600, 5000, 100_000]),
         }
         self.has_store = self.maybe(0.3)
+        self.save_seconds = self.pick([0, 0.001, 0.01, 0.3])
+        self.refused = self.pick([0, 0, 0.1])  # the share of states for which llama.cpp finds no cells
         self.lays_out = self.window is None and self.maybe(0.5)
         self.start(self.pick([60, 80, 120]))
 
@@ -97,6 +100,16 @@ class Mixture:
         self.backend = ascii_backend(n_cells=n_cells, chooser=self.choose, **self.of_backend)
         self.backend.has_memory = lambda _layout: self.maybe(0.6)
         self.backend.on_prepare = self.prepare
+        save, restore = self.backend.save, self.backend.restore
+
+        def save_slowly(seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
+            self.now += self.save_seconds
+            return save(seq_id, start, end, max_bytes)
+
+        def refuse_some(state: State, seq_id: int, start: int, end: int) -> bool:
+            return not self.maybe(self.refused) and restore(state, seq_id, start, end)
+
+        self.backend.save, self.backend.restore = save_slowly, refuse_some  # type: ignore[method-assign]
         assert isinstance(self.backend.media, FakeReader)
         self.backend.media.n_wait = self.pick([0, 0, 2])
         store = MemoryStore(self.entries) if self.has_store else None
@@ -205,7 +218,14 @@ class Mixture:
 
     def step(self, seconds: float = 0.01) -> None:
         self.now += seconds
-        n_decodes, events = self.backend.decodes, self.engine.step()
+        n_decodes = self.backend.decodes
+        try:
+            events = self.engine.step()
+        except RuntimeError as error:
+            if not self.refused or "can't be swapped in" not in str(error):
+                raise
+            self.lose()
+            return
         self.n_idle = (
             self.n_idle + 1 if self.engine.has_work and n_decodes == self.backend.decodes and not events else 0
         )
@@ -262,7 +282,6 @@ class Mixture:
             # outlast their sequences by a step when the last of these waits and is aborted.
             most = (2 if self.window is None else 4) * stats.sequences + 2
             assert sum(bool(cells) for cells in self.backend.sequences.values()) <= most
-            assert self.backend.open_samplers <= stats.sequences + stats.n_preempted + len(self.engine._runner.finished)
             assert stats.sequences <= max(6, self.backend.n_seqs)
             assert stats.retained_bytes <= stats.max_retained_bytes
         for _ in range(20_000):

@@ -333,3 +333,40 @@ def test_a_search_that_urgent_requests_preempt_keeps_the_layout_that_it_needs() 
     for each in (search, *others):
         assert texts(own(events, each)) == alone(each)
     assert_empty(engine, backend)
+
+
+@pytest.mark.parametrize("n_steps", [20, 21, 22, 50])
+@pytest.mark.parametrize("aborted", [None, 0])
+def test_alternatives_that_shift_their_context_go_on_together(n_steps: int, aborted: int | None) -> None:
+    """The first of them has taken their prompt along, and leaves it to the other one if it is aborted."""
+
+    def small() -> FakeBackend:
+        return FakeBackend(n_cells=80, shifts=True)
+
+    engine = Engine(backend := small())
+    shifting = request(STORY[:40], n=2, max_tokens=90, ignore_eos=True)
+    engine.add_request(each := dataclasses.replace(shifting, context_shift=True, n_keep=10, n_discard=4))
+    events = [event for _ in range(n_steps) for event in engine.step()]
+    engine.add_request(urgent := dataclasses.replace(request("u" * 70, max_tokens=3), priority=-1))
+    events += [event for _ in range(2) for event in engine.step()]
+    assert engine.stats().n_preempted == 2
+    if aborted is not None:
+        engine.abort(each.id, aborted)
+    events += run(engine)
+    assert texts(own(events, urgent)) == alone(urgent)
+    assert texts(own(events, each))[1] == texts(run(Engine(small()), dataclasses.replace(each, id="alone")))[1]
+    assert stops(own(events, each))[1].finish_reason == "length"
+    assert_empty(engine, backend)
+
+
+def test_nothing_is_cached_of_a_search_that_is_aborted_while_it_is_preempted() -> None:
+    engine = Engine(backend := FakeBackend(n_cells=120, window=8), cache_bytes=10**6)
+    engine.add_request(search := dataclasses.replace(request(STORY[:40], n=2, max_tokens=20), search="beam", beams=3))
+    for _ in range(6):
+        engine.step()
+    engine.add_request(dataclasses.replace(request("u" * 100, max_tokens=3), priority=-1))
+    engine.step()
+    assert engine.stats().n_preempted == 2
+    engine.abort(search.id)
+    run(engine)
+    assert_empty(engine, backend)

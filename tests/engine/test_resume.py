@@ -11,7 +11,7 @@ from memory_store import MemoryStore, StoredEntry
 
 from srb.engine.backend import State
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, Event, StreamEvent
+from srb.engine.events import DoneEvent, Event, StopEvent, StreamEvent
 from srb.engine.request import CompletionRequest, Resumed
 from srb.engine.resume import resume
 from srb.engine.sampling_params import SamplingParams
@@ -118,6 +118,18 @@ def test_a_prompt_that_is_still_being_scored_is_not_lost_when_another_one_has_to
     before = next(k for k, events in enumerate(said) if any(getattr(each, "sampled", ()) for each in events))
     events = [event for step in said[: before + 1] for event in step]
     assert 0 not in texts(events)
+    with pytest.raises(InvalidRequestError) as raised:
+        resume(request, events)
+    assert raised.value.param == "echo"
+
+
+def test_an_alternative_that_was_aborted_before_its_prompt_was_scored_does_not_come_back() -> None:
+    request = CompletionRequest((tuple(b"p"),), SamplingParams(seed=0).alternatives(2), echo=True, logprobs=0)
+    engine = Engine(FakeBackend())
+    engine.add_request(request)
+    engine.abort(request.id, index=1)
+    events = engine.step()
+    assert [each.index for each in events if isinstance(each, StopEvent)] == [1]
     with pytest.raises(InvalidRequestError) as raised:
         resume(request, events)
     assert raised.value.param == "echo"

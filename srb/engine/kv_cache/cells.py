@@ -165,8 +165,7 @@ class Cells:
         if seq.sampler:
             seq.sampler.close()
             seq.sampler = None
-        self._drop(seq.swapped)
-        seq.swapped = None
+        self._leave_state(seq)
         self.retention.cache_finished(seq, cached)
         if seq.seq_id is not None:
             self._empty(seq)
@@ -182,6 +181,16 @@ class Cells:
                 if seq_id is not None:
                     self._backend.remove(seq_id)
             self._scheduler.release(prompt)
+
+    def _leave_state(self, seq: Sequence) -> None:
+        """Leaves the state of a sequence to its prompt if siblings go on from there that have no other, or drops it."""
+        prompt, swapped = seq.prompt, seq.swapped
+        seq.swapped = None
+        is_whole = swapped is not None and swapped.state is not None and not swapped.start
+        if swapped and is_whole and not (prompt.span or prompt.swapped) and any(map(_has_part, prompt.living)):
+            prompt.swapped = replace(swapped, end=prompt.n_cells)
+        else:
+            self._drop(swapped)
 
     def _empty(self, seq: Sequence) -> None:
         """Empties a sequence, but for the cells of its prompt if it is the last one that has them."""
@@ -307,7 +316,7 @@ class Cells:
                 rows[seq_id] = Swapped(state, prompt.position, end)
                 self._backend.remove(seq_id)
         if prompt.seq_id is not None:
-            must = must or prompt.strategy.n_rows > 0 or prompt.strategy.shifts_context
+            must = must or _needs_state(prompt)
             if not prompt.swapped:
                 state = self._save(prompt.seq_id, 0, prompt.position, must=must)
                 prompt.swapped = Swapped(state, 0, prompt.position, rows=rows) if state is not None else None
@@ -396,10 +405,22 @@ class Cells:
                 self.fork_seq(prompt.seq_id, seq_id, row.start)
                 if row.state is not None and not self._backend.restore(row.state, seq_id, row.start, row.end):
                     raise RuntimeError("the rows of a search can't be swapped in")
+        elif _needs_state(prompt):
+            raise RuntimeError("a prompt can't be swapped in")
         else:
             prompt.n_computed, prompt.logits = 0, None
         self._drop(swapped)
         prompt.swapped = None
+
+
+def _needs_state(prompt: Prompt) -> bool:
+    """Whether a prompt can't be computed again, because its strategy has rows there, or has moved its cells."""
+    return prompt.strategy.n_rows > 0 or prompt.strategy.shifts_context
+
+
+def _has_part(seq: Sequence) -> bool:
+    """Whether the state of a sequence begins after its prompt."""
+    return seq.swapped is not None and seq.swapped.state is not None and seq.swapped.start > 0
 
 
 def _lacks_state(seq: Sequence) -> bool:

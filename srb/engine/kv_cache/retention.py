@@ -259,9 +259,11 @@ class RetentionPolicy:
 
     def cache_prompt(self, prompt: Prompt) -> None:
         """Caches the state at the end of a computed prompt, once."""
-        seq_id = prompt.source_id if self._backend.window is None else prompt.seq_id
+        seq_id = prompt.source_id
+        has_end = seq_id is not None and (self._backend.window is None or seq_id == prompt.seq_id)
         saved = self._of(prompt)
-        if prompt.shares and prompt.logits is not None and seq_id is not None and not saved.is_cached:
+        if prompt.shares and prompt.logits is not None and has_end and not saved.is_cached:
+            assert seq_id is not None
             saved.is_cached = True
             self._cache(prompt, prompt.packed, seq_id, prompt.logits, prompt.scores)
 
