@@ -161,16 +161,7 @@ class InProcess:
             await table.start()
             fingerprint = self._engine.fingerprint
             answer = ScoreBuilder(parsed, table.id, model=self.model, created=int(time.time()), fingerprint=fingerprint)
-            yield _scores(table, answer)
-
-
-async def _scores(table: TableRun, answer: ScoreBuilder) -> Events:
-    yield answer.start()
-    async for rows in table.rows():
-        for row in rows:
-            yield answer.row(row)
-    for event in answer.last(table):
-        yield event
+            yield (event async for events in answer.events(table) for event in events)
 
 
 class Server:

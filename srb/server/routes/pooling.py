@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -129,7 +129,7 @@ async def score(request: web.Request) -> web.StreamResponse:
         request.app[TABLES][tabulation.id] = tabulation
         try:
             if parsed.stream:
-                async with sse.batches_of(_events(tabulation, builder)) as batches:
+                async with sse.batches_of(builder.events(tabulation)) as batches:
                     return await sse.respond(request, batches, headers=headers)
 
             async def whole() -> web.Response:
@@ -139,13 +139,6 @@ async def score(request: web.Request) -> web.StreamResponse:
             return await respond_whole(request, whole(), headers)
         finally:
             del request.app[TABLES][tabulation.id]
-
-
-async def _events(tabulation: TableRun, builder: ScoreBuilder) -> AsyncGenerator[Iterable[sse.Item], None]:
-    yield [builder.start()]
-    async for rows in tabulation.rows():
-        yield map(builder.row, rows)
-    yield builder.last(tabulation)
 
 
 async def cancel_table(request: web.Request) -> web.Response:

@@ -1,6 +1,6 @@
 """`POST /v1/score`: log-probabilities of continuations given contexts, as native events or one object."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
@@ -160,12 +160,14 @@ def text_of(value: Any, name: str, param: str) -> Text:
     return value if isinstance(value, str) else tuple(value)
 
 
-class ScoreOutcome(Protocol):
-    """How a table outcome. failure: the error that ended it. aborted: why it was aborted."""
+class Run(Protocol):
+    """A table that is scored. failure: the error that ended it. aborted: why it was aborted."""
 
     usage: Usage
     failure: SrbError | None
     aborted: str | None
+
+    def rows(self) -> AsyncGenerator[list[ScoredRow], None]: ...
 
 
 class ScoreBuilder:
@@ -227,27 +229,34 @@ class ScoreBuilder:
             ]
         return value
 
-    def last(self, outcome: ScoreOutcome) -> list[dict[str, Any]]:
+    def last(self, run: Run) -> list[dict[str, Any]]:
         """The last events. `count` in `done` is the number of rows that were scored."""
-        error = [{"event": "error", "error": outcome.failure.body()}] if outcome.failure else []
-        reason = "error" if outcome.failure else "abort" if outcome.aborted else "stop"
+        error = [{"event": "error", "error": run.failure.body()}] if run.failure else []
+        reason = "error" if run.failure else "abort" if run.aborted else "stop"
         done = {
             "event": "done",
             "count": self._count,
             "id": self._id,
-            "usage": usage_json(outcome.usage),
+            "usage": usage_json(run.usage),
             "finish_reason": reason,
-            "stop_reason": outcome.aborted,
+            "stop_reason": run.aborted,
         }
         return [*error, done]
 
-    def object(self, rows: Iterable[ScoredRow], outcome: ScoreOutcome) -> dict[str, Any]:
+    async def events(self, run: Run) -> AsyncGenerator[Iterable[dict[str, Any]], None]:
+        """The events of a table that has started."""
+        yield [self.start()]
+        async for rows in run.rows():
+            yield map(self.row, rows)
+        yield self.last(run)
+
+    def object(self, rows: Iterable[ScoredRow], run: Run) -> dict[str, Any]:
         """The one object, with the rows in order. Raises the error that ended the whole table, if there was one."""
-        if outcome.failure:
-            raise outcome.failure
+        if run.failure:
+            raise run.failure
         ordered = sorted(rows, key=lambda row: (row.context, row.branch, row.continuation))
         scores = [self.row(row) for row in ordered]
-        start, (done,) = self.start(), self.last(outcome)
+        start, (done,) = self.start(), self.last(run)
         value = self._head | {"object": "srb.scores"}
         value |= {
             name: start[name] for name in ("count", "contexts", "branches", "labels", "fingerprint") if name in start
