@@ -10,7 +10,7 @@ from pydantic import Field
 
 from srb.engine.model import Embedder, Tokenizer
 from srb.errors import InvalidRequestError
-from srb.wire.request.read import BodyFields, Int, depth_refused, read_fields, show
+from srb.wire.request.read import BodyFields, Int, read_fields, show
 from srb.wire.tokens import is_token, tokens_of
 
 MAX_INPUTS = 2_048
@@ -128,8 +128,7 @@ def parse_embeddings(
     data: bytes, embedder: Embedder, tokenizer: Tokenizer, model: str, form: EmbeddingFormat
 ) -> EmbeddingRequest:
     """Parses a body in this format. Raises `InvalidRequestError`."""
-    with depth_refused():
-        fields = read_fields(data, EmbeddingFields)
+    fields = read_fields(data, EmbeddingFields)
     ignored = fields.unread()
     wanted = form.name
     name = "content" if getattr(fields, wanted) is None and form.has_content else wanted

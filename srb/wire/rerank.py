@@ -9,7 +9,7 @@ from pydantic import Field
 from srb.engine.model import Embedder, Tokenizer
 from srb.errors import InvalidRequestError
 from srb.wire.embeddings import MAX_INPUTS, MAX_TOKENS
-from srb.wire.request.read import BodyFields, Int, depth_refused, read_fields, show
+from srb.wire.request.read import BodyFields, Int, read_fields, show
 from srb.wire.tokens import tokens_of
 
 
@@ -69,8 +69,7 @@ class RerankRequest:
 
 def parse_rerank(data: bytes, embedder: Embedder, template: str, tokenizer: Tokenizer, model: str) -> RerankRequest:
     """Parses a body. template: `Embedder.rank_template`. Raises `InvalidRequestError`."""
-    with depth_refused():
-        fields = read_fields(data, RerankFields)
+    fields = read_fields(data, RerankFields)
     ignored = fields.unread(model)
     is_tei = fields.documents is None
     name = "texts" if is_tei and fields.texts is not None else "documents"

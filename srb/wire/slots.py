@@ -11,7 +11,7 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 from srb.wire.request.fields import AdapterScale
-from srb.wire.request.read import BodyFields, depth_refused, read_fields, show
+from srb.wire.request.read import BodyFields, read_fields, show
 from srb.wire.tokens import check_text
 
 _NOT_IN_NAMES = '/\\:*?"<>|\uff0e\u2215\u2216\ufffd\ufeff'
@@ -33,8 +33,7 @@ class AdapterFields(RootModel[list[AdapterScale]]):
 
 def parse_adapters(data: bytes) -> tuple[tuple[int | str, float], ...]:
     """The adapters and scales in the body of `POST /lora-adapters`. Raises `InvalidRequestError`."""
-    with depth_refused():
-        fields = read_fields(data, AdapterFields)
+    fields = read_fields(data, AdapterFields)
     return tuple(each.asked for each in fields.root)
 
 
@@ -43,8 +42,7 @@ def parse_filename(data: bytes) -> str:
 
     It refuses what llama-server refuses, and names with half a surrogate pair.
     """
-    with depth_refused():
-        name = check_text(read_fields(data, SlotFields).filename, "filename")
+    name = check_text(read_fields(data, SlotFields).filename, "filename")
     bad = next((char for char in name if ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 or char in _NOT_IN_NAMES), None)
     if bad is not None or ".." in name or name.endswith((" ", ".")) or name.startswith(" ") or not name:
         raise InvalidRequestError(

@@ -89,8 +89,7 @@ async def export_document(request: web.Request) -> web.Response:
     body = await read_body(request, MAX_DOCUMENT_BYTES)
 
     def read() -> tuple[DocumentFields, bytes]:
-        with depth_refused():
-            fields = read_fields(body, DocumentFields)
+        fields = read_fields(body, DocumentFields)
         return fields, to_pandoc(fields.text).encode()
 
     fields, text = await asyncio.to_thread(read)

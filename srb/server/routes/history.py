@@ -21,7 +21,7 @@ from srb.server.http.bodies import MAX_BODY_BYTES, read_body
 from srb.server.http.exchange import ENGINE, ignored_header, json_response
 from srb.server.run.history import HISTORY, RunningNodes, read_file, write_file
 from srb.wire.reply import Chunk
-from srb.wire.request.read import Fields, depth_refused, read_fields
+from srb.wire.request.read import Fields, read_fields
 from srb.wire.route import (
     EVENTS,
     INTEGER,
@@ -264,13 +264,7 @@ async def _fields(request: web.Request, kind: type[Fields], limit: int = MAX_BOD
         NotSupportedError: The server has no history. This is raised before the body is read.
     """
     _ = request.app[HISTORY].store
-    body = await read_body(request, limit)
-
-    def read() -> Fields:
-        with depth_refused():
-            return read_fields(body, kind)
-
-    return await asyncio.to_thread(read)
+    return await asyncio.to_thread(read_fields, await read_body(request, limit), kind)
 
 
 async def list_or_search(request: web.Request) -> web.Response:

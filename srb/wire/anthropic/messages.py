@@ -16,7 +16,7 @@ from srb.wire.reply import Reply, parse_one
 from srb.wire.request.fields import CompletionFields, SamplingFields
 from srb.wire.request.media import as_content
 from srb.wire.request.messages import Message, Text, system_message
-from srb.wire.request.read import PartFields, depth_refused, read_fields, show, validate
+from srb.wire.request.read import PartFields, read_fields, show, validate
 from srb.wire.tokenize import count_prompt
 from srb.wire.tools.definitions import ToolList
 
@@ -176,19 +176,18 @@ class MessagesFields(SamplingFields):
 
 def parse_messages(body: bytes, context: RequestContext) -> Reply:
     """Continue a conversation, as in Anthropic's API: a message, or events."""
-    with depth_refused():
-        fields = read_fields(body, MessagesFields)
-        parsed = parse_one(
-            fields,
-            fields,
-            context,
-            prefix="msg_",
-            model=fields.model,
-            stream=fields.stream,
-            detach=fields.detach,
-            **fields.chat,
-            **fields.structure,
-        )
+    fields = read_fields(body, MessagesFields)
+    parsed = parse_one(
+        fields,
+        fields,
+        context,
+        prefix="msg_",
+        model=fields.model,
+        stream=fields.stream,
+        detach=fields.detach,
+        **fields.chat,
+        **fields.structure,
+    )
     parsed.ignored.extend(f"output_config.{name}" for name in fields.output_config or () if name != "format")
     parsed.ignored.extend(f"messages[{k}].{name}" for k, turn in enumerate(fields.messages) for name in turn.left_out)
     if isinstance(fields.thinking, dict):

@@ -13,7 +13,7 @@ from srb.wire.context import RequestContext
 from srb.wire.request import body
 from srb.wire.request.body import count_alternatives, make_branches, make_request
 from srb.wire.request.fields import CompletionFields
-from srb.wire.request.read import BodyFields, Int, depth_refused, read_fields, show
+from srb.wire.request.read import BodyFields, Int, read_fields, show
 from srb.wire.tokens import Vocabulary, is_text
 
 MAX_LENGTH = 896
@@ -80,23 +80,22 @@ def parse(data: bytes, context: RequestContext, *, stream: bool) -> tuple[Kobold
     The last result names the fields without effect.
     """
     limits, vocabulary = context.limits, context.vocabulary
-    with depth_refused():
-        fields = read_fields(data, KoboldFields)
-        unused = _drop_unused(fields)
-        unused += _cut_to_one(fields, stream)
-        _take_phrases(fields)
-        n = count_alternatives(fields, 1, limits)
-        if fields.max_tokens in (None, -1):
-            fields.max_tokens = default_length(vocabulary.n_cells)
-        if fields.sampler_order and fields.samplers is None:
-            fields.samplers = _ordered(fields.sampler_order)
-        branches = make_branches(fields, n, limits, context.engine.tokenize)
-        ignored = body.ignored_fields(fields, limits) + unused
-        prompt, n_truncated = _prompt(fields, vocabulary, max(params.max_tokens or 0 for params in branches))
-        if n_truncated:
-            ignored.append(f"prompt (its first {n_truncated} tokens)")
-        logprobs = TOP_LOGPROBS if fields.logprobs is True else fields.logprobs or fields.n_probs
-        request = make_request(fields, (prompt,), branches, limits, context.engine.tokenize, logprobs=logprobs or None)
+    fields = read_fields(data, KoboldFields)
+    unused = _drop_unused(fields)
+    unused += _cut_to_one(fields, stream)
+    _take_phrases(fields)
+    n = count_alternatives(fields, 1, limits)
+    if fields.max_tokens in (None, -1):
+        fields.max_tokens = default_length(vocabulary.n_cells)
+    if fields.sampler_order and fields.samplers is None:
+        fields.samplers = _ordered(fields.sampler_order)
+    branches = make_branches(fields, n, limits, context.engine.tokenize)
+    ignored = body.ignored_fields(fields, limits) + unused
+    prompt, n_truncated = _prompt(fields, vocabulary, max(params.max_tokens or 0 for params in branches))
+    if n_truncated:
+        ignored.append(f"prompt (its first {n_truncated} tokens)")
+    logprobs = TOP_LOGPROBS if fields.logprobs is True else fields.logprobs or fields.n_probs
+    request = make_request(fields, (prompt,), branches, limits, context.engine.tokenize, logprobs=logprobs or None)
     return fields, request, ignored
 
 
@@ -170,6 +169,5 @@ def read_key(data: bytes) -> tuple[str, list[str]]:
 
     Some clients send no body. Raises `InvalidRequestError`.
     """
-    with depth_refused():
-        fields = read_fields(data.strip() or b"{}", KeyFields)
+    fields = read_fields(data.strip() or b"{}", KeyFields)
     return fields.genkey, fields.unread()

@@ -15,7 +15,7 @@ from srb.wire.request.body import count_alternatives, make_branches, make_reques
 from srb.wire.request.fields import BRIDGE_FIELDS, CompletionFields
 from srb.wire.request.media import Take, not_here
 from srb.wire.request.prompts import make_prompts
-from srb.wire.request.read import BodyFields, Int, depth_refused, read_fields, show
+from srb.wire.request.read import BodyFields, Int, read_fields, show
 from srb.wire.tokens import Parts, check_text, tokens_of
 
 _INFILL_TOKENS = 256
@@ -74,11 +74,10 @@ class LlamaParsed:
 
 def parse_completion(data: bytes, limits: Limits, tokenize: Tokenize, take: Take = not_here) -> LlamaParsed:
     """Read the body of `POST /completion`. Raises `InvalidRequestError`."""
-    with depth_refused():
-        fields = read_fields(data, LlamaFields)
-        n = count_alternatives(fields, 1, limits)
-        prompts, media = make_prompts(fields.prompt, limits, n, tokenize_for(fields, limits, tokenize), take)
-        return _parsed(fields, prompts, n, limits, tokenize, media)
+    fields = read_fields(data, LlamaFields)
+    n = count_alternatives(fields, 1, limits)
+    prompts, media = make_prompts(fields.prompt, limits, n, tokenize_for(fields, limits, tokenize), take)
+    return _parsed(fields, prompts, n, limits, tokenize, media)
 
 
 def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tokenizer, n_cells: int) -> LlamaParsed:
@@ -87,38 +86,37 @@ def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tok
     If `input_extra` doesn't fit, it is cut at its beginning, and `ignored` says so. If the model has no
     fill-in-the-middle tokens, the request is a bridge: candidates are sampled and scored.
     """
-    with depth_refused():
-        fields = read_fields(data, InfillFields)
-        n = count_alternatives(fields, 1, limits)
-        if not isinstance(fields.prompt, str | None):
-            raise InvalidRequestError(f"prompt must be a string, got {show(fields.prompt)}", param="prompt")
+    fields = read_fields(data, InfillFields)
+    n = count_alternatives(fields, 1, limits)
+    if not isinstance(fields.prompt, str | None):
+        raise InvalidRequestError(f"prompt must be a string, got {show(fields.prompt)}", param="prompt")
 
-        def plain(text: str) -> tuple[int, ...]:
-            return tokenizer.tokenize(check_text(text, "input_extra"), is_prompt=False, parse_special=False)
+    def plain(text: str) -> tuple[int, ...]:
+        return tokenizer.tokenize(check_text(text, "input_extra"), is_prompt=False, parse_special=False)
 
-        prompt = tokens_of(fields.input_prefix, "input_prefix", tokenizer, parse_special=False)
-        prompt += tokens_of([fields.prompt or ""], "prompt", tokenizer)
-        suffix = tokens_of(fields.input_suffix, "input_suffix", tokenizer, parse_special=False)
-        files = [(each.filename, each.text) for each in fields.input_extra or ()]
-        body.take_candidates(fields)
-        is_bridge = bool(fields.searches or {*BRIDGE_FIELDS} & fields.model_fields_set)
-        known, gap, scored = _infill(prompt, suffix, files, tokenizer.special, plain, is_bridge=is_bridge)
-        head = tokenizer.tokenize("")
-        most = _INFILL_TOKENS if fields.max_tokens in (None, -1) else fields.max_tokens or 0
-        n_texts = 1
-        if scored:
-            fields.suffix = [*scored]
-            fields.max_tokens = None if fields.max_tokens == -1 else fields.max_tokens
-            most += min(len(scored), SUFFIX_TOKENS)
-            n_texts = max(n, fields.candidates or DEFAULT_CANDIDATES)
-        room = max(0, n_cells - len(head) - len(gap) - n_texts * most)
-        extra = known[max(0, len(known) - room) :]
-        parsed = _parsed(fields, ((*head, *extra, *gap),), n, limits, tokenize)
-        unknown = [name for each in fields.input_extra or () for name in each.model_extra or ()]
-        parsed.ignored.extend(f"input_extra.{name}" for name in dict.fromkeys(unknown))
-        if len(extra) < len(known):
-            parsed.ignored.append(f"input_extra (its first {len(known) - len(extra)} tokens)")
-        return parsed
+    prompt = tokens_of(fields.input_prefix, "input_prefix", tokenizer, parse_special=False)
+    prompt += tokens_of([fields.prompt or ""], "prompt", tokenizer)
+    suffix = tokens_of(fields.input_suffix, "input_suffix", tokenizer, parse_special=False)
+    files = [(each.filename, each.text) for each in fields.input_extra or ()]
+    body.take_candidates(fields)
+    is_bridge = bool(fields.searches or {*BRIDGE_FIELDS} & fields.model_fields_set)
+    known, gap, scored = _infill(prompt, suffix, files, tokenizer.special, plain, is_bridge=is_bridge)
+    head = tokenizer.tokenize("")
+    most = _INFILL_TOKENS if fields.max_tokens in (None, -1) else fields.max_tokens or 0
+    n_texts = 1
+    if scored:
+        fields.suffix = [*scored]
+        fields.max_tokens = None if fields.max_tokens == -1 else fields.max_tokens
+        most += min(len(scored), SUFFIX_TOKENS)
+        n_texts = max(n, fields.candidates or DEFAULT_CANDIDATES)
+    room = max(0, n_cells - len(head) - len(gap) - n_texts * most)
+    extra = known[max(0, len(known) - room) :]
+    parsed = _parsed(fields, ((*head, *extra, *gap),), n, limits, tokenize)
+    unknown = [name for each in fields.input_extra or () for name in each.model_extra or ()]
+    parsed.ignored.extend(f"input_extra.{name}" for name in dict.fromkeys(unknown))
+    if len(extra) < len(known):
+        parsed.ignored.append(f"input_extra (its first {len(known) - len(extra)} tokens)")
+    return parsed
 
 
 def _infill(

@@ -17,7 +17,7 @@ from srb.wire.native import reply as native
 from srb.wire.reply import Reply
 from srb.wire.request.fields import Prompt, with_fields_of
 from srb.wire.request.prompts import make_prompts
-from srb.wire.request.read import BodyFields, depth_refused, read_fields
+from srb.wire.request.read import BodyFields, read_fields
 
 if TYPE_CHECKING:
     _Explore = BodyFields
@@ -41,11 +41,10 @@ def parse_explore(body: bytes, context: RequestContext) -> Reply:
 
 def explore_reply(body: bytes, limits: Limits, tokenize: Tokenize, now: float) -> Reply:
     """Parses a body without a `RequestContext`. now: in seconds since 1970. Raises `InvalidRequestError`."""
-    with depth_refused():
-        fields = read_fields(body, ExploreFields)
-        names = {each.name for each in dataclass_fields(Explore)} & fields.model_fields_set
-        explore = Explore(**{name: getattr(fields, name) for name in names})
-        prompts, _ = make_prompts(fields.prompt, limits, 1, tokenize)
+    fields = read_fields(body, ExploreFields)
+    names = {each.name for each in dataclass_fields(Explore)} & fields.model_fields_set
+    explore = Explore(**{name: getattr(fields, name) for name in names})
+    prompts, _ = make_prompts(fields.prompt, limits, 1, tokenize)
     if len(prompts) != 1:
         raise InvalidRequestError(
             f"prompt must be one text or one list of token ids here, got {len(prompts)} prompts", param="prompt"

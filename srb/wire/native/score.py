@@ -16,7 +16,7 @@ from srb.wire.native.reply import token_json, usage_json
 from srb.wire.reply import LEAST_LOGPROB
 from srb.wire.request.body import check_stream
 from srb.wire.request.fields import AdapterScale, SamplingFields, Stream, declared
-from srb.wire.request.read import BodyFields, Int, depth_refused, kind_of, read_fields
+from srb.wire.request.read import BodyFields, Int, kind_of, read_fields
 from srb.wire.route import BOOLEAN, INTEGER, NUMBER, OBJECT, STRING, fields_of, list_of, object_of
 from srb.wire.tokens import is_token
 
@@ -93,14 +93,13 @@ class ScoreRequest:
 
 def parse_score(body: bytes, model: str) -> ScoreRequest:
     """Parses a body. model: the name of the server's model. Raises `InvalidRequestError`."""
-    with depth_refused():
-        fields = read_fields(body, ScoreFields)
-        contexts = texts_of(fields.contexts, "contexts")
-        continuations = fields.continuations
-        if isinstance(continuations, list) and continuations and all(map(_is_list_of_texts, continuations)):
-            continuations = [texts_of(each, f"continuations[{k}]") for k, each in enumerate(continuations)]
-        else:
-            continuations = texts_of(continuations, "continuations")
+    fields = read_fields(body, ScoreFields)
+    contexts = texts_of(fields.contexts, "contexts")
+    continuations = fields.continuations
+    if isinstance(continuations, list) and continuations and all(map(_is_list_of_texts, continuations)):
+        continuations = [texts_of(each, f"continuations[{k}]") for k, each in enumerate(continuations)]
+    else:
+        continuations = texts_of(continuations, "continuations")
     top = None if fields.logprobs is None or fields.logprobs is False else int(fields.logprobs)
     if top is not None and not 0 <= top <= MAX_LOGPROBS:
         raise InvalidRequestError(f"logprobs must be from 0 to {MAX_LOGPROBS}, got {top!s:.60}", param="logprobs")

@@ -21,7 +21,7 @@ from srb.wire.reply import Reply, parse_one
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.media import with_images
 from srb.wire.request.messages import Message
-from srb.wire.request.read import BodyFields, Int, depth_refused, read_fields, show
+from srb.wire.request.read import BodyFields, Int, read_fields, show
 from srb.wire.tools.definitions import ToolList
 
 VERSION = "0.13.0"
@@ -83,31 +83,29 @@ class OllamaShowFields(BodyFields):
 
 def parse_generate(body: bytes, context: RequestContext) -> Reply:
     """Answer a prompt, as in Ollama: lines, or an object."""
-    with depth_refused():
-        fields = read_fields(body, OllamaGenerateFields)
-        if fields.raw or fields.suffix:
-            if fields.images:
-                raise InvalidRequestError("images go with a chat template; leave raw out", param="images")
-            prompt: dict[str, Any] = {"prompt": fields.prompt}
-        else:
-            system = [{"role": "system", "content": fields.system}] if fields.system else []
-            content = with_images(fields.prompt, fields.images, "images")
-            prompt = {"messages": [*system, {"role": "user", "content": content}]}
-        return _reply(fields, context, _response, bool(fields.prompt), suffix=fields.suffix, **prompt)
+    fields = read_fields(body, OllamaGenerateFields)
+    if fields.raw or fields.suffix:
+        if fields.images:
+            raise InvalidRequestError("images go with a chat template; leave raw out", param="images")
+        prompt: dict[str, Any] = {"prompt": fields.prompt}
+    else:
+        system = [{"role": "system", "content": fields.system}] if fields.system else []
+        content = with_images(fields.prompt, fields.images, "images")
+        prompt = {"messages": [*system, {"role": "user", "content": content}]}
+    return _reply(fields, context, _response, bool(fields.prompt), suffix=fields.suffix, **prompt)
 
 
 def parse_chat(body: bytes, context: RequestContext) -> Reply:
     """Continue a conversation, as in Ollama: lines, or an object."""
-    with depth_refused():
-        fields = read_fields(body, OllamaChatFields)
-        for k, message in enumerate(fields.messages or ()):
-            images = (message.model_extra or {}).pop("images", None)
-            message.content = with_images(message.content, images, f"messages[{k}].images")
-            thoughts = (message.model_extra or {}).get("thinking")
-            if message.model_extra is not None and isinstance(thoughts, str):
-                message.model_extra.setdefault("reasoning_content", thoughts)
-        _number_calls(fields.messages or [])
-        return _reply(fields, context, _message, bool(fields.messages), messages=fields.messages, tools=fields.tools)
+    fields = read_fields(body, OllamaChatFields)
+    for k, message in enumerate(fields.messages or ()):
+        images = (message.model_extra or {}).pop("images", None)
+        message.content = with_images(message.content, images, f"messages[{k}].images")
+        thoughts = (message.model_extra or {}).get("thinking")
+        if message.model_extra is not None and isinstance(thoughts, str):
+            message.model_extra.setdefault("reasoning_content", thoughts)
+    _number_calls(fields.messages or [])
+    return _reply(fields, context, _message, bool(fields.messages), messages=fields.messages, tools=fields.tools)
 
 
 def _response(text: str, thoughts: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from srb.wire.reply import Reply, parse_one
 from srb.wire.request.fields import CompletionFields, Parallel, SamplingFields, ToolChoice
 from srb.wire.request.messages import Content, Message, Text, system_message
 from srb.wire.request.prompts import MAX_REQUESTS
-from srb.wire.request.read import Int, PartFields, depth_refused, read_fields, show, validate
+from srb.wire.request.read import Int, PartFields, read_fields, show, validate
 from srb.wire.tokenize import count_prompt
 from srb.wire.tools.definitions import ToolList
 
@@ -216,26 +216,25 @@ def response_format(text: dict[str, Any] | None) -> dict[str, Any]:
 
 def parse_response(body: bytes, context: RequestContext) -> Reply:
     """Continue a conversation, as OpenAI's responses: an object, or events."""
-    with depth_refused():
-        fields = read_fields(body, ResponseFields)
-        refuse(fields, "conversation")
-        before = context.previous_messages(fields.previous_response_id) if fields.previous_response_id else []
-        items, unknown = resolved(fields.input, context)
-        conversation = [*before, *conversation_of(items)]
-        logprobs = LOGPROBS in (fields.include or ()) or fields.top_logprobs is not None
-        parsed = parse_one(
-            fields,
-            fields,
-            context,
-            prefix="resp_",
-            model=fields.model,
-            stream=fields.stream,
-            logprobs=logprobs,
-            top_logprobs=fields.top_logprobs,
-            detach=fields.background or fields.detach,
-            **fields.chat(conversation),
-            **response_format(fields.text),
-        )
+    fields = read_fields(body, ResponseFields)
+    refuse(fields, "conversation")
+    before = context.previous_messages(fields.previous_response_id) if fields.previous_response_id else []
+    items, unknown = resolved(fields.input, context)
+    conversation = [*before, *conversation_of(items)]
+    logprobs = LOGPROBS in (fields.include or ()) or fields.top_logprobs is not None
+    parsed = parse_one(
+        fields,
+        fields,
+        context,
+        prefix="resp_",
+        model=fields.model,
+        stream=fields.stream,
+        logprobs=logprobs,
+        top_logprobs=fields.top_logprobs,
+        detach=fields.background or fields.detach,
+        **fields.chat(conversation),
+        **response_format(fields.text),
+    )
     if not parsed.reader().has_answer:  # the tokens of its thoughts are counted
         parsed = replace(parsed, completion=replace(parsed.completion, return_tokens=True))
     parsed.ignored.extend(unknown)

@@ -31,7 +31,7 @@ from srb.wire.request.prompts import (
     take_path,
     take_texts,
 )
-from srb.wire.request.read import depth_refused, read_fields, show
+from srb.wire.request.read import read_fields, show
 from srb.wire.tokens import MAX_BIASED_TEXTS
 from srb.wire.tools.calls import call_format
 from srb.wire.tools.definitions import Tools, left_out, tools_of
@@ -97,11 +97,10 @@ def parse(
     Raises:
         InvalidRequestError: the body can't be a request here. `path_to` and `texts_of` may raise other errors.
     """
-    with depth_refused():
-        fields = read_fields(body, CompletionFields)
-        take_path(fields, chat, path_to)
-        take_texts(fields, texts_of)
-        return parse_fields(fields, limits, tokenize, template, chat=chat, take=take)
+    fields = read_fields(body, CompletionFields)
+    take_path(fields, chat, path_to)
+    take_texts(fields, texts_of)
+    return parse_fields(fields, limits, tokenize, template, chat=chat, take=take)
 
 
 def parse_fields(

@@ -264,6 +264,7 @@ def depth_refused() -> Iterator[None]:
 Fields = TypeVar("Fields", bound=BaseModel)
 
 
+@depth_refused()
 def read_fields(body: bytes, kind: type[Fields]) -> Fields:
     """Return the fields of a body: a JSON object, or a list if `kind` is a `RootModel`.
 
