@@ -10,7 +10,7 @@ from pydantic import Field
 
 from srb.engine.model import Embedder, Tokenizer
 from srb.errors import InvalidRequestError
-from srb.wire.request.read import BodyFields, Int, read_fields, show
+from srb.wire.request.read import Int, ModelFields, read_fields, show
 from srb.wire.tokens import is_token, tokens_of
 
 MAX_INPUTS = 2_048
@@ -20,7 +20,7 @@ MAX_TOKENS = 300_000
 """The most tokens of all texts of a request, as with OpenAI."""
 
 
-class EmbeddingFields(BodyFields):
+class EmbeddingFields(ModelFields):
     """The body of the routes for embeddings."""
 
     input: Any = Field(None, description="a prompt, or a list of prompts.")
@@ -35,7 +35,6 @@ class EmbeddingFields(BodyFields):
         description="false: a text that is too long is an error at /api/embed and /api/embeddings, too. Other values "
         "than true and false are ignored.",
     )
-    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
 
 Vectors = list[list[list[float]]]
@@ -49,16 +48,13 @@ class EmbeddingFormat:
     Attributes:
         to_json: Builds the response, for the model of this name.
         name: The field with the texts.
-        has_content: Whether the texts may be in `content`, too. The response is then llama-server's.
-        has_encodings: Whether `encoding_format` has an effect.
         per_token: Whether there may be a vector for each token.
         truncates: Whether long texts are truncated unless `truncate` is false, and no text is no error, as in Ollama.
+            In other formats the texts may be in `content`, too; the response is then llama-server's.
     """
 
     to_json: Callable[["EmbeddingRequest", Vectors, str], Any]
     name: str = "input"
-    has_content: bool = False
-    has_encodings: bool = False
     per_token: bool = False
     truncates: bool = False
 
@@ -82,8 +78,9 @@ class EmbeddingRequest:
     ignored: list[str]
 
     def to_json(self, vectors: Vectors, model: str) -> Any:
-        """The response."""
-        return self.format.to_json(self, vectors, model)
+        """The response, with scaled vectors."""
+        scaled = [[normalize(vector, self.norm) for vector in each] for each in vectors]
+        return self.format.to_json(self, scaled, model)
 
 
 def _openai_json(request: EmbeddingRequest, vectors: Vectors, model: str) -> Any:
@@ -101,8 +98,8 @@ def _llama_server_json(_request: EmbeddingRequest, vectors: Vectors, _model: str
     return [{"index": i, "embedding": each} for i, each in enumerate(vectors)]
 
 
-OPENAI = EmbeddingFormat(_openai_json, has_content=True, has_encodings=True)
-LLAMA_SERVER = EmbeddingFormat(_llama_server_json, has_content=True, per_token=True)
+OPENAI = EmbeddingFormat(_openai_json)
+LLAMA_SERVER = EmbeddingFormat(_llama_server_json, per_token=True)
 
 
 def normalize(vector: list[float], p: int) -> list[float]:
@@ -129,9 +126,9 @@ def parse_embeddings(
 ) -> EmbeddingRequest:
     """Parses a body in this format. Raises `InvalidRequestError`."""
     fields = read_fields(data, EmbeddingFields)
-    ignored = fields.unread()
+    ignored = fields.unread(model)
     wanted = form.name
-    name = "content" if getattr(fields, wanted) is None and form.has_content else wanted
+    name = "content" if getattr(fields, wanted) is None and not form.truncates else wanted
     value = getattr(fields, name)
     if form.truncates and value in (None, "", []):
         return EmbeddingRequest([], form, is_base64=False, norm=-1, ignored=ignored)
@@ -153,14 +150,12 @@ def parse_embeddings(
             "or use /embedding"
         )
     given = fields.model_fields_set
-    if not form.has_encodings and "encoding_format" in given:
+    if form is not OPENAI and "encoding_format" in given:
         ignored.append("encoding_format")
     if not embedder.pools and "embd_normalize" in given:
         ignored.append("embd_normalize")
     if fields.truncate not in ((None, False, True) if form.truncates else (None, False)):
         ignored.append("truncate")
-    if fields.model not in (None, model):
-        ignored.append("model")
     ignored += [each for each in ("input", "content", "prompt") if each != name and getattr(fields, each) is not None]
     entries = value if isinstance(value, list) and not any(map(is_token, value)) else [value]
     if not 1 <= len(entries) <= MAX_INPUTS:
@@ -180,7 +175,8 @@ def parse_embeddings(
                 f"send fewer texts at once{pooling}",
                 param=name,
             )
-    return EmbeddingRequest(texts, form, fields.encoding_format == "base64", fields.embd_normalize, ignored)
+    norm = fields.embd_normalize if embedder.pools else -1
+    return EmbeddingRequest(texts, form, fields.encoding_format == "base64", norm, ignored)
 
 
 def _tokens(entry: Any, name: str, most: int, tokenizer: Tokenizer, *, truncates: bool) -> tuple[int, ...]:

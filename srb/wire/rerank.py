@@ -8,12 +8,12 @@ from pydantic import Field
 
 from srb.engine.model import Embedder, Tokenizer
 from srb.errors import InvalidRequestError
-from srb.wire.embeddings import MAX_INPUTS, MAX_TOKENS
-from srb.wire.request.read import BodyFields, Int, read_fields, show
+from srb.wire.embeddings import MAX_INPUTS, MAX_TOKENS, Vectors
+from srb.wire.request.read import Int, ModelFields, read_fields, show
 from srb.wire.tokens import tokens_of
 
 
-class RerankFields(BodyFields):
+class RerankFields(ModelFields):
     """The body of the routes for reranking."""
 
     query: str | None = Field(None, description="the query that documents are ranked by.")
@@ -24,7 +24,6 @@ class RerankFields(BodyFields):
     top_n: Int | None = Field(None, description="how many of the best documents the answer has. Left out: all.", ge=1)
     return_documents: bool = Field(False, description="whether the answer has the documents' texts, too.")
     return_text: bool = Field(False, description="TEI's name for return_documents.")
-    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class RerankRequest:
 
     Attributes:
         documents: The texts.
-        prompts: The tokens to score for each document.
+        texts: The tokens to score for each document.
         top_n: How many documents the response has.
         has_texts: Whether the response has the documents' texts.
         is_tei: Whether the response has TEI's format.
@@ -41,20 +40,21 @@ class RerankRequest:
     """
 
     documents: list[str]
-    prompts: list[tuple[int, ...]]
+    texts: list[tuple[int, ...]]
     top_n: int
     has_texts: bool
     is_tei: bool
     ignored: list[str]
 
-    def to_json(self, scores: list[float], model: str) -> Any:
-        """The response. scores: one for each document; higher is better."""
+    def to_json(self, vectors: Vectors, model: str) -> Any:
+        """The response. vectors: one for each document, which begins with its score; higher is better."""
+        scores = [vector[0] for vector, *_ in vectors]
         best = sorted(range(len(scores)), key=lambda i: -scores[i])[: self.top_n]
         if self.is_tei:
             return [
                 {"index": i, "score": scores[i]} | ({"text": self.documents[i]} if self.has_texts else {}) for i in best
             ]
-        n_tokens = sum(map(len, self.prompts))
+        n_tokens = sum(map(len, self.texts))
         return {
             "object": "list",
             "model": model,

@@ -10,13 +10,13 @@ from srb.wire.request.body import chat_prompt
 from srb.wire.request.fields import CompletionFields, ToolChoice
 from srb.wire.request.media import MARKER
 from srb.wire.request.messages import Message, prompt_of
-from srb.wire.request.read import BodyFields, Int, read_fields
+from srb.wire.request.read import Int, ModelFields, read_fields
 from srb.wire.route import INTEGER, OBJECT, STRING, JsonHandler, also_below, get, list_of, object_of, post
 from srb.wire.tokens import Parts, Vocabulary, tokens_of
 from srb.wire.tools.definitions import ToolList, tools_of
 
 
-class TemplateFields(BodyFields):
+class TemplateFields(ModelFields):
     """The body of `POST /apply-template`."""
 
     messages: list[Message] | None = Field(None, description="the conversation.")
@@ -32,7 +32,6 @@ class TokenizeFields(TemplateFields):
     add_special: bool = Field(False, description="begin `content` with BOS where the model wants it.")
     parse_special: bool = Field(True, description="parse the names of special tokens in `content`.")
     with_pieces: bool = Field(False, description="show the text of each token of `content`.")
-    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
     prompt: Parts | None = Field(
         None, description="a text, or a list of token ids and texts; the response has their count."
     )
@@ -40,14 +39,13 @@ class TokenizeFields(TemplateFields):
     return_token_strs: bool = Field(False, description="show the text of each token of a prompt or a chat.")
 
 
-class DetokenizeFields(BodyFields):
+class DetokenizeFields(ModelFields):
     """The body of `POST /detokenize`, `/v1/token/decode` and `/v1/internal/decode`."""
 
     tokens: list[Int] | None = Field(None, description="their ids.")
-    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
 
-class EncodeFields(BodyFields):
+class EncodeFields(ModelFields):
     """The body of `POST /v1/token/encode`, `/v1/internal/encode` and `/v1/internal/token-count`."""
 
     text: str | list[Message] = Field(description="a text, or a conversation.")

@@ -18,9 +18,9 @@ from srb.server.http.bodies import read_body
 from srb.server.http.exchange import ENGINE, LIMITS, ignored_header, json_response, respond_whole
 from srb.serving.engine_client import EngineClient
 from srb.serving.score_tables import TableRun
-from srb.wire.embeddings import EmbeddingFormat, normalize, parse_embeddings
+from srb.wire.embeddings import EmbeddingFormat, EmbeddingRequest, parse_embeddings
 from srb.wire.native.score import OBJECT_SCHEMA, STREAM_SCHEMA, ScoreBuilder, ScoreFields, parse_score
-from srb.wire.rerank import RerankFields, parse_rerank
+from srb.wire.rerank import RerankFields, RerankRequest, parse_rerank
 from srb.wire.route import EVENTS, ONE_OR_MORE, Route, post
 
 Result = TypeVar("Result")
@@ -65,50 +65,39 @@ async def close_embedding_queue(app: web.Application) -> None:
 
 async def embeddings(form: EmbeddingFormat, request: web.Request) -> web.StreamResponse:
     """Answers with the vectors of texts. If the client disconnects, its request ends after the current text."""
-    engine, model = request.app[ENGINE], request.app[LIMITS].model
-    embedder = engine.model.embedder
-    if embedder is None or embedder.rank_template is not None:
+    model = request.app[ENGINE].model
+    if (embedder := model.embedder) is None or embedder.rank_template is not None:
         raise NotSupportedError("the server makes no embeddings; start it with --embeddings")
-    queue = request.app[EMBEDDING_QUEUE]
-    queue.check(engine)
-    data = await read_body(request)
-    with queue.entered(engine):
-        parsed = await queue.run(parse_embeddings, data, embedder, engine.model.tokenizer, model, form)
-        headers = ignored_header(parsed.ignored)
-
-        async def whole() -> web.Response:
-            vectors = [await queue.run(_embed, embedder, tokens, parsed.norm) for tokens in parsed.texts]
-            return await queue.run(lambda: json_response(parsed.to_json(vectors, model), headers))
-
-        return await respond_whole(request, whole(), headers)
+    name = request.app[LIMITS].model
+    return await _pool(request, embedder, lambda data: parse_embeddings(data, embedder, model.tokenizer, name, form))
 
 
 async def rerank(request: web.Request) -> web.StreamResponse:
     """Rank documents by their relevance to a query, the best first, with --reranking."""
-    engine, model = request.app[ENGINE], request.app[LIMITS].model
-    embedder = engine.model.embedder
-    if embedder is None or embedder.rank_template is None:
+    model = request.app[ENGINE].model
+    if (embedder := model.embedder) is None or (template := embedder.rank_template) is None:
         raise NotSupportedError(
             "the server doesn't rerank; start it with --reranking and a model for it, such as Qwen3-Reranker"
         )
-    queue = request.app[EMBEDDING_QUEUE]
+    name = request.app[LIMITS].model
+    return await _pool(request, embedder, lambda data: parse_rerank(data, embedder, template, model.tokenizer, name))
+
+
+async def _pool(
+    request: web.Request, embedder: Embedder, parse: Callable[[bytes], EmbeddingRequest | RerankRequest]
+) -> web.StreamResponse:
+    engine, queue = request.app[ENGINE], request.app[EMBEDDING_QUEUE]
     queue.check(engine)
     data = await read_body(request)
     with queue.entered(engine):
-        parsed = await queue.run(parse_rerank, data, embedder, embedder.rank_template, engine.model.tokenizer, model)
+        parsed = await queue.run(parse, data)
         headers = ignored_header(parsed.ignored)
 
         async def whole() -> web.Response:
-            scores = [(await queue.run(embedder.embed, tokens))[0][0] for tokens in parsed.prompts]
-            return await queue.run(lambda: json_response(parsed.to_json(scores, model), headers))
+            vectors = [await queue.run(embedder.embed, tokens) for tokens in parsed.texts]
+            return await queue.run(lambda: json_response(parsed.to_json(vectors, request.app[LIMITS].model), headers))
 
         return await respond_whole(request, whole(), headers)
-
-
-def _embed(embedder: Embedder, tokens: tuple[int, ...], p: int) -> list[list[float]]:
-    """The vectors of a text: one, scaled by the p-norm, if the embedder pools; else one for each token."""
-    vectors = embedder.embed(tokens)
-    return [normalize(vector, p) for vector in vectors] if embedder.pools else vectors
 
 
 TABLES: web.AppKey[dict[str, TableRun]] = web.AppKey("tables")

@@ -16,7 +16,7 @@ from srb.wire.reply import Reply, parse_one
 from srb.wire.request.fields import CompletionFields, SamplingFields
 from srb.wire.request.media import as_content
 from srb.wire.request.messages import Message, Text, system_message
-from srb.wire.request.read import PartFields, read_fields, show, validate
+from srb.wire.request.read import ModelFields, PartFields, read_fields, show, validate
 from srb.wire.tokenize import count_prompt
 from srb.wire.tools.definitions import ToolList
 
@@ -105,12 +105,11 @@ class AnthropicChoice(PartFields):
     disable_parallel_tool_use: bool = Field(False, description="the answer has at most one call.")
 
 
-class MessagesFields(SamplingFields):
+class MessagesFields(SamplingFields, ModelFields):
     """The body of `POST /v1/messages` and `POST /v1/messages/count_tokens`."""
 
     own_names = frozenset({"stop_sequences"})
 
-    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
     messages: list[AnthropicTurn] = Field(description="the conversation.")
     system: Text | None = Field(None, description="the system message, a text or blocks of the type text.")
     tools: ToolList | None = Field(

@@ -66,7 +66,6 @@ class LlamaParsed:
     ignored: list[str]
     stream: bool
     detach: bool
-    return_tokens: bool
     timings_per_token: bool
     t_max_predict_ms: int
     response_fields: tuple[str, ...]
@@ -198,7 +197,6 @@ def _parsed(
         [*body.ignored_fields(fields, limits), *(name for name, sent in without_effect.items() if sent)],
         stream,
         detach=bool(fields.detach),
-        return_tokens=bool(fields.return_tokens),
         timings_per_token=bool(fields.timings_per_token),
         t_max_predict_ms=max(0, limit),
         response_fields=tuple(fields.response_fields or ()),

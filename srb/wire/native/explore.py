@@ -17,7 +17,7 @@ from srb.wire.native import reply as native
 from srb.wire.reply import Reply
 from srb.wire.request.fields import Prompt, with_fields_of
 from srb.wire.request.prompts import make_prompts
-from srb.wire.request.read import BodyFields, read_fields
+from srb.wire.request.read import BodyFields, ModelFields, read_fields
 
 if TYPE_CHECKING:
     _Explore = BodyFields
@@ -25,13 +25,12 @@ else:
     _Explore = with_fields_of(Explore)
 
 
-class ExploreFields(_Explore):
+class ExploreFields(ModelFields, _Explore):
     """The body of `POST /v1/explore`."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["prompt"]})
 
     prompt: Prompt = Field(None, description="a text, or a list of token ids.")
-    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
 
 def parse_explore(body: bytes, context: RequestContext) -> Reply:

@@ -16,7 +16,7 @@ from srb.wire.native.reply import token_json, usage_json
 from srb.wire.reply import LEAST_LOGPROB
 from srb.wire.request.body import check_stream
 from srb.wire.request.fields import AdapterScale, SamplingFields, Stream, declared
-from srb.wire.request.read import BodyFields, Int, kind_of, read_fields
+from srb.wire.request.read import BodyFields, Int, ModelFields, kind_of, read_fields
 from srb.wire.route import BOOLEAN, INTEGER, NUMBER, OBJECT, STRING, fields_of, list_of, object_of
 from srb.wire.tokens import is_token
 
@@ -41,13 +41,8 @@ class ScoreBranchFields(BodyFields):
     )
     label: str | None = Field(None, description="a name for this branch; it comes back in `start`.")
 
-    @property
-    def ignored(self) -> list[str]:
-        """The names of the fields that were sent and have no effect."""
-        return self._unknown
 
-
-class ScoreFields(BodyFields):
+class ScoreFields(ModelFields):
     """The body of `POST /v1/score`."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["contexts", "continuations"]})
@@ -72,13 +67,6 @@ class ScoreFields(BodyFields):
     stream: Stream | None = Field(
         None, description='false: answer with one object when all is scored. Left out, true or "events": native events.'
     )
-    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
-
-    @property
-    def ignored(self) -> list[str]:
-        """The names of the fields that were sent and have no effect."""
-        branches = {f"branches.{name}": None for branch in self.branches or () for name in branch.ignored}
-        return [*self._unknown, *branches]
 
 
 @dataclass(frozen=True)
@@ -113,7 +101,8 @@ def parse_score(body: bytes, model: str) -> ScoreRequest:
             "get them one by one",
             param="stream",
         )
-    ignored = fields.ignored + (["model"] if fields.model not in (None, model) else [])
+    branches = {f"branches.{name}": None for branch in fields.branches or () for name in branch.unread()}
+    ignored = [*BodyFields.unread(fields), *branches, *(["model"] if fields.model not in (None, model) else [])]
     return ScoreRequest(table, top, stream, ignored)
 
 
@@ -121,7 +110,7 @@ def _branches(branches: list[ScoreBranchFields]) -> list[SamplingParams]:
     if len(branches) > MAX_BRANCHES:
         raise InvalidRequestError(f"branches takes at most {MAX_BRANCHES}, got {len(branches)}", param="branches")
     for k, branch in enumerate(branches):
-        for name in branch.ignored:
+        for name in branch.unread():
             if name in SamplingFields.model_fields:
                 raise InvalidRequestError(
                     f"branches[{k}] has {name}, which changes sampling, and no token is sampled here; only lora "

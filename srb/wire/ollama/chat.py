@@ -21,7 +21,7 @@ from srb.wire.reply import Reply, parse_one
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.media import with_images
 from srb.wire.request.messages import Message
-from srb.wire.request.read import BodyFields, Int, read_fields, show
+from srb.wire.request.read import Int, ModelFields, read_fields, show
 from srb.wire.tools.definitions import ToolList
 
 VERSION = "0.13.0"
@@ -37,12 +37,11 @@ class OllamaOptions(SamplingFields):
     own_names = frozenset({"num_predict"})
 
 
-class OllamaFields(BodyFields):
+class OllamaFields(ModelFields):
     """The fields that the bodies of `/api/generate` and `/api/chat` have in common."""
 
     own_names = OllamaOptions.own_names
 
-    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
     stream: bool = Field(True, description="true: one line of JSON for each piece of text. false: one object.")
     options: OllamaOptions | None = Field(None, description="sampling parameters; num_predict is max_tokens.")
     format: Any = Field(None, description='"json", or a JSON schema that the text must match.')
@@ -75,10 +74,8 @@ class OllamaChatFields(OllamaFields):
     tools: ToolList | None = Field(None, description="functions that the model may call.")
 
 
-class OllamaShowFields(BodyFields):
+class OllamaShowFields(ModelFields):
     """The body of `POST /api/show`."""
-
-    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
 
 def parse_generate(body: bytes, context: RequestContext) -> Reply:

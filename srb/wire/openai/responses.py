@@ -18,7 +18,7 @@ from srb.wire.reply import Reply, parse_one
 from srb.wire.request.fields import CompletionFields, Parallel, SamplingFields, ToolChoice
 from srb.wire.request.messages import Content, Message, Text, system_message
 from srb.wire.request.prompts import MAX_REQUESTS
-from srb.wire.request.read import Int, PartFields, read_fields, show, validate
+from srb.wire.request.read import Int, ModelFields, PartFields, read_fields, show, validate
 from srb.wire.tokenize import count_prompt
 from srb.wire.tools.definitions import ToolList
 
@@ -120,12 +120,11 @@ def _as_items(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 
-class ResponseFields(SamplingFields):
+class ResponseFields(SamplingFields, ModelFields):
     """The body of `POST /v1/responses` and `POST /v1/responses/input_tokens`."""
 
     own_names = frozenset({"max_output_tokens"})
 
-    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
     input: Annotated[list[InputItem], BeforeValidator(_as_items, json_schema_input_type=str | list[InputItem])] = Field(
         description="a user's text, or a list of messages, calls and results of calls, with texts or parts of the "
         "types input_text and output_text."

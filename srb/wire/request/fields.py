@@ -40,6 +40,7 @@ from srb.wire.request.read import (
     Float,
     Id,
     Int,
+    ModelFields,
     PartFields,
     Phrases,
     Seed,
@@ -273,7 +274,7 @@ class SamplingFields(_Sampling):
         Args:
             unused: the fields that none of the chosen samplers reads.
         """
-        unknown = [*self._unknown, *self._left_out]
+        unknown = [*BodyFields.unread(self), *self._left_out]
         unknown += [f"samplers.{name}" for name in self.samplers or () if not sampler_named(name)]
         unknown += [f"structured_outputs.{name}" for name in self.structured_outputs or () if name not in KINDS]
         if search == "beam":
@@ -404,7 +405,7 @@ EarlyStopping = Annotated[
 ]
 
 
-class CompletionFields(SamplingFields):
+class CompletionFields(SamplingFields, ModelFields):
     """The body of `POST /v1/completions` and `POST /v1/chat/completions`."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["prompt"]}, {"required": ["messages"]}]})
@@ -506,7 +507,6 @@ class CompletionFields(SamplingFields):
         description="the request goes on when its connection is closed; GET /v1/completions/{id}/events reads its "
         "events again. Otherwise closing the connection cancels the request.",
     )
-    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
     stream: Stream | None = Field(
         None,
         description="\"events\" for native events, true for OpenAI's chunks, false for OpenAI's object. Left out: "

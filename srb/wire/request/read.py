@@ -239,17 +239,19 @@ class BodyFields(BaseModel):
         _read_textgen(fields)
         return fields
 
-    @property
-    def _unknown(self) -> list[str]:
+    def unread(self) -> list[str]:
+        """Return the names of the unknown fields, for a body whose known fields all have an effect."""
         return list(self.model_extra or ())
 
-    def unread(self, model: str | None = None) -> list[str]:
-        """Return the names of the unknown fields, for a body whose known fields all have an effect.
 
-        model: the server's; another one in the body is reported, too.
-        """
-        is_other = model is not None and getattr(self, "model", None) not in (None, model)
-        return [*self._unknown, *(["model"] if is_other else [])]
+class ModelFields(BodyFields):
+    """The fields of a body that may name a model."""
+
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
+
+    def unread(self, model: str = "") -> list[str]:
+        """Return what `BodyFields.unread` does, and `model` if it isn't that of the server, which is given."""
+        return [*super().unread(), *(["model"] if self.model not in (None, model) else [])]
 
 
 @contextmanager

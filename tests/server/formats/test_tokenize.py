@@ -145,3 +145,13 @@ async def test_what_is_wrong_is_named(
     error = (await response.json())["error"]
     assert (response.status, error["param"]) == (400, param)
     assert message in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/apply-template", "/v1/token/encode"])
+async def test_only_another_model_than_the_servers_is_ignored(connect: Connect, path: str) -> None:
+    client = await connect(backend())
+    text: dict[str, Any] = CHAT if path == "/apply-template" else {"text": "a"}
+    response = await client.post(path, json=text | {"model": "fake"})
+    assert "x-srb-ignored" not in response.headers
+    response = await client.post(path, json=text | {"model": "other"})
+    assert response.headers["x-srb-ignored"] == "model"
