@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import ConflictError, InvalidRequestError, NotFoundError
@@ -72,7 +72,7 @@ class Node:
     parent: int | None
     text: str
     tokens: tuple[int, ...] | None
-    author: str
+    author: Literal["model", "person"]
     request: str | None
     index: int | None
     seed: int | None

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from srb.errors import SrbError
 from srb.wire.context import JsonAnswer, RequestContext
@@ -78,6 +78,12 @@ def list_of(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
+def properties_of(kind: type) -> dict[str, Schema]:
+    """The schemas of a dataclass's fields."""
+    properties: dict[str, Schema] = TypeAdapter(kind).json_schema()["properties"]
+    return properties
+
+
 def data_of(items: Schema, **more: Schema) -> Schema:
     """The schema of a list in OpenAI's notation."""
     return object_of(object={"const": "list"}, data=list_of(items), **more)
@@ -89,7 +95,6 @@ NUMBER: Schema = {"type": "number"}
 BOOLEAN: Schema = {"type": "boolean"}
 OBJECT: Schema = {"type": "object"}
 OPTIONAL_STRING: Schema = {"type": ["string", "null"]}
-OPTIONAL_INTEGER: Schema = {"type": ["integer", "null"]}
 ONE_OR_MORE: Schema = {"type": ["object", "array"]}
 
 EVENT_STREAM: Schema = {

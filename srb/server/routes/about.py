@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from pydantic import TypeAdapter
 
 from srb.engine.stats import EngineStats
 from srb.errors import UnavailableError
@@ -23,7 +22,7 @@ from srb.server.routes.metrics import CONTENT_TYPE, Metrics
 from srb.server.run.history import HISTORY
 from srb.serving.health import ReplicaHealth
 from srb.wire.reply import wire_names
-from srb.wire.route import BOOLEAN, INTEGER, OBJECT, STRING, fields_of, get, object_of
+from srb.wire.route import BOOLEAN, INTEGER, OBJECT, STRING, fields_of, get, object_of, properties_of
 
 METRICS = web.AppKey("metrics", Metrics)
 
@@ -149,7 +148,7 @@ _HEALTH = object_of(
     progress={"type": "number", "minimum": 0, "maximum": 1},
     **fields_of(INTEGER, "running waiting engine_restarts n_ctx"),
     is_sleeping=BOOLEAN,
-    **wire_names(TypeAdapter(EngineStats).json_schema()["properties"]),
+    **wire_names(properties_of(EngineStats)),
 )
 
 ROUTES = (

@@ -14,7 +14,7 @@ from srb.history import queries as find
 from srb.history import stories
 from srb.history.history import as_json, listed_json, request_json, story_as_markdown, story_json
 from srb.history.history import remove_request as remove_stored_request
-from srb.history.stories import NewNode, Node
+from srb.history.stories import Draft, NewNode, Node, Story
 from srb.server.access import owner_of
 from srb.server.http import sse
 from srb.server.http.bodies import MAX_BODY_BYTES, read_body
@@ -26,15 +26,13 @@ from srb.wire.route import (
     EVENTS,
     INTEGER,
     OBJECT,
-    OPTIONAL_INTEGER,
-    OPTIONAL_STRING,
     STRING,
     Route,
     data_of,
-    fields_of,
     get,
     object_of,
     post,
+    properties_of,
 )
 from srb.wire.stories import DraftFields, NodeFields, RemarkFields, StoryChangeFields, StoryFields
 
@@ -300,35 +298,9 @@ async def remove_request(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
-_NODE = object_of(
-    id=INTEGER,
-    parent=OPTIONAL_INTEGER,
-    text=STRING,
-    tokens={"type": ["array", "null"], "items": INTEGER},
-    author={"enum": ["model", "person"]},
-    request=OPTIONAL_STRING,
-    **fields_of(OPTIONAL_INTEGER, "index seed"),
-    settings={"type": ["object", "null"]},
-    label=OPTIONAL_STRING,
-    length=OPTIONAL_INTEGER,
-    **fields_of(OPTIONAL_STRING, "finish_reason stop_reason"),
-    suffix_logprob={"type": ["number", "null"]},
-    kept={"type": ["boolean", "null"]},
-    notes=OPTIONAL_STRING,
-    **fields_of(INTEGER, "created change"),
-)
-_NUMBERS = fields_of(INTEGER, "created changed change node_count")
-_OBJECT = {"type": ["object", "null"]}
-_LISTED = object_of(
-    id=STRING, object={"const": "story"}, title=STRING, **_NUMBERS, place=_OBJECT, deleted=OPTIONAL_INTEGER
-)
-_STORY = object_of(**_LISTED["properties"], context=_OBJECT)
-_DRAFT = object_of(
-    node=INTEGER,
-    text=OPTIONAL_STRING,
-    metadata={"type": ["object", "null"]},
-    **fields_of(INTEGER, "changed change"),
-)
+_NODE, _DRAFT = object_of(**properties_of(Node)), object_of(**properties_of(Draft))
+_STORY = object_of(object={"const": "story"}, **properties_of(Story))
+_LISTED = object_of(**{name: each for name, each in _STORY["properties"].items() if name != "context"})
 _ONE, _NODES = "/v1/stories/{story}", "/v1/stories/{story}/nodes"
 _ONE_NODE = _NODES + r"/{node:\d{1,15}}"
 _EVENTS = {EVENTS: {"description": "lines `data: {...}` with the events node, text, draft, story, deleted and error"}}
