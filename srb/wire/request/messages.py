@@ -205,7 +205,17 @@ def _rendered(
     Raises:
         InvalidRequestError: the template fails, or leaves the user's last text out.
     """
-    prompt = _rendered_any(template, conversation, variables, described)
+    try:
+        prompt = template.render(conversation, variables, described)
+    except InvalidRequestError as error:
+        if error.code != "chat_template_failed" or not any(each["role"] in _SYSTEM for each in conversation):
+            raise
+        for keeps_first in (True, False):
+            with suppress(InvalidRequestError):
+                prompt = template.render(_with_users(conversation, keeps_first=keeps_first), variables, described)
+                break
+        else:
+            raise
     asked = next((each["content"] for each in reversed(conversation) if each["role"] == "user"), "")
     if not _has_text(prompt, asked):
         raise InvalidRequestError(
@@ -227,23 +237,6 @@ def _has_text(prompt: str, text: str) -> bool:
 
 
 _WORD = re.compile(r"\w+")
-
-
-def _rendered_any(
-    template: ChatTemplate,
-    conversation: list[dict[str, Any]],
-    variables: dict[str, Any],
-    described: list[dict[str, Any]] | None,
-) -> str:
-    try:
-        return template.render(conversation, variables, described)
-    except InvalidRequestError as error:
-        if error.code != "chat_template_failed" or not any(each["role"] in _SYSTEM for each in conversation):
-            raise
-        for keeps_first in (True, False):
-            with suppress(InvalidRequestError):
-                return template.render(_with_users(conversation, keeps_first=keeps_first), variables, described)
-        raise
 
 
 def _with_users(conversation: list[dict[str, Any]], *, keeps_first: bool) -> list[dict[str, Any]]:
