@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
 
 from aiohttp import web
@@ -128,14 +129,13 @@ class HistoryService:
             model: The loaded model. Requests that were made with another one stay interrupted.
             enabled: If False, all stay interrupted, and users may continue them by hand.
         """
+        resume = partial(self._resume_all, engine, model, enabled=enabled)
         if isinstance(self._store, History):
-            await self._resume_all(engine, model, enabled=enabled)
+            await resume()
         elif self._reopen and not isinstance(self._store, UnusableError):
-            self._opening = asyncio.create_task(self._open_later(self._reopen, engine, model, enabled=enabled))
+            self._opening = asyncio.create_task(self._open_later(self._reopen, resume))
 
-    async def _open_later(
-        self, reopen: Callable[[], History], engine: EngineClient, model: str, *, enabled: bool
-    ) -> None:
+    async def _open_later(self, reopen: Callable[[], History], resume: Callable[[], Awaitable[None]]) -> None:
         while not self.is_on:
             await asyncio.sleep(self._retry_seconds)
             try:
@@ -148,7 +148,7 @@ class HistoryService:
                 if isinstance(error, UnusableError):
                     return
         logger.info("requests, their texts and stories are stored now in %s", self.store.path.absolute())
-        await self._resume_all(engine, model, enabled=enabled)
+        await resume()
 
     async def close(self) -> None:
         """Writes pending changes, and closes the history."""
