@@ -127,29 +127,19 @@ class Results:
         if alternative not in self._lines:
             self._incomplete[alternative] = self._line(alternative, ended)
 
-    def unjudged(self, judge: Judge) -> list[Row]:
-        """Return the results without a score of a judge."""
-        return [line for line in self._lines.values() if self._judged_key(judge, line) not in self._judged]
-
-    def judge(self, judge: Judge, line: Row, score: float | None) -> None:
-        """Store a judge's score."""
-        self._store(self._judged_key(judge, line), score)
-
-    def unscored(self, scorer: Surprise) -> list[tuple[str, list[Row]]]:
+    def unscored(self, scorer: Judge | Surprise) -> list[tuple[str, list[Row]]]:
         """Return the results without a score of `scorer`, by their contexts."""
         found: dict[str, list[Row]] = {}
         contexts = scorer.contexts(self._lines.values())
         for line in self._lines.values():
             context = contexts.get(line["key"])
-            if context is not None and self._surprise_key(scorer, context, line) not in self._judged:
+            if context is not None and self._score_key(scorer, context, line) not in self._judged:
                 found.setdefault(context, []).append(line)
         return [*found.items()]
 
-    def surprise(self, scorer: Surprise, context: str, line: Row, score: float | None) -> None:
-        """Store the score of a text after a context."""
-        self._store(self._surprise_key(scorer, context, line), score)
-
-    def _store(self, key: str, score: float | None) -> None:
+    def score(self, scorer: Judge | Surprise, context: str, line: Row, score: float | None) -> None:
+        """Store the score of a text in a context."""
+        key = self._score_key(scorer, context, line)
         self._judged[key] = score
         with (self._folder / "judged.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"key": key, "score": score}) + "\n")
@@ -164,7 +154,7 @@ class Results:
     def scored(self, places: Set[Place]) -> list[Result]:
         """Return the complete results of prompts and seeds, with their scores."""
         lines = [line for each, line in self._lines.items() if (each.prompt, each.seed) in places]
-        return [result_of(line | {"scores": self._scores(line)}) for line in lines]
+        return [result_of(line) for line in self._with_scores(lines)]
 
     def finish(self, tests: Iterable[Paired] = ()) -> Findings:
         """Write the files in the order of the spec, and return the findings, including incomplete results."""
@@ -172,10 +162,7 @@ class Results:
         lines = [known[each] for model in self._names for each in self._wanted(model) if each in known]
         # An earlier run may have results of models that this one hasn't reached.
         lines += [line for line in self._saved if line["model"] in self.spec.models.keys() - self._names.keys()]
-        for line in lines:
-            line["scores"] = self._scores(line) if line["finish_reason"] != "abort" else {}
-            line["relative"] = self.spec.scorers.relative
-        self._surprises(lines)
+        lines = self._with_scores(lines)
         ordered = self._path.with_suffix(".tmp")
         ordered.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         ordered.replace(self._path)
@@ -217,31 +204,24 @@ class Results:
             parts.append(siblings)
         return _hash(parts)
 
-    def _judged_key(self, judge: Judge, line: Row) -> str:
-        # Earlier scores are found once the judge's model is loaded, and its identity is known.
-        return _hash([judge.model, self._identities.get(judge.model), judge.answers, judge.request(line)])
+    def _score_key(self, scorer: Judge | Surprise, context: str, line: Row) -> str:
+        # Earlier scores are found once the scorer's model is loaded, and its identity is known.
+        return _hash([scorer.model, self._identities.get(scorer.model), *scorer.depends_on(context, line)])
 
-    def _surprise_key(self, scorer: Surprise, context: str, line: Row) -> str:
-        return _hash([scorer.model, self._identities.get(scorer.model), context, line["text"]])
+    def _with_scores(self, lines: list[Row]) -> list[Row]:
+        """Return these results with their scores. Incomplete texts have none."""
+        scorers = self.spec.scorers
+        asked = [(name, scorer, scorer.contexts(lines)) for name, scorer in scorers.judges.items()]
 
-    def _surprises(self, lines: list[Row]) -> None:
-        """Add the scores that depend on other texts."""
-        for name, scorer in self.spec.scorers.judges.items():
-            if isinstance(scorer, Surprise):
-                contexts = scorer.contexts(lines)
-                for line in lines:
-                    if (context := contexts.get(line["key"])) is not None:
-                        line["scores"][name] = self._judged.get(self._surprise_key(scorer, context, line))
-                    elif line["finish_reason"] != "abort":
-                        line["scores"][name] = None
+        def scores(line: Row) -> dict[str, float | None]:
+            found = scorers.score(line)
+            for name, scorer, contexts in asked:
+                context = contexts.get(line["key"])
+                found[name] = None if context is None else self._judged.get(self._score_key(scorer, context, line))
+            return found
 
-    def _scores(self, line: Row) -> dict[str, float | None]:
-        judged = {
-            name: self._judged.get(self._judged_key(judge, line))
-            for name, judge in self.spec.scorers.judges.items()
-            if isinstance(judge, Judge)
-        }
-        return self.spec.scorers.score(line) | judged
+        more = ({"scores": {} if each["finish_reason"] == "abort" else scores(each)} for each in lines)
+        return [line | own | {"relative": scorers.relative} for line, own in zip(lines, more, strict=True)]
 
 
 _FIELDS = {field.name for field in dataclasses.fields(Result)}

@@ -75,60 +75,21 @@ async def run(
                 await _all([_read(each, events, spec, results, usage, advance) for each, events in opened])
 
 
-async def judge(source: Source, name: str, judge: Judge | Surprise, results: Results, usage: Usage) -> None:
-    """Ask a judge about all results without a score. `source` must be entered, and have the judge's model."""
-    if isinstance(judge, Surprise):
-        await _surprise(source, name, judge, results, usage)
-        return
-    lines = results.unjudged(judge)
-    without = 0
-    with _progress() as progress:
-        task = progress.add_task(f"judging: {name}", total=len(lines))
-
-        async def ask(line: Row) -> None:
-            nonlocal without
-            score = None
-            async with source.submit(judge.request(line)) as events:
-                async for event in events:
-                    if event["event"] == "stream" and "top_logprobs" in event:
-                        score = judge.score(event["top_logprobs"])
-                    elif event["event"] == "error":
-                        usage.errors.append(f"scorers.{name}: {event['error']['message']}")
-                        return
-                    elif event["event"] == "done":
-                        usage.add(event["usage"])
-            without += score is None
-            results.judge(judge, line, score)
-            progress.advance(task)
-
-        for group in _batched(lines):
-            await _all([ask(line) for line in group])
-    if without:
-        answers = " or ".join(map(repr, judge.answers))
-        usage.errors.append(
-            f"scorers.{name}: {without} of {len(lines)} texts have no score, because none of the top 100 tokens starts "
-            f"{answers}"
-        )
-
-
-async def _surprise(source: Source, name: str, scorer: Surprise, results: Results, usage: Usage) -> None:
-    """Score all results after their siblings. Each context is evaluated once, and its texts are forks."""
+async def judge(source: Source, name: str, scorer: Judge | Surprise, results: Results, usage: Usage) -> None:
+    """Ask a scorer about all results without a score. `source` must be entered, and have the scorer's model."""
     tables = results.unscored(scorer)
-    without = 0
+    total, without = sum(len(lines) for _, lines in tables), 0
     errors: list[str] = []
     with _progress() as progress:
-        task = progress.add_task(f"scoring: {name}", total=sum(len(lines) for _, lines in tables))
+        task = progress.add_task(f"scoring: {name}", total=total)
 
-        async def score(context: str, lines: list[Row]) -> None:
+        async def ask(context: str, lines: list[Row]) -> None:
             nonlocal without
-            body = {"contexts": [context], "continuations": [line["text"] for line in lines]}
-            async with source.score(body) as events:
+            async with scorer.ask(source, context, lines) as events:
                 async for event in events:
-                    if event["event"] == "score":
-                        line = lines[event["continuation"]]
-                        found = scorer.score(event, line["text"])
-                        results.surprise(scorer, context, line, found)
-                        without += found is None
+                    if found := scorer.read(event, lines):
+                        results.score(scorer, context, *found)
+                        without += found[1] is None
                         progress.advance(task)
                     elif event["event"] == "error":
                         errors.append(event["error"]["message"])
@@ -136,13 +97,9 @@ async def _surprise(source: Source, name: str, scorer: Surprise, results: Result
                         usage.add(event["usage"])
 
         for group in _batched(tables):
-            await _all([score(*each) for each in group])
-    total = sum(len(lines) for _, lines in tables)
+            await _all([ask(*each) for each in group])
     if without:
-        usage.errors.append(
-            f"scorers.{name}: {without} of {total} texts have no score, because their first token continues the "
-            "prompt's last word"
-        )
+        usage.errors.append(f"scorers.{name}: {without} of {total} texts have no score, because {scorer.no_score}")
     if errors:
         left = sum(len(lines) for _, lines in results.unscored(scorer))
         usage.errors.append(f"scorers.{name}: {left} of {total} texts have no score: {errors[0]}")

@@ -8,14 +8,17 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from srb.errors import InvalidRequestError, SettingsError
 from srb.options.arguments import pip_install
 from srb.terminal.comparison.prompts import body_of, filled_body, read_text
 from srb.terminal.options import check_names
+from srb.terminal.show import Event
+from srb.terminal.source import Events, Source
 
 MEASURES = ("mean_logprob", "perplexity", "length")
 """What each text is measured by, beside its scores."""
@@ -49,6 +52,27 @@ class Judge:
     body: dict[str, Any]
     answers: dict[str, float]
     model: str
+
+    @property
+    def no_score(self) -> str:
+        """Why a text may have no score."""
+        return f"none of the top 100 tokens starts {' or '.join(map(repr, self.answers))}"
+
+    def contexts(self, lines: Iterable[Row]) -> dict[str, str]:
+        """Return a context for each text, by the key of its result: each is judged alone."""
+        return {line["key"]: line["key"] for line in lines if line["finish_reason"] != "abort"}
+
+    def depends_on(self, _context: str, line: Row) -> list[Any]:
+        """Return everything but the model that a score depends on."""
+        return [self.answers, self.request(line)]
+
+    def ask(self, source: Source, _context: str, lines: list[Row]) -> AbstractAsyncContextManager[Events]:
+        """Ask about the one text of a context."""
+        return source.submit(self.request(lines[0]))
+
+    def read(self, event: Event, lines: list[Row]) -> tuple[Row, float | None] | None:
+        """Return the text that an event has a score of, and the score."""
+        return (lines[0], self.score(event["top_logprobs"])) if "top_logprobs" in event else None
 
     def request(self, row: Row) -> dict[str, Any]:
         """Return the request about a text. Raises `InvalidRequestError` for a placeholder without a value."""
@@ -87,6 +111,7 @@ class Surprise:
 
     siblings: int
     model: str
+    no_score: ClassVar[str] = "their first token continues the prompt's last word"
 
     def contexts(self, lines: Iterable[Row]) -> dict[str, str]:
         """Return the context of each text that has one, by the key of its result."""
@@ -104,6 +129,21 @@ class Surprise:
                 before = "".join(f"{_asked(line)}{line['text']}\n\n" for line in cell[other::2][:count])
                 found |= {line["key"]: before + _asked(line) for line in cell[one::2]}
         return found
+
+    def depends_on(self, context: str, line: Row) -> list[Any]:
+        """Return everything but the model that a score depends on."""
+        return [context, line["text"]]
+
+    def ask(self, source: Source, context: str, lines: list[Row]) -> AbstractAsyncContextManager[Events]:
+        """Ask about all texts of a context, which is evaluated once."""
+        return source.score({"contexts": [context], "continuations": [line["text"] for line in lines]})
+
+    def read(self, event: Event, lines: list[Row]) -> tuple[Row, float | None] | None:
+        """Return the text that an event has a score of, and the score."""
+        if event["event"] != "score":
+            return None
+        line = lines[event["continuation"]]
+        return line, self.score(event, line["text"])
 
     def score(self, event: Mapping[str, Any], text: str) -> float | None:
         """Return the score from a `score` event, or None if it is that of another text."""

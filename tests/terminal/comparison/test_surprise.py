@@ -14,6 +14,7 @@ from srb.options.settings import Settings
 from srb.terminal.comparison.measures import Findings
 from srb.terminal.comparison.results import read_results
 from srb.terminal.comparison.scorers import Surprise
+from srb.terminal.comparison.sequential import read_decisions
 from srb.terminal.comparison.spec import read_spec
 
 SPEC = """
@@ -133,3 +134,14 @@ def test_wrong_numbers_are_named(siblings: str, tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(f'prompts = ["one"]\n[scorers.s]\nsiblings = {siblings}\n')
     with pytest.raises(SettingsError, match=r"scorers\.s: siblings must be a whole number from 0 to 32"):
         read_spec(tmp_path / "spec.toml", Settings())
+
+
+@pytest.mark.e2e  # it needs no model, but self-BLEU and statistics take long to import
+@pytest.mark.usefixtures("no_plots")
+def test_scores_of_texts_alone_can_end_a_comparison(srb: Run, tmp_path: Path) -> None:
+    spec = SPEC.replace("[scorers.surprise]\nsiblings = 8\n", "").replace("n = 4", "n = 8")
+    (tmp_path / "spec.toml").write_text(spec.replace('"one", "two"', '"one"'))
+    assert srb("compare", "spec.toml", "--until", "0.05") == 0
+    (decision,) = read_decisions(Path("spec-results"))
+    assert decision.measure == "alone"
+    assert decision.groups > 0
