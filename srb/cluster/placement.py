@@ -28,6 +28,9 @@ BLOCK = 64
 SLACK = 1.25
 """A replica with more than this multiple of the mean load gets no further requests."""
 
+MAX_UNREPORTED = 1 << 16
+"""The number of blocks that a replica may get here without a report, besides those of its last report."""
+
 _HASH = 8
 _HASHES = 8
 """The number of hashes of its name that a replica has on the ring. Each gives 8 points."""
@@ -73,9 +76,9 @@ class _Replica:
 
     __slots__ = ("cached", "in_flight", "most_cached")
 
-    def __init__(self, most_cached: int) -> None:
+    def __init__(self) -> None:
         self.cached: set[int] = set()
-        self.most_cached = most_cached
+        self.most_cached = MAX_UNREPORTED
         self.in_flight: dict[Hashable, tuple[int, set[int]]] = {}
 
 
@@ -84,14 +87,9 @@ class Placement:
 
     A load is a number of alternatives that wait or run. The names of replicas are any strings. Only one thread may use
     a `Placement`.
-
-    Args:
-        max_unreported: the number of blocks that a replica may get here without a report, besides those of its last
-            report.
     """
 
-    def __init__(self, max_unreported: int = 1 << 16) -> None:
-        self._max_unreported = max_unreported
+    def __init__(self) -> None:
         self._replicas: dict[str, _Replica] = {}
         self._loads: dict[str, int] = {}  # sorted by name, so that all servers prefer the same one of equal loads
         self._holders: dict[int, set[str]] = {}
@@ -118,7 +116,7 @@ class Placement:
                 del self._places[request_id]
         self._ring = [point for point in self._ring if point[1] in names]
         for name in names - self._replicas.keys():
-            self._replicas[name] = _Replica(self._max_unreported)
+            self._replicas[name] = _Replica()
             for k in range(_HASHES):
                 points = unpack_blocks(blake2b(f"{name} {k}".encode()).digest())
                 self._ring += ((point, name) for point in points)
@@ -137,7 +135,7 @@ class Placement:
             return
         # Requests on their way to the replica aren't in its report yet. So the load is at least what is in flight.
         self._loads[name] = max(load, sum(weight for weight, _ in replica.in_flight.values()))
-        replica.most_cached = len(blocks) + self._max_unreported
+        replica.most_cached = len(blocks) + MAX_UNREPORTED
         self._set_blocks(name, replica, blocks)
 
     def choose(self, prompts: Sequence[Sequence[int]], avoid: Collection[str] = ()) -> str | None:

@@ -30,6 +30,9 @@ from srb.serving.engine_client import Record, client_options
 
 logger = logging.getLogger("srb")
 
+REPORT_SECONDS = 1.5
+"""The time limit for a replica's report."""
+
 EMBED_SECONDS = 120.0
 """The time limit for the vectors of a text, in seconds."""
 
@@ -39,14 +42,9 @@ _MOST_KNOWN = 1000  # names of replicas, those of dead ones included
 
 
 class RayReplicas:
-    """Implements `Replicas` on a Ray cluster. If the settings name no cluster, they get a Ray of their own.
+    """Implements `Replicas` on a Ray cluster. If the settings name no cluster, they get a Ray of their own."""
 
-    Args:
-        report_seconds: the time limit for a replica's report, in seconds.
-    """
-
-    def __init__(self, settings: Settings, *, report_seconds: float = 1.5) -> None:
-        self._report_seconds = report_seconds
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._front = uuid.uuid4().hex
         self._handle: DeploymentHandle[Any] | None = None
@@ -132,7 +130,7 @@ class RayReplicas:
         self._one_hangs = False
         try:
             answers = await self._handle.broadcast("report", self._front).results_async(
-                timeout_s=self._report_seconds, return_exceptions=True
+                timeout_s=REPORT_SECONDS, return_exceptions=True
             )
         except TimeoutError:
             self._one_hangs = True
@@ -143,7 +141,7 @@ class RayReplicas:
     async def _report(self, name: str) -> list[Report]:
         assert self._handle
         try:
-            async with asyncio.timeout(self._report_seconds):
+            async with asyncio.timeout(REPORT_SECONDS):
                 return [await self._handle.report.remote(self._front, to=name)]
         except (*_FAULTS, UnavailableError, TimeoutError):
             return []
@@ -154,7 +152,7 @@ class RayReplicas:
             actor: Any = ray.remote(Peers)
             self._peers = actor.options(name="peers", get_if_exists=True, lifetime="detached", num_cpus=0).remote()
         try:
-            async with asyncio.timeout(self._report_seconds):
+            async with asyncio.timeout(REPORT_SECONDS):
                 self._places = await self._peers.announce.remote(self._front, own)
         except (RayError, TimeoutError):  # the places of the last answer count
             self._peers = None
@@ -170,7 +168,7 @@ class RayReplicas:
         if self._asked is None or self._asked.done():
             self._asked = asyncio.ensure_future(asyncio.to_thread(serve.status))
         # Ray's controller may hang. Go on meanwhile, or the replicas would take this server for gone.
-        if not (await asyncio.wait({self._asked}, timeout=self._report_seconds))[0]:
+        if not (await asyncio.wait({self._asked}, timeout=REPORT_SECONDS))[0]:
             return None
         status = self._asked.result()
         app = status.applications.get(APPLICATION)

@@ -117,14 +117,13 @@ class History:
 
     Args:
         keep_seconds: how long the events of a finished request stay, so that its readers can resume.
-        writer_options: `Writer`.
 
     Attributes:
         on_recovery: called in a thread when a problem is over, and everything pending is written.
         interrupted: the requests that ran when the last server ended.
     """
 
-    def __init__(self, path: Path, keep_seconds: float = 0, **writer_options: Any) -> None:
+    def __init__(self, path: Path, keep_seconds: float = 0) -> None:
         self.path = path
         self.on_recovery: Callable[[], object] = lambda: None
         self._recorder = Recorder(keep_seconds)  # only the writer's thread uses it
@@ -134,7 +133,7 @@ class History:
             prepare(path)
             self.interrupted = self.read(unfinished)
             with explained(path):
-                self.writer = Writer(path, self._recorder.lose_steps, lambda: self.on_recovery(), **writer_options)
+                self.writer = Writer(path, self._recorder.lose_steps, lambda: self.on_recovery())
         except BaseException:
             os.close(self._lock)
             raise

@@ -28,9 +28,10 @@ Change = Callable[[sqlite3.Connection], object]
 Result = TypeVar("Result")
 
 MAX_PENDING = 200_000
-"""About as many changes as 32 alternatives make in an hour or two."""
+"""The most changes that wait while the disk takes none: about what 32 alternatives make in an hour or two."""
 
 RETRY_SECONDS = 1.0
+"""The shortest wait before the next try. After a long try it waits ten times as long."""
 
 _SYNC_SECONDS = 1.0
 
@@ -58,24 +59,12 @@ class Writer:
     After `close`, changes are lost with a line in the log, and their callers are told at once.
 
     Args:
-        on_loss: called in the writer's thread when `max_pending` changes are lost.
+        on_loss: called in the writer's thread when `MAX_PENDING` changes are lost.
         on_recovery: called in the writer's thread when everything pending is written.
-        retry_seconds: the shortest wait before the next try, in seconds. After a long try it waits ten times as long.
-        max_pending: the number of changes that may wait while the disk takes none.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        on_loss: Callable[[], object],
-        on_recovery: Callable[[], object],
-        *,
-        retry_seconds: float = RETRY_SECONDS,
-        max_pending: int = MAX_PENDING,
-    ) -> None:
+    def __init__(self, path: Path, on_loss: Callable[[], object], on_recovery: Callable[[], object]) -> None:
         self._path = path
-        self._retry_seconds = retry_seconds
-        self._max_pending = max_pending
         self._on_loss = on_loss
         self._on_recovery = on_recovery
         self._queue: SimpleQueue[_Job | _Record | None] = SimpleQueue()
@@ -203,7 +192,7 @@ class Writer:
                 self._db.execute("ROLLBACK")
             problem = self._fail(error)
             now = time.monotonic()
-            self._retry_at = now + max(self._retry_seconds, 10 * (now - began))
+            self._retry_at = now + max(RETRY_SECONDS, 10 * (now - began))
             results = [
                 entry.done if isinstance(entry, _Record) else partial(entry.future.set_exception, problem)
                 for entry in entries
@@ -259,7 +248,7 @@ class Writer:
             self._problem = problem
             self._db.execute("PRAGMA busy_timeout = 0")  # from now on no write waits for a lock
             logger.error("%s; until then nothing is written there, and requests continue", self._problem)
-        if len(self._pending) > self._max_pending:
+        if len(self._pending) > MAX_PENDING:
             logger.error("%d changes are lost that the history %s should have", len(self._pending), self._path)
             self._pending = []
             self._on_loss()

@@ -23,8 +23,8 @@ def prompt(*words: int) -> list[int]:
     return blocks_of([word for word in words for _ in range(BLOCK)])
 
 
-def placement(loads: dict[str, int], **options: int) -> Placement:
-    those = Placement(**options)
+def placement(loads: dict[str, int]) -> Placement:
+    those = Placement()
     those.set_replicas(loads)
     for name, load in loads.items():
         those.report(name, load, ())
@@ -182,8 +182,9 @@ def test_a_load_that_is_reported_is_not_counted_twice() -> None:
     assert those.load("a") == 4
 
 
-def test_the_number_of_unreported_blocks_is_bounded() -> None:
-    those = placement({"a": 0}, max_unreported=10)
+def test_the_number_of_unreported_blocks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("srb.cluster.placement.MAX_UNREPORTED", 10)
+    those = placement({"a": 0})
     those.report("a", 0, prompt(1, 1, 1))
     for word in range(100):
         those.begin(word, "a", 1, [prompt(word, 2)])

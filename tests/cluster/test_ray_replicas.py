@@ -26,7 +26,8 @@ def ray_replicas() -> Any:
 @pytest.fixture
 def replicas(ray_replicas: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "10.0.0.1")
-    return ray_replicas.RayReplicas(Settings(), report_seconds=0.05)
+    monkeypatch.setattr(ray_replicas, "REPORT_SECONDS", 0.05)
+    return ray_replicas.RayReplicas(Settings())
 
 
 async def test_a_controller_that_hangs_holds_up_nothing(replicas: Any, monkeypatch: pytest.MonkeyPatch) -> None:

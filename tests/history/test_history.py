@@ -15,7 +15,7 @@ from srb.engine.events import DoneEvent, Event, StartEvent, StopEvent, StreamEve
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import HistoryError, InvalidRequestError, SettingsError
-from srb.history import database, stories
+from srb.history import database, stories, writer
 from srb.history import queries as find
 from srb.history.database import UnusableError, prepare
 from srb.history.history import History
@@ -38,9 +38,10 @@ def history(path: Path) -> Iterator[History]:
 
 
 @pytest.fixture
-def retrying(path: Path) -> Iterator[History]:
+def retrying(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
     """A history that tries again at once."""
-    with History(path, retry_seconds=0.001) as history:
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.001)
+    with History(path) as history:
         history.write(lambda _db: None).result(10)
         yield history
 
@@ -306,8 +307,12 @@ async def test_a_change_that_is_tried_again_is_made_once(retrying: History) -> N
 
 
 @pytest.mark.parametrize("ends", [False, True])
-async def test_a_request_that_lost_steps_is_never_read_with_a_gap(path: Path, ends: bool) -> None:
-    with History(path, retry_seconds=0.001, max_pending=2) as history:
+async def test_a_request_that_lost_steps_is_never_read_with_a_gap(
+    path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(writer, "MAX_PENDING", 2)
+    with History(path) as history:
         submitted, (start, one, *others) = request_with("one", " two", " three")
         history.begin(submitted)
         for step in (start, one):

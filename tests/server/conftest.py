@@ -50,13 +50,12 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
         model: str = "fake",
         history: History | HistoryError | None = None,
         reopen: Callable[[], History] | None = None,
-        reopen_seconds: float = 3.0,
         slot_folder: Path | None = None,
         fetch: Any = None,
         shares_prompts: bool = False,
         **options: Any,
     ) -> Client:
-        history_service = HistoryService(history, reopen, retry_seconds=reopen_seconds)
+        history_service = HistoryService(history, reopen)
         engine = AsyncEngine(lambda _progress: backend, record=history_service.record, **options)
         engine.start()
         engines.append(engine)

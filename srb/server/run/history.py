@@ -25,6 +25,9 @@ logger = logging.getLogger("srb")
 MAX_LOSSES = 3
 """A request doesn't resume after this many crashes in a row without a further token: it may be the cause."""
 
+REOPEN_SECONDS = 3.0
+"""The time between two attempts to open a history that can't be opened now."""
+
 
 class HistoryService:
     """The requests and stories of a server, if it has a history. It belongs to the event loop.
@@ -32,7 +35,6 @@ class HistoryService:
     Args:
         store: The history. None if none was asked for, or the error why it can't be opened.
         reopen: Opens the history later, if it can't be opened now for a reason that may pass, such as a full disk.
-        retry_seconds: The time between two attempts to open it, in seconds.
 
     Attributes:
         feeds: The subscribers of stories.
@@ -40,13 +42,8 @@ class HistoryService:
     """
 
     def __init__(
-        self,
-        store: History | HistoryError | None = None,
-        reopen: Callable[[], History] | None = None,
-        *,
-        retry_seconds: float = 3.0,
+        self, store: History | HistoryError | None = None, reopen: Callable[[], History] | None = None
     ) -> None:
-        self._retry_seconds = retry_seconds
         self._store = store
         self._reopen = reopen
         self._opening: asyncio.Task[None] | None = None
@@ -137,7 +134,7 @@ class HistoryService:
 
     async def _open_later(self, reopen: Callable[[], History], resume: Callable[[], Awaitable[None]]) -> None:
         while not self.is_on:
-            await asyncio.sleep(self._retry_seconds)
+            await asyncio.sleep(REOPEN_SECONDS)
             try:
                 self._store = await asyncio.to_thread(reopen)
                 self._store.on_recovery = self._on_recovery

@@ -24,6 +24,7 @@ from srb.engine.kv_cache.cells import Cells
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import HistoryError, NotFoundError
 from srb.history import queries as find
+from srb.history import writer
 from srb.history.database import UnusableError
 from srb.history.history import History
 from srb.history.queries import unfinished
@@ -36,8 +37,9 @@ LONG = {"prompt": "p", "n": 3, "seed": 0, "max_tokens": 40, "ignore_eos": True, 
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
-    with History(tmp_path / "history.db", keep_seconds=900, retry_seconds=0.01) as history:
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.01)
+    with History(tmp_path / "history.db", keep_seconds=900) as history:
         yield history
 
 
@@ -899,7 +901,10 @@ async def test_a_restart_keeps_the_nodes_that_a_request_writes(connect: Connect,
             await client.app[ENGINE].stop()
 
 
-async def test_a_history_that_cant_be_opened_at_the_start_is_opened_later(connect: Connect, tmp_path: Path) -> None:
+async def test_a_history_that_cant_be_opened_at_the_start_is_opened_later(
+    connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("srb.server.run.history.REOPEN_SECONDS", 0.01)
     with History(tmp_path / "undisturbed.db") as history:
         _, undisturbed = await run(await connect(FakeBackend(), history=history), **LONG)
     request_id, path = await crash(connect, tmp_path, **LONG)
@@ -911,7 +916,7 @@ async def test_a_history_that_cant_be_opened_at_the_start_is_opened_later(connec
         return History(path, keep_seconds=900)
 
     gate = Gate(backend := FakeBackend())
-    client = await connect(backend, history=HistoryError("the disk is full"), reopen=reopen, reopen_seconds=0.01)
+    client = await connect(backend, history=HistoryError("the disk is full"), reopen=reopen)
     await go_on(client, goes_on=True)
     async with client.post("/v1/completions", json=LONG) as answer:  # it runs before, and ends after that
         seen = read(answer)
