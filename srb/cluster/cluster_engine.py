@@ -47,11 +47,7 @@ class Place(NamedTuple):
 
 
 class Peers:
-    """The servers that were here lately. It is in a Ray actor, which all of them call.
-
-    Args:
-        clock: returns the time, in seconds.
-    """
+    """The servers that were here lately, by a clock in seconds. It is in a Ray actor, which all of them call."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -66,11 +62,9 @@ class Peers:
 
 
 def place_of(urls: Iterable[str], node: str) -> Place:
-    """Returns the place of a server.
+    """Returns the place of a server that listens at these URLs. An address that other machines reach is preferred.
 
-    Args:
-        urls: where it listens. An address that other machines reach is preferred. One that means all addresses of the
-            machine, such as 0.0.0.0, is replaced by `node`.
+    An address that means all addresses of the machine, such as 0.0.0.0, is replaced by `node`.
     """
     own = f"[{node}]" if ":" in node else node
     places = [Place(url.replace("//0.0.0.0", f"//{own}").replace("//[::]", f"//{own}"), node) for url in urls]
@@ -122,10 +116,7 @@ class _Report:
 class ClusterEngine(EngineClient):
     """Runs requests on replicas. Use it as a context manager, or call `start`, `ready` and `stop`.
 
-    Args:
-        load: reads the model's vocabulary. It is called in a worker thread.
-        beat_seconds: the time between two rounds of reports, in seconds.
-        options: `EngineClient`.
+    `load` reads the model's vocabulary, in a worker thread. `beat_seconds` is the time between two rounds of reports.
     """
 
     def __init__(

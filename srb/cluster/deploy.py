@@ -90,8 +90,7 @@ def replica_cpus(settings: Settings) -> int:
 class ServedReplica(Replica):
     """A replica in a process of Ray Serve, on any machine of the cluster. Raises `ModelLoadError`.
 
-    Args:
-        model: the hash of the front's model file. None: this machine's file isn't checked.
+    `model` is the hash of the front's model file. None: this machine's file isn't checked.
     """
 
     async def __init__(self, settings: Settings, model: str | None) -> None:  # type: ignore[misc]  # Serve awaits it

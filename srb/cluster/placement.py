@@ -37,15 +37,10 @@ _HASHES = 8
 
 
 def blocks_of(tokens: Sequence[int], before: Sequence[int] = (), *, within: str = "") -> list[int]:
-    """Hashes the whole blocks of a prompt. 6,000 tokens take a fraction of a millisecond.
+    """Hashes the whole blocks of a prompt: 8 bytes each, the same in every process; one if it is shorter than a block.
 
-    Args:
-        before: the first blocks, if they were computed before.
-        within: the request's `shared_within`. The same prompt has other blocks in another one.
-
-    Returns:
-        A number of 8 bytes for each block; one number if the prompt is shorter than a block. The numbers are the same
-        in every process.
+    6,000 tokens take a fraction of a millisecond. `before` has the first blocks, if they were computed before. The same
+    prompt has other blocks in another `within` (`CompletionRequest.shared_within`).
     """
     data = pack(tokens).tobytes()
     size = 4 * BLOCK
@@ -126,9 +121,7 @@ class Placement:
     def report(self, name: str, load: int, blocks: Collection[int]) -> None:
         """Takes the report of a replica in place of the earlier one. Requests in flight from here still count.
 
-        Args:
-            load: the alternatives that wait or run there, of all servers.
-            blocks: those that the replica has cached. With each block it should name all blocks before it.
+        `load` counts the alternatives of all servers. With each block, a report should name all blocks before it.
         """
         replica = self._replicas.get(name)
         if replica is None:
@@ -139,19 +132,13 @@ class Placement:
         self._set_blocks(name, replica, blocks)
 
     def choose(self, prompts: Sequence[Sequence[int]], avoid: Collection[str] = ()) -> str | None:
-        """Chooses the replica for a request.
+        """Chooses the replica for a request by the blocks of its prompts; None if there is none.
 
         A replica fits if its load is now at most 1.25 times the mean load. So at least one always fits, whatever the
-        number of alternatives. Of those that fit, the one that has most of the prompt is chosen; of equal ones, one
-        with the smallest load. If none has half of the prompt, the ring alone decides. Without this rule, if all
-        prompts began alike, all would go to the first replica that had this prefix.
-
-        Args:
-            prompts: the blocks of each prompt. The longest prompt decides, because it costs most.
-            avoid: replicas that may hang. They are chosen only if there is no other.
-
-        Returns:
-            The name of a replica; None if there is none.
+        number of alternatives. Of those that fit, the one that has most of the longest prompt is chosen; of equal ones,
+        one with the smallest load. If none has half of the prompt, the ring alone decides. Without this rule, if all
+        prompts began alike, all would go to the first replica that had this prefix. Replicas in `avoid`, which may
+        hang, are chosen only if there is no other.
         """
         loads = {name: load for name, load in self._loads.items() if name not in avoid} or self._loads
         if not loads:
@@ -163,9 +150,6 @@ class Placement:
         """Counts a request as in flight at a replica until `end`, and no longer at another one.
 
         From now on the replica counts as having the prompts. Does nothing for a replica that is gone.
-
-        Args:
-            prompts: as for `choose`.
         """
         self.end(request_id)
         replica = self._replicas.get(name)
@@ -234,13 +218,8 @@ class Placement:
 def replicas_wanted(context: Any) -> tuple[int, dict[str, Any]]:
     """Computes the number of replicas that can run all alternatives that wait or run. Serve keeps it within the limits.
 
-    Ray Serve calls this in a process of its own.
-
-    Args:
-        context: Ray Serve's `AutoscalingContext`, with the metrics of `Replica.record_autoscaling_stats`.
-
-    Returns:
-        The number, and the state for the next call, which is empty.
+    Ray Serve calls this in a process of its own, with an `AutoscalingContext` that has the metrics of
+    `Replica.record_autoscaling_stats`. The second result is the state for the next call.
     """
     metrics = context.aggregated_metrics or {}
     loads, room = (list(metrics.get(name, {}).values()) for name in ("load", "room"))

@@ -111,9 +111,8 @@ FRONT_SECONDS = 15.0
 class Replica:
     """An engine with a name. Its methods belong to the event loop. `close` ends the engine.
 
-    Args:
-        beat_seconds: the longest time between two messages of a running request, in seconds.
-        front_seconds: how long a front may be silent before its requests end, in seconds.
+    While a request runs, `beat_seconds` is the longest time between two messages. The requests of a front that is
+    silent for `front_seconds` end.
     """
 
     def __init__(
@@ -145,13 +144,10 @@ class Replica:
     async def run(
         self, request: CompletionRequest, *, front: str = "", to: str | None = None
     ) -> AsyncGenerator[Message]:
-        """Runs a request.
+        """Runs a request that was sent to the replica `to`, which may be gone.
 
         If the front is silent for `front_seconds`, the request ends here with an error, as if this replica were lost: a
         front that comes back resumes it elsewhere.
-
-        Args:
-            to: the replica that it was sent to, which may be gone.
         """
         if to not in (None, self._name):
             yield UnavailableError(f"the replica {to} isn't there")
@@ -295,12 +291,7 @@ def _leave(submitting: asyncio.Future[RequestStream]) -> None:
 
 
 def _blocks_of_runs(runs: list[tuple[int, Tokens]], within: str) -> set[int]:
-    """Hashes the blocks of the texts in a prefix tree. Blocks that several texts begin with are hashed only once.
-
-    Args:
-        runs: the tokens of each edge of the tree, and the place where they begin (`StateCache.texts`).
-        within: `blocks_of`.
-    """
+    """Hashes the blocks of the texts in a prefix tree (`StateCache.texts`), each once, whoever begins with it."""
     found: set[int] = set()
     blocks: list[int] = []
     tokens = pack(())

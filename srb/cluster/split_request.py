@@ -44,11 +44,7 @@ MOST_LOSSES = 3
 
 
 class Part:
-    """Some alternatives of a request, which run on one replica.
-
-    Args:
-        request: a request for these alternatives alone, with an id of its own.
-    """
+    """Some alternatives of a request, which run on one replica: as a request for them alone, with an id of its own."""
 
     def __init__(self, request: CompletionRequest, indices: Sequence[int]) -> None:
         self.request = request
@@ -58,14 +54,11 @@ class Part:
 
 
 def split(request: CompletionRequest, room: int, n_replicas: int) -> list[Part]:
-    """Splits a request: into one part if a replica can run all of it, and else into at most one for each replica.
+    """Splits a request: into one part if a replica has `room` for all its alternatives, or beams; else into several.
 
     Several prompts are divided among the replicas, so that each prompt is still evaluated only once. The alternatives
     of one prompt are divided among the replicas, too, unless they depend on each other: each should differ from the
     others, or a search finds them all.
-
-    Args:
-        room: the number of alternatives, or beams, that a replica can run at a time.
     """
     n_prompts, n_branches = len(request.prompts), len(request.branches)
     n_rows = n_prompts * (request.n_rows or n_branches)

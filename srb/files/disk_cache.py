@@ -59,11 +59,8 @@ class _Unwritten:
 class DiskCache:
     """A `state_store.StateStore` in a folder. It may be shared with other servers, and with other models.
 
-    Raises `SettingsError`.
-
-    Args:
-        identity: names everything that a state must fit (`Backend.identity`).
-        max_bytes: the most bytes of all files in the folder. The least recently used are removed first.
+    `identity` names everything that a state must fit (`Backend.identity`). If all files in the folder have more than
+    `max_bytes`, the least recently used are removed. Raises `SettingsError`.
     """
 
     def __init__(self, folder: Path, identity: str, max_bytes: int) -> None:

@@ -42,9 +42,7 @@ def show_nothing(_name: str) -> AbstractContextManager[Progress]:
 def fetch_model(settings: Settings, show: ShowProgress = show_nothing) -> Settings:
     """Finds the model file that the settings name, and downloads it if it isn't on this machine.
 
-    Raises:
-        SettingsError: The settings name several models, or one that doesn't exist.
-        ModelLoadError: The model can't be downloaded.
+    Raises `SettingsError` for several models or one that doesn't exist, and `ModelLoadError` if it can't be downloaded.
     """
     given = {"--model": settings.model, "--model-url": settings.model_url, "--hf-repo": settings.hf_repo}
     names = [name for name, value in given.items() if value is not None]
@@ -66,14 +64,8 @@ def fetch_model(settings: Settings, show: ShowProgress = show_nothing) -> Settin
 def find_in_folder(folder: Path, name: Path | None) -> Path:
     """Finds a model file below a folder: the one with this name, or the only one whose name begins with it.
 
+    `.gguf` may be left out. Without a name there must be one model file. Of a model in several files it is the first.
     Raises `SettingsError`.
-
-    Args:
-        folder: `--models-dir`.
-        name: with or without `.gguf`. None: there must be only one model file.
-
-    Returns:
-        The file; the first one of a model in several files.
     """
     if not folder.is_dir():
         raise SettingsError(f"--models-dir {folder} is not a folder")
@@ -94,14 +86,10 @@ def find_in_folder(folder: Path, name: Path | None) -> Path:
 
 
 def fetch_from_hub(repo: str, file: str | None) -> Path:
-    """Downloads a file of a Hugging Face repository, unless it is in the hub's own cache.
+    """Downloads a file of a Hugging Face repository, unless it is in the hub's own cache. None: its only GGUF file.
 
     The hub gets the token in HF_TOKEN. huggingface_hub resumes interrupted downloads, and shows its own progress.
     Raises `SettingsError` and `ModelLoadError`.
-
-    Args:
-        repo: `owner/name`.
-        file: the name of the file. None: the repository must have only one GGUF file.
     """
     if importlib.util.find_spec("huggingface_hub") is None:
         command = pip_install("'llama-srb[hub]'")

@@ -72,8 +72,7 @@ def _quote(text: str) -> str:
 def story_as_markdown(db: sqlite3.Connection, owner: str | None, story: str, node: int | None = None) -> str:
     """Formats the text of a story from its beginning to a node. Raises `NotFoundError`.
 
-    Args:
-        node: the id of the node. None: the last one that a person wrote or that is kept.
+    Without a node, it is the last one that a person wrote or that is kept.
     """
     found, nodes = read_nodes(db, owner, story)
     if node is None:
@@ -113,10 +112,8 @@ def read(
 class History:
     """The history of one server, until it is closed. Its methods may be called from any thread.
 
-    Raises `SettingsError` and `HistoryError`.
-
-    Args:
-        keep_seconds: how long the events of a finished request stay, so that its readers can resume.
+    The events of a finished request stay for `keep_seconds`, so that its readers can resume. Raises `SettingsError` and
+    `HistoryError`.
 
     Attributes:
         on_recovery: called in a thread when a problem is over, and everything pending is written.
@@ -258,14 +255,10 @@ def size_of(db: sqlite3.Connection) -> int:
 
 
 def prune(db: sqlite3.Connection, *, before: int | None = None, to_bytes: int | None = None) -> int:
-    """Removes finished requests, the oldest first. Unfinished requests, and stories with their texts, stay.
+    """Removes finished requests, the oldest first, and returns their number. Unfinished ones, and stories, stay.
 
-    Args:
-        before: removes all that ended before this time, in seconds since 1970.
-        to_bytes: removes more until the file isn't larger than this, or only has what stays.
-
-    Returns:
-        The number of removed requests.
+    Removes all that ended `before` a time, in seconds since 1970, and more until the file isn't larger than `to_bytes`,
+    or only has what stays.
     """
     removed = 0
     if before is not None:

@@ -126,11 +126,9 @@ def list_requests(
     before: str | None = None,
     story: str | None = None,
 ) -> list[Summary]:
-    """Lists requests, the latest first. Raises `NotFoundError`.
+    """Lists requests of an owner and without one, the latest first; only those before the request with the id `before`.
 
-    Args:
-        owner: whose requests, besides those without an owner.
-        before: the id of a request; only earlier ones are listed.
+    Raises `NotFoundError`.
     """
     where, values = [_seen("requests")], {"owner": owner, "limit": limit, "story": story, "before": 0}
     if before is not None:
@@ -205,13 +203,11 @@ _FOUND = f"{_found_in('search')} UNION ALL {_found_in('search_spaced')} ORDER BY
 def search(
     db: sqlite3.Connection, owner: str | None, words: str, *, limit: int = 50, before: int = 2**62
 ) -> list[Found]:
-    """Searches the texts that have all of these words, the latest first. Raises `InvalidRequestError`.
+    """Searches the texts of an owner and without one that have all of these words, the latest first.
 
-    Args:
-        owner: whose texts, besides those without an owner.
-        words: words, "several words in a row", and begin* for the beginning of a word. In scripts without spaces, any
-            part of a sentence is several words in a row.
-        before: the `place` of the last text that was found, to continue a search.
+    The words may be "several words in a row", and begin* for the beginning of a word. In scripts without spaces, any
+    part of a sentence is several words in a row. To continue a search, `before` is the `place` of the last text found.
+    Raises `InvalidRequestError`.
     """
     values = {"owner": owner, "words": _query(words), "limit": limit, "before": before}
     rows = db.execute(_FOUND, values)

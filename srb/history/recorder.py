@@ -193,11 +193,7 @@ class _Running:
 
 
 class Recorder:
-    """Decides what is written of the running requests.
-
-    Args:
-        keep_seconds: how long the events of a finished request stay, so that its readers can resume.
-    """
+    """Decides what is written of the running requests. The events of a finished one stay for `keep_seconds`."""
 
     def __init__(self, keep_seconds: float) -> None:
         self._keep_seconds = keep_seconds

@@ -170,13 +170,9 @@ def make_story(
     context: str | None = None,
     drafts: Mapping[int | str, tuple[str | None, str | None]] | None = None,
 ) -> Story:
-    """Makes a story. Raises `InvalidRequestError`.
+    """Makes a story with these nodes. Raises `InvalidRequestError`.
 
-    Args:
-        owner: the hash of the key that may see it.
-        tree: its nodes; those of another story, for example.
-        context: a JSON object.
-        drafts: the text and metadata of its drafts, by the id of their node; 0: the beginning.
+    `context` is a JSON object. `drafts` has texts and metadata by the id of their node; 0: the beginning.
     """
     story, now = f"story-{secrets.token_hex(12)}", int(time.time())
     values = {"id": story, "owner": owner, "title": title, "created": now, "changed": now, "change": 0}
@@ -214,10 +210,9 @@ def _parents_first(tree: Sequence[NewNode]) -> list[NewNode]:
 
 
 def list_stories(db: sqlite3.Connection, owner: str | None, *, deleted: bool = False) -> list[Story]:
-    """Lists the stories, the last changed first, without their contexts, which may be large.
+    """Lists the stories, the last changed first, or those in the trash, the last deleted first.
 
-    Args:
-        deleted: list those in the trash instead, the last deleted first.
+    They have no contexts, which may be large.
     """
     which = "deleted > :oldest ORDER BY deleted" if deleted else "deleted IS NULL ORDER BY changed"
     values = {"owner": owner, "oldest": int(time.time()) - TRASH_SECONDS}
@@ -250,11 +245,10 @@ def _story(row: sqlite3.Row) -> Story:
 def change_story(
     db: sqlite3.Connection, owner: str | None, story: str, values: Mapping[str, str | None], since: int | None = None
 ) -> Story:
-    """Changes a story. Raises `NotFoundError` and `ConflictError`.
+    """Changes the `title`, `context` and `place` of a story, the latter two JSON objects.
 
-    Args:
-        values: its `title`, `context` and `place`, the latter two as JSON objects.
-        since: the number of the change that the title and the context are based on. None: they replace any.
+    `since` is the number of the change that title and context are based on. None: they replace any. Raises
+    `NotFoundError` and `ConflictError`.
     """
     row = _find(db, owner, story)
     if values:
@@ -274,10 +268,9 @@ def change_story(
 
 
 def remove_story(db: sqlite3.Connection, owner: str | None, story: str, *, permanent: bool = False) -> None:
-    """Puts a story into the trash, and removes those that have been there for `TRASH_SECONDS`. Raises `NotFoundError`.
+    """Puts a story into the trash, or removes it at once, also from the trash. Raises `NotFoundError`.
 
-    Args:
-        permanent: remove it at once, also from the trash.
+    Also removes those that have been in the trash for `TRASH_SECONDS`.
     """
     trashed = _trashed(db, owner, story) if permanent else None
     number = (trashed or _find(db, owner, story))["number"]
@@ -333,14 +326,9 @@ def count_change(db: sqlite3.Connection, story: int) -> int:
 def read_nodes(
     db: sqlite3.Connection, owner: str | None, story: str, since: int = 0, *, growing: bool = False
 ) -> tuple[Story, list[Node]]:
-    """Reads a story with its nodes. Raises `NotFoundError`.
+    """Reads a story, and its nodes that later changes than `since` have touched, by id: each comes after its parent.
 
-    Args:
-        since: only nodes that were touched by later changes than this number.
-        growing: whether nodes that still grow are included in any case.
-
-    Returns:
-        The story, and its nodes by id, so each comes after its parent.
+    With `growing`, nodes that still grow are included in any case. Raises `NotFoundError`.
     """
     row = _find(db, owner, story)
     which = "(change > ? OR author = 'model' AND finish_reason IS NULL)" if growing else "change > ?"
@@ -408,13 +396,9 @@ def write_draft(
     metadata: str | None,
     since: int,
 ) -> Draft:
-    """Replaces the draft at a place. Raises `NotFoundError` and `ConflictError`.
+    """Replaces the draft at a place, 0 for the beginning; None removes it. Raises `NotFoundError` and `ConflictError`.
 
-    Args:
-        node: the id of the place; 0: the beginning.
-        text: None removes the draft.
-        metadata: a JSON object.
-        since: the `change` of the draft that this one is based on; 0 if there was none.
+    `since` is the `change` of the draft that this one is based on; 0 if there was none.
     """
     number = _find(db, owner, story)["number"]
     if node:
@@ -451,11 +435,8 @@ def prompt_at(
 ) -> list[str | int]:
     """Makes the prompt that continues a node: the token ids of each node of its path if they are known, or its text.
 
-    Raises `NotFoundError` and `InvalidRequestError`.
-
-    Args:
-        node: the id of the node. None: the prompt is empty.
-        is_needed: if False, this only checks that the node is there.
+    Without a node it is empty. Unless `is_needed`, this only checks that the node is there. Raises `NotFoundError` and
+    `InvalidRequestError`.
     """
     number = _find(db, owner, story)["number"]
     if node is None:
@@ -489,17 +470,10 @@ def insert_growing(
     settings: Sequence[str],
     created: int,
 ) -> list[int]:
-    """Inserts a node for each alternative of a request. Their texts come later.
+    """Inserts a node for each alternative of a request, and returns their ids. Their texts come later.
 
-    Args:
-        story: the number of the story.
-        parent: the id of the node that they continue.
-        change: the number of this change of the story.
-        settings: the JSON of the settings of each alternative. Fewer are used again from the first.
-        created: in seconds since 1970.
-
-    Returns:
-        Their ids, by index.
+    `story` and `change` are numbers in the file. Settings are JSON; fewer than alternatives are used again from the
+    first.
     """
     (last,) = db.execute("SELECT coalesce(max(id), 0) FROM nodes WHERE story = ?", (story,)).fetchone()
     when = (created, change)

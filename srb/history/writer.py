@@ -56,11 +56,8 @@ class _Record:
 class Writer:
     """Writes until it is closed. `submit` and `record` may be called from any thread.
 
-    After `close`, changes are lost with a line in the log, and their callers are told at once.
-
-    Args:
-        on_loss: called in the writer's thread when `MAX_PENDING` changes are lost.
-        on_recovery: called in the writer's thread when everything pending is written.
+    After `close`, changes are lost with a line in the log, and their callers are told at once. In the writer's thread,
+    `on_loss` is called when `MAX_PENDING` changes are lost, and `on_recovery` when everything pending is written.
     """
 
     def __init__(self, path: Path, on_loss: Callable[[], object], on_recovery: Callable[[], object]) -> None:
@@ -104,12 +101,10 @@ class Writer:
     def record(
         self, changes: Callable[[], Iterable[Change]], done: Callable[[], object], *, is_awaited: bool = False
     ) -> None:
-        """Writes changes.
+        """Writes changes, which a function makes in the writer's thread, in the order of the calls of `record`.
 
-        Args:
-            changes: makes the changes, in the writer's thread, in the order of the calls of `record`.
-            done: called after that in the same thread, even if the changes can't be written now.
-            is_awaited: whether the caller needs results of the changes. Then they are tried at once.
+        `done` is called after that in the same thread, even if the changes can't be written now. If their results are
+        awaited, they are tried at once.
         """
         self._put(_Record(changes, done, is_awaited))
 

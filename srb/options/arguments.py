@@ -12,11 +12,7 @@ from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser, with shorter errors that suggest the nearest name.
-
-    Args:
-        first: Names of the options that `--help` shows. If empty, it shows all options.
-    """
+    """argparse's parser, with shorter errors that suggest the nearest name. `--help` shows the options `first`."""
 
     def __init__(self, *, first: frozenset[str] = frozenset(), **kwargs: Any) -> None:
         super().__init__(add_help=not first, **kwargs)
@@ -92,9 +88,5 @@ class _Help(argparse.Action):
 
 
 def pip_install(what: str) -> str:
-    """Return the command that installs a package for the Python that runs srb; `pip` alone may belong to another.
-
-    Args:
-        what: The package as pip takes it, in quotation marks if a shell needs them.
-    """
+    """Return the command that installs a package for the Python that runs srb; `pip` alone may belong to another."""
     return f"{shlex.quote(sys.executable)} -m pip install {what}"

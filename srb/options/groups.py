@@ -28,13 +28,9 @@ def option(
 ) -> Any:
     """Declare a field of a dataclass that is an option.
 
-    Args:
-        low, high: The range of the value, both ends included.
-        above: An exclusive lower bound.
-        words: Names for some of its numbers.
-        aliases: Other servers' names for it.
-        many: Whether the flag may be repeated. Its values are joined with commas.
-        secret: Whether to keep the value out of messages.
+    The range includes `low` and `high`, but not `above`. `words` are names of numbers, which may be out of range.
+    `aliases` are other servers' names. The values of an option that may be given `many` times are joined with commas. A
+    `secret` value is in no message.
     """
     metadata: dict[str, Any] = {
         "help": text,

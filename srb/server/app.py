@@ -60,24 +60,12 @@ def create_app(
     shares_prompts: bool = False,
     connections: Connections | None = None,
 ) -> web.Application:
-    """The application, to be served with `SERVER_OPTIONS`.
+    """The application, to be served with `SERVER_OPTIONS`. Raises `SettingsError` if an origin is wrong.
 
-    The caller starts and stops the engine, passes its measurements to `metrics`, and closes the history.
-
-    Args:
-        limits: The settings that bodies are parsed with.
-        metrics: The metrics of `GET /metrics`.
-        api_keys: The API keys. Empty: no key is needed.
-        cors_origins: The value of `--cors-origins`.
-        allowed_hosts: The names under which the server answers.
-        history_service: Stores requests and stories. None: nothing is stored.
-        slot_folder: The folder where slots are saved. `limits.saved_slots` is their number.
-        fetch: Downloads images and sounds by their URLs. None: requests with URLs are refused.
-        shares_prompts: Whether prefix caching works across API keys.
-        connections: The connections that a `Runner` accepts for the application.
-
-    Raises:
-        SettingsError: An origin is wrong.
+    The caller starts and stops the engine, passes its measurements to `metrics`, and closes the history. Without API
+    keys no key is needed, without a history nothing is stored, without `fetch` requests with URLs are refused. Slots
+    are saved in `slot_folder`; `limits.saved_slots` is their number. `shares_prompts`: prefix caching works across API
+    keys. `connections` are those that a `Runner` accepts for the application.
     """
     checks = [access.check_host, access.answer_preflight, access.check_origin, access.check_key]
     app = web.Application(middlewares=[send_response, error_middleware, *checks, proxy.forward_to_peers])

@@ -119,14 +119,9 @@ async def _show(source: Source, body: Body, view: View) -> bool:
 
 
 def continued(body: Body, alternatives: Sequence[Alternative], ask: Callable[[str], str]) -> Body | None:
-    """Ask which alternative to continue; in a chat, ask for the next message, too.
+    """Ask which alternative to continue, by name or number; in a chat, ask for the next message, too.
 
-    Args:
-        alternatives: The alternatives to choose from, by name or number.
-        ask: Gets a question and returns the answer, which is empty to end.
-
-    Returns:
-        The next request, or None to end.
+    `ask` gets a question and returns the answer, which is empty to end. Returns the next request, or None to end.
     """
     by_name = {each.name: each for each in alternatives} | {str(k): each for k, each in enumerate(alternatives)}
     names = ", ".join(each.name for each in alternatives)

@@ -220,10 +220,8 @@ class Alternative:
 class Answer:
     """What has come of a request so far.
 
-    Args:
-        request_id: The id of the request, from which the ids of calls are made.
-        reader: Returns what splits the text of an alternative.
-        clock: Returns the time in seconds, for the timings of a request that runs.
+    The ids of calls are made from its id, `reader` returns what splits the text of an alternative, and the clock, in
+    seconds, is for the timings of a request that runs.
 
     Attributes:
         start, done: The first event of the request, and the last one.

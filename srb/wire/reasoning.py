@@ -64,10 +64,8 @@ def reasoning_format(template: ChatTemplate | None) -> ReasoningFormat | None:
 class AnswerReader:
     """Parses the text of an alternative, as it arrives, into thoughts, text and calls.
 
-    Args:
-        calls: How the model writes calls. None: it may call nothing.
-        reasoning: How the model writes thoughts. None: they aren't split off.
-        prefix: A text to show before the answer's own.
+    Without a format of calls it may call nothing, and without one of thoughts these aren't split off. A prefix is shown
+    before the answer's own text.
     """
 
     def __init__(

@@ -28,10 +28,8 @@ EXPECTS_CONTINUE = web.RequestKey("expects_continue", bool)
 async def read_body(request: web.Request, limit: int = MAX_BODY_BYTES) -> bytes:
     """The body of a request, of at most `limit` bytes.
 
-    Raises:
-        PayloadTooLargeError: The body is larger.
-        UnsupportedMediaTypeError: The body is compressed.
-        RequestTimeoutError: The body made no progress for `--receive-timeout`.
+    Raises `PayloadTooLargeError`, `UnsupportedMediaTypeError` if it is compressed, and `RequestTimeoutError` if it made
+    no progress for `--receive-timeout`.
     """
     if BODY in request:
         return request[BODY]

@@ -194,12 +194,9 @@ async def close_after_stream(request: web.Request, response: web.StreamResponse)
 
 
 class Connections:
-    """The open connections of a server. It belongs to the event loop.
+    """The open connections of a server, and of each address. It belongs to the event loop.
 
-    Args:
-        limit: The most connections.
-        per_address: The most connections of one address.
-        receive_seconds: How long the headers of a request may take, and how long its body may make no progress.
+    The headers of a request may take `receive_seconds`, and its body may make no progress for as long.
     """
 
     def __init__(

@@ -111,11 +111,7 @@ def log_and_answer(request: web.Request, error: SrbError) -> web.Response:
 def error_response(
     request: web.Request, error: SrbError, body: dict[str, Any] | None = None, status: int | None = None
 ) -> web.Response:
-    """A response with an error, in the format of the path.
-
-    Args:
-        status: The HTTP status, if it isn't the error's own.
-    """
+    """A response with an error, in the format of the path, with its own status or another."""
     headers = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)

@@ -155,11 +155,8 @@ async def submit(
 ) -> web.StreamResponse:
     """Queues a request, and answers with its events.
 
-    Args:
-        reply: The parsed body. It must have a request for the engine.
-        form: How readers of the request are answered.
-        created: When the request arrived, in seconds since 1970.
-        respond_first: Answers the client that made the request, if it differs from `form.respond`.
+    The parsed body must have a request for the engine, which arrived at `created`, in seconds since 1970.
+    `respond_first` answers the client that made the request, if it differs from `form.respond`.
     """
     assert reply.completion is not None
     engine, history_service = request.app[ENGINE], request.app[HISTORY]

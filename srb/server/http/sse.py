@@ -80,9 +80,7 @@ Batch = TypeVar("Batch")
 class Batches(Generic[Batch]):
     """Iterates over the batches of `read`, as chunks. Cancelling the wait, for example to send a ping, loses none.
 
-    Args:
-        read: Waits for the next batch. Raises `StopAsyncIteration` after the last one.
-        to_json: Returns the chunks of a batch.
+    `read` waits for the next batch, and raises `StopAsyncIteration` after the last one.
     """
 
     def __init__(self, read: Callable[[], Awaitable[Batch]], to_json: Callable[[Batch], Iterable[Item]]) -> None:

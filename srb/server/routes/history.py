@@ -255,12 +255,7 @@ def _number(text: str) -> int | None:
 
 
 async def _fields(request: web.Request, kind: type[Fields], limit: int = MAX_BODY_BYTES) -> Fields:
-    """The fields in the body of a request.
-
-    Raises:
-        InvalidRequestError: A field is wrong.
-        NotSupportedError: The server has no history. This is raised before the body is read.
-    """
+    """The fields in the body of a request. Raises `NotSupportedError` without a history, before the body is read."""
     _ = request.app[HISTORY].store
     return await asyncio.to_thread(read_fields, await read_body(request, limit), kind)
 

@@ -74,10 +74,8 @@ async def events(request: web.Request) -> web.StreamResponse:
 async def find_stored(request: web.Request, request_id: str) -> tuple[EventLog, bool]:
     """The event log of a request, from memory or from the history, and whether it was interrupted for good.
 
-    Raises:
-        NotFoundError: The caller has no such request.
-        GoneError: The request isn't stored any more.
-        UnavailableError: The request will resume later.
+    Raises `NotFoundError` if it isn't the caller's, `GoneError` if it isn't stored any more, and `UnavailableError` if
+    it will resume later.
     """
     owner, history_service = owner_of(request), request.app[HISTORY]
     try:
@@ -177,12 +175,7 @@ async def requests(request: web.Request) -> web.Response:
 
 
 def find_response(request: web.Request, response_id: str) -> tuple[EventLog, StoredResponse]:
-    """The event log of a response, and what builds its JSON.
-
-    Raises:
-        NotFoundError: The caller has no such response.
-        GoneError: The response isn't stored any more.
-    """
+    """The event log of a response, and what builds its JSON. Raises `NotFoundError` and `GoneError`."""
     event_log = request.app[ENGINE].find(response_id, owner_of(request))
     stored = format_of(request.app, event_log).stored
     if stored is None:

@@ -32,9 +32,8 @@ REOPEN_SECONDS = 3.0
 class HistoryService:
     """The requests and stories of a server, if it has a history. It belongs to the event loop.
 
-    Args:
-        store: The history. None if none was asked for, or the error why it can't be opened.
-        reopen: Opens the history later, if it can't be opened now for a reason that may pass, such as a full disk.
+    `store` is None if none was asked for, or the error why it can't be opened. `reopen` then opens it later, if the
+    reason may pass, such as a full disk.
 
     Attributes:
         feeds: The subscribers of stories.
@@ -122,9 +121,8 @@ class HistoryService:
     async def resume_all(self, engine: EngineClient, model: str, *, enabled: bool) -> None:
         """Resumes the detached requests that the server's last end interrupted; later if the history opens later.
 
-        Args:
-            model: The loaded model. Requests that were made with another one stay interrupted.
-            enabled: If False, all stay interrupted, and users may continue them by hand.
+        Those that were made with another model stay interrupted, or all, if this isn't enabled: users may continue
+        them.
         """
         resume = partial(self._resume_all, engine, model, enabled=enabled)
         if isinstance(self._store, History):

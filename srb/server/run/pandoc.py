@@ -52,12 +52,9 @@ class Pandoc:
         self.count = 0
 
     async def convert(self, engine: EngineClient, data: bytes, *arguments: str) -> bytes:
-        """The output of pandoc for this input.
+        """The output of pandoc for this input. Raises `NotSupportedError` without pandoc, and `QueueFullError`.
 
-        Raises:
-            InvalidRequestError: The document can't be read, or is too large or too deep.
-            NotSupportedError: There is no pandoc.
-            QueueFullError: Too many conversions wait.
+        Raises `InvalidRequestError` if the document can't be read, or is too large or too deep.
         """
         path = await asyncio.to_thread(find_pandoc)
         engine.check_queue(max(0, self.count - 1))

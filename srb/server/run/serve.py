@@ -214,15 +214,8 @@ def notify_systemd(state: str, environ: Mapping[str, str] = os.environ) -> None:
 async def serve(settings: Settings, load: Load | None = None, sockets: list[socket.socket] | None = None) -> None:
     """Serves until SIGTERM or SIGINT. A second such signal ends the process at once, and so do STOP_SECONDS.
 
-    Args:
-        load: The model that is already being loaded, if it is.
-        sockets: The sockets of the settings' address, if they are already bound.
-
-    Raises:
-        ModelLoadError: The model can't be loaded.
-        SettingsError: The server can't start with these settings.
-        EngineDeadError: With `exit_on_fatal`: the engine has failed, and readers had LINGER_SECONDS to take their last
-            events.
+    The model may be loading already, and the sockets be bound. Raises `ModelLoadError`, `SettingsError`, and with
+    `exit_on_fatal` `EngineDeadError`, when readers had LINGER_SECONDS to take their last events.
     """
     from srb.llama.model.metadata import sampling_of
 

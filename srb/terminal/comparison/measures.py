@@ -236,11 +236,7 @@ class Findings:
 
     @classmethod
     def of(cls, results: list[Result], tested: Iterable[tuple[str, Paired]] = ()) -> "Findings":
-        """Measure and compare results.
-
-        Args:
-            tested: The tests of settings that were made otherwise, each with the name of its run.
-        """
+        """Measure and compare results. `tested` has tests that were made otherwise, each with the name of its run."""
         groups = groups_of(results)
         means = shared_means(results, groups)
         cells = measures_of(results)
@@ -339,9 +335,7 @@ def measure(
 ) -> Measures:
     """Compute the measures of texts. A measure is None if there are too few texts.
 
-    Args:
-        means: The means of the groups. Default: computed from these texts.
-        diversity: The measures of diversity. Default: computed from these texts.
+    The means of the groups and the measures of diversity are computed from these texts, unless they are given.
     """
     results = [each for each in results if each.is_whole]
     groups = groups_of(results)

@@ -52,15 +52,9 @@ class Prompt:
 
 
 def read_prompts(named: Mapping[str, Any], rows: list[dict[str, Any]] | None, folder: Path) -> dict[str, Prompt]:
-    """Read the prompts of a spec, and fill their placeholders with each row of the variables.
+    """Read the prompts of a spec by name, and fill their placeholders with each row of the variables, if it has any.
 
-    Raises `InvalidRequestError`.
-
-    Args:
-        rows: The rows of the variables. None: the spec has no variables.
-
-    Returns:
-        The prompts, by name. With several rows, the row's number is added to the name.
+    With several rows, the row's number is added to the name. Raises `InvalidRequestError`.
     """
     found = {}
     for name, value in named.items():

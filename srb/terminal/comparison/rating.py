@@ -53,11 +53,7 @@ class Rating:
 
 
 class Ratings:
-    """The ratings of a folder, stored in ratings.jsonl, and the pairs without a rating.
-
-    Args:
-        others: Ratings of these texts that are stored elsewhere.
-    """
+    """The ratings of a folder, stored in ratings.jsonl, others that are stored elsewhere, and the pairs without one."""
 
     def __init__(self, folder: Path, results: Sequence[Result], others: Sequence[Rating] = ()) -> None:
         self._path = folder / "ratings.jsonl"
@@ -144,20 +140,14 @@ class Strength:
 
 
 def strengths(ratings: Sequence[Rating], groups: Mapping[Place, Group]) -> dict[Kind, Strength]:
-    """Compute the Elo rating of each kind, by the model of Bradley and Terry 1952.
+    """Compute the Elo rating of each kind, by the model of Bradley and Terry 1952, the strongest first.
 
     A kind with 400 points more than another is 10 times as likely to win. A rating of neither is half a win for both.
     Each kind also gets half a win and half a defeat against an opponent of 1,000 points, so that a kind that always won
     has a finite rating.
 
-    Intervals are Student's t intervals of the jackknife over the groups (Tukey 1958). There is none for fewer than two
-    groups, or if no group changes the rating.
-
-    Args:
-        groups: The groups of `groups_of`. Ratings in a group depend on each other.
-
-    Returns:
-        The strengths, the strongest kind first.
+    Intervals are Student's t intervals of the jackknife over the groups (Tukey 1958), within which ratings depend on
+    each other. There is none for fewer than two groups, or if no group changes the rating.
     """
     import numpy as np  # imported here, because it takes a while
 

@@ -93,8 +93,7 @@ class Results:
     def open(self, model: str, name: str, identity: str) -> list[Alternative]:
         """Return the alternatives of a model that earlier runs haven't finished. Raises `SettingsError`.
 
-        Args:
-            identity: The identity of the source, on which results depend.
+        Results depend on the identity of the source.
         """
         spec = self.spec
         self._names[model], self._identities[model] = model or name, identity

@@ -25,17 +25,12 @@ def sequential_test(
     It is the sign-flip test of `measures.p_value`, made sequential: the sums of the differences so far are compared
     with sums under random signs, and after each difference at most the share `allowed` of the random paths may have
     been farther from 0 than the others (alpha spending, Lan and DeMets 1983). Without a difference, the observed path
-    is one of these if differences are symmetric about 0, so the chance that any look decides is at most `error`.
+    is one of these if differences are symmetric about 0, so the chance that any look decides is at most `error`, below
+    1.
 
-    Args:
-        differences: The differences so far, one for each group.
-        planned: The number of differences at which the test ends.
-        error: The probability of a decision if there is no difference, below 1.
-        resamples: The number of random paths.
-
-    Returns:
-        The number of differences used, and p: the share of the paths that were decided before, or are as far from 0
-        (the stagewise order of Tsiatis, Rosner and Mehta 1984). The test has decided if p is at most `allowed`.
+    Returns the number of differences used, of all that are planned, and p: the share of the paths that were decided
+    before, or are as far from 0 (the stagewise order of Tsiatis, Rosner and Mehta 1984). The test has decided if p is
+    at most `allowed`.
     """
     found = 0, 1.0
     for looks, p, is_decided in _looks(differences, 0.0, _signs(differences, planned, resamples), error):
@@ -61,14 +56,8 @@ def sequential_interval(
 
     It has the shifts of the differences that the test's last look can't tell from none. The intervals of all looks hold
     together with probability 1 - error, and so does that of the last one (Jennison and Turnbull 1989). As in the test,
-    differences are assumed to be symmetric about their mean.
-
-    Args:
-        differences: The differences that `sequential_test` used. 0 is outside the interval if it has decided.
-        planned, error, resamples: As in `sequential_test`.
-
-    Returns:
-        None for equal differences, and while there are too few to exclude any shift.
+    differences are assumed to be symmetric about their mean. They are those that the test used: 0 is outside the
+    interval if it has decided. None for equal differences, and while there are too few to exclude any shift.
     """
     signs = _signs(differences, planned, resamples)
 

@@ -95,11 +95,7 @@ def is_joint(setting: dict[str, Any]) -> bool:
 
 
 def read_spec(path: Path, settings: Settings) -> Spec:
-    """Read a spec. Raises `SettingsError`.
-
-    Args:
-        settings: The options of the command. Their `n` and `max_tokens` are the defaults.
-    """
+    """Read a spec. The `n` and `max_tokens` of the settings are its defaults. Raises `SettingsError`."""
     try:
         with path.open("rb") as file:
             data = tomllib.load(file)

@@ -24,12 +24,9 @@ from srb.wire.reply import LEAST_LOGPROB, logprob_of, wire_names
 def to_json(
     event: Event, *, model: str, created: int, ignored: list[str], nodes: list[int] | None = None
 ) -> dict[str, Any]:
-    """The JSON object of an event.
+    """The JSON object of an event of a request that arrived at `created`, in seconds since 1970.
 
-    Args:
-        created: When the request arrived, in seconds since 1970.
-        ignored: The names of the request's fields that have no effect.
-        nodes: The ids of the nodes that its alternatives become, if the request belongs to a story.
+    If the request belongs to a story, `nodes` are the ids of the nodes that its alternatives become.
     """
     match event:
         case StreamEvent():

@@ -159,15 +159,7 @@ class Run(Protocol):
 
 
 class ScoreBuilder:
-    """Builds the events of a table, or the one object.
-
-    Args:
-        request: The parsed body.
-        request_id: The id of the table.
-        model: The name of the model.
-        created: When the request arrived, in seconds since 1970.
-        fingerprint: `EngineClient.fingerprint`.
-    """
+    """Builds the events of a table that was asked for at `created`, in seconds since 1970, or the one object."""
 
     def __init__(self, request: ScoreRequest, request_id: str, *, model: str, created: int, fingerprint: str) -> None:
         self._request = request

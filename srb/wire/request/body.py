@@ -88,14 +88,10 @@ def parse(
     texts_of: TextsOf = nothing_stored,
     take: Take = not_here,
 ) -> Parsed:
-    """Read a body.
+    """Read a body. Raises `InvalidRequestError`, and what `path_to` and `texts_of` raise.
 
-    Args:
-        path_to, texts_of: resolve what the body names: a node of a story, and the texts of other requests.
-        take: makes tokens of a prompt with images and sounds.
-
-    Raises:
-        InvalidRequestError: the body can't be a request here. `path_to` and `texts_of` may raise other errors.
+    These resolve what the body names: a node of a story, and the texts of other requests. `take` makes tokens of a
+    prompt with images and sounds.
     """
     fields = read_fields(body, CompletionFields)
     take_path(fields, chat, path_to)
@@ -191,8 +187,7 @@ def _reasoning(
 ) -> tuple[ReasoningFormat | None, str]:
     """Return how the answer's thoughts are written, and the tag for them that the template put at the prompt's end.
 
-    Args:
-        is_free: whether thoughts may come first. If not, a grammar is for the answer's first character on.
+    Thoughts may come first if the answer `is_free`. If not, a grammar is for its first character on.
     """
     reasoning = reasoning_format(template) if fields.messages else None
     if not reasoning or not fields.messages:
@@ -234,14 +229,7 @@ def make_request(
     media: tuple[Media, ...] = (),
     **others: Any,
 ) -> CompletionRequest:
-    """Make a request of a body's fields.
-
-    Args:
-        others: the fields of `CompletionRequest` that depend on the format.
-
-    Raises:
-        InvalidRequestError: the engine refuses the request, or what the body asks for isn't possible here.
-    """
+    """Make a request of a body's fields and of others, which depend on the format. Raises `InvalidRequestError`."""
     sent = {name: getattr(fields, name) for name in _PASSED}
     given = {name: value for name, value in sent.items() if value is not None} | fields.search_settings
     given["suffix"] = joined("suffix", fields.suffix or [], tokenize, is_prompt=False)
@@ -328,10 +316,8 @@ def _override(
 def take_all_room(fields: CompletionFields, limits: Limits) -> bool:
     """Let answers go on until the context is full, as in llama-server, if nothing limits their length.
 
-    A search keeps the usual `max_tokens`, because it reserves cells for all tokens of each beam from the start.
-
-    Returns:
-        Whether no alternative asks for it: a chat then has at most `DEFAULT_MOST_TOKENS`.
+    A search keeps the usual `max_tokens`, because it reserves cells for all tokens of each beam from the start. Returns
+    whether no alternative asks for it: a chat then has at most `DEFAULT_MOST_TOKENS`.
     """
     if fields.max_tokens is not None or limits.max_tokens is not None or fields.searches:
         return False

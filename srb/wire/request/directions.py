@@ -70,8 +70,7 @@ def _with_tokens(
 def marked(messages: list[Message], marker: str) -> list[Message]:
     """Return a conversation with a marker where directions are: at the end of the user's last message.
 
-    Raises:
-        InvalidRequestError: The user has no message, or it isn't a text.
+    Raises `InvalidRequestError` if the user has no message, or it isn't a text.
     """
     place = max((k for k, each in enumerate(messages) if each.role == "user"), default=None)
     if place is None:
@@ -87,8 +86,7 @@ def marked(messages: list[Message], marker: str) -> list[Message]:
 def divided(prompt: str, marker: str, tokenize: Tokenize) -> tuple[list[int], int]:
     """Return the tokens of a chat's prompt without the marker, and how many of them come before it.
 
-    Raises:
-        InvalidRequestError: The chat template doesn't show the user's last message once.
+    Raises `InvalidRequestError` if the chat template doesn't show the user's last message once.
     """
     head, *rest = prompt.split(marker)
     if len(rest) != 1:

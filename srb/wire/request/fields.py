@@ -139,9 +139,7 @@ _KINDS: dict[Any, Any] = {int: Int, float: Float, bool: bool, str: str}
 def declared(of: type, name: str, more: str = "", **instead: Any) -> Any:
     """Return the field of a body for one of the engine's: its meaning, and for `/openapi.json` its range and default.
 
-    Args:
-        more: what its meaning is in bodies, besides.
-        instead: other values for the schema; None leaves one out.
+    `more` is what its meaning is in bodies, besides. `instead` has other values for the schema; None leaves one out.
     """
     field = of.__dataclass_fields__[name]  # type: ignore[attr-defined]
     default = list(field.default) if isinstance(field.default, tuple) else field.default
@@ -269,11 +267,7 @@ class SamplingFields(_Sampling):
     """What `cut` and `given` have changed or left out, for `ignored`."""
 
     def ignored(self, unused: frozenset[str], search: str | None = None) -> list[str]:
-        """Return the names of the fields and samplers that were sent and have no effect.
-
-        Args:
-            unused: the fields that none of the chosen samplers reads.
-        """
+        """Return the names of the fields and samplers that were sent and have no effect. No sampler reads `unused`."""
         unknown = [*BodyFields.unread(self), *self._left_out]
         unknown += [f"samplers.{name}" for name in self.samplers or () if not sampler_named(name)]
         unknown += [f"structured_outputs.{name}" for name in self.structured_outputs or () if name not in KINDS]

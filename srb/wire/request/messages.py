@@ -112,11 +112,8 @@ def prompt_of(
     """Return the prompt that a template makes of a conversation and its tools.
 
     As in llama-server, if the last message is the assistant's, the model continues it: the prompt ends with its text.
-    Such a text isn't put into thoughts that the template begins.
-
-    Args:
-        thinks: whether the answer may begin with thoughts. If not, thoughts that the template begins are closed.
-        marker: takes the place of each image or sound. None: the messages may have none.
+    Such a text isn't put into thoughts that the template begins. Unless the answer `thinks`, these are closed. A marker
+    takes the place of each image or sound; without one the messages may have none.
     """
     if not messages:
         raise InvalidRequestError("messages must not be empty", param="messages")
@@ -202,8 +199,7 @@ def _rendered(
 ) -> str:
     """Return the prompt. If the template refuses system messages, or all but the first, they become the user's.
 
-    Raises:
-        InvalidRequestError: the template fails, or leaves the user's last text out.
+    Raises `InvalidRequestError` if the template fails, or leaves the user's last text out.
     """
     try:
         prompt = template.render(conversation, variables, described)

@@ -23,11 +23,8 @@ def sent_prompt(
 ) -> Any:
     """Return the prompt as it was sent, or what the model's template makes of the messages.
 
-    Args:
-        thinks: whether the answer may begin with thoughts.
-
-    Raises:
-        InvalidRequestError: there is neither, or both, or the messages aren't a conversation.
+    `thinks`: the answer may begin with thoughts. Raises `InvalidRequestError` if there is neither, or both, or the
+    messages aren't a conversation.
     """
     if fields.messages is not None:
         if fields.prompt is not None:
@@ -111,8 +108,7 @@ def nothing_stored(request_ids: tuple[str, ...]) -> Mapping[str, list[str]]:
 def take_texts(fields: CompletionFields, texts_of: TextsOf) -> None:
     """Replace each entry of `avoid` that names a request by the texts of this request.
 
-    Raises:
-        InvalidRequestError: a request isn't stored, has no such alternative, or there are too many.
+    Raises `InvalidRequestError` if one isn't stored, has no such alternative, or there are too many.
     """
     lists = [each for each in (fields, *(fields.branches or ())) if each.avoid]
     entries = [entry for each in lists for entry in each.avoid or () if isinstance(entry, KeptTexts)]

@@ -268,11 +268,7 @@ Fields = TypeVar("Fields", bound=BaseModel)
 
 @depth_refused()
 def read_fields(body: bytes, kind: type[Fields]) -> Fields:
-    """Return the fields of a body: a JSON object, or a list if `kind` is a `RootModel`.
-
-    Raises:
-        InvalidRequestError: the body isn't JSON, or its fields have other types.
-    """
+    """Return the fields of a body: a JSON object, or a list for a `RootModel`. Raises `InvalidRequestError`."""
     return validate(_read_json(body), kind)
 
 

@@ -203,13 +203,9 @@ class Tools:
     def fitted(
         self, form: CallFormat, answers: Iterable[str | None] = (None,), reasoning: ReasoningFormat | None = None
     ) -> "Tools":
-        """The tools, enforced as far as one grammar of them all can be.
+        """The tools, enforced as far as one grammar of them all and the JSON schemas of texts next to calls can be.
 
         If it is too large, as many functions as must be, the largest first, may have any arguments.
-
-        Args:
-            answers: The JSON schemas of texts next to the calls.
-            reasoning: How the model writes thoughts.
         """
 
         def is_small(tools: Tools) -> bool:
@@ -231,10 +227,9 @@ class Tools:
     def constrain(
         self, params: SamplingParams, form: CallFormat, reasoning: ReasoningFormat | None = None
     ) -> SamplingParams:
-        """The parameters with a grammar of the calls. Raises `InvalidRequestError` if there is a grammar already.
+        """The parameters with a grammar of the calls, before which thoughts may come, which are any text.
 
-        Args:
-            reasoning: How the model writes thoughts, which may be any text. None: it has none.
+        Raises `InvalidRequestError` if there is a grammar already.
         """
         for name in GRAMMAR_FIELDS:
             if name != "json_schema" and getattr(params, name) is not None:
