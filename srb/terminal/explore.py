@@ -17,7 +17,7 @@ from rich.tree import Tree
 from srb.engine.request import Explore
 from srb.engine.validation.fields import meanings
 from srb.options.settings import SERVER_OPTIONS, Settings, add_arguments
-from srb.terminal.generate import add_prompt_arguments, check_url_options, read_prompt, tokenize_nothing
+from srb.terminal.generate import add_prompt_arguments, check_url_options, read_prompt
 from srb.terminal.show import Event, JsonLines, View, one_line
 from srb.terminal.source import Body, Source, open_source
 from srb.wire.limits import Limits
@@ -50,7 +50,7 @@ def explore(settings: Settings, arguments: argparse.Namespace) -> int:
         if (value := getattr(arguments, field.name)) is not None:
             body[field.name] = value
     if settings.url is None:
-        explore_reply(json.dumps(body).encode(), Limits("", settings.n, settings.max_n), tokenize_nothing, time.time())
+        explore_reply(json.dumps(body).encode(), Limits("", settings.n, settings.max_n), time.time())
     return asyncio.run(_explore(open_source(settings), body, _view(as_json=arguments.json)))
 
 

@@ -66,7 +66,7 @@ def generate(settings: Settings, arguments: argparse.Namespace) -> int:
         raise SettingsError("--ahead needs --url: only a server can prefetch alternatives after the command has ended")
     if settings.url is None:  # a server checks the body
         checked = {name: value for name, value in body.items() if name != "messages"} | {"prompt": "x"}
-        parse(json.dumps(checked).encode(), Limits("", settings.n, settings.max_n), tokenize_nothing)
+        parse(json.dumps(checked).encode(), Limits("", settings.n, settings.max_n))
     if arguments.interactive and (arguments.json or not (sys.stdin.isatty() and sys.stdout.isatty())):
         raise SettingsError("--interactive needs a terminal, and excludes --json: leave one out")
     source = open_source(settings)
@@ -83,11 +83,6 @@ def check_url_options(settings: Settings, arguments: argparse.Namespace) -> None
         raise SettingsError(
             f"--{flag} has no effect with --url: the server at {settings.url} has its own setting; leave it out"
         )
-
-
-def tokenize_nothing(text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
-    """Return one token, to check a body before the model is loaded."""
-    return (0,)
 
 
 async def _generate(source: Source, body: Body, *, as_json: bool, is_interactive: bool) -> int:

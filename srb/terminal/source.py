@@ -115,7 +115,7 @@ class InProcess:
         try:
             with show_loading(lambda: self._engine.health.progress):
                 await self._engine.ready()
-            self._limits = dataclasses.replace(self._limits, n_vocab=self._engine.model.tokenizer.n_vocab)
+            self._limits = self._limits.of_model(self._engine.model)
         except BaseException:
             await self._engine.stop()
             raise
@@ -131,10 +131,8 @@ class InProcess:
 
     @asynccontextmanager
     async def submit(self, body: Body) -> AsyncIterator[Events]:
-        template = self._engine.model.chat_template
-        parsed = await asyncio.to_thread(
-            parse, json.dumps(body).encode(), self._limits, self._engine.tokenize, template, chat="messages" in body
-        )
+        sent = json.dumps(body).encode()
+        parsed = await asyncio.to_thread(parse, sent, self._limits, chat="messages" in body)
         to_json = partial(native.to_json, model=self.model, created=int(time.time()), ignored=parsed.ignored)
         async with await self._engine.submit(parsed.completion) as stream:
             yield (to_json(event) async for batch in stream for event in batch)
@@ -142,7 +140,7 @@ class InProcess:
     @asynccontextmanager
     async def explore(self, body: Body) -> AsyncIterator[Events]:
         sent = json.dumps(body).encode()
-        reply = await asyncio.to_thread(explore_reply, sent, self._limits, self._engine.tokenize, time.time())
+        reply = await asyncio.to_thread(explore_reply, sent, self._limits, time.time())
         assert reply.completion
         assert reply.make
         assert reply.blame

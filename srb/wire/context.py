@@ -5,16 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from srb.engine.events import AbortReason
-from srb.engine.model import Tokenize
 from srb.engine.model_facts import ModelFacts
 from srb.engine.request import CompletionRequest
 from srb.engine.stats import EngineStats
 from srb.errors import InvalidRequestError
 from srb.serving.health import Health
 from srb.wire.limits import Limits
-from srb.wire.request.media import Take, not_here
 from srb.wire.request.messages import Message
-from srb.wire.request.prompts import PathTo, TextsOf, no_stories, nothing_stored
 from srb.wire.tokens import Vocabulary
 
 JsonAnswer = tuple[Any, list[str]]
@@ -35,8 +32,6 @@ class EngineInfo(Protocol):
     def model(self) -> ModelFacts: ...
     @property
     def fingerprint(self) -> str: ...
-    @property
-    def tokenize(self) -> Tokenize: ...
 
 
 def no_responses(response_id: str) -> list[Message]:
@@ -49,7 +44,7 @@ class RequestContext:
     """What a body parser may know besides the body.
 
     Attributes:
-        limits: The server's settings.
+        limits: The server's settings, and what it knows.
         engine: The engine.
         now: When the request arrived, in seconds since 1970.
         created: When the server started, in seconds since 1970.
@@ -60,9 +55,6 @@ class RequestContext:
         states: What formats remember between requests, by class (`state`).
         call_in_loop: Calls a function in the event loop, with an `Abort` and the other arguments, and returns its
             result. A body may be parsed several times, but the function is called once: equal calls are one call.
-        path_to: Returns the prompt that continues a node of a story.
-        texts_of: Returns the texts of stored requests.
-        take: Turns a prompt of texts, images and sounds into tokens and media.
         stored_answers: Returns the message of each of these responses that is stored, by id.
         previous_messages: Returns the conversation that ends with a response. Raises `InvalidRequestError` if that
             isn't stored.
@@ -79,9 +71,6 @@ class RequestContext:
     path_params: Mapping[str, str] = field(default_factory=dict)
     states: dict[Callable[[], Any], Any] = field(default_factory=dict)
     call_in_loop: Callable[[tuple[Any, ...]], Any] = lambda _call: None
-    path_to: PathTo = no_stories
-    texts_of: TextsOf = nothing_stored
-    take: Take = not_here
     previous_messages: Callable[[str], list[Message]] = no_responses
     stored_answers: Callable[[tuple[str, ...]], Mapping[str, Message]] = lambda _response_ids: {}
     original: CompletionRequest | None = None

@@ -153,10 +153,7 @@ def parse_one(
     known = SamplingFields.model_fields.keys() & sampling.model_fields_set if sampling else ()
     sent = {name: getattr(sampling, name) for name in known}
     asked = validate(sent | {name: value for name, value in given.items() if value is not None}, CompletionFields)
-    chat = asked.messages is not None
-    parsed = parse_fields(
-        asked, context.limits, context.engine.tokenize, context.vocabulary.template, chat=chat, take=context.take
-    )
+    parsed = parse_fields(asked, context.limits, chat=asked.messages is not None)
     parsed.ignored.extend(name for name in extra if name not in _OF_SEVERAL)
     if prefix:
         completion = replace(parsed.completion, id=prefix + new_request_id().removeprefix("cmpl-"))

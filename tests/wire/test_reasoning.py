@@ -104,8 +104,8 @@ def take(parts: Sequence[Any]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
 def read(template: ChatTemplate, *messages: dict[str, Any], chat: bool = True, **fields: Any) -> tuple[str, Parsed]:
     """The end of the prompt, after the assistant's tag, and what was parsed."""
     body = json.dumps({"messages": list(messages) or [HELLO], "stream": False} | fields).encode()
-    limits = Limits("fake", n=1, max_n=8)
-    parsed = parse(body, limits, lambda text, **_: tuple(text.encode()), template, chat=chat, take=take)
+    limits = Limits("fake", 1, 8, tokenize=lambda text, **_: tuple(text.encode()), template=template, take=take)
+    parsed = parse(body, limits, chat=chat)
     prompt = parsed.completion.prompts[0]
     assert isinstance(prompt, tuple)
     return bytes(prompt).decode().rpartition("<assistant>\n")[2], parsed

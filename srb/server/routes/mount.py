@@ -134,9 +134,14 @@ async def _generate(handler: GenerateHandler, kind: type[BaseModel] | None, requ
 
 def _context(request: web.Request, now: float, original: CompletionRequest | None = None) -> RequestContext:
     """The context of a body. now: when it arrived, in seconds since 1970. original: `RequestContext.original`."""
-    limits = request.app[LIMITS]
+    limits = replace(
+        request.app[LIMITS],
+        take=media_taker(request.app) if original is None else lambda _parts: (original.token_ids[0], ()),
+        path_to=partial(_path_to, request),
+        texts_of=lookup(partial(_texts_of, request)),
+    )
     with suppress(UnavailableError):
-        limits = replace(limits, n_vocab=request.app[ENGINE].model.tokenizer.n_vocab)
+        limits = limits.of_model(request.app[ENGINE].model)
     return RequestContext(
         limits,
         request.app[ENGINE],
@@ -148,9 +153,6 @@ def _context(request: web.Request, now: float, original: CompletionRequest | Non
         path_params=request.match_info,
         states=request.app[STATES],
         call_in_loop=lookup(partial(_call, request)),
-        path_to=partial(_path_to, request),
-        texts_of=lookup(partial(_texts_of, request)),
-        take=media_taker(request.app) if original is None else lambda _parts: (original.token_ids[0], ()),
         previous_messages=lookup(partial(_previous_messages, request)),
         stored_answers=lookup(partial(_stored_answers, request)),
         original=original,

@@ -15,7 +15,6 @@ from srb.errors import InvalidRequestError, SettingsError
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings
 from srb.terminal.comparison.prompts import Prompt, read_prompts, read_rows
 from srb.terminal.comparison.scorers import Judge, Scorers, read_scorers, scorer_tables
-from srb.terminal.generate import tokenize_nothing
 from srb.terminal.options import BRANCH_NAMES, check_names
 from srb.wire.limits import Limits
 from srb.wire.request.body import Parsed, parse
@@ -322,6 +321,6 @@ def _parsed(where: str, fields: dict[str, Any]) -> Parsed:
     n = {} if fields.get("directions") else {"n": 1}
     body = json.dumps({"prompt": "x"} | n | fields).encode()
     try:
-        return parse(body, Limits("", 1, MAX_ALTERNATIVES), tokenize_nothing)
+        return parse(body, Limits("", 1, MAX_ALTERNATIVES))
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{where}: {error.message}") from None

@@ -89,13 +89,13 @@ def parse(data: bytes, context: RequestContext, *, stream: bool) -> tuple[Kobold
         fields.max_tokens = default_length(vocabulary.n_cells)
     if fields.sampler_order and fields.samplers is None:
         fields.samplers = _ordered(fields.sampler_order)
-    branches = make_branches(fields, n, limits, context.engine.tokenize)
+    branches = make_branches(fields, n, limits)
     ignored = body.ignored_fields(fields, limits) + unused
     prompt, n_truncated = _prompt(fields, vocabulary, max(params.max_tokens or 0 for params in branches))
     if n_truncated:
         ignored.append(f"prompt (its first {n_truncated} tokens)")
     logprobs = TOP_LOGPROBS if fields.logprobs is True else fields.logprobs or fields.n_probs
-    request = make_request(fields, (prompt,), branches, limits, context.engine.tokenize, logprobs=logprobs or None)
+    request = make_request(fields, (prompt,), branches, limits, logprobs=logprobs or None)
     return fields, request, ignored
 
 

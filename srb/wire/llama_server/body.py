@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from srb.engine.media import Media
-from srb.engine.model import SpecialTokens, Tokenize, Tokenizer
+from srb.engine.model import SpecialTokens, Tokenizer
 from srb.engine.request import DEFAULT_CANDIDATES, SUFFIX_TOKENS, CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
 from srb.wire.request import body
 from srb.wire.request.body import count_alternatives, make_branches, make_request, take_all_room, tokenize_for
 from srb.wire.request.fields import BRIDGE_FIELDS, CompletionFields
-from srb.wire.request.media import Take, not_here
 from srb.wire.request.prompts import make_prompts
 from srb.wire.request.read import BodyFields, Int, read_fields, show
 from srb.wire.tokens import Parts, check_text, tokens_of
@@ -71,15 +70,15 @@ class LlamaParsed:
     response_fields: tuple[str, ...]
 
 
-def parse_completion(data: bytes, limits: Limits, tokenize: Tokenize, take: Take = not_here) -> LlamaParsed:
+def parse_completion(data: bytes, limits: Limits) -> LlamaParsed:
     """Read the body of `POST /completion`. Raises `InvalidRequestError`."""
     fields = read_fields(data, LlamaFields)
     n = count_alternatives(fields, 1, limits)
-    prompts, media = make_prompts(fields.prompt, limits, n, tokenize_for(fields, limits, tokenize), take)
-    return _parsed(fields, prompts, n, limits, tokenize, media)
+    prompts, media = make_prompts(fields.prompt, limits, n, tokenize_for(fields, limits))
+    return _parsed(fields, prompts, n, limits, media)
 
 
-def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tokenizer, n_cells: int) -> LlamaParsed:
+def parse_infill(data: bytes, limits: Limits, tokenizer: Tokenizer, n_cells: int) -> LlamaParsed:
     """Read the body of `POST /infill`, for a context of `n_cells`.
 
     If `input_extra` doesn't fit, it is cut at its beginning, and `ignored` says so. If the model has no
@@ -110,7 +109,7 @@ def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tok
         n_texts = max(n, fields.candidates or DEFAULT_CANDIDATES)
     room = max(0, n_cells - len(head) - len(gap) - n_texts * most)
     extra = known[max(0, len(known) - room) :]
-    parsed = _parsed(fields, ((*head, *extra, *gap),), n, limits, tokenize)
+    parsed = _parsed(fields, ((*head, *extra, *gap),), n, limits)
     unknown = [name for each in fields.input_extra or () for name in each.model_extra or ()]
     parsed.ignored.extend(f"input_extra.{name}" for name in dict.fromkeys(unknown))
     if len(extra) < len(known):
@@ -160,7 +159,6 @@ def _parsed(
     prompts: tuple[tuple[int, ...], ...],
     n: int,
     limits: Limits,
-    tokenize: Tokenize,
     media: tuple[Media, ...] = (),
 ) -> LlamaParsed:
     stream = fields.stream or False
@@ -183,9 +181,8 @@ def _parsed(
     completion = make_request(
         fields,
         prompts,
-        make_branches(fields, n, limits, tokenize),
+        make_branches(fields, n, limits),
         limits,
-        tokenize,
         media=media,
         logprobs=n_probs or None,
         return_tokens=stream or bool(fields.return_tokens),

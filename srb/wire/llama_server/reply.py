@@ -138,13 +138,13 @@ def _partial(index: int, text: str, tokens: Iterable[int]) -> dict[str, Any]:
 
 def completion(body: bytes, context: RequestContext) -> Reply:
     """Continue a prompt, as in llama-server: chunks, an object, or an array of objects."""
-    return _reply(parse_completion(body, context.limits, context.engine.tokenize, context.take), context)
+    return _reply(parse_completion(body, context.limits), context)
 
 
 def infill(body: bytes, context: RequestContext) -> Reply:
     """Fill in the text between a prefix and a suffix, if the model can."""
     model = context.engine.model
-    return _reply(parse_infill(body, context.limits, model.tokenize, model.tokenizer, model.n_cells), context)
+    return _reply(parse_infill(body, context.limits, model.tokenizer, model.n_cells), context)
 
 
 def _reply(parsed: LlamaParsed, context: RequestContext) -> Reply:

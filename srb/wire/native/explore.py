@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import fields as dataclass_fields
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, Field
 
 from srb.engine.events import ErrorEvent, Event, NodeEvent, StartEvent, StopEvent
-from srb.engine.model import Tokenize
 from srb.engine.request import CompletionRequest, Explore
 from srb.errors import InvalidRequestError
 from srb.wire.context import RequestContext
@@ -16,6 +16,7 @@ from srb.wire.limits import Limits
 from srb.wire.native import reply as native
 from srb.wire.reply import Reply
 from srb.wire.request.fields import Prompt, with_fields_of
+from srb.wire.request.media import not_here
 from srb.wire.request.prompts import make_prompts
 from srb.wire.request.read import BodyFields, ModelFields, read_fields
 
@@ -35,15 +36,15 @@ class ExploreFields(ModelFields, _Explore):
 
 def parse_explore(body: bytes, context: RequestContext) -> Reply:
     """Stream the tree of a prompt's likely continuations, the most probable nodes first."""
-    return explore_reply(body, context.limits, context.engine.tokenize, context.now)
+    return explore_reply(body, context.limits, context.now)
 
 
-def explore_reply(body: bytes, limits: Limits, tokenize: Tokenize, now: float) -> Reply:
+def explore_reply(body: bytes, limits: Limits, now: float) -> Reply:
     """Parses a body without a `RequestContext`. now: in seconds since 1970. Raises `InvalidRequestError`."""
     fields = read_fields(body, ExploreFields)
     names = {each.name for each in dataclass_fields(Explore)} & fields.model_fields_set
     explore = Explore(**{name: getattr(fields, name) for name in names})
-    prompts, _ = make_prompts(fields.prompt, limits, 1, tokenize)
+    prompts, _ = make_prompts(fields.prompt, replace(limits, take=not_here), 1, limits.tokenize)
     if len(prompts) != 1:
         raise InvalidRequestError(
             f"prompt must be one text or one list of token ids here, got {len(prompts)} prompts", param="prompt"

@@ -44,16 +44,7 @@ def parse_completion(body: bytes, context: RequestContext, *, openai: bool = Fal
 
 def parse_as(kind: type["Completion"], body: bytes, context: RequestContext, *, chat: bool = False) -> Reply:
     """Parses the body of a completion or a chat."""
-    parsed = parse(
-        body,
-        context.limits,
-        context.engine.tokenize,
-        context.vocabulary.template,
-        chat=chat,
-        path_to=context.path_to,
-        texts_of=context.texts_of,
-        take=context.take,
-    )
+    parsed = parse(body, context.limits, chat=chat)
     completion = context.original or parsed.completion
     head = {"id": completion.id, "created": int(context.now), "model": context.limits.model}
     form = kind(

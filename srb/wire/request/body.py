@@ -19,18 +19,9 @@ from srb.wire.limits import Limits
 from srb.wire.reasoning import AnswerReader, ReasoningFormat, reasoning_format
 from srb.wire.request.directions import directed, divided, has_directions, marked, take_directions
 from srb.wire.request.fields import BEAM_FIELDS, BRIDGE_FIELDS, BranchFields, CompletionFields, SamplingFields, joined
-from srb.wire.request.media import Take, new_marker, not_here
+from srb.wire.request.media import new_marker
 from srb.wire.request.messages import prefill_text, prompt_of
-from srb.wire.request.prompts import (
-    PathTo,
-    TextsOf,
-    make_prompts,
-    no_stories,
-    nothing_stored,
-    sent_prompt,
-    take_path,
-    take_texts,
-)
+from srb.wire.request.prompts import make_prompts, sent_prompt, take_path, take_texts
 from srb.wire.request.read import read_fields, show
 from srb.wire.tokens import MAX_BIASED_TEXTS
 from srb.wire.tools.calls import call_format
@@ -77,44 +68,23 @@ class Parsed:
         return self.tools.blame if self.tools else None
 
 
-def parse(
-    body: bytes,
-    limits: Limits,
-    tokenize: Tokenize,
-    template: ChatTemplate | None = None,
-    *,
-    chat: bool = False,
-    path_to: PathTo = no_stories,
-    texts_of: TextsOf = nothing_stored,
-    take: Take = not_here,
-) -> Parsed:
-    """Read a body. Raises `InvalidRequestError`, and what `path_to` and `texts_of` raise.
-
-    These resolve what the body names: a node of a story, and the texts of other requests. `take` makes tokens of a
-    prompt with images and sounds.
-    """
+def parse(body: bytes, limits: Limits, *, chat: bool = False) -> Parsed:
+    """Read a body. Raises `InvalidRequestError`, and what `Limits.path_to` and `Limits.texts_of` raise."""
     fields = read_fields(body, CompletionFields)
-    take_path(fields, chat, path_to)
-    take_texts(fields, texts_of)
-    return parse_fields(fields, limits, tokenize, template, chat=chat, take=take)
+    take_path(fields, chat, limits.path_to)
+    take_texts(fields, limits.texts_of)
+    return parse_fields(fields, limits, chat=chat)
 
 
-def parse_fields(
-    fields: CompletionFields,
-    limits: Limits,
-    tokenize: Tokenize,
-    template: ChatTemplate | None,
-    *,
-    chat: bool,
-    take: Take = not_here,
-) -> Parsed:
+def parse_fields(fields: CompletionFields, limits: Limits, *, chat: bool) -> Parsed:
     """Make a request of the fields of a body. Raises `InvalidRequestError`."""
+    template = limits.template
     _refuse_unsupported(fields)
     take_candidates(fields)
     form = _format(fields, chat or limits.openai)
     n = count_alternatives(fields, limits.n if form == "events" else 1, limits)
     is_open = fields.messages is not None and take_all_room(fields, limits)
-    branches = make_branches(fields, max(n, _best_of(fields, n, form, limits)), limits, tokenize)
+    branches = make_branches(fields, max(n, _best_of(fields, n, form, limits)), limits)
     tools = _tools(fields)
     in_text = fields.reasoning_format == "none" or bool(fields.echo)
     is_free = tools is not None or all(getattr(each, name) is None for each in branches for name in GRAMMAR_FIELDS)
@@ -127,8 +97,8 @@ def parse_fields(
     reasoning = None if in_text else tags
     direction_at = None
     if marker:
-        sent, direction_at = divided(sent, marker, tokenize_for(fields, limits, tokenize))
-    prompts, media = make_prompts(sent, limits, len(branches), tokenize_for(fields, limits, tokenize), take)
+        sent, direction_at = divided(sent, marker, tokenize_for(fields, limits))
+    prompts, media = make_prompts(sent, limits, len(branches), tokenize_for(fields, limits))
     if media and fields.story is not None:
         raise InvalidRequestError("a story's texts have no images and sounds; leave story out", param="story")
     calls = call_format(template) if tools and template else None
@@ -153,7 +123,6 @@ def parse_fields(
         prompts,
         branches,
         limits,
-        tokenize,
         media=media,
         most_tokens=DEFAULT_MOST_TOKENS if is_open else None,
         logprobs=0 if logprobs is None and len(branches) > n else logprobs,  # needed to find the best
@@ -224,7 +193,6 @@ def make_request(
     prompts: tuple[tuple[int, ...], ...],
     branches: tuple[SamplingParams, ...],
     limits: Limits,
-    tokenize: Tokenize,
     *,
     media: tuple[Media, ...] = (),
     **others: Any,
@@ -232,9 +200,9 @@ def make_request(
     """Make a request of a body's fields and of others, which depend on the format. Raises `InvalidRequestError`."""
     sent = {name: getattr(fields, name) for name in _PASSED}
     given = {name: value for name, value in sent.items() if value is not None} | fields.search_settings
-    given["suffix"] = joined("suffix", fields.suffix or [], tokenize, is_prompt=False)
+    given["suffix"] = joined("suffix", fields.suffix or [], limits.tokenize, is_prompt=False)
     given["any_seed"] = all(each.seed in (None, -1) for each in (fields, *(fields.branches or ())))
-    branches = directed(fields, branches, tokenize)
+    branches = directed(fields, branches, limits.tokenize)
     request = CompletionRequest(prompts, branches, media=media, **given | others)
     return _with_ahead(_with_shift(request, fields, limits), fields, limits)
 
@@ -243,9 +211,9 @@ def _shifts(fields: CompletionFields, limits: Limits) -> bool:
     return limits.context_shift if fields.context_shift is None else fields.context_shift
 
 
-def tokenize_for(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> Tokenize:
+def tokenize_for(fields: CompletionFields, limits: Limits) -> Tokenize:
     """Return the `Tokenize` for a prompt. With context shift, the prompt may be longer than the context."""
-    return partial(tokenize, any_length=True) if _shifts(fields, limits) else tokenize
+    return partial(limits.tokenize, any_length=True) if _shifts(fields, limits) else limits.tokenize
 
 
 def _with_shift(request: CompletionRequest, fields: CompletionFields, limits: Limits) -> CompletionRequest:
@@ -286,7 +254,7 @@ def count_alternatives(fields: CompletionFields, default: int, limits: Limits) -
     return n
 
 
-def make_branches(fields: CompletionFields, n: int, limits: Limits, tokenize: Tokenize) -> tuple[SamplingParams, ...]:
+def make_branches(fields: CompletionFields, n: int, limits: Limits) -> tuple[SamplingParams, ...]:
     """Return the parameters of each of n alternatives. Raises `InvalidRequestError`."""
     for each in (fields, *(fields.branches or ())):
         each.cut()
@@ -297,18 +265,16 @@ def make_branches(fields: CompletionFields, n: int, limits: Limits, tokenize: To
             "token ids instead, from /tokenize",
             param="logit_bias",
         )
-    common = SamplingParams(**{**limits.sampling, **fields.given(tokenize, limits.n_vocab)}).alternatives(n)
+    common = SamplingParams(**{**limits.sampling, **fields.given(limits)}).alternatives(n)
     if fields.branches is None:
         return common
     both = zip(common, fields.branches, strict=True)
-    return tuple(_override(params, branch, k, tokenize, limits) for k, (params, branch) in enumerate(both))
+    return tuple(_override(params, branch, k, limits) for k, (params, branch) in enumerate(both))
 
 
-def _override(
-    params: SamplingParams, branch: BranchFields, k: int, tokenize: Tokenize, limits: Limits
-) -> SamplingParams:
+def _override(params: SamplingParams, branch: BranchFields, k: int, limits: Limits) -> SamplingParams:
     try:
-        return dataclasses.replace(params, **branch.given(tokenize, limits.n_vocab))
+        return dataclasses.replace(params, **branch.given(limits))
     except InvalidRequestError as error:
         raise InvalidRequestError(f"branches[{k}]: {error.message}", param=f"branches[{k}].{error.param}") from None
 

@@ -33,6 +33,7 @@ from srb.engine.sampling_params import (
 )
 from srb.engine.validation.exclusions import BEAM_SEARCH, BODY_NAMES, BRIDGE, REQUIREMENTS
 from srb.errors import InvalidRequestError
+from srb.wire.limits import Limits
 from srb.wire.request.messages import Message
 from srb.wire.request.read import (
     BodyFields,
@@ -298,11 +299,12 @@ class SamplingFields(_Sampling):
         keys = pairs if isinstance(pairs, dict) else (pair[0] for pair in pairs if isinstance(pair, list) and pair)
         return sum(is_text(key) for key in (*keys, *(self.banned_tokens or ())))
 
-    def given(self, tokenize: Tokenize, n_vocab: int | None) -> dict[str, Any]:
+    def given(self, limits: Limits) -> dict[str, Any]:
         """Return the fields that were sent, as `SamplingParams` takes them. Raises `InvalidRequestError`.
 
-        `ignored` reports token ids from `n_vocab` on; None: all are known.
+        `ignored` reports token ids from `limits.n_vocab` on; None: all are known.
         """
+        tokenize, n_vocab = limits.tokenize, limits.n_vocab
         names = {field.name for field in fields_of(SamplingParams)} & set(type(self).model_fields)
         names.discard("direction")  # `directions.py` makes tokens of it
         sent = {name: getattr(self, name) for name in self.model_fields_set & names if name != "json_schema"}

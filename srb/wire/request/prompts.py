@@ -3,15 +3,14 @@
 A prompt is a text, token ids, both, the messages of a chat, or the path to a node of a story.
 """
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from srb.engine.media import Media
 from srb.engine.model import ChatTemplate, Tokenize
-from srb.errors import InvalidRequestError, NotSupportedError
-from srb.wire.limits import Limits
+from srb.errors import InvalidRequestError
+from srb.wire.limits import Limits, PathTo, TextsOf
 from srb.wire.request.fields import CompletionFields, KeptTexts
-from srb.wire.request.media import Mixed, Take, not_here, with_data
+from srb.wire.request.media import Mixed, Take, with_data
 from srb.wire.request.messages import mixed_prompt_of
 from srb.wire.request.read import kind_of
 from srb.wire.tokens import is_token, join_tokens
@@ -36,7 +35,7 @@ def sent_prompt(
 
 
 def make_prompts(
-    prompt: Any, limits: Limits, n: int, tokenize: Tokenize, take: Take = not_here
+    prompt: Any, limits: Limits, n: int, tokenize: Tokenize
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[Media, ...]]:
     """Return the token ids of each prompt, and the media in them. Raises `InvalidRequestError`.
 
@@ -54,7 +53,7 @@ def make_prompts(
             "(--max-n); send fewer prompts or a smaller n",
             param="prompt",
         )
-    made = [_named_tokens(name, item, tokenize, take) for name, item in named.items()]
+    made = [_named_tokens(name, item, tokenize, limits.take) for name, item in named.items()]
     return tuple(tokens for tokens, _ in made), tuple({each.name: each for _, media in made for each in media}.values())
 
 
@@ -93,16 +92,8 @@ def _prompt_tokens(name: str, prompt: Any, tokenize: Tokenize, take: Take) -> tu
     )
 
 
-TextsOf = Callable[[tuple[str, ...]], Mapping[str, list[str]]]
-"""Returns the texts of the alternatives of each request, by id. Raises `InvalidRequestError` if one isn't stored."""
-
 MAX_REQUESTS = 100
 """The most requests that a body may name. Finding each takes time, since it may be in a file."""
-
-
-def nothing_stored(request_ids: tuple[str, ...]) -> Mapping[str, list[str]]:
-    """The `TextsOf` for places that store no requests. Always raises `InvalidRequestError`."""
-    raise InvalidRequestError(f"avoid: there is no request {request_ids[0]:.100} here; send its texts", param="avoid")
 
 
 def take_texts(fields: CompletionFields, texts_of: TextsOf) -> None:
@@ -136,15 +127,6 @@ def _texts(entry: KeptTexts, texts: list[str]) -> list[str]:
             param="avoid",
         )
     return [texts[entry.index]]
-
-
-PathTo = Callable[[str, int | None, bool], list[int | str]]
-"""Returns the prompt that continues a node of a story. The last argument: false to check the node only."""
-
-
-def no_stories(_story: str, _node: int | None, _is_needed: bool) -> list[int | str]:
-    """The `PathTo` for servers without stories. Always raises `NotSupportedError`."""
-    raise NotSupportedError("this server keeps no stories; start it with --history FILE", param="story")
 
 
 def take_path(fields: CompletionFields, chat: bool, path_to: PathTo) -> None:

@@ -55,9 +55,9 @@ def test_the_file_says_what_a_request_leaves_open(
     rest = {"temperature": 0.6, "top_k": 20, "repeat_penalty": 1.05, "repeat_last_n": 32}
     assert found == rest | {"samplers": samplers}
     assert "temperature 0.6" in caplog.text
-    limits = Limits("m", 2, 8, sampling=found)
+    limits = Limits("m", 2, 8, sampling=found, tokenize=lambda text, **_: tuple(text.encode()))
     body: dict[str, Any] = {"prompt": "a", "top_k": 5, "branches": [{}, {"temperature": 1.5}]}
-    parsed = parse(json.dumps(body).encode(), limits, lambda text, **_: tuple(text.encode()))
+    parsed = parse(json.dumps(body).encode(), limits)
     first, second = parsed.completion.branches
     assert (first.temperature, first.top_k, first.repeat_penalty, first.samplers) == (0.6, 5, 1.05, samplers)
     assert second.temperature == 1.5
@@ -84,7 +84,7 @@ def test_a_file_without_such_keys_changes_nothing(plain: Path, caplog: pytest.Lo
 
 def test_mirostat_of_the_file_says_which_fields_have_no_effect() -> None:
     limits = Limits("m", 1, 8, sampling={"mirostat": 2})
-    parsed = parse(b'{"prompt": "a", "top_k": 5}', limits, lambda text, **_: tuple(text.encode()))
+    parsed = parse(b'{"prompt": "a", "top_k": 5}', limits)
     assert parsed.ignored == ["top_k"]
 
 

@@ -18,13 +18,11 @@ from srb.wire.llama_server.reply import Results, TimeLimit
 from srb.wire.slots import generation_settings, public_settings
 
 TOKENIZER = ByteTokenizer()
-LIMITS = Limits("fake", n=4, max_n=8)
+LIMITS = Limits("fake", n=4, max_n=8, tokenize=RequestLimits(TOKENIZER, 4096).tokenize)
 
 
 def completion(**body: Any) -> tuple[Response, list[float]]:
-    parsed = parse_completion(
-        json.dumps({"prompt": "p", "seed": 0} | body).encode(), LIMITS, RequestLimits(TOKENIZER, 4096).tokenize
-    )
+    parsed = parse_completion(json.dumps({"prompt": "p", "seed": 0} | body).encode(), LIMITS)
     now = [100.0]
     form = Results(parsed, model="fake", detokenize=TOKENIZER.detokenize)
     return Response(form, clock=lambda: now[0]), now

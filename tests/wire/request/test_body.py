@@ -1,6 +1,7 @@
 """Bodies as requests: beam search, context shift and prefetching, and the server's settings for bodies without them."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,10 +15,6 @@ from srb.wire.native import reply as native
 from srb.wire.reply import timings
 from srb.wire.request.body import Parsed, parse
 
-LIMITS = Limits("fake", n=2, max_n=8)
-SHIFTS = Limits("fake", n=2, max_n=8, context_shift=True, n_keep=5)
-THREE_AHEAD = Limits("fake", n=2, max_n=8, ahead=3)
-
 
 def tokenize(text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
     if len(text) > 10 and not any_length:
@@ -25,12 +22,17 @@ def tokenize(text: str, *, is_prompt: bool = True, any_length: bool = False) -> 
     return tuple(text.encode())
 
 
+LIMITS = Limits("fake", n=2, max_n=8, tokenize=tokenize)
+SHIFTS = replace(LIMITS, context_shift=True, n_keep=5)
+THREE_AHEAD = replace(LIMITS, ahead=3)
+
+
 def read(limits: Limits = LIMITS, **fields: Any) -> Parsed:
-    return parse(json.dumps({"prompt": "p"} | fields).encode(), limits, tokenize)
+    return parse(json.dumps({"prompt": "p"} | fields).encode(), limits)
 
 
 def read_by_llama_server(limits: Limits = LIMITS, **fields: Any) -> CompletionRequest:
-    return llama_body.parse_completion(json.dumps({"prompt": "p"} | fields).encode(), limits, tokenize).completion
+    return llama_body.parse_completion(json.dumps({"prompt": "p"} | fields).encode(), limits).completion
 
 
 def search_of(request: CompletionRequest) -> tuple[Any, ...]:

@@ -24,21 +24,22 @@ from srb.wire.request.body import parse
 from srb.wire.request.fields import BranchFields, CompletionFields
 from srb.wire.request.read import validate
 
-LIMITS = Limits("fake", n=1, max_n=8)
-
 
 def tokenize(text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
     return (0, *text.encode()) if is_prompt else tuple(text.encode())
 
 
+LIMITS = Limits("fake", n=1, max_n=8, tokenize=tokenize)
+
+
 def params(**fields: Any) -> SamplingParams:
-    parsed = parse(json.dumps({"prompt": "p", "seed": 0} | fields).encode(), LIMITS, tokenize)
+    parsed = parse(json.dumps({"prompt": "p", "seed": 0} | fields).encode(), LIMITS)
     assert parsed.ignored == []
     return parsed.completion.branches[0]
 
 
 def ignored(**fields: Any) -> list[str]:
-    return parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS, tokenize).ignored
+    return parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS).ignored
 
 
 def test_nothing_said_means_llama_servers_defaults() -> None:
@@ -71,10 +72,7 @@ def test_nothing_said_means_llama_servers_defaults() -> None:
 )
 def test_other_servers_names(alias: str, name: str, value: Any) -> None:
     assert (
-        getattr(
-            parse(json.dumps({"prompt": "p", alias: value}).encode(), LIMITS, tokenize).completion.branches[0], name
-        )
-        == value
+        getattr(parse(json.dumps({"prompt": "p", alias: value}).encode(), LIMITS).completion.branches[0], name) == value
     )
     assert ignored(**{name: value, alias: value}) == [alias]
 
@@ -82,7 +80,7 @@ def test_other_servers_names(alias: str, name: str, value: Any) -> None:
 def test_a_formats_own_name_counts_if_a_body_has_two() -> None:
     for fields in ({"n_predict": 3, "max_tokens": 8}, {"max_tokens": 8, "n_predict": 3, "max_length": 9}):
         body = json.dumps({"prompt": "p", "n_cmpl": 2, "n": 4} | fields).encode()
-        parsed = llama_body.parse_completion(body, LIMITS, tokenize)
+        parsed = llama_body.parse_completion(body, LIMITS)
         assert [branch.max_tokens for branch in parsed.completion.branches] == [3, 3]
         told = ["max_tokens (n_predict is used)", "n (n_cmpl is used)"]
         assert sorted(parsed.ignored) == sorted(told + ["max_length"] * ("max_length" in fields))
@@ -117,7 +115,7 @@ def test_numbers_as_strings() -> None:
 def test_seeds_are_taken_modulo_2_to_the_32(name: str, sent: Any, taken: int) -> None:
     assert params(**{"seed": None} | {name: sent}).seed == taken
     body = json.dumps({"prompt": "p", "seed": 1, "branches": [{name: sent}]}).encode()
-    assert parse(body, LIMITS, tokenize).completion.branches[0].seed == taken
+    assert parse(body, LIMITS).completion.branches[0].seed == taken
 
 
 @pytest.mark.parametrize(
@@ -181,7 +179,7 @@ def test_logit_bias_as_an_object_and_as_pairs(bias: Any, expected: dict[int, flo
 def test_biases_without_effect_are_reported(sent: dict[str, Any], used: dict[int, float], reported: str) -> None:
     limits = dataclasses.replace(LIMITS, n_vocab=256)
     for body, place in ((sent, ""), ({"branches": [sent]}, "branches[0].")):
-        parsed = parse(json.dumps({"prompt": "p"} | body).encode(), limits, tokenize)
+        parsed = parse(json.dumps({"prompt": "p"} | body).encode(), limits)
         assert dict(parsed.completion.branches[0].logit_bias) == used
         assert [each.startswith(place + reported) for each in parsed.ignored] == [True], parsed.ignored
 
@@ -191,7 +189,7 @@ def test_biases_without_effect_are_reported(sent: dict[str, Any], used: dict[int
 )
 def test_lists_that_are_too_long_are_cut_and_reported(name: str, most: int) -> None:
     sent = [f"x{k}" for k in range(most + 1)]
-    parsed = parse(json.dumps({"prompt": "p", name: sent}).encode(), LIMITS, tokenize)
+    parsed = parse(json.dumps({"prompt": "p", name: sent}).encode(), LIMITS)
     assert getattr(parsed.completion.branches[0], name) == tuple(sent[:most])
     assert ignored(**{name: sent}) == [f"{name} (all but the first {most})"]
     assert ignored(**{name: sent[:-1]}) == []
@@ -201,7 +199,7 @@ def test_lists_that_are_too_long_are_cut_and_reported(name: str, most: int) -> N
 
 def test_long_sequence_breakers_are_cut_as_llama_cpp_does() -> None:
     sent = ["x" * 40, "x" * 41, "\N{CRESCENT MOON}" * 11]
-    parsed = parse(json.dumps({"prompt": "p", "dry_sequence_breakers": sent}).encode(), LIMITS, tokenize)
+    parsed = parse(json.dumps({"prompt": "p", "dry_sequence_breakers": sent}).encode(), LIMITS)
     assert parsed.completion.branches[0].dry_sequence_breakers == ("x" * 40, "x" * 40, sent[2][:10])
     assert ignored(dry_sequence_breakers=sent) == ["dry_sequence_breakers (all but the first 40 bytes of 2)"]
 
@@ -235,7 +233,7 @@ def test_text_generation_webuis_greedy_decoding_and_penalty_range() -> None:
 
 def test_a_lowest_and_a_highest_temperature() -> None:
     def both(**fields: Any) -> tuple[float, float]:
-        branch = parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS, tokenize).completion.branches[0]
+        branch = parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS).completion.branches[0]
         return branch.temperature, branch.dynatemp_range
 
     given: dict[str, Any] = {"dynatemp_low": 0.5, "dynatemp_high": "1.5"}
@@ -252,19 +250,19 @@ def test_a_lowest_and_a_highest_temperature() -> None:
         assert both(**given | {"temperature": 0.7} | unused) == (0.7, 0)
         assert {"dynatemp_low", "dynatemp_high"} <= set(ignored(**given | unused))
     body = json.dumps({"prompt": "p", "branches": [{}, given]}).encode()
-    assert [each.dynatemp_range for each in parse(body, LIMITS, tokenize).completion.branches] == [0, 0.5]
+    assert [each.dynatemp_range for each in parse(body, LIMITS).completion.branches] == [0, 0.5]
 
 
 def test_healing_is_asked_for_and_not_with_what_it_does_not_go_with() -> None:
     def request(**fields: Any) -> CompletionRequest:
         body = json.dumps({"prompt": "p "} | fields).encode()
-        return parse(body, LIMITS, tokenize).completion
+        return parse(body, LIMITS).completion
 
     assert not request().heal
     assert request(heal=True).heal
     assert request(heal="true", prompt=[1, 2]).heal, "who asks for it with ids gets it"
     body = json.dumps({"prompt": "p ", "heal": True}).encode()
-    assert llama_body.parse_completion(body, LIMITS, tokenize).completion.heal
+    assert llama_body.parse_completion(body, LIMITS).completion.heal
     for fields, message in (
         ({"json_schema": {}}, "heal and json_schema exclude each other"),
         ({"regex": "a"}, "heal and regex exclude each other"),
@@ -277,7 +275,7 @@ def test_healing_is_asked_for_and_not_with_what_it_does_not_go_with() -> None:
 
 def test_what_only_the_library_has_is_reported() -> None:
     fields = {"logits_processor": "print"}
-    parsed = parse(json.dumps({"prompt": "p", "seed": 0} | fields).encode(), LIMITS, tokenize)
+    parsed = parse(json.dumps({"prompt": "p", "seed": 0} | fields).encode(), LIMITS)
     assert parsed.ignored == ["logits_processor"]
     assert parsed.completion.branches[0] == SamplingParams(seed=0)
 
@@ -301,7 +299,7 @@ def test_banned_strings_as_frontends_send_them(sent: Any, phrases: tuple[str, ..
 
 def test_branches_have_their_own_banned_strings() -> None:
     body = {"prompt": "p", "banned_strings": ["x"], "branches": [{}, {"banned_strings": "y"}]}
-    first, second = parse(json.dumps(body).encode(), LIMITS, tokenize).completion.branches
+    first, second = parse(json.dumps(body).encode(), LIMITS).completion.branches
     assert first.banned_strings == ("x",)
     assert second.banned_strings == ("y",)
 
@@ -316,7 +314,7 @@ def test_texts_to_avoid(sent: Any, avoid: Any) -> None:
     with pytest.raises(InvalidRequestError, match="avoid"):
         params(avoid=[{"x": 1}])
     body = {"prompt": "p", "avoid": ["x"], "branches": [{}, {"avoid": [], "diversity": 2}]}
-    first, second = parse(json.dumps(body).encode(), LIMITS, tokenize).completion.branches
+    first, second = parse(json.dumps(body).encode(), LIMITS).completion.branches
     assert (first.avoid, first.diversity, second.avoid, second.diversity) == (("x",), 0, (), 2)
 
 
@@ -337,7 +335,7 @@ def test_the_order_of_samplers_and_unknown_ones() -> None:
 
 def test_probabilities_have_two_names() -> None:
     def logprobs(**fields: Any) -> int | None:
-        return parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS, tokenize).completion.logprobs
+        return parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS).completion.logprobs
 
     assert logprobs() is None
     assert logprobs(logprobs=0) == 0
@@ -393,7 +391,7 @@ def test_a_branchs_grammar_or_schema_takes_the_place_of_either() -> None:
         ({"json_schema": True}, (None, "true")),
     ):
         body = json.dumps({"prompt": "p", "branches": branches} | common).encode()
-        made = parse(body, LIMITS, tokenize).completion.branches
+        made = parse(body, LIMITS).completion.branches
         assert [(each.grammar, each.json_schema) for each in made] == [
             expected,
             (None, "{}"),
@@ -441,7 +439,7 @@ def test_a_branchs_own_takes_the_place_of_what_all_texts_must_match() -> None:
         {"structured_outputs": {"json_object": True}},
     ]
     body = json.dumps({"prompt": "p", "branches": branches, "grammar": in_lark("start: /b/")}).encode()
-    made = parse(body, LIMITS, tokenize).completion.branches
+    made = parse(body, LIMITS).completion.branches
     assert [(each.grammar, each.regex, each.json_schema) for each in made] == [
         (in_lark("start: /b/"), None, None),
         (None, "a", None),
@@ -456,7 +454,7 @@ def test_each_branch_may_have_its_own() -> None:
         "top_k": 5,
         "branches": [{"grammar": 'root ::= "x"'}, {"mirostat": 2, "seed": 9}, {"logit_bias": {"7": 1}}],
     }
-    first, second, third = parse(json.dumps(body).encode(), LIMITS, tokenize).completion.branches
+    first, second, third = parse(json.dumps(body).encode(), LIMITS).completion.branches
     assert (first.grammar, second.grammar) == ('root ::= "x"', None)
     assert (second.mirostat, second.seed, third.mirostat) == (2, 9, 0)
     assert third.logit_bias == ((7, 1.0),)
@@ -482,10 +480,10 @@ def test_the_texts_of_biases_are_counted_before_they_are_tokenized(fields: dict[
 
     body = json.dumps({"prompt": "p"} | fields).encode()
     if message is None:
-        assert parse(body, LIMITS, tokenize_and_count).completion.branches
+        assert parse(body, dataclasses.replace(LIMITS, tokenize=tokenize_and_count)).completion.branches
         return
     with pytest.raises(InvalidRequestError, match=f"have {message}.* the limit is 10000; send token ids") as caught:
-        parse(body, LIMITS, tokenize_and_count)
+        parse(body, dataclasses.replace(LIMITS, tokenize=tokenize_and_count))
     assert (caught.value.param, tokenized) == ("logit_bias", [])
 
 
@@ -556,7 +554,7 @@ def test_a_negative_prompt_without_a_scale_is_reported() -> None:
 
 def test_branches_have_their_own_negative_prompts() -> None:
     body = {"prompt": "p", "guidance_scale": 2, "branches": [{}, {"negative_prompt": "y"}, {"guidance_scale": 1}]}
-    completion = parse(json.dumps(body).encode(), LIMITS, tokenize).completion
+    completion = parse(json.dumps(body).encode(), LIMITS).completion
     assert completion.guided == (0, 1)
     assert [each.negative_prompt for each in completion.branches] == [None, (0, 121), None]
 
