@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 from srb.engine.model import ChatTemplate
 from srb.errors import InvalidRequestError
 from srb.wire.reasoning import ReasoningFormat, reasoning_format
-from srb.wire.request.media import FILES, Mixed, as_content, new_marker, not_here, split
+from srb.wire.request.media import FILES, Mixed, as_content, not_here
 from srb.wire.request.read import PartFields
 from srb.wire.tools.calls import arguments_text, call_format
 from srb.wire.tools.definitions import Tools, simplified, without_tools
@@ -82,22 +82,6 @@ class Message(PartFields):
 def system_message(text: str | None) -> list[Message]:
     """Return a list with a system message, or an empty one without a text."""
     return [Message(role="system", content=text, tool_calls=None)] if text else []
-
-
-def mixed_prompt_of(
-    messages: list[Message],
-    variables: dict[str, Any],
-    template: ChatTemplate | None,
-    tools: Tools | None,
-    *,
-    thinks: bool = True,
-) -> str | Mixed:
-    """Return what `prompt_of` does, for messages that may have files."""
-    files = [file for message in messages if isinstance(message.content, Mixed) for file in message.content.files]
-    if not files:
-        return prompt_of(messages, variables, template, tools, thinks=thinks)
-    marker = new_marker()
-    return split(prompt_of(messages, variables, template, tools, thinks=thinks, marker=marker), marker, files)
 
 
 def prompt_of(

@@ -10,8 +10,8 @@ from srb.engine.model import ChatTemplate, Tokenize
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits, PathTo, TextsOf
 from srb.wire.request.fields import CompletionFields, KeptTexts
-from srb.wire.request.media import Mixed, Take, with_data
-from srb.wire.request.messages import mixed_prompt_of
+from srb.wire.request.media import Mixed, Take, new_marker, split, with_data
+from srb.wire.request.messages import prompt_of
 from srb.wire.request.read import kind_of
 from srb.wire.tokens import is_token, join_tokens
 from srb.wire.tools.definitions import Tools
@@ -28,7 +28,11 @@ def sent_prompt(
     if fields.messages is not None:
         if fields.prompt is not None:
             raise InvalidRequestError("prompt and messages exclude each other", param="prompt")
-        return mixed_prompt_of(fields.messages, fields.chat_template_kwargs or {}, template, tools, thinks=thinks)
+        files = [file for each in fields.messages if isinstance(each.content, Mixed) for file in each.content.files]
+        marker = new_marker() if files else None
+        variables = fields.chat_template_kwargs or {}
+        prompt = prompt_of(fields.messages, variables, template, tools, thinks=thinks, marker=marker)
+        return split(prompt, marker, files) if marker else prompt
     if chat:
         raise InvalidRequestError("messages is missing", param="messages")
     return fields.prompt
