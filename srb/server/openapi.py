@@ -102,10 +102,10 @@ def describe(routes: Iterable[Route], limits: Limits, *, keyed: bool) -> dict[st
 def described(routes: Iterable[Route]) -> Iterator[tuple[Route, str, str]]:
     """The described routes, with each of their paths without patterns, and its summary."""
     for route in routes:
-        for path in route.paths:
-            summary = route.summary_of(path)
-            if summary and (path == "/" or not path.endswith("/")):
-                yield route, re.sub(r"\{(\w+):(?:[^{}]|\{[^{}]*\})+\}", r"{\1}", path), summary
+        first, *aliases = (re.sub(r"\{(\w+):(?:[^{}]|\{[^{}]*\})+\}", r"{\1}", path) for path in route.paths)
+        if route.does:
+            yield route, first, route.does
+            yield from ((route, path, f"The same as {route.method} {first}") for path in aliases if path[-1] != "/")
 
 
 def _operation(route: Route, path: str, summary: str, schemas: dict[str, Schema], limits: Limits) -> dict[str, Any]:

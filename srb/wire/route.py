@@ -137,7 +137,6 @@ class Route:
         summary: Its summary in the description. Left out: the first paragraph of its function's docstring. A route
             with neither isn't described.
         aliases: Other paths. Those that end with a slash aren't described.
-        alias_summary: The summary of the aliases, if it differs.
         error_format: How its errors look.
     """
 
@@ -153,7 +152,6 @@ class Route:
     query: Mapping[str, str] = field(default_factory=dict)
     summary: str = ""
     aliases: tuple[str, ...] = ()
-    alias_summary: str = ""
     error_format: ErrorFormat = SRB_ERRORS
 
     @property
@@ -161,10 +159,9 @@ class Route:
         """The path and its aliases."""
         return self.path, *self.aliases
 
-    def summary_of(self, path: str) -> str:
-        """What the route does at this path, in a sentence without a full stop; empty if it isn't described."""
-        if path != self.path and self.alias_summary:
-            return self.alias_summary
+    @property
+    def does(self) -> str:
+        """What the route does, in a sentence without a full stop; empty if it isn't described."""
         match self.handler:
             case GenerateHandler(parse=function) | JsonHandler(function=function):
                 doc = function.__doc__

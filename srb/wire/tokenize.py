@@ -169,7 +169,6 @@ ROUTES = also_below(
         _TOKENS,
         body=TokenizeFields,
         aliases=("/v1/tokenize",),
-        alias_summary="The same as POST /tokenize",
     ),
     post("/detokenize", JsonHandler(detokenize), _CONTENT, body=DetokenizeFields),
     post("/apply-template", JsonHandler(apply_template), object_of(prompt=STRING), body=TemplateFields),

@@ -77,7 +77,6 @@ ROUTES = (
         object_of(value=INTEGER, ids=list_of(INTEGER)),
         body=CountFields,
         aliases=("/api/extra/tokenize",),
-        alias_summary="The same as POST /api/extra/tokencount",
     ),
     post("/api/extra/detokenize", JsonHandler(detokenize), _TEXT, body=IdsFields),
     get("/api/extra/perf", JsonHandler(perf), OBJECT),

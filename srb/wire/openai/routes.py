@@ -81,7 +81,6 @@ ROUTES = (
         GenerateHandler(parse_chat, replayable=True),
         _CHAT,
         aliases=tuple(f"{base}/chat/completions{end}" for base in _BASES for end in ("", "/") if base + end != "/v1"),
-        alias_summary="The same as POST /v1/chat/completions",
     ),
     post(
         "/v1/responses",
@@ -90,7 +89,6 @@ ROUTES = (
         other_schemas=RESPONSE_EVENTS,
         body=ResponseFields,
         aliases=(f"{OPENAI}/responses", "/responses"),
-        alias_summary="The same",
     ),
     post(
         "/v1/responses/input_tokens",
@@ -105,7 +103,6 @@ ROUTES = (
         _COUNTED,
         body=CompletionFields,
         aliases=("/chat/completions/input_tokens",),
-        alias_summary="The same as with /v1 before it",
     ),
     post(
         "/v1/embeddings",
@@ -120,7 +117,6 @@ ROUTES = (
         JsonHandler(completions.models),
         data_of(_MODEL),
         aliases=tuple(f"{base}/models{end}" for base in _BASES for end in ("", "/") if base + end != "/v1"),
-        alias_summary="The same as GET /v1/models",
     ),
     get(
         "/v1/models/{id:.+}",  # a model's name may have slashes
@@ -128,7 +124,6 @@ ROUTES = (
         _MODEL,
         errors=(404,),
         aliases=(f"{OPENAI}/models/{{id:.+}}",),
-        alias_summary="The same as GET /v1/models/{id}",
     ),
     *also_below(
         "/openai",
