@@ -18,7 +18,7 @@ from srb.terminal.comparison.measures import Findings, Result, groups_of
 from srb.terminal.comparison.rating import Rating, Ratings, rate, read_ratings, strengths
 from srb.terminal.comparison.report import write_report
 from srb.terminal.comparison.results import Results, differences, read_results, write_tables
-from srb.terminal.comparison.running import Usage, begin, judge, run
+from srb.terminal.comparison.running import begin, judge, run
 from srb.terminal.comparison.scorers import Scorers
 from srb.terminal.comparison.sequential import Sequential, notes_of, read_decisions, write_decisions
 from srb.terminal.comparison.spec import Spec, read_spec
@@ -106,47 +106,46 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
     check_url_options(settings, arguments)
     spec = read_spec(arguments.spec, settings)
     folder = arguments.out or Path(f"{arguments.spec.stem}-results")
-    usage = Usage()
     if arguments.verify:
-        return _verify(settings, spec, folder, usage)
+        return _verify(settings, spec, folder)
     with Results(folder, spec) as results:
         until = Sequential(results, arguments.until) if arguments.until else None
         try:
-            _run(settings, results, usage, until)
+            _run(settings, results, until)
         except (SettingsError, InvalidRequestError):
             raise  # the results in the folder may belong to another spec, so no report is written
         except BaseException:
             if not results.is_empty:
-                _finish(folder, results, usage, until)
+                _finish(folder, results, until)
                 print(
                     f"srb: {folder} has {len(results)} of {results.wanted} alternatives; run it again to continue",
                     file=sys.stderr,
                 )
             raise
-        for message in usage.errors:
+        for message in results.usage.errors:
             print(f"srb: {message}", file=sys.stderr)
-        found = _finish(folder, results, usage, until)
+        found = _finish(folder, results, until)
         for note in notes_of([*map(str, read_decisions(folder))]):
             print(note)
-        print(f"{len(results)} of {results.wanted} alternatives; {usage}; see {folder / 'report.html'}")
+        print(f"{len(results)} of {results.wanted} alternatives; {results.usage}; see {folder / 'report.html'}")
         _export(folder, found, arguments.export)
-        return int(bool(usage.errors) if until else len(results) < results.wanted)
+        return int(bool(results.usage.errors) if until else len(results) < results.wanted)
 
 
-def _verify(settings: Settings, spec: Spec, folder: Path, usage: Usage) -> int:
+def _verify(settings: Settings, spec: Spec, folder: Path) -> int:
     recorded = sum(each.finish_reason != "abort" for each in read_results(folder))
     with tempfile.TemporaryDirectory() as again:
         with Results(Path(again), dataclasses.replace(spec, scorers=Scorers())) as results:
-            _run(settings, results, usage)
+            _run(settings, results)
             results.finish()
         found = [*differences(folder, Path(again))]
-    for message in (*usage.errors, *found):
+    for message in (*results.usage.errors, *found):
         print(f"srb: {message}", file=sys.stderr)
     print(f"{recorded - len(found)} of {recorded} alternatives are identical")
     return int(bool(found))
 
 
-def _run(settings: Settings, results: Results, usage: Usage, until: Sequential | None = None) -> None:
+def _run(settings: Settings, results: Results, until: Sequential | None = None) -> None:
     """Generate with one model after the other, and then ask the judges."""
     spec = results.spec
     judges = spec.scorers.judges
@@ -155,10 +154,10 @@ def _run(settings: Settings, results: Results, usage: Usage, until: Sequential |
     last = [*spec.models][-1]
     for model, source in sources.items():
         # After the last model all texts are complete. It judges them while it is still loaded.
-        asyncio.run(_run_model(source, model, results, settings.max_n, usage, judges=model == last, until=until))
+        asyncio.run(_run_model(source, model, results, settings.max_n, judges=model == last, until=until))
     for model in sorted({each.model for each in judges.values()} - {last}):
         source = open_source(_settings_of(model, settings, results))
-        asyncio.run(_run_model(source, model, results, None, usage, judges=True))
+        asyncio.run(_run_model(source, model, results, None, judges=True))
 
 
 def _sources(settings: Settings, results: Results) -> dict[str, Source]:
@@ -179,14 +178,7 @@ def _settings_of(model: str, settings: Settings, results: Results) -> Settings:
 
 
 async def _run_model(
-    source: Source,
-    model: str,
-    results: Results,
-    max_n: int | None,
-    usage: Usage,
-    *,
-    judges: bool,
-    until: Sequential | None = None,
+    source: Source, model: str, results: Results, max_n: int | None, *, judges: bool, until: Sequential | None = None
 ) -> None:
     """Generate with a model, unless `max_n` is None, and ask its judges."""
     async with source:
@@ -196,20 +188,22 @@ async def _run_model(
         relative = {name: asked.pop(name) for name in scorers.relative if name in asked}
         for part in until.rounds(missing) if until else [missing]:
             if max_n is not None:
-                await run(source, model, results, part, max_n, usage)
+                await run(source, model, results, part, max_n)
             for name, scorer in asked.items():
-                await judge(source, name, scorer, results, usage)
+                await judge(source, name, scorer, results)
         for name, scorer in relative.items():  # last, because each new text changes the scores of all others
-            await judge(source, name, scorer, results, usage)
+            await judge(source, name, scorer, results)
 
 
-def _finish(folder: Path, results: Results, usage: Usage, until: Sequential | None = None) -> Findings:
+def _finish(folder: Path, results: Results, until: Sequential | None = None) -> Findings:
     decisions = until.decisions if until else []
     write_decisions(folder, decisions)
     found = results.finish([each.test() for each in decisions])
     each = len(results.spec.all_seeds)
     cut = len(found.results) - len(results)
-    notes = [f"{len(results)} of {results.wanted} alternatives, {each} for each prompt and kind. Last run: {usage}."]
+    notes = [
+        f"{len(results)} of {results.wanted} alternatives, {each} for each prompt and kind. Last run: {results.usage}."
+    ]
     if cut:
         notes.append(
             f"The run was interrupted: {cut} more alternatives are incomplete, and marked. Run it again to continue."

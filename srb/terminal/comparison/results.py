@@ -26,6 +26,26 @@ class Alternative:
     seed: int
 
 
+@dataclasses.dataclass
+class Usage:
+    """The tokens of a run, and its errors."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    errors: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, usage: dict[str, int]) -> None:
+        """Add the usage of a request."""
+        self.prompt_tokens += usage["prompt_tokens"]
+        self.cached_tokens += usage["cached_tokens"]
+        self.completion_tokens += usage["completion_tokens"]
+
+    def __str__(self) -> str:
+        evaluated = self.prompt_tokens - self.cached_tokens
+        return f"{evaluated} prompt tokens evaluated, {self.completion_tokens} tokens generated"
+
+
 class Results:
     """The results in a folder. Use it as a context manager, which locks the folder for other processes."""
 
@@ -33,6 +53,7 @@ class Results:
         self._folder = folder
         self._path = folder / "results.jsonl"
         self.spec = spec
+        self.usage = Usage()
         self._saved: list[Row] = []
         self._lines: dict[Alternative, Row] = {}
         self._incomplete: dict[Alternative, Row] = {}

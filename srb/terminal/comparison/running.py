@@ -5,7 +5,7 @@ import itertools
 import json
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,26 +25,6 @@ MAX_REQUESTS = 64
 Item = TypeVar("Item")
 
 
-@dataclass
-class Usage:
-    """The tokens of a run, and its errors."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    errors: list[str] = field(default_factory=list)
-
-    def add(self, usage: dict[str, int]) -> None:
-        """Add the usage of a request."""
-        self.prompt_tokens += usage["prompt_tokens"]
-        self.cached_tokens += usage["cached_tokens"]
-        self.completion_tokens += usage["completion_tokens"]
-
-    def __str__(self) -> str:
-        evaluated = self.prompt_tokens - self.cached_tokens
-        return f"{evaluated} prompt tokens evaluated, {self.completion_tokens} tokens generated"
-
-
 @dataclass(frozen=True)
 class Request:
     """A request for some alternatives of one prompt."""
@@ -59,9 +39,7 @@ async def begin(source: Source, model: str, results: Results) -> list[Alternativ
     return results.open(model, source.model, source.identity)
 
 
-async def run(
-    source: Source, model: str, results: Results, missing: list[Alternative], max_n: int, usage: Usage
-) -> None:
+async def run(source: Source, model: str, results: Results, missing: list[Alternative], max_n: int) -> None:
     """Generate missing alternatives of a model. `source` must be entered."""
     spec = results.spec
     with _progress() as progress:
@@ -72,10 +50,10 @@ async def run(
             async with AsyncExitStack() as stack:
                 # Open all requests before reading, so that a refused one fails at once.
                 opened = [(each, await _open(stack, source, each)) for each in group]
-                await _all([_read(each, events, spec, results, usage, advance) for each, events in opened])
+                await _all([_read(each, events, results, advance) for each, events in opened])
 
 
-async def judge(source: Source, name: str, scorer: Judge | Surprise, results: Results, usage: Usage) -> None:
+async def judge(source: Source, name: str, scorer: Judge | Surprise, results: Results) -> None:
     """Ask a scorer about all results without a score. `source` must be entered, and have the scorer's model."""
     tables = results.unscored(scorer)
     total, without = sum(len(lines) for _, lines in tables), 0
@@ -94,15 +72,17 @@ async def judge(source: Source, name: str, scorer: Judge | Surprise, results: Re
                     elif event["event"] == "error":
                         errors.append(event["error"]["message"])
                     elif event["event"] == "done":
-                        usage.add(event["usage"])
+                        results.usage.add(event["usage"])
 
         for group in _batched(tables):
             await _all([ask(*each) for each in group])
     if without:
-        usage.errors.append(f"scorers.{name}: {without} of {total} texts have no score, because {scorer.no_score}")
+        results.usage.errors.append(
+            f"scorers.{name}: {without} of {total} texts have no score, because {scorer.no_score}"
+        )
     if errors:
         left = sum(len(lines) for _, lines in results.unscored(scorer))
-        usage.errors.append(f"scorers.{name}: {left} of {total} texts have no score: {errors[0]}")
+        results.usage.errors.append(f"scorers.{name}: {left} of {total} texts have no score: {errors[0]}")
 
 
 async def _with_forks(source: Source, spec: Spec) -> Spec:
@@ -181,9 +161,7 @@ async def _open(stack: AsyncExitStack, source: Source, request: Request) -> Even
         raise
 
 
-async def _read(
-    request: Request, events: Events, spec: Spec, results: Results, usage: Usage, advance: Callable[[float], None]
-) -> None:
+async def _read(request: Request, events: Events, results: Results, advance: Callable[[float], None]) -> None:
     """Store each alternative when it ends. Failed alternatives are left for the next run."""
     tokens: list[list[Any]] = [[] for _ in request.alternatives]
     unfinished = set(range(len(tokens)))
@@ -207,14 +185,14 @@ async def _read(
                     each = request.alternatives[index]
                     unfinished.discard(index)
                     results.add(each, ended(index, length, event))
-                    advance(spec.most_tokens(each.setting) - length)
+                    advance(results.spec.most_tokens(each.setting) - length)
                 case "stop" if event["finish_reason"] == "abort":
-                    usage.errors.append(f"{_name(request, event['index'])}: aborted: {event['stop_reason']}")
+                    results.usage.errors.append(f"{_name(request, event['index'])}: aborted: {event['stop_reason']}")
                 case "error":
                     what = _name(request, event["index"]) if "index" in event else request.alternatives[0].prompt
-                    usage.errors.append(f"{what}: {event['error']['message']}")
+                    results.usage.errors.append(f"{what}: {event['error']['message']}")
                 case "done":
-                    usage.add(event["usage"])
+                    results.usage.add(event["usage"])
     except asyncio.CancelledError:
         for index in unfinished:
             if tokens[index]:
