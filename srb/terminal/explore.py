@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from typing import Self, TextIO
+from typing import Self
 
 from rich.console import Console
 from rich.live import Live
@@ -68,22 +68,21 @@ async def _explore(source: Source, body: Body, view: View) -> int:
 
 def _view(*, as_json: bool) -> View:
     if as_json:
-        return JsonLines(sys.stdout)
+        return JsonLines()
     console = Console(highlight=False)
-    return GrowingTree(console) if console.is_terminal else PathLines(sys.stdout)
+    return GrowingTree(console) if console.is_terminal else PathLines()
 
 
 class PathLines(View):
     """Prints a line for each node as it is found: the probability of the text from the prompt to it, and this text."""
 
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
+    def __init__(self) -> None:
         self._texts = {None: ""}
 
     def show(self, event: Event) -> None:
         if event["event"] == "node":
             text = self._texts[event["id"]] = self._texts[event["parent"]] + event["text"]
-            print(f"{math.exp(event['cumulative_logprob']):.4f} {one_line(text)}", file=self._out, flush=True)
+            print(f"{math.exp(event['cumulative_logprob']):.4f} {one_line(text)}", flush=True)
 
 
 class GrowingTree(View):

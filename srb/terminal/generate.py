@@ -148,9 +148,9 @@ def ask(question: str) -> str:
 
 def _view(*, as_json: bool) -> View:
     if as_json:
-        return JsonLines(sys.stdout)
+        return JsonLines()
     console = Console(highlight=False)
-    return Growing(console) if console.is_terminal else PlainLines(sys.stdout)
+    return Growing(console) if console.is_terminal else PlainLines()
 
 
 def _body(settings: Settings, arguments: argparse.Namespace) -> Body:

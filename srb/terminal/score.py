@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from srb.errors import InvalidRequestError
 from srb.files.download import show_count
@@ -54,7 +54,7 @@ def score(settings: Settings, arguments: argparse.Namespace) -> int:
     if others := {name: None for line in lines for name in line if name not in ("context", "continuations")}:
         print(f"srb: no effect: {', '.join(others)}", file=sys.stderr)
     source = open_source(settings)
-    show = JsonLines(sys.stdout).show if arguments.json else _table(sys.stdout, lines)
+    show = JsonLines().show if arguments.json else _table(lines)
     return asyncio.run(_score(source, bodies, count, show))
 
 
@@ -122,7 +122,7 @@ def _bodies(lines: list[dict[str, Any]]) -> Iterator[Body]:
     yield {"contexts": contexts, "continuations": continuations}
 
 
-def _table(out: TextIO, lines: list[dict[str, Any]]) -> Callable[[Event], None]:
+def _table(lines: list[dict[str, Any]]) -> Callable[[Event], None]:
     """Print each context, and below it its continuations, the most likely first."""
     rows: list[list[Event]] = [[] for _ in lines]
     n_shown = 0
@@ -132,9 +132,9 @@ def _table(out: TextIO, lines: list[dict[str, Any]]) -> Callable[[Event], None]:
         rows[event["context"]].append(event)
         while n_shown < len(lines) and len(rows[n_shown]) == len(lines[n_shown]["continuations"]):
             line, found = lines[n_shown], rows[n_shown]
-            print(f"{n_shown}: {_shown(line['context'], CONTEXT_CHARS)}", file=out)
+            print(f"{n_shown}: {_shown(line['context'], CONTEXT_CHARS)}")
             for each in sorted(found, key=lambda each: each.get("rank", len(found) + 1)):
-                print(_line(each, _shown(line["continuations"][each["continuation"]])), file=out, flush=True)
+                print(_line(each, _shown(line["continuations"][each["continuation"]])), flush=True)
             n_shown += 1
 
     return show

@@ -4,7 +4,7 @@ import json
 import sys
 import unicodedata
 from dataclasses import dataclass
-from typing import Any, Self, TextIO
+from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -43,11 +43,8 @@ class Alternative:
 class JsonLines(View):
     """Prints each event unchanged, on a line of its own."""
 
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-
     def show(self, event: Event) -> None:
-        print(json.dumps(event), file=self._out, flush=True)
+        print(json.dumps(event), flush=True)
 
 
 class _Texts(View):
@@ -80,9 +77,8 @@ class _Texts(View):
 class PlainLines(_Texts):
     """Prints one line per alternative, `name: text`, by index or by rank; line breaks are written as \\n."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._out = out
         self._printed = 0
 
     def __exit__(self, *_error: object) -> None:
@@ -98,7 +94,7 @@ class PlainLines(_Texts):
 
     def _print(self, alternatives: list[Alternative]) -> None:
         for alternative in alternatives[self._printed :]:
-            print(f"{alternative.name}: {one_line(alternative.text)}", file=self._out, flush=True)
+            print(f"{alternative.name}: {one_line(alternative.text)}", flush=True)
         self._printed = max(self._printed, len(alternatives))
 
 

@@ -3,6 +3,7 @@
 import io
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from srb.terminal.show import Growing, PlainLines, harmless
@@ -62,12 +63,11 @@ def test_a_text_cant_steer_the_terminal() -> None:
     assert harmless("line\n\ttab \N{ZERO WIDTH JOINER}é") == "line\n\ttab \N{ZERO WIDTH JOINER}é"
 
 
-def test_the_alternatives_of_a_bridge_come_by_their_ranks() -> None:
+def test_the_alternatives_of_a_bridge_come_by_their_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     said = [{"event": "stream", "index": index, "text": text} for index, text in enumerate(["worse", "better"])]
     ends = [stop(index, 1) | {"rank": 2 - index, "suffix_logprob": -9.5 + index} for index in range(2)]
-    out = io.StringIO()
-    with PlainLines(out) as view:
+    with PlainLines() as view:
         for event in (START, *said, *ends):
             view.show(event)
-    assert out.getvalue() == "wild: better\n0: worse\n"
+    assert capsys.readouterr().out == "wild: better\n0: worse\n"
     assert "rank 2" in shown(START, *said, *ends)[1]
