@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -132,14 +133,19 @@ def _find(path: Path, name: str) -> Recorded | dict[str, Any]:
     except NotFoundError:
         pass
     try:
-        return story_json(*read(path, stories.read_nodes, ANYBODY, name))
+        return read(path, _story, name)
     except NotFoundError:
         raise NotFoundError(f"the history {path} has no request and no story {name}", param="id") from None
 
 
+def _story(db: sqlite3.Connection, name: str) -> dict[str, Any]:
+    story, nodes = stories.read_nodes(db, ANYBODY, name)
+    return story_json(story, nodes, stories.read_drafts(db, ANYBODY, name))
+
+
 def _everything(path: Path) -> Iterator[Recorded | dict[str, Any]]:
     for story in read(path, stories.list_stories, ANYBODY):
-        yield story_json(*read(path, stories.read_nodes, ANYBODY, story.id))
+        yield read(path, _story, story.id)
     before = None
     while listed := read(path, find.list_requests, ANYBODY, before=before):
         for each in listed:

@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
         for number in range(1, 11):
             history.write(add_request, number, number * DAY, f"text {number} " + "dragon " * 5_000).result()
         tree = [NewNode("Once", id=1), NewNode(" upon", id=2, parent=1, author="model", kept=True)]
-        history.write(stories.make_story, "somebody", "A tale", tree).result()
+        history.write(stories.make_story, "somebody", "A tale", tree, None, {1: ("Once more", None)}).result()
     return path
 
 
@@ -65,6 +65,7 @@ def test_search(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_export(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     things = [json.loads(line) for line in run(capsys, path, "export").splitlines()]
+    assert [(each["node"], each["text"]) for each in things[0]["drafts"]] == [(1, "Once more")]
     assert [thing["id"] for thing in things[1:]] == [f"cmpl-{number}" for number in range(10, 0, -1)]
     assert things[0]["nodes"][1]["text"] == " upon"
     assert things[1]["body"] == {"prompt": "Prompt 10"}
