@@ -14,7 +14,7 @@ from srb.server.http import proxy
 from srb.server.http.bodies import send_response
 from srb.server.http.connections import CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS, Connections, close_after_stream
 from srb.server.http.errors import ERROR_FORMATS, error_middleware
-from srb.server.http.exchange import ENGINE, FETCH, LIMITS, RESPONSE_FORMATS, Fetch
+from srb.server.http.exchange import ENGINE, FETCH, LIMITS, REPLIES, Fetch
 from srb.server.routes import about, documents, history, mount, pooling, requests, slots
 from srb.server.routes.about import DESCRIPTION, METRICS
 from srb.server.routes.documents import PANDOC
@@ -83,7 +83,7 @@ def create_app(
     app[SLOT_FOLDER] = slot_folder
     app[PANDOC] = Pandoc()
     app[FETCH] = fetch
-    app[RESPONSE_FORMATS] = WeakKeyDictionary()
+    app[REPLIES] = WeakKeyDictionary()
     app[ERROR_FORMATS] = _ERROR_FORMATS
     app[METRICS] = metrics or Metrics()
     description: Callable[[], tuple[bytes, bytes]] = cache(partial(_description, limits, keyed=bool(api_keys)))

@@ -38,6 +38,37 @@ class StoredResponse(Protocol):
         """The conversation that was sent, and the answer. Raises `InvalidRequestError` if the answer isn't finished."""
 
 
+Chunk = dict[str, Any] | str
+"""An object that is sent as JSON, or a text that is sent unchanged."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """How the chunks of a stream are sent.
+
+    Attributes:
+        prefix: Returns the text before a chunk.
+        suffix: The text after each chunk.
+        ping: What is sent while no chunk comes. A comment has no blank line, which would dispatch an event if an `id:`
+            came before.
+        content_type: The media type of the stream.
+    """
+
+    prefix: Callable[[Chunk], str]
+    suffix: str = "\n\n"
+    ping: bytes = b": ping\n"
+    content_type: str = "text/event-stream; charset=utf-8"
+
+
+SSE_DATA = Frame(lambda _chunk: "data: ")
+SSE_MESSAGE = Frame(lambda _chunk: "event: message\ndata: ")
+SSE_TYPED = Frame(lambda chunk: f"event: {chunk['type']}\ndata: " if isinstance(chunk, dict) else "data: ")
+"""The name of each event is the `type` of its object."""
+
+LINES = Frame(lambda _chunk: "", "\n", b"", "application/x-ndjson")
+"""A line of JSON for each chunk. Clients take each line for a chunk, so a ping is a chunk without text."""
+
+
 @dataclass(frozen=True)
 class Reply:
     """A parsed body: the request for the engine, and how to build its response.
@@ -49,7 +80,7 @@ class Reply:
         make: Returns what builds the response: an object with `chunks`, which turns the next events into what is
             streamed, or with `object`, which turns all events into the response and raises `SrbError` if there is none.
             It is called once for each reader, in a worker thread. None: the response is native events.
-        ping: Returns what is sent while no chunk comes. None: that of the frame.
+        frame: How the objects of a stream are sent.
         blame: Translates the engine's refusal of the request into the terms of the body. None if they are the same.
         detach: Whether the request goes on without readers.
         story: The story that the alternatives belong to.
@@ -59,13 +90,15 @@ class Reply:
         watch: Watches the request for each reader, if its format must know how far it is.
         payload: What `make` and `stored` hold of the body, whose memory is accounted for. They hold nothing else of it,
             and nothing of `RequestContext`.
+        model: The name of the model that ran it. None: the loaded one.
+        nodes: The ids of its alternatives' nodes, once it writes to a story.
     """
 
     completion: CompletionRequest | None
     ignored: list[str]
     stream: bool
     make: Callable[[], Any] | None
-    ping: Callable[[], bytes] | None = None
+    frame: Frame = SSE_DATA
     blame: Callable[[InvalidRequestError], InvalidRequestError] | None = None
     detach: bool = False
     story: str | None = None
@@ -74,6 +107,8 @@ class Reply:
     in_background: bool = False
     watch: Watch | None = None
     payload: Any = ()
+    model: str | None = None
+    nodes: list[int] | None = None
 
     @classmethod
     def of(cls, parsed: Parsed, stream: bool, make: Callable[[], Any] | None, **more: Any) -> "Reply":
@@ -93,37 +128,6 @@ class Reply:
 
 BodyParser = Callable[[bytes, RequestContext], Reply]
 """Parses a body. Raises `InvalidRequestError`."""
-
-Chunk = dict[str, Any] | str
-"""An object that is sent as JSON, or a text that is sent unchanged."""
-
-
-@dataclass(frozen=True)
-class Frame:
-    """How the chunks of a stream are sent.
-
-    Attributes:
-        prefix: Returns the text before a chunk.
-        suffix: The text after each chunk.
-        ping: What is sent while no chunk comes. A comment has no blank line, which would dispatch an event if an `id:`
-            came before. `Reply.ping` replaces it.
-        content_type: The media type of the stream.
-    """
-
-    prefix: Callable[[Chunk], str]
-    suffix: str = "\n\n"
-    ping: bytes = b": ping\n"
-    content_type: str = "text/event-stream; charset=utf-8"
-
-
-SSE_DATA = Frame(lambda _chunk: "data: ")
-SSE_MESSAGE = Frame(lambda _chunk: "event: message\ndata: ")
-SSE_TYPED = Frame(lambda chunk: f"event: {chunk['type']}\ndata: " if isinstance(chunk, dict) else "data: ")
-"""The name of each event is the `type` of its object."""
-
-LINES = Frame(lambda _chunk: "", "\n", b"", "application/x-ndjson")
-"""A line of JSON for each chunk. Clients take each line for a chunk, so the ping of a reply is a chunk without text."""
-
 
 _OF_SEVERAL = ("n", "n_cmpl", "best_of", "branches")
 """Fields that formats with one alternative refuse."""

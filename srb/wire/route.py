@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 from srb.errors import SrbError
 from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.embeddings import EmbeddingFormat
-from srb.wire.reply import SSE_DATA, BodyParser, Frame
+from srb.wire.reply import BodyParser
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,10 @@ class GenerateHandler:
 
     Attributes:
         parse: Parses a body.
-        frame: How the objects of a stream are sent.
         replayable: Whether the response can be built again from the history, with `RequestContext.original`.
     """
 
     parse: BodyParser
-    frame: Frame = SSE_DATA
     replayable: bool = False
 
 

@@ -7,7 +7,8 @@ the event loop looks it up, and then the body is parsed again.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -28,7 +29,7 @@ from srb.serving.engine_client import EngineClient
 from srb.serving.event_log import EventLog, RequestStream, memory_of
 from srb.wire.limits import Limits
 from srb.wire.native import reply as native
-from srb.wire.reply import Reply, StoredResponse, encode
+from srb.wire.reply import Reply, encode
 from srb.wire.request.media import File, Part, Take
 
 Name = TypeVar("Name", bound=Hashable)
@@ -115,67 +116,37 @@ ENGINE = web.AppKey("engine", EngineClient)
 LIMITS = web.AppKey("limits", Limits)
 
 
-Respond = Callable[[web.Request, RequestStream], Awaitable[web.StreamResponse]]
-"""Answers a client that reads a request's events."""
+REPLIES = web.AppKey("replies", WeakKeyDictionary[EventLog, Reply])
+"""How the readers of each request are answered."""
+
+RESTORE_REPLY: web.AppKey[Callable[[web.Request, EventLog], Awaitable[Reply]]] = web.AppKey("restore_reply")
+"""Restores the reply of a request that was made before the server's last start."""
+
+NATIVE = Reply(None, [], stream=True, make=None)
+"""The reply of a request whose own one isn't known: native events."""
 
 
-@dataclass(frozen=True)
-class ResponseFormat:
-    """How the readers of a request are answered.
-
-    Attributes:
-        ignored: The names of the fields in its body that have no effect.
-        respond: Answers in the request's own format, from its beginning. None if this is native events.
-        model: The name of the model that ran it. None: the loaded one.
-        nodes: The ids of its alternatives' nodes, if the request writes to a story.
-        stored: Returns what answers later GETs of the format's own routes, such as /v1/responses/{id}, if it has any.
-        payload: What `respond` and `stored` hold of the body, whose memory `RequestRegistry` accounts for.
-    """
-
-    ignored: list[str]
-    respond: Respond | None = None
-    model: str | None = None
-    nodes: list[int] | None = None
-    stored: Callable[[], StoredResponse] | None = None
-    payload: Any = ()
-
-
-RESPONSE_FORMATS = web.AppKey("response_formats", WeakKeyDictionary[EventLog, ResponseFormat])
-
-RESTORE_FORMAT: web.AppKey[Callable[[web.Request, EventLog], Awaitable[ResponseFormat]]] = web.AppKey("restore_format")
-"""Restores the format of a request that was made before the server's last start."""
-
-
-async def submit(
-    request: web.Request,
-    reply: Reply,
-    form: ResponseFormat,
-    created: int,
-    respond_first: Respond | None = None,
-) -> web.StreamResponse:
-    """Queues a request, and answers with its events.
-
-    The parsed body must have a request for the engine, which arrived at `created`, in seconds since 1970.
-    `respond_first` answers the client that made the request, if it differs from `form.respond`.
-    """
+async def submit(request: web.Request, reply: Reply, created: int) -> web.StreamResponse:
+    """Queues a request that arrived at `created`, in seconds since 1970, and answers with its events."""
     assert reply.completion is not None
+    kept = replace(reply, completion=None, blame=None)  # stored for long: without the body and its images
     engine, history_service = request.app[ENGINE], request.app[HISTORY]
     completion = _shared(reply.completion, await shared_within(request))
     completion, prefetched, put_back = engine.prefetcher.take(completion, owner_of(request))
     # In a thread, because many settings take a while.
-    held = await asyncio.to_thread(memory_of, (form.ignored, form.payload, completion.branches))
+    held = await asyncio.to_thread(memory_of, (kept.ignored, kept.payload, completion.branches))
     is_stored = history_service.is_on and completion.explore is None
     event_log = EventLog(
         completion,
         owner=owner_of(request),
         detach=reply.detach,
         lasts=is_stored,
-        exact=form.stored is not None,
+        exact=kept.stored is not None,
         created=created,
         extra_bytes=held,
     )
     # Clients of other formats can't reconnect, and stop a request by closing the connection.
-    linger = 0 if form.respond else request.app[LIMITS].linger
+    linger = 0 if kept.make else request.app[LIMITS].linger
     try:
         if is_stored:
             engine.check(completion)  # before `_title`, which needs token ids of the vocabulary
@@ -193,9 +164,9 @@ async def submit(
                     node=reply.node,
                 )
             )
-            form = replace(form, nodes=nodes or None)
+            kept = replace(kept, nodes=nodes or None)
         # Set before the engine gets the request: a detached one goes on even if its client disconnects right now.
-        request.app[RESPONSE_FORMATS][event_log] = form
+        request.app[REPLIES][event_log] = kept
         if reply.story is not None:
             history_service.feeds.add_writer(completion.id, reply.story)
         stream = await engine.submit(completion, event_log=event_log, linger=linger, prefetched=prefetched)
@@ -205,7 +176,7 @@ async def submit(
             put_back()
         raise
     async with stream:
-        return await (respond_first or form.respond or respond_natively)(request, stream)
+        return await respond(request, stream, kept, is_first=True)
 
 
 def _shared(completion: CompletionRequest, within: str) -> CompletionRequest:
@@ -223,25 +194,55 @@ def _title(engine: EngineClient, completion: CompletionRequest) -> str:
     return b"".join(map(engine.model.tokenizer.piece, tokens)).decode(errors="ignore").strip()
 
 
-def format_of(app: web.Application, event_log: EventLog) -> ResponseFormat:
-    """The format of a request: native events, unless it was made in another one."""
-    return app[RESPONSE_FORMATS].get(event_log) or ResponseFormat([])
+async def respond(
+    request: web.Request, stream: RequestStream, reply: Reply, *, is_first: bool = False
+) -> web.StreamResponse:
+    """Answers a client that reads a request from its beginning, in the request's own format.
+
+    The one that made it in the background gets its state at once.
+    """
+    if reply.make is None:
+        return await respond_natively(request, stream, reply)
+    headers = {"X-Request-Id": stream.request.id} | ignored_header(reply.ignored)
+    if is_first and reply.in_background:
+        assert reply.stored is not None
+        return json_response(reply.stored().state([]), headers)
+    builder = await asyncio.to_thread(reply.make)
+    watching = reply.watch(stream.event_log.owner, request.app[ENGINE].abort) if reply.watch else nullcontext(len)
+    with watching as on_events:
+
+        def to_json(events: list[Event]) -> Any:
+            on_events(events)
+            return builder.chunks(events)
+
+        if reply.stream:
+            batches = Batches(stream.__anext__, to_json)
+            return await sse.respond(request, batches, headers=headers, frame=reply.frame)
+
+        async def whole() -> web.Response:
+            events = []
+            async for batch in stream:
+                on_events(batch)
+                events += batch
+            stream.raise_refusal()
+            return await asyncio.to_thread(lambda: json_response(builder.object(events), headers))
+
+        return await respond_whole(request, whole(), headers)
 
 
-async def respond_natively(request: web.Request, stream: RequestStream) -> web.StreamResponse:
+async def respond_natively(request: web.Request, stream: RequestStream, reply: Reply) -> web.StreamResponse:
     """Answers with the native events of a request."""
     event_log = stream.event_log
-    form = format_of(request.app, event_log)
-    model = form.model or request.app[LIMITS].model
+    model = reply.model or request.app[LIMITS].model
 
     def to_json(events: list[tuple[int, Event]]) -> Iterator[sse.Item]:
         for number, event in events:
             yield (
                 number,
-                native.to_json(event, model=model, created=event_log.created, ignored=form.ignored, nodes=form.nodes),
+                native.to_json(event, model=model, created=event_log.created, ignored=reply.ignored, nodes=reply.nodes),
             )
 
-    headers = {"X-Request-Id": event_log.request.id} | ignored_header(form.ignored)
+    headers = {"X-Request-Id": event_log.request.id} | ignored_header(reply.ignored)
     return await sse.respond(request, Batches(stream.numbered, to_json), headers=headers)
 
 

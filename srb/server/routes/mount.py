@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,36 +12,32 @@ from aiohttp import hdrs, web
 from pydantic import BaseModel
 
 import srb
-from srb.engine.events import Event
 from srb.engine.request import CompletionRequest
 from srb.errors import GoneError, InvalidRequestError, NotFoundError, SrbError, UnavailableError
 from srb.history.queries import find_sent
 from srb.history.stories import prompt_at
 from srb.server.access import API_KEYS, owner_of
-from srb.server.http import sse
 from srb.server.http.bodies import read_body
 from srb.server.http.exchange import (
     ENGINE,
     LIMITS,
-    RESPONSE_FORMATS,
-    RESTORE_FORMAT,
-    ResponseFormat,
+    NATIVE,
+    REPLIES,
+    RESTORE_REPLY,
     body_limit,
     ignored_header,
     json_response,
     lookup,
     media_taker,
-    respond_whole,
     submit,
     with_lookups,
 )
-from srb.server.http.sse import Batches
 from srb.server.routes.pooling import embeddings
 from srb.server.routes.requests import find_response, find_stored
 from srb.server.run.history import HISTORY, read_file
-from srb.serving.event_log import EventLog, RequestStream
+from srb.serving.event_log import EventLog
 from srb.wire.context import RequestContext
-from srb.wire.reply import Frame, Reply
+from srb.wire.reply import Reply
 from srb.wire.request.messages import Message
 from srb.wire.request.read import depth_refused, in_sent_names
 from srb.wire.route import EmbeddingHandler, GenerateHandler, JsonHandler, Route
@@ -76,7 +72,7 @@ def resources_of(routes: tuple[Route, ...]) -> tuple[web.AbstractResource, ...]:
 
 def setup(app: web.Application) -> None:
     """Sets the keys of the application that the handlers need."""
-    app[RESTORE_FORMAT] = _restore_format
+    app[RESTORE_REPLY] = _restore_reply
     app[CREATED], app[STATES] = time.time(), {}
 
 
@@ -124,9 +120,8 @@ async def _generate(handler: GenerateHandler, kind: type[BaseModel] | None, requ
         assert reply.make is not None
         return json_response(reply.make().object([]), ignored_header(reply.ignored))
     try:
-        respond_first = partial(_respond_with_state, reply) if reply.in_background else None
         # The response has the time `now`. One that is built again later must have it, too.
-        return await submit(request, reply, _format_of(reply, handler.frame), int(now), respond_first)
+        return await submit(request, reply, int(now))
     except InvalidRequestError as error:
         error = reply.blame(error) if reply.blame else error
         raise await asyncio.to_thread(in_sent_names, error, body, kind) from None
@@ -159,25 +154,18 @@ def _context(request: web.Request, now: float, original: CompletionRequest | Non
     )
 
 
-async def _restore_format(request: web.Request, event_log: EventLog) -> ResponseFormat:
-    """The format of a request in the history: native events, unless its own format is replayable."""
-    form, original = ResponseFormat([]), event_log.request
+async def _restore_reply(request: web.Request, event_log: EventLog) -> Reply:
+    """The reply of a request in the history: native events, unless its own format is replayable."""
+    reply, original = NATIVE, event_log.request
     if request.app[HISTORY].is_on and (sent := await read_file(request, find_sent, original.id)):
         if handler := _REPLAYABLE.get(sent.path):
             context = _context(request, event_log.created, original)
             context = replace(context, limits=replace(context.limits, model=sent.model))
             with suppress(SrbError):  # for example, the request continued a story that was deleted
                 reply = await with_lookups(partial(handler.parse, sent.body, context))
-                form = _format_of(reply, handler.frame)
-        form = replace(form, model=sent.model, nodes=sent.nodes or None)
-    request.app[RESPONSE_FORMATS][event_log] = form
-    return form
-
-
-def _format_of(reply: Reply, frame: Frame) -> ResponseFormat:
-    """How readers are answered. This is stored for long, and holds neither the body nor its images."""
-    respond = partial(_respond, replace(reply, completion=None, blame=None), frame) if reply.make else None
-    return ResponseFormat(reply.ignored, respond, stored=reply.stored, payload=reply.payload)
+        reply = replace(reply, completion=None, blame=None, model=sent.model, nodes=sent.nodes or None)
+    request.app[REPLIES][event_log] = reply
+    return reply
 
 
 async def _call(request: web.Request, call: tuple[Any, ...]) -> Any:
@@ -231,38 +219,3 @@ async def _stored_answers(request: web.Request, response_ids: tuple[str, ...]) -
         with suppress(InvalidRequestError):
             answers[response_id] = (await _previous_messages(request, response_id))[-1]
     return answers
-
-
-async def _respond_with_state(reply: Reply, _request: web.Request, stream: RequestStream) -> web.StreamResponse:
-    """Answers with the state of a request that was just queued, without waiting for its events."""
-    assert reply.stored is not None
-    headers = {"X-Request-Id": stream.request.id} | ignored_header(reply.ignored)
-    return json_response(reply.stored().state([]), headers)
-
-
-async def _respond(reply: Reply, frame: Frame, request: web.Request, stream: RequestStream) -> web.StreamResponse:
-    """Answers a client that reads a request from its beginning."""
-    assert reply.make is not None
-    builder = await asyncio.to_thread(reply.make)
-    headers = {"X-Request-Id": stream.request.id} | ignored_header(reply.ignored)
-    watching = reply.watch(stream.event_log.owner, request.app[ENGINE].abort) if reply.watch else nullcontext(len)
-    with watching as on_events:
-
-        def to_json(events: list[Event]) -> Any:
-            on_events(events)
-            return builder.chunks(events)
-
-        if reply.stream:
-            if reply.ping:
-                frame = replace(frame, ping=reply.ping())
-            return await sse.respond(request, Batches(stream.__anext__, to_json), headers=headers, frame=frame)
-
-        async def whole() -> web.Response:
-            events = []
-            async for batch in stream:
-                on_events(batch)
-                events += batch
-            stream.raise_refusal()
-            return await asyncio.to_thread(lambda: json_response(builder.object(events), headers))
-
-        return await respond_whole(request, whole(), headers)

@@ -16,10 +16,11 @@ from srb.server.http import sse
 from srb.server.http.exchange import (
     ENGINE,
     LIMITS,
-    RESPONSE_FORMATS,
-    RESTORE_FORMAT,
-    format_of,
+    NATIVE,
+    REPLIES,
+    RESTORE_REPLY,
     json_response,
+    respond,
     respond_natively,
 )
 from srb.server.http.proxy import lists_of_peers
@@ -61,14 +62,14 @@ async def events(request: web.Request) -> web.StreamResponse:
     # A browser's EventSource reconnects with the same address and the old parameter. Only the header says how far it
     # has read.
     after = request.headers.get(LAST_EVENT_ID) or request.query.get("starting_after")
-    form = request.app[RESPONSE_FORMATS].get(event_log) or await request.app[RESTORE_FORMAT](request, event_log)
-    if form.respond and after is None:
+    reply = request.app[REPLIES].get(event_log) or await request.app[RESTORE_REPLY](request, event_log)
+    if reply.make and after is None:
         async with engine.read(event_log) as stream:
-            return await form.respond(request, stream)
+            return await respond(request, stream, reply)
     async with engine.read(event_log, read_id(after or "0")) as stream:
         if stream.at_end:
             return web.Response(status=204)  # with this status an EventSource doesn't reconnect
-        return await respond_natively(request, stream)
+        return await respond_natively(request, stream, reply)
 
 
 async def find_stored(request: web.Request, request_id: str) -> tuple[EventLog, bool]:
@@ -177,7 +178,7 @@ async def requests(request: web.Request) -> web.Response:
 def find_response(request: web.Request, response_id: str) -> tuple[EventLog, StoredResponse]:
     """The event log of a response, and what builds its JSON. Raises `NotFoundError` and `GoneError`."""
     event_log = request.app[ENGINE].find(response_id, owner_of(request))
-    stored = format_of(request.app, event_log).stored
+    stored = request.app[REPLIES].get(event_log, NATIVE).stored
     if stored is None:
         raise NotFoundError(
             f"request {response_id} isn't a response, or it is from before the server's last start; "

@@ -12,7 +12,7 @@ from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent
 from srb.errors import InvalidRequestError, SrbError
 from srb.wire.answer import Alternative, Answer, Change, Item, Response
 from srb.wire.context import JsonAnswer, RequestContext
-from srb.wire.reply import Reply, parse_one
+from srb.wire.reply import SSE_TYPED, Reply, parse_one
 from srb.wire.request.fields import CompletionFields, SamplingFields
 from srb.wire.request.media import as_content
 from srb.wire.request.messages import Message, Text, system_message
@@ -194,7 +194,8 @@ def parse_messages(body: bytes, context: RequestContext) -> Reply:
     elif fields.thinking is not None:
         parsed.ignored.append("thinking")
     form = AnthropicMessage(parsed.completion.id, context.limits.model)
-    return Reply.of(parsed, fields.stream, partial(Response, form, parsed.completion.id, parsed.reader))
+    make = partial(Response, form, parsed.completion.id, parsed.reader)
+    return Reply.of(parsed, fields.stream, make, frame=SSE_TYPED)
 
 
 def count_tokens(data: bytes, context: RequestContext) -> JsonAnswer:

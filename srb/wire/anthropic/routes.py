@@ -3,7 +3,6 @@
 from functools import partial
 
 from srb.wire.anthropic.messages import MessagesFields, count_tokens, error_json, parse_messages
-from srb.wire.reply import SSE_TYPED
 from srb.wire.route import (
     EVENTS,
     INTEGER,
@@ -23,6 +22,6 @@ _EVENTS = {EVENTS: {"description": "Anthropic's events, from message_start to me
 _posts = partial(post, body=MessagesFields, error_format=_ERRORS)
 
 ROUTES = (
-    _posts("/v1/messages", GenerateHandler(parse_messages, SSE_TYPED), _MESSAGE, other_schemas=_EVENTS),
+    _posts("/v1/messages", GenerateHandler(parse_messages), _MESSAGE, other_schemas=_EVENTS),
     _posts("/v1/messages/count_tokens", JsonHandler(count_tokens), object_of(input_tokens=INTEGER)),
 )

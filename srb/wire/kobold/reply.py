@@ -12,7 +12,7 @@ from srb.wire.answer import Answer, Change, Response
 from srb.wire.context import Abort, JsonAnswer, RequestContext
 from srb.wire.kobold.body import CountFields, IdsFields, parse, read_key
 from srb.wire.openai.completions import Completion, content_of
-from srb.wire.reply import Reply
+from srb.wire.reply import SSE_MESSAGE, Reply
 from srb.wire.request.read import read_fields
 
 
@@ -58,6 +58,7 @@ def parse_generate(body: bytes, context: RequestContext, *, stream: bool = False
         ignored,
         stream,
         partial(Response, form),
+        SSE_MESSAGE,
         detach=bool(fields.detach),
         watch=partial(context.state(Generations).watch, generation),
         payload=fields.genkey,

@@ -7,7 +7,6 @@ from typing import Any
 from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.kobold.body import CountFields, IdsFields, KeyFields, KoboldFields, default_length
 from srb.wire.kobold.reply import abort, check, detokenize, last_logprobs, parse_generate, perf, token_count
-from srb.wire.reply import SSE_MESSAGE
 from srb.wire.route import (
     BOOLEAN,
     EVENTS,
@@ -57,7 +56,7 @@ ROUTES = (
     post("/api/v1/generate", GenerateHandler(parse_generate), _RESULTS, body=KoboldFields),
     post(
         "/api/extra/generate/stream",
-        GenerateHandler(partial(parse_generate, stream=True), SSE_MESSAGE),
+        GenerateHandler(partial(parse_generate, stream=True)),
         other_schemas=_EVENTS,
         body=KoboldFields,
         summary="Continue a prompt with one alternative, as a stream of KoboldCpp's events",

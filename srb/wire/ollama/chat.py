@@ -17,7 +17,7 @@ from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.embeddings import EmbeddingFormat, EmbeddingRequest, Vectors
 from srb.wire.openai.completions import content_of
 from srb.wire.reasoning import reasoning_format
-from srb.wire.reply import Reply, parse_one
+from srb.wire.reply import LINES, Reply, parse_one
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.media import with_images
 from srb.wire.request.messages import Message
@@ -158,7 +158,7 @@ def _reply(
     )
     parsed.ignored.extend(f"options.{name}" for name in (options and options.model_extra) or ())
     make = partial(Response, form, parsed.completion.id, parsed.reader)
-    return Reply.of(parsed, fields.stream, make, ping=form.ping)
+    return Reply.of(parsed, fields.stream, make, frame=replace(LINES, ping=form.ping()))
 
 
 def _schema(form: Any) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from srb.wire import route
 from srb.wire.embeddings import EmbeddingFields
 from srb.wire.ollama import chat as ollama
 from srb.wire.ollama.chat import OllamaChatFields, OllamaGenerateFields, OllamaShowFields
-from srb.wire.reply import LINES
 from srb.wire.route import (
     INTEGER,
     JSON_LINES,
@@ -30,8 +29,8 @@ _generates = partial(_post, schema=_ANSWER, other_schemas=_LINES)
 _embeds = partial(_post, body=EmbeddingFields)
 
 ROUTES = (
-    _generates("/api/generate", GenerateHandler(ollama.parse_generate, LINES), body=OllamaGenerateFields),
-    _generates("/api/chat", GenerateHandler(ollama.parse_chat, LINES), body=OllamaChatFields),
+    _generates("/api/generate", GenerateHandler(ollama.parse_generate), body=OllamaGenerateFields),
+    _generates("/api/chat", GenerateHandler(ollama.parse_chat), body=OllamaChatFields),
     _post("/api/show", JsonHandler(ollama.show_model), object_of(template=STRING), body=OllamaShowFields),
     _embeds(
         "/api/embed",

@@ -14,7 +14,7 @@ from srb.errors import InvalidRequestError
 from srb.wire.answer import Answer, Change, Item, Response
 from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.openai.completions import content_of
-from srb.wire.reply import Reply, parse_one
+from srb.wire.reply import SSE_TYPED, Reply, parse_one
 from srb.wire.request.fields import CompletionFields, Parallel, SamplingFields, ToolChoice
 from srb.wire.request.messages import Content, Message, Text, system_message
 from srb.wire.request.prompts import MAX_REQUESTS
@@ -246,6 +246,7 @@ def parse_response(body: bytes, context: RequestContext) -> Reply:
         parsed,
         fields.stream,
         make,
+        frame=SSE_TYPED,
         stored=make,
         in_background=fields.background and not fields.stream,
         payload=(head, conversation),

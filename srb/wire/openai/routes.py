@@ -8,7 +8,6 @@ from srb.wire.openai import completions, responses
 from srb.wire.openai.chat import parse_chat
 from srb.wire.openai.completions import parse_completion
 from srb.wire.openai.responses import ResponseFields, parse_response
-from srb.wire.reply import SSE_TYPED
 from srb.wire.request.fields import CompletionFields
 from srb.wire.route import (
     EVENT_STREAM,
@@ -84,7 +83,7 @@ ROUTES = (
     ),
     post(
         "/v1/responses",
-        GenerateHandler(parse_response, SSE_TYPED),
+        GenerateHandler(parse_response),
         RESPONSE,
         other_schemas=RESPONSE_EVENTS,
         body=ResponseFields,
