@@ -60,33 +60,28 @@ class Results:
         self._names: dict[str, str] = {}
         self._identities: dict[str, str] = {}
         self._judged: dict[str, float | None] = {}
-        self._exit = ExitStack()
 
     def __enter__(self) -> Self:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            # The file stays open, because closing it would release the lock.
-            self._file = self._exit.enter_context(self._path.open("a+", encoding="utf-8"))
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._exit.close()
-            raise SettingsError(
-                f"another srb compare is writing to {self._folder}; choose another folder with --out"
-            ) from None
-        except OSError as error:
-            self._exit.close()
-            raise SettingsError(
-                f"{self._path} can't be written: {error.strerror}; choose another folder with --out"
-            ) from None
-        try:
+        with ExitStack() as opened:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                # The file stays open, because closing it would release the lock.
+                self._file = opened.enter_context(self._path.open("a+", encoding="utf-8"))
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SettingsError(
+                    f"another srb compare is writing to {self._folder}; choose another folder with --out"
+                ) from None
+            except OSError as error:
+                raise SettingsError(
+                    f"{self._path} can't be written: {error.strerror}; choose another folder with --out"
+                ) from None
             self._saved = _read(self._file, self._path)
             _trim(self._file)
             with (self._folder / "judged.jsonl").open("a+", encoding="utf-8") as file:
                 self._judged = {each["key"]: each["score"] for each in _read(file, Path(file.name))}
                 _trim(file)
-        except BaseException:
-            self._exit.close()
-            raise
+            self._exit = opened.pop_all()
         return self
 
     def __exit__(self, *_error: object) -> None:
