@@ -211,16 +211,9 @@ class Connections:
         """How many connections the server has refused, evicted for others, and closed after a timeout."""
         # The connections in each state, the oldest first. The values are times of the event loop: when a connection
         # will be closed or, in `_sending`, when it may be evicted.
-        self._idle: dict[Connection, float] = {}
-        self._receiving: dict[Connection, float] = {}
-        self._sending: dict[Connection, float] = {}
-        self._handling: dict[Connection, float] = {}
-        self._states = {
-            "idle": self._idle,
-            "receiving": self._receiving,
-            "sending": self._sending,
-            "handling": self._handling,
-        }
+        names = ("idle", "receiving", "sending", "handling")
+        self._states = {name: dict[Connection, float]() for name in names}
+        self._idle, self._receiving, self._sending, self._handling = self._states.values()
         self._by_address: Counter[str] = Counter()
         self._sweeping: asyncio.TimerHandle | None = None
 
