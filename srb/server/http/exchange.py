@@ -23,7 +23,6 @@ from srb.server.access import owner_of, shared_within
 from srb.server.http import sse
 from srb.server.http.bodies import BODY, MAX_BODY_BYTES
 from srb.server.http.errors import log_and_answer
-from srb.server.http.sse import Batches
 from srb.server.run.history import HISTORY
 from srb.serving.engine_client import EngineClient
 from srb.serving.event_log import EventLog, RequestStream, memory_of
@@ -216,8 +215,8 @@ async def respond(
             return builder.chunks(events)
 
         if reply.stream:
-            batches = Batches(stream.__anext__, to_json)
-            return await sse.respond(request, batches, headers=headers, frame=reply.frame)
+            read = sse.chunks_of(stream.__anext__, to_json)
+            return await sse.respond(request, read, headers=headers, frame=reply.frame)
 
         async def whole() -> web.Response:
             events = []
@@ -243,7 +242,7 @@ async def respond_natively(request: web.Request, stream: RequestStream, reply: R
             )
 
     headers = {"X-Request-Id": event_log.request.id} | ignored_header(reply.ignored)
-    return await sse.respond(request, Batches(stream.numbered, to_json), headers=headers)
+    return await sse.respond(request, sse.chunks_of(stream.numbered, to_json), headers=headers)
 
 
 def json_response(value: Any, headers: Mapping[str, str] | None = None) -> web.Response:

@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 from aiohttp import hdrs, web
 from aiohttp.abc import AbstractStreamWriter
@@ -74,29 +74,24 @@ def stream_to(request: web.Request, status: int, headers: Mapping[str, str]) -> 
 Item = Chunk | tuple[int, Chunk]
 """A chunk, or the id of an event with its chunk."""
 
+Read = Callable[[], Awaitable[Iterable[Item]]]
+"""Waits for the next chunks, or raises `StopAsyncIteration` after the last ones. Cancelling it loses none."""
+
 Batch = TypeVar("Batch")
 
 
-class Batches(Generic[Batch]):
-    """Iterates over the batches of `read`, as chunks. Cancelling the wait, for example to send a ping, loses none.
+def chunks_of(read: Callable[[], Awaitable[Batch]], to_json: Callable[[Batch], Iterable[Item]]) -> Read:
+    """The chunks of each batch that is read."""
 
-    `read` waits for the next batch, and raises `StopAsyncIteration` after the last one.
-    """
+    async def read_chunks() -> Iterable[Item]:
+        return to_json(await read())
 
-    def __init__(self, read: Callable[[], Awaitable[Batch]], to_json: Callable[[Batch], Iterable[Item]]) -> None:
-        self._read = read
-        self._to_json = to_json
-
-    def __aiter__(self) -> AsyncIterator[Iterable[Item]]:
-        return self
-
-    async def __anext__(self) -> Iterable[Item]:
-        return self._to_json(await self._read())
+    return read_chunks
 
 
 @asynccontextmanager
-async def batches_of(generator: AsyncGenerator[Iterable[Item], None]) -> AsyncIterator[Batches[Iterable[Item]]]:
-    """The batches of a generator, which is closed at the end of the block.
+async def reading(generator: AsyncGenerator[Iterable[Item], None]) -> AsyncIterator[Read]:
+    """Reads the chunks of a generator, which is closed at the end of the block.
 
     Cancelling the wait for a generator would end it. So a task waits for it, and isn't cancelled.
     """
@@ -110,7 +105,7 @@ async def batches_of(generator: AsyncGenerator[Iterable[Item], None]) -> AsyncIt
         return ended.result()
 
     try:
-        yield Batches(read, lambda items: items)
+        yield read
     finally:
         if task:
             task.cancel()
@@ -123,11 +118,7 @@ async def _next(generator: AsyncGenerator[Iterable[Item], None]) -> Iterable[Ite
 
 
 async def respond(
-    request: web.Request,
-    batches: Batches[Any],
-    *,
-    headers: dict[str, str],
-    frame: Frame = SSE_DATA,
+    request: web.Request, read: Read, *, headers: dict[str, str], frame: Frame = SSE_DATA
 ) -> web.StreamResponse:
     """Streams JSON objects, with a ping after every PING_SECONDS without an object.
 
@@ -136,7 +127,7 @@ async def respond(
     response = stream_to(request, 200, HEADERS | headers | {"Content-Type": frame.content_type})
     try:
         await response.prepare(request)
-        await _write(request, response, batches, frame)
+        await _write(request, response, read, frame)
         async with stall_timeout(request):
             await response.write_eof()
     except ConnectionError:
@@ -144,16 +135,11 @@ async def respond(
     return response
 
 
-async def _write(
-    request: web.Request,
-    response: web.StreamResponse,
-    batches: Batches[Any],
-    frame: Frame,
-) -> None:
+async def _write(request: web.Request, response: web.StreamResponse, read: Read, frame: Frame) -> None:
     while True:
         try:
             async with asyncio.timeout(PING_SECONDS):
-                objects = await anext(batches)
+                objects = await read()
         except TimeoutError:
             writes = iter([frame.ping])
         except StopAsyncIteration:

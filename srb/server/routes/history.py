@@ -115,8 +115,8 @@ async def get_nodes(request: web.Request) -> web.StreamResponse:
         last = _number(request.headers.get("Last-Event-ID", ""))
         since = since if last is None else last
         await read_file(request, stories.get_story, name)  # raises an error before the stream begins
-        async with sse.batches_of(_follow(request, name, since)) as batches:
-            return await sse.respond(request, batches, headers={})
+        async with sse.reading(_follow(request, name, since)) as read:
+            return await sse.respond(request, read, headers={})
     story, nodes = await read_file(request, stories.read_nodes, name, since or 0)
     nodes = _with_texts(request, nodes, {})
     return await asyncio.to_thread(

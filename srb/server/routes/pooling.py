@@ -118,8 +118,8 @@ async def score(request: web.Request) -> web.StreamResponse:
         request.app[TABLES][tabulation.id] = tabulation
         try:
             if parsed.stream:
-                async with sse.batches_of(builder.events(tabulation)) as batches:
-                    return await sse.respond(request, batches, headers=headers)
+                async with sse.reading(builder.events(tabulation)) as read:
+                    return await sse.respond(request, read, headers=headers)
 
             async def whole() -> web.Response:
                 rows = [row async for some in tabulation.rows() for row in some]

@@ -201,7 +201,7 @@ async def get_response(request: web.Request) -> web.StreamResponse:
 
     async with request.app[ENGINE].read(event_log) as stream:
         headers = {"X-Request-Id": event_log.request.id}
-        return await sse.respond(request, sse.Batches(stream.__anext__, to_json), headers=headers, frame=SSE_TYPED)
+        return await sse.respond(request, sse.chunks_of(stream.__anext__, to_json), headers=headers, frame=SSE_TYPED)
 
 
 async def cancel_response(request: web.Request) -> web.Response:

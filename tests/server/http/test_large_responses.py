@@ -80,8 +80,8 @@ async def test_the_event_loop_goes_on_between_the_writes_of_a_large_batch(aiohtt
     async def handler(request: web.Request) -> web.StreamResponse:
         counting = asyncio.ensure_future(count())
         try:
-            async with sse.batches_of(one_batch()) as batches:
-                return await sse.respond(request, batches, headers={})
+            async with sse.reading(one_batch()) as read:
+                return await sse.respond(request, read, headers={})
         finally:
             counting.cancel()
 
