@@ -200,20 +200,19 @@ class Server:
         """The model's name."""
         return self.model
 
-    @asynccontextmanager
-    async def submit(self, body: Body) -> AsyncIterator[Events]:
+    def submit(self, body: Body) -> AbstractAsyncContextManager[Events]:
         path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-        async with self._answer("POST", path, body | {"stream": "events"}) as reply:
-            yield self._events(reply)
+        return self._post(path, body | {"stream": "events"})
+
+    def explore(self, body: Body) -> AbstractAsyncContextManager[Events]:
+        return self._post("/v1/explore", body)
+
+    def score(self, body: Body) -> AbstractAsyncContextManager[Events]:
+        return self._post("/v1/score", body)
 
     @asynccontextmanager
-    async def explore(self, body: Body) -> AsyncIterator[Events]:
-        async with self._answer("POST", "/v1/explore", body) as reply:
-            yield self._events(reply)
-
-    @asynccontextmanager
-    async def score(self, body: Body) -> AsyncIterator[Events]:
-        async with self._answer("POST", "/v1/score", body) as reply:
+    async def _post(self, path: str, body: Body) -> AsyncIterator[Events]:
+        async with self._answer("POST", path, body) as reply:
             yield self._events(reply)
 
     async def _events(self, reply: aiohttp.ClientResponse) -> Events:
