@@ -242,9 +242,8 @@ async def answer_preflight(request: web.Request, handler: Handler) -> web.Stream
     response = web.Response()
     if _allows(request.app[ORIGINS], headers.get(hdrs.ORIGIN, "")):
         response.headers.update(_PREFLIGHT)
-        if (
-            "Access-Control-Request-Private-Network" in headers
-        ):  # a public page wants to use a server in a private network
+        # A public page wants to use a server in a private network.
+        if "Access-Control-Request-Private-Network" in headers:
             response.headers["Access-Control-Allow-Private-Network"] = "true"
     return response
 
