@@ -96,11 +96,6 @@ class Placement:
         """The number of blocks that are known to be cached, or soon, on any replica."""
         return len(self._holders)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no replica, no request and no block is known."""
-        return not (self._replicas or self._loads or self._holders or self._places or self._ring)
-
     def set_replicas(self, names: Iterable[str]) -> None:
         """Sets the names of the replicas. Others are removed with the requests in flight there."""
         names = set(names)
