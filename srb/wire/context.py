@@ -12,7 +12,6 @@ from srb.errors import InvalidRequestError
 from srb.serving.health import Health
 from srb.wire.limits import Limits
 from srb.wire.request.messages import Message
-from srb.wire.tokens import Vocabulary
 
 JsonAnswer = tuple[Any, list[str]]
 """The JSON of a response, and the names of the body's fields that have no effect."""
@@ -74,12 +73,6 @@ class RequestContext:
     previous_messages: Callable[[str], list[Message]] = no_responses
     stored_answers: Callable[[tuple[str, ...]], Mapping[str, Message]] = lambda _response_ids: {}
     original: CompletionRequest | None = None
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The vocabulary of the loaded model. Raises `UnavailableError` before the model is loaded."""
-        model = self.engine.model
-        return Vocabulary(self.limits.model, model.tokenizer, model.chat_template, model.n_cells)
 
     @property
     def stats(self) -> EngineStats:

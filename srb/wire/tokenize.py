@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from srb.engine.model import Tokenizer
+from srb.engine.model import ChatTemplate, Tokenizer
 from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.request.body import chat_prompt
 from srb.wire.request.fields import CompletionFields, ToolChoice
@@ -12,7 +12,7 @@ from srb.wire.request.media import MARKER
 from srb.wire.request.messages import Message, prompt_of
 from srb.wire.request.read import Int, ModelFields, read_fields
 from srb.wire.route import INTEGER, OBJECT, STRING, JsonHandler, also_below, get, list_of, object_of, post
-from srb.wire.tokens import Parts, Vocabulary, tokens_of
+from srb.wire.tokens import Parts, decoded, name_of, tokens_of
 from srb.wire.tools.definitions import ToolList, tools_of
 
 
@@ -55,8 +55,8 @@ class EncodeFields(ModelFields):
 
 def tokenize(data: bytes, context: RequestContext) -> JsonAnswer:
     """Tokenize a text, or a prompt or a chat with the count of its tokens."""
-    fields, vocabulary = read_fields(data, TokenizeFields), context.vocabulary
-    tokenizer, ignored = vocabulary.tokenizer, fields.unread(vocabulary.model)
+    fields, model = read_fields(data, TokenizeFields), context.engine.model
+    tokenizer, ignored = model.tokenizer, fields.unread(context.limits.model)
     if fields.content is not None or (fields.prompt is None and fields.messages is None):
         ignored += [name for name in ("prompt", "messages") if getattr(fields, name) is not None]
         special = {"add_special": fields.add_special, "parse_special": fields.parse_special}
@@ -67,11 +67,11 @@ def tokenize(data: bytes, context: RequestContext) -> JsonAnswer:
         ignored += ["messages"] if fields.messages is not None else []
         tokens = tokens_of(fields.prompt, "prompt", tokenizer, add_special=fields.add_special_tokens)
     else:
-        tokens = vocabulary.encode(_apply(fields, vocabulary), "messages")
-    names = [vocabulary.name_of(token) for token in tokens] if fields.return_token_strs else None
+        tokens = tokens_of([_apply(fields, model.chat_template)], "messages", tokenizer, add_special=True)
+    names = [name_of(token, tokenizer) for token in tokens] if fields.return_token_strs else None
     return {
         "count": len(tokens),
-        "max_model_len": vocabulary.n_cells,
+        "max_model_len": model.n_cells,
         "tokens": tokens,
         "token_strs": names,
     }, ignored
@@ -79,26 +79,27 @@ def tokenize(data: bytes, context: RequestContext) -> JsonAnswer:
 
 def detokenize(data: bytes, context: RequestContext) -> JsonAnswer:
     """Detokenize tokens."""
-    fields, vocabulary = read_fields(data, DetokenizeFields), context.vocabulary
-    text = vocabulary.decode(fields.tokens, "tokens")
-    return {"content": text, "prompt": text}, fields.unread(vocabulary.model)
+    fields = read_fields(data, DetokenizeFields)
+    text = decoded(fields.tokens, "tokens", context.engine.model.tokenizer)
+    return {"content": text, "prompt": text}, fields.unread(context.limits.model)
 
 
 def apply_template(data: bytes, context: RequestContext) -> JsonAnswer:
     """Apply the model's chat template to a conversation."""
-    fields, vocabulary = read_fields(data, TemplateFields), context.vocabulary
-    return {"prompt": _apply(fields, vocabulary, marker=MARKER)}, fields.unread(vocabulary.model)
+    fields = read_fields(data, TemplateFields)
+    prompt = _apply(fields, context.engine.model.chat_template, marker=MARKER)
+    return {"prompt": prompt}, fields.unread(context.limits.model)
 
 
 def encode(data: bytes, context: RequestContext) -> JsonAnswer:
     """Tokenize a text, as in text-generation-webui."""
-    fields, vocabulary = read_fields(data, EncodeFields), context.vocabulary
+    fields, model = read_fields(data, EncodeFields), context.engine.model
     text = fields.text
     if not isinstance(text, str):
-        text = prompt_of(text, {}, vocabulary.template)
+        text = prompt_of(text, {}, model.chat_template)
     special = {"add_special": fields.add_bos_token, "parse_special": fields.encode_special_tokens}
-    tokens = vocabulary.encode(text, "text", **special)
-    return {"tokens": tokens, "length": len(tokens)}, fields.unread(vocabulary.model)
+    tokens = tokens_of([text], "text", model.tokenizer, **special)
+    return {"tokens": tokens, "length": len(tokens)}, fields.unread(context.limits.model)
 
 
 def token_count(data: bytes, context: RequestContext) -> JsonAnswer:
@@ -123,28 +124,29 @@ def input_tokens(data: bytes, context: RequestContext) -> JsonAnswer:
 
 def count_prompt(fields: CompletionFields, context: RequestContext, name: str, **head: str) -> JsonAnswer:
     """The count of tokens in a chat's prompt. name: the field with the conversation. head: other fields."""
-    vocabulary = context.vocabulary
-    return head | {"input_tokens": len(vocabulary.encode(chat_prompt(fields, vocabulary.template), name))}, []
+    model = context.engine.model
+    prompt = chat_prompt(fields, model.chat_template)
+    return head | {"input_tokens": len(tokens_of([prompt], name, model.tokenizer, add_special=True))}, []
 
 
 def tokenizer_info(_data: bytes, context: RequestContext) -> JsonAnswer:
     """Show the special tokens and the chat template, as in vLLM."""
-    vocabulary = context.vocabulary
-    tokenizer = vocabulary.tokenizer
+    model = context.engine.model
+    tokenizer, template = model.tokenizer, model.chat_template
     return {
         "tokenizer_class": "llama.cpp",
-        "bos_token": vocabulary.name_of(tokenizer.special.bos) or None,
-        "eos_token": vocabulary.name_of(tokenizer.special.eos) or None,
+        "bos_token": name_of(tokenizer.special.bos, tokenizer) or None,
+        "eos_token": name_of(tokenizer.special.eos, tokenizer) or None,
         "add_bos_token": bool(tokenizer.tokenize("")),
-        "model_max_length": vocabulary.n_cells,
-        "chat_template": vocabulary.template.source if vocabulary.template else None,
+        "model_max_length": model.n_cells,
+        "chat_template": template.source if template else None,
     }, []
 
 
-def _apply(fields: TemplateFields, vocabulary: Vocabulary, marker: str | None = None) -> str:
+def _apply(fields: TemplateFields, template: ChatTemplate | None, marker: str | None = None) -> str:
     tools = tools_of(fields.tools, fields.tool_choice, None)
     variables = fields.chat_template_kwargs or {}
-    return prompt_of(fields.messages or [], variables, vocabulary.template, tools, marker=marker)
+    return prompt_of(fields.messages or [], variables, template, tools, marker=marker)
 
 
 def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:

@@ -1,15 +1,13 @@
-"""Tokens in bodies, given as ids or as texts, and the vocabulary that converts between the two."""
+"""Tokens in bodies, given as ids or as texts."""
 
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from srb.engine.model import ChatTemplate, Tokenizer
-from srb.engine.model import Tokenize as Tokenize
+from srb.engine.model import Tokenize, Tokenizer
 from srb.engine.sampling_params import MAX_LOGIT_BIAS
 from srb.errors import InvalidRequestError
 from srb.wire.request.read import not_a_bool, show
@@ -26,29 +24,6 @@ Parts = Annotated[list[Any], BeforeValidator(_as_parts)]
 """A text, or token ids and texts."""
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """A model's name, tokenizer, chat template if it has one, and `n_cells`: the context size in tokens."""
-
-    model: str
-    tokenizer: Tokenizer
-    template: ChatTemplate | None
-    n_cells: int
-
-    def encode(self, text: str, name: str, *, add_special: bool = True, parse_special: bool = True) -> tuple[int, ...]:
-        """The tokens of the text in the field `name`. Raises `InvalidRequestError`."""
-        return tokens_of([text], name, self.tokenizer, add_special=add_special, parse_special=parse_special)
-
-    def decode(self, tokens: list[int] | None, name: str) -> str:
-        """The text of the tokens in the field `name`. Raises `InvalidRequestError`."""
-        known = check_tokens(tuple(tokens or ()), name, self.tokenizer.n_vocab)
-        return self.tokenizer.detokenize(known).decode(errors="replace")
-
-    def name_of(self, token: int | None) -> str:
-        """The text of a special token; empty if the model has none."""
-        return "" if token is None else self.decode([token], "token")
-
-
 def tokens_of(
     parts: list[int | str], name: str, tokenizer: Tokenizer, *, add_special: bool = False, parse_special: bool = True
 ) -> tuple[int, ...]:
@@ -58,6 +33,17 @@ def tokens_of(
         return tokenizer.tokenize(check_text(text, name), is_prompt=is_prompt, parse_special=parse_special)
 
     return check_tokens(tuple(join_tokens(parts, tokenize, is_prompt=add_special)), name, tokenizer.n_vocab)
+
+
+def decoded(tokens: list[int] | None, name: str, tokenizer: Tokenizer) -> str:
+    """The text of the tokens in the field `name`. Raises `InvalidRequestError`."""
+    known = check_tokens(tuple(tokens or ()), name, tokenizer.n_vocab)
+    return tokenizer.detokenize(known).decode(errors="replace")
+
+
+def name_of(token: int | None, tokenizer: Tokenizer) -> str:
+    """The text of a special token; empty if the model has none."""
+    return "" if token is None else decoded([token], "token", tokenizer)
 
 
 def check_text(text: str, name: str) -> str:

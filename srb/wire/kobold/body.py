@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
+from srb.engine.model_facts import ModelFacts
 from srb.engine.request import CompletionRequest
 from srb.engine.samplers import KOBOLD_IDS, kobold_order
 from srb.engine.sampling_params import ANY_CASE
@@ -14,7 +15,7 @@ from srb.wire.request import body
 from srb.wire.request.body import count_alternatives, make_branches, make_request
 from srb.wire.request.fields import CompletionFields
 from srb.wire.request.read import BodyFields, Int, read_fields, show
-from srb.wire.tokens import Vocabulary, is_text
+from srb.wire.tokens import is_text, tokens_of
 
 MAX_LENGTH = 896
 """KoboldCpp's `max_length` for bodies that send none, in tokens."""
@@ -79,19 +80,19 @@ def parse(data: bytes, context: RequestContext, *, stream: bool) -> tuple[Kobold
     A stream has one alternative, because its events have no index, and their readers join all texts into one.
     The last result names the fields without effect.
     """
-    limits, vocabulary = context.limits, context.vocabulary
+    limits, model = context.limits, context.engine.model
     fields = read_fields(data, KoboldFields)
     unused = _drop_unused(fields)
     unused += _cut_to_one(fields, stream)
     _take_phrases(fields)
     n = count_alternatives(fields, 1, limits)
     if fields.max_tokens in (None, -1):
-        fields.max_tokens = default_length(vocabulary.n_cells)
+        fields.max_tokens = default_length(model.n_cells)
     if fields.sampler_order and fields.samplers is None:
         fields.samplers = _ordered(fields.sampler_order)
     branches = make_branches(fields, n, limits)
     ignored = body.ignored_fields(fields, limits) + unused
-    prompt, n_truncated = _prompt(fields, vocabulary, max(params.max_tokens or 0 for params in branches))
+    prompt, n_truncated = _prompt(fields, model, max(params.max_tokens or 0 for params in branches))
     if n_truncated:
         ignored.append(f"prompt (its first {n_truncated} tokens)")
     logprobs = TOP_LOGPROBS if fields.logprobs is True else fields.logprobs or fields.n_probs
@@ -150,16 +151,17 @@ def _ordered(ids: list[int]) -> list[str]:
     return list(kobold_order(ids))
 
 
-def _prompt(fields: KoboldFields, vocabulary: Vocabulary, max_length: int) -> tuple[tuple[int, ...], int]:
+def _prompt(fields: KoboldFields, model: ModelFacts, max_length: int) -> tuple[tuple[int, ...], int]:
     """Return the tokens of memory and prompt, and how many the prompt loses at its beginning so that both fit."""
     prompt, limit = fields.prompt, fields.max_context_length
     if not isinstance(prompt, str):
         raise InvalidRequestError(f"prompt must be a string, got {show(prompt)}", param="prompt")
     if limit is not None and limit < 1:
         raise InvalidRequestError(f"max_context_length must be at least 1, got {limit}", param="max_context_length")
-    memory = vocabulary.encode(fields.memory, "memory")
-    rest = vocabulary.encode(prompt, "prompt", add_special=not fields.memory)[0 if fields.memory else len(memory) :]
-    room = min(limit or vocabulary.n_cells, vocabulary.n_cells) - max_length - len(memory)
+    memory = tokens_of([fields.memory], "memory", model.tokenizer, add_special=True)
+    rest = tokens_of([prompt], "prompt", model.tokenizer, add_special=not fields.memory)
+    rest = rest[0 if fields.memory else len(memory) :]
+    room = min(limit or model.n_cells, model.n_cells) - max_length - len(memory)
     n_truncated = max(0, len(rest) - room) if room > 0 else 0  # without room, the engine says what is too long
     return (*memory, *rest[n_truncated:]), n_truncated
 

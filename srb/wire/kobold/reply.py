@@ -14,6 +14,7 @@ from srb.wire.kobold.body import CountFields, IdsFields, parse, read_key
 from srb.wire.openai.completions import Completion, content_of
 from srb.wire.reply import SSE_MESSAGE, Reply
 from srb.wire.request.read import read_fields
+from srb.wire.tokens import decoded, tokens_of
 
 
 @dataclass(frozen=True)
@@ -73,14 +74,15 @@ def _finish(reason: str) -> str:
 def token_count(data: bytes, context: RequestContext) -> JsonAnswer:
     """Tokenize a text, as in KoboldCpp."""
     fields = read_fields(data, CountFields)
-    tokens = context.vocabulary.encode(fields.prompt, "prompt", add_special=fields.special)
+    tokens = tokens_of([fields.prompt], "prompt", context.engine.model.tokenizer, add_special=fields.special)
     return {"value": len(tokens), "ids": tokens}, fields.unread()
 
 
 def detokenize(data: bytes, context: RequestContext) -> JsonAnswer:
     """Detokenize tokens, as in KoboldCpp."""
     fields = read_fields(data, IdsFields)
-    return {"result": context.vocabulary.decode(fields.ids, "ids"), "success": True}, fields.unread()
+    text = decoded(fields.ids, "ids", context.engine.model.tokenizer)
+    return {"result": text, "success": True}, fields.unread()
 
 
 @dataclass(eq=False)

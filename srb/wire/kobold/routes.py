@@ -79,7 +79,12 @@ ROUTES = (
     ),
     post("/api/extra/detokenize", JsonHandler(detokenize), _TEXT, body=IdsFields),
     get("/api/extra/perf", JsonHandler(perf), OBJECT),
-    _fact("/api/v1/model", "Show the model's name, as in KoboldAI", lambda it: it.vocabulary.model, result=STRING),
+    _fact(
+        "/api/v1/model",
+        "Show the model's name, as in KoboldAI",
+        lambda it: it.engine.model and it.limits.model,  # raises an error until the model is loaded
+        result=STRING,
+    ),
     _fact("/api/v1/info/version", "Show the version of KoboldAI's API", lambda _: UNITED_VERSION, result=STRING),
     _fact(
         f"{_CONFIG}/max_context_length",

@@ -17,6 +17,7 @@ from srb.wire.native import reply as native
 from srb.wire.reply import Reply, Watch, prompt_progress, timings
 from srb.wire.request.media import MARKER
 from srb.wire.slots import generation_settings
+from srb.wire.tokens import name_of
 
 Detokenize = Callable[[Iterable[int]], bytes]
 """`Tokenizer.detokenize`."""
@@ -184,24 +185,24 @@ _KV_CACHE = ("layout", "n_preempted", "layout_changes", "preemptions", "swapped_
 
 def props(_body: bytes, context: RequestContext) -> JsonAnswer:
     """Show facts about the server and its model."""
-    engine, limits, vocabulary = context.engine, context.limits, context.vocabulary
-    special, stats = vocabulary.tokenizer.special, context.stats
+    engine, limits, model, stats = context.engine, context.limits, context.engine.model, context.stats
+    tokenizer, template = model.tokenizer, model.chat_template
     return {
         "default_generation_settings": {
-            "n_ctx": engine.model.n_cells,
+            "n_ctx": model.n_cells,
             "params": generation_settings(SamplingParams(max_tokens=-1, **limits.sampling), None),
         },
         "total_slots": stats.max_sequences,
         "model_alias": limits.model,
         "model_path": limits.model_path,
-        "modalities": {"vision": "image" in engine.model.media_kinds, "audio": "audio" in engine.model.media_kinds},
+        "modalities": {"vision": "image" in model.media_kinds, "audio": "audio" in model.media_kinds},
         "media_marker": MARKER,
         "endpoint_slots": limits.slots,
-        "chat_template": vocabulary.template.source if vocabulary.template else "",
-        "bos_token": vocabulary.name_of(special.bos),
-        "eos_token": vocabulary.name_of(special.eos),
+        "chat_template": template.source if template else "",
+        "bos_token": name_of(tokenizer.special.bos, tokenizer),
+        "eos_token": name_of(tokenizer.special.eos, tokenizer),
         "build_info": context.fingerprint,
-        "cpu_variant": engine.model.cpu_variant,
+        "cpu_variant": model.cpu_variant,
         "is_sleeping": engine.health.is_sleeping,
         "kv_cache": {name: getattr(stats, name) for name in _KV_CACHE},
     }, []

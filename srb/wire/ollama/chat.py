@@ -289,7 +289,7 @@ def _models(context: RequestContext, **more: Any) -> JsonAnswer:
 
 def tags(_body: bytes, context: RequestContext) -> JsonAnswer:
     """List the server's one model, as in Ollama."""
-    _ = context.vocabulary  # raises an error until the model is loaded
+    _ = context.engine.model  # raises an error until the model is loaded
     return _models(context)
 
 
@@ -306,26 +306,27 @@ def version(_body: bytes, _context: RequestContext) -> JsonAnswer:
 
 def show_model(body: bytes, context: RequestContext) -> JsonAnswer:
     """Show the model, as in Ollama."""
-    fields, vocabulary, info = read_fields(body, OllamaShowFields), context.vocabulary, context.engine.model.info
+    fields, name, model = read_fields(body, OllamaShowFields), context.limits.model, context.engine.model
+    info, template = model.info, model.chat_template
     # Ollama leaves long lists out, too.
     metadata = {name: value for name, value in info.metadata.items() if not isinstance(value, list)}
     return {
         "modelfile": "",
         "parameters": "",
-        "template": vocabulary.template.source if vocabulary.template else "",
+        "template": template.source if template else "",
         "details": _details(context),
         "model_info": metadata
         | {
             "general.architecture": info.architecture,
-            "general.basename": vocabulary.model,
+            "general.basename": name,
             "general.parameter_count": info.n_params,
             # Clients look for a name that ends with `.context_length`. This server's is meant, not the model's.
-            f"{info.architecture}.context_length": vocabulary.n_cells,
-            "general.context_length": vocabulary.n_cells,
+            f"{info.architecture}.context_length": model.n_cells,
+            "general.context_length": model.n_cells,
         },
         "capabilities": _capabilities(context),
         **_times(context),
-    }, fields.unread(vocabulary.model)
+    }, fields.unread(name)
 
 
 def _capabilities(context: RequestContext) -> list[str]:
