@@ -14,10 +14,11 @@ from pydantic_core import core_schema
 
 import srb
 from srb.server.access import HEADER, OPEN
+from srb.wire.embeddings import EmbeddingFormat
 from srb.wire.limits import Limits
 from srb.wire.request.fields import BranchFields
 from srb.wire.request.read import ALIASES
-from srb.wire.route import JSON, SRB_ERRORS, STRING, EmbeddingHandler, GenerateHandler, JsonHandler, Route, Schema
+from srb.wire.route import JSON, SRB_ERRORS, STRING, GenerateHandler, JsonHandler, Route, Schema
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
@@ -150,9 +151,9 @@ def _common_errors(route: Route, is_open: bool) -> Iterator[int]:
         yield 403
     if route.body or route.other_bodies:
         yield from (400, 408, 413, 415)
-    if isinstance(route.handler, GenerateHandler | EmbeddingHandler):
+    if isinstance(route.handler, GenerateHandler | EmbeddingFormat):
         yield from (429, 503)
-    if isinstance(route.handler, EmbeddingHandler):
+    if isinstance(route.handler, EmbeddingFormat):
         yield 501
     if isinstance(route.handler, JsonHandler) and not route.handler.before_load:
         yield 503

@@ -43,13 +43,6 @@ class JsonHandler:
     before_load: bool = False
 
 
-@dataclass(frozen=True)
-class EmbeddingHandler:
-    """Answers with the vectors of texts, in this format."""
-
-    format: EmbeddingFormat
-
-
 AiohttpHandler = Callable[[Any], Awaitable[Any]]
 """A handler of aiohttp. Only the server's own routes have one."""
 
@@ -140,7 +133,7 @@ class Route:
 
     method: str
     path: str
-    handler: GenerateHandler | JsonHandler | EmbeddingHandler | AiohttpHandler
+    handler: GenerateHandler | JsonHandler | EmbeddingFormat | AiohttpHandler
     schema: Schema | None = None
     _: KW_ONLY
     other_schemas: Mapping[str, Schema] = field(default_factory=dict)

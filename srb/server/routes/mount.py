@@ -1,4 +1,4 @@
-"""Mounts routes: makes aiohttp handlers of `GenerateHandler`, `JsonHandler` and `EmbeddingHandler`."""
+"""Mounts routes: makes aiohttp handlers of `GenerateHandler`, `JsonHandler` and `EmbeddingFormat`."""
 
 import asyncio
 import time
@@ -37,10 +37,11 @@ from srb.server.routes.requests import find_response, find_stored
 from srb.server.run.history import HISTORY, read_file
 from srb.serving.event_log import EventLog
 from srb.wire.context import RequestContext
+from srb.wire.embeddings import EmbeddingFormat
 from srb.wire.reply import Reply
 from srb.wire.request.messages import Message
 from srb.wire.request.read import depth_refused, in_sent_names
-from srb.wire.route import EmbeddingHandler, GenerateHandler, JsonHandler, Route
+from srb.wire.route import GenerateHandler, JsonHandler, Route
 from srb.wire.vendors import ROUTES as VENDORS
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -82,7 +83,7 @@ def _handler_of(route: Route) -> Handler:
             return partial(_generate, handler, route.body)
         case JsonHandler() as handler:
             return partial(_answer_with_json, handler)
-        case EmbeddingHandler(form):
+        case EmbeddingFormat() as form:
             return partial(embeddings, form)
         case handler:
             return handler

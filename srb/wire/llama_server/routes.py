@@ -8,7 +8,6 @@ from srb.wire.route import (
     EVENTS,
     OBJECT,
     ONE_OR_MORE,
-    EmbeddingHandler,
     GenerateHandler,
     JsonHandler,
     get,
@@ -29,7 +28,7 @@ ROUTES = (
     post("/infill", GenerateHandler(infill), ONE_OR_MORE, other_schemas=_EVENTS, body=InfillFields, errors=(501,)),
     post(
         "/embeddings",
-        EmbeddingHandler(LLAMA_SERVER),
+        LLAMA_SERVER,
         ONE_OR_MORE,
         body=EmbeddingFields,
         summary="Make embeddings of texts, with --embeddings",

@@ -11,7 +11,6 @@ from srb.wire.route import (
     JSON_LINES,
     NUMBER,
     STRING,
-    EmbeddingHandler,
     ErrorFormat,
     GenerateHandler,
     JsonHandler,
@@ -34,13 +33,13 @@ ROUTES = (
     _post("/api/show", JsonHandler(ollama.show_model), object_of(template=STRING), body=OllamaShowFields),
     _embeds(
         "/api/embed",
-        EmbeddingHandler(ollama.EMBED),
+        ollama.EMBED,
         _ANSWER,
         summary="Make embeddings of texts, as in Ollama, with --embeddings",
     ),
     _embeds(
         "/api/embeddings",
-        EmbeddingHandler(ollama.EMBED_ONE),
+        ollama.EMBED_ONE,
         _VECTOR,
         summary="Make the embedding of the text in prompt",
     ),

@@ -16,7 +16,6 @@ from srb.wire.route import (
     OBJECT,
     ONE_OR_MORE,
     STRING,
-    EmbeddingHandler,
     GenerateHandler,
     JsonHandler,
     Schema,
@@ -105,7 +104,7 @@ ROUTES = (
     ),
     post(
         "/v1/embeddings",
-        EmbeddingHandler(OPENAI_EMBEDDINGS),
+        OPENAI_EMBEDDINGS,
         ONE_OR_MORE,
         body=EmbeddingFields,
         summary="Make embeddings of texts, with --embeddings",
