@@ -142,25 +142,29 @@ def test_lengths_end_at_boundaries_on_the_server(blank: Story, other: Story, ser
     blank.excuse("status of 404")  # what was long enough had ended by itself
 
 
-V1 = """([prompt, said]) => new Promise((resolve) => {
-    const opening = indexedDB.open("srb", 1);
+STORED = """([prompt, said]) => new Promise((resolve) => {
+    const opening = indexedDB.open("srb", 2);
     opening.onupgradeneeded = () => {
-        const nodes = opening.result.createObjectStore("nodes", {keyPath: "id"});
-        nodes.put({id: "a", parent: "root", typed: true, batch: 1, order: 0, pieces: [{text: prompt, ids: null}]});
+        const [stories, nodes] = ["stories", "nodes"].map((name) =>
+            opening.result.createObjectStore(name, {keyPath: "id"}));
+        nodes.createIndex("story", "story");
+        const node = {story: "s", id: "a", parent: "root", batch: 1, order: 0, pieces: [{text: prompt, ids: null}]};
+        stories.put({id: "s", title: prompt.slice(0, 43), changed: 1});
+        nodes.put({...node, typed: true});
         said.forEach((text, order) =>
-            nodes.put({id: `b${order}`, parent: "a", batch: 2, order, end: "", pieces: [{text, ids: null}]}));
-        opening.result.createObjectStore("page").put({current: "a", draft: prompt}, "page");
+            nodes.put({...node, id: `b${order}`, parent: "a", batch: 2, order, end: "", pieces: [{text, ids: null}]}));
+        opening.result.createObjectStore("page").put({current: "a"}, "s");
     };
     opening.onsuccess = () => { opening.result.close(); resolve(); };
 })"""
 
 
 def test_a_story_moves_from_the_browser_to_the_server(blank: Story, server: Scripted) -> None:
-    # The same browser has written at another server, without a history, before it kept several stories.
+    # The same browser has written at another server, without a history.
     said = [" Never sleep.", " Always sleep."]
     blank.page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
     blank.page.goto(server.url + "/web/app/icon.svg")
-    blank.page.evaluate(V1, [PROMPT, said])
+    blank.page.evaluate(STORED, [PROMPT, said])
     blank.page.route("**/health", lambda route: route.fulfill(json={"model": "a model"}))
     blank.open(server.url)
     expect(blank.find("#story")).to_have_js_property("value", PROMPT)

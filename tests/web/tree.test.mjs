@@ -6,7 +6,6 @@ import { webcrypto } from "node:crypto";
 import { rows } from "../../srb/web/desk/tree_list.js";
 import { suggestTitle } from "../../srb/web/story/titles.js";
 import { ROOT, textOf, Tree } from "../../srb/web/story/tree.js";
-import { upgradeQuestions, withoutQuestions } from "../../srb/web/story/validation.js";
 
 globalThis.crypto ??= webcrypto;
 
@@ -74,24 +73,6 @@ test("an edit branches after the unchanged part", () => {
   assert.equal(tree.nodes.get(other).parent, ROOT);
   assert.equal(write(tree, "Once upon the sea"), changed);
   assert.equal(write(tree, "Once upon"), typed);
-});
-
-test("an older page's conversation is read as text, without its template", () => {
-  const asked = (id, parent, label) => ({ id, parent, typed: true, label, whole: true, pieces: [piece(`<user>${label}<model>`, 1)] });
-  const nodes = [
-    { id: "w", parent: "a", typed: true, whole: true, pieces: [piece(" of light", 1, 7, 8)] },
-    { id: "a", parent: "q", pieces: [piece("A keeper", 7)], label: "Lively" },
-    asked("q", ROOT, "Who are you?"),
-    asked("r", "w", "Why?"),
-    { id: "o", parent: ROOT, typed: true, whole: true, pieces: [piece("Once", 5)] },
-  ];
-  assert.deepEqual(upgradeQuestions(nodes).map((node) => node.id).sort(), ["q", "r", "w"]);
-  const old = new Tree(nodes);
-  assert.equal(old.text("r"), "Who are you?\n\nA keeper of light\n\nWhy?\n\n");
-  assert.deepEqual([old.prompt("r"), old.prompt("o")], [old.text("r"), [5]]);
-  assert.deepEqual(upgradeQuestions(nodes), []);
-  const drafts = [["a", "A keeper,"], ["ask a", "And?"], ["ask w", "How?"]];
-  assert.deepEqual(withoutQuestions(drafts), { drafts: [["a", "A keeper,"]], question: "And?\n\nHow?" });
 });
 
 test("another word continues from its token, if that starts where the text before ends", () => {

@@ -15,7 +15,7 @@ import { placeIn, spaceBetween } from "../story/keeping.js";
 import { readBackground } from "../story/lorebook.js";
 import { merge, same } from "../story/merging.js";
 import { gap, ROOT, textOf, Tree } from "../story/tree.js";
-import { repair, upgradeQuestions } from "../story/validation.js";
+import { repair } from "../story/validation.js";
 import { Background } from "./background.js";
 import { Chapters } from "./chapters.js";
 import { Cliches } from "./cliches.js";
@@ -95,26 +95,21 @@ export class Desk {
   async open(store) {
     const { nodes, page, drafts } = await store.load();
     const repaired = repair(nodes);
-    const asked = upgradeQuestions(nodes);
     const { untils, late } = applyLengthLimits(nodes, page.untils);
-    this.growing = new Set([...repaired, ...asked, ...late]); // saved as they are now
+    this.growing = new Set([...repaired, ...late]); // saved as they are now
     if (repaired.length) showError(new Error(`Parts of ${repaired.length} texts of this story couldn't be read and were left out.`));
     this.store = store;
     this.untils = untils;
     const tree = (this.tree = new Tree(nodes, page.current));
     if (page.shown?.every((id) => tree.has(id))) tree.shown = page.shown;
-    this.undoHistory.steps = new Steps(asked.length && !page.conversation ? {} : page.steps);
-    const { settings = {}, texts = [], compare = {}, conversation = [], question = "", directions = "" } = page;
-    const { beside = { memory: page.note }, editor = { system: page.asking?.system || undefined } } = page;
+    this.undoHistory.steps = new Steps(page.steps);
+    const { settings = {}, texts = [], compare = {}, conversation = [], question = "", directions = "", beside = {}, editor = {} } = page;
     this.#show({ settings, texts, compare, conversation, question, directions, beside, editor });
     this.opened = this.shared;
     this.story.drafts = new Drafts(drafts, (place) => ({ text: tree.text(place) + tree.after(place), marks: tree.marks(place) }));
     await store.begin(this);
     this.#draw();
     if (Number.isInteger(page.cursor)) this.story.goTo(page.cursor);
-    // Older pages stored the text of the box, and showed conversations as the chat template writes them.
-    if (page.draft !== undefined && page.draft !== tree.text(tree.current)) this.story.type(page.draft);
-    this.showOpenings();
     if (store.isShared && nodes.length) this.#follow(nodes.at(-1));
   }
 
@@ -135,7 +130,6 @@ export class Desk {
    * @returns {StoryNode}
    */
   merge(reported, writing) {
-    upgradeQuestions([reported]);
     const { pieces, healed, ...said } = reported; // `healed` is known where the request was read
     const node = this.tree.add(reported);
     node.until ??= this.untils[node.request];

@@ -11,7 +11,7 @@ import { searchTree } from "./search.js";
 import { suggestTitle } from "./titles.js";
 import { applied, composed, partsOf } from "./text_merge.js";
 import { newId, ROOT, Tree } from "./tree.js";
-import { repair, upgradeQuestions, withoutQuestions } from "./validation.js";
+import { repair } from "./validation.js";
 
 /**
  * @typedef {import("./tree.js").StoryNode} StoryNode
@@ -433,7 +433,11 @@ export class BrowserStories extends Stories {
    */
   static async open() {
     const opening = indexedDB.open("srb", 2);
-    opening.onupgradeneeded = ({ oldVersion }) => upgrade(opening, oldVersion);
+    opening.onupgradeneeded = () => {
+      opening.result.createObjectStore("stories", { keyPath: "id" });
+      opening.result.createObjectStore("nodes", { keyPath: "id" }).createIndex("story", "story");
+      opening.result.createObjectStore("page");
+    };
     const opened = new BrowserStories(await finished(opening));
     for (const story of await opened.#all()) if (story.deleted < Date.now() - TRASH_MILLISECONDS) await opened.erase(story);
     return opened;
@@ -525,7 +529,6 @@ export class BrowserStories extends Stories {
     for (const [k, story] of others.entries()) {
       const { nodes, drafts } = await this.store(story).load();
       repair(nodes);
-      upgradeQuestions(nodes);
       const found = searchTree(new Tree(nodes), new Drafts(drafts).all, query).map((each) => ({ ...each, story }));
       yield { found, progress: `${k + 1} of ${others.length} other stories` };
     }
@@ -539,13 +542,12 @@ export class BrowserStories extends Stories {
     const kept = this.database.transaction("page").objectStore("page");
     const found = [kept.get(id), kept.getAllKeys(allOf(id)), kept.getAll(allOf(id))].map(finished);
     const [{ marks = {}, ...page } = {}, keys, values] = await Promise.all(found);
-    const all = keys.map((key, k) => [key, values[k]]);
-    const { drafts: texts, question } = withoutQuestions(all.flatMap(([[, place, ...others], value]) => (others.length ? [] : [[place, value]])));
+    const texts = keys.flatMap(([, place, ...others], k) => (others.length ? [] : [[place, values[k]]]));
     const drafts = texts.map(([place, draft]) => /** @type {[string, Draft]} */ ([place, typeof draft === "string" ? { text: draft, marks: marks[place] } : draft]));
-    if (texts.some(([, draft]) => typeof draft === "string")) await this.keep(id, page, drafts); // an older page's
+    if (texts.some(([, draft]) => typeof draft === "string")) await this.keep(id, page, drafts); // of srb 0.1.0
     this.know(id, page);
     for (const [place, draft] of drafts) this.know([id, place], draft);
-    return { page: { question, ...page, ...this.ownNote(id)?.own }, drafts };
+    return { page: { ...page, ...this.ownNote(id)?.own }, drafts };
   }
 
   async keep(id, page, drafts) {
@@ -685,23 +687,4 @@ class BrowserStore extends Store {
     const renamed = (story) => listener.renamed((this.story = { ...this.story, ...story }));
     this.stories.follow(this.story.id, { ...listener, renamed }, this.replica);
   }
-}
-
-/** Version 1 had a single story, and its nodes no story ids. */
-function upgrade({ result: database, transaction }, version) {
-  database.createObjectStore("stories", { keyPath: "id" });
-  if (version < 1) {
-    database.createObjectStore("page");
-    database.createObjectStore("nodes", { keyPath: "id" }).createIndex("story", "story");
-    return;
-  }
-  const [nodes, page, stories] = ["nodes", "page", "stories"].map((name) => transaction.objectStore(name));
-  nodes.createIndex("story", "story");
-  nodes.getAll().onsuccess = ({ target: { result } }) => {
-    if (!result.length) return;
-    const first = result.find((node) => node.parent === ROOT);
-    stories.put({ id: "first", title: first ? suggestTitle(first) : "", changed: Date.now() });
-    for (const node of result) nodes.put({ ...node, story: "first" });
-    page.get("page").onsuccess = ({ target }) => target.result && page.put(target.result, "first");
-  };
 }

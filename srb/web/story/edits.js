@@ -22,8 +22,8 @@ export class Steps {
   #open = /** @type {Typed | undefined} */ (undefined); // what was typed, if typing can extend the last step
 
   constructor({ done = [], undone = [] } = {}) {
-    // Older pages went on in another story, or knew the text of a step only.
-    const known = (steps) => steps.slice(steps.findLastIndex(({ kind, changes }) => kind === "story" || (["text", "replace"].includes(kind) && !changes?.length)) + 1);
+    // srb 0.1.0 knew the text of a step only.
+    const known = (steps) => steps.slice(steps.findLastIndex(({ kind, changes }) => ["text", "replace"].includes(kind) && !changes?.length) + 1);
     this.done = known(done);
     this.undone = known(undone);
   }

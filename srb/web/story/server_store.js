@@ -222,7 +222,7 @@ class ServerStore extends Store {
     this.remarks = new Map(); // by node, as the server has them
     this.unsent = new Map(); // by node, not yet on the server; stored with the page
     this.first = /** @type {any[]} */ ([]); // what the server had when this page was opened
-    this.older = /** @type {Record<string, any>} */ ({}); // what an older page has sent
+    this.older = /** @type {Record<string, any>} */ ({}); // what the page of srb 0.1.0 has sent
     this.known = new Map(); // by place, what couldn't be stored of what this browser knows
     this.unsaid = new Map(); // by place, drafts that have become nodes which aren't known yet
     this.waiting = new Set(); // places whose drafts are to be sent
@@ -505,10 +505,8 @@ class ServerStore extends Store {
     });
   }
 
-  place(tree, id) {
-    if (id === ROOT) return { story: this.story.id, prompt: "" };
-    const isOther = tree.path(id).some(({ asked }) => asked); // the server's text there is a chat template's
-    return { story: this.story.id, node: Number(id), ...(isOther && { prompt: tree.prompt(id) }) };
+  place(_tree, id) {
+    return { story: this.story.id, ...(id === ROOT ? { prompt: "" } : { node: Number(id) }) };
   }
 
   async watch(listener) {

@@ -30,7 +30,6 @@ import { MODEL, packMarks, unpackMarks, WRITER } from "./authorship.js";
  * @property {boolean} [whole] whether the ids of its piece are those of all the text up to here, tokenized at once
  * @property {boolean} [healed] whether its first token replaces the last one before it (token healing)
  * @property {boolean} [stem] whether it is only the beginning of an alternative, from which more like it continue
- * @property {boolean} [asked] whether an older page stored it as a question
  * @property {string} [behind] of a typed node: the text after the cursor, also after all that was generated there
  * @property {string} [passage] of a typed node: the passage that its alternatives replace
  * @property {string} [marks] who wrote its text, passage and the text after the cursor, as authorship.js packs it

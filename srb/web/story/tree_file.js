@@ -4,7 +4,7 @@
 import { isConversation } from "./conversation.js";
 import { isBackground } from "./lorebook.js";
 import { ROOT } from "./tree.js";
-import { checkNodes, isObject, isText, upgradeQuestions, withoutQuestions } from "./validation.js";
+import { checkNodes, isObject, isText } from "./validation.js";
 
 // The fields of a node that a file has as they are.
 const FIELDS = [
@@ -39,30 +39,27 @@ export function exportTree(tree, drafts, { settings = {}, ...about } = {}) {
 }
 
 /**
- * Read a story from a file of any version.
+ * Read a story from a file.
  * @param {any} data
  * @throws {Error} if a field is wrong
  */
 export function importTree(data) {
-  if (data?.format !== "srb-tree" || ![1, 2].includes(data.version) || !Array.isArray(data.nodes))
+  if (data?.format !== "srb-tree" || data.version !== 2 || !Array.isArray(data.nodes))
     throw new Error("this file is not a tree that this page has exported");
-  const isPacked = (node) => data.version === 2 && Array.isArray(node?.pieces);
-  const read = data.nodes.map((node) => (isPacked(node) ? { ...node, pieces: node.pieces.map(unpack) } : node));
+  const read = data.nodes.map((node) => (Array.isArray(node?.pieces) ? { ...node, pieces: node.pieces.map(unpack) } : node));
   checkNodes(read);
-  const { title = "", current = ROOT, drafts: typed = {}, marks = {}, beside, conversation } = data;
+  const { title = "", current = ROOT, drafts: typed = {}, marks = {}, beside, conversation, question = "" } = data;
   if (!isText(title)) throw new Error("the title in this file is no text");
   if (beside !== undefined && !isBackground(beside)) throw new Error("memory, note or lore in this file can't be read");
   if (conversation !== undefined && !isConversation(conversation)) throw new Error("the conversation in this file can't be read");
   const places = new Set([ROOT, ...read.map((node) => node.id)]);
   if (!isObject(typed) || !Object.values(typed).every(isText)) throw new Error("a draft in this file is no text");
-  const { drafts, question } = withoutQuestions(Object.entries(typed));
+  const drafts = Object.entries(typed);
   if (!drafts.every(([place]) => places.has(place))) throw new Error("a draft in this file belongs to no text");
   if (!isObject(marks) || !Object.values(marks).every(isText))
     throw new Error("who wrote a draft in this file can't be read");
   const known = Object.fromEntries(drafts.filter(([place]) => place in marks).map(([place]) => [place, marks[place]]));
   const nodes = read.map((node) => ({ ...fieldsOf(node), pieces: node.pieces }));
-  upgradeQuestions(nodes);
-  const { question: asked = question } = data;
-  if (!isText(asked)) throw new Error("the question in this file is no text");
-  return { title, current: places.has(current) ? current : ROOT, drafts, marks: known, nodes, beside, conversation, question: asked };
+  if (!isText(question)) throw new Error("the question in this file is no text");
+  return { title, current: places.has(current) ? current : ROOT, drafts, marks: known, nodes, beside, conversation, question };
 }

@@ -1,5 +1,5 @@
 // @ts-check
-// Validates nodes from files, repairs stored ones, and converts what older pages stored.
+// Validates nodes from files, and repairs stored ones.
 
 import { UNITS } from "../lib/length.js";
 import { ROOT } from "./tree.js";
@@ -26,7 +26,7 @@ const isReason = (value) => isObject(value) && isText(value.finish_reason) && is
 // The fields of a node. All but the first three are optional.
 const NEEDED = { id: (value) => isText(value) && value !== ROOT, parent: isText, pieces: isList(isPiece) };
 const OTHERS = {
-  typed: isTruth, kept: isTruth, discarded: isTruth, whole: isTruth, healed: isTruth, stem: isTruth, asked: isTruth,
+  typed: isTruth, kept: isTruth, discarded: isTruth, whole: isTruth, healed: isTruth, stem: isTruth,
   label: isText, name: isText, behind: isText, passage: isText, marks: isText, end: isText, request: isText, fault: isText,
   batch: isTime, created: isTime, order: isCount, index: isCount, seed: isCount, length: isCount,
   after: isNumber, follows: isNumber, endsAt: isCount, milliseconds: isNumber,
@@ -66,7 +66,7 @@ export function checkNodes(nodes) {
 const shown = (value) => (value === undefined ? "missing" : JSON.stringify(value).slice(0, 60));
 
 /**
- * Repair nodes that were stored before they were checked. Wrong fields are dropped.
+ * Repair stored nodes. Wrong fields are dropped.
  * @param {any[]} nodes
  * @returns {any[]} the repaired ones
  */
@@ -79,39 +79,4 @@ export function repair(nodes) {
     if (!known.has(node.parent)) node.parent = ROOT;
     return names.length;
   });
-}
-
-// Older pages asked questions in the tree. A question was a typed node with its words as `label`; its text was made
-// by the chat template. Such a conversation is read as text now. The draft of a question had its own place.
-
-const isQuestion = (node) => Boolean(node.typed && node.label);
-const isQuestionDraft = (/** @type {[place: string, text: string]} */ [place]) => place.startsWith("ask ");
-
-/**
- * Convert questions to text and mark them as `asked`. Tokens that stand for text with a template are dropped.
- * @param {any[]} nodes
- * @returns {any[]} the changed ones
- */
-export function upgradeQuestions(nodes) {
-  const questions = nodes.filter(isQuestion);
-  if (!questions.length) return [];
-  const known = new Map(nodes.map((node) => [node.id, node]));
-  const followsQuestion = ({ parent }) => known.has(parent) && (isQuestion(known.get(parent)) || followsQuestion(known.get(parent)));
-  const wholes = nodes.filter((node) => node.whole && followsQuestion(node));
-  for (const node of wholes) Object.assign(node, { whole: undefined, pieces: node.pieces.map((piece) => ({ ...piece, ids: null })) });
-  for (const node of questions) {
-    const text = `${node.parent === ROOT ? "" : "\n\n"}${node.label}\n\n`;
-    Object.assign(node, { pieces: [{ text, ids: null }], label: undefined, whole: undefined, asked: true });
-  }
-  return [...new Set([...questions, ...wholes])];
-}
-
-/**
- * Separate drafts of questions.
- * @param {[place: string, text: string][]} drafts
- * @returns {{ drafts: [place: string, text: string][], question: string }}
- */
-export function withoutQuestions(drafts) {
-  const questions = drafts.filter(isQuestionDraft).map(([, text]) => text);
-  return { drafts: drafts.filter((each) => !isQuestionDraft(each)), question: questions.join("\n\n") };
 }
