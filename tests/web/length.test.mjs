@@ -25,9 +25,8 @@ const done = (n) => ({ done: {}, nodes: Array(n).fill(0) });
 for (const [going, over, said] of [
   [[], [], ""],
   [[begun(1, { hasBegun: false })], [], "Waiting for the server to start."],
-  [[{ isReading: true }], [], "Reading your text …"],
   [[begun(1)], [done(5)], "One alternative being written."],
-  [[begun(8), begun(2), { isReading: true }], [], "10 alternatives being written."],
+  [[begun(8), begun(2)], [], "10 alternatives being written."],
   [[begun(8), begun(1, { isLost: true })], [], "The connection was lost. The page is trying again; press Stop to give up."],
   [[], [{ isStopped: true }, done(5)], "Stopped."],
   [[], [{ isStopped: true, isGone: true }], "The connection was lost. The text that arrived is here."],

@@ -261,8 +261,6 @@ async function begin() {
   }));
   onClick("#explore", safely(async () => {
     const place = await writing.place();
-    if (!place) return;
-    writing.forget();
     leaveText(find("#explore"));
     await explorer.open(place.id, place.prompt);
   }));

@@ -65,8 +65,9 @@ export class ContextWindow {
    * @returns {Promise<number[] | null>}
    */
   async fit(tree, id, fields) {
-    const text = tree.text(id);
-    if (this.#backgroundOf(text).isEmpty) return this.#fit(tree.prompt(id), fields);
+    const [text, prompt, room] = [tree.text(id), tree.prompt(id), this.room(fields)];
+    const isShort = prompt.length <= room || (typeof prompt === "string" && (await tokenize(prompt)).length <= room);
+    if (isShort && this.#backgroundOf(text).isEmpty) return null;
     const { parts, place } = await this.compose(text, fields);
     const { ids, letters, isHealed } = tailTokens(text, place, tree.generated(id));
     const whole = parts.map((part) => part.text).join("");
@@ -74,33 +75,11 @@ export class ContextWindow {
     return [...(isHealed ? head.slice(0, -1) : head), ...ids];
   }
 
-  async #fit(prompt, fields) {
-    const ids = Array.isArray(prompt) ? prompt : await this.#count(prompt, fields);
-    const room = this.room(fields);
-    if (!ids || ids.length <= room) return null;
-    const first = await this.#first;
-    const text = first.every((id, k) => ids[k] === id) ? ids.slice(first.length) : ids;
-    return text.slice(this.#cut(text.length, room));
-  }
-
   /** Return how many tokens to drop from the beginning of a text so that the rest fits. */
   #cut(length, room) {
     const left = length - room;
     const step = this.size * STEP;
     return left > 0 ? Math.min(Math.ceil(left / step) * step, length - 1) : 0;
-  }
-
-  /** Tokenize a text that may be too long to be sent as it is; null if it is short enough. */
-  async #count(text, fields) {
-    if (text.length <= this.room(fields)) return null;
-    return tokenize(text);
-  }
-
-  async idsOfCut(tree, id, fields) {
-    const text = tree.text(id);
-    if (!this.#backgroundOf(text).isEmpty) return tokenize(text);
-    const ids = await this.#count(text, fields);
-    return ids && ids.length > this.room(fields) ? ids : null;
   }
 
   /** Count the tokens that a text adds to a prompt. */
@@ -144,12 +123,11 @@ export class ContextWindow {
    */
   async compose(text, fields, around = 0) {
     const room = this.room(fields) - around;
-    const background = this.#backgroundOf(text);
-    const { used, omitted, ...others } = await this.#priced(background, room);
+    const { used, omitted, ...others } = await this.#priced(this.#backgroundOf(text), room);
     const [ids, first] = await Promise.all([tokenize(text), this.#first]);
     const cut = this.#cut(ids.length - first.length, room - used - first.length);
     const least = cut && (await detokenize(ids.slice(first.length, first.length + cut))).length;
-    const from = cut && !background.isEmpty ? beginning(text, least) : least;
+    const from = cut && beginning(text, least);
     const { parts, place } = arrangePrompt({ ...others, text, from });
     const tokens = await Promise.all(parts.map((part) => this.#cost(part.text)));
     return { parts: parts.map((part, k) => ({ ...part, tokens: tokens[k] })), place, from, omitted };

@@ -155,7 +155,7 @@ const sum = (numbers) => numbers.reduce((total, each) => total + each, 0);
 
 /**
  * Describe the running requests, or if there are none, those that have just ended.
- * @param {any[]} going generations, and readings of a text, which have `isReading`
+ * @param {any[]} going generations
  * @param {any[]} over
  * @returns {string}
  */
@@ -164,7 +164,6 @@ export function describeRequests(going, over) {
   const running = sum(going.map((each) => (each.hasBegun ? each.running.size : 0)));
   if (going.some((each) => each.isBridge)) return "Trying ways to the text after the cursor. They appear together, the best first.";
   if (running) return `${countAlternatives(running)} being written.`;
-  if (going.some((each) => each.isReading)) return "Reading your text …";
   if (going.length) return "Waiting for the server to start.";
   if (over.some((each) => each.isLost || each.isGone)) return "The connection was lost. The text that arrived is here.";
   if (over.some((each) => each.isStopped)) return "Stopped.";

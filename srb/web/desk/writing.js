@@ -1,9 +1,8 @@
 // @ts-check
 // From the text on the desk to requests for alternatives.
 
-import { cancel, evaluate } from "../lib/api.js";
+import { tokenize } from "../lib/api.js";
 import { opening } from "../lib/length.js";
-import { showProgress } from "../lib/messages.js";
 import { branches, drawSeed } from "../settings/compare.js";
 import { textOf } from "../story/tree.js";
 import { suffixOf } from "./bridge.js";
@@ -28,8 +27,8 @@ export class Writing extends Requests {
     if (led.length) Object.assign(asked.fields, { n: led.length, seed: asked.fields.seed ?? drawSeed() });
     const taken = desk.take();
     const isWhole = ({ prompt }) => prompt !== undefined;
-    const parents = await this.#parents(asked.columns.map((each) => (isWhole(each) ? { before: each.prompt } : taken)), asked.fields);
-    if (parents) return this.#generate(asked, parents, () => desk.settle(taken, parents[0], [...new Set(parents)]));
+    const parents = await this.#parents(asked.columns.map((each) => (isWhole(each) ? { before: each.prompt } : taken)));
+    return this.#generate(asked, parents, () => desk.settle(taken, parents[0], [...new Set(parents)]));
   }
 
   /**
@@ -77,9 +76,9 @@ export class Writing extends Requests {
     if (desk.settings.options.unseen.checked) throw new Error("New openings only can't be combined with Bridge. Turn it off in Settings.");
     const { columns, fields } = this.#ready([{ label: null, fields: {} }]);
     const taken = desk.take();
-    const parents = await this.#parents([taken], fields);
+    const parents = await this.#parents([taken]);
     const wanted = { suffix: suffixOf(taken), stop_at_suffix: true };
-    if (parents) return this.#generate({ columns, fields, instead: wanted }, parents, () => desk.settle(taken, parents[0], parents));
+    return this.#generate({ columns, fields, instead: wanted }, parents, () => desk.settle(taken, parents[0], parents));
   }
 
   /**
@@ -161,15 +160,13 @@ export class Writing extends Requests {
   }
 
   /**
-   * Add the current text to the tree, and show its place. Resolves to its node and prompt; to undefined if reading it
-   * was stopped.
-   * @returns {Promise<{ id: string, prompt: string | number[] } | undefined>}
+   * Add the current text to the tree, and show its place. Resolves to its node and prompt.
+   * @returns {Promise<{ id: string, prompt: string | number[] }>}
    */
   async place() {
     const { desk } = this;
     const taken = desk.take();
-    const [id] = (await this.#parents([taken], {})) ?? [];
-    if (id === undefined) return undefined;
+    const [id] = await this.#parents([taken]);
     desk.settle(taken, id, [id]);
     return { id, prompt: (await desk.context.fit(desk.tree, id)) ?? desk.tree.prompt(id) };
   }
@@ -207,10 +204,10 @@ export class Writing extends Requests {
   }
 
   /**
-   * Return the nodes of texts, as `Desk.write` takes them. Unless the story is on the server, typed text is evaluated
-   * there for its token ids. Resolves to null if that was stopped.
+   * Return the nodes of texts, as `Desk.write` takes them. Unless the story is on the server, typed text gets its token
+   * ids.
    */
-  async #parents(texts, fields) {
+  async #parents(texts) {
     const { desk } = this;
     const written = new Map();
     for (const each of texts) if (!written.has(each.before)) written.set(each.before, await desk.write(each));
@@ -218,30 +215,7 @@ export class Writing extends Requests {
     for (const id of desk.store.isShared ? [] : new Set(ids)) {
       const node = desk.tree.nodes.get(id);
       if (!node?.typed || !node.pieces.length || node.pieces[0].ids) continue;
-      const text = desk.tree.text(id);
-      const cut = await desk.context.idsOfCut(desk.tree, id, fields);
-      if (cut) {
-        Object.assign(node.pieces[0], { ids: cut });
-        node.whole = true;
-        desk.save(node);
-        continue;
-      }
-      const leaving = new AbortController();
-      const move = (isLost) => {
-        reading.isLost = isLost;
-        this.showState();
-      };
-      const stop = () => {
-        reading.isStopped = true;
-        return reading.id && cancel(reading.id, leaving);
-      };
-      const reading = { isReading: true, stop };
-      const opened = (id) => (reading.id = id);
-      const listener = { onOpen: opened, onProgress: showProgress, onLost: () => move(true), onBack: () => move(false) };
-      const evaluating = () => evaluate(text, { ...listener, signal: leaving.signal });
-      const known = await this.during(reading, evaluating);
-      if (!known) return null;
-      node.pieces[0].ids = known;
+      node.pieces[0].ids = await tokenize(desk.tree.text(id));
       node.whole = true;
       desk.save(node);
     }

@@ -331,31 +331,3 @@ function pause(milliseconds, signal) {
     signal?.addEventListener("abort", abort);
   });
 }
-
-/**
- * Evaluate a text and return its token ids, so that a request that continues it starts at once. Resolves to null if
- * it was stopped.
- * @param {string} text
- * @param {Record<string, any>} listener `onOpen(id)`, `onProgress(event)`, `signal`, `onLost()`, `onBack()`
- * @returns {Promise<number[] | null>}
- */
-export async function evaluate(text, { onOpen, onProgress, ...listener }) {
-  /** @type {number[] | null} */
-  let ids = [];
-  const body = { prompt: text, n: 1, max_tokens: 0, echo: true, return_tokens: true, return_progress: true };
-  const onEvent = (event) => {
-    if (event.event === "stream") ids?.push(...(event.tokens ?? []));
-    if (event.event === "progress") onProgress(event);
-    if (event.event === "error") throw new ApiError(event.error.message);
-    if (event.event === "stop" && event.finish_reason === "abort") ids = null;
-  };
-  const request = await submit(body);
-  onOpen(request.id);
-  try {
-    await read(request, { onEvent, ...listener });
-  } catch (error) {
-    if (error.name !== "AbortError") throw error;
-    return null;
-  }
-  return ids;
-}
