@@ -236,6 +236,47 @@ test("a full browser doesn't keep memory and marks from the server", async (t) =
   assert.deepEqual(server.patches.map(({ kept, context }) => kept ?? context?.memory).filter(Boolean), [true, MEMORY.memory]);
 });
 
+test("a place that the server reports late doesn't move the writer back", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const { store, page } = await open();
+  const [fetched, moved] = [globalThis.fetch, []];
+  t.after(() => (globalThis.fetch = fetched));
+  let stream, answering, answer;
+  const hold = () => (answering = new Promise((resolve) => (answer = resolve)));
+  globalThis.fetch = async (path, options = {}) => {
+    if (options.headers?.Accept) return new Response(new ReadableStream({ start: (controller) => (stream = controller) }));
+    const response = await fetched(path, options);
+    await answering;
+    return response;
+  };
+  const tell = async (current, change) => {
+    const story = { id: "s", title: "A tale", place: { current, shown: [current] }, change };
+    stream.enqueue(new TextEncoder().encode(`data: ${JSON.stringify({ event: "story", story })}\n\n`));
+    await pass(t, 0);
+  };
+  const go = async (current) => {
+    page.own = { current, shown: [current] };
+    await store.save([], [], false);
+    await pass(t, 0);
+  };
+  store.watch({ changed: () => {}, renamed: () => {}, moved: ({ current }) => moved.push(current) });
+  await pass(t, 0);
+  await go("1");
+  hold();
+  await go("2");
+  await tell("1", server.change - 1); // while the answer is on its way
+  answer();
+  await pass(t, 0);
+  await tell("1", server.change - 1);
+  assert.deepEqual(moved, []);
+  hold();
+  await go("4");
+  await tell("3", server.change + 1); // by another device, after this one's
+  answer();
+  await pass(t, 0);
+  assert.deepEqual(moved, ["3"]);
+});
+
 test("a name that another device has given isn't replaced by the draft's", async () => {
   const { store } = await open();
   store.story = { id: "s", title: "", change: 1 };

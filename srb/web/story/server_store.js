@@ -219,6 +219,7 @@ class ServerStore extends Store {
     this.batches = new Map(); // the first node of each request
     /** @type {StoreListener | null} */
     this.listener = null;
+    this.placeChange = 0; // of the story, which wrote this page's last place
     this.remarks = new Map(); // by node, as the server has them
     this.unsent = new Map(); // by node, not yet on the server; stored with the page
     this.first = /** @type {any[]} */ ([]); // what the server had when this page was opened
@@ -456,11 +457,15 @@ class ServerStore extends Store {
 
   async #sendPlace() {
     this.isPlaceUnsent = false;
+    this.placeChange = Infinity; // what is heard until the answer may be older
     const { current, shown, cursor, words } = this.replica.own;
-    await stories(this.path, "PATCH", { place: { current, shown, cursor, words } }).catch((error) => {
+    try {
+      this.placeChange = (await stories(this.path, "PATCH", { place: { current, shown, cursor, words } })).change;
+      this.#hearPlace(this.story);
+    } catch (error) {
       this.isPlaceUnsent = true;
       if (error.status !== 404) throw error; // the story was deleted
-    });
+    }
   }
 
   /** Name a story that isn't generated from yet by its draft. */
@@ -510,6 +515,7 @@ class ServerStore extends Store {
   }
 
   async watch(listener) {
+    this.listener = listener;
     this.all.browser.follow(this.story.id, { ...listener, renamed() {}, deleted() {}, restored() {} }, this.replica); // the server reports these
     const onEvent = (event, id) => {
       this.change = id ?? this.change;
@@ -519,7 +525,11 @@ class ServerStore extends Store {
         this.unsaid.clear();
         if (early.length) this.#hear(...early);
       }
-      if (event.event === "story") this.#hearStory(event.story, listener);
+      if (event.event === "story") {
+        listener.renamed((this.story = event.story));
+        this.#hearPlace(event.story);
+        this.#hear(fromContext(event.story));
+      }
       if (event.event === "draft") this.#hear(fromDraft(event.draft));
       if (event.event === "deleted") dropCopy(this.story.id).catch(() => {});
       else if (event.event !== "text") this.#copy({ ...this.head, ...event.story, change: this.change }, event.node ? [event.node] : []);
@@ -546,14 +556,12 @@ class ServerStore extends Store {
     }
   }
 
-  #hearStory(story, listener) {
-    listener.renamed((this.story = story));
-    const isMove = isPlace(story.place) && JSON.stringify(placeOfPage(story.place)) !== JSON.stringify(this.knownPlace);
-    if (isMove && !this.isPlaceUnsent) {
-      this.knownPlace = placeOfPage(story.place);
-      listener.moved(story.place);
-    }
-    this.#hear(fromContext(story));
+  /** Follow the writer on another device, unless this one has gone elsewhere since. */
+  #hearPlace({ place, change }) {
+    const isMove = isPlace(place) && JSON.stringify(placeOfPage(place)) !== JSON.stringify(this.knownPlace);
+    if (!isMove || this.isPlaceUnsent || change <= this.placeChange) return;
+    this.knownPlace = placeOfPage(place);
+    this.listener?.moved(place);
   }
 
   /** Convert a node of the server. A growing one gets no text here: the page reads its request. */
