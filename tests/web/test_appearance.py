@@ -128,6 +128,8 @@ def test_the_bar_has_what_can_be_used_now_in_one_row_of_the_column(story: Story)
             assert [name for name, *_ in found] == ["Generate", "Undo", "Other words", "Bridge", "Rewrite", "More"]
         assert len({top for _, top, _ in found}) == 1, width
         assert max(right for *_, right in found) <= row.evaluate("(row) => row.getBoundingClientRect().right")
+    story.find("#words").evaluate("(words) => (words.textContent = '12,345 words of 1,234,567 '.repeat(4))")
+    assert story.find("#bar .status-line").evaluate("(line) => line.children[0].offsetWidth >= line.offsetWidth / 2")
     for panel in ("stories", "options"):
         story.find(f"#open-{panel}").click()
     for width in (1280, 1400):
