@@ -54,6 +54,7 @@ def test_stories_go_to_files_and_come_back(story: Story, tmp_path: Path, monkeyp
     expect(story.find("#story")).to_have_js_property("value", "# One\n\nHe *left*, naïve.")
     story.find("#open-stories").click()
     expect(story.find("#story-list [aria-current]")).to_have_text("Löwe")
+    expect(story.find("#story-list li:has([aria-current]) small")).to_contain_text("4 words")
     assert export(story, "#path", "md", tmp_path).read_text() == "# One\n\nHe *left*, naïve.\n"
     assert export(story, "#path", "txt", tmp_path).read_text() == "# One\n\nHe *left*, naïve.\n"
     for kind in ("loomsidian", "loom"):

@@ -447,6 +447,7 @@ export class BrowserStories extends Stories {
     super();
     this.database = database;
     this.removed = new Set(); // ids of deleted stories
+    this.words = 0; // of the open story, as the list has them
     this.tabs = new BroadcastChannel("srb-stories"); // says what this tab has saved
     this.early = []; // messages of other tabs before `follow`
     this.tabs.onmessage = (message) => this.early.push(message);
@@ -568,7 +569,10 @@ export class BrowserStories extends Stories {
   async exchange(id, replica, what) {
     if (this.removed.has(id)) return null;
     const places = await super.exchange(id, replica, what);
-    if (what.nodes?.length || places?.length) this.#update(id, () => ({ changed: Date.now(), words: replica.own.words })).catch(() => {}); // only the list depends on it
+    const { words } = replica.own;
+    const isNew = what.nodes?.length || places?.length;
+    if (isNew || words !== this.words) this.#update(id, () => ({ words, ...(isNew && { changed: Date.now() }) })).catch(() => {}); // only the list depends on it
+    this.words = words;
     if (places) this.tabs.postMessage({ id, places, nodes: (what.nodes ?? []).map((node) => node.id) });
     return places;
   }
@@ -686,5 +690,6 @@ class BrowserStore extends Store {
     this.listener = listener;
     const renamed = (story) => listener.renamed((this.story = { ...this.story, ...story }));
     this.stories.follow(this.story.id, { ...listener, renamed }, this.replica);
+    await this.save([], []); // the list shows its words
   }
 }
