@@ -35,7 +35,7 @@ import { hideDesk, showDesk } from "./early.js";
 import { keepFocus, listenToKeys, listenToUndo } from "./keyboard.js";
 import { healthOrLast, keepPage } from "./offline.js";
 import { OtherStories } from "./other_stories.js";
-import { connectPanel, rememberFolds } from "./panels.js";
+import { connectPanel, drawHeads, rememberFolds } from "./panels.js";
 import { listenToFiles } from "./story_files.js";
 import { StoryList } from "./story_list.js";
 import { listenToTrash } from "./trash.js";
@@ -213,6 +213,7 @@ async function learnSize(/** @type {Desk} */ desk) {
 
 async function begin() {
   let desk, writing;
+  drawHeads();
   const resume = () => {
     if (document.hidden) return; // nobody reads along; the store reports the texts when they end
     desk.editorChat.resume();

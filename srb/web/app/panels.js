@@ -2,11 +2,20 @@
 // The panels: the stories on the left, the others on the right, one open at a time; only in a wide window one on each
 // side. In a narrow window they cover the text.
 
-import { find, findAll, isFocusLost, leaveText } from "../lib/dom.js";
+import { create, find, findAll, isFocusLost, leaveText } from "../lib/dom.js";
 import { loadLocal, saveLocal } from "../lib/local_storage.js";
 
 const isNarrow = matchMedia("(max-width: 60rem)"); // as in panels.css
 const isWide = matchMedia("(min-width: 74rem)"); // leaves 30rem between two panels
+
+/** Give the dialogs their titles, and buttons that close them. */
+export function drawHeads() {
+  for (const dialog of findAll("dialog[data-title]")) {
+    const title = create("h2", { id: `${dialog.id}-title`, textContent: dialog.dataset.title });
+    dialog.prepend(create("form", { method: "dialog", className: "head" }, title, create("button", { textContent: "Close" })));
+    dialog.setAttribute("aria-labelledby", title.id);
+  }
+}
 
 /**
  * Connect a button that opens and closes a panel.
