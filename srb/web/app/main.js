@@ -1,7 +1,6 @@
 // @ts-check
 // Starts the page, and connects its buttons.
 
-import { watchCursor } from "../desk/bridge.js";
 import { Cards } from "../desk/cards.js";
 import { Combine } from "../desk/combine.js";
 import { ContextWindow } from "../desk/context_window.js";
@@ -19,7 +18,7 @@ import { TokenPreview } from "../desk/token_preview.js";
 import { TreeDrawing } from "../desk/tree_drawing.js";
 import { Writing } from "../desk/writing.js";
 import { health, openapi, setKey } from "../lib/api.js";
-import { find, findAll, isFocusLost, leaveText } from "../lib/dom.js";
+import { enableWhile, find, findAll, isFocusLost, leaveText } from "../lib/dom.js";
 import { copy } from "../lib/files.js";
 import { hideError, nameFields, safely, showError, showStatus } from "../lib/messages.js";
 import { Compare } from "../settings/compare.js";
@@ -76,7 +75,7 @@ function listen(desk, writing, storyList, resume) {
   const generate = safely(() => writing.generate());
   onClick("#generate", generate);
   onClick("#bridge", safely(() => writing.bridge()));
-  watchCursor(find("#bridge"), story);
+  enableWhile(find("#bridge"), () => story.parts.before.trim() && story.parts.behind.trim());
   onClick("#stop", safely(() => writing.stopAll()));
   const leave = () => desk.save();
   const again = (name) => {

@@ -24,17 +24,3 @@ export function describeFit(logprob, best) {
   const times = Math.exp(best - logprob);
   return times < 3 ? "fits the rest nearly as well" : times < 50 ? "fits the rest less well" : "hardly fits the rest";
 }
-
-/**
- * Enable a button while there is text on both sides of the cursor.
- * @param {HTMLButtonElement} button
- * @param {{ parts: { before: string, behind: string } }} story
- */
-export function watchCursor(button, story) {
-  const draw = () => {
-    const { before, behind } = story.parts;
-    button.disabled = !before.trim() || !behind.trim();
-  };
-  for (const name of ["select", "input", "change"]) document.addEventListener(name, draw);
-  draw();
-}

@@ -3,6 +3,7 @@
 // is likely here, alternatives go another way.
 
 import { complete } from "../lib/api.js";
+import { enableWhile } from "../lib/dom.js";
 import { showStatus } from "../lib/messages.js";
 import { MODEL } from "../story/authorship.js";
 import { scorePassage } from "./probabilities.js";
@@ -41,16 +42,10 @@ export class OtherWords {
    *   `Tree.chosen`
    */
   constructor(button, desk, tokenPreview, choose) {
-    this.button = button;
     this.desk = desk;
     this.tokenPreview = tokenPreview;
     this.choose = choose;
-    for (const name of ["select", "input", "change"]) document.addEventListener(name, () => this.draw());
-    this.draw();
-  }
-
-  draw() {
-    this.button.disabled = !wordAt(this.desk.story);
+    enableWhile(button, () => wordAt(desk.story));
   }
 
   /** Show other words for the one at the cursor. A writer who types on isn't interrupted. */

@@ -2,7 +2,7 @@
 // Rewriting: alternatives for a selected passage. The model is asked by its chat template.
 
 import { applyTemplate } from "../lib/api.js";
-import { find, leaveText } from "../lib/dom.js";
+import { enableWhile, find, leaveText } from "../lib/dom.js";
 
 const FURTHER = 1000; // characters after the passage that the model sees
 
@@ -53,13 +53,8 @@ export class Rewriter {
     this.button = button;
     this.desk = desk;
     button.addEventListener("click", () => this.#open());
-    for (const name of ["select", "input"]) desk.story.box.addEventListener(name, () => this.draw());
-    document.addEventListener("keydown", ({ ctrlKey, metaKey }) => (ctrlKey || metaKey) && this.draw(), true); // a shortcut may come before the event above
+    enableWhile(button, () => selected(desk.story));
     part(".how").addEventListener("submit", () => rewrite(this.taken, this.how.value.trim()));
-  }
-
-  draw() {
-    this.button.disabled = !selected(this.desk.story);
   }
 
   #open() {

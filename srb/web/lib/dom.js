@@ -1,5 +1,5 @@
 // @ts-check
-// Finding and making elements, the keyboard focus, and composing.
+// Finding, making and enabling elements, the keyboard focus, and composing.
 
 const LONGEST = 5000; // milliseconds; a phone may compose a word for as long as the cursor is in it
 
@@ -33,6 +33,18 @@ export function create(tag, fields, ...children) {
   const element = Object.assign(document.createElement(tag), fields);
   element.append(...children);
   return element;
+}
+
+/**
+ * Enable a button while something can be done at the cursor or with the selection.
+ * @param {HTMLButtonElement} button
+ * @param {() => any} isPossible
+ */
+export function enableWhile(button, isPossible) {
+  const draw = () => (button.disabled = !isPossible());
+  for (const name of ["select", "input", "change"]) document.addEventListener(name, draw);
+  document.addEventListener("keydown", ({ ctrlKey, metaKey }) => (ctrlKey || metaKey) && draw(), true); // a shortcut may come before the event above
+  draw();
 }
 
 /** Whether the focused element has gone or was disabled. */
