@@ -73,14 +73,14 @@ export class StoryList {
     find("#move").hidden = this.stories === this.browser || !(await this.#unmoved()).length;
     const row = (story) => {
       const about = [when.format(story.changed), story.words !== undefined && plural(story.words, "word")].filter(Boolean).join(" · ");
-      const link = create("a", { href: `#${story.id}`, textContent: storyTitle(story) });
-      if (story.id === this.story.id) link.setAttribute("aria-current", "true");
-      link.addEventListener("click", ({ ctrlKey, metaKey, shiftKey }) => {
-        const isHere = !ctrlKey && !metaKey && !shiftKey && link.hash !== location.hash;
+      const leave = ({ ctrlKey, metaKey, shiftKey, target }) => {
+        const isHere = !ctrlKey && !metaKey && !shiftKey && target.hash !== location.hash;
         if (isHere && document.body.dataset.ready) hideDesk(); // before `hashchange`: a key may come earlier
-      });
-      const remove = create("button", { type: "button", textContent: "Delete", ariaLabel: `Delete ${storyTitle(story)}` });
-      remove.addEventListener("click", safely(() => this.remove(story)));
+      };
+      const link = create("a", { href: `#${story.id}`, textContent: storyTitle(story), onclick: leave });
+      if (story.id === this.story.id) link.setAttribute("aria-current", "true");
+      const onclick = safely(() => this.remove(story));
+      const remove = create("button", { type: "button", textContent: "Delete", ariaLabel: `Delete ${storyTitle(story)}`, onclick });
       return create("li", {}, link, remove, create("small", { textContent: about }));
     };
     find("#story-list").replaceChildren(...(await this.stories.list()).map(row));

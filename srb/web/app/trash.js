@@ -10,8 +10,7 @@ const TITLE = 60; // characters
 
 /** A row of the trash, with a button that takes it out. */
 function row(title, restore) {
-  const button = create("button", { type: "button", textContent: "Restore", ariaLabel: `Restore ${title}` });
-  button.addEventListener("click", safely(restore));
+  const button = create("button", { type: "button", textContent: "Restore", ariaLabel: `Restore ${title}`, onclick: safely(restore) });
   return create("li", {}, create("span", {}, title), button);
 }
 

@@ -73,8 +73,12 @@ export class SearchPanel {
     const { tree, story } = this.desk;
     const found = this.panel.open ? searchTree(tree, story.drafts.all, this.query.value, this.#how) : [];
     replaceItems(this.found, found.slice(0, MOST).map(({ id, kind, ...words }) => {
-      const button = this.#button(id, "", kind === "draft");
-      button.append(...highlightMatch(words));
+      const onclick = () => {
+        find(".panel:modal")?.close(); // it would cover the place
+        this.go(id, kind === "draft");
+      };
+      const button = create("button", { type: "button", onclick }, ...highlightMatch(words));
+      button.dataset.place = id;
       return create("li", {}, button, create("small", { textContent: kind }));
     }));
     this.nTexts = found.length;
@@ -121,16 +125,6 @@ export class SearchPanel {
     this.desk.story.replace(all, this.replacement.value);
     this.draw();
     showStatus(`${plural(all.length, "place")} replaced.`);
-  }
-
-  #button(id, text, isDraft) {
-    const button = create("button", { type: "button", textContent: text });
-    button.dataset.place = id;
-    button.addEventListener("click", () => {
-      find(".panel:modal")?.close(); // it would cover the place
-      this.go(id, isDraft);
-    });
-    return button;
   }
 
   /**

@@ -63,13 +63,11 @@ export class Snapshots {
 
   #row(node) {
     const { name, created, batch } = node;
-    const go = create("button", { type: "button", textContent: name });
+    const button = (textContent, ariaLabel, onclick) => create("button", { type: "button", textContent, ariaLabel, onclick });
+    const go = button(name, null, safely(() => this.#go(node)));
     go.dataset.place = node.id;
-    const compare = create("button", { type: "button", textContent: "Compare", ariaLabel: `Compare ${name} with the text now` });
-    const remove = create("button", { type: "button", textContent: "Remove", ariaLabel: `Remove the name ${name}` });
-    go.addEventListener("click", safely(() => this.#go(node)));
-    compare.addEventListener("click", () => this.#compare(node));
-    remove.addEventListener("click", () => this.set(node, ""));
+    const compare = button("Compare", `Compare ${name} with the text now`, () => this.#compare(node));
+    const remove = button("Remove", `Remove the name ${name}`, () => this.set(node, ""));
     const about = create("small", { textContent: `${when.format(created ?? batch)} · ${plural(this.#count(node), "word")}` });
     return create("li", {}, go, compare, remove, about);
   }

@@ -19,11 +19,10 @@ const LAST = 4; // steps to show of a long path
 export function drawPath(list, tree, drafts, go) {
   const path = tree.path(tree.current);
   const step = (id, text) => {
-    const button = create("button", { type: "button" }, text);
+    const button = create("button", { type: "button", onclick: () => go(id) }, text);
     button.dataset.place = id;
     if (id === tree.current) button.setAttribute("aria-current", "true");
     else if (drafts.has(id)) button.append(create("small", {}, "+ draft"));
-    button.addEventListener("click", () => go(id));
     return create("li", {}, button);
   };
   const between = path.length > LAST ? [create("li", {}, "…")] : [];
@@ -92,7 +91,7 @@ export function drawTree(list, tree, drafts, go) {
     const kind = !node ? "start" : node.typed ? "typed" : node.kept ? "kept" : "passed";
     const isHere = id === tree.current;
     const className = `${kind}${isBranch ? " branch" : ""}${goesOn ? " goes-on" : ""}`;
-    const item = create("li", { className, role: "treeitem", ariaLevel: tree.path(id).length + 1, ariaSelected: String(isHere), tabIndex: isHere ? 0 : -1 });
+    const item = create("li", { className, role: "treeitem", ariaLevel: tree.path(id).length + 1, ariaSelected: String(isHere), tabIndex: isHere ? 0 : -1, onclick: () => go(id) });
     item.dataset.place = id;
     item.dataset.parent = node?.parent ?? "";
     item.style.setProperty("--column", column);
@@ -101,7 +100,6 @@ export function drawTree(list, tree, drafts, go) {
     if (kind === "kept") item.append(create("small", {}, "kept"));
     if (drafts.has(id)) item.append(create("small", {}, `draft: ${shorten(rest(drafts.at(id), tree.text(id)), 60)}`));
     item.append(...generations(tree, id).map((line) => create("small", {}, line)));
-    item.addEventListener("click", () => go(id));
     return item;
   });
   list.onkeydown = (event) => walk(event, list, go);
