@@ -39,9 +39,23 @@ import { repair } from "./validation.js";
 export class Store {
   /** Whether other devices see the story. Such a store adds the alternatives of a request itself, and nodes only get children. */
   isShared = false;
-  story = { id: "", title: "" };
   /** Where the writer is, as other devices know it. @type {any} */
   knownPlace = null;
+  /** @type {StoreListener | null} */
+  listener = null;
+  /** That of the page. @type {any} */
+  replica = null;
+  /** @type {any} */
+  story;
+
+  /**
+   * @param {StoryInfo} story
+   * @param {any} stories the collection that it is in
+   */
+  constructor(story = { id: "", title: "" }, stories = null) {
+    this.story = story;
+    this.stories = stories;
+  }
 
   /**
    * Read the nodes, the drafts, and the rest of the page's state.
@@ -56,6 +70,17 @@ export class Store {
    * @param {Replica} _replica
    */
   async begin(_replica) {}
+
+  /** Name the story, unless somebody else has named it meanwhile. */
+  async name(title) {
+    try {
+      this.story = await this.stories.rename(this.story, title);
+    } catch (error) {
+      if (error.status !== 409) throw error;
+      [this.story = this.story] = (await this.stories.list()).filter(({ id }) => id === this.story.id);
+    }
+    this.listener?.renamed(this.story);
+  }
 
   /**
    * Add a node of these fields. Returns it, with an id if the store assigns ids.
@@ -637,15 +662,6 @@ export class BrowserStories extends Stories {
 }
 
 class BrowserStore extends Store {
-  constructor(story, stories) {
-    super();
-    this.story = story;
-    this.stories = stories;
-    this.listener = null;
-    /** @type {any} */
-    this.replica = null;
-  }
-
   async load() {
     const [nodes, said] = await Promise.all([this.stories.nodes(this.story), this.stories.page(this.story.id)]);
     return { nodes, ...said };
@@ -654,17 +670,6 @@ class BrowserStore extends Store {
   async add(fields) {
     if (!this.story.title) await this.name(suggestTitle(fields));
     return fields;
-  }
-
-  /** Name a story, unless another tab has named it meanwhile. */
-  async name(title) {
-    try {
-      this.story = await this.stories.rename(this.story, title);
-    } catch (error) {
-      if (error.status !== 409) throw error;
-      [this.story] = (await this.stories.list()).filter(({ id }) => id === this.story.id);
-    }
-    this.listener?.renamed(this.story);
   }
 
   begin(replica) {

@@ -212,13 +212,9 @@ class ServerStore extends Store {
   isShared = true;
 
   constructor(story, all) {
-    super();
-    this.story = story;
-    this.all = all;
+    super(story, all);
     this.path = `/${story.id}`;
     this.batches = new Map(); // the first node of each request
-    /** @type {StoreListener | null} */
-    this.listener = null;
     this.placeChange = 0; // of the story, which wrote this page's last place
     this.remarks = new Map(); // by node, as the server has them
     this.unsent = new Map(); // by node, not yet on the server; stored with the page
@@ -227,14 +223,12 @@ class ServerStore extends Store {
     this.known = new Map(); // by place, what couldn't be stored of what this browser knows
     this.unsaid = new Map(); // by place, drafts that have become nodes which aren't known yet
     this.waiting = new Set(); // places whose drafts are to be sent
-    /** @type {any} */
-    this.replica = null;
     this.typing = new SaveQueue((items) => (this.typed = this.#sendTyped(items, this.typed)), saveMessages("What you typed last", "on the server"));
     this.sending = new SaveQueue((ids) => (this.sent = this.#send(ids, this.sent)), saveMessages("What you changed"));
   }
 
   async load() {
-    const [story, { page, drafts }] = await Promise.all([this.#read(), this.all.page(this.story.id)]);
+    const [story, { page, drafts }] = await Promise.all([this.#read(), this.stories.page(this.story.id)]);
     const { nodes, change, context, place, drafts: known = [] } = story;
     this.change = change;
     this.unsent = new Map(Object.entries(page.unsent ?? {}));
@@ -269,7 +263,7 @@ class ServerStore extends Store {
 
   async begin(replica) {
     this.replica = replica;
-    await this.all.browser.begin(this.story.id, replica);
+    await this.stories.browser.begin(this.story.id, replica);
     await this.#hear(...this.first);
   }
 
@@ -287,7 +281,7 @@ class ServerStore extends Store {
     const parent = fields.parent === ROOT ? null : Number(fields.parent);
     const added = await stories(`${this.path}/nodes`, "POST", { ...toServer(fields), parent });
     const isDraftsTitle = !this.batches.size && this.story.title === this.suggested; // and not yet generated from
-    if (!this.story.title || isDraftsTitle) await this.#name(suggestTitle(fields));
+    if (!this.story.title || isDraftsTitle) await this.name(suggestTitle(fields));
     return { ...this.#fromServer(added), ...fields };
   }
 
@@ -321,7 +315,7 @@ class ServerStore extends Store {
 
   leave(nodes) {
     this.#note(nodes);
-    this.all.browser.note(this.story.id, this.replica, this.#own, { isLast: true });
+    this.stories.browser.note(this.story.id, this.replica, this.#own, { isLast: true });
   }
 
   /**
@@ -342,7 +336,7 @@ class ServerStore extends Store {
       for (const [[, , place], known] of news) this.known.set(place, known); // until it is stored
       return news;
     };
-    await this.all.browser.exchange(this.story.id, this.replica, { places: ids, own, keys, change: knowing });
+    await this.stories.browser.exchange(this.story.id, this.replica, { places: ids, own, keys, change: knowing });
     for (const [, , place] of keys) this.known.delete(place);
   }
 
@@ -383,7 +377,7 @@ class ServerStore extends Store {
 
   /** The changes of a draft that the server doesn't have, but for those that were sent. */
   #unsent(place) {
-    return this.all.browser.unsent(this.story.id, this.replica, place);
+    return this.stories.browser.unsent(this.story.id, this.replica, place);
   }
 
   /** `lost` are the changes that were sent and aren't in the value. */
@@ -473,19 +467,8 @@ class ServerStore extends Store {
     const { title } = this.story;
     const suggested = suggestTitle({ pieces: [{ text: this.replica.drafts.at(ROOT) ?? "" }] });
     if (this.batches.size || !suggested || suggested === title || (title && title !== this.suggested)) return;
-    await this.#name(suggested);
+    await this.name(suggested);
     this.suggested = suggested;
-  }
-
-  /** Name the story, unless somebody else has named it meanwhile. */
-  async #name(title) {
-    try {
-      this.story = await this.all.rename(this.story, title);
-    } catch (error) {
-      if (error.status !== 409) throw error;
-      const { title: other, change } = await stories(this.path);
-      this.story = { ...this.story, title: other, change };
-    }
   }
 
   /** Send changes of these nodes that the server doesn't know, after the previous ones. */
@@ -516,7 +499,7 @@ class ServerStore extends Store {
 
   async watch(listener) {
     this.listener = listener;
-    this.all.browser.follow(this.story.id, { ...listener, renamed() {}, deleted() {}, restored() {} }, this.replica); // the server reports these
+    this.stories.browser.follow(this.story.id, { ...listener, renamed() {}, deleted() {}, restored() {} }, this.replica); // the server reports these
     const onEvent = (event, id) => {
       this.change = id ?? this.change;
       if (event.event === "node") {
@@ -549,7 +532,7 @@ class ServerStore extends Store {
   async #whenRestored() {
     for (let isThere = false; !isThere; ) {
       await new Promise((resolve) => {
-        this.all.restored = resolve;
+        this.stories.restored = resolve;
         setTimeout(resolve, LOOK);
       });
       isThere = await stories(`${this.path}/nodes?since=${this.change}`).then(() => true, () => false);
