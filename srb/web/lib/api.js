@@ -35,6 +35,9 @@ async function call(path, options = {}) {
   throw new ApiError(body.error?.message ?? `The server answered ${response.status}`, response.status, body.error?.param);
 }
 
+/** Ask for JSON with a body of JSON. */
+const ask = async (path, body) => (await call(path, { method: "POST", body: JSON.stringify(body) })).json();
+
 export const openapi = async () => (await call("openapi.json")).json();
 
 /** Return the server's state, also while it accepts no requests. */
@@ -81,30 +84,21 @@ export async function stories(path = "", method = "GET", body = undefined) {
  * @param {{ role: string, content: string }[]} messages
  * @returns {Promise<string>} the prompt
  */
-export async function applyTemplate(messages) {
-  const response = await call("apply-template", { method: "POST", body: JSON.stringify({ messages }) });
-  return (await response.json()).prompt;
-}
+export const applyTemplate = async (messages) => (await ask("apply-template", { messages })).prompt;
 
 /**
  * Tokenize a text as a prompt.
  * @param {string} prompt
  * @returns {Promise<number[]>}
  */
-export async function tokenize(prompt) {
-  const response = await call("tokenize", { method: "POST", body: JSON.stringify({ prompt }) });
-  return (await response.json()).tokens;
-}
+export const tokenize = async (prompt) => (await ask("tokenize", { prompt })).tokens;
 
 /**
  * Return the text of token ids.
  * @param {number[]} tokens
  * @returns {Promise<string>}
  */
-export async function detokenize(tokens) {
-  const response = await call("detokenize", { method: "POST", body: JSON.stringify({ tokens }) });
-  return (await response.json()).content;
-}
+export const detokenize = async (tokens) => (await ask("detokenize", { tokens })).content;
 
 /**
  * Return the log-probability of each token of a continuation given a context, with the most probable tokens at its
@@ -115,8 +109,7 @@ export async function detokenize(tokens) {
  * @returns {Promise<any[]>}
  */
 export async function score(context, continuation, logprobs) {
-  const body = { contexts: [context], continuations: [continuation], logprobs, stream: false };
-  const { scores: [row] } = await (await call("v1/score", { method: "POST", body: JSON.stringify(body) })).json();
+  const { scores: [row] } = await ask("v1/score", { contexts: [context], continuations: [continuation], logprobs, stream: false });
   if (row.error) throw new ApiError(row.error.message);
   return row.logprobs;
 }

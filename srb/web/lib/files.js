@@ -1,15 +1,15 @@
 // @ts-check
 // Files and the clipboard.
 
+import { create } from "./dom.js";
+
 /**
  * Save a file.
  * @param {string} name
  * @param {Blob} file
  */
 export function download(name, file) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(file);
-  link.download = name;
+  const link = create("a", { href: URL.createObjectURL(file), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
@@ -30,8 +30,7 @@ export async function readJson(file) {
 
 export async function copy(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
-  const box = document.createElement("textarea"); // there is no clipboard over plain HTTP
-  box.value = text;
+  const box = create("textarea", { value: text }); // there is no clipboard over plain HTTP
   document.body.append(box);
   box.select();
   const copied = document.execCommand("copy");

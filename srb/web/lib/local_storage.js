@@ -16,27 +16,19 @@ export function loadLocal(name, other = {}) {
 }
 
 /**
- * Store a value.
+ * Store a value; undefined removes it.
  * @param {string} name
  * @param {any} value
  * @returns {Error | null} the error if the browser stores nothing
  */
 export function saveLocal(name, value) {
   try {
-    localStorage.setItem(name, JSON.stringify(value));
+    if (value === undefined) localStorage.removeItem(name);
+    else localStorage.setItem(name, JSON.stringify(value));
   } catch (error) {
     return error;
   }
   return null;
-}
-
-/** Remove a value. */
-export function removeLocal(name) {
-  try {
-    localStorage.removeItem(name);
-  } catch {
-    // there is none
-  }
 }
 
 /** List the names of values that begin like this. */

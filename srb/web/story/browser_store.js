@@ -2,7 +2,7 @@
 // Stories in the browser, or nowhere. server_store.js has those on the server.
 
 import { compositionEnd } from "../lib/dom.js";
-import { loadLocal, localNames, removeLocal, saveLocal } from "../lib/local_storage.js";
+import { loadLocal, localNames, saveLocal } from "../lib/local_storage.js";
 import { ChangeSet } from "../vendor/codemirror.js";
 import { allOf, finished } from "./copies.js";
 import { changesSince, Drafts, isSameDraft } from "./drafts.js";
@@ -317,7 +317,7 @@ export class Stories {
     const places = drafts.places.filter((place) => !isSameDraft(this.#bases.get(String([id, place])), drafts.get(place)));
     const names = Object.keys(shared).filter((name) => !same(shared[name], known(id)[name]));
     const name = `${LEFT} ${id} ${this.#tab}`;
-    if (!places.length && !names.length && stateOf(own) === this.#last) return removeLocal(name);
+    if (!places.length && !names.length && stateOf(own) === this.#last) return void saveLocal(name, undefined);
     const changed = (place) => {
       const draft = drafts.get(place) ?? {};
       const stored = known([id, place]);
@@ -379,7 +379,7 @@ export class Stories {
     const places = left.flatMap(({ drafts }) => drafts.map(([place]) => place));
     const taken = Object.fromEntries(left.map(({ name, count }) => [tabOf(name), count]));
     await this.exchange(id, replica, { places: [...new Set(places)], own: () => replica.own, taken });
-    for (const { name } of left) removeLocal(name);
+    for (const { name } of left) saveLocal(name, undefined);
   }
 
   /** Whether tabs have noted something of a story that may not be stored. */
@@ -398,7 +398,7 @@ export class Stories {
       const { drafts, ...note } = loadLocal(name);
       const moved = drafts.map(([place, ...noted]) => [ids.get(place) ?? ROOT, ...noted]);
       saveLocal(name.replace(from, to), { ...note, own: undefined, time: 0, drafts: moved });
-      removeLocal(name);
+      saveLocal(name, undefined);
     }
   }
 
