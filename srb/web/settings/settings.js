@@ -29,6 +29,7 @@ export class Settings {
     const place = (group, names) => find(`[data-group=${group}]`, panel).append(...names.map((name) => this.#make(name, properties[name])));
     this.panel = panel;
     this.fields = new Map();
+    for (const part of findAll("details", panel)) part.prepend(create("summary", {}, `${part.dataset.title} `, create("small", { className: "count" })));
     for (const [group, settings] of Object.entries(GROUPS)) place(group, Object.keys(settings).filter((name) => name in properties));
     place("engineers", others);
     this.#guide(this.fields.get("negative_prompt").input, this.fields.get("guidance_scale").input);
