@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Stories } from "../../srb/web/story/browser_store.js";
+import { Store, Stories } from "../../srb/web/story/browser_store.js";
 import { Drafts } from "../../srb/web/story/drafts.js";
 import { merge } from "../../srb/web/story/merging.js";
 
@@ -13,14 +13,11 @@ const storage = (all) => new Proxy({ getItem: (name) => all.get(name) ?? null, s
 });
 Object.assign(globalThis, { document: {}, localStorage: storage(local), sessionStorage: { getItem: () => null, setItem() {} } });
 
-/** A tab of a browser that stores `values`. */
-class Tab extends Stories {
+/** A browser that stores `values`. */
+class Browser extends Stories {
   constructor(values) {
     super();
     this.values = values;
-    this.drafts = new Drafts();
-    this.shared = { beside: "" };
-    this.own = { current: "root" };
     this.isFull = false;
   }
 
@@ -30,13 +27,18 @@ class Tab extends Stories {
     if (this.isFull) throw new Error("full");
     for (const [key, value] of structuredClone(puts)) this.values.set(String(key), value);
   }
+}
 
-  meet(base, theirs) {
-    if (theirs.beside !== undefined) this.shared.beside = merge(base.beside ?? "", this.shared.beside, theirs.beside);
-  }
+class Tab extends Store {
+  drafts = new Drafts();
+  shared = { beside: "" };
 
-  meetDraft(...draft) {
-    this.drafts.meet(...draft);
+  constructor(values) {
+    super({ id: "s", title: "" }, new Browser(values));
+    const meet = (base, theirs) => {
+      if (theirs.beside !== undefined) this.shared.beside = merge(base.beside ?? "", this.shared.beside, theirs.beside);
+    };
+    this.replica = { drafts: this.drafts, shared: this.shared, own: { current: "root" }, meet, meetDraft: (...draft) => this.drafts.meet(...draft) };
   }
 
   type(change) {
@@ -44,11 +46,11 @@ class Tab extends Stories {
   }
 
   save() {
-    return this.exchange("s", this, { places: ["root"], own: () => this.own });
+    return this.exchange({ places: ["root"], own: true });
   }
 
   follow() {
-    return this.exchange("s", this, { places: ["root"] });
+    return this.exchange({ places: ["root"] });
   }
 }
 
@@ -68,12 +70,12 @@ test("what tabs type at once is all there, once, and tabs that only listen store
       else typed.delete(text[at]);
       return text.slice(0, at) + letter + text.slice(letter ? at : at + 1);
     });
-    if (random(3)) saves.push(tab.save());
+    if (random(3)) saves.push(tab.save().catch(() => {}));
     if (!random(4)) await new Promise(setImmediate);
-    if (!random(20)) Object.assign(tab, { isFull: !tab.isFull });
+    if (!random(20)) tab.local.isFull = !tab.local.isFull;
   }
-  await Promise.allSettled(saves);
-  for (const tab of tabs) Object.assign(tab, { isFull: false });
+  await Promise.all(saves);
+  for (const tab of tabs) tab.local.isFull = false;
   for (const tab of tabs) await tab.save();
   for (const tab of tabs) assert.equal((await tab.follow()), null);
   const [text, ...others] = tabs.map((tab) => tab.drafts.at("root"));
@@ -89,19 +91,19 @@ test("a page that is closed leaves what it hasn't stored, and it isn't doubled",
   await other.follow();
   tab.type((text) => `${text} upon`);
   tab.shared.beside = "Ada";
-  tab.note("s", tab, tab.own); // and it is closed
+  tab.note(); // and it is closed
   const noted = [...local].map(([name, value]) => [name, JSON.stringify({ ...JSON.parse(value), time: 0 })]); // long ago
   local.clear();
   for (const [name, value] of noted) local.set(name, value);
   const next = new Tab(values);
   await next.follow();
-  await next.takeLeft("s", next);
+  await next.takeLeft();
   assert.deepEqual([next.drafts.at("root"), next.shared.beside, local.size], ["Once upon", "Ada", 0]);
   for (const [name, value] of noted) local.set(name, value); // as if it had been closed just after it was stored
   next.type((text) => `${text} a time`);
   await next.save();
   const last = new Tab(values);
   await last.follow();
-  await last.takeLeft("s", last);
+  await last.takeLeft();
   assert.equal(last.drafts.at("root"), "Once upon a time");
 });

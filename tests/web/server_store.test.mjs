@@ -55,8 +55,6 @@ class Browser extends Stories {
   async page(id) {
     const stored = [...this.values].map(([key, value]) => [key.split(","), structuredClone(value)]);
     const drafts = stored.filter(([key]) => key.length === 2).map(([[, place], draft]) => [place, draft]);
-    this.know(id, this.values.get(id) ?? {});
-    for (const [place, draft] of drafts) this.know([id, place], draft);
     return { page: structuredClone(this.values.get(id) ?? {}), drafts };
   }
 

@@ -33,9 +33,7 @@ import { repair } from "./validation.js";
  * @property {(place: { current: string, shown: string[] }) => void} moved where the writer is on another device
  */
 
-/**
- * A story that is stored nowhere, as in a browser that stores nothing. Other stores extend it.
- */
+/** A story as this browser has it. Stores of other places extend it. */
 export class Store {
   /** Whether other devices see the story. Such a store adds the alternatives of a request itself, and nodes only get children. */
   isShared = false;
@@ -47,14 +45,21 @@ export class Store {
   replica = null;
   /** @type {any} */
   story;
+  #bases = new Map(); // the values that this tab has stored or read, by key
+  #turn = Promise.resolve();
+  #last = ""; // what was stored last of this page's own state
+  #tab = tabId();
+  #notes = 0; // of what isn't stored yet; a page knows how many of each tab it has
 
   /**
    * @param {StoryInfo} story
    * @param {any} stories the collection that it is in
+   * @param {Stories} local those of this browser
    */
-  constructor(story = { id: "", title: "" }, stories = null) {
+  constructor(story = { id: "", title: "" }, stories = new Stories(), local = stories) {
     this.story = story;
     this.stories = stories;
+    this.local = local;
   }
 
   /**
@@ -62,14 +67,74 @@ export class Store {
    * @returns {Promise<{ nodes: StoryNode[], drafts: [place: string, draft: Draft][], page: Record<string, any> }>}
    */
   async load() {
-    return { nodes: [], drafts: [], page: {} };
+    const [nodes, said] = await Promise.all([this.local.nodes(this.story), this.loadPage()]);
+    return { nodes, ...said };
+  }
+
+  /** Read what this browser has of the story, but for nodes. */
+  async loadPage() {
+    const { id } = this.story;
+    const { page, drafts } = await this.local.page(id);
+    this.#know([[id, page], ...drafts.map(([place, draft]) => [[id, place], draft])]);
+    return { page: { ...page, ...this.#ownNote()?.own }, drafts };
+  }
+
+  /** Take note of values that this tab has stored or read. */
+  #know(values) {
+    for (const [key, value] of values) this.#bases.set(String(key), value);
+  }
+
+  #base(place) {
+    return this.#bases.get(String([this.story.id, place]));
+  }
+
+  /** This page's own state. */
+  get own() {
+    return this.replica.own;
   }
 
   /**
-   * Keep a page, which has what `load` returned, and others the same. Resolves when it has what is new on the server.
-   * @param {Replica} _replica
+   * Keep a page, which has what `load` returned, and others the same. Give it what was noted before a reload. Resolves
+   * when it has what is new on the server.
+   * @param {Replica} replica
    */
-  async begin(_replica) {}
+  async begin(replica) {
+    this.replica = replica;
+    const note = this.#ownNote();
+    if (note) {
+      replica.meet(note.base, note.shared);
+      for (const [place, ...noted] of note.drafts) {
+        const { draft, made } = this.#noted(place, noted);
+        replica.drafts.put(place, draft.text, () => draft.marks, made);
+      }
+      await this.exchange({ places: note.drafts.map(([place]) => place), own: true });
+    }
+    await this.takeLeft();
+  }
+
+  /** Give the page what tabs that were closed have noted and not stored. */
+  async takeLeft() {
+    const { replica, story: { id } } = this;
+    const { seen = {} } = this.#bases.get(id) ?? {};
+    const tabOf = (name) => name.split(" ").at(-1);
+    const notes = localNames(`${LEFT} ${id} `).filter((name) => tabOf(name) !== this.#tab).map((name) => ({ name, ...loadLocal(name) }));
+    const left = notes.filter(({ time }) => time < Date.now() - ALIVE);
+    if (left.length < notes.length) setTimeout(() => this.takeLeft().catch(() => {}), ALIVE);
+    if (!left.length) return;
+    for (const { name, count, drafts, base, shared } of left) {
+      if (count <= seen[tabOf(name)]) continue; // it was stored
+      replica.meet(base, shared);
+      for (const [place, ...noted] of drafts) {
+        const { draft } = this.#noted(place, noted);
+        replica.meetDraft(place, this.#base(place), draft, replica.drafts.typed(place));
+        replica.drafts.unsent.delete(place); // the server wasn't asked
+      }
+    }
+    const places = left.flatMap(({ drafts }) => drafts.map(([place]) => place));
+    const taken = Object.fromEntries(left.map(({ name, count }) => [tabOf(name), count]));
+    await this.exchange({ places, own: true, taken });
+    for (const { name } of left) saveLocal(name, undefined);
+  }
 
   /** Name the story, unless somebody else has named it meanwhile. */
   async name(title) {
@@ -88,22 +153,32 @@ export class Store {
    * @returns {Promise<Partial<StoryNode>>}
    */
   async add(fields) {
+    if (!this.story.title) await this.name(suggestTitle(fields));
     return fields;
   }
 
   /**
    * Store nodes, the drafts of places, and the page's state, all at once. What others have changed is merged.
-   * @param {StoryNode[]} _nodes
-   * @param {string[]} _places
-   * @param {boolean} _isTyped whether the writer has changed one of these drafts
+   * @param {StoryNode[]} nodes
+   * @param {string[]} places
+   * @param {boolean} [_isTyped] whether the writer has changed one of these drafts
    */
-  async save(_nodes, _places, _isTyped) {}
+  async save(nodes, places, _isTyped) {
+    await this.exchange({ places, own: true, nodes: this.#ownNodes(nodes) });
+  }
 
   /**
    * Store what isn't stored yet, because the page may be closing.
-   * @param {StoryNode[]} _nodes
+   * @param {StoryNode[]} nodes
    */
-  leave(_nodes) {}
+  leave(nodes) {
+    this.note({ isLast: true });
+    if (nodes.length) this.local.transact([], () => [], this.#ownNodes(nodes)).catch(() => {});
+  }
+
+  #ownNodes(nodes) {
+    return nodes.map((node) => ({ ...node, story: this.story.id }));
+  }
 
   /**
    * Return the fields of a request that continues a node.
@@ -117,13 +192,190 @@ export class Store {
 
   /**
    * Report changes by others until the story is deleted.
-   * @param {StoreListener} _listener
+   * @param {StoreListener} listener
    */
-  async watch(_listener) {}
+  async watch(listener) {
+    this.listener = listener;
+    this.follow({ ...listener, renamed: (story) => listener.renamed((this.story = { ...this.story, ...story })) });
+    await this.save([], []); // the list shows its words
+  }
+
+  /**
+   * Exchange with other tabs when they store something.
+   * @param {StoreListener} listener
+   */
+  follow(listener) {
+    const { local, story: { id } } = this;
+    const places = new Set();
+    let isAsked = false;
+    /** @type {Promise<void> | null} */
+    let reading = null;
+    const read = async () => {
+      while (isAsked) {
+        isAsked = false;
+        const asked = [...places];
+        places.clear();
+        await this.exchange({ places: asked });
+      }
+    };
+    const readSoon = (news) => {
+      for (const node of news.nodes) listener.changed(node);
+      for (const each of news.places) places.add(each);
+      isAsked = true;
+      reading ??= read().catch(() => {}).finally(() => (reading = null));
+    };
+    local.hear(id, (news) => {
+      if (news.isErased || news.isRemoved) listener.deleted(news.isErased);
+      else if (news.isRestored) listener.restored();
+      else if (news.title !== undefined) listener.renamed({ id, title: news.title });
+      else readSoon(news);
+    });
+    // A page that was frozen may have missed messages.
+    addEventListener("focus", async () => {
+      const { drafts } = await local.page(id);
+      await this.takeLeft();
+      readSoon({ places: drafts.map(([place]) => place), nodes: [] });
+    });
+  }
+
+  /**
+   * Exchange the page and some drafts with what other tabs have stored of them: then both are the same.
+   * Resolves to the places whose drafts were stored; to null if nothing was.
+   * @param {object} what
+   * @param {string[]} [what.places]
+   * @param {StoryNode[]} [what.nodes] to store, too
+   * @param {boolean} [what.own] whether to store this page's own state, too
+   * @param {Record<string, number>} [what.taken] the notes of closed tabs that the replica has
+   * @param {any[]} [what.keys] of other values, for `what.change`, which returns those to put
+   * @param {(values: any[]) => [key: any, value: any][]} [what.change]
+   * @returns {Promise<string[] | null>}
+   */
+  async exchange(/** @type {any} */ what) {
+    const { local, replica, story: { id } } = this;
+    if (local.removed.has(id)) return null;
+    if (what.own) this.note();
+    const turn = this.#turn.then(compositionEnd).then(() => this.#exchange(what)); // the previous one is stored then
+    this.#turn = turn.then(() => {}, () => {});
+    const places = await turn;
+    local.stored({ id, places, nodes: what.nodes ?? [] }, replica.own.words);
+    return places;
+  }
+
+  async #exchange({ places: asked = [], nodes = [], own, keys = [], taken = {}, change = (_values) => [] }) {
+    const { local, replica, story: { id } } = this;
+    const { drafts } = replica;
+    const places = [...new Set(asked)];
+    /** @type {[key: any, value: any][]} */
+    let puts = [];
+    const last = this.#last;
+    /** @type {[key: any, value: any][]} */
+    let read = [];
+    let typed = new Map();
+    const merge = (/** @type {any[]} */ [page = {}, ...values]) => {
+      replica.meet(this.#bases.get(id) ?? {}, page);
+      places.forEach((place, k) => replica.meetDraft(place, this.#base(place), values[k]));
+      read = [[id, page], ...places.map((place, k) => /** @type {[any, any]} */ ([[id, place], values[k]]))];
+      this.#know(read);
+      const others = change(values.slice(places.length));
+      const isStored = (place, k) => isSameDraft(drafts.get(place), values[k]) && !drafts.unsent.has(place);
+      const news = places.flatMap((place, k) => (isStored(place, k) ? [] : [{ place, stored: values[k] }]));
+      typed = new Map(news.map(({ place }) => [place, drafts.typed(place)]));
+      puts = news.map(({ place, stored }) => [[id, place], drafts.store(place, stored)]);
+      const { shared } = replica;
+      const now = own && this.own;
+      if (now) this.#last = stateOf(now);
+      const isNew = this.#last !== last || puts.length || Object.keys(shared).some((name) => !same(shared[name], page[name]));
+      const seen = { ...Object.fromEntries(Object.entries(page.seen ?? {}).slice(1 - MOST_TABS)), ...taken, [this.#tab]: this.#notes };
+      if (isNew || (own && nodes.length)) puts.push([id, { ...(now || page), ...shared, seen }]);
+      this.#know(puts);
+      return [...puts, ...others];
+    };
+    await local.transact([id, ...places.map((place) => [id, place]), ...keys], merge, nodes).catch((error) => {
+      this.#know(read);
+      for (const [place, changes] of typed) drafts.unstore(place, changes);
+      this.#last = last;
+      throw error;
+    });
+    if (own) this.note();
+    return puts.length || nodes.length ? puts.flatMap(([key]) => (key === id ? [] : [key[1]])) : null;
+  }
+
+  /**
+   * Note what isn't stored yet, at once: the page may be closed before it is. `begin` gives that to another page.
+   * @param {{ isLast?: boolean }} [options] whether undo steps, which are long, are noted, too, if there is room
+   */
+  note({ isLast = document.hidden } = {}) {
+    const { own, replica: { drafts, shared }, story: { id } } = this;
+    const known = (key) => this.#bases.get(String(key)) ?? {};
+    const places = drafts.places.filter((place) => !isSameDraft(this.#base(place), drafts.get(place)));
+    const names = Object.keys(shared).filter((name) => !same(shared[name], known(id)[name]));
+    const name = `${LEFT} ${id} ${this.#tab}`;
+    if (!places.length && !names.length && stateOf(own) === this.#last) return void saveLocal(name, undefined);
+    const changed = (place) => {
+      const draft = drafts.get(place) ?? {};
+      const stored = known([id, place]);
+      if (draft.text === undefined) return [place, draft];
+      return [place, { ...draft, text: "" }, drafts.since(place, stored, drafts.typed(place)).toJSON(), stored.version];
+    };
+    const of = (values) => Object.fromEntries(names.map((each) => [each, values[each]]));
+    const noted = { count: ++this.#notes, time: Date.now(), drafts: places.map(changed), base: of(known(id)), shared: of(shared), own: { ...own, steps: undefined } };
+    if (!isLast || saveLocal(name, { ...noted, own })) saveLocal(name, noted);
+  }
+
+  /** Return this tab's note from before a reload, if it isn't stored. */
+  #ownNote() {
+    const { id } = this.story;
+    const { seen = {} } = this.#bases.get(id) ?? {};
+    const note = loadLocal(`${LEFT} ${id} ${this.#tab}`);
+    this.#notes = Math.max(this.#notes, seen[this.#tab] ?? 0, note.count ?? 0);
+    return note.count > (seen[this.#tab] ?? 0) ? note : null;
+  }
+
+  /** Return a noted draft after what has been stored since, and the changes that make it of that. */
+  #noted(place, [draft, changes, version]) {
+    if (!changes) return { draft };
+    const stored = this.#base(place) ?? {};
+    const { text } = this.replica.drafts.shown(place, stored);
+    const made = repeated(text, ChangeSet.fromJSON(changes), composed(changesSince({ version }, stored)));
+    return { draft: { ...draft, text: applied(text, made), log: [[stored.version ?? "", made]] }, made };
+  }
+
+  /**
+   * Return the changes of a draft that the server doesn't have; null stands for unknown ones.
+   * @param {string} place
+   */
+  unsentOf(place) {
+    return [this.#base(place)?.unsent, ...this.replica.drafts.typed(place)];
+  }
 }
+
+const LEFT = "srb-left"; // by a page that was closed
+const ALIVE = 10_000; // milliseconds after which a page would have stored it
+const MOST_TABS = 20;
+
+/** Return changes of a text as they are after others. If these are unknown, only what they add. */
+function repeated(text, changes, others) {
+  if (others?.length === changes.length && others.newLength === text.length) return changes.map(others);
+  if (changes.length === text.length) return changes;
+  return ChangeSet.of(partsOf(changes).map(({ from, insert }) => ({ from: Math.min(from, text.length), insert })), text.length, "\n");
+}
+
+/** The same for this tab after a reload. */
+function tabId() {
+  const known = sessionStorage.getItem("srb-tab") ?? newId();
+  sessionStorage.setItem("srb-tab", known);
+  return known;
+}
+
+/** A page's own state, short enough to compare. */
+const stateOf = ({ steps: { done = [], undone = [] } = {}, ...own }) =>
+  JSON.stringify([own, ...[done, undone].map((steps) => [steps.length, steps.at(-1)?.changes])]);
 
 /** The stories of a browser that stores nothing: one empty story. Other collections of stories extend it. */
 export class Stories {
+  #kept = new Map();
+  removed = new Set(); // ids of deleted stories
+
   /**
    * List the stories, the last changed first.
    * @returns {Promise<StoryInfo[]>}
@@ -144,13 +396,13 @@ export class Stories {
   }
 
   /**
-   * @param {StoryInfo} _story
-   * @param {string} _title
+   * @param {StoryInfo} story
+   * @param {string} title
    * @returns {Promise<StoryInfo>}
    * @throws {Error} with the status 409 if the story doesn't have its title any more
    */
-  async rename(_story, _title) {
-    throw new Error("This browser stores no stories.");
+  async rename(story, title) {
+    return { ...story, title };
   }
 
   /**
@@ -179,12 +431,9 @@ export class Stories {
    */
   async erase(_story) {}
 
-  /**
-   * @param {StoryInfo} _story
-   * @returns {Store}
-   */
-  store(_story) {
-    return new Store();
+  /** @param {StoryInfo} story */
+  store(story) {
+    return new Store(story, this);
   }
 
   /**
@@ -200,7 +449,16 @@ export class Stories {
   unsearched = "";
 
   /**
-   * Read what this device shows of a story, as `Store.load` returns it: the current place, settings, drafts.
+   * Read the nodes of a story.
+   * @param {StoryInfo} _story
+   * @returns {Promise<StoryNode[]>}
+   */
+  async nodes(_story) {
+    return [];
+  }
+
+  /**
+   * Read what this browser has of a story, but for nodes: the current place, settings, drafts.
    * @param {string} _id
    * @returns {Promise<{ page: Record<string, any>, drafts: [place: string, draft: Draft][] }>}
    */
@@ -210,11 +468,13 @@ export class Stories {
 
   /**
    * Store the page of a story that isn't open.
-   * @param {string} _id
-   * @param {Record<string, any>} _page
-   * @param {[place: string, draft: Draft][]} _drafts
+   * @param {string} id
+   * @param {Record<string, any>} page
+   * @param {[place: string, draft: Draft][]} drafts
    */
-  async keep(_id, _page, _drafts) {}
+  async keep(id, page, drafts) {
+    await this.transact([], () => [[id, page], ...drafts.map(([place, draft]) => /** @type {[any, any]} */ ([[id, place], draft]))]);
+  }
 
   /**
    * Read values, and put those that `change` returns, in one transaction.
@@ -227,160 +487,18 @@ export class Stories {
   }
 
   /**
-   * Exchange with other tabs when they store something.
+   * Tell other tabs, and the list, what this tab has stored of a story.
+   * @param {{ id: string, places: string[] | null, nodes: StoryNode[] }} _news
+   * @param {number} _words
+   */
+  stored(_news, _words) {}
+
+  /**
+   * Hear what other tabs do with a story.
    * @param {string} _id
-   * @param {StoreListener} _listener
-   * @param {Replica} _replica
+   * @param {(news: any) => void} _listener
    */
-  follow(_id, _listener, _replica) {}
-
-  #kept = new Map(); // in a browser that stores nothing
-  #bases = new Map(); // the values that this tab has stored or read, by key
-  #turn = Promise.resolve();
-  #last = ""; // what was stored last of this page's own state
-  #tab = tabId();
-  #notes = 0; // of what isn't stored yet; a page knows how many of each tab it has
-
-  /** Take note of a value that this tab has stored or read. */
-  know(key, value) {
-    this.#bases.set(String(key), value);
-  }
-
-  /**
-   * Exchange the page and some drafts of a story with what other tabs have stored of them: then both are the same.
-   * Resolves to the places whose drafts were stored; to null if nothing was.
-   * @param {string} id
-   * @param {Replica} replica
-   * @param {object} what
-   * @param {string[]} [what.places]
-   * @param {StoryNode[]} [what.nodes] to store, too
-   * @param {() => Record<string, any>} [what.own] returns this page's own state, to store
-   * @param {Record<string, number>} [what.taken] the notes of closed tabs that the replica has
-   * @param {any[]} [what.keys] of other values, for `what.change`, which returns those to put
-   * @param {(values: any[]) => [key: any, value: any][]} [what.change]
-   * @returns {Promise<string[] | null>}
-   */
-  exchange(id, replica, /** @type {any} */ what) {
-    if (what.own) this.note(id, replica, what.own());
-    const turn = this.#turn.then(compositionEnd).then(() => this.#exchange(id, replica, what)); // the previous one is stored then
-    this.#turn = turn.then(() => {}, () => {});
-    return turn;
-  }
-
-  async #exchange(id, replica, { places: asked = [], nodes = [], own, keys = [], taken = {}, change = (_values) => [] }) {
-    const { drafts } = replica;
-    const places = [...new Set(asked)];
-    /** @type {[key: any, value: any][]} */
-    let puts = [];
-    const last = this.#last;
-    /** @type {[key: any, value: any][]} */
-    let read = [];
-    let typed = new Map();
-    const merge = (/** @type {any[]} */ [page = {}, ...values]) => {
-      replica.meet(this.#bases.get(id) ?? {}, page);
-      places.forEach((place, k) => replica.meetDraft(place, this.#bases.get(String([id, place])), values[k]));
-      read = [[id, page], ...places.map((place, k) => /** @type {[any, any]} */ ([[id, place], values[k]]))];
-      for (const [key, value] of read) this.know(key, value);
-      const others = change(values.slice(places.length));
-      const isStored = (place, k) => isSameDraft(drafts.get(place), values[k]) && !drafts.unsent.has(place);
-      const news = places.flatMap((place, k) => (isStored(place, k) ? [] : [{ place, stored: values[k] }]));
-      typed = new Map(news.map(({ place }) => [place, drafts.typed(place)]));
-      puts = news.map(({ place, stored }) => [[id, place], drafts.store(place, stored)]);
-      const { shared } = replica;
-      const now = own?.();
-      if (now) this.#last = stateOf(now);
-      const isNew = this.#last !== last || puts.length || Object.keys(shared).some((name) => !same(shared[name], page[name]));
-      const seen = { ...Object.fromEntries(Object.entries(page.seen ?? {}).slice(1 - MOST_TABS)), ...taken, [this.#tab]: this.#notes };
-      if (isNew || (own && nodes.length)) puts.push([id, { ...(now ?? page), ...shared, seen }]);
-      for (const [key, value] of puts) this.know(key, value);
-      return [...puts, ...others];
-    };
-    await this.transact([id, ...places.map((place) => [id, place]), ...keys], merge, nodes).catch((error) => {
-      for (const [key, value] of read) this.know(key, value);
-      for (const [place, changes] of typed) drafts.unstore(place, changes);
-      this.#last = last;
-      throw error;
-    });
-    if (own) this.note(id, replica, own());
-    return puts.length || nodes.length ? puts.flatMap(([key]) => (key === id ? [] : [key[1]])) : null;
-  }
-
-  /**
-   * Note what isn't stored yet, at once: the page may be closed before it is. `begin` gives that to another page.
-   * @param {string} id
-   * @param {Replica} replica
-   * @param {Record<string, any>} own
-   * @param {{ isLast?: boolean }} [options] whether undo steps, which are long, are noted, too, if there is room
-   */
-  note(id, { drafts, shared }, own, { isLast = document.hidden } = {}) {
-    const known = (key) => this.#bases.get(String(key)) ?? {};
-    const places = drafts.places.filter((place) => !isSameDraft(this.#bases.get(String([id, place])), drafts.get(place)));
-    const names = Object.keys(shared).filter((name) => !same(shared[name], known(id)[name]));
-    const name = `${LEFT} ${id} ${this.#tab}`;
-    if (!places.length && !names.length && stateOf(own) === this.#last) return void saveLocal(name, undefined);
-    const changed = (place) => {
-      const draft = drafts.get(place) ?? {};
-      const stored = known([id, place]);
-      if (draft.text === undefined) return [place, draft];
-      return [place, { ...draft, text: "" }, drafts.since(place, stored, drafts.typed(place)).toJSON(), stored.version];
-    };
-    const of = (values) => Object.fromEntries(names.map((each) => [each, values[each]]));
-    const noted = { count: ++this.#notes, time: Date.now(), drafts: places.map(changed), base: of(known(id)), shared: of(shared), own: { ...own, steps: undefined } };
-    if (!isLast || saveLocal(name, { ...noted, own })) saveLocal(name, noted);
-  }
-
-  /** Return this tab's note from before a reload, if it isn't stored. */
-  ownNote(id) {
-    const { seen = {} } = this.#bases.get(id) ?? {};
-    const note = loadLocal(`${LEFT} ${id} ${this.#tab}`);
-    this.#notes = Math.max(this.#notes, seen[this.#tab] ?? 0, note.count ?? 0);
-    return note.count > (seen[this.#tab] ?? 0) ? note : null;
-  }
-
-  /**
-   * Give a page what it has noted before it was reloaded.
-   * @param {string} id
-   * @param {Replica} replica
-   */
-  async begin(id, replica) {
-    const note = this.ownNote(id);
-    if (note) {
-      replica.meet(note.base, note.shared);
-      for (const [place, ...noted] of note.drafts) {
-        const { draft, made } = this.#noted(id, replica, place, noted);
-        replica.drafts.put(place, draft.text, () => draft.marks, made);
-      }
-      await this.exchange(id, replica, { places: note.drafts.map(([place]) => place), own: () => replica.own });
-    }
-    await this.takeLeft(id, replica);
-  }
-
-  /**
-   * Give a page what tabs that were closed have noted and not stored.
-   * @param {string} id
-   * @param {Replica} replica
-   */
-  async takeLeft(id, replica) {
-    const { seen = {} } = this.#bases.get(id) ?? {};
-    const tabOf = (name) => name.split(" ").at(-1);
-    const notes = localNames(`${LEFT} ${id} `).filter((name) => tabOf(name) !== this.#tab).map((name) => ({ name, ...loadLocal(name) }));
-    const left = notes.filter(({ time }) => time < Date.now() - ALIVE);
-    if (left.length < notes.length) setTimeout(() => this.takeLeft(id, replica).catch(() => {}), ALIVE);
-    if (!left.length) return;
-    for (const { name, count, drafts, base, shared } of left) {
-      if (count <= seen[tabOf(name)]) continue; // it was stored
-      replica.meet(base, shared);
-      for (const [place, ...noted] of drafts) {
-        const { draft } = this.#noted(id, replica, place, noted);
-        replica.meetDraft(place, this.#bases.get(String([id, place])), draft, replica.drafts.typed(place));
-        replica.drafts.unsent.delete(place); // the server wasn't asked
-      }
-    }
-    const places = left.flatMap(({ drafts }) => drafts.map(([place]) => place));
-    const taken = Object.fromEntries(left.map(({ name, count }) => [tabOf(name), count]));
-    await this.exchange(id, replica, { places: [...new Set(places)], own: () => replica.own, taken });
-    for (const { name } of left) saveLocal(name, undefined);
-  }
+  hear(_id, _listener) {}
 
   /** Whether tabs have noted something of a story that may not be stored. */
   hasNotes(id) {
@@ -401,48 +519,7 @@ export class Stories {
       saveLocal(name, undefined);
     }
   }
-
-  /** Return a noted draft after what has been stored since, and the changes that make it of that. */
-  #noted(id, { drafts }, place, [draft, changes, version]) {
-    if (!changes) return { draft };
-    const stored = this.#bases.get(String([id, place])) ?? {};
-    const { text } = drafts.shown(place, stored);
-    const made = repeated(text, ChangeSet.fromJSON(changes), composed(changesSince({ version }, stored)));
-    return { draft: { ...draft, text: applied(text, made), log: [[stored.version ?? "", made]] }, made };
-  }
-
-  /**
-   * Return the changes of a draft that the server doesn't have; null stands for unknown ones.
-   * @param {string} id
-   * @param {Replica} replica
-   * @param {string} place
-   */
-  unsent(id, { drafts }, place) {
-    return [this.#bases.get(String([id, place]))?.unsent, ...drafts.typed(place)];
-  }
 }
-
-const LEFT = "srb-left"; // by a page that was closed
-const ALIVE = 10_000; // milliseconds after which a page would have stored it
-const MOST_TABS = 20;
-
-/** Return changes of a text as they are after others. If these are unknown, only what they add. */
-function repeated(text, changes, others) {
-  if (others?.length === changes.length && others.newLength === text.length) return changes.map(others);
-  if (changes.length === text.length) return changes;
-  return ChangeSet.of(partsOf(changes).map(({ from, insert }) => ({ from: Math.min(from, text.length), insert })), text.length, "\n");
-}
-
-/** The same for this tab after a reload. */
-function tabId() {
-  const known = sessionStorage.getItem("srb-tab") ?? newId();
-  sessionStorage.setItem("srb-tab", known);
-  return known;
-}
-
-/** A page's own state, short enough to compare. */
-const stateOf = ({ steps: { done = [], undone = [] } = {}, ...own }) =>
-  JSON.stringify([own, ...[done, undone].map((steps) => [steps.length, steps.at(-1)?.changes])]);
 
 export const TRASH_MILLISECONDS = 30 * 24 * 3600 * 1000;
 
@@ -471,7 +548,6 @@ export class BrowserStories extends Stories {
   constructor(database) {
     super();
     this.database = database;
-    this.removed = new Set(); // ids of deleted stories
     this.words = 0; // of the open story, as the list has them
     this.tabs = new BroadcastChannel("srb-stories"); // says what this tab has saved
     this.early = []; // messages of other tabs before `follow`
@@ -546,10 +622,6 @@ export class BrowserStories extends Stories {
     this.tabs.postMessage({ id, isErased: true });
   }
 
-  store(story) {
-    return new BrowserStore(story, this);
-  }
-
   async *find(query, open) {
     const others = (await this.list()).filter(({ id }) => id !== open.id);
     for (const [k, story] of others.entries()) {
@@ -571,13 +643,7 @@ export class BrowserStories extends Stories {
     const texts = keys.flatMap(([, place, ...others], k) => (others.length ? [] : [[place, values[k]]]));
     const drafts = texts.map(([place, draft]) => /** @type {[string, Draft]} */ ([place, typeof draft === "string" ? { text: draft, marks: marks[place] } : draft]));
     if (texts.some(([, draft]) => typeof draft === "string")) await this.keep(id, page, drafts); // of srb 0.1.0
-    this.know(id, page);
-    for (const [place, draft] of drafts) this.know([id, place], draft);
-    return { page: { ...page, ...this.ownNote(id)?.own }, drafts };
-  }
-
-  async keep(id, page, drafts) {
-    await this.transact([], () => [[id, page], ...drafts.map(([place, draft]) => [[id, place], draft])]);
+    return { page, drafts };
   }
 
   async transact(keys, change, nodes = []) {
@@ -591,65 +657,26 @@ export class BrowserStories extends Stories {
     });
   }
 
-  async exchange(id, replica, what) {
-    if (this.removed.has(id)) return null;
-    const places = await super.exchange(id, replica, what);
-    const { words } = replica.own;
-    const isNew = what.nodes?.length || places?.length;
-    if (isNew || words !== this.words) this.#update(id, () => ({ words, ...(isNew && { changed: Date.now() }) })).catch(() => {}); // only the list depends on it
+  stored(news, words) {
+    const isNew = news.nodes.length || news.places?.length;
+    if (isNew || words !== this.words) this.#update(news.id, () => ({ words, ...(isNew && { changed: Date.now() }) })).catch(() => {}); // only the list depends on it
     this.words = words;
-    if (places) this.tabs.postMessage({ id, places, nodes: (what.nodes ?? []).map((node) => node.id) });
-    return places;
+    if (news.places) this.tabs.postMessage(news);
   }
 
-  follow(id, listener, replica) {
-    const [places, nodes] = [new Set(), new Set()];
-    let isAsked = false;
-    /** @type {Promise<void> | null} */
-    let reading = null;
-    const read = async () => {
-      while (isAsked) {
-        isAsked = false;
-        const [asked, ids] = [places, nodes].map((all) => [...all]);
-        for (const all of [places, nodes]) all.clear();
-        const { nodes: stored } = this.#stores("readonly");
-        for (const node of await Promise.all(ids.map((each) => finished(stored.get(each))))) if (node) listener.changed(node);
-        await this.exchange(id, replica, { places: asked });
-      }
-    };
-    const readSoon = (news) => {
-      for (const each of news.places) places.add(each);
-      for (const each of news.nodes) nodes.add(each);
-      isAsked = true;
-      reading ??= read().catch(() => {}).finally(() => (reading = null));
-    };
+  hear(id, listener) {
     this.tabs.onmessage = ({ data }) => {
       if (data.id !== id) return;
       if (data.isErased) this.removed.add(id);
-      if (data.isErased || data.isRemoved) listener.deleted(data.isErased);
-      else if (data.isRestored) listener.restored();
-      else if (data.title !== undefined) listener.renamed({ id, title: data.title });
-      else readSoon(data);
+      listener(data);
     };
     for (const message of this.early.splice(0)) this.tabs.onmessage(message);
-    // A page that was frozen may have missed messages.
-    addEventListener("focus", async () => {
-      const { page } = this.#stores("readonly");
-      const keys = await finished(page.getAllKeys(allOf(id)));
-      await this.takeLeft(id, replica);
-      readSoon({ places: keys.flatMap(([, place, ...others]) => (others.length ? [] : [place])), nodes: [] });
-    });
-  }
-
-  #stores(mode) {
-    const transaction = this.database.transaction(STORES, mode);
-    return Object.fromEntries(STORES.map((name) => [name, transaction.objectStore(name)]));
   }
 
   /** Change the object stores in one transaction, until `commit` is called: the page may be closing. */
   write(change) {
-    const stores = this.#stores("readwrite");
-    const { transaction } = stores.page;
+    const transaction = this.database.transaction(STORES, "readwrite");
+    const stores = Object.fromEntries(STORES.map((name) => [name, transaction.objectStore(name)]));
     return new Promise((resolve, reject) => {
       transaction.oncomplete = () => resolve(undefined);
       transaction.onabort = () => reject(isFull(transaction.error) ? new Error("this browser's storage is full; delete what you don't need") : transaction.error);
@@ -658,43 +685,5 @@ export class BrowserStories extends Stories {
         transaction.abort();
       });
     });
-  }
-}
-
-class BrowserStore extends Store {
-  async load() {
-    const [nodes, said] = await Promise.all([this.stories.nodes(this.story), this.stories.page(this.story.id)]);
-    return { nodes, ...said };
-  }
-
-  async add(fields) {
-    if (!this.story.title) await this.name(suggestTitle(fields));
-    return fields;
-  }
-
-  begin(replica) {
-    this.replica = replica;
-    return this.stories.begin(this.story.id, replica);
-  }
-
-  async save(nodes, places) {
-    const { id } = this.story;
-    await this.stories.exchange(id, this.replica, { places, own: () => this.replica.own, nodes: this.#own(nodes) });
-  }
-
-  leave(nodes) {
-    this.stories.note(this.story.id, this.replica, this.replica.own, { isLast: true });
-    if (nodes.length) this.stories.transact([], () => [], this.#own(nodes)).catch(() => {});
-  }
-
-  #own(nodes) {
-    return nodes.map((node) => ({ ...node, story: this.story.id }));
-  }
-
-  async watch(listener) {
-    this.listener = listener;
-    const renamed = (story) => listener.renamed((this.story = { ...this.story, ...story }));
-    this.stories.follow(this.story.id, { ...listener, renamed }, this.replica);
-    await this.save([], []); // the list shows its words
   }
 }

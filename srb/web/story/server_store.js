@@ -162,7 +162,7 @@ export class ServerStories extends Stories {
   async *find(query, open) {
     const others = new Map((await this.list()).filter(({ id }) => id !== open.id).map((story) => [story.id, story]));
     for (const story of others.values()) {
-      const { drafts } = await this.page(story.id);
+      const { drafts } = await this.browser.page(story.id);
       yield { found: searchTree(new Tree(), new Drafts(drafts).all, query).map((each) => ({ ...each, story })), progress: "the drafts on this device" };
     }
     let before = /[\p{L}\p{N}]/u.test(query) ? Infinity : null;
@@ -178,10 +178,6 @@ export class ServerStories extends Stories {
 
   unsearched =
     "The search doesn't find text that is being written on another device, text after the cursor, words that start in one part of the tree and end in the next, or the middle or end of a word.";
-
-  page(id) {
-    return this.browser.page(id);
-  }
 }
 
 /**
@@ -212,7 +208,7 @@ class ServerStore extends Store {
   isShared = true;
 
   constructor(story, all) {
-    super(story, all);
+    super(story, all, all.browser);
     this.path = `/${story.id}`;
     this.batches = new Map(); // the first node of each request
     this.placeChange = 0; // of the story, which wrote this page's last place
@@ -228,7 +224,7 @@ class ServerStore extends Store {
   }
 
   async load() {
-    const [story, { page, drafts }] = await Promise.all([this.#read(), this.stories.page(this.story.id)]);
+    const [story, { page, drafts }] = await Promise.all([this.#read(), this.loadPage()]);
     const { nodes, change, context, place, drafts: known = [] } = story;
     this.change = change;
     this.unsent = new Map(Object.entries(page.unsent ?? {}));
@@ -262,8 +258,7 @@ class ServerStore extends Store {
   }
 
   async begin(replica) {
-    this.replica = replica;
-    await this.stories.browser.begin(this.story.id, replica);
+    await super.begin(replica);
     await this.#hear(...this.first);
   }
 
@@ -285,9 +280,9 @@ class ServerStore extends Store {
     return { ...this.#fromServer(added), ...fields };
   }
 
-  /** This page's own state, with what is to be sent yet. */
-  get #own() {
-    return { ...this.replica.own, unsent: Object.fromEntries(this.unsent), isPlaceUnsent: this.isPlaceUnsent };
+  /** With what is to be sent yet. */
+  get own() {
+    return { ...super.own, unsent: Object.fromEntries(this.unsent), isPlaceUnsent: this.isPlaceUnsent };
   }
 
   async save(nodes, places, isTyped) {
@@ -299,7 +294,7 @@ class ServerStore extends Store {
     this.#sendSoon(isMove || document.hidden ? 0 : PAUSE);
     const changed = this.#note(nodes);
     const sent = changed.length ? this.sending.save(...changed) : null;
-    await this.#exchange(places, { own: () => this.#own }).catch((error) => {
+    await this.#exchange(places, { own: true }).catch((error) => {
       throw Object.assign(error, { isCopy: true }); // the server has it, or will have it
     });
     await sent;
@@ -315,7 +310,7 @@ class ServerStore extends Store {
 
   leave(nodes) {
     this.#note(nodes);
-    this.stories.browser.note(this.story.id, this.replica, this.#own, { isLast: true });
+    super.leave([]);
   }
 
   /**
@@ -323,7 +318,7 @@ class ServerStore extends Store {
    * knows now.
    * @param {string[]} places
    * @param {object} [what]
-   * @param {() => Record<string, any>} [what.own]
+   * @param {boolean} [what.own]
    * @param {(known: Known[]) => Known[]} [what.change]
    */
   async #exchange(places, { own, change } = {}) {
@@ -336,7 +331,7 @@ class ServerStore extends Store {
       for (const [[, , place], known] of news) this.known.set(place, known); // until it is stored
       return news;
     };
-    await this.stories.browser.exchange(this.story.id, this.replica, { places: ids, own, keys, change: knowing });
+    await this.exchange({ places: ids, own, keys, change: knowing });
     for (const [, , place] of keys) this.known.delete(place);
   }
 
@@ -375,15 +370,10 @@ class ServerStore extends Store {
     if (isOther.length) this.#sendSoon(PAUSE);
   }
 
-  /** The changes of a draft that the server doesn't have, but for those that were sent. */
-  #unsent(place) {
-    return this.stories.browser.unsent(this.story.id, this.replica, place);
-  }
-
   /** `lost` are the changes that were sent and aren't in the value. */
   #meetDraft(place, base, value, lost) {
     const { drafts } = this.replica;
-    const unsent = [...lost, ...this.#unsent(place)];
+    const unsent = [...lost, ...this.unsentOf(place)];
     if (lost.length) drafts.unsent.set(place, composed(unsent)); // also if the value is the same as before
     this.replica.meetDraft(place, base, value, unsent);
   }
@@ -393,7 +383,7 @@ class ServerStore extends Store {
     const [write, value] = [newId(), this.#valueOf(place)];
     if (place === CONTEXT) return { write, value };
     const { drafts } = this.replica;
-    const changes = drafts.since(place, before, this.#unsent(place));
+    const changes = drafts.since(place, before, this.unsentOf(place));
     drafts.unsent.set(place, ChangeSet.empty(changes.newLength));
     return { write, value: nextVersion(value, before, [changes]), changes: changes.toJSON() };
   }
@@ -482,7 +472,7 @@ class ServerStore extends Store {
       this.remarks.set(id, wanted);
       if (this.unsent.get(id) === wanted) this.unsent.delete(id);
     }
-    await this.#exchange([], { own: () => this.#own }).catch(() => {}); // the desk reports it
+    await this.#exchange([], { own: true }).catch(() => {}); // the desk reports it
   }
 
   /** Change the remarks of a node. Resolves to null if the story is in the trash, perhaps for a while. */
@@ -499,7 +489,7 @@ class ServerStore extends Store {
 
   async watch(listener) {
     this.listener = listener;
-    this.stories.browser.follow(this.story.id, { ...listener, renamed() {}, deleted() {}, restored() {} }, this.replica); // the server reports these
+    this.follow({ ...listener, renamed() {}, deleted() {}, restored() {} }); // the server reports these
     const onEvent = (event, id) => {
       this.change = id ?? this.change;
       if (event.event === "node") {
