@@ -64,7 +64,6 @@ const cardActions = (/** @type {Desk} */ desk, /** @type {Writing} */ writing) =
 });
 
 /**
- * Connect the buttons.
  * @param {Desk} desk
  * @param {Writing} writing
  * @param {StoryList} storyList

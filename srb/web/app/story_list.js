@@ -68,7 +68,6 @@ export class StoryList {
     else await this.make();
   }
 
-  /** List the stories. */
   async list() {
     find("#move").hidden = this.stories === this.browser || !(await this.#unmoved()).length;
     const row = (story) => {

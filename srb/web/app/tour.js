@@ -49,7 +49,6 @@ export class Tour {
     if (!loadLocal(KEY, false)) this.start();
   }
 
-  /** Start with the first step. */
   start() {
     this.element.hidden = false;
     this.#go(0);

@@ -9,7 +9,6 @@ const FURTHER = 1000; // characters; the server scores fewer
 /**
  * Return the text after the cursor that a bridge leads to, with the space before it.
  * @param {{ before: string, behind: string }} text
- * @returns {string}
  */
 export const suffixOf = ({ before, behind }) => (gap(before, "…", behind) + behind).slice(0, FURTHER);
 

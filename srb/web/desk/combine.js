@@ -32,7 +32,6 @@ export const sentencesOf = (text) =>
  * @param {number} from
  * @param {number} to
  * @param {string} [before] the text before the text
- * @returns {string}
  */
 export function passageOf(text, from, to, before = "") {
   const passage = text.slice(from, to).trim();
@@ -46,7 +45,6 @@ export function passageOf(text, from, to, before = "") {
  * @param {string} before
  * @param {string} passage
  * @param {string} behind
- * @returns {string}
  */
 export function joined(before, passage, behind) {
   const body = passage.trimStart();

@@ -34,7 +34,6 @@ export class ContextWindow {
   /**
    * Return the limit of a prompt in tokens, which leaves room for the alternatives.
    * @param {{ n?: number, max_tokens?: number }} [fields]
-   * @returns {number}
    */
   room({ n = 1, max_tokens: length = USUAL } = {}) {
     const wanted = n * (length > 0 ? length : USUAL);
@@ -44,7 +43,6 @@ export class ContextWindow {
   /**
    * Return the limit of a prompt in characters, for short tokens.
    * @param {{ n?: number, max_tokens?: number }} fields
-   * @returns {number}
    */
   letters(fields) {
     return Math.min(2 * this.room(fields), MOST_LETTERS);

@@ -148,10 +148,7 @@ export class Desk {
     return node;
   }
 
-  /**
-   * Show nodes that were reported.
-   * @param {StoryNode} node the last of them
-   */
+  /** @param {StoryNode} node the last of them */
   showNews(node) {
     this.drawTree();
     this.#drawCards();
@@ -234,7 +231,6 @@ export class Desk {
   }
 
   /**
-   * Go to a place.
    * @param {string} id
    * @param {string[]} [shown]
    * @param {string} [kept] the node that was kept by this, if any
@@ -470,7 +466,6 @@ export class Desk {
     this.measure();
   }
 
-  /** Show some of `shared`. */
   #show(values) {
     const { beside, texts, settings, compare, directions, question, conversation, editor } = values;
     if (beside) this.background.values = beside;

@@ -13,7 +13,6 @@ const WORDS = "^\\p{L}[\\p{L}\\p{M}'’-]{0,24}(,? [\\p{L}\\p{N}][\\p{L}\\p{M}\\
 /**
  * Return the directions in a text: its lines, without empty ones.
  * @param {string} text
- * @returns {string[]}
  */
 export const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 
@@ -57,7 +56,6 @@ export function proposing(prompt, n) {
 /**
  * Return the directions in the model's answer, each once.
  * @param {string} answer
- * @returns {string[]}
  * @throws {Error} if it isn't a whole list
  */
 export function proposed(answer) {

@@ -42,7 +42,6 @@ export function widthOf(top) {
  * Return the forks of a text: the beginnings of words whose probabilities are known.
  * @param {string} before the text before the pieces
  * @param {Piece[]} pieces
- * @returns {Fork[]}
  */
 export function forksOf(before, pieces) {
   const whole = before + pieces.map(({ text }) => text).join("");
@@ -64,7 +63,6 @@ export function forksOf(before, pieces) {
  * Return the widest forks, the widest first, with some text between them.
  * @template {Fork} F
  * @param {F[]} forks
- * @returns {F[]}
  */
 export function widest(forks) {
   const chosen = /** @type {F[]} */ ([]);

@@ -159,7 +159,6 @@ export class Manuscript {
   }
 
   /**
-   * Scroll to a place.
    * @param {number} at
    * @param {"nearest" | "start" | "center"} block
    */
@@ -211,7 +210,6 @@ export class Manuscript {
   }
 
   /**
-   * Insert text at the cursor.
    * @param {string} text
    * @param {string} [mark] who wrote it, if not the writer
    */
@@ -336,9 +334,7 @@ export class Manuscript {
     if (main.empty && main.assoc) this.goTo(main.head);
   }
 
-  /**
-   * Focus the text, at the last cursor.
-   */
+  /** Focus the text, at the last cursor. */
   focus() {
     this.view.focus();
   }

@@ -55,7 +55,6 @@ export function piecesOf(node, text, tokens, taken) {
  * @param {string} text
  * @param {Record<string, any>} fields of a request for which the prompt leaves room
  * @param {number[] | false} [stored] the text's token ids, if they are known
- * @returns {Promise<{ pieces?: import("../story/tree.js").Piece[] | null, healed?: boolean }>}
  */
 export async function scorePassage({ context }, before, text, fields, stored) {
   const { parts } = await context.compose(before, fields);
@@ -78,7 +77,6 @@ export class Probabilities {
   /**
    * Ask for the probabilities of a node, once. Returns whether they have just arrived.
    * @param {StoryNode} node
-   * @returns {Promise<boolean>}
    */
   async ask(node) {
     if (!this.#isBare(node) || this.#asked.has(node)) return false;

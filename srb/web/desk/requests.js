@@ -76,7 +76,6 @@ export class Requests {
   }
 
   /**
-   * Submit a request.
    * @param {Record<string, any>} body
    * @param {(request: string) => StoryNode[]} begin returns the request's nodes, or none if a shared store will
    *   report them
@@ -130,12 +129,10 @@ export class Requests {
     }
   }
 
-  /** Show the state of the requests. */
   showState() {
     showStatus(describeRequests([...this.requests], this.over));
   }
 
-  /** Forget ended requests. */
   forget() {
     this.over = [];
     this.showState();
@@ -157,7 +154,6 @@ const sum = (numbers) => numbers.reduce((total, each) => total + each, 0);
  * Describe the running requests, or if there are none, those that have just ended.
  * @param {any[]} going generations
  * @param {any[]} over
- * @returns {string}
  */
 export function describeRequests(going, over) {
   if (going.some((each) => each.isLost)) return "The connection was lost. The page is trying again; press Stop to give up.";

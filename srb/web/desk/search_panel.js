@@ -128,9 +128,7 @@ export class SearchPanel {
   }
 
   /**
-   * Go to a result.
    * @param {string} id
-   * @param {boolean} [isDraft]
    * @throws {Error} if it isn't in the story any more
    */
   go(id, isDraft = this.desk.story.drafts.has(id)) {

@@ -17,7 +17,6 @@ const AROUND = 120; // characters of unchanged text to show around a change
  * Return what to show of two texts: what was removed and what was added, with some text around.
  * @param {string} before
  * @param {string} after
- * @returns {{ tag: "span" | "del" | "ins", text: string }[]}
  */
 export function comparison(before, after) {
   const shown = /** @type {{ tag: "span" | "del" | "ins", text: string }[]} */ ([]);
@@ -55,7 +54,6 @@ export class Snapshots {
     find("#snapshot").addEventListener("click", safely(() => this.#take()));
   }
 
-  /** List all of them. */
   draw() {
     const marked = [...this.desk.tree.nodes.values()].filter(({ name }) => name);
     replaceItems(this.list, marked.map((node) => this.#row(node)));
@@ -135,7 +133,6 @@ export class Snapshots {
 
   /**
    * Name a node; "" removes its name.
-   * @param {any} node
    * @param {string} name
    */
   set(node, name) {

@@ -12,7 +12,6 @@ const LEFT_OUT = new Set(["n", "seed", "max_tokens", "ahead", "avoid"]); // thes
 /**
  * Return the style of a node, or its settings by title.
  * @param {StoryNode} node
- * @returns {Record<string, string>}
  */
 function factsOf({ label, settings = {} }) {
   if (label && Object.hasOwn(STYLES, label)) return { Style: label };
@@ -44,7 +43,6 @@ export function keptBySetting(nodes) {
 }
 
 /**
- * Show the statistics of a story.
  * @param {HTMLElement} element
  * @param {import("../story/tree.js").Tree} tree
  */

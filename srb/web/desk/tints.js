@@ -67,8 +67,6 @@ export const authors = StateField.define({
 /**
  * Return the marks of a part of the text.
  * @param {EditorState} state
- * @param {number} [from]
- * @param {number} [to]
  */
 export const marksOf = (state, from = 0, to = state.doc.length) => marksBetween(state.field(authors), from, to);
 

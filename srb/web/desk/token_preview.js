@@ -17,8 +17,6 @@ export const areShaded = () => document.body.classList.contains("shaded"); // wi
 /**
  * Show the text of a token. A token that continues a word starts with a hyphen.
  * @param {string} text
- * @param {string} [before]
- * @returns {string}
  */
 export function visible(text, before = "") {
   if (areShaded()) return text.replaceAll(" ", "␣").replaceAll("\n", "¶").replaceAll("\t", "⇥") || "(nothing)";
@@ -199,7 +197,6 @@ export class TokenPreview {
     if (!isNarrow.matches || scrolled !== document) this.close();
   }
 
-  /** Close the list. */
   close() {
     clearTimeout(this.resting);
     this.pointed = undefined;

@@ -33,7 +33,6 @@ export function countWords(text, marks) {
 }
 
 /**
- * Return the difference of two counts.
  * @param {Counts} now
  * @param {Counts} before
  * @returns {Counts}
@@ -93,7 +92,6 @@ export function updateDay({ date, goal, owed: debts = {}, ...counts }, now, by =
 }
 
 /**
- * Describe the counts.
  * @param {number} all
  * @param {{ goal?: number } & Counts} day
  */
@@ -116,7 +114,6 @@ export class WordCount {
     addEventListener("focus", () => this.#draw()); // it may be another day
   }
 
-  /** The words of the text. */
   get all() {
     return this.#all;
   }

@@ -137,7 +137,6 @@ async function post(path, body, signal) {
 }
 
 /**
- * Submit a completion request.
  * @param {Record<string, any>} body
  * @param {AbortSignal} [signal]
  * @returns {Promise<{ id: string, response: Response }>} for `read`

@@ -4,7 +4,6 @@
 import { create } from "./dom.js";
 
 /**
- * Save a file.
  * @param {string} name
  * @param {Blob} file
  */
@@ -17,7 +16,6 @@ export function download(name, file) {
 /**
  * Read the JSON in a file.
  * @param {File} file
- * @returns {Promise<any>}
  * @throws {Error} if it isn't JSON
  */
 export async function readJson(file) {

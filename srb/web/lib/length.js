@@ -21,17 +21,12 @@ const WORD = new RegExp(`[[\\p{L}\\p{N}]&&[${CHARACTER}]]|[\\p{L}\\p{N}][^\\s${C
  */
 export const wordsOf = (text) => Array.from(text.matchAll(WORD), ({ index }) => index);
 
-/**
- * Count the words of a text.
- * @param {string} text
- * @returns {number}
- */
+/** @param {string} text */
 export const words = (text) => wordsOf(text).length;
 
 /**
  * Return the beginning of a text to vary: its first sentence, or the first half of its only one.
  * @param {string} text
- * @returns {string}
  */
 export function opening(text) {
   const [first, second] = Array.from(sentences.segment(text)).filter(({ segment }) => words(segment));
@@ -45,7 +40,6 @@ export function opening(text) {
  * sentence ends when the next one has started: "He left." may continue with a quotation mark.
  * @param {string} text
  * @param {{ unit: string, count: number }} length
- * @returns {number}
  */
 export function endOf(text, { unit, count }) {
   const isParagraphs = unit === "paragraphs";

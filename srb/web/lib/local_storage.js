@@ -18,7 +18,6 @@ export function loadLocal(name, other = {}) {
 /**
  * Store a value; undefined removes it.
  * @param {string} name
- * @param {any} value
  * @returns {Error | null} the error if the browser stores nothing
  */
 export function saveLocal(name, value) {

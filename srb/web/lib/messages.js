@@ -15,10 +15,7 @@ export const when = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", ti
  */
 export const plural = (count, name) => `${numbers.format(count)} ${name}${count === 1 ? "" : "s"}`;
 
-/**
- * Show a text in the status line.
- * @param {string} text
- */
+/** @param {string} text */
 export function showStatus(text) {
   find("#status").textContent = text;
 }
@@ -128,7 +125,6 @@ export function showProgress({ evaluated, cached, total }) {
   if (!bar.hidden) showStatus(`Reading your text: ${percent.format((evaluated + cached) / total)}`);
 }
 
-/** Hide the progress bar. */
 export function hideProgress() {
   find("#progress").hidden = true;
 }

@@ -26,7 +26,6 @@ export class Compare {
   }
 
   /**
-   * Return the columns.
    * @returns {{ label: string | null, prompt?: string, fields: Record<string, any> }[]} without a prompt, it is the
    *   story's text
    * @throws {Error} if a value is wrong
@@ -86,7 +85,6 @@ export class Compare {
  * same seed. In a mix there are n in all, each with its own seed.
  * @param {any[]} columns
  * @param {Record<string, any>} body
- * @param {boolean} [isMix]
  */
 export function branches(columns, { n, seed, ...fields }, isMix = false) {
   if (columns[0].label === null) return { n, seed, ...fields };

@@ -5,7 +5,6 @@ import { difference } from "../story/text_merge.js";
 
 /**
  * Show a text in a box. The cursor stays between the same letters.
- * @param {any} box
  * @param {string | number} value
  */
 export function followText(box, value) {

@@ -176,7 +176,6 @@ export class Settings {
    * Parse the text of a setting.
    * @param {string} name
    * @param {string} text
-   * @returns {any}
    * @throws {Error} if it is wrong
    */
   parse(name, text) {

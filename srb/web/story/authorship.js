@@ -19,7 +19,6 @@ export const ownMark = (before, removed, after) => ([...removed].some(isModels) 
 /**
  * Pack marks, as in "w12m80".
  * @param {string} marks
- * @returns {string}
  */
 export const packMarks = (marks) => marks.replace(/(.)\1*/g, (run, mark) => mark + run.length);
 
@@ -27,14 +26,12 @@ export const packMarks = (marks) => marks.replace(/(.)\1*/g, (run, mark) => mark
  * Unpack the marks of a text. Unknown ones are the writer's.
  * @param {string | undefined} short
  * @param {number} length
- * @returns {string}
  */
 export const unpackMarks = (short = "", length) =>
   Array.from(short.matchAll(/([wmcp])(\d+)/g), ([, mark, count]) => mark.repeat(Math.min(Number(count), length)))
     .join("").slice(0, length).padEnd(length, WRITER);
 
 /**
- * Split marks into runs.
  * @param {string} marks
  * @returns {[mark: string, from: number, to: number][]}
  */

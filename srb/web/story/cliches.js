@@ -73,7 +73,6 @@ export const bannedIn = (setting) => setting.split("\n").filter(Boolean).map((li
 
 const isSame = (a, b) => a.toLowerCase() === b.toLowerCase();
 
-/** Whether a setting bans a phrase. */
 export const isBanned = (setting, phrase) => bannedIn(setting).some((each) => isSame(each, phrase));
 
 /**

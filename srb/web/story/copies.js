@@ -8,7 +8,6 @@ let opening = null;
 /**
  * Resolve to the result of a database's request.
  * @param {IDBRequest} request
- * @returns {Promise<any>}
  */
 export const finished = (request) =>
   new Promise((resolve, reject) => {
@@ -44,7 +43,6 @@ export async function keepCopy(story, nodes) {
 }
 
 /**
- * Read the copy of a story.
  * @param {string} id
  * @returns {Promise<any>} as the server would answer; undefined if there is none
  */
@@ -60,7 +58,6 @@ export async function listCopies() {
   return all.flatMap(({ part, value }) => (part === "story" ? [value] : [])).sort((a, b) => b.changed - a.changed);
 }
 
-/** Forget the copy of a story. */
 export async function dropCopy(id) {
   (await parts("readwrite")).delete(allOf(id));
 }

@@ -31,7 +31,6 @@ export const moveDrafts = (drafts, ids) =>
   drafts.filter(([, { text }]) => text !== undefined).map(([place, draft]) => [ids.get(place) ?? ROOT, draft]);
 
 /**
- * Whether two drafts are the same.
  * @param {Draft | undefined} a
  * @param {Draft | undefined} b
  */
@@ -119,7 +118,6 @@ export class Drafts {
    * Return the text at a place: its draft, or else the tree's.
    * @param {string} place
    * @param {Draft} [draft]
-   * @returns {{ text: string, marks: string }}
    */
   shown(place, { text, marks } = this.get(place) ?? {}) {
     return text === undefined ? this.inTree(place) : { text, marks: unpackMarks(marks, text.length) };
@@ -136,7 +134,6 @@ export class Drafts {
   }
 
   /**
-   * Go to a place.
    * @param {string} place
    * @returns {{ text: string, marks: string }} what to show in the box
    */

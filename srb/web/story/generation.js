@@ -154,7 +154,6 @@ export function pieceOf(event) {
  * Convert the first event after token healing. Its token starts with the text of the prompt's last token, and
  * replaces it. Only choices that start the same are kept.
  * @param {{ healed?: boolean }} node
- * @param {any} event
  */
 export function healFirst(node, event) {
   const n = event.token?.includes("\ufffd") ? NaN : event.token?.length - event.text.length;
@@ -224,7 +223,6 @@ export function shorten(node, length) {
 /**
  * Describe why an alternative ended.
  * @param {{ finish_reason: string, stop_reason?: string | null }} event
- * @param {string} [fault]
  */
 export function endReason({ finish_reason, stop_reason }, fault = "the server gave no reason") {
   if (finish_reason === "stop" && stop_reason === "suffix") return "ended where the rest fits best";

@@ -20,7 +20,6 @@ const SOURCES = [[WRITER, "prompt"], [MODEL, "AI"], [CHANGED, "mixed"]]; // mark
 
 /**
  * Read a tree of Loomsidian or loom. Returns null if the file is neither.
- * @param {any} data
  * @throws {Error} if it can't be read
  */
 export function importLoom(data) {
@@ -136,7 +135,6 @@ export function nodesOf(tree, drafts) {
 }
 
 /**
- * Export a story for Loomsidian.
  * @param {import("./tree.js").Tree} tree
  * @param {[place: string, text: string][]} drafts
  */
@@ -158,7 +156,6 @@ function timestamp(milliseconds) {
 }
 
 /**
- * Export a story for loom.
  * @param {import("./tree.js").Tree} tree
  * @param {[place: string, text: string][]} drafts
  */

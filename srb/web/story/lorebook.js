@@ -63,10 +63,7 @@ const isEntry = (value) =>
   ["always", "off"].every((name) => typeof value[name] === "boolean") &&
   (value.depth === null || (Number.isInteger(value.depth) && value.depth > 0)) && (value.id === undefined || isText(value.id));
 
-/**
- * Whether this is the background of a story: {memory, note, depth, lore}.
- * @param {any} value
- */
+/** Whether this is the background of a story: {memory, note, depth, lore}. */
 export const isBackground = (value) =>
   isObject(value) && isText(value.memory) && isText(value.note) && Number.isInteger(value.depth) && value.depth > 0 &&
   Array.isArray(value.lore) && value.lore.every(isEntry);

@@ -11,7 +11,6 @@ const LORE = ["ccv3", "chara", "naidata"]; // texts of pictures: cards V3 and V2
 /**
  * Read the file of a lorebook: JSON, or a picture that has it.
  * @param {ArrayBuffer} file
- * @returns {any}
  * @throws {Error} if it is neither
  */
 export function parseLorebook(file) {
@@ -96,7 +95,6 @@ function keysOf(field) {
 
 /**
  * Return the entries of a file, and what else is to be known about it.
- * @param {any} data
  * @throws {Error} if it isn't a lorebook
  */
 function bookOf(data) {
@@ -114,7 +112,6 @@ function bookOf(data) {
 
 /**
  * Import a lorebook.
- * @param {any} data
  * @returns {{ entries: any[], ignored: string[], unread: string[] }} `ignored` describes what this page doesn't do,
  *   `unread` the entries that can't be read
  * @throws {Error} if it isn't a lorebook

@@ -79,7 +79,6 @@ function lineOf({ runs, style, sign }) {
 /**
  * Return formatted text as Markdown, or null if it has no formatting that Markdown keeps.
  * @param {any} root a DOM node
- * @returns {string | null}
  */
 export function markdownOf(root) {
   const blocks = [];

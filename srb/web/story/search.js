@@ -87,7 +87,6 @@ const kindOf = ({ typed, kept, discarded }, isFollowed) =>
   discarded ? "discarded" : typed ? "typed" : kept || isFollowed ? "kept" : "not kept";
 
 /**
- * Search a story.
  * @param {import("./tree.js").Tree} tree
  * @param {[place: string, text: string][]} drafts
  * @param {string} query

@@ -148,7 +148,6 @@ function readWeave(buffer) {
 }
 
 /**
- * Read a file of Tapestry Loom.
  * @param {ArrayBuffer} buffer
  * @throws {Error} if it can't be read
  */
@@ -341,7 +340,6 @@ export function writeWeave(nodes, current) {
 const newUlid = (created) => Math.min(Math.max(Math.round(created), 0), LAST_TIME).toString(16).padStart(12, "0") + newId();
 
 /**
- * Export a story for Tapestry Loom.
  * @param {import("./tree.js").Tree} tree
  * @param {[place: string, text: string][]} drafts
  */

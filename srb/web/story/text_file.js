@@ -7,7 +7,6 @@ const LONGEST_NAME = 100; // characters
  * Name a file after a story.
  * @param {string} title
  * @param {string} extension
- * @returns {string}
  */
 export function fileName(title, extension) {
   const line = title.replace(/[\p{Cc}\\/:*?"<>|]/gu, " ").replace(/\s+/g, " ");
@@ -23,7 +22,6 @@ const LARGEST = 32; // MiB: the server's limit for documents, a hundred novels o
  * Return the ending of a file that can be imported, in lower case.
  * @param {{ name: string, size: number }} file
  * @param {string[]} endings that can be imported
- * @returns {string}
  * @throws {Error} with what to do, if it can't be
  */
 export function endingOf({ name, size }, endings) {
@@ -40,7 +38,6 @@ const SHOWN = 12; // lines
 /**
  * Return the lines of a text that show whether its encoding is right: those with more than ASCII.
  * @param {string} text
- * @returns {string}
  */
 export const telling = (text) => text.split("\n").filter((line) => /[^\0-\x7f]/.test(line)).slice(0, SHOWN).join("\n").slice(0, 100 * SHOWN);
 

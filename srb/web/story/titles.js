@@ -12,7 +12,6 @@ const cut = (text, length) => text.slice(0, length).replace(/[\ud800-\udbff]$/, 
  * Shorten a text to one line: whole words if possible, and a heading without its sign.
  * @param {string} text
  * @param {number} length
- * @returns {string}
  */
 export const shorten = (text, length) => {
   const words = text
@@ -27,7 +26,6 @@ export const shorten = (text, length) => {
  * Return the title of a node: its text, the passage it rewrites, or the text after it.
  * @param {{ pieces: import("./tree.js").Piece[], passage?: string, behind?: string }} node
  * @param {number} length
- * @returns {string}
  */
 export function nodeTitle(node, length) {
   if (node.passage) return `Rewrite: ${shorten(node.passage, length)}`;
@@ -46,9 +44,5 @@ export function suggestTitle(node) {
   return words.length > TITLE_LENGTH ? cut(words, TITLE_LENGTH).replace(/ \S*$/, "") : words;
 }
 
-/**
- * Return the title of a story.
- * @param {{ title: string }} story
- * @returns {string}
- */
+/** @param {{ title: string }} story */
 export const storyTitle = (story) => story.title || "(no title)";

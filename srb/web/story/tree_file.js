@@ -26,7 +26,6 @@ function unpack(piece) {
 const isSet = ([, value]) => value !== "" && value !== false;
 
 /**
- * Export a story.
  * @param {import("./tree.js").Tree} tree
  * @param {[place: string, text: string][]} drafts
  * @param {Record<string, any>} [about] model, title, settings, background, conversation, `marks` of the drafts by place
@@ -38,11 +37,7 @@ export function exportTree(tree, drafts, { settings = {}, ...about } = {}) {
   return { format: "srb-tree", version: 2, exported: new Date().toISOString(), ...said, nodes };
 }
 
-/**
- * Read a story from a file.
- * @param {any} data
- * @throws {Error} if a field is wrong
- */
+/** @throws {Error} if a field is wrong */
 export function importTree(data) {
   if (data?.format !== "srb-tree" || data.version !== 2 || !Array.isArray(data.nodes))
     throw new Error("this file is not a tree that this page has exported");

@@ -37,7 +37,6 @@ const FIELDS = { ...NEEDED, ...Object.fromEntries(Object.entries(OTHERS).map(([n
 const wrong = (node) => Object.keys(FIELDS).filter((name) => !FIELDS[name](node[name]));
 
 /**
- * Check the nodes of a tree.
  * @param {any[]} nodes
  * @throws {Error} if they aren't a tree
  */
