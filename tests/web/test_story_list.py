@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -140,6 +140,20 @@ def test_lengths_end_at_boundaries_on_the_server(blank: Story, other: Story, ser
     for text in [blank.said(card) for card in blank.cards.all()[:3]]:
         assert length(blank, text + "\n\nThe next", "words", 60) == len(text.encode("utf-16-le")) // 2, text
     blank.excuse("status of 404")  # what was long enough had ended by itself
+
+
+def test_a_browser_that_stores_nothing_has_a_story_all_the_same(
+    blank: Story, start_scripted: Callable[..., Scripted]
+) -> None:
+    blank.page.add_init_script("indexedDB.open = () => { throw new DOMException('not in this window'); }")
+    blank.open(start_scripted().url)
+    expect(blank.find("#error")).to_contain_text("This browser doesn't store your stories: not in this window")
+    blank.set(n=2, max_tokens=4)
+    blank.generate(PROMPT, cards=2)
+    said = blank.said(blank.cards.first)
+    blank.press(blank.cards.first, "Keep")
+    expect(blank.find("#story")).to_have_js_property("value", PROMPT + said)
+    expect(blank.find("#title")).to_have_text(PROMPT[:43])
 
 
 STORED = """([prompt, said]) => new Promise((resolve) => {
