@@ -91,7 +91,6 @@ function listen(desk, writing, storyList, resume) {
         throw error;
       });
     }
-    writing.forget();
     story.focus();
   }));
   listenToFiles(desk, storyList, leave);

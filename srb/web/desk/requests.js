@@ -132,11 +132,6 @@ export class Requests {
   showState() {
     showStatus(describeRequests([...this.requests], this.over));
   }
-
-  forget() {
-    this.over = [];
-    this.showState();
-  }
 }
 
 function handle(event) {
