@@ -243,13 +243,21 @@ def _story(row: sqlite3.Row) -> Story:
 
 
 def change_story(
-    db: sqlite3.Connection, owner: str | None, story: str, values: Mapping[str, str | None], since: int | None = None
+    db: sqlite3.Connection,
+    owner: str | None,
+    story: str,
+    values: Mapping[str, str | None],
+    since: int | None = None,
+    *,
+    restores: bool = False,
 ) -> Story:
     """Changes the `title`, `context` and `place` of a story, the latter two JSON objects.
 
-    `since` is the number of the change that title and context are based on. None: they replace any. Raises
-    `NotFoundError` and `ConflictError`.
+    `since` is the number of the change that title and context are based on. None: they replace any. With `restores`,
+    the story is taken out of the trash before. Raises `NotFoundError` and `ConflictError`.
     """
+    if restores:
+        _restore(db, owner, story)
     row = _find(db, owner, story)
     if values:
         versioned = [field for field in ("title", "context") if field in values]
@@ -282,12 +290,10 @@ def remove_story(db: sqlite3.Connection, owner: str | None, story: str, *, perma
     empty_trash(db)
 
 
-def restore_story(db: sqlite3.Connection, owner: str | None, story: str) -> Story:
-    """Takes a story out of the trash. Raises `NotFoundError` if there is no such story."""
+def _restore(db: sqlite3.Connection, owner: str | None, story: str) -> None:
     if row := _trashed(db, owner, story):
         count_change(db, row["number"])
         db.execute("UPDATE stories SET deleted = NULL WHERE number = ?", (row["number"],))
-    return get_story(db, owner, story)
 
 
 def empty_trash(db: sqlite3.Connection) -> None:

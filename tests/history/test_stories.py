@@ -275,7 +275,10 @@ def test_a_deleted_story_is_in_the_trash_for_30_days(
     assert history.read(find.search, None, "prose") == []
     with pytest.raises(NotFoundError):
         add(history, story, None, "more")
-    assert history.write(stories.restore_story, None, story).result().deleted is None
+    with pytest.raises(ConflictError):  # nothing is changed then
+        history.write(stories.change_story, None, story, {"title": "B"}, -1, restores=True).result()
+    assert titles(deleted=True) == ["A tale"]
+    assert history.write(stories.change_story, None, story, {}, restores=True).result().deleted is None
     assert history.read(stories.read_nodes, None, story)[1][0].text == "an hour of prose"
     assert len(history.read(find.search, None, "prose")) == 1
     history.write(stories.remove_story, None, story).result()

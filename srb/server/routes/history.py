@@ -80,11 +80,10 @@ async def get_story(request: web.Request) -> web.Response:
 async def change_story(request: web.Request) -> web.Response:
     """Change the title, context or place of a story, or restore it from the trash."""
     fields, story = await _fields(request, StoryChangeFields), request.match_info["story"]
-    if "deleted" in fields.model_fields_set:
-        await write_file(request, stories.restore_story, story)
     values = {"title": fields.title, "context": _json(fields.context), "place": _json(fields.place)}
     given = {name: value for name, value in values.items() if name in fields.model_fields_set}
-    changed = await write_file(request, stories.change_story, story, given, fields.since)
+    restores = "deleted" in fields.model_fields_set
+    changed = await write_file(request, stories.change_story, story, given, fields.since, restores=restores)
     return json_response(story_json(changed), ignored_header(fields.ignored))
 
 
