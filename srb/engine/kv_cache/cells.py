@@ -2,7 +2,8 @@
 
 Swapping out moves the cells of a sequence to memory, and swapping in puts them back. Preemption and a change of the
 layout use it. What a sequence shares with its prompt stays in cells as long as another one needs it; the last one takes
-these cells along. If there is no memory for a state, the sequence is computed again from its tokens.
+these cells along, and leaves them to its siblings if it ends meanwhile. If there is no memory for a state, or llama.cpp
+finds no cells for it, the sequence is computed again from its tokens. Where that is impossible, the engine fails.
 
 A seq_id has one owner. A prompt has one from its admission on, and so has each of its sequences but the last: that one
 takes over the prompt's when its siblings have begun, and leaves it to the prompt again if it goes before the prompt
