@@ -50,11 +50,11 @@ def test_a_prompt_in_use_repeats_its_logits_after_it_gave_its_seq_id_away() -> N
 
 
 def test_each_open_ended_alternative_has_the_whole_context() -> None:
-    engine = Engine(FakeBackend(n_cells=300, n_parallel=4))
+    engine = Engine(FakeBackend(n_cells=100, n_parallel=4))
     events = run(engine, request("p" * 20, n=12, max_tokens=-1, ignore_eos=True))
     (start,) = (event for event in events if isinstance(event, StartEvent))
-    assert start.max_tokens == 281
-    assert {stop.length for stop in stops(events).values()} == {281}
+    assert start.max_tokens == 81
+    assert {stop.length for stop in stops(events).values()} == {81}
 
 
 @pytest.mark.parametrize("n", [1, 12])
@@ -183,7 +183,7 @@ def test_a_small_request_waits_behind_no_large_one(n_requests: int, n: int, is_u
     decodes = backend.decodes
     events += run(engine)
     assert backend.decodes - decodes <= 60 - 20 + 8
-    for each in (*large, small):
+    for each in (large[0], large[-1], small):
         own = [event for event in events if event.request_id == each.id]
         assert texts(own) == texts(
             run(Engine(FakeBackend(n_cells=4000, n_parallel=40)), dataclasses.replace(each, id="alone"))

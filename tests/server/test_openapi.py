@@ -101,7 +101,9 @@ def test_a_key_is_asked_for_where_the_server_asks_for_one() -> None:
     assert description()["security"] == []
 
 
-async def test_the_page_shows_every_path_and_field_and_loads_nothing(connect: Connect) -> None:
+async def test_the_page_shows_every_path_and_field_loads_nothing_and_is_made_once(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = await connect(FakeBackend(), api_keys=(b"key",))
     response = await client.get("/docs")
     assert response.content_type == "text/html"
@@ -115,14 +117,10 @@ async def test_the_page_shows_every_path_and_field_and_loads_nothing(connect: Co
         assert all(f"<td><code>{name}</code></td>" in text for name in schema.get("properties", ()))
     assert "<td>0.01 to 100</td>" in text
     assert not any(each in text for each in ("<script", "src=", "http:", "https:", "<link", " style="))
-
-
-async def test_the_description_is_made_once(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = await connect(FakeBackend())
-    first = [await (await client.get(path)).read() for path in ("/docs", "/openapi.json")]
     for module, name in ((openapi, "describe"), (openapi, "render"), (json, "dumps")):
         monkeypatch.delattr(module, name)
-    assert [await (await client.get(path)).read() for path in ("/docs", "/openapi.json")] == first
+    assert await (await client.get("/docs")).text() == text
+    assert (await client.get("/openapi.json")).status == 200
 
 
 def test_the_page_escapes_what_it_shows() -> None:

@@ -21,6 +21,12 @@ BRIDGE = "a bridge to the suffix"
 _ROWS = (BEAM_SEARCH, BRIDGE)
 """The strategies in which beams or candidates have the rows of a step, in place of the alternatives."""
 
+
+@cache
+def _defaults(kind: Any) -> dict[str, Any]:
+    return {each.name: each.default for each in dataclasses.fields(kind)}
+
+
 _FEATURES: dict[str, Callable[["CompletionRequest"], object]] = {
     BEAM_SEARCH: lambda request: request.search == "beam",
     BRIDGE: lambda request: request.suffix is not None,
@@ -34,8 +40,9 @@ _FEATURES: dict[str, Callable[["CompletionRequest"], object]] = {
         request.context_shift and request.branches[0].max_tokens in (None, -1)
     ),
     "different branches": lambda request: any(
-        dataclasses.replace(params, seed=0, label=None) != dataclasses.replace(request.branches[0], seed=0, label=None)
-        for params in request.branches
+        getattr(params, name) != getattr(request.branches[0], name)
+        for params in request.branches[1:]
+        for name in _defaults(SamplingParams).keys() - {"seed", "label"}
     ),
     "branches that differ in more than seeds that follow each other": lambda request: (
         request.branches != request.branches[0].alternatives(len(request.branches))
@@ -166,11 +173,6 @@ def _asks_for(request: "CompletionRequest", name: str) -> bool:
         return bool(getattr(request, name) != defaults[name])
     default = _defaults(SamplingParams)[name]
     return any(getattr(params, name) != default for params in request.branches)
-
-
-@cache
-def _defaults(kind: Any) -> dict[str, Any]:
-    return {each.name: each.default for each in dataclasses.fields(kind)}
 
 
 def _check_candidates(request: "CompletionRequest") -> None:

@@ -354,7 +354,7 @@ def test_the_limits() -> None:
 
 
 def test_case_does_not_move_places() -> None:
-    assert {len(folded(chr(each))) for each in range(0x110000)} == {1}
+    assert {len(folded(chr(each))) for each in range(0x20000)} == {1}  # no letter after these has a case
     matcher = TextMatcher(Phrases(("(?i)İstanbul", "(?i)ΣΑΣ")), None)
     assert [matcher.push(k, char.encode(), k) for k, char in enumerate("iSTANBUL")][-1] == 8
     assert [matcher.push(k, char.encode(), k) for k, char in enumerate("σας")][-1] == 3

@@ -404,7 +404,7 @@ def test_small_requests_run_while_an_endless_one_runs() -> None:
     assert k < 300
 
 
-@pytest.mark.parametrize("n_resumed", few(7, 19, many=(1, 13)))
+@pytest.mark.parametrize("n_resumed", few(7, many=(1, 13, 19)))
 def test_each_alternative_has_an_equal_part_if_only_some_had_tokens_when_they_were_interrupted(n_resumed: int) -> None:
     backend = FakeBackend(n_cells=160, n_parallel=20, shifts=True)
     each = request("p" * 100, 20, max_tokens=300, ignore_eos=True)

@@ -71,7 +71,7 @@ def test_a_test_that_has_not_ended_names_what_is_allowed_so_far() -> None:
     )
 
 
-@pytest.mark.parametrize("runs", few(12, many=[40]))
+@pytest.mark.parametrize("runs", few(8, many=[40]))
 @pytest.mark.parametrize("effect", [0.0, 0.7])
 @pytest.mark.parametrize("scores", ["normal", "binary"])
 def test_the_interval_holds_wherever_the_test_stops(effect: float, scores: str, runs: int) -> None:

@@ -52,7 +52,7 @@ def test_effects_of_prompts_that_average_to_zero_are_no_difference() -> None:
                 yield result("one", seed, noise[0, seed], prompt=str(prompt))
                 yield result("two", seed, noise[1, seed] + effect, prompt=str(prompt))
 
-    runs, found, covers = 200, 0, 0
+    runs, found, covers = 100, 0, 0
     for _ in range(runs):
         results = [*run()]
         (test,) = compared(shared_means(results, groups_of(results)))
@@ -168,7 +168,7 @@ def test_prompts_that_depend_on_each_other_are_no_evidence_of_their_own(counts: 
 @pytest.mark.parametrize("groups", few(8, 30, many=[16]))
 def test_scores_of_0_and_1_arent_tested_more_strictly_than_others(groups: int) -> None:
     chance = np.random.default_rng(groups)
-    scores = chance.integers(0, 2, size=(2, 4_000 if groups < 14 else 1_000, groups))
+    scores = chance.integers(0, 2, size=(2, 4_000 if groups < 14 else 500, groups))
     found = float((p_value(scores[0] - scores[1]) <= 0.05).mean())
     assert found <= 0.055
     assert found > {8: 0.01, 16: 0.03, 30: 0.035}[groups]
