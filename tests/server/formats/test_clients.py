@@ -10,9 +10,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fake_backend import END, FakeBackend
+from fake_backend import END, FakeBackend, says
 from server.conftest import Client, Connect
 
+from srb.engine.model import SpecialTokens
 from srb.llama.model.chat_template import ChatTemplate
 from srb.wire.tools.calls import PLAIN
 
@@ -22,6 +23,11 @@ TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content 
 
 def server(n_cells: int = 4096) -> FakeBackend:
     return FakeBackend(n_cells=n_cells, chat_template=ChatTemplate(TEMPLATE), script=lambda _params, tokens: 97)
+
+
+def recorded(name: str) -> Any:
+    """The body of a recorded request."""
+    return json.loads((CLIENTS / f"{name}.json").read_text())["body"]
 
 
 async def send(client: Client, name: str, status: int = 200) -> Any:
@@ -215,6 +221,54 @@ async def test_lm_eval(connect: Connect) -> None:
             assert max(top.values()) >= value
 
 
+async def test_sillytavern_with_llama_server(connect: Connect) -> None:
+    sent = recorded("sillytavern_llamacpp")
+    script = says(b"ab", prompt=len(sent["prompt"]))
+    client = await connect(FakeBackend(script=script, chat_template=ChatTemplate("{{ messages }}")))
+    assert (await (await client.get("/v1/models")).json())["data"][0]["id"] == "fake"
+    assert (await (await client.get("/props")).json())["chat_template"] == "{{ messages }}"
+    assert (await (await client.post("/tokenize", json={"content": "ab"})).json())["tokens"] == [97, 98]
+    response = await client.post("/completion", json=sent | {"stream": False})
+    several = await response.json()
+    assert [each["content"] for each in several] == ["ab", "ab"]
+    assert {"tfs_z", "api_server", "samplers.tfs_z"} <= set(response.headers["x-srb-ignored"].split(", "))
+    response = await client.post("/completion", json=sent | {"stream": True})
+    chunks = [json.loads(line[6:]) for line in (await response.text()).split("\n\n")[:-1]]
+    for index in (0, 1):
+        own = [chunk for chunk in chunks if chunk["index"] == index]
+        assert "".join(chunk["content"] for chunk in own) == "ab"
+        assert len(own[0]["completion_probabilities"][0]["top_logprobs"]) == 2
+        assert own[-1]["stop"] is True
+
+
+async def test_mikupad_with_llama_server(connect: Connect) -> None:
+    client = await connect(FakeBackend(script=says("hé".encode(), prompt=4)))
+    tokens = (await (await client.post("/tokenize", json={"content": "Once"})).json())["tokens"]
+    assert (await (await client.post("/detokenize", json={"tokens": tokens})).json())["content"] == "Once"
+    response = await client.post("/completion", json=recorded("mikupad_llamacpp"))
+    chunks = [json.loads(line[6:]) for line in (await response.text()).split("\n\n")[:-1]]
+    assert "".join(chunk["content"] for chunk in chunks) == "hé"
+    for chunk in chunks[:-1]:
+        (probability,) = chunk["completion_probabilities"]
+        assert len(probability["top_logprobs"]) == 10
+    assert chunks[-1]["stop"]
+
+
+async def test_promptfoo_with_llama_server(connect: Connect) -> None:
+    client = await connect(FakeBackend(script=says(b"ab", prompt=4)))
+    assert (await (await client.post("/completion", json=recorded("promptfoo_llamacpp"))).json())["content"] == "ab"
+
+
+async def test_llama_vim(connect: Connect) -> None:
+    backend = FakeBackend()
+    backend.tokenizer.special = SpecialTokens(fim_pre=1, fim_suf=2, fim_mid=3)
+    client = await connect(backend)
+    response = await client.post("/infill", json=recorded("llama_vim"))
+    assert set(await response.json()) == set(recorded("llama_vim")["response_fields"])
+    ignored = ["n_indent", "id_slot", "t_max_prompt_ms", "samplers.infill", "input_extra.time"]
+    assert sorted(response.headers["x-srb-ignored"].split(", ")) == sorted(ignored)
+
+
 WITH_TOOLS = {
     "openai_run_tools": "weather",
     "vercel_ai_tools": "weather",
@@ -259,5 +313,5 @@ TOKENS = ("tokens", "token_logprobs", "top_logprobs")
 
 
 def test_every_recorded_request_is_sent() -> None:
-    used = Path(__file__).read_text()
+    used = "".join(path.read_text() for path in CLIENTS.parent.glob("*.py"))
     assert all(f'"{path.stem}"' in used for path in CLIENTS.glob("*.json"))

@@ -9,103 +9,12 @@ import pytest
 from aiohttp import ClientResponse
 from fake_backend import END, FakeBackend, says
 from server.conftest import Connect, posted
+from server.formats.test_clients import recorded
 
-LITE: dict[str, Any] = {
-    "n": 1,
-    "max_context_length": 8192,
-    "max_length": 4,
-    "rep_pen": 1.07,
-    "temperature": 0.75,
-    "top_p": 0.92,
-    "top_k": 100,
-    "top_a": 0,
-    "typical": 1,
-    "tfs": 1,
-    "rep_pen_range": 360,
-    "rep_pen_slope": 0.7,
-    "sampler_order": [6, 0, 1, 3, 4, 2, 5],
-    "memory": "Once ",
-    "trim_stop": True,
-    "genkey": "KCPP1234",
-    "min_p": 0,
-    "dynatemp_range": 0,
-    "dynatemp_exponent": 1,
-    "smoothing_factor": 0,
-    "nsigma": 0,
-    "banned_tokens": [],
-    "render_special": False,
-    "logprobs": False,
-    "replace_instruct_placeholders": False,
-    "presence_penalty": 0,
-    "logit_bias": {},
-    "stop_sequence": ["\nUser:", ""],
-    "use_default_badwordsids": False,
-    "bypass_eos": False,
-    "images": [],
-    "grammar": "",
-    "mirostat": 0,
-    "quiet": True,
-    "prompt": "upon",
-}
-
-SILLY_TAVERN: dict[str, Any] = {
-    "prompt": "upon",
-    "use_story": False,
-    "use_memory": False,
-    "use_authors_note": False,
-    "use_world_info": False,
-    "max_context_length": 2048,
-    "max_length": 4,
-    "rep_pen": 1.1,
-    "rep_pen_range": 600,
-    "rep_pen_slope": 0,
-    "temperature": 0.65,
-    "tfs": 0.9,
-    "top_a": 0,
-    "top_k": 0,
-    "top_p": 0.9,
-    "min_p": 0,
-    "typical": 1,
-    "sampler_order": [6, 0, 1, 2, 3, 4, 5],
-    "singleline": False,
-    "use_default_badwordsids": False,
-    "mirostat": 0,
-    "mirostat_eta": 0.1,
-    "mirostat_tau": 5,
-    "grammar": "",
-    "sampler_seed": -1,
-    "stop_sequence": ["\nYou:"],
-}
-
-MIKUPAD: dict[str, Any] = {
-    "prompt": "upon",
-    "sampler_seed": 1,
-    "temperature": 0.7,
-    "max_context_length": 8192,
-    "max_length": 1024,
-    "logprobs": 10,
-    "rep_pen": 1.1,
-    "rep_pen_range": 256,
-    "penalize_nl": False,
-    "presence_penalty": 0,
-    "tfs": 1,
-    "typical": 1,
-    "top_k": 40,
-    "min_p": 0.05,
-    "stop_sequence": [],
-    "use_default_badwordsids": False,
-    "stream": True,
-}
-
-KOBOLDAPI: dict[str, Any] = {
-    "prompt": "upon",
-    "genkey": "KCPP0001",
-    "temp": 0,
-    "top_k": 0,
-    "top_p": 1.0,
-    "rep_pen": 1.0,
-    "min_p": 0.05,
-}
+LITE = recorded("kobold_lite_kobold")
+SILLY_TAVERN = recorded("sillytavern_kobold")
+MIKUPAD = recorded("mikupad_kobold")
+KOBOLDAPI = recorded("koboldapi")
 
 
 def backend(*texts: bytes, prompt: int = 4, **options: Any) -> FakeBackend:

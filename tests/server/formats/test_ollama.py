@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fake_backend import FakeBackend, FakeReader, Gate, says
 from server.conftest import Client, Connect, posted
+from server.formats.test_clients import recorded
 from server.routes.test_pooling import FakeEmbedder
 
 from srb.llama.model.chat_template import ChatTemplate
@@ -15,35 +16,7 @@ from srb.server.http import sse
 SOURCE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}{{ '' if enable_thinking else False }}a:"
 HELLO = [{"role": "user", "content": "hi"}]  # "u:hi\na:"
 
-SILLY_TAVERN: dict[str, Any] = {
-    "model": "fake",
-    "prompt": "upon",
-    "stream": True,
-    "keep_alive": -1,
-    "raw": True,
-    "options": {
-        "num_predict": 4,
-        "num_ctx": 2048,
-        "num_batch": 512,
-        "num_keep": 0,
-        "temperature": 0.7,
-        "top_k": 0,
-        "top_p": 0.9,
-        "min_p": 0,
-        "tfs_z": 1,
-        "typical_p": 1,
-        "repeat_penalty": 1.1,
-        "repeat_last_n": 600,
-        "presence_penalty": 0,
-        "frequency_penalty": 0,
-        "mirostat": 0,
-        "mirostat_tau": 5,
-        "mirostat_eta": 0.1,
-        "penalize_newline": False,
-        "seed": 0,
-        "stop": ["\nYou:"],
-    },
-}
+SILLY_TAVERN = recorded("sillytavern_ollama")
 
 
 def backend(*texts: bytes, prompt: int = 7, **options: Any) -> FakeBackend:

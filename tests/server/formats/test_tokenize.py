@@ -92,14 +92,6 @@ async def test_the_routes_below_openai(connect: Connect) -> None:
         assert await answer(client, path, text="ab") == {"tokens": [97, 98], "length": 2}
 
 
-async def test_tabby_in_sillytavern_not_streamed(connect: Connect) -> None:
-    """SillyTavern sends its own fields, but neither `model` nor `stream`."""
-    client = await connect(backend())
-    for path in ("/v1/completions", "/openai/v1/completions"):
-        body = {"prompt": "a", "max_tokens": 2, "api_type": "tabby", "api_server": "http://localhost:9090"}
-        assert (await answer(client, path, **body))["object"] == "text_completion"
-
-
 async def test_text_generation_webui(connect: Connect) -> None:
     client = await connect(backend())
     assert (await (await client.get("/v1/internal/model/info")).json())["model_name"] == "fake"
