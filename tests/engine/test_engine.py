@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from driver import check_order, request, run, stops, texts
+from driver import check_order, own, request, run, stops, texts
 from fake_backend import FakeBackend, babble, says
 
 from srb.engine.engine import Engine
@@ -190,7 +190,7 @@ def test_requests_run_side_by_side() -> None:
     assert backend.decodes == 20  # the four prompts are evaluated in one, and everybody runs in all of them
     for each in requests:
         alone = run(Engine(FakeBackend()), each)
-        assert texts([event for event in joined if event.request_id == each.id]) == texts(alone)
+        assert texts(own(joined, each)) == texts(alone)
         check_order(joined, each)
 
 
@@ -305,7 +305,7 @@ def test_prompts_that_share_a_beginning_evaluate_it_once() -> None:
     assert cached == [0, 60, 60, 60, 120]
     for each in (*joined, listed):
         alone = run(Engine(FakeBackend()), each)
-        assert texts([event for event in events if event.request_id == each.id]) == texts(alone)
+        assert texts(own(events, each)) == texts(alone)
     assert_idle(engine, backend)
 
 
@@ -328,9 +328,7 @@ def test_those_that_wait_for_an_aborted_prompt_begin_with_what_it_has_computed()
     events = run(engine)
     assert engine.stats().prompt_tokens_evaluated == 60 + 1 + 10
     for each in others:
-        assert texts([event for event in events if event.request_id == each.id]) == texts(
-            run(Engine(FakeBackend()), each)
-        )
+        assert texts(own(events, each)) == texts(run(Engine(FakeBackend()), each))
     assert_idle(engine, backend)
 
 
@@ -487,8 +485,8 @@ def test_alternatives_aborted_while_the_request_waits_stop_after_its_start() -> 
     events += run(engine)
     check_order(events, second)
     check_order(events, third, started=False)
-    own = [event for event in events if event.request_id == second.id]
-    assert [(stop.finish_reason, stop.length) for stop in stops(own).values()] == [("abort", 0), ("length", 3)]
+    found = own(events, second)
+    assert [(stop.finish_reason, stop.length) for stop in stops(found).values()] == [("abort", 0), ("length", 3)]
     assert_idle(engine, backend)
 
 
@@ -525,7 +523,7 @@ def test_the_sequence_that_makes_a_decode_fail_ends_alone(names: bool, window: i
     errors = {event.request_id: (event.index, event.error.message) for event in events if isinstance(event, ErrorEvent)}
     message = "llama_decode failed with code -3"
     assert errors == {first.id: (1, message), third.id: (None, message)}
-    assert texts([event for event in events if event.request_id == first.id]) == {0: "abc", 1: "ab!", 2: "abcd"}
+    assert texts(own(events, first)) == {0: "abc", 1: "ab!", 2: "abcd"}
     assert engine.stats().last_error == message
     assert_idle(engine, backend)
 

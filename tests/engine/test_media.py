@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from driver import check_order, few, run, run_interrupted, texts
+from driver import check_order, few, own, run, run_interrupted, texts
 from fake_backend import FakeBackend, FakeReader
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,9 +90,7 @@ def test_no_other_waits_for_an_image_that_is_being_encoded() -> None:
     ends = [event.request_id for event in events if isinstance(event, DoneEvent)]
     assert ends == [story.id, looking.id]
     assert (reader.n_waited, reader.n_encoded) == (0, 1)
-    assert texts([event for event in events if event.request_id == looking.id]) == texts(
-        run(Engine(backend_of()), looking)
-    )
+    assert texts(own(events, looking)) == texts(run(Engine(backend_of()), looking))
 
 
 def test_an_image_is_waited_for_where_there_is_nothing_else_to_do() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from driver import check_order, request, run, stops, texts
+from driver import check_order, own, request, run, stops, texts
 from fake_backend import IN_STEP, FakeBackend
 
 from srb.engine.backend import TRY_AGAIN_SECONDS
@@ -21,11 +21,6 @@ STORY = "there was a king who had a daughter, and she had a golden ball; " * 3
 STREAMS = Layout(False, 128, 6)
 FREE = dataclasses.replace(IN_STEP, step=100.0)
 """Costs with which whatever may be guessed is evaluated."""
-
-
-def own(events: list[Event], each: CompletionRequest) -> list[Event]:
-    """The events of one request."""
-    return [event for event in events if event.request_id == each.id]
 
 
 def alone(each: CompletionRequest, window: int | None = None) -> dict[int, str]:

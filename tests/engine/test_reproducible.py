@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from driver import few, request, run, seeds, stops, texts
+from driver import few, own, request, run, seeds, stops, texts
 from fake_backend import FakeBackend, FakeReader
 from mixed import ASCII
 
@@ -27,8 +27,8 @@ def fake(**options: Any) -> FakeBackend:
 
 
 def answers(events: Iterable[Event], each: CompletionRequest) -> list[tuple[str, str]]:
-    own = [event for event in events if event.request_id == each.id]
-    said, ends = texts(own), stops(own)
+    found = own(events, each)
+    said, ends = texts(found), stops(found)
     return [(said.get(index, ""), ends[index].finish_reason) for index in sorted(ends)]
 
 
@@ -92,10 +92,6 @@ def test_a_request_gets_the_same_texts_with_others_as_alone(kind: str, seed: int
     stats = engine.stats()
     assert stats.prompt_tokens_cached > 0, "nothing was shared"
     assert stats.cells == 0
-
-
-def own(events: Iterable[Event], each: CompletionRequest) -> list[Event]:
-    return [event for event in events if event.request_id == each.id]
 
 
 def test_an_alternative_is_the_same_whatever_n_it_is_part_of() -> None:

@@ -78,9 +78,6 @@ def test_the_help_says_what_every_field_means(kind: type) -> None:
         assert f"\n    - `{name}`: {text}\n" in (kind.__doc__ or "")
 
 
-def test_a_logits_processor_is_a_function_and_goes_with_no_search() -> None:
+def test_a_logits_processor_is_a_function() -> None:
     with pytest.raises(InvalidRequestError, match=r"^logits_processor must be a function, got 'print'$"):
         SamplingParams(logits_processor="print")  # type: ignore[arg-type]
-    branches = SamplingParams(logits_processor=lambda tokens, logits: None).alternatives(2)
-    with pytest.raises(InvalidRequestError, match="logits_processor and a beam search exclude each other"):
-        CompletionRequest(((1,),), branches, search="beam")

@@ -4,7 +4,7 @@ import dataclasses
 from unittest.mock import patch
 
 import pytest
-from driver import request, run, run_interrupted, stops, texts, tokens_of
+from driver import own, request, run, run_interrupted, stops, texts, tokens_of
 from fake_backend import FakeBackend
 
 from srb.engine.engine import Engine
@@ -35,8 +35,7 @@ def test_as_many_single_alternatives_as_seq_ids_run_at_once() -> None:
     assert engine.stats().sequences == 16
     events += run(engine)
     for each in requests:
-        own = [event for event in events if event.request_id == each.id]
-        assert texts(own) == texts(run(Engine(FakeBackend()), each))
+        assert texts(own(events, each)) == texts(run(Engine(FakeBackend()), each))
     assert backend.cells == 0
 
 
@@ -115,8 +114,7 @@ def test_a_request_that_may_fill_the_context_keeps_no_other_waiting() -> None:
     events += engine.step()
     assert [event.request_id for event in events if isinstance(event, StartEvent)] == [all_of_it.id, other.id]
     events += run(engine)
-    own = [event for event in events if event.request_id == all_of_it.id]
-    assert {stop.length for stop in stops(own).values()} == {981}
+    assert {stop.length for stop in stops(own(events, all_of_it)).values()} == {981}
     assert backend.cells == 0
 
 
@@ -184,8 +182,7 @@ def test_a_small_request_waits_behind_no_large_one(n_requests: int, n: int, is_u
     events += run(engine)
     assert backend.decodes - decodes <= 60 - 20 + 8
     for each in (large[0], large[-1], small):
-        own = [event for event in events if event.request_id == each.id]
-        assert texts(own) == texts(
+        assert texts(own(events, each)) == texts(
             run(Engine(FakeBackend(n_cells=4000, n_parallel=40)), dataclasses.replace(each, id="alone"))
         )
     assert backend.cells == 0
@@ -247,8 +244,7 @@ def test_the_most_urgent_requests_run_alone() -> None:
     ends = [event.request_id for event in events if isinstance(event, DoneEvent)]
     assert [requests[k].id for k in (2, 0)] == ends[2:]
     for each in requests:
-        own = [event for event in events if event.request_id == each.id]
-        assert texts(own) == texts(run(Engine(FakeBackend()), dataclasses.replace(each, id="alone")))
+        assert texts(own(events, each)) == texts(run(Engine(FakeBackend()), dataclasses.replace(each, id="alone")))
     assert backend.cells == 0
 
 
@@ -264,6 +260,5 @@ def test_an_urgent_request_takes_all_cells_and_one_that_it_shares_a_prompt_with_
     ends = [event.request_id for event in events if isinstance(event, DoneEvent)]
     assert ends[-1] == late.id
     for each in (late, *urgent):
-        own = [event for event in events if event.request_id == each.id]
-        assert texts(own) == texts(run(Engine(FakeBackend()), dataclasses.replace(each, id="alone")))
+        assert texts(own(events, each)) == texts(run(Engine(FakeBackend()), dataclasses.replace(each, id="alone")))
     assert backend.cells == 0

@@ -8,9 +8,8 @@ from fake_backend import END, ByteTokenizer, FakeBackend
 
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, StreamEvent
-from srb.engine.request import CompletionRequest, Explore, Resumed
+from srb.engine.request import CompletionRequest, Resumed
 from srb.engine.sampling_params import SamplingParams
-from srb.errors import InvalidRequestError
 
 A, B, C = ord("a"), ord("b"), ord("c")
 TEXTS = {200: b" ", 201: b" a", 202: b" ab"}
@@ -107,19 +106,3 @@ def test_what_began_alike_before_an_interruption_is_known_without_what_was_taken
     again = dataclasses.replace(each, branches=each.branches * 2, resumed=(ended, Resumed()))
     (end,) = stops(run(Engine(backend(script=script)), again)).values()
     assert end.rewinds, texts(plain)
-
-
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ({"search": "beam"}, "a beam search"),
-        ({"echo": True, "logprobs": 0}, "echo with logprobs"),
-        ({"branches": (SamplingParams(grammar="x"),)}, "grammar"),
-        ({"branches": (SamplingParams(json_schema="{}"),)}, "json_schema"),
-        ({"explore": Explore(), "branches": (SamplingParams(),)}, "explore"),
-    ],
-)
-def test_what_it_does_not_go_with(change: dict[str, object], name: str) -> None:
-    with pytest.raises(InvalidRequestError, match=f"heal and {name} exclude each other") as caught:
-        dataclasses.replace(asked((A, 200)), **change)  # type: ignore[arg-type]
-    assert caught.value.param == "heal"

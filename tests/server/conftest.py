@@ -32,6 +32,14 @@ async def posted(client: Client, path: str, body: Any = None, status: int = 200,
         return await answer.json()
 
 
+async def refused(client: Client, path: str, body: Any, param: str | None, message: str = "", status: int = 400) -> Any:
+    """Checks that a POST is refused, and names a field. Returns the error."""
+    error = (await posted(client, path, body, status))["error"]
+    assert error["param"] == param, error
+    assert message in error["message"]
+    return error
+
+
 @pytest.fixture
 async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
     """Makes a client of a server on a backend, which has one client; with options, for `AsyncEngine`, another one."""

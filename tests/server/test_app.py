@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
@@ -218,19 +217,6 @@ async def test_delete_ends_a_request_or_one_alternative(connect: Connect) -> Non
     assert (await client.delete(path)).status == 404
 
 
-async def test_a_client_that_goes_away_has_cancelled(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    # A real decode takes its time, too, and lets other threads run meanwhile.
-    client = await connect(backend := FakeBackend(n_cells=100_000, on_decode=lambda: time.sleep(0.001)))
-    for _ in range(20):
-        response = await client.post("/v1/completions", json={"prompt": "p", "max_tokens": 9_999, "ignore_eos": True})
-        await response.content.readline()
-        response.close()
-    await until(lambda: backend.cells == 0 and backend.open_samplers == 0)
-    health = await (await client.get("/health")).json()
-    assert (health["running"], health["waiting"]) == (0, 0)
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
-
-
 async def test_an_alias_counts_unless_the_name_itself_is_there(connect: Connect) -> None:
     client = await connect(FakeBackend())
     fields = {
@@ -327,17 +313,8 @@ BAD: list[tuple[Any, int, str | None, str]] = [
     ({"max_tokens": 1_000}, 400, "max_tokens", "prompt_tokens = 1 and 1000 new tokens are more than the 256"),
     ({"max_tokens": "some"}, 400, "max_tokens", "integer"),
     ({"temperature": -0.1}, 400, "temperature", "from 0 to 100, got -0.1"),
-    ({"temperature": 100.1}, 400, "temperature", "from 0 to 100"),
     ({"temperature": "hot"}, 400, "temperature", '"hot"'),
-    ({"temperature": "nan"}, 400, "temperature", "finite"),
-    ({"top_p": 1.1}, 400, "top_p", "from 0 to 1"),
-    ({"min_p": -1}, 400, "min_p", "from 0 to 1"),
-    ({"top_k": -2}, 400, "top_k", "from -1"),
-    ({"top_k": 2**31}, 400, "top_k", "to 2147483647"),
     ({"seed": 1.5}, 400, "seed", "integer"),
-    ({"stop": "x" * 1001}, 400, "stop", "got 1001"),
-    ({"stop": ["x"] * 1001}, 400, "stop", "at most 1000"),
-    ({"stop": ["x" * 1000] * 65}, 400, "stop", "at most 64000 characters"),
     ({"stop": 5}, 400, "stop", "list"),
     ({"stop": ["x", 5]}, 400, "stop[1]", "string"),
     ({"ignore_eos": "perhaps"}, 400, "ignore_eos", "boolean"),
@@ -461,13 +438,6 @@ async def test_unknown_paths_and_methods(connect: Connect) -> None:
     assert "POST" in (await response.json())["error"]["message"]
 
 
-async def test_models(connect: Connect) -> None:
-    client = await connect(FakeBackend())
-    answer = await (await client.get("/v1/models")).json()
-    assert answer["object"] == "list"
-    assert [(model["id"], model["owned_by"]) for model in answer["data"]] == [("fake", "llamacpp")]
-
-
 async def test_while_the_model_loads_everything_says_so(aiohttp_client: Any) -> None:
     loading = threading.Event()
     go_on = threading.Event()
@@ -486,8 +456,9 @@ async def test_while_the_model_loads_everything_says_so(aiohttp_client: Any) -> 
     assert (response.status, response.headers["Retry-After"]) == (503, "2")
     answer = await response.json()
     assert (answer["status"], answer["progress"]) == ("loading model", 0.5)
-    for method, path in (("POST", "/v1/completions"), ("GET", "/v1/models")):
-        response = await client.request(method, path)
+    posts = [("POST", path) for path in ("/v1/completions", "/completion", "/infill", "/tokenize", "/detokenize")]
+    for method, path in (*posts, *[("GET", path) for path in ("/v1/models", "/props", "/slots")]):
+        response = await client.request(method, path, json={})
         assert (response.status, response.headers["Retry-After"]) == (503, "2")
         assert "loading" in (await response.json())["error"]["message"]
     go_on.set()

@@ -391,29 +391,6 @@ async def test_seeds_wrap_after_the_last_one() -> None:
         assert text(await collect(engine, swipe(seed=5))) == text_of(0)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"prompts": ((1,), (2,))},
-        {"search": "beam"},
-        {"suffix": (1, 2)},
-        {"distinct": True},
-        {"echo": True, "logprobs": 0},
-        {"branches": request(n=2, diversity=1.0).branches},
-        {"branches": request(n=2, avoid=()).branches},
-        {"branches": (SamplingParams(seed=1), SamplingParams(seed=3))},
-        {"branches": (SamplingParams(seed=1), SamplingParams(seed=2, temperature=0.2))},
-        {"context_shift": True, "branches": request(max_tokens=-1).branches},
-        {"branches": request(max_tokens=0).branches},
-        {"ahead": -1},
-    ],
-    ids=lambda fields: " ".join(fields),
-)
-def test_requests_that_cannot_be_prefetched_are_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequestError, match="ahead"):
-        replace(request(n=2), **{"ahead": 2} | fields)
-
-
 @pytest.mark.parametrize("ahead", [1, 3])
 async def test_a_prefetched_text_may_fill_the_context(ahead: int) -> None:
     """Prefetched alternatives share the cells, so they may end earlier than a text that has all cells."""

@@ -64,6 +64,11 @@ def check_aborted(backend: Any, each: CompletionRequest, rng: random.Random) -> 
     assert (engine.stats().cells, engine.stats().sequences, backend.cells, backend.open_samplers) == (0, 0, 0, 0)
 
 
+def own(events: Iterable[Event], each: CompletionRequest) -> list[Event]:
+    """The events of one request."""
+    return [event for event in events if event.request_id == each.id]
+
+
 def texts(events: list[Event]) -> dict[int, str]:
     """The text of each index; only for the events of one request."""
     result: dict[int, str] = {}
@@ -97,13 +102,13 @@ def check_order(
 
     is_resumed: whether it was interrupted; then it may have started more than once.
     """
-    own = [event for event in events if event.request_id == each.id]
-    starts = [event for event in own if isinstance(event, StartEvent)]
-    assert own[: bool(starts)] == starts[:1]
+    found = own(events, each)
+    starts = [event for event in found if isinstance(event, StartEvent)]
+    assert found[: bool(starts)] == starts[:1]
     assert bool(starts) == started
     assert is_resumed or len(starts) <= 1
-    assert set(stops(own)) == set(range(each.count))
-    assert [event for event in own if isinstance(event, DoneEvent)] == own[-1:]
+    assert set(stops(found)) == set(range(each.count))
+    assert [event for event in found if isinstance(event, DoneEvent)] == found[-1:]
 
 
 def few(*values: Any, many: Iterable[Any]) -> list[Any]:

@@ -302,14 +302,6 @@ def test_an_interrupted_request_says_what_it_would_have_said(kind: str, cuts: li
     [
         ({"n_candidates": 1}, "candidates"),
         ({"n_candidates": 9, "max_tokens": 2}, "candidates"),
-        ({"suffix": b"", "n_candidates": 4}, "candidates"),
-        ({"suffix": b"", "stop_at_suffix": True}, "stop_at_suffix"),
-        ({"search": "beam"}, "suffix"),
-        ({"banned_strings": ("x",)}, "banned_strings"),
-        ({"avoid": ()}, "avoid"),
-        ({"diversity": 1.0}, "diversity"),
-        ({"guidance_scale": 2.0}, "guidance_scale"),
-        ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": 60}, "max_tokens"),
     ],
 )

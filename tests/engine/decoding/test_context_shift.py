@@ -1,20 +1,18 @@
 """Prompts and texts that are longer than the context."""
 
 import dataclasses
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from driver import check_order, few, request, run, run_interrupted, stops, texts
+from driver import check_order, few, own, request, run, run_interrupted, stops, texts
 from fake_backend import END, FakeBackend, babble
 from hypothesis import given
 from hypothesis import strategies as st
 
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, StartEvent, StreamEvent
-from srb.engine.media import Media
-from srb.engine.request import CompletionRequest, Explore, Resumed
+from srb.engine.request import CompletionRequest, Resumed
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
@@ -218,7 +216,7 @@ def test_others_have_their_turn_while_it_goes_on() -> None:
         now += 0.05
         events += engine.step()
     assert any(isinstance(event, StreamEvent) and event.request_id == each.id for event in events[-10:])
-    assert stops([event for event in events if event.request_id == other.id])[0].length == 50
+    assert stops(own(events, other))[0].length == 50
     engine.abort(each.id)
     run(engine)
     assert (engine.stats().cells, backend.cells) == (0, 0)
@@ -246,29 +244,6 @@ def test_it_goes_on_after_an_interruption() -> None:
     check_order(events, each, is_resumed=True)
     assert {k: len(text) for k, text in texts(events).items()} == {0: 120, 1: 120, 2: 120}
     assert all(stop.truncated for stop in stops(events).values())
-
-
-def _without(**changes: Any) -> Callable[[], CompletionRequest]:
-    return lambda: dataclasses.replace(shifting(), **changes)
-
-
-REFUSED: dict[str, Callable[[], CompletionRequest]] = {
-    "several prompts": _without(prompts=((1,), (2,))),
-    "a beam search": lambda: dataclasses.replace(shifting(ignore_eos=False), search="beam"),
-    "explore": lambda: dataclasses.replace(CompletionRequest.exploring((1,), Explore()), context_shift=True),
-    "images and sounds": _without(media=(Media.of("a picture", 3, None),)),
-    "echo with logprobs": _without(echo=True, logprobs=1),
-    "guidance_scale": lambda: shifting(guidance_scale=2.0),
-    "banned_strings": lambda: shifting(banned_strings=("a",)),
-    "avoid": lambda: shifting(avoid=()),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_it_does_not_go_with(what: str) -> None:
-    with pytest.raises(InvalidRequestError, match=f"context_shift and {what} exclude each other") as error:
-        REFUSED[what]()
-    assert error.value.param == "context_shift"
 
 
 @pytest.mark.parametrize(("name", "value"), [("n_keep", -2), ("n_discard", -1)])
@@ -340,8 +315,8 @@ def test_whatever_happens_all_is_given_back_and_the_others_say_the_same(
     assert (engine.stats().sequences, engine.stats().cells, backend.cells) == (0, 0, 0)
     assert (backend.open_samplers, backend.open_compiled) == (0, 0)
     for each in requests:
-        own = [event for event in events if event.request_id == each.id]
-        ends, said = stops(own), texts(own)
+        found = own(events, each)
+        ends, said = stops(found), texts(found)
         assert ends.keys() == set(range(each.count))
         if not each.context_shift:
             expected = texts(run(Engine(FakeBackend(n_cells=1000, script=ascii_babble)), each))

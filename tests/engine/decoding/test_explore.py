@@ -258,9 +258,6 @@ def test_what_is_refused() -> None:
     for fields in ({"depth": 0}, {"top_k": 101}, {"min_probability": 1.5}, {"max_nodes": 0}, {"min_entropy": math.nan}):
         with pytest.raises(InvalidRequestError, match=f"{next(iter(fields))} must be from"):
             exploring(**fields)
-    params = SamplingParams().alternatives(2)
-    with pytest.raises(InvalidRequestError, match="explore and several branches exclude each other"):
-        CompletionRequest(((1,),), params, explore=Explore())
     for other in (SamplingParams(), SamplingParams(max_tokens=1), SamplingParams(max_tokens=4, guidance_scale=2.0)):
         with pytest.raises(InvalidRequestError, match="a max_tokens of 4 and nothing else"):
             CompletionRequest(((1,),), (other,), explore=Explore(depth=4))

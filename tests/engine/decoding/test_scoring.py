@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import pytest
-from driver import few, request, run, run_interrupted, seeds, stops, tokens_of
+from driver import few, own, request, run, run_interrupted, seeds, stops, tokens_of
 from fake_backend import FakeBackend, scores
 from memory_store import MemoryStore
 from mixed import COSTS
@@ -74,7 +74,7 @@ def evaluated(engine: Engine, *requests: CompletionRequest) -> int:
     before = engine.stats().prompt_tokens_evaluated
     events = run(engine, *requests)
     for each in requests:
-        check(each, [event for event in events if event.request_id == each.id])
+        check(each, own(events, each))
     return engine.stats().prompt_tokens_evaluated - before
 
 
@@ -173,7 +173,7 @@ def test_when_a_text_is_cancelled_another_one_scores_what_they_share(other: str)
     engine.abort(first.id)
     events = run(engine)
     for each in rest:
-        check(each, [event for event in events if event.request_id == each.id])
+        check(each, own(events, each))
     assert engine.stats().prompt_tokens_evaluated < 2 * len(TABLE[0] + "?") + sum(map(len, ENDS))
 
 
@@ -213,10 +213,10 @@ def test_whatever_is_shared_each_token_has_its_own_log_probability(seed: int) ->
             engine.abort(pick([*requests]), pick([None, 0, 1]))
     events += run(engine)
     for each in requests.values():
-        own = [event for event in events if event.request_id == each.id]
-        assert isinstance(own[-1], DoneEvent)
+        found = own(events, each)
+        assert isinstance(found[-1], DoneEvent)
         if each.scored_top is not None:
-            check(each, own)
+            check(each, found)
     assert (backend.cells, engine.stats().cells) == (0, 0)
     assert engine.stats().retained_bytes <= engine.stats().max_retained_bytes
 
@@ -253,12 +253,12 @@ def test_candidates_run_with_other_requests_and_long_ones_in_several_batches() -
     other, prompt, texts = scoring(TABLE[0]), "A text, and then ", ["b" * 50, "c" * 10]
     each = candidates(prompt, *texts)
     events = run(engine, request("x", 3, max_tokens=30, ignore_eos=True), other, each)
-    check(other, [event for event in events if event.request_id == other.id])
-    events = [event for event in events if event.request_id == each.id]
+    check(other, own(events, other))
+    events = own(events, each)
     for index, text in enumerate(texts):
-        own = [event.token for event in events if isinstance(event, StreamEvent) and event.index == index]
+        said = [event.token for event in events if isinstance(event, StreamEvent) and event.index == index]
         assert bytes(tokens_of(events, index)) == text.encode()
-        check_tokens([token for token in own if token], tuple(prompt.encode()), 0)
+        check_tokens([token for token in said if token], tuple(prompt.encode()), 0)
 
 
 def test_candidates_go_on_after_a_fault_and_after_an_interruption() -> None:
@@ -278,8 +278,6 @@ def test_candidates_go_on_after_a_fault_and_after_an_interruption() -> None:
         ({"candidates": ((1,), "b")}, "candidates takes tuples of token ids, got 'b'"),
         ({"candidates": ((1,), (1, 2, 3))}, "the branch of a candidate of 3 tokens has a max_tokens of at least 3"),
         ({"branches": (SamplingParams(max_tokens=1, top_k=3),) * 2}, "and nothing else"),
-        ({"distinct": True}, "candidates and distinct exclude each other"),
-        ({"search": "beam"}, "candidates and a beam search exclude each other"),
     ],
 )
 def test_what_does_not_go_with_candidates(given: dict[str, Any], message: str) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable
 
 import pytest
-from driver import request, run, texts
+from driver import own, request, run, texts
 from fake_backend import FakeBackend
 
 from srb.engine.backend import Batch
@@ -172,5 +172,4 @@ def test_the_work_of_a_prompt_that_was_aborted_is_taken_over(window: int) -> Non
     assert engine.stats().prompt_tokens_evaluated == 181 + 1
     assert sum(isinstance(event, DoneEvent) for event in events) == 3
     for each in others:
-        own = [event for event in events if event.request_id == each.id]
-        assert texts(own) == texts(run(Engine(FakeBackend(n_cells=N_CELLS)), each))
+        assert texts(own(events, each)) == texts(run(Engine(FakeBackend(n_cells=N_CELLS)), each))

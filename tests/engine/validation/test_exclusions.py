@@ -12,7 +12,6 @@ from srb.engine.validation.exclusions import (
     BODY_NAMES,
     BRIDGE,
     EXCLUSIONS,
-    REQUIREMENTS,
     Exclusion,
     excludes,
 )
@@ -76,6 +75,32 @@ def test_features_that_exclude_each_other_are_refused(exclusion: Exclusion, othe
     assert refused.value.param in {each.param or each.feature for each in rows}
 
 
+BANS = ("banned_strings", "avoid", "guidance_scale")
+GRAMMARS = ("grammar", "json_schema", "regex")
+REFUSED: dict[str, tuple[str, ...]] = {
+    "direction": (BEAM_SEARCH, "suffix", "echo with logprobs", "prompt_logprobs", "context_shift"),
+    "suffix": (BEAM_SEARCH, *BANS, "diversity", "max_tokens -1", "different branches"),
+    "explore": (BEAM_SEARCH, "several branches", "several prompts"),
+    "candidates": (BEAM_SEARCH, "distinct"),
+    BEAM_SEARCH: (*BANS, *GRAMMARS, "diversity", "distinct", "logits_processor", "max_tokens -1", "different branches"),
+    "post_sampling_probs": (BEAM_SEARCH,),
+    "heal": (BEAM_SEARCH, *GRAMMARS, "echo with logprobs", "explore"),
+    "context_shift": (BEAM_SEARCH, *BANS, "several prompts", "explore", "images and sounds", "echo with logprobs"),
+    "ahead": (
+        *(BEAM_SEARCH, "several prompts", "suffix", "echo with logprobs", "max_tokens 0", "distinct", "diversity"),
+        *("avoid", "branches that differ in more than seeds that follow each other"),
+        "context_shift without max_tokens",
+    ),
+}
+"""What no version of the table may allow."""
+
+
+@pytest.mark.parametrize(("feature", "other"), [(each, other) for each in REFUSED for other in REFUSED[each]])
+def test_what_cannot_be_done_together_is_in_the_table(feature: str, other: str) -> None:
+    with pytest.raises(InvalidRequestError, match="exclude each other"):
+        asking_for(feature, other)
+
+
 @pytest.mark.parametrize("name", sorted((FIELDS.keys() | BRANCHES.keys()) - {"explore", "candidates"}))
 def test_each_feature_alone_is_accepted(name: str) -> None:
     assert asking_for(name).count
@@ -88,7 +113,11 @@ def test_what_excludes_a_feature_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("feature", "name"), [(feature, name) for feature in REQUIREMENTS for name in REQUIREMENTS[feature]]
+    ("feature", "name"),
+    [
+        *((BEAM_SEARCH, name) for name in ("beams", "length_penalty", "early_stopping")),
+        *((BRIDGE, name) for name in ("n_candidates", "stop_at_suffix")),
+    ],
 )
 def test_fields_of_a_feature_need_it(feature: str, name: str) -> None:
     value: Any = {"length_penalty": 2.0, "early_stopping": True, "stop_at_suffix": True}.get(name, 2)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from alone import KINDS, tiny_model
-from driver import check_order, request, run, stops, texts, tokens_of
+from driver import check_order, own, request, run, stops, texts, tokens_of
 
 from srb.engine.engine import Engine
 from srb.engine.events import StopReason
@@ -53,7 +53,7 @@ def test_the_suffix_is_as_likely_as_a_table_says(backend: LlamaBackend, case: st
         each = asked(seed, CASES[case], **params)
         other = request(PROMPT[:40], 2, seed=seed, max_tokens=60, ignore_eos=True)
         both = run(engine, other, each)
-        events = [event for event in both if event.request_id == each.id]
+        events = own(both, each)
         check_order(events, each)
         ends, suffix = stops(events), engine.tokenize(SUFFIX, is_prompt=False)
         for index in range(N):

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 import pytest
-from driver import request, run, stops, texts
+from driver import own, request, run, stops, texts
 from fake_backend import IN_STEP
 from tiny_model import write_tiny_model
 
@@ -56,7 +56,7 @@ def test_others_fork_off_it_in_the_middle(backend: LlamaBackend) -> None:
     engine, events = run_with_story(backend, first, *requests)
     assert engine.stats().prompt_tokens_evaluated == 5 + 700 + 3 + 7 + 4
     for each in requests:
-        said = texts([event for event in events if event.request_id == each.id])
+        said = texts(own(events, each))
         assert said == texts(run(Engine(backend), each))
 
 
@@ -84,7 +84,7 @@ def test_it_leaves_nothing_when_it_is_aborted_or_the_decode_fails(
         raise BackendError("it fails")
 
     monkeypatch.setattr(backend, "decode", failing)
-    events = [event for event in run(engine) if event.request_id == each.id]
+    events = own(run(engine), each)
     assert engine.stats().last_error == "it fails"
     if backend.window != 0:
         assert texts(events) == texts(run(Engine(backend), each))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from alone import BITS_KINDS, BITS_WINDOW, KINDS, Model, answers, exact_copy, failure, report, tiny_model
-from driver import few, request, run
+from driver import few, own, request, run
 from traffic import Ask, Program, Run, Said, Step, generate, shrink
 
 from srb.engine.engine import Engine
@@ -164,7 +164,7 @@ def test_a_scored_prompt_has_the_same_scores_among_others(tmp_path: Path) -> Non
     alone = answers(run(Engine(backend), scored), scored)[0]
     engine = Engine(backend)
     engine.add_request(request("neighbours", 3, max_tokens=200, ignore_eos=True))
-    events = [event for event in run(engine, scored) if event.request_id == scored.id]
+    events = own(run(engine, scored), scored)
     among_others = answers(events, scored)[0]
     backend.close()
     pairs = zip(among_others.tokens[1:], alone.tokens[1:], strict=True)  # nothing foretells the first

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientResponse
 from fake_backend import END, FakeBackend, says
-from server.conftest import Connect, posted
+from server.conftest import Connect, posted, refused
 from server.formats.test_clients import recorded
 
 LITE = recorded("kobold_lite_kobold")
@@ -227,7 +227,6 @@ async def test_without_a_genkey_the_only_one_is_ended_and_of_several_none(connec
 BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("/api/v1/generate", {}, "prompt", "must be a string"),
     ("/api/v1/generate", {"prompt": ["a"]}, "prompt", "must be a string"),
-    ("/api/v1/generate", {"prompt": "a", "n": 9}, "n", "from 1 to 8"),
     ("/api/v1/generate", {"prompt": "a", "sampler_order": [7]}, "sampler_order", "from 0 to 6, got 7"),
     ("/api/v1/generate", {"prompt": "a", "max_context_length": 0}, "max_context_length", "at least 1"),
     ("/api/v1/generate", {"prompt": "a", "max_length": 9000}, "max_length", "too high"),
@@ -240,7 +239,4 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
 async def test_what_is_wrong_is_named(
     connect: Connect, path: str, body: dict[str, Any], param: str, message: str
 ) -> None:
-    response = await (await connect(backend(b"a"))).post(path, json=body)
-    error = (await response.json())["error"]
-    assert (response.status, error["param"]) == (400, param), error
-    assert message in error["message"]
+    await refused(await connect(backend(b"a")), path, body, param, message)

@@ -1,6 +1,5 @@
 """llama-server's routes, over HTTP, on the fake backend."""
 
-import asyncio
 import json
 import threading
 import time
@@ -18,7 +17,6 @@ from srb.server.app import create_app
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
 
-LIMITS = Limits("fake", n=4, max_n=8)
 MINIMAL: dict[str, Any] = {"prompt": "p", "seed": 0}
 
 
@@ -197,7 +195,6 @@ async def test_what_has_no_effect_is_in_a_header(connect: Connect) -> None:
 BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("/completion", {}, "prompt", "missing"),
     ("/completion", {"prompt": "p", "stream": "events"}, "stream", "true or false"),
-    ("/completion", {"prompt": "p", "n": 9}, "n", "from 1 to 8"),
     ("/completion", {"prompt": "p", "t_max_predict_ms": -2}, "t_max_predict_ms", "at least -1"),
     ("/completion", {"prompt": "p", "response_fields": "content"}, "response_fields", "list"),
     ("/completion", {"prompt": "p", "n_probs": 101}, "logprobs", "from 0 to 100"),
@@ -318,25 +315,6 @@ async def test_no_slots(aiohttp_client: Any) -> None:
         assert response.status == 501
         assert (await response.json())["error"]["type"] == "not_supported_error"
         assert (await (await client.get("/props")).json())["endpoint_slots"] is False
-
-
-@pytest.mark.parametrize("path", ["/completion", "/infill", "/tokenize", "/detokenize", "/props", "/slots"])
-async def test_before_the_model_is_loaded(aiohttp_client: Any, path: str) -> None:
-    loaded = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def load(_progress: Any) -> FakeBackend:
-        asyncio.run_coroutine_threadsafe(loaded.wait(), loop).result()
-        return FakeBackend()
-
-    engine = AsyncEngine(load)
-    engine.start()
-    client = await aiohttp_client(create_app(engine, LIMITS))
-    response = await client.request("GET" if path in ("/props", "/slots") else "POST", path, json={})
-    assert response.status == 503
-    loaded.set()
-    await engine.ready()
-    await engine.stop()
 
 
 # Fill-in-the-middle

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientTimeout
 from fake_backend import END, N_VOCAB, FakeBackend, Gate, babble, says, score
-from server.conftest import Connect
+from server.conftest import Connect, refused
 from waiting import until
 
 from srb.engine.engine import Engine
@@ -131,10 +131,8 @@ def test_placeholders_of_images_have_no_ids() -> None:
 
 
 async def test_token_ids_of_a_healed_echo_are_refused(connect: Connect) -> None:
-    client = await connect(FakeBackend())
     body = {"prompt": "a ", "model": "fake", "return_token_ids": True, "heal": True, "echo": True}
-    response = await client.post("/v1/completions", json=body)
-    assert (response.status, (await response.json())["error"]["param"]) == (400, "heal")
+    await refused(await connect(FakeBackend()), "/v1/completions", body, "heal")
 
 
 async def test_prompt_logprobs_are_evaluated_once_and_bounded(connect: Connect) -> None:
@@ -144,11 +142,8 @@ async def test_prompt_logprobs_are_evaluated_once_and_bounded(connect: Connect) 
     await (await client.post("/v1/completions", json=asked)).json()
     assert backend.rows == 100
     many = asked | {"prompt": ["x" * 2000], "prompt_logprobs": 100}
-    response = await client.post("/v1/completions", json=many)
-    message = "prompt_logprobs of 100 for 2000 prompt tokens makes 202000 log-probabilities; the limit is 200000"
-    assert (response.status, message in (await response.json())["error"]["message"]) == (400, True)
-    response = await client.post("/v1/completions", json=asked | {"prompt_logprobs": 101})
-    assert "prompt_logprobs must be from 0 to 100" in (await response.json())["error"]["message"]
+    await refused(client, "/v1/completions", many, "prompt_logprobs", "makes 202000 log-probabilities")
+    await refused(client, "/v1/completions", asked | {"prompt_logprobs": 101}, "prompt_logprobs", "from 0 to 100")
 
 
 async def test_texts_that_are_scored_share_their_beginnings(connect: Connect) -> None:

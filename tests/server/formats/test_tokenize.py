@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from fake_backend import END, ByteTokenizer, FakeBackend
-from server.conftest import Client, Connect
+from server.conftest import Client, Connect, refused
 
 from srb.engine.model import SpecialTokens
 from srb.llama.model.chat_template import ChatTemplate
@@ -133,10 +133,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
 async def test_what_is_wrong_is_named(
     connect: Connect, path: str, body: dict[str, Any], param: str, message: str
 ) -> None:
-    response = await (await connect(backend())).post(path, json=body)
-    error = (await response.json())["error"]
-    assert (response.status, error["param"]) == (400, param)
-    assert message in error["message"]
+    await refused(await connect(backend()), path, body, param, message)
 
 
 @pytest.mark.parametrize("path", ["/apply-template", "/v1/token/encode"])

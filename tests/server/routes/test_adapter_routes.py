@@ -1,11 +1,10 @@
 """`/lora-adapters`, and `lora` in bodies."""
 
-import json
 from typing import Any
 
 import pytest
 from fake_backend import FakeBackend
-from server.conftest import Client, Connect
+from server.conftest import Client, Connect, refused
 
 from srb.engine.lora import Adapter
 
@@ -57,16 +56,9 @@ async def test_branches_have_their_own(client: Client) -> None:
     ],
 )
 async def test_what_is_refused(client: Client, lora: Any, message: str) -> None:
-    response = await client.post("/v1/completions", json={"prompt": "a", "lora": lora})
-    error = (await response.json())["error"]
-    assert (response.status, error["param"]) == (400, "lora")
-    assert message in error["message"]
+    await refused(client, "/v1/completions", {"prompt": "a", "lora": lora}, "lora", message)
 
 
 async def test_a_body_that_is_no_list(client: Client) -> None:
-    response = await client.post(
-        "/lora-adapters", data=json.dumps({"id": 0}), headers={"Content-Type": "application/json"}
-    )
-    assert "the body must be a JSON list, got an object" in (await response.json())["error"]["message"]
-    response = await client.post("/lora-adapters", json=[{"id": 0, "scale": "much"}])
-    assert (await response.json())["error"]["param"] == "[0].scale"
+    await refused(client, "/lora-adapters", {"id": 0}, None, "the body must be a JSON list, got an object")
+    await refused(client, "/lora-adapters", [{"id": 0, "scale": "much"}], "[0].scale")

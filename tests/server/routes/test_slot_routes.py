@@ -137,53 +137,26 @@ async def test_a_name_may_have_any_letters(start: Callable[..., Any], tmp_path: 
     assert names(tmp_path) == ["été 雪.bin"]
 
 
-def cut(content: bytes) -> bytes:
-    return content[:-1]
+HARMS: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda content: content[:-1],
+    "cut in the header": lambda content: content[:20],
+    "cut after the header": lambda content: content[:44],
+    "last bit": lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+    "a size": lambda content: content[:60] + b"\xff\xff\xff\x7f" + content[64:],
+    "more": lambda content: content + b"x",
+    "twice": lambda content: content + content[40:],
+    "foreign": lambda _content: b"ggsq" * 1000,
+    "empty": lambda _content: b"",
+}
 
 
-def cut_in_header(content: bytes) -> bytes:
-    return content[:20]
-
-
-def cut_behind_header(content: bytes) -> bytes:
-    return content[:44]
-
-
-def flip_last(content: bytes) -> bytes:
-    return content[:-1] + bytes([content[-1] ^ 1])
-
-
-def flip_a_size(content: bytes) -> bytes:
-    return content[:60] + b"\xff\xff\xff\x7f" + content[64:]
-
-
-def add(content: bytes) -> bytes:
-    return content + b"x"
-
-
-def twice(content: bytes) -> bytes:
-    return content + content[40:]
-
-
-def foreign(_content: bytes) -> bytes:
-    return b"ggsq" * 1000
-
-
-def empty(_content: bytes) -> bytes:
-    return b""
-
-
-@pytest.mark.parametrize(
-    "harm", [cut, cut_in_header, cut_behind_header, flip_last, flip_a_size, add, twice, foreign, empty]
-)
-async def test_a_damaged_file_is_refused(
-    start: Callable[..., Any], tmp_path: Path, harm: Callable[[bytes], bytes]
-) -> None:
+@pytest.mark.parametrize("harm", HARMS)
+async def test_a_damaged_file_is_refused(start: Callable[..., Any], tmp_path: Path, harm: str) -> None:
     client = await start()
     await evaluated(client)
     await act(client, 0, "save")
     path = tmp_path / "x.bin"
-    path.write_bytes(harm(path.read_bytes()))
+    path.write_bytes(HARMS[harm](path.read_bytes()))
     answer = await act(client, 0, "restore", status=400)
     assert answer["error"]["message"].startswith("x.bin can't be restored: it")
     assert await evaluated(client) == 0  # nothing has happened

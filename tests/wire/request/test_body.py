@@ -80,17 +80,7 @@ def test_fields_without_effect_in_a_search_are_reported(sent: dict[str, Any], wi
         ({"search": "beam", "beams": 1}, "beams"),
         ({"search": "beam", "early_stopping": "soon"}, "early_stopping"),
         ({"search": "beam", "length_penalty": 100}, "length_penalty"),
-        ({"search": "beam", "distinct": True}, "distinct"),
-        ({"search": "beam", "grammar": "root ::= [a]"}, "grammar"),
         ({"search": "beam", "json_schema": {}}, "json_schema"),
-        ({"search": "beam", "regex": "a"}, "regex"),
-        ({"search": "beam", "banned_strings": ["x"]}, "banned_strings"),
-        ({"search": "beam", "diversity": 1}, "diversity"),
-        ({"search": "beam", "avoid": []}, "avoid"),
-        ({"search": "beam", "negative_prompt": "x", "guidance_scale": 2}, "guidance_scale"),
-        ({"search": "beam", "max_tokens": -1}, "max_tokens"),
-        ({"search": "beam", "logprobs": 1, "post_sampling_probs": True}, "post_sampling_probs"),
-        ({"search": "beam", "branches": [{}, {"max_tokens": 5}]}, "branches"),
         ({"search": "beam", "stream": False, "n": 1, "best_of": 2}, "best_of"),
     ],
 )
@@ -143,8 +133,6 @@ def test_the_fields_of_a_context_shift(
 def test_a_context_shift_that_is_not_possible_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="too long"):
         read(SHIFTS, prompt="x" * 100, context_shift=False)
-    with pytest.raises(InvalidRequestError, match="context_shift and avoid exclude each other"):
-        read(SHIFTS, context_shift=True, avoid=[])
 
 
 def test_events_have_the_dropped_tokens_of_a_context_shift() -> None:
@@ -195,8 +183,6 @@ def test_a_body_without_a_seed_takes_any(sent: dict[str, Any], any_seed: bool) -
     [
         ({"ahead": 9}, r"ahead must be from 0 to 8 \(--max-n\), got 9"),
         ({"ahead": -1}, r"ahead must be from 0 to 8 \(--max-n\), got -1"),
-        ({"ahead": 2, "diversity": 1}, "ahead and diversity exclude each other; leave one out"),
-        ({"ahead": 2, "branches": [{}, {"temperature": 0}]}, "ahead and branches that differ in more than seeds"),
     ],
 )
 def test_prefetching_that_is_not_possible_is_refused(sent: dict[str, Any], message: str) -> None:

@@ -253,7 +253,7 @@ def test_a_lowest_and_a_highest_temperature() -> None:
     assert [each.dynatemp_range for each in parse(body, LIMITS).completion.branches] == [0, 0.5]
 
 
-def test_healing_is_asked_for_and_not_with_what_it_does_not_go_with() -> None:
+def test_healing_is_asked_for() -> None:
     def request(**fields: Any) -> CompletionRequest:
         body = json.dumps({"prompt": "p "} | fields).encode()
         return parse(body, LIMITS).completion
@@ -263,14 +263,6 @@ def test_healing_is_asked_for_and_not_with_what_it_does_not_go_with() -> None:
     assert request(heal="true", prompt=[1, 2]).heal, "who asks for it with ids gets it"
     body = json.dumps({"prompt": "p ", "heal": True}).encode()
     assert llama_body.parse_completion(body, LIMITS).completion.heal
-    for fields, message in (
-        ({"json_schema": {}}, "heal and json_schema exclude each other"),
-        ({"regex": "a"}, "heal and regex exclude each other"),
-        ({"search": "beam"}, "heal and a beam search exclude"),
-    ):
-        with pytest.raises(InvalidRequestError, match=message) as caught:
-            request(heal=True, **fields)
-        assert caught.value.param == "heal"
 
 
 def test_what_only_the_library_has_is_reported() -> None:
