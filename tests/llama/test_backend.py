@@ -15,10 +15,8 @@ from tiny_model import CONTROL, EOS, N_VOCAB, write_tiny_model
 
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, StartEvent
+from srb.engine.events import StartEvent
 from srb.engine.kv_cache import allocator as layout
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, ModelLoadError, UnavailableError
 from srb.llama.backend import LlamaBackend
 from srb.llama.model.tokenizer import LlamaTokenizer
@@ -53,26 +51,6 @@ def test_a_forked_sequence_continues_as_if_it_had_evaluated_the_prompt_itself(lo
             run(Engine(load(flash_attn="on")), request("p" * 100, 1, seed=3 + k, max_tokens=20, ignore_eos=True))
         )
         assert alone[0] == batched[k]
-
-
-def test_a_prompt_longer_than_a_batch_costs_its_tokens_once(load: Load) -> None:
-    engine = Engine(backend := load(batch_size=64))
-    events = run(engine, request("word " * 100, 8, max_tokens=3, ignore_eos=True))
-    assert engine.stats().prompt_tokens_evaluated == 500
-    assert engine.stats().forks == 7
-    assert isinstance(events[-1], DoneEvent)
-    assert events[-1].usage.completion_tokens == 24
-    assert backend.used_seq_ids() == []
-
-
-def test_temperature_0_takes_the_likeliest_token_every_time(load: Load) -> None:
-    branches = (
-        SamplingParams(temperature=0, seed=1),
-        SamplingParams(temperature=0, seed=2),
-        SamplingParams(temperature=1.5, seed=3),
-    )
-    shown = texts(run(Engine(load()), CompletionRequest((tuple(b"Once"),), branches)))
-    assert shown[0] == shown[1] != shown[2]
 
 
 def test_a_temperature_too_small_to_divide_by_is_0(load: Load) -> None:

@@ -1,7 +1,7 @@
 """The simplest way to avoid banned strings, for comparison: each step looks at the whole text again."""
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pytest
@@ -20,14 +20,37 @@ def loved(most: int, events: list[Event]) -> tuple[str, ...]:
     return tuple(text for text, _ in counts.most_common(most))
 
 
-def noted(backend: Any, kind: Any, patch: pytest.MonkeyPatch) -> dict[int, dict[tuple[int, ...], Any]]:
-    """Lets a backend make samplers of a kind that takes notes. Returns the notes, by seed."""
-    notes: dict[int, dict[tuple[int, ...], Any]] = {}
+Notes = dict[tuple[int, ...], tuple[Any, dict[int, float]]]
+"""After each prefix, the logits that its last token was sampled from, and what was added to them."""
+
+
+class Noting:
+    """A sampler that takes notes."""
+
+    def __init__(self, sampler: Any, seen: tuple[int, ...], notes: Notes) -> None:
+        self._sampler, self._seen, self._notes = sampler, seen, notes
+        self.logprobs, self.forced, self.close = sampler.logprobs, sampler.forced, sampler.close
+        self.hold = sampler.hold
+
+    def go_back(self, n_tokens: int) -> None:
+        self._sampler.go_back(n_tokens)
+        self._seen = self._seen[:-n_tokens]
+
+    def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
+        token: int = self._sampler.sample(logits, excluded, biases)
+        self._notes[self._seen] = logits.copy(), dict(biases or {})
+        self._seen = (*self._seen, token)
+        return token
+
+
+def noted(backend: Any, patch: pytest.MonkeyPatch) -> dict[int, Notes]:
+    """Lets a backend make samplers that take notes. Returns the notes, by seed."""
+    notes: dict[int, Notes] = {}
     sampler = backend.sampler
 
     def make(params: SamplingParams, compiled: Any, prompt: Any, resumed_tokens: tuple[int, ...], healed: bytes) -> Any:
         made = sampler(params, compiled, prompt, resumed_tokens, healed)
-        return kind(made, resumed_tokens, notes.setdefault(params.seed, {}))
+        return Noting(made, resumed_tokens, notes.setdefault(params.seed, {}))
 
     patch.setattr(backend, "sampler", make)
     return notes

@@ -2,7 +2,7 @@
 
 import codecs
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -69,25 +69,6 @@ def test_what_the_model_loves_does_not_come(load: Callable[..., LlamaBackend], k
         assert not any(phrase in text for phrase in banned)
 
 
-class Noting:
-    """A sampler that remembers its last token after each prefix."""
-
-    def __init__(self, sampler: Any, seen: tuple[int, ...], notes: dict[tuple[int, ...], Any]) -> None:
-        self._sampler, self._seen, self._notes = sampler, seen, notes
-        self.logprobs, self.forced, self.close = sampler.logprobs, sampler.forced, sampler.close
-        self.hold = sampler.hold
-
-    def go_back(self, n_tokens: int) -> None:
-        self._sampler.go_back(n_tokens)
-        self._seen = self._seen[:-n_tokens]
-
-    def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
-        token: int = self._sampler.sample(logits, excluded, biases)
-        self._notes[self._seen] = logits.copy(), dict(biases or {})
-        self._seen = (*self._seen, token)
-        return token
-
-
 @pytest.mark.parametrize("kind", ["greedy", "sampled", "penalties", "greedy grammar"])
 def test_sampling_is_as_if_only_the_final_tokens_had_been_sampled(
     load: Callable[..., LlamaBackend], kind: str, monkeypatch: pytest.MonkeyPatch
@@ -95,7 +76,7 @@ def test_sampling_is_as_if_only_the_final_tokens_had_been_sampled(
     backend = load(ctx_size=2048, parallel=N)
     banned = loved(50, ask(backend, **KINDS[kind])[1])
     with monkeypatch.context() as patch:
-        notes = noted(backend, Noting, patch)
+        notes = noted(backend, patch)
         request, events = ask(backend, **KINDS[kind], banned_strings=banned)
     compiled = backend.compile(request.branches)
     n_redrawn = 0

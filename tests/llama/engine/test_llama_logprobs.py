@@ -10,7 +10,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 import pytest
-from driver import request, run, stops
+from driver import request, run
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -146,17 +146,6 @@ def test_greedy_tokens_are_certain_after_sampling_and_not_before(load: Callable[
     assert [token.logprob for token in after] == [0] * 10
     assert all(token.top_logprobs[0].id == token.id for token in before)
     assert all((token.logprob or 0) < -0.01 for token in before)
-
-
-@pytest.mark.llama
-def test_the_mean_is_that_of_the_reported_tokens(load: Callable[..., LlamaBackend]) -> None:
-    backend = load()
-    each = dataclasses.replace(request("abc", 2, max_tokens=30), logprobs=0)
-    events = run(Engine(backend), each)
-    for index, stop in stops(events).items():
-        of_index = [e.token.logprob for e in events if isinstance(e, StreamEvent) and e.index == index and e.token]
-        assert len(of_index) == stop.length
-        assert stop.mean_logprob == pytest.approx(sum(p or 0 for p in of_index) / stop.length)
 
 
 @pytest.mark.llama
