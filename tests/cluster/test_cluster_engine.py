@@ -6,14 +6,13 @@ import random
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 import pytest
 from driver import check_order, request, run, seeds, stops, texts
 from fake_backend import FakeBackend, Gate, says
-from replicas_here import BEAT_SECONDS, FakeVocabulary, ReplicasHere
+from replicas_here import BEAT_SECONDS, FakeVocabulary, ReplicasHere, cluster, collect
 from waiting import Clock, until
 
 from srb.cluster import cluster_engine as front
@@ -71,29 +70,12 @@ class Gated:
             gate.open()
 
 
-@asynccontextmanager
-async def cluster(
-    make: Callable[[], FakeBackend] = slow,
-    names: str = "ab",
-    make_engine: Callable[[str, Backend], Engine] = lambda _name, backend: Engine(backend),
-    engine_options: dict[str, Any] | None = None,
-    **options: Any,
-) -> AsyncIterator[tuple[ClusterEngine, ReplicasHere]]:
-    replicas = ReplicasHere(make, names, make_engine=make_engine, **engine_options or {})
-    async with ClusterEngine(replicas, FakeVocabulary, beat_seconds=BEAT_SECONDS, **options) as engine:
-        yield engine, replicas
-
-
-async def collect(engine: ClusterEngine, each: CompletionRequest) -> list[Event]:
-    return [event async for event in engine.generate(each)]
-
-
 def alone(each: CompletionRequest) -> dict[int, str]:
     return texts(run(Engine(FakeBackend()), each))
 
 
 async def test_a_request_runs_on_one_replica_and_reads_as_on_one_engine() -> None:
-    async with cluster() as (engine, replicas):
+    async with cluster(slow) as (engine, replicas):
         events = await collect(engine, each := request(n=3, max_tokens=8))
         assert len(replicas.ran) == 1
     check_order(events, each)
@@ -101,7 +83,7 @@ async def test_a_request_runs_on_one_replica_and_reads_as_on_one_engine() -> Non
 
 
 async def test_more_alternatives_than_a_replica_has_room_for_are_spread() -> None:
-    async with cluster() as (engine, replicas):
+    async with cluster(slow) as (engine, replicas):
         events = await collect(engine, each := request(n=16, max_tokens=8))
         assert sorted(name for name, _ in replicas.ran) == ["a", "b"]
         assert [part.count for _, part in replicas.ran] == [8, 8]
@@ -112,7 +94,7 @@ async def test_more_alternatives_than_a_replica_has_room_for_are_spread() -> Non
 async def test_a_table_runs_on_all_replicas_and_outlives_them() -> None:
     table = Table.of([f"context {k} " for k in range(30)], [" one", " another", "?"])
     expected = {(row.context, row.continuation): row for row in LLM(Engine(FakeBackend())).score_table(table)}
-    async with cluster() as (engine, replicas):
+    async with cluster(slow) as (engine, replicas):
         rows = []
         async for row in engine.score_table(table):
             rows.append(row)
@@ -126,7 +108,7 @@ async def test_a_table_runs_on_all_replicas_and_outlives_them() -> None:
 @pytest.mark.parametrize("seed", seeds(8, first=1))
 async def test_alternatives_outlive_their_replicas(seed: int) -> None:
     rng = random.Random(seed)
-    async with cluster(names="abc") as (engine, replicas):
+    async with cluster(slow, names="abc") as (engine, replicas):
         requests = [
             request(["p" * k, "q"][: rng.randint(1, 2)], n=rng.randint(1, 9), max_tokens=30, ignore_eos=True)
             for k in range(1, 7)
@@ -246,7 +228,7 @@ async def test_a_request_that_kills_its_replicas_before_they_have_taken_it_is_en
             over.wait(60)
             raise UnavailableError("it is dead")
 
-    async with cluster(names="abcdef", make_engine=Deadly) as (engine, replicas):
+    async with cluster(slow, names="abcdef", make_engine=Deadly) as (engine, replicas):
         try:
             async with asyncio.timeout(5):
                 events = await collect(engine, one := request(n=2))
@@ -292,7 +274,7 @@ async def test_a_replica_may_take_its_time_to_take_a_request() -> None:
             assert takes.wait(60)
             super().add_request(request)
 
-    async with cluster(names="a", make_engine=lambda _name, backend: Slow(backend)) as (engine, replicas):
+    async with cluster(slow, names="a", make_engine=lambda _name, backend: Slow(backend)) as (engine, replicas):
         reading = asyncio.create_task(collect(engine, each := request(n=2)))
         await until(lambda: bool(replicas.ran))
         await clock.forward(3 * SILENCE_SECONDS)
@@ -333,7 +315,7 @@ async def test_an_alternative_and_a_request_are_ended() -> None:
 
 
 async def test_a_request_that_waits_for_a_replica_can_be_ended() -> None:
-    async with cluster(names="a") as (engine, replicas):
+    async with cluster(slow, names="a") as (engine, replicas):
         await replicas.kill("a")
         stream = await engine.submit(each := request(n=2))
         await asyncio.sleep(0.05)
@@ -388,14 +370,14 @@ async def test_a_request_ends_even_if_its_replica_cannot_be_reached() -> None:
 
 
 async def test_closing_the_reader_ends_what_runs_there() -> None:
-    async with cluster(names="a") as (engine, replicas):
+    async with cluster(slow, names="a") as (engine, replicas):
         async with await engine.submit(request(n=2, max_tokens=200, ignore_eos=True)) as stream:
             await anext(stream)
         await until(lambda: not replicas.engines["a"].requests and not engine.requests)
 
 
 async def test_what_can_never_run_is_refused_before_it_is_sent() -> None:
-    async with cluster() as (engine, replicas):
+    async with cluster(slow) as (engine, replicas):
         with pytest.raises(InvalidRequestError, match="grammar"):
             await engine.submit(CompletionRequest(((1,),), (SamplingParams(grammar="bad"),)))
         with pytest.raises(InvalidRequestError, match="256 cells"):
@@ -467,7 +449,7 @@ async def test_where_no_replica_can_start_the_reason_is_raised() -> None:
 
 
 async def test_what_replicas_hold_is_added_up() -> None:
-    async with cluster() as (engine, _):
+    async with cluster(slow) as (engine, _):
         await collect(engine, each := request(n=16, max_tokens=8, ignore_eos=True))
         await until(lambda: (stats := engine.health.stats) is not None and stats.tokens_generated == 8 * each.count)
         assert (stats := engine.health.stats)
@@ -482,7 +464,7 @@ async def test_events_are_recorded_before_they_are_read() -> None:
         recorded.extend(events)
         told()
 
-    async with cluster(record=record) as (engine, _):
+    async with cluster(slow, record=record) as (engine, _):
         async for event in engine.generate(request(n=2)):
             assert event in recorded
 
@@ -535,7 +517,7 @@ async def test_a_request_goes_to_a_replica_that_has_cached_its_prompt() -> None:
 async def test_what_replicas_report_decides() -> None:
     """Other fronts send them requests, too."""
     blocks = blocks_of(request("p" * 200).token_ids[0])
-    async with cluster() as (engine, replicas):
+    async with cluster(slow) as (engine, replicas):
         knowing = next(name for name in "ab" if name != engine.placement.choose([blocks]))
         for name, each in replicas.there.items():
             known = pack_blocks(blocks) if name == knowing else b""
@@ -557,7 +539,7 @@ async def test_a_request_counts_where_it_runs_until_it_ends_there() -> None:
 
 
 async def test_the_replica_that_has_lost_a_request_gets_it_last() -> None:
-    async with cluster(names="ab") as (engine, replicas):
+    async with cluster(slow, names="ab") as (engine, replicas):
         for name in "ab":
             replicas.there[name].run = lost_at_once  # type: ignore
         events = asyncio.create_task(collect(engine, request()))

@@ -1,15 +1,14 @@
 """Alternatives that are prefetched on replicas: they delay no request, of any server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from driver import check_order, request, run, texts
 from fake_backend import FakeBackend, Gate, babble
-from replicas_here import BEAT_SECONDS, FakeVocabulary, ReplicasHere
+from replicas_here import ReplicasHere, cluster, collect
 from waiting import until
 
 from srb.cluster.cluster_engine import ClusterEngine
@@ -29,21 +28,12 @@ def text_of(seed: int) -> str:
     return texts(run(Engine(FakeBackend(script=babble)), alone)).get(0, "")
 
 
-@asynccontextmanager
-async def cluster(
-    make: Callable[[], FakeBackend] = lambda: FakeBackend(script=babble), names: str = "ab", **options: Any
-) -> AsyncIterator[tuple[ClusterEngine, ReplicasHere]]:
-    replicas = ReplicasHere(make, names)
-    async with ClusterEngine(replicas, FakeVocabulary, beat_seconds=BEAT_SECONDS, **options) as engine:
-        yield engine, replicas
-
-
-async def collect(engine: ClusterEngine, each: CompletionRequest) -> list[Event]:
-    return [event async for event in engine.generate(each)]
-
-
 def prefetched(engine: ClusterEngine, n_tokens: int) -> Callable[[], bool]:
     return lambda: engine.prefetcher.n_tokens == n_tokens and not engine.prefetcher.is_running
+
+
+def babbling() -> FakeBackend:
+    return FakeBackend(script=babble)
 
 
 class Gated:
@@ -80,7 +70,7 @@ async def test_the_next_swipes_are_there() -> None:
         recorded.extend(events)
         told()
 
-    async with cluster(record=record) as (engine, replicas):
+    async with cluster(babbling, record=record) as (engine, replicas):
         await collect(engine, first := swipe())
         await until(prefetched(engine, 24))
         assert {event.request_id for event in recorded} == {first.id}
@@ -94,7 +84,7 @@ async def test_the_next_swipes_are_there() -> None:
 
 
 async def test_more_than_a_replica_has_room_for() -> None:
-    async with cluster() as (engine, _replicas):
+    async with cluster(babbling) as (engine, _replicas):
         await collect(engine, swipe(ahead=16))
         await until(lambda: bool(engine.prefetcher.n_tokens) and not engine.prefetcher.is_running)
         events = await collect(engine, each := swipe(16, ahead=0))

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from real_server import Server, command
-from tiny_model import write_tiny_model
 
 from srb.llama.model.model_file import find_model
 
@@ -35,22 +34,6 @@ def test_the_seeds_request(server: Server) -> None:
     assert events[0]["count"] == 8
     assert {event["index"] for event in events[1:9]} == set(range(8))  # interleaved from the first step on
     assert {event["index"] for event in events if event["event"] == "stop"} == set(range(8))
-
-
-def test_the_same_seed_gives_the_same_texts(server: Server) -> None:
-    first = server.texts(seed=42, max_tokens=12)
-    assert server.texts(seed=42, max_tokens=12) == first
-    assert len(set(first)) == 8
-    assert server.texts(seed=43, max_tokens=12)[:7] != first[:7]
-
-
-def test_branches_differ_as_asked(server: Server) -> None:
-    """By their first tokens, which come from one row of logits: later ones needn't be alike (docs/http/context.md)."""
-    wild = {"temperature": 100, "top_k": 0, "top_p": 1, "min_p": 0, "seed": 1, "label": "wild"}
-    body = {"branches": [{"temperature": 0}, {"temperature": 0}, wild], "max_tokens": 1}
-    greedy, again, other = server.texts(**body)
-    assert greedy == again != other
-    assert server.events(**body)[0]["labels"] == [None, None, "wild"]
 
 
 def test_emoji_and_chinese_arrive_whole(server: Server) -> None:
@@ -87,13 +70,6 @@ def test_a_client_that_goes_while_a_long_prompt_is_evaluated_is_noticed_at_once(
     assert health["prompt_tokens_evaluated"] - before < 6000
 
 
-def test_a_prompt_as_long_as_the_context_is_evaluated(start_server: Callable[..., Server], tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "tiny.gguf")
-    server = start_server("-m", str(model), "--ctx-size", "1024", "--batch-size", "100")
-    done = server.events(prompt=[[1] * 1024], n=2)[-1]
-    assert done["usage"] == {"prompt_tokens": 1024, "completion_tokens": 2, "total_tokens": 1026, "cached_tokens": 0}
-
-
 def test_megabytes_of_one_character_are_answered(server: Server) -> None:
     for char in ("a", " ", "\n", "1", "é"):
         body = json.dumps({"prompt": char * 2_000_000}, ensure_ascii=False).encode()
@@ -102,45 +78,6 @@ def test_megabytes_of_one_character_are_answered(server: Server) -> None:
         assert json.loads(answer)["error"]["code"] == "context_length_exceeded"
     assert server.request("/v1/completions", b" " * (4 * 1024 * 1024 + 1))[0] == 413
     assert len(server.texts(max_tokens=1)) == 8
-
-
-def test_a_stream_that_is_cut_off_goes_on_where_it_was(server: Server) -> None:
-    body = {"prompt": "Once", "n": 3, "max_tokens": 20, "ignore_eos": True, "detach": True}
-    with post_raw(server, body | {"stream": "events"}) as connection:
-        got = b""
-        while got.count(b"\n\nid: ") < 10:
-            got += connection.recv(4096)
-    first = [json.loads(line[6:]) for line in got.splitlines() if line.startswith(b"data: ") and line.endswith(b"}")]
-    path = f"/v1/completions/{first[0]['id']}/events?starting_after"
-    status, rest = server.request(f"{path}={len(first)}")
-    assert status == 200
-    _, whole = server.request(f"{path}=0")
-    events = [json.loads(line[6:]) for line in whole.splitlines() if line.startswith("data: ")]
-    assert first == events[: len(first)]
-    assert whole.endswith(rest)
-    assert rest.startswith(f"id: {len(first) + 1}\n")
-    assert events[-1]["event"] == "done"
-
-
-def test_cancelling(server: Server) -> None:
-    connection = post_raw(server, {"prompt": "Once", "n": 3, "max_tokens": 500, "ignore_eos": True})
-    text = b""
-    while b'"event": "stream"' not in text:
-        text += connection.recv(4096)
-    start = json.loads(text.split(b"data: ")[1].split(b"\n")[0])
-    path = f"/v1/completions/{start['id']}"
-    assert server.request(f"{path}/choices/1", method="DELETE") == (204, "")
-    while b'"event": "stop"' not in text:
-        text += connection.recv(4096)
-    assert b'"event": "stop", "index": 1' in text
-    assert b'"finish_reason": "abort", "stop_reason": "cancelled"' in text
-    assert server.request(path, method="DELETE") == (204, "")
-    while b'"event": "done"' not in text:
-        text += connection.recv(4096)
-    assert text.count(b'"event": "stop"') == 3
-    connection.close()
-    assert [server.request(path, method="DELETE")[0] for _ in range(2)] == [204, 404]  # the first one forgets it
-    server.wait_until_idle()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

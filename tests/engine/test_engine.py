@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from driver import check_order, own, request, run, stops, texts
+from driver import check_idle, check_order, own, request, run, stops, texts
 from fake_backend import FakeBackend, babble, says
 
 from srb.engine.engine import Engine
@@ -11,12 +11,6 @@ from srb.engine.events import DoneEvent, ErrorEvent, Event, ProgressEvent, Start
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, ModelLoadError, SrbError, UnavailableError
-
-
-def assert_idle(engine: Engine, backend: FakeBackend) -> None:
-    stats = engine.stats()
-    assert (stats.sequences, stats.cells, backend.cells) == (0, 0, 0)
-    assert (backend.open_samplers, backend.open_compiled) == (0, 0)
 
 
 def test_the_events_of_a_request() -> None:
@@ -143,7 +137,7 @@ def test_max_tokens(prompt_tokens: int, n: int, max_tokens: int | None, expected
     assert isinstance(events[0], StartEvent)
     assert events[0].max_tokens == expected
     assert {(stop.length, stop.finish_reason) for stop in stops(events).values()} == {(expected, "length")}
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +195,7 @@ def test_a_request_joins_while_another_runs_and_leaves_before_it() -> None:
     events += run(engine, short := request("short", max_tokens=5, ignore_eos=True))
     assert [event.request_id for event in events if isinstance(event, DoneEvent)] == [short.id, long.id]
     assert {stop.length for each in (long, short) for stop in stops_of(events, each)} == {5, 50}
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def stops_of(events: list[Event], each: CompletionRequest) -> list[StopEvent]:
@@ -221,7 +215,7 @@ def test_a_request_waits_for_the_cells_of_its_prompt() -> None:
         assert [event.request_id for event in events if isinstance(event, (StartEvent, DoneEvent))] == [
             *(first.id, second.id, second.id)
         ]
-        assert_idle(engine, backend)
+        check_idle(engine, backend)
 
 
 def test_a_small_request_passes_a_large_one_but_not_for_long() -> None:
@@ -238,7 +232,7 @@ def test_a_small_request_passes_a_large_one_but_not_for_long() -> None:
     assert started(events) == [large.id, late.id]
     waited = {event.request_id: event.timings.queued_ms for event in events if isinstance(event, DoneEvent)}
     assert waited == {running.id: 0.0, small.id: 0.0, large.id: 6000.0, late.id: 0.0}
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 @pytest.mark.parametrize("prompts", [["p" * 100], ["p" * 100, "q" * 150, "r" * 20]])
@@ -249,7 +243,7 @@ def test_alternatives_that_do_not_fit_begin_as_others_finish(prompts: list[str])
     assert {(stop.length, stop.finish_reason) for stop in stops(events).values()} == {(30, "length")}
     assert texts(events) == texts(run(Engine(FakeBackend(n_cells=3000, n_parallel=60)), each))
     assert engine.stats().prompt_tokens_evaluated == sum(map(len, prompts))
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_two_that_do_not_fit_do_not_wait_for_each_other() -> None:
@@ -261,7 +255,7 @@ def test_two_that_do_not_fit_do_not_wait_for_each_other() -> None:
     second = CompletionRequest(((2,) * 20,), branches(11, 81))
     events = run(engine, first, second)
     assert [stop.length for stop in stops_of(events, first) + stops_of(events, second)] == [2, 51, 11, 81]
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_one_of_those_that_wait_for_others_may_be_ended() -> None:
@@ -272,7 +266,7 @@ def test_one_of_those_that_wait_for_others_may_be_ended() -> None:
     events += run(engine)
     check_order(events, each)
     assert [stops(events)[k].length for k in (0, 18, 19)] == [3, 3, 0]
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_a_long_prompt_joins_in_chunks_while_others_run() -> None:
@@ -290,7 +284,7 @@ def test_a_long_prompt_joins_in_chunks_while_others_run() -> None:
         assert backend.rows - before <= 4 + 4
     assert stops_of(events, long)
     run(engine)
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_prompts_that_share_a_beginning_evaluate_it_once() -> None:
@@ -306,7 +300,7 @@ def test_prompts_that_share_a_beginning_evaluate_it_once() -> None:
     for each in (*joined, listed):
         alone = run(Engine(FakeBackend()), each)
         assert texts(own(events, each)) == texts(alone)
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_what_several_share_is_computed_first_and_the_rest_in_one_batch() -> None:
@@ -329,7 +323,7 @@ def test_those_that_wait_for_an_aborted_prompt_begin_with_what_it_has_computed()
     assert engine.stats().prompt_tokens_evaluated == 60 + 1 + 10
     for each in others:
         assert texts(own(events, each)) == texts(run(Engine(FakeBackend()), each))
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def thirty_tokens_into_two_alternatives() -> tuple[Engine, FakeBackend]:
@@ -346,7 +340,7 @@ def test_a_prompt_that_ends_within_a_running_alternative_evaluates_its_last_toke
     engine, backend = thirty_tokens_into_two_alternatives()
     run(engine, request("p" * 20 + "A" * 15, max_tokens=10))
     assert engine.stats().prompt_tokens_evaluated == 20 + 1
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_a_state_that_cannot_be_restored_is_computed_again() -> None:
@@ -360,7 +354,7 @@ def test_a_state_that_cannot_be_restored_is_computed_again() -> None:
     first = texts(run(engine, each))
     assert texts(run(engine, dataclasses.replace(each, id="again"))) == first
     assert engine.stats().prompt_tokens_evaluated == 40
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_a_running_alternative_may_be_forked_in_the_middle() -> None:
@@ -372,7 +366,7 @@ def test_a_running_alternative_may_be_forked_in_the_middle() -> None:
     assert cells_of(engine) == before + 1 + 1  # of the prompt, and of its alternative
     run(engine)
     assert engine.stats().prompt_tokens_evaluated == 20 + 1
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def cells_of(engine: Engine) -> int:
@@ -388,7 +382,7 @@ def test_a_recurrent_model_shares_a_prompt_up_to_where_it_has_come_and_not_befor
     engine.step()
     run(engine, request("x" * 60 + "z" * 3, max_tokens=1), request("x" * 40 + "y" * 5, max_tokens=1))
     assert engine.stats().prompt_tokens_evaluated == 60 + 5 + 60 + 3 + 45
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_a_decode_that_fails_once_is_tried_again() -> None:
@@ -396,7 +390,7 @@ def test_a_decode_that_fails_once_is_tried_again() -> None:
     events = run(engine := Engine(backend := FakeBackend(fail_decodes={1, 4, 7})), each)
     assert texts(events) == texts(run(Engine(FakeBackend()), each))
     assert engine.stats().last_error == "llama_decode failed with code -3"
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_a_decode_of_one_prompt_that_fails_twice_ends_its_request_alone() -> None:
@@ -406,7 +400,7 @@ def test_a_decode_of_one_prompt_that_fails_twice_ends_its_request_alone() -> Non
     )
     assert [stop.finish_reason for stop in stops_of(events, first)] == ["error"]
     assert [stop.finish_reason for stop in stops_of(events, second)] == ["length"]
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_the_progress_of_a_prompt_is_reported() -> None:
@@ -427,7 +421,7 @@ def test_an_aborted_request_is_gone_within_a_step() -> None:
     assert {(stop.finish_reason, stop.stop_reason) for stop in stops(events).values()} == {("abort", "cancelled")}
     assert engine.step() == []
     assert not engine.has_work
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_one_alternative_ends_and_its_siblings_run_on() -> None:
@@ -443,7 +437,7 @@ def test_one_alternative_ends_and_its_siblings_run_on() -> None:
         ("abort", 1),
         ("length", 10),
     ]
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -455,7 +449,7 @@ def test_an_alternative_may_be_ended_while_its_prompt_is_computed(index: int) ->
     events += run(engine)
     check_order(events, each)
     assert texts(events) == {1 - index: "ab"}
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_a_request_aborted_while_it_waits_never_starts() -> None:
@@ -487,7 +481,7 @@ def test_alternatives_aborted_while_the_request_waits_stop_after_its_start() -> 
     check_order(events, third, started=False)
     found = own(events, second)
     assert [(stop.finish_reason, stop.length) for stop in stops(found).values()] == [("abort", 0), ("length", 3)]
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_an_abort_of_what_is_not_there_does_nothing() -> None:
@@ -505,7 +499,7 @@ def test_computing_a_prompt_that_is_no_longer_wanted_is_interrupted() -> None:
     assert engine.stats().prompt_tokens_evaluated == 0
     events += run(engine)
     check_order(events, each)
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 @pytest.mark.parametrize("names", [False, True])
@@ -525,7 +519,7 @@ def test_the_sequence_that_makes_a_decode_fail_ends_alone(names: bool, window: i
     assert errors == {first.id: (1, message), third.id: (None, message)}
     assert texts(own(events, first)) == {0: "abc", 1: "ab!", 2: "abcd"}
     assert engine.stats().last_error == message
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_a_recurrent_sequence_that_a_failed_decode_has_moved_on_ends() -> None:
@@ -535,7 +529,7 @@ def test_a_recurrent_sequence_that_a_failed_decode_has_moved_on_ends() -> None:
     # The decode fails after the row of the first one; the second's cells are as they were.
     assert [stop.finish_reason for stop in stops_of(events, first)] == ["error"]
     assert [stop.finish_reason for stop in stops_of(events, second)] == ["length"]
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_the_time_between_tokens_counts_from_when_the_first_was_sampled() -> None:
@@ -565,7 +559,7 @@ def test_a_broken_sampler_ends_its_own_alternative() -> None:
     check_order(events, each)
     assert texts(events) == {0: "abc", 2: "abc"}
     assert [event.index for event in events if isinstance(event, ErrorEvent)] == [1]
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_an_abandoned_engine_frees_what_its_requests_hold_and_takes_no_more() -> None:
@@ -602,7 +596,7 @@ def test_an_id_is_used_once_at_a_time() -> None:
         engine.step()
     check_order(run(engine), each, started=False)
     assert texts(run(engine, each)).keys() == {0, 1}
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_a_fault_in_a_question_is_its_askers() -> None:
@@ -629,12 +623,12 @@ def test_a_backend_that_cannot_be_prepared_ends_waiting_requests_and_the_next_on
         assert len(errors) == len(requests)
         assert all(isinstance(error, UnavailableError) and "no memory" in error.message for error in errors)
         assert engine.stats().last_error == "there is no memory"
-        assert_idle(engine, backend)
+        check_idle(engine, backend)
         engine.add_request(again := request())
         requests = [again]
     backend.on_prepare = lambda: None
     assert texts(run(engine)) == {0: "text"}
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_a_backend_that_cannot_be_prepared_ends_requests_that_ran_in_part() -> None:
@@ -652,7 +646,7 @@ def test_a_backend_that_cannot_be_prepared_ends_requests_that_ran_in_part() -> N
     events += run(engine)
     check_order(events, each)
     assert stops(events)[1].finish_reason == "error"
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_an_abandoned_engine_names_the_request_that_it_was_working_for() -> None:

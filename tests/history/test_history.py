@@ -101,14 +101,6 @@ def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
     assert path.read_bytes() == b"GGUF" * 1_000
 
 
-def test_an_older_file_is_brought_up_to_date(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with History(path) as history:
-        history.write(stories.make_story, None, "Old").result()
-    monkeypatch.setattr(database, "MIGRATIONS", (*database.MIGRATIONS, "ALTER TABLE stories ADD COLUMN mood TEXT;"))
-    with History(path) as history:
-        assert history.read(lambda db: db.execute("SELECT title, mood FROM stories").fetchone()[:]) == ("Old", None)
-
-
 def test_a_file_of_the_second_version_is_brought_up_to_date(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(database, "MIGRATIONS", database.MIGRATIONS[:2])

@@ -61,7 +61,22 @@ def check_aborted(backend: Any, each: CompletionRequest, rng: random.Random) -> 
     engine.abort(each.id, rng.choice([None, 0]))
     while engine.has_work:
         engine.step()
-    assert (engine.stats().cells, engine.stats().sequences, backend.cells, backend.open_samplers) == (0, 0, 0, 0)
+    check_idle(engine, backend)
+
+
+def check_idle(engine: Engine, backend: Any) -> None:
+    """Checks that all was given back."""
+    stats = engine.stats()
+    assert (stats.sequences, stats.cells, backend.cells) == (0, 0, 0)
+    assert (backend.open_samplers, backend.open_compiled) == (0, 0)
+
+
+def evaluated(engine: Engine, *requests: CompletionRequest) -> int:
+    """How many prompt tokens are evaluated for some requests, one after another."""
+    before = engine.stats().prompt_tokens_evaluated
+    for each in requests:
+        run(engine, each)
+    return engine.stats().prompt_tokens_evaluated - before
 
 
 def own(events: Iterable[Event], each: CompletionRequest) -> list[Event]:

@@ -1,16 +1,18 @@
 """Replicas in this process, which can be killed, cut off and brought back."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from fake_backend import ByteTokenizer, FakeBackend
 
+from srb.cluster.cluster_engine import ClusterEngine
 from srb.cluster.replica import FRONT_SECONDS, Message, Replica, ReplicaLostError, Report
 from srb.engine.backend import Backend
 from srb.engine.engine import Engine
-from srb.engine.events import AbortReason
+from srb.engine.events import AbortReason, Event
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, ModelLoadError
@@ -148,3 +150,22 @@ class ReplicasHere:
     async def close(self) -> None:
         for replica in self.there.values():
             await replica.close()
+
+
+@asynccontextmanager
+async def cluster(
+    make: Callable[[], FakeBackend],
+    names: str = "ab",
+    make_engine: Callable[[str, Backend], Engine] = lambda _name, backend: Engine(backend),
+    engine_options: dict[str, Any] | None = None,
+    **options: Any,
+) -> AsyncIterator[tuple[ClusterEngine, ReplicasHere]]:
+    """A server's engine on such replicas. engine_options: of each `AsyncEngine`. options: of the `ClusterEngine`."""
+    replicas = ReplicasHere(make, names, make_engine=make_engine, **engine_options or {})
+    async with ClusterEngine(replicas, FakeVocabulary, beat_seconds=BEAT_SECONDS, **options) as engine:
+        yield engine, replicas
+
+
+async def collect(engine: ClusterEngine, each: CompletionRequest) -> list[Event]:
+    """The events of a request."""
+    return [event async for event in engine.generate(each)]

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from driver import check_order, request, run, run_interrupted, seeds, stops, texts
+from driver import check_idle, check_order, request, run, run_interrupted, seeds, stops, texts
 from fake_backend import END, ByteTokenizer, FakeBackend, Script, says
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -24,12 +24,6 @@ from srb.engine.engine import Engine
 from srb.engine.events import Event, StreamEvent
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
-
-
-def assert_idle(engine: Engine, backend: FakeBackend) -> None:
-    stats = engine.stats()
-    assert (stats.sequences, stats.cells, backend.cells) == (0, 0, 0)
-    assert (backend.open_samplers, backend.open_compiled) == (0, 0)
 
 
 def words(alphabet: bytes = b"ab", end: float = 0.02) -> Script:
@@ -115,7 +109,7 @@ def test_no_two_begin_alike(
     engine = Engine(backend := FakeBackend(script=words(), n_parallel=n_parallel, window=window))
     events = run(engine, each)
     check_order(events, each)
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
     if max_tokens == 0:
         return
     said = texts(events)
@@ -206,7 +200,7 @@ def test_a_cancelled_one_still_counts() -> None:
     engine.abort(each.id, 0)
     events += run(engine)
     assert len({*openings(events)}) == 2
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_the_limits() -> None:

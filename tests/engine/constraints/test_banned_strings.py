@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from itertools import accumulate, pairwise, product
 
 import pytest
-from driver import check_order, request, run, run_interrupted, stops, texts
+from driver import check_idle, check_order, request, run, run_interrupted, stops, texts
 from fake_backend import END, N_VOCAB, FakeBackend, Script, says
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,12 +23,6 @@ from srb.engine.validation.patterns import folded
 from srb.errors import InvalidRequestError
 
 CAT = b"the cat sat"
-
-
-def assert_idle(engine: Engine, backend: FakeBackend) -> None:
-    stats = engine.stats()
-    assert (stats.sequences, stats.cells, backend.cells) == (0, 0, 0)
-    assert (backend.open_samplers, backend.open_compiled) == (0, 0)
 
 
 def few(alphabet: bytes, end: float = 0.05) -> Script:
@@ -94,7 +88,7 @@ def test_it_says_what_a_model_would_that_refuses_them(
     engine = Engine(backend := FakeBackend(n_batch=n_batch, n_outputs=2, script=script, window=window))
     events = run(engine, each)
     check_order(events, each)
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
     said, ends = texts(events), stops(events)
     for index, branch in enumerate(each.branches):
         text, length, reason = reference(script, branch) if max_tokens else ("", 0, None)
@@ -170,14 +164,6 @@ def test_final_tokens_stay_and_later_ones_are_taken_back() -> None:
     assert matcher.rejected_at(1) == {1, 3}
 
 
-def test_what_was_said_before_an_alternative_was_resumed_stays() -> None:
-    matcher = TextMatcher(Phrases(("cat",)), None)
-    matcher.push_resumed(b"c")
-    assert matcher.push(1, b"a", 0) == 0
-    assert matcher.push(2, b"t", 1) == 2
-    assert matcher.rejected_at(0) == {1}
-
-
 def test_the_events_of_a_request() -> None:
     engine = Engine(backend := FakeBackend(script=says(CAT)))
     each = request(banned_strings=("cat",), max_tokens=8)
@@ -206,7 +192,7 @@ def test_a_model_that_forgets_goes_back_to_where_a_phrase_may_begin(window: int)
     events = run(engine, request(banned_strings=("cat",), max_tokens=8))
     assert texts(events) == {0: "the dat "}
     assert backend.rows == 1 + 4 + 2 + 3  # the token in place of "c" is sampled from the same logits
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 @pytest.mark.parametrize("window", [0, 8])
@@ -225,7 +211,7 @@ def test_a_model_that_forgets_does_not_go_back_far(window: int) -> None:
     assert texts(events) == {0: "a" * 497 + "caab"}
     assert longest < 50
     assert backend.rows < 3 * len(text)
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_rewound_tokens_are_reported_and_not_counted() -> None:
@@ -243,7 +229,7 @@ def test_the_first_token_is_sampled_again_from_the_logits_of_the_prompt() -> Non
     events = run(engine, request("pq", banned_strings=("a", "b"), max_tokens=1))
     assert texts(events) == {0: "c"}
     assert (backend.rows, engine.stats().forks) == (2, 0)
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_a_phrase_that_begins_in_the_prompt_is_let_through() -> None:
@@ -288,7 +274,7 @@ def test_the_rollback_window_is_reported_at_the_end() -> None:
     events += run(engine)
     assert texts(events) == {0: "a c"}
     assert stops(events)[0].length == 3
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_a_stop_string_inside_the_beginning_of_a_phrase_ends_the_text() -> None:
@@ -329,7 +315,7 @@ def test_others_begin_only_with_what_stays(window: int | None) -> None:
     other = request("p" * 40 + "c" + "a" * 40, max_tokens=1)
     engine.add_request(other)
     events = run(engine)
-    assert_idle(engine, backend)
+    check_idle(engine, backend)
     assert {event.index for event in events if event.request_id == other.id and isinstance(event, StreamEvent)} == {0}
     assert engine.stats().prompt_tokens_cached == 40
 

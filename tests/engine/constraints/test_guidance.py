@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from driver import check_order, request, run, run_interrupted, stops, texts
+from driver import check_idle, check_order, request, run, run_interrupted, stops, texts
 from fake_backend import END, FakeBackend, babble
 
 from srb.engine.engine import Engine
@@ -50,7 +50,7 @@ def test_every_token_is_sampled_from_both_prompts(negative: bytes | None) -> Non
     assert start.guided == (0, 1, 2)
     done = next(event for event in events if isinstance(event, DoneEvent))
     assert done.usage.prompt_tokens == len(PROMPT)
-    assert (engine.stats().sequences, engine.stats().cells, backend.cells) == (0, 0, 0)
+    check_idle(engine, backend)
 
 
 def test_the_negative_prompt_is_evaluated_once_and_only_those_that_have_one_take_two_rows() -> None:
@@ -86,7 +86,7 @@ def test_an_alternative_without_one_doesnt_wait_for_the_negative_prompts_of_its_
     events = run(engine, each := asked())
     check_order(events, each)
     assert texts(events) == texts(run(Engine(FakeBackend(script=ascii_babble)), asked()))
-    assert (engine.stats().sequences, engine.stats().cells, backend.cells) == (0, 0, 0)
+    check_idle(engine, backend)
 
 
 def test_alternatives_that_wait_dont_keep_the_cells_that_each_other_needs() -> None:

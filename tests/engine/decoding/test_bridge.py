@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from driver import check_order, few, request, run, run_interrupted, stops, texts
+from driver import check_idle, check_order, few, request, run, run_interrupted, stops, texts
 from fake_backend import END, ByteTokenizer, FakeBackend, score
 from mixed import ASCII, ascii_babble
 
@@ -37,12 +37,6 @@ def likelihood(before: bytes, suffix: bytes) -> float:
     return sum(score((*before, *suffix[:k]), token) for k, token in enumerate(suffix))
 
 
-def check_nothing_is_left(engine: Engine, backend: FakeBackend) -> None:
-    stats = engine.stats()
-    assert (stats.cells, stats.sequences, backend.cells) == (0, 0, 0)
-    assert (backend.open_samplers, backend.open_compiled) == (0, 0)
-
-
 KINDS: dict[str, dict[str, Any]] = {
     "all are streamed": {"n_candidates": 4},
     "the best of more": {"n_candidates": 9},
@@ -67,7 +61,7 @@ def test_the_suffix_is_scored_after_the_returned_text(kind: str, window: int | N
     if kind != "all are streamed":
         assert ranks == [1, 2, 3, 4]
     assert [event.infill for event in events if isinstance(event, StartEvent)] == ["bridge"]
-    check_nothing_is_left(engine, backend)
+    check_idle(engine, backend)
 
 
 @pytest.mark.parametrize("window", [None, 0])
@@ -213,7 +207,7 @@ def test_a_text_ends_after_the_sentence_that_the_suffix_follows_best(window: int
     end = stops(events)[0]
     assert (end.finish_reason, end.stop_reason, end.length) == ("stop", "suffix", ends[best])
     assert end.suffix_logprob == pytest.approx(glances[best])
-    check_nothing_is_left(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_a_text_without_sentences_ends_at_its_limit() -> None:
@@ -240,7 +234,7 @@ def test_an_alternative_that_is_ended_holds_up_nobody(kind: str) -> None:
     assert [ends[k].finish_reason == "abort" for k in range(3)] == [False, True, False]
     assert {ends[0].rank, ends[2].rank} <= {1, 2, 3}
     check_order(events, asked)
-    check_nothing_is_left(engine, backend)
+    check_idle(engine, backend)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -255,7 +249,7 @@ def test_decodes_that_fail_once_change_nothing(kind: str, window: int | None) ->
         end.suffix_logprob for end in stops(expected).values()
     ]
     check_order(events, asked)
-    check_nothing_is_left(engine, backend)
+    check_idle(engine, backend)
 
 
 def test_an_alternative_that_always_fails_ends_alone() -> None:
@@ -269,7 +263,7 @@ def test_an_alternative_that_always_fails_ends_alone() -> None:
         assert {k for k, end in ends.items() if end.finish_reason == "error"} == failed
         assert sorted(end.rank for end in ends.values() if end.rank) == list(range(1, 4 - len(failed)))
         check_order(events, asked)
-        check_nothing_is_left(engine, backend)
+        check_idle(engine, backend)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -280,7 +274,7 @@ def test_candidates_whose_samplers_break(kind: str) -> None:
     assert {end.finish_reason for end in stops(events).values()} == {"error"}
     assert sorted(event.index or 0 for event in events if isinstance(event, ErrorEvent)) == [0, 1, 2]
     check_order(events, asked)
-    check_nothing_is_left(engine, backend)
+    check_idle(engine, backend)
 
 
 @pytest.mark.parametrize("kind", KINDS)

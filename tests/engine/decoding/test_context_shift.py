@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from driver import check_order, few, own, request, run, run_interrupted, stops, texts
+from driver import check_idle, check_order, few, own, request, run, run_interrupted, stops, texts
 from fake_backend import END, FakeBackend, babble
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,7 +67,7 @@ def test_a_text_that_is_longer_than_the_context_goes_on_without_a_part(n: int, n
     assert all(
         (stop.length, stop.finish_reason, stop.truncated) == (120, "length", True) for stop in stops(events).values()
     )
-    assert (engine.stats().sequences, engine.stats().cells, backend.cells) == (0, 0, 0)
+    check_idle(engine, backend)
 
 
 def test_nothing_is_left_out_where_all_fits() -> None:
@@ -312,8 +312,7 @@ def test_whatever_happens_all_is_given_back_and_the_others_say_the_same(
         if each.branches[0].max_tokens == -1:
             engine.abort(each.id)
     events += run(engine)
-    assert (engine.stats().sequences, engine.stats().cells, backend.cells) == (0, 0, 0)
-    assert (backend.open_samplers, backend.open_compiled) == (0, 0)
+    check_idle(engine, backend)
     for each in requests:
         found = own(events, each)
         ends, said = stops(found), texts(found)

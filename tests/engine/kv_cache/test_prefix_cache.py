@@ -31,7 +31,7 @@ def make(window: int | None, cache_bytes: int = 100_000, **options: object) -> t
 
 
 def evaluated(engine: Engine, *requests: CompletionRequest) -> int:
-    """How many prompt tokens are evaluated for some requests, one after another."""
+    """As `driver.evaluated`, of texts that are those of an engine without a cache."""
     before = engine.stats().prompt_tokens_evaluated
     for each in requests:
         said = texts(run(engine, each))

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from driver import request, run, texts
+from driver import evaluated, request, run, texts
 from fake_backend import Context, FakeBackend
 from memory_store import MemoryStore, StoredEntry
 
@@ -12,14 +12,6 @@ from srb.engine.events import DoneEvent
 from srb.engine.kv_cache.radix import keys_of, pack
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.request import CompletionRequest
-
-
-def evaluated(engine: Engine, *requests: CompletionRequest) -> int:
-    """How many prompt tokens are evaluated for some requests, one after another."""
-    before = engine.stats().prompt_tokens_evaluated
-    for each in requests:
-        run(engine, each)
-    return engine.stats().prompt_tokens_evaluated - before
 
 
 @pytest.mark.parametrize("window", [None, 0, 8])

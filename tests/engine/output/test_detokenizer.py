@@ -68,14 +68,6 @@ def test_a_stop_string_inside_the_beginning_of_another_one_wins() -> None:
     assert run([b"xab", b"cd"], "abcd", "bc") == (["x", "a", ""], "bc")
 
 
-def test_nothing_of_a_match_is_left_to_flush() -> None:
-    state = IncrementalDetokenizer(StopStrings(("END",)))
-    assert state.push(b"a E") == "a "
-    assert state.push(b"ND and more") == ""
-    assert state.matched == "END"
-    assert state.flush() == ""
-
-
 def test_no_more_text_waits_than_a_stop_string_could_need() -> None:
     state = IncrementalDetokenizer(StopStrings(("aaaaaaaaab",)))
     shown = sum(len(state.push(b"a")) for _ in range(10_000))

@@ -4,12 +4,11 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from driver import request, run
+from driver import evaluated, request, run
 from tiny_model import write_tiny_model
 
 from srb.engine.engine import Engine
 from srb.engine.events import Event, StreamEvent
-from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.llama.backend import LlamaBackend
 from srb.llm import LLM
@@ -25,12 +24,6 @@ def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     model = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf", arch=request.param)
     exact = Settings(flash_attn="off", cache_type_k="f32", cache_type_v="f32")
     return LlamaBackend(dataclasses.replace(exact, model=model, ctx_size=1024, parallel=8))
-
-
-def evaluated(engine: Engine, each: CompletionRequest) -> int:
-    before = engine.stats().prompt_tokens_evaluated
-    run(engine, each)
-    return engine.stats().prompt_tokens_evaluated - before
 
 
 def logprobs_of(events: list[Event]) -> list[list[float]]:
