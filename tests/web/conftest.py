@@ -112,11 +112,31 @@ class Story:
     def wait_ready(self) -> None:
         expect(self.find("body[data-ready]")).to_be_visible()
 
+    def reads(self, text: str) -> None:
+        """Wait until this is the text."""
+        expect(self.find("#story")).to_have_js_property("value", text)
+
+    def select(self, start: int, end: int | None = None) -> None:
+        """Put the cursor after this many characters, or select up to `end`."""
+        places = [start, start if end is None else end]
+        self.find("#story").evaluate("(box, [a, b]) => { box.focus(); box.setSelectionRange(a, b); }", places)
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Wait for the other story that is opened meanwhile."""
+        self.page.evaluate("document.body.dataset.left = true")
+        yield
+        expect(self.find("body[data-ready]:not([data-left])")).to_be_visible()
+
     def leave(self, selector: str) -> None:
         """Click an element that opens another story, and wait for it."""
-        self.page.evaluate("document.body.dataset.left = true")
-        self.reach(selector).click()
-        expect(self.find("body[data-ready]:not([data-left])")).to_be_visible()
+        with self.leaving():
+            self.reach(selector).click()
+
+    def take(self, path: Path) -> None:
+        """Import a file as another story."""
+        with self.leaving():
+            self.find("#import").set_input_files(path)
 
     def tool(self, selector: str) -> None:
         """Press a button of the bar, which may be folded."""
@@ -252,6 +272,20 @@ def shared_server() -> Iterator[Scripted]:
     server = Scripted()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="package")
+def shared_keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripted]:
+    server = Scripted(tmp_path_factory.mktemp("history") / "stories.db")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def keeper(shared_keeper: Scripted) -> Iterator[Scripted]:
+    """A server that keeps stories, shared with other tests."""
+    yield shared_keeper
+    shared_keeper.go()
 
 
 @pytest.fixture

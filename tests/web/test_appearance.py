@@ -120,7 +120,7 @@ def test_the_bar_has_what_can_be_used_now_in_one_row_of_the_column(story: Story)
     row = story.find("#bar .actions").first
     assert [name for name, *_ in row.evaluate(places)] == ["Generate", "More"]
     story.find("#story").fill("He slept well. He woke.")
-    story.find("#story").evaluate("(box) => box.setSelectionRange(3, 8)")
+    story.select(3, 8)
     for width in (390, 620, 740, 800, 1400, 2200):
         story.page.set_viewport_size({"width": width, "height": 900})
         found = row.evaluate(places)

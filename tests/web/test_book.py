@@ -249,7 +249,7 @@ def test_a_book_is_written(
         other.find("#other-stories").scroll_into_view_if_needed()
         device.show("found")
         other.leave("#other-stories a")
-        expect(other.find("#story")).to_have_js_property("value", text)
+        other.reads(text)
         expect(other.cards).to_have_count(4)
         other.wait_done()
         device.show("elsewhere")

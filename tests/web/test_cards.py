@@ -99,7 +99,7 @@ def test_more_like_this_has_the_same_beginning_and_settings(story: Story) -> Non
     story.pictures("more")
 
     # It keeps nothing. Undo hides them, and Redo shows them again.
-    expect(story.find("#story")).to_have_js_property("value", PROMPT)
+    story.reads(PROMPT)
     story.find("#undo").click()
     story.find("#undo").click()
     expect(story.cards).to_have_count(2)
@@ -108,9 +108,9 @@ def test_more_like_this_has_the_same_beginning_and_settings(story: Story) -> Non
     expect(story.cards).to_have_count(8)
     text = story.said(first)
     story.press(first, "Keep")
-    expect(story.find("#story")).to_have_js_property("value", bytes(sent["prompt"]).decode() + text)
+    story.reads(bytes(sent["prompt"]).decode() + text)
     story.find("#undo").click()
-    expect(story.find("#story")).to_have_js_property("value", PROMPT)
+    story.reads(PROMPT)
     expect(story.cards).to_have_count(8)
     story.reload()
     expect(story.cards).to_have_count(8)
@@ -141,7 +141,7 @@ def test_more_like_this_is_shared_with_other_devices(
     assert (stem["text"].strip(), stem["settings"]["stem"], stem["kept"]) == (begun, True, None)
     kept = PROMPT + stem["text"] + said
     other.open(server.url)
-    expect(other.find("#story")).to_have_js_property("value", PROMPT)
+    other.reads(PROMPT)
     expect(other.cards).to_have_count(4)
     other.set(n=2, max_tokens=12)
     with other.page.expect_request(is_generation) as asked:  # of a text that came as a whole
@@ -149,7 +149,7 @@ def test_more_like_this_is_shared_with_other_devices(
     expect(other.cards).to_have_count(6)
     assert begins(asked.value)["text"].strip() == begun
     other.press(other.find(".batch[aria-label='Like alternative 2'] .card").nth(2), "Keep")
-    expect(other.find("#story")).to_have_js_property("value", kept)
+    other.reads(kept)
 
 
 def test_probabilities_are_shown_on_demand(story: Story) -> None:

@@ -21,7 +21,7 @@ LINES = "(all) => all.map((each) => each.offsetHeight / parseFloat(getComputedSt
 def begin_versions(story: Story) -> None:
     story.set(n=8, seed=3)
     story.find("#story").fill(f"He slept. {PROMPT}")
-    story.find("#story").evaluate("(box) => box.setSelectionRange(0, 9)")
+    story.select(0, 9)
     story.page.keyboard.press("Control+Shift+Enter")
     story.find("#rewriter input").fill(HOW)
     story.find("#rewriter .how button").click()
@@ -53,19 +53,19 @@ def test_keep_is_in_sight_on_each_card_and_so_is_the_way_back(story: Story) -> N
     story.picture("keep")
     said = story.said(story.cards.nth(1))
     story.cards.nth(1).get_by_role("button", name="Keep", exact=True).click()
-    expect(story.find("#story")).to_have_js_property("value", PROMPT + said)
+    story.reads(PROMPT + said)
     story.page.keyboard.type("\n" * 40 + "The end.")  # as high as a window
     expect(back).to_be_in_viewport(ratio=1)
     expect(back).to_have_text("Back to the 3 alternatives")
     story.picture("back", axe=True)
     story.reload()
     back.click()
-    expect(story.find("#story")).to_have_js_property("value", PROMPT)
+    story.reads(PROMPT)
     expect(story.cards).to_have_count(3)
     expect(story.cards.nth(1).locator(".text")).to_be_focused()
     expect(back).to_be_hidden()
     story.find("#undo").click()
-    expect(story.find("#story")).to_have_js_property("value", PROMPT + said + "\n" * 40 + "The end.")
+    story.reads(PROMPT + said + "\n" * 40 + "The end.")
 
 
 def test_the_bar_folds_in_a_low_window_and_on_a_phone(story: Story) -> None:
@@ -98,7 +98,7 @@ def test_the_bar_folds_in_a_low_window_and_on_a_phone(story: Story) -> None:
     # The keys of what is folded work as before.
     text = story.find("#story")
     text.fill("He slept. He woke.")
-    text.evaluate("(box) => box.setSelectionRange(0, 9)")
+    story.select(0, 9)
     story.page.keyboard.press("Control+Shift+Enter")
     expect(story.find("#rewriter")).to_be_visible()
     story.page.keyboard.press("Escape")
@@ -136,7 +136,7 @@ def test_sentences_of_two_alternatives_are_combined(story: Story) -> None:
     text = story.cards.first.locator(".text")
     token = text.locator("[data-k]").nth(2)
     token.click()
-    expect(story.find("#story")).to_have_js_property("value", f"{PROMPT} {first[0]}")
+    story.reads(f"{PROMPT} {first[0]}")
     expect(story.find("#story")).to_be_focused()
     expect(story.find("#token-preview")).to_be_hidden()
     expect(story.find("#status")).to_contain_text("Added: “")
@@ -150,11 +150,11 @@ def test_sentences_of_two_alternatives_are_combined(story: Story) -> None:
     keyboard.press("Shift+ArrowRight")
     keyboard.press("Enter")
     taken = f" {first[0]} {second[0]} {second[1]}"
-    expect(story.find("#story")).to_have_js_property("value", PROMPT + taken)
+    story.reads(PROMPT + taken)
     keyboard.press("i")
     expect(combine).to_have_attribute("aria-pressed", "false")
     story.find("#undo").click()
-    expect(story.find("#story")).to_have_js_property("value", f"{PROMPT} {first[0]}")
+    story.reads(f"{PROMPT} {first[0]}")
     expect(story.find("#status")).not_to_contain_text("Added")
     story.find("#redo").click()
 
@@ -171,7 +171,7 @@ def test_a_selected_passage_is_taken_to_the_cursor(story: Story) -> None:
     story.set(n=2, max_tokens=40, seed=1)
     story.find("#story").click()
     keyboard.insert_text("He slept. He woke.")
-    story.find("#story").evaluate("(box) => box.setSelectionRange(9, 9)")
+    story.select(9)
     story.generate(cards=2)
     words = story.said(story.cards.last).split()
     expect(take).to_be_hidden()
@@ -193,7 +193,7 @@ def test_a_selected_passage_is_taken_to_the_cursor(story: Story) -> None:
     expect(take).to_be_in_viewport(ratio=1)
     story.picture("selection", axe=True)
     take.click()
-    expect(story.find("#story")).to_have_js_property("value", f"He slept. {words[0]} {words[1]} He woke.")
+    story.reads(f"He slept. {words[0]} {words[1]} He woke.")
     expect(take).to_be_hidden()
     assert story.shaded("model") == [f" {words[0]} {words[1]}"]
     story.page.set_viewport_size({"width": 390, "height": 844})
@@ -223,19 +223,17 @@ def test_sentences_are_combined_with_a_finger(browser: Browser, server: Scripted
         (first, *_), (second, *_) = sentences(story, 0), sentences(story, 1)
         story.find("#combine").tap()
         story.cards.first.locator("[data-k]").nth(2).tap()
-        expect(story.find("#story")).to_have_js_property("value", f"{PROMPT} {first}")
+        story.reads(f"{PROMPT} {first}")
         story.swipe(-250)
         story.cards.last.locator("[data-k]").nth(2).tap()
-        expect(story.find("#story")).to_have_js_property("value", f"{PROMPT} {first} {second}")
+        story.reads(f"{PROMPT} {first} {second}")
         expect(story.cards.last.locator(".text")).to_be_in_viewport()
         story.picture("combine-phone", axe=True)
         story.find("#combine").tap()
         story.cards.last.locator(".text").evaluate(SELECT)
         story.find("#take-passage").tap()
         expect(story.find("#take-passage")).to_be_hidden()
-        expect(story.find("#story")).to_have_js_property(
-            "value", f"{PROMPT} {first} {second} {second[: len(second) // 2].rstrip()}"
-        )
+        story.reads(f"{PROMPT} {first} {second} {second[: len(second) // 2].rstrip()}")
 
 
 def test_blind_alternatives_have_letters_until_one_is_kept(story: Story) -> None:
@@ -289,7 +287,7 @@ def test_the_widest_earlier_fork_is_gone_back_to(
     kept = story.said(story.cards.first)
     story.press(story.cards.first, "Keep")
     story.generate(cards=2)
-    story.page.evaluate("(text) => document.querySelector('#story').setSelectionRange(text, text)", len(PROMPT + kept))
+    story.select(len(PROMPT + kept))
     expect(story.find("#earlier")).to_be_visible()
     keyboard.press("Escape")
     keyboard.press("h")
@@ -318,12 +316,12 @@ def test_the_widest_earlier_fork_is_gone_back_to(
     body = json.loads(asked.value.post_data or "")
     assert ("node" in body) if is_shared else (bytes(body["prompt"]).decode() == story.text)
     story.find("#undo").click()
-    expect(story.find("#story")).to_have_js_property("value", PROMPT + kept)
+    story.reads(PROMPT + kept)
 
     # One in typed text, whose probabilities the server is asked for. The text after the cursor stays.
     story.find("#path button").nth(1).click()
-    expect(story.find("#story")).to_have_js_property("value", PROMPT)
-    story.find("#story").evaluate("(box) => box.setSelectionRange(40, 40)")
+    story.reads(PROMPT)
+    story.select(40)
     story.generate(cards=2)
     held: list[Route] = []
     story.page.route("**/v1/score", lambda route: held.append(route))

@@ -22,9 +22,7 @@ def test_a_repeated_phrase_is_banned_and_the_ban_is_lifted(story: Story, tmp_pat
     nodes = [typed, *({"id": str(k + 1), "parent": "0", "pieces": [[text, None]]} for k, text in enumerate(said))]
     file = tmp_path / "tale.json"
     file.write_text(json.dumps({"format": "srb-tree", "version": 2, "nodes": nodes, "current": "0"}))
-    story.page.evaluate("document.body.dataset.left = true")
-    story.find("#import").set_input_files(file)
-    expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
+    story.take(file)
     story.set(n=1, max_tokens=8)
     story.find("#open-stories").click()
     story.find("#cliches summary").click()

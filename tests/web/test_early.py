@@ -30,16 +30,14 @@ def test_letters_typed_before_a_story_is_open_are_in_it(blank: Story, server: Sc
     expect(blank.find("#story")).to_be_focused()
     first = blank.page.url
     blank.find("#open-stories").click()
-    blank.page.evaluate("document.body.dataset.left = true")
-    blank.find("#new").click()
-    keyboard.type(PROMPT, delay=20)
-    expect(blank.find("body[data-ready]:not([data-left])")).to_be_visible()
+    with blank.leaving():
+        blank.find("#new").click()
+        keyboard.type(PROMPT, delay=20)
     assert blank.text == PROMPT
     blank.find("#open-stories").click()
-    blank.page.evaluate("document.body.dataset.left = true")
-    blank.find("#story-list a:not([aria-current])").click()
-    keyboard.type(" He was old, and slept.", delay=20)
-    expect(blank.find("body[data-ready]:not([data-left])")).to_be_visible()
+    with blank.leaving():
+        blank.find("#story-list a:not([aria-current])").click()
+        keyboard.type(" He was old, and slept.", delay=20)
     assert (blank.page.url, blank.text) == (
         first,
         "It rained. It snowed. Spring came. And went. He was old, and slept.",

@@ -212,10 +212,9 @@ def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp
 
     # Another story, and back.
     tab_to(story, "#new", "Shift+Tab")
-    story.page.evaluate("document.body.dataset.left = true")
-    keyboard.press("Enter")
-    expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
-    expect(story.find("#story")).to_have_js_property("value", "")
+    with story.leaving():
+        keyboard.press("Enter")
+    story.reads("")
     expect(text).to_be_focused()
     expect(story.find("#setting-n")).to_have_value("2")
     expect(status).to_have_text("Ctrl-Enter writes what comes next.")
@@ -284,7 +283,7 @@ def test_it_continues_after_the_server_is_killed_and_restarted(
     blank.reload()
     assert [blank.said(card) for card in blank.cards.all()] == said
     blank.press(blank.cards.first, "Keep")
-    expect(blank.find("#story")).to_have_js_property("value", prompt + said[0])
+    blank.reads(prompt + said[0])
     expect(blank.find("#tree [role=treeitem]").nth(1)).to_contain_text(f"2 alternatives · {MANY} tokens")
     blank.page.close()  # it watches the story until the server is gone
     blank.excuse("ERR_", "503")

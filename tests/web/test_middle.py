@@ -20,14 +20,6 @@ def is_drawn(request: Request) -> bool:
     return request.url.endswith("/completions") and '"seed"' in (request.post_data or "")
 
 
-def put_cursor(story: Story, start: int, end: int | None = None) -> None:
-    """Put the cursor after this many characters, or select up to `end`."""
-    story.find("#story").focus()
-    story.find("#story").evaluate(
-        "(box, [start, end]) => box.setSelectionRange(start, end)", [start, start if end is None else end]
-    )
-
-
 def begin(story: Story, server: Scripted, text: str = BEFORE + BEHIND, **settings: object) -> None:
     """Opens the page of a server, and types a text."""
     story.open(server.url)
@@ -48,7 +40,7 @@ def test_alternatives_are_inserted_at_the_cursor(
     story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
     keyboard, box = story.page.keyboard, story.find("#story")
     begin(story, server, n=2, max_tokens=8, seed=1)
-    put_cursor(story, len(BEFORE))
+    story.select(len(BEFORE))
     server.going.clear()
     keyboard.press("Control+Enter")
     expect(story.find("#stop")).to_be_enabled()
@@ -60,7 +52,7 @@ def test_alternatives_are_inserted_at_the_cursor(
     expect(story.find("#where")).to_have_text("After “The keeper slept.”, before “He woke at dawn.”")
 
     # Changes further down stay; the cursor is after the kept text.
-    put_cursor(story, len(BEFORE + BEHIND))
+    story.select(len(BEFORE + BEHIND))
     keyboard.type(" At once.")
     said = story.said(story.cards.nth(1))
     story.press(story.cards.nth(1), "Keep")
@@ -91,7 +83,7 @@ def test_alternatives_are_inserted_at_the_cursor(
     body = json.loads(asked.value.post_data or "")
     assert ("node" in body) if is_shared else (len(body["prompt"]) > len(BEFORE))
     assert path.count() == count + 1  # the text after it has changed
-    put_cursor(story, len(kept))
+    story.select(len(kept))
     story.generate(cards=2)
     expect(box).to_have_js_property("value", kept)
     story.press(story.cards.first, "Keep")
@@ -104,7 +96,7 @@ def test_alternatives_are_inserted_at_the_cursor(
             story.page.evaluate("window.open(location.href)")
         again = Story(opened.value)
         again.wait_ready()
-        expect(again.find("#story")).to_have_js_property("value", story.text)
+        again.reads(story.text)
         again.page.close()
     with story.panel("stories"), story.page.expect_download() as download:
         story.reach("#export").click()
@@ -124,7 +116,7 @@ def test_a_passage_is_rewritten_and_its_versions_are_compared(
     keyboard, box = story.page.keyboard, story.find("#story")
     begin(story, server, "He slept. " + BEHIND, n=2, seed=3, max_tokens=8)
     expect(story.find("#rewrite")).to_be_disabled()
-    put_cursor(story, 0, len("He slept. "))  # the first sentence, and a space that is no part of the passage
+    story.select(0, len("He slept. "))  # the first sentence, and a space that is no part of the passage
     expect(story.find("#rewrite")).to_be_enabled()
     keyboard.press("Control+Shift+Enter")
     expect(story.find("#rewriter blockquote")).to_have_text("He slept.")
@@ -178,7 +170,7 @@ def test_a_bridge_leads_to_the_text_after_it_and_the_best_is_first(
     keyboard, box = story.page.keyboard, story.find("#story")
     begin(story, server, n=3, seed=1, max_tokens=30)
     expect(story.find("#bridge")).to_be_disabled()
-    put_cursor(story, len(BEFORE))
+    story.select(len(BEFORE))
     expect(story.find("#bridge")).to_be_enabled()
     with story.page.expect_request(is_drawn) as asked:
         keyboard.press("Control+Alt+Enter")
@@ -204,7 +196,7 @@ def test_a_bridge_leads_to_the_text_after_it_and_the_best_is_first(
     # What can't go together is said.
     story.find("#unseen").evaluate("(each) => each.closest('dialog').show()")
     story.reach("#unseen").check()
-    put_cursor(story, len(BEFORE))
+    story.select(len(BEFORE))
     keyboard.press("Control+Alt+Enter")
     expect(story.find("#error")).to_contain_text("New openings only can't be combined with Bridge.")
 
@@ -220,7 +212,7 @@ def test_tints_of_authorship_are_stored(story: Story, tmp_path: Path) -> None:
     said = story.said(story.cards.first)
     story.press(story.cards.first, "Keep")
     keyboard.type("\n\nMine.")
-    put_cursor(story, len(BEFORE) + 3)
+    story.select(len(BEFORE) + 3)
     keyboard.type("!")
 
     def tints() -> list[list[str]]:
@@ -231,7 +223,7 @@ def test_tints_of_authorship_are_stored(story: Story, tmp_path: Path) -> None:
     assert tints() == tinted
     story.reload()
     assert tints() == tinted
-    put_cursor(story, len(BEFORE) + 6)
+    story.select(len(BEFORE) + 6)
     keyboard.press("Control+Enter")  # now all of it is in the tree
     expect(story.find("#where")).to_be_visible()
     story.wait_done()
@@ -247,10 +239,8 @@ def test_tints_of_authorship_are_stored(story: Story, tmp_path: Path) -> None:
     story.find("#open-stories").click()
     with story.page.expect_download() as download:
         story.reach("#export").click()
-    story.page.evaluate("document.body.dataset.left = true")
     download.value.save_as(tmp_path / "story.json")
-    story.find("#import").set_input_files(tmp_path / "story.json")
-    expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
+    story.take(tmp_path / "story.json")
     assert tints() == found
     colour = """() => getComputedStyle(document.querySelector("#story .model")).backgroundColor"""
     shown = story.page.evaluate(colour)
@@ -265,7 +255,7 @@ def test_other_words_replace_a_word_of_the_text(blank: Story, server: Scripted) 
     """The word may be anybody's; the text as it was stays where it is. With the keyboard alone, and with a finger."""
     story, box, keyboard = blank, blank.find("#story"), blank.page.keyboard
     begin(story, server, n=2, max_tokens=8, seed=1)
-    put_cursor(story, len("The keep"))
+    story.select(len("The keep"))
     keyboard.press("Control+.")
     expect(story.find("#token-preview")).to_contain_text("Instead of “keeper”:")
     expect(story.find("#token-preview button").first).to_be_focused()
@@ -284,7 +274,7 @@ def test_other_words_replace_a_word_of_the_text(blank: Story, server: Scripted) 
     expect(box).to_be_focused()
     keyboard.press("Control+Z")
     expect(box).to_have_js_property("value", BEFORE + BEHIND)
-    put_cursor(story, len("The keep"))
+    story.select(len("The keep"))
 
     # A letter is never lost in the list.
     keyboard.press("Control+.")
@@ -296,7 +286,7 @@ def test_other_words_replace_a_word_of_the_text(blank: Story, server: Scripted) 
     expect(box).to_have_js_property("value", BEFORE + BEHIND)
 
     story.page.set_viewport_size(PHONE)
-    put_cursor(story, len("The keeper"))
+    story.select(len("The keeper"))
     story.find("#more-tools").click()
     story.find("#other-words").click()
     expect(story.find("#token-preview")).to_be_in_viewport(ratio=1)

@@ -75,10 +75,8 @@ def test_the_background_is_sent_but_not_part_of_the_story(
     with story.page.expect_download() as download:
         story.find("#open-stories").click()
         story.reach("#export").click()
-    story.page.evaluate("document.body.dataset.left = true")
     download.value.save_as(tmp_path / "story.json")
-    story.find("#import").set_input_files(tmp_path / "story.json")
-    expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
+    story.take(tmp_path / "story.json")
     story.tool("#open-model-view")
     expect(story.find("#memory")).to_have_value("Ada is ninety.")
     expect(story.find("#note-depth")).to_have_value("2")

@@ -73,19 +73,19 @@ def test_the_search_finds_everything_and_snapshots_have_names(
     expect(story.find(".compared ins")).to_have_text("a far")
     story.pictures("comparison", axe=True)
     story.find("#comparison .main").click()
-    expect(story.find("#story")).to_have_js_property("value", "Once upon the hill")
+    story.reads("Once upon the hill")
     story.find("#undo").click()
-    expect(story.find("#story")).to_have_js_property("value", "Once upon a far hill")
+    story.reads("Once upon a far hill")
 
     # So is a snapshot at whose place something was typed since, or nothing is left.
     for typed in ("Once upon a hill, and a sea.", ""):
         names.filter(has_text="The hill").click()
-        expect(story.find("#story")).to_have_js_property("value", "Once upon the hill")
+        story.reads("Once upon the hill")
         story.find("#story").fill(typed)
         names.filter(has_text="The hill").click()
-        expect(story.find("#story")).to_have_js_property("value", "Once upon the hill")
+        story.reads("Once upon the hill")
         story.find("#undo").click()
-        expect(story.find("#story")).to_have_js_property("value", typed)
+        story.reads(typed)
     names.filter(has_text="The beginning").locator("xpath=..").get_by_role("button", name="Remove").click()
     expect(snapshots).to_have_count(2)
 
@@ -170,9 +170,9 @@ def test_a_place_in_another_story_is_found_and_opened(
     expect(link.locator("mark")).to_have_text("the lam")
     expect(link.locator("small")).to_contain_text("in “A morning.")
     story.leave("#other-stories a")
-    expect(story.find("#story")).to_have_js_property("value", begun)
+    story.reads(begun)
     assert story.page.evaluate("scrollY") > 0
     expect(story.cards).to_have_count(2)
     assert "/" not in story.page.url.partition("#")[2]  # a reload stays where one is then
     story.find("#undo").click()
-    expect(story.find("#story")).to_have_js_property("value", kept)
+    story.reads(kept)

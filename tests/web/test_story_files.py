@@ -32,12 +32,6 @@ def export(story: Story, selector: str, kind: str, folder: Path) -> Path:
     return path
 
 
-def take(story: Story, path: Path) -> None:
-    story.page.evaluate("document.body.dataset.left = true")
-    story.find("#import").set_input_files(path)
-    expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
-
-
 def test_stories_go_to_files_and_come_back(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "Löwe.txt").write_bytes("# One\r\n\r\nHe *left*, naïve.".encode("windows-1252"))
     story.find("#open-stories").click()
@@ -48,10 +42,9 @@ def test_stories_go_to_files_and_come_back(story: Story, tmp_path: Path, monkeyp
     expect(encoding.locator("blockquote")).to_have_text("He *left*, naОve.")  # noqa: RUF001
     encoding.locator("select").select_option("Windows-1252")
     story.pictures("encoding", axe=True)
-    story.page.evaluate("document.body.dataset.left = true")
-    encoding.locator("[value=import]").click()
-    expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
-    expect(story.find("#story")).to_have_js_property("value", "# One\n\nHe *left*, naïve.")
+    with story.leaving():
+        encoding.locator("[value=import]").click()
+    story.reads("# One\n\nHe *left*, naïve.")
     story.find("#open-stories").click()
     expect(story.find("#story-list [aria-current]")).to_have_text("Löwe")
     expect(story.find("#story-list li:has([aria-current]) small")).to_contain_text("4 words")
@@ -64,8 +57,8 @@ def test_stories_go_to_files_and_come_back(story: Story, tmp_path: Path, monkeyp
 
     woven = export(story, "#tree", "tapestry", tmp_path)
     assert woven.name == "Löwe.tapestry"
-    take(story, woven)
-    expect(story.find("#story")).to_have_js_property("value", "# One\n\nHe *left*, naïve.")
+    story.take(woven)
+    story.reads("# One\n\nHe *left*, naïve.")
     story.find("#open-stories").click()
 
     def missing() -> str:
@@ -93,9 +86,9 @@ def test_stories_go_to_files_and_come_back(story: Story, tmp_path: Path, monkeyp
         dialog.accept()
 
     story.page.once("dialog", agree)
-    take(story, document)
+    story.take(document)
     assert asked == ["The story will be without these parts of Löwe.epub: 2 pictures. Import it?"]
-    expect(story.find("#story")).to_have_js_property("value", "# Two\n\nNo")
+    story.reads("# Two\n\nNo")
     story.find("#open-stories").click()
     expect(story.find("#story-list [aria-current]")).to_have_text("The boat")
     expect(story.find("#story-list li")).to_have_count(4)
@@ -118,8 +111,8 @@ def test_a_tree_of_another_loom_becomes_a_story(story: Story, tmp_path: Path) ->
     story.excuse("400")
     (tmp_path / "Tale.json").write_text(json.dumps({"current": "b", "nodes": nodes}))
     story.find("#open-stories").click()
-    take(story, tmp_path / "Tale.json")
-    expect(story.find("#story")).to_have_js_property("value", "Once upon")
+    story.take(tmp_path / "Tale.json")
+    story.reads("Once upon")
     story.find("#open-stories").click()
     expect(story.find("#tree [role=treeitem]")).to_have_count(3)
 
@@ -130,7 +123,7 @@ def test_a_tree_of_another_loom_becomes_a_story(story: Story, tmp_path: Path) ->
         dialog.accept()
 
     story.page.once("dialog", agree)
-    take(story, Path(__file__).parent / "tapestry" / "low_tide.tapestry")
+    story.take(Path(__file__).parent / "tapestry" / "low_tide.tapestry")
     assert "low_tide.tapestry has notes, which a story can't have: Ask Ann about the tide." in asked[0]
     expect(story.find("#story")).to_have_text(re.compile("She waved 👋 and stayed for the whole"))
     story.find("#open-stories").click()
@@ -142,16 +135,16 @@ def test_a_tree_of_another_loom_becomes_a_story(story: Story, tmp_path: Path) ->
 
 def test_formatting_is_pasted_as_markdown_and_plain_text_as_it_is(story: Story) -> None:
     story.find("#story").fill("Before  after")
-    story.page.evaluate("document.querySelector('#story').setSelectionRange(7, 7)")
+    story.select(7)
     assert not story.page.evaluate(
         PASTE, "<p>a <b>bold</b> <i onclick='x()'>word</i><script>window.bad = 1</script></p>"
     )
-    expect(story.find("#story")).to_have_js_property("value", "Before a **bold** *word* after")
+    story.reads("Before a **bold** *word* after")
     story.page.evaluate(PASTE, "<p>nothing special</p>")
-    expect(story.find("#story")).to_have_js_property("value", "Before a **bold** *word*plain after")
+    story.reads("Before a **bold** *word*plain after")
     for _ in range(2):
         story.find("#undo").click()
-    expect(story.find("#story")).to_have_js_property("value", "Before  after")
+    story.reads("Before  after")
     assert not story.page.evaluate("window.bad")
     docs = "<b style='font-weight:normal'><p style='font-weight:700'>x</p><p style='font-style:italic'>y</p></b>"
     docs = f"<!--StartFragment-->{docs}<!--EndFragment-->"  # as Windows copies it

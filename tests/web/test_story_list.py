@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Route, WebSocketRoute, expect
@@ -13,63 +12,49 @@ from web.conftest import PROMPT, Story, length
 pytestmark = pytest.mark.web
 
 
-@pytest.fixture(scope="module")
-def caching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripted]:
-    server = Scripted(tmp_path_factory.mktemp("history") / "stories.db")
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def server(caching: Scripted) -> Iterator[Scripted]:
-    """A server that keeps stories, which other tests use, too."""
-    yield caching
-    caching.go()
-
-
-def begin(story: Story, server: Scripted) -> None:
+def begin(story: Story, keeper: Scripted) -> None:
     """A new story."""
-    story.open(server.url)
+    story.open(keeper.url)
     story.find("#open-stories").click()
     story.leave("#new")
     expect(story.find("#title")).to_have_text("(no title)")
 
 
 def test_a_request_continues_without_the_tab_and_on_another_device(
-    blank: Story, other: Story, server: Scripted
+    blank: Story, other: Story, keeper: Scripted
 ) -> None:
-    begin(blank, server)
+    begin(blank, keeper)
     blank.set(n=2, max_tokens=1000)
-    server.hold_after(20)
+    keeper.hold_after(20)
     blank.generate(PROMPT, cards=2, wait=False)
     expect(blank.cards.first.locator("[data-k]").nth(3)).to_be_attached()
     url = blank.page.url
     blank.page.close()
     other.page.goto(url)
     other.wait_ready()
-    expect(other.find("#story")).to_have_js_property("value", PROMPT)
+    other.reads(PROMPT)
     expect(other.find(".card.running")).to_have_count(2)
     tokens = other.cards.first.locator("[data-k]")
     expect(tokens.nth(3)).to_be_attached()
     count = tokens.count()
-    server.hold_after(20)
+    keeper.hold_after(20)
     expect(tokens.nth(count + 5)).to_be_attached()
     other.find("#stop").click()
-    server.go()
+    keeper.go()
     other.wait_done()
     for card in other.cards.all():
         expect(card.locator(".facts")).to_contain_text("stopped")
     said = [other.said(card) for card in other.cards.all()]
-    story = json.loads(server.request(f"/v1/stories/{url.partition('#')[2]}")[1])
+    story = json.loads(keeper.request(f"/v1/stories/{url.partition('#')[2]}")[1])
     assert [node["text"] for node in story["nodes"]] == [PROMPT, *said]
     other.press(other.cards.nth(1), "Keep")
     other.reload()
-    expect(other.find("#story")).to_have_js_property("value", PROMPT + said[1])
+    other.reads(PROMPT + said[1])
     expect(other.find("#title")).to_have_text(PROMPT[:43])
 
 
-def test_two_devices_write_at_the_same_time(blank: Story, other: Story, server: Scripted) -> None:
-    begin(blank, server)
+def test_two_devices_write_at_the_same_time(blank: Story, other: Story, keeper: Scripted) -> None:
+    begin(blank, keeper)
     other.open(blank.page.url)
     for story in (blank, other):
         story.set(n=1, max_tokens=5)
@@ -104,13 +89,13 @@ def test_two_devices_write_at_the_same_time(blank: Story, other: Story, server: 
         story.excuse("409")  # each may have named the story
 
 
-def test_lengths_end_at_boundaries_on_the_server(blank: Story, other: Story, server: Scripted) -> None:
-    begin(blank, server)
+def test_lengths_end_at_boundaries_on_the_server(blank: Story, other: Story, keeper: Scripted) -> None:
+    begin(blank, keeper)
     other.open(blank.page.url)
     blank.set(n=3, max_tokens=1, seed=1)
     with blank.panel("options"):
         blank.find("#length-unit").select_option("sentences")
-    server.go(pace=0.02)  # else all may be written before the page has read its answer's first line
+    keeper.go(pace=0.02)  # else all may be written before the page has read its answer's first line
     blank.generate(PROMPT, cards=3)
     said = [blank.said(card) for card in blank.cards.all()]
     for text in said:
@@ -119,23 +104,23 @@ def test_lengths_end_at_boundaries_on_the_server(blank: Story, other: Story, ser
     for card, text in zip(other.cards.all(), said, strict=True):
         expect(card.locator(".text")).to_have_text(text)
     path = f"/v1/stories/{blank.page.url.partition('#')[2]}"
-    nodes = json.loads(server.request(path)[1])["nodes"]
+    nodes = json.loads(keeper.request(path)[1])["nodes"]
     assert [(node["text"], node["ends_at"]) for node in nodes[1:]] == [(text, len(text)) for text in said]
     blank.press(blank.cards.first, "Keep")
     with blank.page.expect_request("**/v1/completions") as asked:
         blank.generate(cards=3)
     assert json.loads(asked.value.post_data or "")["node"] == nodes[1]["id"]
-    expect(blank.find("#story")).to_have_js_property("value", PROMPT + said[0])
-    assert server.request(f"{path}?format=markdown&node={nodes[1]['id']}")[1].endswith(f"{PROMPT}{said[0]}\n")
+    blank.reads(PROMPT + said[0])
+    assert keeper.request(f"{path}?format=markdown&node={nodes[1]['id']}")[1].endswith(f"{PROMPT}{said[0]}\n")
     with blank.panel("options"):
         blank.find("#length-unit").select_option("words")
         blank.find("#setting-max_tokens").fill("60")
-    server.hold_after(20)
+    keeper.hold_after(20)
     blank.generate(cards=6, wait=False)
     expect(blank.cards.first.locator("[data-k]").nth(2)).to_be_attached()
     blank.reload()
     expect(blank.find(".card.running")).to_have_count(3)
-    server.go()
+    keeper.go()
     blank.wait_done()
     for text in [blank.said(card) for card in blank.cards.all()[:3]]:
         assert length(blank, text + "\n\nThe next", "words", 60) == len(text.encode("utf-16-le")) // 2, text
@@ -173,23 +158,23 @@ STORED = """([prompt, said]) => new Promise((resolve) => {
 })"""
 
 
-def test_a_story_moves_from_the_browser_to_the_server(blank: Story, server: Scripted) -> None:
+def test_a_story_moves_from_the_browser_to_the_server(blank: Story, keeper: Scripted) -> None:
     # The same browser has written at another server, without a history.
     said = [" Never sleep.", " Always sleep."]
     blank.page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
-    blank.page.goto(server.url + "/web/app/icon.svg")
+    blank.page.goto(keeper.url + "/web/app/icon.svg")
     blank.page.evaluate(STORED, [PROMPT, said])
     blank.page.route("**/health", lambda route: route.fulfill(json={"model": "a model"}))
-    blank.open(server.url)
-    expect(blank.find("#story")).to_have_js_property("value", PROMPT)
+    blank.open(keeper.url)
+    blank.reads(PROMPT)
     assert [blank.said(card) for card in blank.cards.all()] == said
     blank.page.unroute("**/health")
-    blank.page.goto(server.url)
+    blank.page.goto(keeper.url)
     blank.wait_ready()
     blank.find("#open-stories").click()
     blank.leave("#move")
     expect(blank.find("#title")).to_have_text(PROMPT[:43])
-    expect(blank.find("#story")).to_have_js_property("value", PROMPT)
+    blank.reads(PROMPT)
     assert [blank.said(card) for card in blank.cards.all()] == said
     expect(blank.find("#move")).to_be_hidden()
     blank.find("#open-stories").click()
@@ -203,27 +188,8 @@ def test_a_story_moves_from_the_browser_to_the_server(blank: Story, server: Scri
     expect(blank.find("#story-list")).not_to_contain_text("A keeper")
 
 
-def test_memory_note_and_lore_are_shared_with_other_devices(
-    blank: Story, other: Story, server: Scripted, tmp_path: Path
-) -> None:
-    (tmp_path / "lore.json").write_text(json.dumps([{"key": ["Ada"], "content": "Ada limps.", "comment": "Her leg"}]))
-    begin(blank, server)
-    with blank.panel("model-view"):
-        blank.find("#import-lore").set_input_files(tmp_path / "lore.json")
-        with blank.page.expect_response(lambda each: each.request.method == "PATCH") as sent:
-            blank.find("#memory").fill("Ada is ninety.")
-    assert sent.value.ok
-    other.open(blank.page.url)
-    with other.panel("model-view"):
-        expect(other.find("#memory")).to_have_value("Ada is ninety.")
-        expect(other.find("#lore .named")).to_have_text("Her leg")
-        other.find("#note").fill("[Night.]")
-        expect(blank.find("#note")).to_have_value("[Night.]")
-    expect(blank.find("#memory")).to_have_value("Ada is ninety.")
-
-
-def test_two_quick_presses_store_typed_text_once(blank: Story, server: Scripted) -> None:
-    begin(blank, server)
+def test_two_quick_presses_store_typed_text_once(blank: Story, keeper: Scripted) -> None:
+    begin(blank, keeper)
     blank.set(n=2, max_tokens=6)
     blank.find("#story").fill("Once upon a")
     held: list[Route] = []
@@ -242,13 +208,13 @@ def test_two_quick_presses_store_typed_text_once(blank: Story, server: Scripted)
         route.continue_()
     expect(blank.cards).to_have_count(4)
     blank.wait_done()
-    story = json.loads(server.request(f"/v1/stories/{blank.page.url.partition('#')[2]}")[1])
+    story = json.loads(keeper.request(f"/v1/stories/{blank.page.url.partition('#')[2]}")[1])
     assert [node["text"] for node in story["nodes"] if node["author"] == "person"] == ["Once upon a"]
 
 
-def test_alternatives_reported_before_the_response_are_shown(blank: Story, server: Scripted) -> None:
+def test_alternatives_reported_before_the_response_are_shown(blank: Story, keeper: Scripted) -> None:
     blank.page.route("**/v1/completions", lambda route: route.fulfill(response=route.fetch()))
-    begin(blank, server)
+    begin(blank, keeper)
     blank.set(n=2, max_tokens=12)
     box = blank.find("#story")
     box.fill("The lamp burned.\n\n" * 60)
@@ -260,12 +226,12 @@ def test_alternatives_reported_before_the_response_are_shown(blank: Story, serve
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_an_alternative_that_ended_unseen_can_be_forked(blank: Story, server: Scripted, is_gone: bool) -> None:
+def test_an_alternative_that_ended_unseen_can_be_forked(blank: Story, keeper: Scripted, is_gone: bool) -> None:
     """As with prefetched alternatives, or on a busy machine: the story reports the whole text without its tokens.
 
     is_gone: whether the server has forgotten the request. Then the page has the text alone.
     """
-    begin(blank, server)
+    begin(blank, keeper)
     blank.set(n=2, max_tokens=12)
     held: list[WebSocketRoute] = []
     is_deaf = True
@@ -282,10 +248,10 @@ def test_an_alternative_that_ended_unseen_can_be_forked(blank: Story, server: Sc
         blank.find("#story").fill("Once upon a")
         blank.find("#story").press("Control+Enter")
     path = f"/v1/stories/{blank.page.url.partition('#')[2]}"
-    while [node["length"] for node in json.loads(server.request(path)[1])["nodes"]] != [None, 12, 12]:
+    while [node["length"] for node in json.loads(keeper.request(path)[1])["nodes"]] != [None, 12, 12]:
         blank.page.wait_for_timeout(20)
     if is_gone:
-        server.request(f"/v1/completions/{asked.value.headers['x-request-id']}", method="DELETE")
+        keeper.request(f"/v1/completions/{asked.value.headers['x-request-id']}", method="DELETE")
     is_deaf = False
     with blank.page.expect_websocket(lambda each: "/events" in each.url):
         for socket in held:
@@ -300,9 +266,9 @@ def test_an_alternative_that_ended_unseen_can_be_forked(blank: Story, server: Sc
     assert [blank.said(card) for card in blank.cards.all()] == texts
 
 
-def test_probabilities_are_requested_after_a_reload(blank: Story, server: Scripted) -> None:
+def test_probabilities_are_requested_after_a_reload(blank: Story, keeper: Scripted) -> None:
     """The story has only texts, so the page requests the probabilities again."""
-    begin(blank, server)
+    begin(blank, keeper)
     blank.set(n=2, max_tokens=12)
     blank.generate(PROMPT, cards=2)
     said = [blank.said(card) for card in blank.cards.all()]

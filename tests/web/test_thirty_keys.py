@@ -53,9 +53,6 @@ def test_thirty_keys_at_each_step(
     typist = Typist(story)
     box, cards = story.find("#story"), story.cards
 
-    def put_cursor(start: int, end: int | None = None) -> None:
-        box.evaluate("(box, [a, b]) => { box.focus(); box.setSelectionRange(a, b); }", [start, end or start])
-
     # Routed from the start: Chromium may miss requests right after `route`.
     held, is_held = list[Route](), threading.Event()
     page.route(
@@ -126,7 +123,7 @@ def test_thirty_keys_at_each_step(
 
     # Bridge.
     place = story.text.index("\n\n# The boat")
-    put_cursor(place)
+    story.select(place)
     expect(story.find("#bridge")).to_be_enabled()
     keyboard.press("Control+Alt+Enter")
     typist.write("bridge", place)
@@ -134,7 +131,7 @@ def test_thirty_keys_at_each_step(
 
     # Rewrite. Typing replaces the selection, as in any text.
     place = story.text.index("Ada waited")
-    put_cursor(place, place + 10)
+    story.select(place, place + 10)
     expect(story.find("#rewrite")).to_be_enabled()
     keyboard.press("Control+Shift+Enter")
     typist.fill("rewrite: how", "#rewriter-how")
@@ -150,7 +147,7 @@ def test_thirty_keys_at_each_step(
     expect(story.find("#talk .question")).to_have_count(1)
     typist.fill("ask, while it's answered", "#question")
     expect(story.find("#talk textarea")).not_to_have_value("")
-    put_cursor(len(story.text))
+    story.select(len(story.text))
     story.find("#talk [value=take]").click()
     expect(box).to_be_focused()
     typist.write("take")
@@ -167,7 +164,7 @@ def test_thirty_keys_at_each_step(
     assert story.text == text
     typist.write("reload")
     other.open(page.url)
-    expect(other.find("#story")).to_have_js_property("value", story.text)
+    other.reads(story.text)
     elsewhere = Typist(other)
     other.find("#story").focus()
     elsewhere.write("elsewhere", other.find("#story").evaluate("(box) => box.selectionEnd"))

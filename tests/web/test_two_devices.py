@@ -1,7 +1,6 @@
 """A story of the server on two devices: typed prose, place and title are on both, and nothing is overwritten."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Dialog, Route, expect
@@ -13,36 +12,22 @@ pytestmark = pytest.mark.web
 HOUR = " The keeper counted his matches." * 40
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripted]:
-    server = Scripted(tmp_path_factory.mktemp("history") / "stories.db")
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def server(shared: Scripted) -> Iterator[Scripted]:
-    """A server that keeps stories, shared by these tests."""
-    yield shared
-    shared.go()
-
-
-def begin(story: Story, server: Scripted) -> None:
+def begin(story: Story, keeper: Scripted) -> None:
     """A new story."""
-    story.open(server.url)
+    story.open(keeper.url)
     story.find("#open-stories").click()
     story.leave("#new")
 
 
 def test_typed_prose_title_place_and_kept_text_are_on_the_other_device(
-    blank: Story, other: Story, server: Scripted
+    blank: Story, other: Story, keeper: Scripted
 ) -> None:
-    begin(blank, server)
+    begin(blank, keeper)
     story = blank.page.url.partition("#")[2]
     with blank.page.expect_response("**/drafts/0", timeout=2000) as sent:
         blank.find("#story").fill(PROMPT)
     assert sent.value.request.method == "PUT"
-    blank.find("#story").evaluate("(box) => box.setSelectionRange(3, 3)")
+    blank.select(3)
     with blank.page.expect_response(lambda each: '"cursor":6' in (each.request.post_data or ""), timeout=2000):
         blank.page.keyboard.insert_text(" so")
     other.open(blank.page.url)
@@ -52,23 +37,23 @@ def test_typed_prose_title_place_and_kept_text_are_on_the_other_device(
     expect(other.find("#title")).to_have_text("The so old lighthouse keeper had one rule, and")
     other.find("#story").press("Control+End")
     other.page.keyboard.insert_text(HOUR)
-    expect(blank.find("#story")).to_have_js_property("value", text + HOUR)
+    blank.reads(text + HOUR)
     assert blank.find("#story").evaluate("(box) => box.selectionStart") == len("The so")  # where its writer is
     other.set(n=2, max_tokens=6)
     other.generate(cards=2)
     expect(blank.cards).to_have_count(2)
     said = other.said(other.cards.nth(1))
     other.press(other.cards.nth(1), "Keep")
-    expect(blank.find("#story")).to_have_js_property("value", text + HOUR + said)
+    blank.reads(text + HOUR + said)
     with other.page.expect_response("**/drafts/*"):
         other.page.keyboard.insert_text(" And so on.")
-    expect(blank.find("#story")).to_have_js_property("value", text + HOUR + said + " And so on.")
-    stored = json.loads(server.request(f"/v1/stories/{story}")[1])
+    blank.reads(text + HOUR + said + " And so on.")
+    stored = json.loads(keeper.request(f"/v1/stories/{story}")[1])
     assert [(draft["node"], draft["text"] is None) for draft in stored["drafts"]] == [(0, True), (3, False)]
 
 
-def test_what_two_devices_type_in_one_text_is_merged(blank: Story, other: Story, server: Scripted) -> None:
-    begin(blank, server)
+def test_what_two_devices_type_in_one_text_is_merged(blank: Story, other: Story, keeper: Scripted) -> None:
+    begin(blank, keeper)
     with blank.page.expect_response("**/drafts/0"):
         blank.find("#story").fill(PROMPT + "\n\nThe lamp was red.")
     other.open(blank.page.url)
@@ -80,17 +65,17 @@ def test_what_two_devices_type_in_one_text_is_merged(blank: Story, other: Story,
     expect(other.find("#error")).to_contain_text("isn't saved on the server yet")
     other.page.context.set_offline(False)
     both = "Once. " + PROMPT + HOUR + "\n\nThe lamp was blue green."
-    expect(other.find("#story")).to_have_js_property("value", both)
-    expect(blank.find("#story")).to_have_js_property("value", both)
+    other.reads(both)
+    blank.reads(both)
     expect(other.find("#error")).to_be_hidden()
     blank.excuse("409")
     other.excuse("ERR_INTERNET_DISCONNECTED", "409")
 
 
 def test_what_is_typed_while_the_other_device_generates_is_there_once(
-    blank: Story, other: Story, server: Scripted
+    blank: Story, other: Story, keeper: Scripted
 ) -> None:
-    begin(blank, server)
+    begin(blank, keeper)
     with blank.page.expect_response("**/drafts/0"):
         blank.find("#story").fill(PROMPT)
     other.open(blank.page.url)
@@ -105,15 +90,15 @@ def test_what_is_typed_while_the_other_device_generates_is_there_once(
         blank.page.keyboard.insert_text("y ")
     other.page.context.set_offline(False)
     for each in (blank, other):
-        expect(each.find("#story")).to_have_js_property("value", "y " + PROMPT + " x")
+        each.reads("y " + PROMPT + " x")
         expect(each.cards).to_have_count(2)
     assert other.find("#story").evaluate("(box) => box.selectionStart") == len(other.text)
     blank.excuse("409")
     other.excuse("ERR_INTERNET_DISCONNECTED", "409")
 
 
-def test_memory_note_and_lore_of_two_devices_are_merged(blank: Story, other: Story, server: Scripted) -> None:
-    begin(blank, server)
+def test_memory_note_and_lore_of_two_devices_are_merged(blank: Story, other: Story, keeper: Scripted) -> None:
+    begin(blank, keeper)
     blank.tool("#open-model-view")
     with blank.page.expect_response("**/v1/stories/*"):
         blank.find("#memory").fill("Ada is ninety.")
@@ -139,9 +124,9 @@ def test_memory_note_and_lore_of_two_devices_are_merged(blank: Story, other: Sto
 
 
 def test_a_title_that_was_given_meanwhile_is_replaced_only_by_choice(
-    blank: Story, other: Story, server: Scripted
+    blank: Story, other: Story, keeper: Scripted
 ) -> None:
-    begin(blank, server)
+    begin(blank, keeper)
     story = blank.page.url.partition("#")[2]
     other.open(blank.page.url)
     asked = []
@@ -149,7 +134,7 @@ def test_a_title_that_was_given_meanwhile_is_replaced_only_by_choice(
     def answer(dialog: Dialog) -> None:
         asked.append(dialog.message)
         if dialog.type == "prompt":
-            server.request(f"/v1/stories/{story}", {"title": "The keeper"}, method="PATCH")
+            keeper.request(f"/v1/stories/{story}", {"title": "The keeper"}, method="PATCH")
         dialog.accept("The lamp")
 
     blank.page.on("dialog", answer)
@@ -160,8 +145,8 @@ def test_a_title_that_was_given_meanwhile_is_replaced_only_by_choice(
     blank.excuse("409")
 
 
-def test_prose_typed_without_the_server_is_sent_by_the_next_page(blank: Story, other: Story, server: Scripted) -> None:
-    begin(blank, server)
+def test_prose_typed_without_the_server_is_sent_by_the_next_page(blank: Story, other: Story, keeper: Scripted) -> None:
+    begin(blank, keeper)
 
     def refuse(route: Route) -> None:
         if route.request.method == "PUT":

@@ -79,22 +79,22 @@ def test_text_that_differs_from_the_tree_is_the_writers(start_scripted: Start, b
     keyboard.type(" a time")
     server.going.set()
     story.wait_done()
-    expect(story.find("#story")).to_have_js_property("value", "Once upon a time")
+    story.reads("Once upon a time")
 
     # Discarding, and Undo, by buttons and from the keyboard.
     story.press(story.cards.first, "Discard")
     expect(story.cards).to_have_count(1)
     keyboard.type(", there")
     story.find("#undo").click()
-    expect(story.find("#story")).to_have_js_property("value", "Once upon a time")
+    story.reads("Once upon a time")
     expect(story.cards).to_have_count(1)
     story.find("#undo").click()
     expect(story.cards).to_have_count(2)
-    expect(story.find("#story")).to_have_js_property("value", "Once upon a time")
+    story.reads("Once upon a time")
     for _ in range(2):
         keyboard.press("Control+Shift+Z")
     expect(story.cards).to_have_count(1)
-    expect(story.find("#story")).to_have_js_property("value", "Once upon a time, there")
+    story.reads("Once upon a time, there")
     for _ in range(2):
         keyboard.press("Control+Z")
     expect(story.cards).to_have_count(2)
@@ -105,7 +105,7 @@ def test_text_that_differs_from_the_tree_is_the_writers(start_scripted: Start, b
     expect(story.cards.first.locator(".text")).to_be_focused()
     keyboard.press("u")
     expect(story.cards).to_have_count(2)
-    expect(story.find("#story")).to_have_js_property("value", "Once upon a time, there")
+    story.reads("Once upon a time, there")
 
     # Keep continues from the alternative, with the keyboard in the text. What was typed meanwhile is after it.
     said = story.said(story.cards.first)
@@ -114,24 +114,24 @@ def test_text_that_differs_from_the_tree_is_the_writers(start_scripted: Start, b
     assert at(story) == ["story", 0]
     keyboard.type("Suddenly a gull")
     kept = "Once upon" + said + " a time, thereSuddenly a gull"
-    expect(story.find("#story")).to_have_js_property("value", kept)
+    story.reads(kept)
     expect(path.nth(1)).to_have_text("Once upon+ draft")
 
     # The path: each place has its own.
     path.nth(1).click()
-    expect(story.find("#story")).to_have_js_property("value", "Once upon a time, there")
+    story.reads("Once upon a time, there")
     path.first.click()
-    expect(story.find("#story")).to_have_js_property("value", "")
+    story.reads("")
     story.find("#undo").click()
     story.find("#undo").click()
-    expect(story.find("#story")).to_have_js_property("value", kept)
+    story.reads(kept)
     expect(path.last).to_have_attribute("aria-current", "true")
 
     # After a click elsewhere, letters go to the text, and none is a shortcut.
     story.page.mouse.click(5, 600)
     keyboard.type("Suddenly a gull")
     kept += "Suddenly a gull"
-    expect(story.find("#story")).to_have_js_property("value", kept)
+    story.reads(kept)
     with story.panel("model-view"):
         story.find("#memory").fill("Ada is ninety.")
     with story.panel("ask"):
@@ -167,15 +167,13 @@ def test_text_that_differs_from_the_tree_is_the_writers(start_scripted: Start, b
     expect(story.find("#error")).to_contain_text("its label is 7")
     expect(story.find("#story-list li")).to_have_count(1)
     first = story.page.url
-    story.page.evaluate("document.body.dataset.left = true")
-    story.find("#import").set_input_files(tmp_path / "story.json")
-    expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
+    story.take(tmp_path / "story.json")
     assert story.page.url != first
-    expect(story.find("#story")).to_have_js_property("value", kept)
+    story.reads(kept)
     story.find("#open-stories").click()
     story.leave("#story-list li:nth-child(2) a")
     assert story.page.url == first
-    expect(story.find("#story")).to_have_js_property("value", kept)
+    story.reads(kept)
     story.find("#open-stories").click()
     expect(story.find("#story-list li")).to_have_count(2)
     expect(story.find("#tree [role=treeitem]")).to_have_count(3)
@@ -230,7 +228,7 @@ def test_a_failed_save_is_reported_and_tried_again(start_scripted: Start, blank:
     expect(story.find("#error")).to_be_hidden()
     expect(story.find("#status")).to_have_text("Saved.")
     story.reload()
-    expect(story.find("#story")).to_have_js_property("value", "Once")
+    story.reads("Once")
 
 
 def test_drafts_move_to_the_server_with_their_story(start_scripted: Start, blank: Story, tmp_path: Path) -> None:
@@ -338,9 +336,7 @@ def test_no_key_is_lost(start_scripted: Start, blank: Story, tmp_path: Path, is_
         story.find("#story").click()
 
     def load() -> None:
-        page.evaluate("document.body.dataset.left = true")
-        story.find("#import").set_input_files(tmp_path / "tale.json")
-        expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
+        story.take(tmp_path / "tale.json")
         story.find("#story").click()
 
     done = list[int]()  # the last actions, by their numbers

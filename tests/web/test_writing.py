@@ -116,7 +116,7 @@ def test_choosing_another_token_forks_the_alternative(story: Story, server: Scri
     chosen = (other.text_content() or "").rsplit(" ", 2)[0].replace("␣", " ").replace("⏎", "\n")
     before = evaluated(server)
     other.click()
-    expect(story.find("#story")).to_have_js_property("value", PROMPT + begins + chosen)
+    story.reads(PROMPT + begins + chosen)
     expect(story.cards).to_have_count(2)
     story.wait_done()
     assert evaluated(server) - before <= 2
@@ -127,7 +127,7 @@ def test_the_story_survives_a_reload(story: Story) -> None:
     story.generate(PROMPT, cards=2)
     kept = story.said(story.cards.nth(1))
     story.press(story.cards.nth(1), "Keep")
-    expect(story.find("#story")).to_have_js_property("value", PROMPT + kept)
+    story.reads(PROMPT + kept)
     assert "\n".join(story.shaded("fresh")) == kept  # shown as new
     expect(story.find("#story .cm-line:last-child")).to_be_in_viewport()
     story.generate(cards=2)
@@ -135,21 +135,19 @@ def test_the_story_survives_a_reload(story: Story) -> None:
     story.find("#story").press("Control+End")  # what was said may have several lines
     story.find("#story").type(" And then")
     story.reload()
-    expect(story.find("#story")).to_have_js_property("value", PROMPT + kept + " And then")
+    story.reads(PROMPT + kept + " And then")
     assert [story.said(card) for card in story.cards.all()] == said
     expect(story.find("#path button")).to_have_count(3)
     expect(story.find("#setting-max_tokens")).to_have_value("10")
     story.find("#path button").nth(1).click()
-    expect(story.find("#story")).to_have_js_property("value", PROMPT)
+    story.reads(PROMPT)
     expect(story.cards).to_have_count(2)
     story.press(story.cards.first, "Discard")
     expect(story.cards).to_have_count(1)
     story.find("#undo").click()
     expect(story.cards).to_have_count(2)
     story.find("#undo").click()
-    expect(story.find("#story")).to_have_js_property(
-        "value", PROMPT + kept + " And then"
-    )  # what was typed there is there
+    story.reads(PROMPT + kept + " And then")  # what was typed there is there
 
 
 def test_the_tree_is_exported_and_imported(story: Story, tmp_path: Path, server: Scripted) -> None:
@@ -170,11 +168,11 @@ def test_the_tree_is_exported_and_imported(story: Story, tmp_path: Path, server:
     full = story.page.evaluate(STORED)
     assert (tmp_path / "story.json").stat().st_size < full / 5  # less than a tenth of a longer story
     story.leave("#delete-story")
-    expect(story.find("#story")).to_have_js_property("value", "")
+    story.reads("")
     story.find("#open-stories").click()
     expect(story.find("#story-list li")).to_have_count(1)
     story.find("#import").set_input_files(tmp_path / "story.json")
-    expect(story.find("#story")).to_have_js_property("value", text)
+    story.reads(text)
     before = evaluated(server)
     story.generate(cards=2)
     assert evaluated(server) - before <= 2  # the ids came along
@@ -344,7 +342,7 @@ def test_text_that_arrived_stays_if_the_server_lost_the_request(
     expect(blank.find("#status")).to_have_text("The connection was lost. The text that arrived is here.")
     said = blank.said(blank.cards.first)
     blank.press(blank.cards.first, "Keep")
-    expect(blank.find("#story")).to_have_js_property("value", PROMPT + said)
+    blank.reads(PROMPT + said)
     blank.find("#generate").click()
     expect(blank.find("#error")).to_contain_text("can't be reached")
     blank.excuse("ERR_")
