@@ -280,6 +280,7 @@ async def test_a_request_is_there_only_for_the_key_that_made_it(connect: Connect
     gate.step(2)
     response = await client.post("/v1/completions", json=BODY | {"detach": True}, headers=mine)
     path = f"/v1/completions/{response.headers['X-Request-Id']}"
+    await until(lambda: all(each.started for each in client.app[ENGINE].requests))
 
     async def check() -> None:
         for method, end in (("GET", ""), ("GET", "/events"), ("DELETE", ""), ("DELETE", "/choices/0")):
