@@ -360,10 +360,14 @@ def test_case_does_not_move_places() -> None:
         ("“oh,”", '"Oh,"'),
         ("ſo", "SO"),  # noqa: RUF001
         ("µ", "Μ"),  # noqa: RUF001
+        ("ÉTÉ", "été"),
+        ("ﬁsh", "FISH"),
+        ("ŒUVRE", "œuvre"),
+        ("k", "\N{KELVIN SIGN}"),
     ],
 )
 def test_any_case_finds_all_forms_of_a_letter(banned: str, text: str) -> None:
-    both = (banned,) if any(each in banned + text for each in "ßẞ\u0307") else (banned, f"/{banned}/i")
+    both = (banned,) if any(each in banned + text for each in "ßẞﬁ\u0307") else (banned, f"/{banned}/i")
     for phrase in ("(?i)" + banned, *both[1:]):
         phrases = Phrases((phrase,))
         *_, last = accumulate(text, phrases.advance, initial=phrases.start)
@@ -371,8 +375,8 @@ def test_any_case_finds_all_forms_of_a_letter(banned: str, text: str) -> None:
 
 
 def test_other_letters_and_exact_phrases_are_not_folded() -> None:
-    phrases = Phrases(("(?i)strasse", "can't", "ΣΑΣ"))
-    for text in ("Straße", "can’t", "σας"):  # noqa: RUF001
+    phrases = Phrases(("(?i)strasse", "can't", "ΣΑΣ", "(?i)fish", "(?i)été"))
+    for text in ("Straße", "can’t", "σας", "ﬁsh", "e\u0301te\u0301"):  # noqa: RUF001
         assert not any(phrases.matched(state) for state in accumulate(text, phrases.advance, initial=phrases.start))
 
 
