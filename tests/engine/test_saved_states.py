@@ -1,10 +1,13 @@
 """What a program saves to a file, and another one loads."""
 
+import dataclasses
+import itertools
 from pathlib import Path
 
 import pytest
 from driver import request, run, texts
 from fake_backend import FakeBackend
+from memory_store import MemoryStore, StoredEntry
 
 from srb.engine.engine import Engine
 from srb.engine.sampling_params import SamplingParams
@@ -40,6 +43,17 @@ def test_a_text_that_was_loaded_is_not_computed_again(window: int | None, tmp_pa
     assert other.stats().prompt_tokens_evaluated == 0
     LLM(other).generate_texts((*tokens, 66, 67))
     assert other.stats().prompt_tokens_evaluated == 2
+
+
+def test_a_state_whose_logits_the_store_has_lost_can_not_be_continued_if_the_model_forgets(window: int | None) -> None:
+    entries, backend = dict[str, StoredEntry](), FakeBackend(window=window)
+    each = request(TEXT, n=2, max_tokens=20)
+    said = texts(run(Engine(backend, store=MemoryStore(entries)), each))
+    store = MemoryStore(entries)
+    get, n_read = store.get, itertools.count(1)
+    store.get = lambda name: get(name) if next(n_read) == 1 else None  # type: ignore[method-assign]
+    assert texts(run(Engine(backend, store=store), dataclasses.replace(each, id="again"))) == said
+    assert next(n_read) > 2, "it was asked for the logits"
 
 
 def test_a_story_is_saved_with_what_was_said(tmp_path: Path) -> None:
