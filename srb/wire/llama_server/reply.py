@@ -24,9 +24,9 @@ Detokenize = Callable[[Iterable[int]], bytes]
 
 
 class TimeLimit:
-    """Finds alternatives with a line break that have run for more than `limit` seconds since their first token."""
+    """Finds alternatives with a line break that have run for more than `limit` milliseconds since their first token."""
 
-    def __init__(self, limit: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
         self._clock = clock
         self._started_at: dict[int, float] = {}
@@ -34,7 +34,7 @@ class TimeLimit:
 
     def exceeded(self, events: Iterable[Event]) -> list[int]:
         """Takes the next events. Returns the indexes of the alternatives whose time is up."""
-        now = self._clock()
+        now = 1000 * self._clock()
         for event in events:
             if isinstance(event, StreamEvent):
                 self._started_at.setdefault(event.index, now)
@@ -159,7 +159,7 @@ def _reply(parsed: LlamaParsed, context: RequestContext) -> Reply:
         parsed.stream,
         partial(_response, form),
         detach=parsed.detach,
-        watch=_watch(parsed.completion.id, parsed.t_max_predict_ms / 1000),
+        watch=_watch(parsed.completion.id, parsed.t_max_predict_ms),
         payload=parsed.response_fields,
     )
 
@@ -168,8 +168,8 @@ def _response(form: Callable[[], Results]) -> Response:
     return Response(form())
 
 
-def _watch(request_id: str, limit: float) -> Watch | None:
-    """Ends the alternatives of a request whose time is up. limit: in seconds; 0: no limit."""
+def _watch(request_id: str, limit: int) -> Watch | None:
+    """Ends the alternatives of a request whose time is up. limit: in milliseconds; 0: no limit."""
 
     @contextmanager
     def watch(_owner: str | None, abort: Abort) -> Iterator[Callable[[list[Event]], object]]:

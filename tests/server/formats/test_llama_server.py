@@ -370,3 +370,8 @@ async def test_what_takes_too_long_is_ended(connect: Connect) -> None:
     for each in (last, await result(connect, backend, t_max_predict_ms=1)):
         assert (each["stop_type"], each["truncated"]) == ("limit", False)
         assert each["tokens_predicted"] < 40_000
+
+
+async def test_a_time_limit_may_be_any_number(connect: Connect) -> None:
+    answer = await result(connect, FakeBackend(script=says(b"a\n")), t_max_predict_ms=10**400)
+    assert (answer["content"], answer["stop_type"]) == ("a\n", "eos")

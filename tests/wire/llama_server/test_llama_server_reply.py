@@ -39,7 +39,7 @@ def test_progress() -> None:
 
 def test_an_alternative_is_over_its_time_limit_once_it_has_a_line_break() -> None:
     now = [100.0]
-    limit = TimeLimit(0.5, lambda: now[0])
+    limit = TimeLimit(500, lambda: now[0])
     assert limit.exceeded([StreamEvent("r", 0, "a"), StreamEvent("r", 1, "a\n")]) == []
     now[0] += 0.6
     assert limit.exceeded([]) == [1]
