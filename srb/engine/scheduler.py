@@ -292,7 +292,7 @@ class Scheduler:
             if not (self._has_first_rows(group, admitted) if is_new else self._has_more_rows(active, group)):
                 break
             found = self._allocate_group(group, admitted, overtakes=overtakes)
-            while found is None and not self.n_rows and _can_part(group):  # the cache is empty, and too small for all
+            while found is None and not self.n_rows and _can_split(group):  # the cache is empty, and too small for all
                 group = group[: len(group) // 2]
                 found = self._allocate_group(group, admitted, overtakes=overtakes)
             if found is None:
@@ -459,7 +459,7 @@ class Scheduler:
         group = found[victim][-1]
         if sum(map(len, found.values())) > 1:
             return group
-        if _can_part(group):  # sequences that should be in the same steps don't fit into the cache
+        if _can_split(group):  # sequences that should be in the same steps don't fit into the cache
             return group[-1:]
         seq = group[0]
         if seq.span and not seq.span.start and seq.prompt.seq_id is not None:
@@ -542,8 +542,8 @@ def _with_cells(active: ActiveRequest) -> list[list[Sequence]]:
     return list(groups(seq for seq in active.living if _has_cells(seq)))
 
 
-def _can_part(group: list[Sequence]) -> bool:
-    """Whether a group may run in parts if the cache is too small for it, because its rows needn't be in lockstep."""
+def _can_split(group: list[Sequence]) -> bool:
+    """Whether a group may be split if the cache is too small for it, because its rows needn't be in lockstep."""
     return len(group) > 1 and group[0].strategy.is_divisible
 
 
@@ -583,8 +583,8 @@ def _n_rows_of(active: ActiveRequest) -> int:
 
 def _cells_to_begin(seq: Sequence) -> int:
     """The cells that a sequence needs besides its prompt's to begin, or to go on. Its last token never needs one."""
-    n_next = 0 if seq.strategy.shifts_context else 1  # what shifts its context makes room before its next token
-    return min(max(1, seq.n_own - 1 + n_next), max(0, seq.max_tokens - 1)) if has_row(seq) else 0
+    n_own = seq.n_own - seq.strategy.shifts_context  # that makes room before the next token
+    return min(max(1, n_own), max(0, seq.max_tokens - 1)) if has_row(seq) else 0
 
 
 def _strategy_cells(prompt: Prompt) -> int:
@@ -616,7 +616,7 @@ def _order(seq: Sequence) -> tuple[bool, bool]:
 
 def _has_prompt_cells(seq: Sequence) -> bool:
     """Whether the state of a swapped sequence has its prompt's cells, too."""
-    return seq.swapped is not None and seq.swapped.state is not None and not seq.swapped.start
+    return seq.swapped is not None and seq.swapped.has_prompt
 
 
 def _n_ids(members: Iterable[Sequence], prompts: list[Prompt]) -> int:

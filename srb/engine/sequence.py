@@ -93,6 +93,11 @@ class Swapped:
     resumes: SequenceState = "running"
     rows: "dict[int, Swapped]" = field(default_factory=dict)
 
+    @property
+    def has_prompt(self) -> bool:
+        """Whether the state begins with the cells of the prompt."""
+        return self.state is not None and not self.start
+
 
 class ActiveRequest:
     """A request that is waiting or running, and sums over its prompts and sequences."""

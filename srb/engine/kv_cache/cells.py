@@ -187,8 +187,8 @@ class Cells:
         """Leaves the state of a sequence to its prompt if siblings go on from there that have no other, or drops it."""
         prompt, swapped = seq.prompt, seq.swapped
         seq.swapped = None
-        is_whole = swapped is not None and swapped.state is not None and not swapped.start
-        if swapped and is_whole and not (prompt.span or prompt.swapped) and any(map(_has_part, prompt.living)):
+        is_only_one = not (prompt.span or prompt.swapped)
+        if swapped and swapped.has_prompt and is_only_one and any(map(_lacks_prompt, prompt.living)):
             prompt.swapped = replace(swapped, end=prompt.n_cells)
         else:
             self._drop(swapped)
@@ -226,8 +226,8 @@ class Cells:
         All cells are swapped out, so there are enough to put the parts together.
         """
         swapped = [seq.swapped for seq in prompt.living if seq.swapped and seq.swapped.state is not None]
-        wholes = (each for each in (prompt.swapped, *swapped) if each and not each.start and each.end >= prompt.n_cells)
-        whole = next(wholes, None)
+        wholes = (each for each in (prompt.swapped, *swapped) if each and each.has_prompt)
+        whole = next((each for each in wholes if each.end >= prompt.n_cells), None)
         seq_id = self._allocator.allocate_seq()
         for seq in prompt.living:
             part = seq.swapped
@@ -419,9 +419,9 @@ def _needs_state(prompt: Prompt) -> bool:
     return prompt.strategy.n_rows > 0 or prompt.strategy.shifts_context
 
 
-def _has_part(seq: Sequence) -> bool:
+def _lacks_prompt(seq: Sequence) -> bool:
     """Whether the state of a sequence begins after its prompt."""
-    return seq.swapped is not None and seq.swapped.state is not None and seq.swapped.start > 0
+    return seq.swapped is not None and seq.swapped.state is not None and not seq.swapped.has_prompt
 
 
 def _lacks_state(seq: Sequence) -> bool:

@@ -259,11 +259,10 @@ class RetentionPolicy:
 
     def cache_prompt(self, prompt: Prompt) -> None:
         """Caches the state at the end of a computed prompt, once."""
-        seq_id = prompt.source_id
-        has_end = seq_id is not None and (self._backend.window is None or seq_id == prompt.seq_id)
-        saved = self._of(prompt)
-        if prompt.shares and prompt.logits is not None and has_end and not saved.is_cached:
-            assert seq_id is not None
+        seq_id, saved = prompt.source_id, self._of(prompt)
+        if seq_id is None or (self._backend.window is not None and seq_id != prompt.seq_id):
+            return  # if the model forgets, only its own seq_id has its end
+        if prompt.shares and prompt.logits is not None and not saved.is_cached:
             saved.is_cached = True
             self._cache(prompt, prompt.packed, seq_id, prompt.logits, prompt.scores)
 

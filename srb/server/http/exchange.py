@@ -122,7 +122,7 @@ RESTORE_REPLY: web.AppKey[Callable[[web.Request, EventLog], Awaitable[Reply]]] =
 """Restores the reply of a request that was made before the server's last start."""
 
 NATIVE = Reply(None, [], stream=True, make=None)
-"""The reply of a request whose own one isn't known: native events."""
+"""The reply of a request whose own reply isn't known: native events."""
 
 
 async def submit(request: web.Request, reply: Reply, created: int) -> web.StreamResponse:
