@@ -5,6 +5,7 @@ import { test } from "node:test";
 import { Store, Stories } from "../../srb/web/story/browser_store.js";
 import { Drafts } from "../../srb/web/story/drafts.js";
 import { merge } from "../../srb/web/story/merging.js";
+import { Tree } from "../../srb/web/story/tree.js";
 
 const local = new Map();
 const storage = (all) => new Proxy({ getItem: (name) => all.get(name) ?? null, setItem: (name, value) => all.set(name, value), removeItem: (name) => all.delete(name) }, {
@@ -38,15 +39,16 @@ class Tab extends Store {
     const meet = (base, theirs) => {
       if (theirs.beside !== undefined) this.shared.beside = merge(base.beside ?? "", this.shared.beside, theirs.beside);
     };
-    this.replica = { drafts: this.drafts, shared: this.shared, own: { current: "root" }, meet, meetDraft: (...draft) => this.drafts.meet(...draft) };
+    const meetDraft = (...draft) => this.drafts.meet(...draft);
+    this.replica = { tree: new Tree(), drafts: this.drafts, shared: this.shared, own: { current: "root" }, meet, meetDraft };
   }
 
   type(change) {
     this.drafts.put("root", change(this.drafts.at("root") ?? ""), () => "");
   }
 
-  save() {
-    return this.exchange({ places: ["root"], own: true });
+  save(nodes = [], places = ["root"]) {
+    return this.exchange({ places, own: true, nodes });
   }
 
   follow() {
@@ -106,4 +108,28 @@ test("a page that is closed leaves what it hasn't stored, and it isn't doubled",
   await last.follow();
   await last.takeLeft();
   assert.equal(last.drafts.at("root"), "Once upon a time");
+});
+
+test("a page that is closed leaves the nodes that it hasn't stored", async () => {
+  const node = { id: "a", parent: "root", pieces: [{ text: "Once", ids: null }] };
+  local.clear();
+  const values = new Map();
+  const tab = new Tab(values);
+  tab.local.isFull = true;
+  await assert.rejects(tab.save([node], []));
+  tab.leave([{ ...node, id: "b" }]);
+  const next = new Tab(values);
+  const { nodes } = await next.load();
+  assert.deepEqual(nodes.map(({ id }) => id), ["a", "b"]);
+  const [[name, noted]] = [...local];
+  local.set(name, JSON.stringify({ ...JSON.parse(noted), time: 0 })); // long ago
+  const heard = [];
+  next.listener = { changed: ({ id }) => heard.push(id) };
+  const stored = [];
+  next.local.transact = async (keys, change, added) => {
+    change(keys.map(() => undefined));
+    stored.push(...added.map(({ id }) => id));
+  };
+  await next.takeLeft();
+  assert.deepEqual([heard, stored, local.size], [["a", "b"], ["a", "b"], 0]);
 });

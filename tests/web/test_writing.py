@@ -292,6 +292,33 @@ def test_running_alternatives_continue_after_a_reload(story: Story, server: Scri
     )
 
 
+HOLD = """
+    () => new MutationObserver((_, observer) => {
+        if (!document.querySelector(".card")) return;
+        observer.disconnect();
+        const opening = indexedDB.open("srb");
+        opening.onsuccess = () => {
+            const { objectStoreNames } = opening.result;
+            const store = opening.result.transaction(objectStoreNames, "readwrite").objectStore("page");
+            const again = () => (store.get("").onsuccess = again);
+            again();
+        };
+    }).observe(document, { childList: true, subtree: true })
+"""
+"""Lets the browser store nothing from the first card on, as on a disk that is busy."""
+
+
+def test_a_reload_before_they_are_stored_loses_no_alternatives(story: Story, server: Scripted) -> None:
+    story.set(n=2, max_tokens=50, seed=5)
+    server.hold_after(30)
+    story.page.evaluate(HOLD)
+    story.generate(PROMPT, cards=2, wait=False)
+    expect(story.cards.first.locator("[data-k]").nth(5)).to_be_attached()
+    story.reload()
+    expect(story.find(".card.running")).to_have_count(2)
+    story.reads(PROMPT)
+
+
 def test_a_lost_connection_loses_nothing(story: Story, server: Scripted) -> None:
     story.set(n=2, max_tokens=40, seed=5)
     # The answers break off in the middle, as the page sees it.

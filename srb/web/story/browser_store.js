@@ -49,6 +49,7 @@ export class Store {
   #turn = Promise.resolve();
   #last = ""; // what was stored last of this page's own state
   #tab = tabId();
+  #unstored = new Map(); // nodes, by id
   #notes = 0; // of what isn't stored yet; a page knows how many of each tab it has
 
   /**
@@ -67,8 +68,10 @@ export class Store {
    * @returns {Promise<{ nodes: StoryNode[], drafts: [place: string, draft: Draft][], page: Record<string, any> }>}
    */
   async load() {
-    const [nodes, said] = await Promise.all([this.local.nodes(this.story), this.loadPage()]);
-    return { nodes, ...said };
+    const [stored, said] = await Promise.all([this.local.nodes(this.story), this.loadPage()]);
+    const notes = [...this.#otherNotes().filter(({ isStored }) => !isStored), this.#ownNote() ?? {}];
+    const noted = notes.flatMap(({ nodes = [] }) => nodes);
+    return { nodes: [...new Map([...stored, ...noted].map((node) => [node.id, node])).values()], ...said };
   }
 
   /** Read what this browser has of the story, but for nodes. */
@@ -107,22 +110,22 @@ export class Store {
         const { draft, made } = this.#noted(place, noted);
         replica.drafts.put(place, draft.text, () => draft.marks, made);
       }
-      await this.exchange({ places: note.drafts.map(([place]) => place), own: true });
+      await this.exchange({ places: note.drafts.map(([place]) => place), own: true, nodes: note.nodes });
     }
     await this.takeLeft();
   }
 
   /** Give the page what tabs that were closed have noted and not stored. */
   async takeLeft() {
-    const { replica, story: { id } } = this;
-    const { seen = {} } = this.#bases.get(id) ?? {};
-    const tabOf = (name) => name.split(" ").at(-1);
-    const notes = localNames(`${LEFT} ${id} `).filter((name) => tabOf(name) !== this.#tab).map((name) => ({ name, ...loadLocal(name) }));
+    const { replica, listener } = this;
+    const notes = this.#otherNotes();
     const left = notes.filter(({ time }) => time < Date.now() - ALIVE);
     if (left.length < notes.length) setTimeout(() => this.takeLeft().catch(() => {}), ALIVE);
     if (!left.length) return;
-    for (const { name, count, drafts, base, shared } of left) {
-      if (count <= seen[tabOf(name)]) continue; // it was stored
+    const news = left.filter(({ isStored }) => !isStored);
+    const nodes = news.flatMap((note) => note.nodes ?? []);
+    for (const node of nodes) listener?.changed(node); // before there is one, `load` has given them
+    for (const { drafts, base, shared } of news) {
       replica.meet(base, shared);
       for (const [place, ...noted] of drafts) {
         const { draft } = this.#noted(place, noted);
@@ -131,8 +134,8 @@ export class Store {
       }
     }
     const places = left.flatMap(({ drafts }) => drafts.map(([place]) => place));
-    const taken = Object.fromEntries(left.map(({ name, count }) => [tabOf(name), count]));
-    await this.exchange({ places, own: true, taken });
+    const taken = Object.fromEntries(left.map(({ tab, count }) => [tab, count]));
+    await this.exchange({ places, own: true, taken, nodes: this.#ownNodes(nodes.map((node) => replica.tree.nodes.get(node.id) ?? node)) });
     for (const { name } of left) saveLocal(name, undefined);
   }
 
@@ -168,12 +171,11 @@ export class Store {
   }
 
   /**
-   * Store what isn't stored yet, because the page may be closing.
+   * Note what isn't stored yet, because the page may be closing.
    * @param {StoryNode[]} nodes
    */
   leave(nodes) {
-    this.note({ isLast: true });
-    if (nodes.length) this.local.transact([], () => [], this.#ownNodes(nodes)).catch(() => {});
+    this.note({ nodes: this.#ownNodes(nodes), isLast: true });
   }
 
   #ownNodes(nodes) {
@@ -253,7 +255,7 @@ export class Store {
   async exchange(/** @type {any} */ what) {
     const { local, replica, story: { id } } = this;
     if (local.removed.has(id)) return null;
-    if (what.own) this.note();
+    if (what.own) this.note(what);
     const turn = this.#turn.then(compositionEnd).then(() => this.#exchange(what)); // the previous one is stored then
     this.#turn = turn.then(() => {}, () => {});
     const places = await turn;
@@ -296,21 +298,24 @@ export class Store {
       this.#last = last;
       throw error;
     });
+    for (const node of nodes) if (this.#unstored.get(node.id) === node) this.#unstored.delete(node.id);
     if (own) this.note();
     return puts.length || nodes.length ? puts.flatMap(([key]) => (key === id ? [] : [key[1]])) : null;
   }
 
   /**
    * Note what isn't stored yet, at once: the page may be closed before it is. `begin` gives that to another page.
-   * @param {{ isLast?: boolean }} [options] whether undo steps, which are long, are noted, too, if there is room
+   * @param {{ nodes?: StoryNode[], isLast?: boolean }} [options] nodes to be stored; whether undo steps, which are
+   *   long, are noted, too, if there is room
    */
-  note({ isLast = document.hidden } = {}) {
+  note({ nodes = [], isLast = document.hidden } = {}) {
+    for (const node of nodes) this.#unstored.set(node.id, node);
     const { own, replica: { drafts, shared }, story: { id } } = this;
     const known = (key) => this.#bases.get(String(key)) ?? {};
     const places = drafts.places.filter((place) => !isSameDraft(this.#base(place), drafts.get(place)));
     const names = Object.keys(shared).filter((name) => !same(shared[name], known(id)[name]));
     const name = `${LEFT} ${id} ${this.#tab}`;
-    if (!places.length && !names.length && stateOf(own) === this.#last) return void saveLocal(name, undefined);
+    if (!places.length && !names.length && !this.#unstored.size && stateOf(own) === this.#last) return void saveLocal(name, undefined);
     const changed = (place) => {
       const draft = drafts.get(place) ?? {};
       const stored = known([id, place]);
@@ -318,7 +323,7 @@ export class Store {
       return [place, { ...draft, text: "" }, drafts.since(place, stored, drafts.typed(place)).toJSON(), stored.version];
     };
     const of = (values) => Object.fromEntries(names.map((each) => [each, values[each]]));
-    const noted = { count: ++this.#notes, time: Date.now(), drafts: places.map(changed), base: of(known(id)), shared: of(shared), own: { ...own, steps: undefined } };
+    const noted = { count: ++this.#notes, time: Date.now(), nodes: [...this.#unstored.values()], drafts: places.map(changed), base: of(known(id)), shared: of(shared), own: { ...own, steps: undefined } };
     if (!isLast || saveLocal(name, { ...noted, own })) saveLocal(name, noted);
   }
 
@@ -329,6 +334,14 @@ export class Store {
     const note = loadLocal(`${LEFT} ${id} ${this.#tab}`);
     this.#notes = Math.max(this.#notes, seen[this.#tab] ?? 0, note.count ?? 0);
     return note.count > (seen[this.#tab] ?? 0) ? note : null;
+  }
+
+  /** Return the notes of other tabs. */
+  #otherNotes() {
+    const { id } = this.story;
+    const { seen = {} } = this.#bases.get(id) ?? {};
+    const notes = localNames(`${LEFT} ${id} `).map((name) => ({ name, tab: name.split(" ").at(-1), ...loadLocal(name) }));
+    return notes.filter(({ tab }) => tab !== this.#tab).map((note) => ({ ...note, isStored: note.count <= seen[note.tab] }));
   }
 
   /** Return a noted draft after what has been stored since, and the changes that make it of that. */
@@ -513,7 +526,7 @@ export class Stories {
    */
   moveNotes(from, to, ids) {
     for (const name of localNames(`${LEFT} ${from} `)) {
-      const { drafts, ...note } = loadLocal(name);
+      const { drafts, nodes: _, ...note } = loadLocal(name); // `load` has given the nodes
       const moved = drafts.map(([place, ...noted]) => [ids.get(place) ?? ROOT, ...noted]);
       saveLocal(name.replace(from, to), { ...note, own: undefined, time: 0, drafts: moved });
       saveLocal(name, undefined);
