@@ -8,7 +8,12 @@ import { merge } from "../../srb/web/story/merging.js";
 import { Tree } from "../../srb/web/story/tree.js";
 
 const local = new Map();
-const storage = (all) => new Proxy({ getItem: (name) => all.get(name) ?? null, setItem: (name, value) => all.set(name, value), removeItem: (name) => all.delete(name) }, {
+const ROOM = 1e6; // characters
+const setItem = (all) => (name, value) => {
+  if (value.length > ROOM) throw new Error("full");
+  all.set(name, value);
+};
+const storage = (all) => new Proxy({ getItem: (name) => all.get(name) ?? null, setItem: setItem(all), removeItem: (name) => all.delete(name) }, {
   ownKeys: () => [...all.keys()],
   getOwnPropertyDescriptor: () => ({ enumerable: true, configurable: true }),
 });
@@ -132,4 +137,13 @@ test("a page that is closed leaves the nodes that it hasn't stored", async () =>
   };
   await next.takeLeft();
   assert.deepEqual([heard, stored, local.size], [["a", "b"], ["a", "b"], 0]);
+});
+
+test("a page that is closed leaves its draft also if there is no room for nodes", async () => {
+  local.clear();
+  const tab = new Tab(new Map());
+  tab.type(() => "Once");
+  tab.leave([{ id: "a", parent: "root", pieces: [{ text: "x".repeat(ROOM), ids: null }] }]);
+  const [note] = [...local.values()].map((each) => JSON.parse(each));
+  assert.deepEqual([note.nodes, note.drafts.length], [[], 1]);
 });

@@ -324,7 +324,8 @@ export class Store {
     };
     const of = (values) => Object.fromEntries(names.map((each) => [each, values[each]]));
     const noted = { count: ++this.#notes, time: Date.now(), nodes: [...this.#unstored.values()], drafts: places.map(changed), base: of(known(id)), shared: of(shared), own: { ...own, steps: undefined } };
-    if (!isLast || saveLocal(name, { ...noted, own })) saveLocal(name, noted);
+    const tries = [...(isLast ? [{ ...noted, own }] : []), noted, { ...noted, nodes: [] }]; // there may be no room
+    tries.some((each) => !saveLocal(name, each));
   }
 
   /** Return this tab's note from before a reload, if it isn't stored. */
