@@ -27,13 +27,6 @@ test("texts that both have changed are merged, if they are texts", () => {
   assert.deepEqual(merge({ t: "0.8", n: 1 }, { t: "0.9", n: 2 }, { t: "0.7", n: 3 }, (own) => own), { t: "0.9", n: 2 });
 });
 
-test("versions that older pages kept next to a text are in it", () => {
-  const lore = [entry("a", "Ada limps.")];
-  const versions = [{ name: "memory", text: "She is a hundred." }, { name: "lore/a/text", text: "Ada runs." }, { name: "note", text: "Night." }];
-  const read = readBackground({ ...BASE, lore, versions });
-  assert.deepEqual([read.memory, read.note, read.lore[0].text], ["Ada is ninety.\nShe is a hundred.", "Night.", "Ada limps.\nAda runs."]);
-});
-
 test("an entry that one has removed stays if the other has changed it", () => {
   const removed = { ...BASE, lore: [BASE.lore[1]] };
   const changed = { ...BASE, lore: [entry("a", "Ada runs."), BASE.lore[1]] };

@@ -202,6 +202,18 @@ test("a background that was changed without the server is merged when the page i
   assert.deepEqual(context, both);
 });
 
+test("a background that the page of srb 0.1.0 couldn't send is sent, and holds up no mark", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  server.context = { ...MEMORY, memory: "", note: "Day." };
+  values.set("s", { beside: MEMORY, unsent: { 1: { kept: true, ends_at: null, notes: null }, root: { context: JSON.stringify(MEMORY) } } });
+  const { store, page } = await open();
+  listen(store);
+  await pass(t, 1000);
+  assert.deepEqual([server.node.kept, error.textContent], [true, ""]);
+  const both = { ...MEMORY, note: "Day." };
+  assert.deepEqual([page.shared.beside, readBackground(server.context)], [both, both]);
+});
+
 test("what was changed while the story was in the trash is sent when it is restored", async (t) => {
   t.mock.timers.enable({ apis: ["setTimeout"] });
   const { store, page, node } = await open();

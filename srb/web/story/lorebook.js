@@ -69,24 +69,14 @@ export const isBackground = (value) =>
   Array.isArray(value.lore) && value.lore.every(isEntry);
 
 /**
- * Read a stored background. Invalid parts are dropped. Entries of older pages get ids, the same on each device.
+ * Read a stored background. Invalid parts are dropped. Entries without ids get some, the same on each device.
  * @param {any} [stored]
  * @returns {{ memory: string, note: string, depth: number, lore: any[] }}
  */
-export function readBackground({ memory = "", note = "", depth = DEPTH, lore = [], versions = [] } = {}) {
+export function readBackground({ memory = "", note = "", depth = DEPTH, lore = [] } = {}) {
   const all = { memory, note, depth, lore };
-  if (isBackground(all)) return withVersions({ ...all, lore: withIds(lore) }, Array.isArray(versions) ? versions : []);
+  if (isBackground(all)) return { ...all, lore: withIds(lore) };
   return { memory: isText(memory) ? memory : "", note: "", depth: DEPTH, lore: [] };
-}
-
-/** Older pages kept other versions of a text next to it, under names such as `memory` or `lore/ID/text`. */
-function withVersions(all, versions) {
-  for (const { name, text } of versions) {
-    const [field, id, part = field] = String(name).split("/");
-    const owner = id === undefined ? all : all.lore.find((entry) => entry.id === id);
-    if (isText(owner?.[part]) && isText(text) && !owner[part].includes(text)) owner[part] += `\n${text}`;
-  }
-  return all;
 }
 
 function withIds(lore) {

@@ -215,7 +215,7 @@ class ServerStore extends Store {
     this.remarks = new Map(); // by node, as the server has them
     this.unsent = new Map(); // by node, not yet on the server; stored with the page
     this.first = /** @type {any[]} */ ([]); // what the server had when this page was opened
-    this.older = /** @type {Record<string, any>} */ ({}); // what the page of srb 0.1.0 has sent
+    this.background = undefined; // as it was sent, if that isn't known by place
     this.known = new Map(); // by place, what couldn't be stored of what this browser knows
     this.unsaid = new Map(); // by place, drafts that have become nodes which aren't known yet
     this.waiting = new Set(); // places whose drafts are to be sent
@@ -227,12 +227,13 @@ class ServerStore extends Store {
     const [story, { page, drafts }] = await Promise.all([this.#read(), this.loadPage()]);
     const { nodes, change, context, place, drafts: known = [] } = story;
     this.change = change;
-    this.unsent = new Map(Object.entries(page.unsent ?? {}));
+    const { [ROOT]: isBackgroundUnsent, ...unsent } = page.unsent ?? {}; // so srb 0.1.0 stored a background
+    this.background = isBackgroundUnsent ? undefined : page.beside;
+    this.unsent = new Map(Object.entries(unsent));
     if (isPlace(place) && !page.isPlaceUnsent) Object.assign(page, place);
     this.knownPlace = placeOfPage(page);
     this.isPlaceUnsent = page.isPlaceUnsent ?? false;
     this.first = [fromContext({ context, change }), ...known.map(fromDraft)];
-    this.older = { background: page.context?.known ?? page.beside, drafts: page.unsentDrafts && new Map(drafts.filter(([id]) => !(id in page.unsentDrafts))) };
     this.suggested = suggestTitle({ pieces: [{ text: known.find(({ node }) => !node)?.text ?? "" }] });
     return { nodes: nodes.map((each) => this.#fromServer(each)), page, drafts };
   }
@@ -337,8 +338,7 @@ class ServerStore extends Store {
 
   /** @returns {Known} */
   #unknown(place) {
-    const value = place === CONTEXT ? readBackground(this.older.background ?? {}) : this.older.drafts?.get(place);
-    return { me: newId(), value, change: -1, seen: {} };
+    return { me: newId(), value: place === CONTEXT ? readBackground(this.background) : undefined, change: -1, seen: {} };
   }
 
   #valueOf(place) {
