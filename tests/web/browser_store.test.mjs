@@ -27,6 +27,11 @@ class Browser extends Stories {
     this.isFull = false;
   }
 
+  async page(id) {
+    const draft = this.values.get(`${id},root`);
+    return { page: this.values.get(id) ?? {}, drafts: draft ? [["root", draft]] : [] };
+  }
+
   async transact(keys, change) {
     await new Promise(setImmediate);
     const puts = change(keys.map((key) => structuredClone(this.values.get(String(key)))));
@@ -113,6 +118,53 @@ test("a page that is closed leaves what it hasn't stored, and it isn't doubled",
   await last.follow();
   await last.takeLeft();
   assert.equal(last.drafts.at("root"), "Once upon a time");
+});
+
+test("a page that is closed while it stores leaves that, too, whether it was stored or not", async () => {
+  for (const isDropped of [true, false]) {
+    local.clear();
+    const values = new Map();
+    const tab = new Tab(values);
+    tab.type(() => "Once");
+    tab.shared.beside = "Ada";
+    await tab.save();
+    tab.type((text) => `${text} upon`);
+    tab.shared.beside += " is";
+    const { transact } = tab.local;
+    tab.local.transact = async (...all) => {
+      if (isDropped) tab.local.values = new Map(structuredClone([...values]));
+      await transact.apply(tab.local, all);
+      await new Promise(() => {}); // the page is closed before it hears of it
+    };
+    tab.save();
+    await new Promise(setImmediate);
+    await new Promise(setImmediate);
+    tab.type((text) => `${text} a`);
+    tab.shared.beside += " ninety";
+    tab.leave([]);
+    const [[name, noted]] = [...local];
+    local.set(name, JSON.stringify({ ...JSON.parse(noted), time: 0 })); // long ago
+    const next = new Tab(values);
+    await next.follow();
+    await next.takeLeft();
+    assert.deepEqual([next.drafts.at("root"), next.shared.beside], ["Once upon a", "Ada is ninety"], isDropped ? "dropped" : "stored");
+  }
+});
+
+test("a page that is reloaded knows which node its text has become", async (t) => {
+  t.mock.method(sessionStorage, "getItem", () => "t");
+  local.clear();
+  const values = new Map();
+  const tab = new Tab(values);
+  tab.type(() => "Once");
+  await tab.save();
+  tab.drafts.settle("root", "Once", "a");
+  tab.note();
+  const next = new Tab(values);
+  const { drafts } = await next.load();
+  next.replica.drafts = new Drafts(drafts, (place) => ({ text: place === "a" ? "Once" : "", marks: "" }));
+  await next.begin(next.replica);
+  assert.equal(values.get("s,root").into, "a");
 });
 
 test("a page that is closed leaves the nodes that it hasn't stored", async () => {

@@ -46,6 +46,7 @@ export class Store {
   /** @type {any} */
   story;
   #bases = new Map(); // the values that this tab has stored or read, by key
+  #storing = new Map(); // those that are being stored
   #turn = Promise.resolve();
   #last = ""; // what was stored last of this page's own state
   #tab = tabId();
@@ -87,8 +88,10 @@ export class Store {
     for (const [key, value] of values) this.#bases.set(String(key), value);
   }
 
+  /** What a draft was before what has been typed since. */
   #base(place) {
-    return this.#bases.get(String([this.story.id, place]));
+    const key = String([this.story.id, place]);
+    return this.#storing.get(key) ?? this.#bases.get(key);
   }
 
   /** This page's own state. */
@@ -105,11 +108,7 @@ export class Store {
     this.replica = replica;
     const note = this.#ownNote();
     if (note) {
-      replica.meet(note.base, note.shared);
-      for (const [place, ...noted] of note.drafts) {
-        const { draft, made } = this.#noted(place, noted);
-        replica.drafts.put(place, draft.text, () => draft.marks, made);
-      }
+      this.#take(note, (...draft) => this.replica.drafts.meet(...draft)); // its undo steps are of what it has typed
       await this.exchange({ places: note.drafts.map(([place]) => place), own: true, nodes: note.nodes });
     }
     await this.takeLeft();
@@ -125,14 +124,7 @@ export class Store {
     const news = left.filter(({ isStored }) => !isStored);
     const nodes = news.flatMap((note) => note.nodes ?? []);
     for (const node of nodes) listener?.changed(node); // before there is one, `load` has given them
-    for (const { drafts, base, shared } of news) {
-      replica.meet(base, shared);
-      for (const [place, ...noted] of drafts) {
-        const { draft } = this.#noted(place, noted);
-        replica.meetDraft(place, this.#base(place), draft, replica.drafts.typed(place));
-        replica.drafts.unsent.delete(place); // the server wasn't asked
-      }
-    }
+    for (const note of news) this.#take(note, (...draft) => replica.meetDraft(...draft));
     const places = left.flatMap(({ drafts }) => drafts.map(([place]) => place));
     const taken = Object.fromEntries(left.map(({ tab, count }) => [tab, count]));
     await this.exchange({ places, own: true, taken, nodes: this.#ownNodes(nodes.map((node) => replica.tree.nodes.get(node.id) ?? node)) });
@@ -269,35 +261,34 @@ export class Store {
     const places = [...new Set(asked)];
     /** @type {[key: any, value: any][]} */
     let puts = [];
-    const last = this.#last;
-    /** @type {[key: any, value: any][]} */
-    let read = [];
-    let typed = new Map();
+    let state = this.#last;
     const merge = (/** @type {any[]} */ [page = {}, ...values]) => {
       replica.meet(this.#bases.get(id) ?? {}, page);
       places.forEach((place, k) => replica.meetDraft(place, this.#base(place), values[k]));
-      read = [[id, page], ...places.map((place, k) => /** @type {[any, any]} */ ([[id, place], values[k]]))];
-      this.#know(read);
+      this.#know([[id, page], ...places.map((place, k) => [[id, place], values[k]])]);
       const others = change(values.slice(places.length));
       const isStored = (place, k) => isSameDraft(drafts.get(place), values[k]) && !drafts.unsent.has(place);
-      const news = places.flatMap((place, k) => (isStored(place, k) ? [] : [{ place, stored: values[k] }]));
-      typed = new Map(news.map(({ place }) => [place, drafts.typed(place)]));
-      puts = news.map(({ place, stored }) => [[id, place], drafts.store(place, stored)]);
+      puts = places.flatMap((place, k) => (isStored(place, k) ? [] : [[[id, place], drafts.store(place, values[k])]]));
       const { shared } = replica;
       const now = own && this.own;
-      if (now) this.#last = stateOf(now);
-      const isNew = this.#last !== last || puts.length || Object.keys(shared).some((name) => !same(shared[name], page[name]));
+      if (now) state = stateOf(now);
+      const isNew = state !== this.#last || puts.length || Object.keys(shared).some((name) => !same(shared[name], page[name]));
       const seen = { ...Object.fromEntries(Object.entries(page.seen ?? {}).slice(1 - MOST_TABS)), ...taken, [this.#tab]: this.#notes };
       if (isNew || (own && nodes.length)) puts.push([id, { ...(now || page), ...shared, seen }]);
-      this.#know(puts);
+      this.#storing = new Map(puts.map(([key, value]) => [String(key), value]));
       return [...puts, ...others];
     };
-    await local.transact([id, ...places.map((place) => [id, place]), ...keys], merge, nodes).catch((error) => {
-      this.#know(read);
-      for (const [place, changes] of typed) drafts.unstore(place, changes);
-      this.#last = last;
+    try {
+      await local.transact([id, ...places.map((place) => [id, place]), ...keys], merge, nodes);
+      this.#know(puts);
+      this.#last = state;
+      drafts.stored();
+    } catch (error) {
+      drafts.unstore();
       throw error;
-    });
+    } finally {
+      this.#storing.clear();
+    }
     for (const node of nodes) if (this.#unstored.get(node.id) === node) this.#unstored.delete(node.id);
     if (own) this.note();
     return puts.length || nodes.length ? puts.flatMap(([key]) => (key === id ? [] : [key[1]])) : null;
@@ -311,19 +302,21 @@ export class Store {
   note({ nodes = [], isLast = document.hidden } = {}) {
     for (const node of nodes) this.#unstored.set(node.id, node);
     const { own, replica: { drafts, shared }, story: { id } } = this;
-    const known = (key) => this.#bases.get(String(key)) ?? {};
-    const places = drafts.places.filter((place) => !isSameDraft(this.#base(place), drafts.get(place)));
-    const names = Object.keys(shared).filter((name) => !same(shared[name], known(id)[name]));
+    // A value that is being stored may be dropped with the page, so what is noted fits both it and what is stored.
+    const isNew = (key, value, isSame) => this.#storing.has(key) || !isSame(this.#bases.get(key), value);
+    const places = drafts.places.filter((place) => isNew(String([id, place]), drafts.get(place), isSameDraft));
+    const pages = [this.#bases.get(id) ?? {}, this.#storing.get(id)].filter(Boolean);
+    const names = Object.keys(shared).filter((name) => pages.some((page) => !same(shared[name], page[name])));
     const name = `${LEFT} ${id} ${this.#tab}`;
     if (!places.length && !names.length && !this.#unstored.size && stateOf(own) === this.#last) return void saveLocal(name, undefined);
     const changed = (place) => {
       const draft = drafts.get(place) ?? {};
-      const stored = known([id, place]);
       if (draft.text === undefined) return [place, draft];
-      return [place, { ...draft, text: "" }, drafts.since(place, stored, drafts.typed(place)).toJSON(), stored.version];
+      const [base, storing] = [this.#base(place) ?? {}, this.#storing.get(String([id, place]))];
+      return [place, { ...draft, text: "" }, [...(storing?.log.slice(-1) ?? []), [base.version ?? "", drafts.since(place, base, drafts.typed(place)).toJSON()]]];
     };
     const of = (values) => Object.fromEntries(names.map((each) => [each, values[each]]));
-    const noted = { count: ++this.#notes, time: Date.now(), nodes: [...this.#unstored.values()], drafts: places.map(changed), base: of(known(id)), shared: of(shared), own: { ...own, steps: undefined } };
+    const noted = { count: ++this.#notes, time: Date.now(), nodes: [...this.#unstored.values()], drafts: places.map(changed), bases: pages.map(of), shared: of(shared), own: { ...own, steps: undefined } };
     const tries = [...(isLast ? [{ ...noted, own }] : []), noted, { ...noted, nodes: [] }]; // there may be no room
     tries.some((each) => !saveLocal(name, each));
   }
@@ -345,13 +338,27 @@ export class Store {
     return notes.filter(({ tab }) => tab !== this.#tab).map((note) => ({ ...note, isStored: note.count <= seen[note.tab] }));
   }
 
-  /** Return a noted draft after what has been stored since, and the changes that make it of that. */
-  #noted(place, [draft, changes, version]) {
-    if (!changes) return { draft };
+  /** Merge what a page has noted, and how it differs from what was stored then. */
+  #take({ bases, shared, drafts }, meetDraft) {
+    const { replica } = this;
+    const page = this.#bases.get(this.story.id) ?? {};
+    const base = bases.find((each) => Object.keys(each).every((name) => same(each[name], page[name]))) ?? bases[0];
+    replica.meet(base, shared);
+    for (const [place, draft, log] of drafts) {
+      meetDraft(place, this.#base(place), log ? this.#noted(place, draft, log) : draft, replica.drafts.typed(place));
+      replica.drafts.unsent.delete(place); // the server wasn't asked
+    }
+  }
+
+  /** Return a noted draft after what has been stored since. */
+  #noted(place, draft, log) {
     const stored = this.#base(place) ?? {};
     const { text } = this.replica.drafts.shown(place, stored);
-    const made = repeated(text, ChangeSet.fromJSON(changes), composed(changesSince({ version }, stored)));
-    return { draft: { ...draft, text: applied(text, made), log: [[stored.version ?? "", made]] }, made };
+    const isKnown = ([version]) => version === (stored.version ?? "") || stored.log?.some(([each]) => each === version);
+    const from = log.findLastIndex(isKnown); // the last one, if none is
+    const changes = composed(log.slice(from).map(([, each]) => each));
+    const made = repeated(text, changes, composed(changesSince({ version: log.at(from)[0] }, stored)));
+    return { ...draft, text: applied(text, made), log: [[stored.version ?? "", made]] };
   }
 
   /**

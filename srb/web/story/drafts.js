@@ -65,8 +65,10 @@ export class Drafts {
   /** @type {Map<string, Draft>} */
   #drafts = new Map();
   #changed = new Set();
-  /** By place, what was typed since the draft was stored; null: unknown. @type {Map<string, ChangeSet | null>} */
+  /** By place, what was typed since the draft was stored; null: unknown. @type {Map<string, (ChangeSet | null)[]>} */
   #typed = new Map();
+  /** The same, while it is being stored. @type {Map<string, (ChangeSet | null)[]>} */
+  #storing = new Map();
   /** By place, what the server doesn't have, while that is being stored. @type {Map<string, ChangeSet | null>} */
   unsent = new Map();
   /** @type {string | null} */
@@ -185,33 +187,36 @@ export class Drafts {
    * @param {string} place
    */
   typed(place) {
-    return this.#typed.has(place) ? [this.#typed.get(place)] : [];
+    return this.#typed.get(place) ?? [];
   }
 
   #note(place, changes) {
-    this.#typed.set(place, composed([...this.typed(place), changes]));
+    this.#typed.set(place, [composed([...this.typed(place), changes])]);
   }
 
   /**
-   * Return what to store of a draft in place of what is stored. What is typed from now on isn't in that.
+   * Return what to store of a draft in place of what is stored, until `stored` or `unstore`. What is typed from now on
+   * isn't in that.
    * @param {string} place
    * @param {Version | undefined} stored
    */
   store(place, stored) {
     const [draft, typed] = [this.get(place), this.typed(place)];
     const unsent = this.unsent.get(place) ?? composed([stored?.unsent, ...typed]);
+    this.#storing.set(place, typed);
     this.#typed.delete(place);
     this.unsent.delete(place);
-    return draft && { ...nextVersion(draft, stored, typed), unsent: unsent?.toJSON() };
+    return draft && { ...nextVersion(draft, stored, typed.length ? [composed(typed)] : []), unsent: unsent?.toJSON() };
   }
 
-  /**
-   * Take back what couldn't be stored.
-   * @param {string} place
-   * @param {any[]} typed
-   */
-  unstore(place, typed) {
-    this.#typed.set(place, composed([...typed, ...this.typed(place)]));
+  stored() {
+    this.#storing.clear();
+  }
+
+  /** Take back what couldn't be stored. */
+  unstore() {
+    for (const [place, typed] of this.#storing) this.#typed.set(place, [...typed, ...this.typed(place)]);
+    this.#storing.clear();
   }
 
   /**
@@ -247,7 +252,7 @@ export class Drafts {
     if (unsent) {
       this.#note(place, both.others);
       this.unsent.set(place, both.own);
-    } else this.#typed.set(place, both.own);
+    } else this.#typed.set(place, [both.own]);
     if (theirs?.into) {
       this.#set(place, { into: theirs.into });
       if (mine?.text === undefined) return null;
