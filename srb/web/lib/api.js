@@ -35,79 +35,43 @@ async function call(path, options = {}) {
   throw new ApiError(body.error?.message ?? `The server answered ${response.status}`, response.status, body.error?.param);
 }
 
-/** Ask for JSON with a body of JSON. */
-const ask = async (path, body) => (await call(path, { method: "POST", body: JSON.stringify(body) })).json();
+/** The options of a call with a body of JSON. */
+const posting = (body) => ({ method: "POST", body: JSON.stringify(body) });
+
+const ask = async (path, body) => (await call(path, posting(body))).json();
 
 export const openapi = async () => (await call("openapi.json")).json();
 
 /** Return the server's state, also while it accepts no requests. */
 export const health = async () => (await fetch("health")).json();
 
-/**
- * Search all texts on the server: GET /v1/history.
- * @param {Record<string, any>} query
- */
+/** Search all texts on the server. */
 export const search = async (query) => (await call(`v1/history?${new URLSearchParams(query)}`)).json();
 
 /** @typedef {{ title: string, text: string, left_out: string[], encodings?: string[] }} ImportedDocument */
 
-/**
- * Read a docx, an epub or a txt as Markdown. `encoding` is of a txt; without it the server detects it.
- * @param {Blob} file
- * @param {string} format
- * @param {string} [encoding]
- * @returns {Promise<ImportedDocument>}
- */
+/** Read a docx, an epub or a txt as Markdown. `encoding` is of a txt; without it the server detects it. */
 export const importDocument = async (file, format, encoding = "") =>
   (await call(`v1/documents/import?${new URLSearchParams({ format, encoding })}`, { method: "POST", body: file })).json();
 
-/**
- * Write Markdown as a docx or an epub.
- * @param {{ format: string, text: string, title: string, language: string }} body
- * @returns {Promise<Blob>}
- */
-export const exportDocument = async (body) => (await call("v1/documents/export", { method: "POST", body: JSON.stringify(body) })).blob();
+/** Write Markdown as a docx or an epub. */
+export const exportDocument = async (body) => (await call("v1/documents/export", posting(body))).blob();
 
-/**
- * Call a route of a story. Resolves to the JSON of the response, or null if it is empty.
- * @param {string} [path]
- * @param {string} [method]
- * @param {any} [body]
- */
-export async function stories(path = "", method = "GET", body = undefined) {
+/** Call a route of a story. Resolves to the JSON of the response, or null if it is empty. */
+export async function stories(path = "", method = "GET", body = /** @type {any} */ (undefined)) {
   const response = await call(`v1/stories${path}`, { method, body: body && JSON.stringify(body) });
   return response.status === 204 ? null : response.json();
 }
 
-/**
- * Apply the model's chat template to a conversation.
- * @param {{ role: string, content: string }[]} messages
- * @returns {Promise<string>} the prompt
- */
+/** Apply the model's chat template to messages. Resolves to the prompt. */
 export const applyTemplate = async (messages) => (await ask("apply-template", { messages })).prompt;
 
-/**
- * Tokenize a text as a prompt.
- * @param {string} prompt
- * @returns {Promise<number[]>}
- */
+/** Resolves to the token ids of a prompt. @returns {Promise<number[]>} */
 export const tokenize = async (prompt) => (await ask("tokenize", { prompt })).tokens;
 
-/**
- * Return the text of token ids.
- * @param {number[]} tokens
- * @returns {Promise<string>}
- */
 export const detokenize = async (tokens) => (await ask("detokenize", { tokens })).content;
 
-/**
- * Return the log-probability of each token of a continuation given a context, with the most probable tokens at its
- * place.
- * @param {number[]} context
- * @param {number[]} continuation
- * @param {number} logprobs how many tokens to list at each place
- * @returns {Promise<any[]>}
- */
+/** Return the log-probability of each token given those before it, with this many of the most probable at its place. */
 export async function score(context, continuation, logprobs) {
   const { scores: [row] } = await ask("v1/score", { contexts: [context], continuations: [continuation], logprobs, stream: false });
   if (row.error) throw new ApiError(row.error.message);
@@ -117,9 +81,6 @@ export async function score(context, continuation, logprobs) {
 /**
  * Cancel a request, or one alternative of it. If it has ended, this does nothing. If the server can't be reached,
  * `controller` aborts the reading.
- * @param {string} id
- * @param {AbortController} controller
- * @param {number} [index]
  */
 export async function cancel(id, controller, index) {
   try {
@@ -130,26 +91,15 @@ export async function cancel(id, controller, index) {
   }
 }
 
-/** Submit a request. Resolves to it, for `read`. */
 async function post(path, body, signal) {
-  const response = await call(path, { method: "POST", body: JSON.stringify(body), signal });
+  const response = await call(path, { ...posting(body), signal });
   return { id: response.headers.get("X-Request-Id") ?? "", response };
 }
 
-/**
- * @param {Record<string, any>} body
- * @param {AbortSignal} [signal]
- * @returns {Promise<{ id: string, response: Response }>} for `read`
- * @throws {ApiError} if the server refuses it
- */
+/** Submit a request. Resolves to it, for `read`. */
 export const submit = (body, signal) => post("v1/completions", { ...body, stream: "events" }, signal);
 
-/**
- * Complete a prompt, and return the texts, the best bridge first. Aborting `signal` cancels the request.
- * @param {Record<string, any>} body
- * @param {AbortSignal} [signal]
- * @returns {Promise<string[]>}
- */
+/** Complete a prompt, and return the texts, the best bridge first. Aborting `signal` cancels the request. */
 export async function complete(body, signal) {
   const made = /** @type {{ text: string, fit: number }[]} */ ([]);
   const onEvent = (event) => {
@@ -164,12 +114,7 @@ export async function complete(body, signal) {
   return made.sort((a, b) => b.fit - a.fit).map(({ text }) => text);
 }
 
-/**
- * Explore likely continuations of a prompt, until `signal` is aborted.
- * @param {Record<string, any>} body
- * @param {(node: any) => void} onNode
- * @param {AbortSignal} signal
- */
+/** Explore likely continuations of a prompt, until `signal` is aborted. */
 export async function explore(body, onNode, signal) {
   const onEvent = (event) => {
     if (event.event === "error") throw new ApiError(event.error.message);
@@ -195,14 +140,8 @@ export function read({ id, response }, { onEvent, ...listener }) {
   return follow((after) => `v1/completions/${id}/events?starting_after=${after}`, { ...listener, response, onEvent: handle });
 }
 
-/**
- * Read the changes of a story after the change `after`, until it is deleted.
- * @param {string} story
- * @param {any} listener
- */
-export function watch(story, listener) {
-  return follow((after) => `v1/stories/${story}/nodes?since=${after}`, listener);
-}
+/** Read the changes of a story after the change `after`, until it is deleted. */
+export const watch = (story, listener) => follow((after) => `v1/stories/${story}/nodes?since=${after}`, listener);
 
 /**
  * Read server-sent events after the id `after`, until `onEvent` returns true. If the connection breaks, call
@@ -280,11 +219,7 @@ function openSocket(path, signal) {
   });
 }
 
-/**
- * Yield the server-sent events of a stream, as {id, data}, until it ends or breaks off.
- * @param {ReadableStream<string>} texts
- * @param {AbortSignal} [signal]
- */
+/** Yield the server-sent events of a stream, as {id, data}, until it ends or breaks off. */
 async function* eventsOf(texts, signal) {
   const reader = texts.getReader();
   const close = () => reader.cancel().catch(() => {});
@@ -309,17 +244,13 @@ async function* eventsOf(texts, signal) {
 }
 
 /** Wait before the next try, or until the browser is online again. Rejects when `signal` is aborted. */
-function pause(milliseconds, signal) {
-  return new Promise((resolve, reject) => {
-    const end = (settle) => () => {
-      clearTimeout(timer);
-      removeEventListener("online", online);
-      signal?.removeEventListener("abort", abort);
-      settle(signal?.reason);
-    };
-    const [online, abort] = [end(resolve), end(reject)];
-    const timer = setTimeout(online, milliseconds);
-    addEventListener("online", online);
-    signal?.addEventListener("abort", abort);
+async function pause(milliseconds, signal) {
+  const end = new AbortController();
+  await new Promise((resolve) => {
+    setTimeout(resolve, milliseconds);
+    addEventListener("online", resolve, { signal: end.signal });
+    signal?.addEventListener("abort", resolve, { signal: end.signal });
   });
+  end.abort(); // no listener is left
+  signal?.throwIfAborted();
 }

@@ -3,43 +3,23 @@
 
 const LONGEST = 5000; // milliseconds; a phone may compose a word for as long as the cursor is in it
 
-/**
- * Find the first element that matches a selector. Its kind depends on the selector, so it has no type.
- * @param {string} selector
- * @param {ParentNode} [root]
- * @returns {any}
- */
-export const find = (selector, root = document) => root.querySelector(selector);
+/** Find the first element that matches a selector. Its kind depends on that, so it has no type. @returns {any} */
+export const find = (selector, root = /** @type {ParentNode} */ (document)) => root.querySelector(selector);
 
-/**
- * Find all elements that match a selector, as an array.
- * @param {string} selector
- * @param {ParentNode} [root]
- * @returns {any[]}
- */
-export const findAll = (selector, root = document) => [...root.querySelectorAll(selector)];
+/** Find all elements that match a selector, as an array. @returns {any[]} */
+export const findAll = (selector, root = /** @type {ParentNode} */ (document)) => [...root.querySelectorAll(selector)];
 
 /** The element that has the keyboard. */
 export const focused = () => /** @type {HTMLElement & { disabled?: boolean }} */ (document.activeElement);
 
-/**
- * Make an element with these properties and children.
- * @param {string} tag
- * @param {Record<string, any>} fields
- * @param {...(Node | string)} children
- * @returns {any}
- */
+/** Make an element with these properties and children. @returns {any} */
 export function create(tag, fields, ...children) {
   const element = Object.assign(document.createElement(tag), fields);
   element.append(...children);
   return element;
 }
 
-/**
- * Enable a button while something can be done at the cursor or with the selection.
- * @param {HTMLButtonElement} button
- * @param {() => any} isPossible
- */
+/** Enable a button while something can be done at the cursor or with the selection. */
 export function enableWhile(button, isPossible) {
   const draw = () => (button.disabled = !isPossible());
   for (const name of ["select", "input", "change"]) document.addEventListener(name, draw);
@@ -56,7 +36,6 @@ export function isFocusLost() {
 /**
  * Take the focus out of a text before a dialog opens. Chromium returns there when the dialog closes, but to the
  * beginning of the text.
- * @param {HTMLElement} button
  */
 export function leaveText(button) {
   if (!focused().matches("textarea, [contenteditable=true]")) return;
@@ -64,11 +43,7 @@ export function leaveText(button) {
   else focused().blur();
 }
 
-/**
- * Replace the items of a list. The focus stays at its place.
- * @param {Element} list
- * @param {Element[]} items
- */
+/** Replace the items of a list. The focus stays at its place. */
 export function replaceItems(list, items) {
   const place = list.contains(document.activeElement) ? focused().dataset.place : null;
   list.replaceChildren(...items);

@@ -3,21 +3,12 @@
 
 import { create } from "./dom.js";
 
-/**
- * @param {string} name
- * @param {Blob} file
- */
 export function download(name, file) {
   const link = create("a", { href: URL.createObjectURL(file), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
-/**
- * Read the JSON in a file.
- * @param {File} file
- * @throws {Error} if it isn't JSON
- */
 export async function readJson(file) {
   try {
     return JSON.parse(await file.text());

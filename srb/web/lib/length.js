@@ -16,7 +16,6 @@ const WORD = new RegExp(`[[\\p{L}\\p{N}]&&[${CHARACTER}]]|[\\p{L}\\p{N}][^\\s${C
 
 /**
  * Find the words of a text. A Chinese or Japanese character counts as one.
- * @param {string} text
  * @returns {number[]} where the first letter or digit of each is
  */
 export const wordsOf = (text) => Array.from(text.matchAll(WORD), ({ index }) => index);
@@ -24,10 +23,7 @@ export const wordsOf = (text) => Array.from(text.matchAll(WORD), ({ index }) => 
 /** @param {string} text */
 export const words = (text) => wordsOf(text).length;
 
-/**
- * Return the beginning of a text to vary: its first sentence, or the first half of its only one.
- * @param {string} text
- */
+/** Return the beginning of a text to vary: its first sentence, or the first half of its only one. */
 export function opening(text) {
   const [first, second] = Array.from(sentences.segment(text)).filter(({ segment }) => words(segment));
   if (second) return text.slice(0, first.index + first.segment.length).trimEnd();

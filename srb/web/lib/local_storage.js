@@ -17,7 +17,6 @@ export function loadLocal(name, other = {}) {
 
 /**
  * Store a value; undefined removes it.
- * @param {string} name
  * @returns {Error | null} the error if the browser stores nothing
  */
 export function saveLocal(name, value) {

@@ -8,11 +8,7 @@ export const numbers = new Intl.NumberFormat();
 export const percent = new Intl.NumberFormat(undefined, { style: "percent" });
 export const when = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 
-/**
- * Format a count: "1 word", "1,200 words".
- * @param {number} count
- * @param {string} name
- */
+/** Format a count: "1 word", "1,200 words". */
 export const plural = (count, name) => `${numbers.format(count)} ${name}${count === 1 ? "" : "s"}`;
 
 /** @param {string} text */
@@ -28,19 +24,12 @@ let shown = null; // the error in sight
 const lasting = new Set(); // errors that stay true until they are hidden by name
 let titles = {}; // by field
 
-/**
- * Name fields in error messages as the page names them.
- * @param {Record<string, string>} byField
- */
+/** Name fields in error messages as the page names them. */
 export function nameFields(byField) {
   titles = byField;
 }
 
-/**
- * Show an error. If the server requires a key, ask for it.
- * @param {any} error
- * @param {{ isLasting?: boolean }} [options] whether it is still true after the next press of a button
- */
+/** Show an error. If the server requires a key, ask for it. A lasting one stays true when a button is pressed. */
 export function showError(error, { isLasting = false } = {}) {
   if (isLasting) lasting.add(error);
   shown = error;
@@ -62,10 +51,7 @@ async function hideWhenBack(error) {
   showStatus(error.back ?? "The server is back. Try again.");
 }
 
-/**
- * Hide this error, or the current one. Another one that is still true is shown again.
- * @param {any} [error]
- */
+/** Hide this error, or the current one. Another one that is still true is shown again. */
 export function hideError(error = shown) {
   lasting.delete(error);
   if (error !== shown) return;
@@ -74,11 +60,7 @@ export function hideError(error = shown) {
   else find("#error").hidden = true;
 }
 
-/**
- * Return the messages of a `SaveQueue`.
- * @param {string} what
- * @param {string} [where] if it is saved in this browser already
- */
+/** Return the messages of a `SaveQueue`. `where` is given if it is saved in this browser already. */
 export function saveMessages(what, where) {
   let said;
   const failed = ({ message, status, isCopy }) => {
@@ -113,10 +95,7 @@ export const safely =
     }
   };
 
-/**
- * Show how far a prompt is evaluated.
- * @param {{ evaluated: number, cached: number, total: number }} progress in tokens
- */
+/** Show how many tokens of a prompt are evaluated. */
 export function showProgress({ evaluated, cached, total }) {
   const bar = find("#progress");
   bar.hidden = evaluated + cached >= total || total < 100; // short prompts need no bar

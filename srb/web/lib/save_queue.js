@@ -27,10 +27,7 @@ export class SaveQueue {
     return this.#tries > 0;
   }
 
-  /**
-   * Save items. Resolves when they are saved or the failure is reported.
-   * @param {...any} items
-   */
+  /** Save items. Resolves when they are saved or the failure is reported. */
   async save(...items) {
     const change = ++this.#changes;
     for (const item of items) this.#waiting.set(item, change);

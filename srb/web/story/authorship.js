@@ -8,31 +8,16 @@ export const PASTED = "p";
 
 const isModels = (mark) => mark === MODEL || mark === CHANGED;
 
-/**
- * Return the mark of what the writer types, by the marks of what it replaces, and of the characters around that.
- * @param {string} before
- * @param {string} removed
- * @param {string} after
- */
+/** Return the mark of what the writer types, by the marks of what it replaces, and of the characters around that. */
 export const ownMark = (before, removed, after) => ([...removed].some(isModels) || (isModels(before) && isModels(after)) ? CHANGED : WRITER);
 
-/**
- * Pack marks, as in "w12m80".
- * @param {string} marks
- */
+/** Pack marks, as in "w12m80". */
 export const packMarks = (marks) => marks.replace(/(.)\1*/g, (run, mark) => mark + run.length);
 
-/**
- * Unpack the marks of a text. Unknown ones are the writer's.
- * @param {string | undefined} short
- * @param {number} length
- */
+/** Unpack the marks of a text. Unknown ones are the writer's. */
 export const unpackMarks = (short = "", length) =>
   Array.from(short.matchAll(/([wmcp])(\d+)/g), ([, mark, count]) => mark.repeat(Math.min(Number(count), length)))
     .join("").slice(0, length).padEnd(length, WRITER);
 
-/**
- * @param {string} marks
- * @returns {[mark: string, from: number, to: number][]}
- */
+/** @returns {[mark: string, from: number, to: number][]} */
 export const runs = (marks) => Array.from(marks.matchAll(/(.)\1*/g), ({ 0: run, 1: mark, index }) => [mark, index, index + run.length]);

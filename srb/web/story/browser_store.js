@@ -102,7 +102,6 @@ export class Store {
   /**
    * Keep a page, which has what `load` returned, and others the same. Give it what was noted before a reload. Resolves
    * when it has what is new on the server.
-   * @param {Replica} replica
    */
   async begin(replica) {
     this.replica = replica;
@@ -144,7 +143,6 @@ export class Store {
 
   /**
    * Add a node of these fields. Returns it, with an id if the store assigns ids.
-   * @param {Partial<StoryNode>} fields
    * @returns {Promise<Partial<StoryNode>>}
    */
   async add(fields) {
@@ -153,19 +151,14 @@ export class Store {
   }
 
   /**
-   * Store nodes, the drafts of places, and the page's state, all at once. What others have changed is merged.
-   * @param {StoryNode[]} nodes
-   * @param {string[]} places
-   * @param {boolean} [_isTyped] whether the writer has changed one of these drafts
+   * Store nodes, the drafts of places, and the page's state, all at once. What others have changed is merged. A shared
+   * store also learns whether the writer has changed one of these drafts.
    */
   async save(nodes, places, _isTyped) {
     await this.exchange({ places, own: true, nodes: this.#ownNodes(nodes) });
   }
 
-  /**
-   * Note what isn't stored yet, because the page may be closing.
-   * @param {StoryNode[]} nodes
-   */
+  /** Note what isn't stored yet, because the page may be closing. */
   leave(nodes) {
     this.note({ nodes: this.#ownNodes(nodes), isLast: true });
   }
@@ -174,30 +167,19 @@ export class Store {
     return nodes.map((node) => ({ ...node, story: this.story.id }));
   }
 
-  /**
-   * Return the fields of a request that continues a node.
-   * @param {import("./tree.js").Tree} tree
-   * @param {string} id
-   * @returns {Record<string, any>}
-   */
+  /** Return the fields of a request that continues a node. @returns {Record<string, any>} */
   place(tree, id) {
     return { prompt: tree.prompt(id) };
   }
 
-  /**
-   * Report changes by others until the story is deleted.
-   * @param {StoreListener} listener
-   */
+  /** Report changes by others until the story is deleted. */
   async watch(listener) {
     this.listener = listener;
     this.follow({ ...listener, renamed: (story) => listener.renamed((this.story = { ...this.story, ...story })) });
     await this.save([], []); // the list shows its words
   }
 
-  /**
-   * Exchange with other tabs when they store something.
-   * @param {StoreListener} listener
-   */
+  /** Exchange with other tabs when they store something. */
   follow(listener) {
     const { local, story: { id } } = this;
     const places = new Set();
@@ -295,9 +277,8 @@ export class Store {
   }
 
   /**
-   * Note what isn't stored yet, at once: the page may be closed before it is. `begin` gives that to another page.
-   * @param {{ nodes?: StoryNode[], isLast?: boolean }} [options] nodes to be stored; whether undo steps, which are
-   *   long, are noted, too, if there is room
+   * Note what isn't stored yet, at once: the page may be closed before it is. `begin` gives that to another page. Undo
+   * steps, which are long, are noted, too, if it is the last note, and if there is room.
    */
   note({ nodes = [], isLast = document.hidden } = {}) {
     for (const node of nodes) this.#unstored.set(node.id, node);
@@ -361,10 +342,7 @@ export class Store {
     return { ...draft, text: applied(text, made), log: [[stored.version ?? "", made]] };
   }
 
-  /**
-   * Return the changes of a draft that the server doesn't have; null stands for unknown ones.
-   * @param {string} place
-   */
+  /** Return the changes of a draft that the server doesn't have; null stands for unknown ones. */
   unsentOf(place) {
     return [this.#base(place)?.unsent, ...this.replica.drafts.typed(place)];
   }
@@ -397,10 +375,7 @@ export class Stories {
   #kept = new Map();
   removed = new Set(); // ids of deleted stories
 
-  /**
-   * List the stories, the last changed first.
-   * @returns {Promise<StoryInfo[]>}
-   */
+  /** List the stories, the last changed first. @returns {Promise<StoryInfo[]>} */
   async list() {
     return [{ id: "", title: "" }];
   }
@@ -416,43 +391,25 @@ export class Stories {
     throw new Error("This browser stores no stories. Reload the page to start another story.");
   }
 
-  /**
-   * @param {StoryInfo} story
-   * @param {string} title
-   * @returns {Promise<StoryInfo>}
-   * @throws {Error} with the status 409 if the story doesn't have its title any more
-   */
+  /** @throws {Error} with the status 409 if the story doesn't have its title any more */
   async rename(story, title) {
     return { ...story, title };
   }
 
-  /**
-   * Put a story into the trash, where it stays for 30 days.
-   * @param {StoryInfo} _story
-   */
+  /** Put a story into the trash, where it stays for 30 days. */
   async remove(_story) {}
 
-  /**
-   * List the stories in the trash, the last deleted first.
-   * @returns {Promise<StoryInfo[]>}
-   */
+  /** List the stories in the trash, the last deleted first. @returns {Promise<StoryInfo[]>} */
   async trash() {
     return [];
   }
 
-  /**
-   * Take a story out of the trash.
-   * @param {StoryInfo} _story
-   */
+  /** Take a story out of the trash. */
   async restore(_story) {}
 
-  /**
-   * Delete a story for good.
-   * @param {StoryInfo} _story
-   */
+  /** Delete a story for good. */
   async erase(_story) {}
 
-  /** @param {StoryInfo} story */
   store(story) {
     return new Store(story, this);
   }
@@ -469,56 +426,33 @@ export class Stories {
   /** What the search leaves out, in words. */
   unsearched = "";
 
-  /**
-   * Read the nodes of a story.
-   * @param {StoryInfo} _story
-   * @returns {Promise<StoryNode[]>}
-   */
+  /** Read the nodes of a story. @returns {Promise<StoryNode[]>} */
   async nodes(_story) {
     return [];
   }
 
   /**
    * Read what this browser has of a story, but for nodes: the current place, settings, drafts.
-   * @param {string} _id
    * @returns {Promise<{ page: Record<string, any>, drafts: [place: string, draft: Draft][] }>}
    */
   async page(_id) {
     return { page: {}, drafts: [] };
   }
 
-  /**
-   * Store the page of a story that isn't open.
-   * @param {string} id
-   * @param {Record<string, any>} page
-   * @param {[place: string, draft: Draft][]} drafts
-   */
+  /** Store the page of a story that isn't open. */
   async keep(id, page, drafts) {
     await this.transact([], () => [[id, page], ...drafts.map(([place, draft]) => /** @type {[any, any]} */ ([[id, place], draft]))]);
   }
 
-  /**
-   * Read values, and put those that `change` returns, in one transaction.
-   * @param {any[]} keys
-   * @param {(values: any[]) => [key: any, value: any][]} change
-   * @param {StoryNode[]} [_nodes] to store, too
-   */
+  /** Read values, and put those that `change` returns, and nodes, in one transaction. */
   async transact(keys, change, _nodes) {
     for (const [key, value] of change(keys.map((key) => this.#kept.get(String(key))))) this.#kept.set(String(key), value);
   }
 
-  /**
-   * Tell other tabs, and the list, what this tab has stored of a story.
-   * @param {{ id: string, places: string[] | null, nodes: StoryNode[] }} _news
-   * @param {number} _words
-   */
+  /** Tell other tabs, and the list, what this tab has stored of a story. */
   stored(_news, _words) {}
 
-  /**
-   * Hear what other tabs do with a story.
-   * @param {string} _id
-   * @param {(news: any) => void} _listener
-   */
+  /** Hear what other tabs do with a story. */
   hear(_id, _listener) {}
 
   /** Whether tabs have noted something of a story that may not be stored. */
@@ -526,12 +460,7 @@ export class Stories {
     return localNames(`${LEFT} ${id} `).length > 0;
   }
 
-  /**
-   * Move what tabs that were closed have noted of a story to another one, whose page takes it.
-   * @param {string} from
-   * @param {string} to
-   * @param {Map<string, string>} ids of nodes, old to new
-   */
+  /** Move what closed tabs have noted of a story to another one, whose page takes it. `ids` are of nodes, old to new. */
   moveNotes(from, to, ids) {
     for (const name of localNames(`${LEFT} ${from} `)) {
       const { drafts, nodes: _, ...note } = loadLocal(name); // `load` has given the nodes
@@ -550,10 +479,7 @@ const isFull = (error) => error?.name === "QuotaExceededError";
 
 /** Stories in the browser's IndexedDB, with a record per node and draft, so that only changes are written. */
 export class BrowserStories extends Stories {
-  /**
-   * Open the database.
-   * @throws {DOMException} if the browser stores nothing, as in some private windows
-   */
+  /** Open the database. Rejects if the browser stores nothing, as in some private windows. */
   static async open() {
     const opening = indexedDB.open("srb", 2);
     opening.onupgradeneeded = () => {

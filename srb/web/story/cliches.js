@@ -75,12 +75,7 @@ const isSame = (a, b) => a.toLowerCase() === b.toLowerCase();
 
 export const isBanned = (setting, phrase) => bannedIn(setting).some((each) => isSame(each, phrase));
 
-/**
- * Ban a phrase, or lift its ban.
- * @param {string} setting
- * @param {string} phrase
- * @returns {string} the changed setting
- */
+/** Ban a phrase, or lift its ban. Returns the changed setting. */
 export function toggleBan(setting, phrase) {
   const lines = setting.split("\n").filter(Boolean);
   const others = lines.filter((line) => !isSame(bannedIn(line)[0], phrase));

@@ -15,10 +15,7 @@ const isAnswer = (value) =>
 const isTurn = (value) =>
   isObject(value) && isText(value.question) && Array.isArray(value.answers) && value.answers.every(isAnswer) && value.chosen in value.answers;
 
-/**
- * Whether this is a conversation as `toStored` returns it.
- * @param {any} value
- */
+/** Whether this is a conversation as `toStored` returns it. */
 export const isConversation = (value) => Array.isArray(value) && value.every(isTurn);
 
 /** Convert a conversation for storing, and back. */
@@ -48,13 +45,7 @@ export function messages({ system, story, turns, question }) {
   return [...(system.trim() ? [{ role: "system", content: system }] : []), { ...first, content: about }, ...others];
 }
 
-/**
- * Fit a passage between two texts, with a space where two words would meet.
- * @param {string} before
- * @param {string} passage
- * @param {string} behind
- * @returns {string}
- */
+/** Fit a passage between two texts, with a space where two words would meet. */
 export function fitted(before, passage, behind) {
   const start = /[^\s([“‘«—]$/u.test(before) ? " " : "";
   const end = /^[\p{L}\p{N}“‘«(]/u.test(behind) ? " " : "";

@@ -5,10 +5,7 @@
 /** @type {Promise<IDBDatabase> | null} */
 let opening = null;
 
-/**
- * Resolve to the result of a database's request.
- * @param {IDBRequest} request
- */
+/** Resolve to the result of a database's request. */
 export const finished = (request) =>
   new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);
@@ -28,11 +25,7 @@ async function parts(mode) {
 /** The keys of all that there is of a story, in one object store. */
 export const allOf = (story) => IDBKeyRange.bound([story], [story, []]);
 
-/**
- * Add to the copy of a story, unless another tab has added something later.
- * @param {{ id: string, change: number }} story without its nodes, as the server has it
- * @param {{ id: number, change: number }[]} nodes of which the copy may have some
- */
+/** Add nodes to the copy of a story, which may have some of them, unless another tab has added something later. */
 export async function keepCopy(story, nodes) {
   const store = await parts("readwrite");
   const put = (part, value, known) => known?.value.change > value.change || store.put({ story: story.id, part, value });
@@ -42,10 +35,7 @@ export async function keepCopy(story, nodes) {
   put("story", story, before);
 }
 
-/**
- * @param {string} id
- * @returns {Promise<any>} as the server would answer; undefined if there is none
- */
+/** @returns {Promise<any>} as the server would answer; undefined if there is none */
 export async function readCopy(id) {
   const all = await finished((await parts("readonly")).getAll(allOf(id)));
   const story = all.find(({ part }) => part === "story")?.value;

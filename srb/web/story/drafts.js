@@ -21,19 +21,10 @@ import { newId, ROOT } from "./tree.js";
 
 const LONGEST_LOG = 20_000; // characters
 
-/**
- * Move drafts to nodes with other ids.
- * @param {[place: string, draft: Draft][]} drafts
- * @param {Map<string, string>} ids old to new
- * @returns {[place: string, draft: Draft][]}
- */
+/** Move drafts to nodes with other ids. */
 export const moveDrafts = (drafts, ids) =>
   drafts.filter(([, { text }]) => text !== undefined).map(([place, draft]) => [ids.get(place) ?? ROOT, draft]);
 
-/**
- * @param {Draft | undefined} a
- * @param {Draft | undefined} b
- */
 export const isSameDraft = (a, b) => a?.text === b?.text && a?.into === b?.into && (a?.marks ?? "") === (b?.marks ?? "");
 
 const shortened = (log) => (log.length && JSON.stringify(log).length > LONGEST_LOG ? shortened(log.slice(Math.ceil(log.length / 2))) : log);
@@ -50,12 +41,8 @@ export function nextVersion(draft, { version = "", log = [] } = {}, [changes]) {
   return { ...draft, version: newId(), log: changes ? shortened([...log, [version, changes.toJSON()]]) : [] };
 }
 
-/**
- * Return the changes from one version of a draft to another one, if they are known.
- * @param {Version} [before]
- * @param {Version} [after]
- */
-export const changesSince = ({ version = "" } = {}, { log = [] } = {}) => {
+/** Return the changes from one version of a draft to another one, if they are known. */
+export const changesSince = ({ version = "" } = {}, { log = /** @type {any[]} */ ([]) } = {}) => {
   const from = log.findIndex(([each]) => each === version);
   return from < 0 ? [] : log.slice(from).map(([, changes]) => changes);
 };
@@ -80,9 +67,7 @@ export class Drafts {
    * @param {(place: string) => { text: string, marks: string }} [inTree] returns the tree's text at a place
    */
   constructor(stored = [], inTree = () => ({ text: "", marks: "" })) {
-    for (const [place, { text, marks, into }] of stored)
-      if (text !== undefined) this.#drafts.set(place, { text, marks });
-      else if (into !== undefined) this.#drafts.set(place, { into });
+    for (const [place, { text, marks, into }] of stored) this.#set(place, text === undefined ? into && { into } : { text, marks });
     this.inTree = inTree;
   }
 
@@ -99,10 +84,7 @@ export class Drafts {
     return [...this.#drafts.keys()];
   }
 
-  /**
-   * Return the draft of a place as it is stored.
-   * @param {string} place
-   */
+  /** Return the draft of a place as it is stored. */
   get(place) {
     return this.#drafts.get(place);
   }
@@ -116,52 +98,31 @@ export class Drafts {
     return this.at(place) !== undefined;
   }
 
-  /**
-   * Return the text at a place: its draft, or else the tree's.
-   * @param {string} place
-   * @param {Draft} [draft]
-   */
+  /** Return the text at a place: its draft, or else the tree's. */
   shown(place, { text, marks } = this.get(place) ?? {}) {
     return text === undefined ? this.inTree(place) : { text, marks: unpackMarks(marks, text.length) };
   }
 
-  /**
-   * Return the places whose drafts the writer has changed since the last call.
-   * @returns {string[]}
-   */
+  /** Return the places whose drafts the writer has changed since the last call. */
   changes() {
     const places = [...this.#changed];
     this.#changed.clear();
     return places;
   }
 
-  /**
-   * @param {string} place
-   * @returns {{ text: string, marks: string }} what to show in the box
-   */
+  /** @returns {{ text: string, marks: string }} what to show in the box */
   go(place) {
     const inTree = this.inTree(place);
     [this.place, this.treeText] = [place, inTree.text];
     return this.has(place) ? this.shown(place) : inTree;
   }
 
-  /**
-   * Update the draft of the current place.
-   * @param {string} text of the box
-   * @param {() => string} marks
-   * @param {ChangeSet} [changes]
-   */
+  /** Update the draft of the current place to the text of the box. */
   type(text, marks, changes) {
     if (this.place !== null) this.put(this.place, text === this.treeText ? undefined : text, marks, changes);
   }
 
-  /**
-   * Set the draft of a place, or remove it.
-   * @param {string} place
-   * @param {string | undefined} text
-   * @param {() => string | undefined} [marks]
-   * @param {ChangeSet} [changes] which made it of the text before
-   */
+  /** Set the draft of a place, or remove it. `changes` have made it of the text before. */
   put(place, text, marks = () => undefined, changes) {
     if (this.at(place) === text) return;
     this.#note(place, changes ?? difference(this.shown(place).text, text ?? this.inTree(place).text));
@@ -169,12 +130,7 @@ export class Drafts {
     this.#changed.add(place);
   }
 
-  /**
-   * Remove a draft that is now in the tree. What was typed since stays a draft.
-   * @param {string} place
-   * @param {string} text
-   * @param {string} into the node that has it
-   */
+  /** Remove a draft that is now in the tree, in the node `into`. What was typed since stays a draft. */
   settle(place, text, into) {
     if (this.at(place) !== text) return;
     this.#set(place, { into });
@@ -182,10 +138,7 @@ export class Drafts {
     if (place === this.place) this.treeText = text;
   }
 
-  /**
-   * Return what was typed at a place since its draft was stored, as change sets; null stands for unknown ones.
-   * @param {string} place
-   */
+  /** Return what was typed at a place since its draft was stored, as change sets; null stands for unknown ones. */
   typed(place) {
     return this.#typed.get(place) ?? [];
   }
@@ -197,8 +150,6 @@ export class Drafts {
   /**
    * Return what to store of a draft in place of what is stored, until `stored` or `unstore`. What is typed from now on
    * isn't in that.
-   * @param {string} place
-   * @param {Version | undefined} stored
    */
   store(place, stored) {
     const [draft, typed] = [this.get(place), this.typed(place)];
@@ -219,12 +170,7 @@ export class Drafts {
     this.#storing.clear();
   }
 
-  /**
-   * Return the changes between a version of a draft and this page's.
-   * @param {string} place
-   * @param {Draft | undefined} base
-   * @param {any[]} known
-   */
+  /** Return the changes between a version of a draft and this page's. */
   since(place, base, known) {
     const mine = this.get(place);
     return between(base?.text ?? this.inTree(place).text, mine?.text ?? this.#said(place, mine, base).text, known);
@@ -296,7 +242,6 @@ export class Drafts {
     return into === undefined || seen.has(place) ? place : this.#end(into, seen.add(place));
   }
 
-  /** @param {Draft | undefined} draft */
   #set(place, draft) {
     if (draft) this.#drafts.set(place, draft);
     else this.#drafts.delete(place);

@@ -68,10 +68,7 @@ export class Steps {
     this.#open = undefined;
   }
 
-  /**
-   * Return the step to undo; null without one.
-   * @returns {any}
-   */
+  /** Return the step to undo; null without one. */
   undo() {
     return this.#move(this.done, this.undone);
   }
@@ -87,11 +84,7 @@ export class Steps {
     return to.at(-1);
   }
 
-  /**
-   * Move steps from a draft's place to the node that has its text now: all typing there, and the last arrival.
-   * @param {string} from
-   * @param {{ current: string, shown: string[] }} to
-   */
+  /** Move steps from a draft's place to the node that has its text now: all typing there, and the last arrival. */
   rename(from, to) {
     for (const step of [...this.done, ...this.undone]) if (step.place === from) step.place = to.current;
     for (const [steps, arrival, start] of /** @type {[any[], string, string][]} */ ([[this.done, "to", "from"], [this.undone, "from", "to"]]))
@@ -125,10 +118,7 @@ export class Steps {
     }
   }
 
-  /**
-   * Drop a step that can't be undone or redone. Its other half alone would double or lose text.
-   * @param {any} step
-   */
+  /** Drop a step that can't be undone or redone. Its other half alone would double or lose text. */
   drop(step) {
     for (const steps of [this.done, this.undone]) if (steps.at(-1) === step) steps.pop();
   }

@@ -30,12 +30,7 @@ export class Generation {
     this.seen = new Map(); // arrival time of a node's last piece
   }
 
-  /**
-   * Submit the request.
-   * @param {Record<string, any>} body
-   * @returns {Promise<string>} its id
-   * @throws {import("../lib/api.js").ApiError} if the server refuses it
-   */
+  /** Submit the request. Resolves to its id. */
   async ask(body) {
     this.isBridge = "suffix" in body;
     this.request = await submit({ ...body, return_tokens: true, return_progress: true, detach: true });
@@ -47,10 +42,7 @@ export class Generation {
     this.request.response?.body?.cancel();
   }
 
-  /**
-   * Read new events for these nodes.
-   * @param {StoryNode[]} nodes
-   */
+  /** Read new events for these nodes. */
   async read(nodes) {
     for (const node of nodes) this.nodes[node.index ?? 0] = node;
     this.running = new Set(nodes.filter((node) => node.end === undefined));
@@ -75,10 +67,7 @@ export class Generation {
     this.listener.stateChanged();
   }
 
-  /**
-   * Stop one alternative, or all.
-   * @param {StoryNode} [node]
-   */
+  /** Stop one alternative, or all. */
   async stop(node) {
     if (!node) this.isStopped = true;
     if (this.request.id) await cancel(this.request.id, this.leaving, node?.index);
@@ -136,11 +125,7 @@ export class Generation {
   }
 }
 
-/**
- * Convert an event to a piece.
- * @param {any} event
- * @returns {import("./tree.js").Piece}
- */
+/** Convert an event to a piece. @returns {import("./tree.js").Piece} */
 export function pieceOf(event) {
   const piece = { text: event.text, ids: event.isUnknown ? null : (event.tokens ?? []) };
   if (event.top_logprobs) {
@@ -153,7 +138,6 @@ export function pieceOf(event) {
 /**
  * Convert the first event after token healing. Its token starts with the text of the prompt's last token, and
  * replaces it. Only choices that start the same are kept.
- * @param {{ healed?: boolean }} node
  */
 export function healFirst(node, event) {
   const n = event.token?.includes("\ufffd") ? NaN : event.token?.length - event.text.length;
@@ -207,11 +191,7 @@ export function applyLengthLimits(nodes, untils = {}) {
   return { untils: Object.fromEntries(running.map(({ request }) => [request, untils[request ?? ""]])), late };
 }
 
-/**
- * Shorten the text of a node.
- * @param {{ pieces: import("./tree.js").Piece[] }} node
- * @param {number} length in characters
- */
+/** Shorten the text of a node to so many characters. */
 export function shorten(node, length) {
   let rest = length;
   const k = node.pieces.findIndex(({ text }) => (rest -= text.length) <= 0);
@@ -220,10 +200,7 @@ export function shorten(node, length) {
   if (rest < 0) Object.assign(last, { text: last.text.slice(0, rest), ids: null });
 }
 
-/**
- * Describe why an alternative ended.
- * @param {{ finish_reason: string, stop_reason?: string | null }} event
- */
+/** Describe why an alternative ended. */
 export function endReason({ finish_reason, stop_reason }, fault = "the server gave no reason") {
   if (finish_reason === "stop" && stop_reason === "suffix") return "ended where the rest fits best";
   if (finish_reason === "stop") return stop_reason === null ? "came to its end" : `ended at ${JSON.stringify(stop_reason)}`;

@@ -26,9 +26,5 @@ function cursorIn(text, before, after) {
   return nearest < 0 ? -1 : nearest + anchor.length;
 }
 
-/**
- * Return the space between an alternative and what was typed after it, where two words would meet.
- * @param {string} own the alternative's text
- * @param {string} rest
- */
+/** Return the space between an alternative and what was typed after it, where two words would meet. */
 export const spaceBetween = (own, rest) => (/[\p{L}\p{N},;:.!?…”’»)]$/u.test(own) && /^[\p{L}\p{N}“‘«(]/u.test(rest) ? " " : "");

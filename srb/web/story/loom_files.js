@@ -18,10 +18,7 @@ const SOURCES = [[WRITER, "prompt"], [MODEL, "AI"], [CHANGED, "mixed"]]; // mark
  *   `author` is a mark of authorship.js, if it is known; `label` is the model
  */
 
-/**
- * Read a tree of Loomsidian or loom. Returns null if the file is neither.
- * @throws {Error} if it can't be read
- */
+/** Read a tree of Loomsidian or loom. Returns null if the file is neither. */
 export function importLoom(data) {
   if (isObject(data?.state) && Object.values(data.state).every((note) => isObject(note?.nodes))) {
     const notes = Object.entries(data.state);
@@ -67,11 +64,7 @@ function timeOf(text) {
   return year ? new Date(year, month - 1, ...rest).getTime() : undefined;
 }
 
-/**
- * Make a story of nodes. An empty one that begins the story is left out.
- * @param {LoomNode[]} read
- * @param {string} current
- */
+/** Make a story of nodes. An empty one that begins the story is left out. */
 export function storyOf(read, current) {
   const known = new Set(read.map((node) => node.id));
   const empty = new Set(read.filter((node) => node.parent === null && !node.text).map((node) => node.id));
@@ -101,8 +94,6 @@ function newUuid() {
 /**
  * Return a story as the nodes of a file, and the current one's id. Drafts, and the text after the cursor at the end of
  * each branch, are nodes of their own.
- * @param {import("./tree.js").Tree} tree
- * @param {[place: string, text: string][]} drafts
  */
 export function nodesOf(tree, drafts) {
   const ids = new Map([...tree.nodes.keys()].map((id) => [id, newUuid()]));
@@ -134,10 +125,6 @@ export function nodesOf(tree, drafts) {
   return { nodes, current: current ?? nodes[0].id };
 }
 
-/**
- * @param {import("./tree.js").Tree} tree
- * @param {[place: string, text: string][]} drafts
- */
 export function exportLoomsidian(tree, drafts) {
   const { nodes, current } = nodesOf(tree, drafts);
   const made = nodes.map(({ id, parent, text, name }) => [
@@ -155,10 +142,6 @@ function timestamp(milliseconds) {
   return `${day}-${[time.getHours(), time.getMinutes(), time.getSeconds()].map(pad).join(".")}`;
 }
 
-/**
- * @param {import("./tree.js").Tree} tree
- * @param {[place: string, text: string][]} drafts
- */
 export function exportLoom(tree, drafts) {
   const { nodes, current } = nodesOf(tree, drafts);
   const depths = new Map();

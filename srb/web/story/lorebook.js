@@ -44,11 +44,7 @@ function listed(keys) {
   return items.filter((item) => item.length);
 }
 
-/**
- * Return the entries that apply at the end of a text.
- * @param {any[]} entries
- * @param {string} text
- */
+/** Return the entries that apply at the end of a text. */
 export function matching(entries, text) {
   const near = plain(text.slice(-LOOKED_AT));
   const some = (keys) => listed(keys).some((key) => key.every((words) => occurs(words, near)));
@@ -68,12 +64,8 @@ export const isBackground = (value) =>
   isObject(value) && isText(value.memory) && isText(value.note) && Number.isInteger(value.depth) && value.depth > 0 &&
   Array.isArray(value.lore) && value.lore.every(isEntry);
 
-/**
- * Read a stored background. Invalid parts are dropped. Entries without ids get some, the same on each device.
- * @param {any} [stored]
- * @returns {{ memory: string, note: string, depth: number, lore: any[] }}
- */
-export function readBackground({ memory = "", note = "", depth = DEPTH, lore = [] } = {}) {
+/** Read a stored background. Invalid parts are dropped. Entries without ids get some, the same on each device. */
+export function readBackground({ memory = "", note = "", depth = DEPTH, lore = /** @type {any[]} */ ([]) } = {}) {
   const all = { memory, note, depth, lore };
   if (isBackground(all)) return { ...all, lore: withIds(lore) };
   return { memory: isText(memory) ? memory : "", note: "", depth: DEPTH, lore: [] };

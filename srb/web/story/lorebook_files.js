@@ -8,11 +8,7 @@ import { isObject, isText } from "./validation.js";
 const SIGNATURE = [0x89, 0x50, 0x4e, 0x47];
 const LORE = ["ccv3", "chara", "naidata"]; // texts of pictures: cards V3 and V2, NovelAI's lorebooks
 
-/**
- * Read the file of a lorebook: JSON, or a picture that has it.
- * @param {ArrayBuffer} file
- * @throws {Error} if it is neither
- */
+/** Read the file of a lorebook: JSON, or a picture that has it. */
 export function parseLorebook(file) {
   const bytes = new Uint8Array(file);
   const card = SIGNATURE.every((byte, k) => bytes[k] === byte) ? textOfPicture(bytes) : null;
@@ -93,10 +89,7 @@ function keysOf(field) {
   return keys.map((key) => key.trim()).filter(Boolean);
 }
 
-/**
- * Return the entries of a file, and what else is to be known about it.
- * @throws {Error} if it isn't a lorebook
- */
+/** Return the entries of a file, and what else is to be known about it. */
 function bookOf(data) {
   const isCard = isObject(data?.data) && (isText(data.data.first_mes) || /^chara_card/.test(data.spec));
   const book = isCard ? data.data.character_book : (data?.character_book ?? data?.lorebook ?? (data?.spec === "lorebook_v3" ? data.data : data));

@@ -17,9 +17,6 @@ function breaks(text, place) {
 /**
  * Return where to start a text of which at least `least` characters are dropped: at a paragraph, or at a word if no
  * paragraph is near.
- * @param {string} text
- * @param {number} least
- * @returns {number}
  */
 export function beginning(text, least) {
   const place = paragraphs(text).find((start) => start >= least) ?? text.length;

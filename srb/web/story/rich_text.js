@@ -50,11 +50,7 @@ function wrap(text, sign) {
 
 const SIGNS = { bold: "**", italic: "*" };
 
-/**
- * Return the Markdown of runs: neighbours of the same style are between one pair of signs, italics within bold.
- * @param {any[]} runs
- * @param {string[]} names of styles, from outer to inner
- */
+/** Return the Markdown of runs: neighbours of the same style are between one pair of signs, italics within bold. */
 function join(runs, names) {
   const [name, ...inner] = names;
   if (!name) return runs.map((run) => run.text).join("");
@@ -76,10 +72,7 @@ function lineOf({ runs, style, sign }) {
   return style.quote ? line.replace(/^/gm, "> ") : line;
 }
 
-/**
- * Return formatted text as Markdown, or null if it has no formatting that Markdown keeps.
- * @param {any} root a DOM node
- */
+/** Return formatted text, a DOM node, as Markdown, or null if it has no formatting that Markdown keeps. */
 export function markdownOf(root) {
   const blocks = [];
   let isFormatted = false;

@@ -38,24 +38,13 @@ function patternOf(query, /** @type {How} */ { isCaseSensitive = false, isWholeW
   return new RegExp(spaces(before) + core + spaces(after), isCaseSensitive ? "gu" : "giu");
 }
 
-/**
- * Find every place of a text that matches.
- * @param {string} text
- * @param {string} query
- * @param {How} [how]
- * @returns {[from: number, to: number][]}
- */
+/** Find every place of a text that matches. @returns {[from: number, to: number][]} */
 export function places(text, query, how) {
   const pattern = patternOf(query, how);
   return pattern ? Array.from(text.matchAll(pattern), ({ 0: match, index }) => [index, index + match.length]) : [];
 }
 
-/**
- * Return the index of the next or previous place, seen from a selection. After the last place comes the first.
- * @param {[from: number, to: number][]} all
- * @param {[from: number, to: number]} selection
- * @param {1 | -1} by
- */
+/** Return the index of the next or previous place, seen from a selection. After the last place comes the first. */
 export function step(all, [from, to], by) {
   const isAt = all.some((each) => each[0] === from && each[1] === to);
   const k = by > 0 ? all.findIndex((each) => each[0] >= (isAt ? to : from)) : all.findLastIndex((each) => each[1] <= from);
@@ -74,8 +63,6 @@ function within(text, pattern, place = 0) {
 /**
  * Mark the match in a text that a server found, whatever is between the words. If the words are spelled differently,
  * as without accents, all of the text is in `before`.
- * @param {string} text
- * @param {string} query
  * @returns {{ before: string, match: string, after: string }}
  */
 export function markMatch(text, query) {

@@ -147,10 +147,6 @@ function readWeave(buffer) {
   return { ...storyOf(read, current), title: metadata.title ?? "", notes: metadata.notes ?? "" };
 }
 
-/**
- * @param {ArrayBuffer} buffer
- * @throws {Error} if it can't be read
- */
 export function importTapestry(buffer) {
   if (buffer.byteLength < HEADER || decode(new Uint8Array(buffer, 0, MAGIC.length)) !== MAGIC) throw new Error("this file isn't Tapestry Loom's");
   const version = new DataView(buffer).getBigUint64(MAGIC.length, true);
@@ -308,12 +304,7 @@ function writeNode(writer, node, current) {
   };
 }
 
-/**
- * Write a tree as a file.
- * @param {(import("./loom_files.js").LoomNode & { children: string[] })[]} nodes parents before their children; their ids are ULIDs in
- *   hexadecimal digits
- * @param {string} current
- */
+/** Write a tree as a file. Parents are before their children; ids are ULIDs in hexadecimal digits. */
 export function writeWeave(nodes, current) {
   const writer = new Writer();
   const idsOf = (some) => some.map((node) => node.id);
@@ -339,10 +330,6 @@ export function writeWeave(nodes, current) {
 /** Make a ULID: milliseconds since 1970, and random digits. */
 const newUlid = (created) => Math.min(Math.max(Math.round(created), 0), LAST_TIME).toString(16).padStart(12, "0") + newId();
 
-/**
- * @param {import("./tree.js").Tree} tree
- * @param {[place: string, text: string][]} drafts
- */
 export function exportTapestry(tree, drafts) {
   const { nodes, current } = nodesOf(tree, drafts);
   const ids = new Map(nodes.map(({ id, created = Date.now() }) => [id, newUlid(created)]));

@@ -3,11 +3,7 @@
 
 const LONGEST_NAME = 100; // characters
 
-/**
- * Name a file after a story.
- * @param {string} title
- * @param {string} extension
- */
+/** Name a file after a story. */
 export function fileName(title, extension) {
   const line = title.replace(/[\p{Cc}\\/:*?"<>|]/gu, " ").replace(/\s+/g, " ");
   const name = Array.from(line).slice(0, LONGEST_NAME).join("") // an emoji may be two code units
@@ -35,10 +31,7 @@ export function endingOf({ name, size }, endings) {
 
 const SHOWN = 12; // lines
 
-/**
- * Return the lines of a text that show whether its encoding is right: those with more than ASCII.
- * @param {string} text
- */
+/** Return the lines of a text that show whether its encoding is right: those with more than ASCII. */
 export const telling = (text) => text.split("\n").filter((line) => /[^\0-\x7f]/.test(line)).slice(0, SHOWN).join("\n").slice(0, 100 * SHOWN);
 
 const INNER = String.raw`(?![\s*_])((?:\\.|[^*_\\]|\*\*[^*]+\*\*|__[^_]+__|(?!\1)[*_])*?(?:\\.|[^\s\\]))`;
@@ -47,11 +40,7 @@ const unescape = (text) => text.replace(/\\([!-/:-@[-`{-~])/g, "$1");
 
 /** @typedef {{ text: string, bold: boolean, italic: boolean }} Run text of one style, without signs */
 
-/**
- * Split a line of Markdown into runs of bold, italic and other text.
- * @param {string} line
- * @returns {Run[]}
- */
+/** Split a line of Markdown into runs of bold, italic and other text. @returns {Run[]} */
 export function runsOf(line, bold = false, italic = false) {
   const found = EMPHASIS.exec(line);
   if (!found) return line ? [{ text: unescape(line), bold, italic }] : [];

@@ -32,12 +32,7 @@ function common(a, b, isEnd = false) {
   return count;
 }
 
-/**
- * Return the single change between two texts, as CodeMirror takes it.
- * @param {string} before
- * @param {string} after
- * @returns {{ from: number, to: number, insert: string }}
- */
+/** Return the single change between two texts, as CodeMirror takes it. */
 export function change(before, after) {
   const from = common(before, after);
   const same = common(before.slice(from), after.slice(from), true);
@@ -80,18 +75,10 @@ function compareParts(texts, { from, to, at, end }, levels) {
 const oneByOne = ({ fromA, toA, fromB }) =>
   Array.from({ length: toA - fromA }, (_, k) => ({ fromA: fromA + k, toA: fromA + k + 1, fromB: fromB + k, toB: fromB + k + 1 }));
 
-/**
- * Return the parts of two texts that differ, as whole words.
- * @param {string} before
- * @param {string} after
- */
+/** Return the parts of two texts that differ, as whole words. */
 export const changedParts = (before, after) => compare(before, after, [splitLines, splitWords]);
 
-/**
- * Return the changes between two texts: small ones, wherever they were made. Words in a row that are all replaced are one.
- * @param {string} before
- * @param {string} after
- */
+/** Return the changes between two texts: small ones, wherever they were made. Replaced words in a row are one. */
 export function difference(before, after) {
   const parts = /** @type {Part[]} */ ([]);
   const isReplaced = ({ from, to, at, end }) => from < to && at < end;
@@ -104,11 +91,7 @@ export function difference(before, after) {
   return ChangeSet.of(parts.map(({ from, to, at, end }) => ({ from, to, insert: after.slice(at, end) })), before.length, "\n");
 }
 
-/**
- * Return a text after some changes.
- * @param {string} text
- * @param {ChangeSet} changes
- */
+/** Return a text after some changes. */
 export function applied(text, changes) {
   const parts = partsOf(changes);
   const done = parts.map(({ from, insert }, k) => text.slice(parts[k - 1]?.to ?? 0, from) + insert);
@@ -116,8 +99,7 @@ export function applied(text, changes) {
 }
 
 /**
- * Compose changes that follow each other. Returns null if one of them is unknown, or doesn't follow.
- * @param {any[]} all change sets, or their JSON
+ * Compose change sets, or their JSON, that follow each other. Returns null if one of them is unknown, or doesn't follow.
  * @returns {ChangeSet | null}
  */
 export function composed(all) {
@@ -125,22 +107,13 @@ export function composed(all) {
   return sets.slice(1).reduce((sum, each) => (sum && each && sum.newLength === each.length ? sum.compose(each) : null), sets[0] ?? null);
 }
 
-/**
- * Return the changes that lead from a text to another one: those that are known to, or else their difference.
- * @param {string} before
- * @param {string} after
- * @param {any[]} known
- */
+/** Return the changes that lead from a text to another one: those that are known to, or else their difference. */
 export function between(before, after, known) {
   const changes = composed(known);
-  return changes?.length === before.length && applied(before, changes) === after ? changes : difference(before, after);
+  return changes && changes.length === before.length && applied(before, changes) === after ? changes : difference(before, after);
 }
 
-/**
- * Return the parts of changes, each with the text that it inserts.
- * @param {ChangeSet} changes
- * @returns {any[]}
- */
+/** Return the parts of changes, each with the text that it inserts. */
 export function partsOf(changes) {
   const parts = /** @type {any[]} */ ([]);
   changes.iterChanges((from, to, at, end, insert) => parts.push({ from, to, at, end, insert }));
@@ -166,12 +139,7 @@ export function refined(changes, before) {
   return ChangeSet.of(fine, changes.length, "\n");
 }
 
-/**
- * Return two changes of the same text, each as it is after the other one.
- * @param {ChangeSet} mine
- * @param {ChangeSet} theirs which is stored
- * @returns {{ own: ChangeSet, others: ChangeSet, parting: ChangeSet }}
- */
+/** Return two changes of the same text, each as it is after the other one. */
 export function rebased(mine, theirs, parting = parted(mine, theirs)) {
   // A text that replaces another one comes after what was typed before that.
   const placed = ChangeSet.of(partsOf(theirs).map(({ from, to, insert }) => [{ from, to }, { from: to, insert }]), theirs.length);
@@ -192,18 +160,9 @@ function parted(mine, theirs) {
   return ChangeSet.of(parts, mine.newLength);
 }
 
-/**
- * Merge two texts that were changed from the same one, whose own changes nobody knows.
- * @param {string} base
- * @param {string} mine
- * @param {string} theirs
- */
+/** Merge two texts that were changed from the same one, whose own changes nobody knows. */
 export const merged = (base, mine, theirs) => applied(mine, rebased(difference(base, mine), difference(base, theirs)).others);
 
-/**
- * Return the changes of a text's marks.
- * @param {ChangeSet} changes
- * @param {string} marks of the text after them
- */
+/** Return the changes of a text's marks. `marks` are of the text after them. */
 export const marking = (changes, marks) =>
   ChangeSet.of(partsOf(changes).map(({ from, to, at, end }) => ({ from, to, insert: marks.slice(at, end).padEnd(end - at, WRITER) })), changes.length);

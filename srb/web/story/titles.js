@@ -8,11 +8,7 @@ const TITLE_LENGTH = 50;
 /** Cut a text, but not within a character. */
 const cut = (text, length) => text.slice(0, length).replace(/[\ud800-\udbff]$/, "");
 
-/**
- * Shorten a text to one line: whole words if possible, and a heading without its sign.
- * @param {string} text
- * @param {number} length
- */
+/** Shorten a text to one line: whole words if possible, and a heading without its sign. */
 export const shorten = (text, length) => {
   const words = text
     .trim()
@@ -22,22 +18,14 @@ export const shorten = (text, length) => {
   return `${cut(words.slice(0, length + 1).replace(/\s+\S*$/, ""), length)}…`;
 };
 
-/**
- * Return the title of a node: its text, the passage it rewrites, or the text after it.
- * @param {{ pieces: import("./tree.js").Piece[], passage?: string, behind?: string }} node
- * @param {number} length
- */
+/** Return the title of a node: its text, the passage it rewrites, or the text after it. */
 export function nodeTitle(node, length) {
   if (node.passage) return `Rewrite: ${shorten(node.passage, length)}`;
   if (!textOf(node) && node.behind) return `Before: ${shorten(node.behind, length)}`;
   return shorten(textOf(node), length);
 }
 
-/**
- * Suggest a title for a story that starts with this node.
- * @param {any} node
- * @returns {string}
- */
+/** Suggest a title for a story that starts with this node. */
 export function suggestTitle(node) {
   const text = (textOf(node) || node.passage || node.behind || "").trim();
   const words = (/^#+ +(.*)/.exec(text)?.[1] ?? text).replace(/\s+/g, " ");

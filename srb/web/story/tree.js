@@ -57,10 +57,7 @@ export const ROOT = "root";
 
 export const textOf = (node) => node.pieces.map((piece) => piece.text).join("");
 
-/**
- * Make a random id, without crypto.randomUUID, which is missing over plain HTTP.
- * @returns {string}
- */
+/** Make a random id, without crypto.randomUUID, which is missing over plain HTTP. */
 export const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(10)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
 export class Tree {
@@ -96,13 +93,9 @@ export class Tree {
     else this.#children.set(node.parent, [node]);
   }
 
-  /**
-   * Return the path to a node, without the root, which has no text.
-   * @param {string} id
-   * @returns {StoryNode[]}
-   */
+  /** Return the path to a node, without the root, which has no text. */
   path(id) {
-    const path = [];
+    const path = /** @type {StoryNode[]} */ ([]);
     for (let node = this.nodes.get(id); node; node = this.nodes.get(node.parent)) path.unshift(node);
     return path;
   }
@@ -111,11 +104,7 @@ export class Tree {
     return this.path(id).map(textOf).join("");
   }
 
-  /**
-   * Return the text after a place as it is shown there; at a typed node, with the passage to rewrite.
-   * @param {string} id
-   * @returns {string}
-   */
+  /** Return the text after a place as it is shown there; at a typed node, with the passage to rewrite. */
   after(id) {
     const path = this.path(id);
     const k = path.findLastIndex((node) => node.typed);
@@ -125,11 +114,7 @@ export class Tree {
     return behind && gap(this.text(path[k].id), generated.map(textOf).join(""), behind) + behind;
   }
 
-  /**
-   * Return the marks of all that is shown at a place.
-   * @param {string} id
-   * @returns {string}
-   */
+  /** Return the marks of all that is shown at a place. */
   marks(id) {
     const path = this.path(id);
     const marksOf = (node) => (node.typed ? unpackMarks(node.marks, textOf(node).length) : MODEL.repeat(textOf(node).length));
@@ -143,8 +128,6 @@ export class Tree {
   /**
    * Return what was sampled at the end of a path: the pieces after the node `before`, all with known tokens. If
    * `isHealed`, the first token replaces the last one before it.
-   * @param {string} id
-   * @returns {{ before: StoryNode | null, pieces: Piece[], isHealed: boolean }}
    */
   generated(id) {
     const path = this.path(id);
@@ -162,12 +145,7 @@ export class Tree {
     return { before: before && isKnown(before) ? before : null, pieces, isHealed };
   }
 
-  /**
-   * Return the prompt that continues a node: token ids if all are known, so that nothing is evaluated again; else
-   * text.
-   * @param {string} id
-   * @returns {string | number[]}
-   */
+  /** Return the prompt that continues a node: token ids if all are known, so nothing is evaluated again; else text. */
   prompt(id) {
     const { before, pieces, isHealed } = this.generated(id);
     if (!before) return this.text(id);
@@ -175,49 +153,29 @@ export class Tree {
     return [...(isHealed ? own.slice(0, -1) : own), ...pieces.flatMap((piece) => piece.ids ?? [])];
   }
 
-  /**
-   * Return a node's children, the newest batch first, each in its own order.
-   * @param {string} id
-   * @returns {StoryNode[]}
-   */
+  /** Return a node's children, the newest batch first, each in its own order. @returns {StoryNode[]} */
   children(id) {
     return (this.#children.get(id) ?? [])
       .filter((node) => !node.discarded)
       .sort((a, b) => b.batch - a.batch || a.order - b.order);
   }
 
-  /**
-   * Return the children to choose from.
-   * @param {string} id
-   * @returns {StoryNode[]}
-   */
+  /** Return the children to choose from. */
   alternatives(id) {
     return this.children(id).filter((node) => !node.typed && !node.stem);
   }
 
-  /**
-   * Return the place where the alternatives of a stem are shown.
-   * @param {string} id
-   * @returns {string}
-   */
+  /** Return the place where the alternatives of a stem are shown. */
   start(id) {
     return this.nodes.get(id)?.stem ? this.start(this.nodes.get(id).parent) : id;
   }
 
-  /**
-   * Return the texts of all alternatives of a node, including discarded ones.
-   * @param {string} id
-   * @returns {string[]}
-   */
+  /** Return the texts of all alternatives of a node, including discarded ones. */
   textsBelow(id) {
     return (this.#children.get(id) ?? []).filter((node) => !node.typed).map(textOf);
   }
 
-  /**
-   * Return the children worth returning to: typed, kept or continued ones.
-   * @param {string} id
-   * @returns {StoryNode[]}
-   */
+  /** Return the children worth returning to: typed, kept or continued ones. */
   places(id) {
     return this.children(id).filter((node) => node.typed || node.kept || this.children(node.id).length > 0);
   }
@@ -248,36 +206,19 @@ export class Tree {
     return node;
   }
 
-  /**
-   * Return a new node like this one up to its piece k, with another token there.
-   * @param {string} id
-   * @param {number} k
-   * @param {Choice} choice
-   * @returns {Partial<StoryNode>}
-   */
+  /** Return a new node like this one up to its piece k, with another token there. */
   forked(id, k, choice) {
     const { parent, healed, label, order, pieces } = this.nodes.get(id);
     return chosen({ parent, healed, pieces: [...pieces.slice(0, k), pieceOf(choice)], label: `${label ?? `Alternative ${order + 1}`}, forked` });
   }
 
-  /**
-   * Return a new node of one token.
-   * @param {string} parent
-   * @param {Choice} choice
-   * @param {boolean} isPart whether the token starts in the text before the node
-   * @returns {Partial<StoryNode>}
-   */
+  /** Return a new node of one token. If it is a part, the token starts in the text before the node. */
   chosen(parent, choice, isPart) {
     const piece = pieceOf(choice);
     return chosen({ parent, pieces: [isPart ? { ...piece, ids: null } : piece], label: "Another word" });
   }
 
-  /**
-   * Return a new node that is the beginning of this one, up to the word that contains piece k.
-   * @param {string} id
-   * @param {number} k
-   * @returns {Partial<StoryNode>}
-   */
+  /** Return a new node that is the beginning of this one, up to the word that contains piece k. */
   upTo(id, k) {
     const { pieces } = this.nodes.get(id);
     let last = k;
@@ -285,12 +226,7 @@ export class Tree {
     return this.before(id, last + 1);
   }
 
-  /**
-   * Return a new node that is the beginning of this one, before its piece k.
-   * @param {string} id
-   * @param {number} k
-   * @returns {Partial<StoryNode>}
-   */
+  /** Return a new node that is the beginning of this one, before its piece k. */
   before(id, k) {
     const { parent, healed, settings, label, order, pieces } = this.nodes.get(id);
     const kept = pieces.slice(0, k);
@@ -301,9 +237,6 @@ export class Tree {
   /**
    * Return the stem of a node: its pieces within this many characters, or so much of its only piece. A new one has no
    * id. Without characters, it is the node's parent.
-   * @param {string} id
-   * @param {number} letters
-   * @returns {Partial<StoryNode>}
    */
   stem(id, letters) {
     const { parent, healed, pieces } = this.nodes.get(id);
@@ -316,12 +249,7 @@ export class Tree {
     return this.children(parent).find(isSame) ?? { parent, healed, pieces: own, stem: true, length: own.length, end: "" };
   }
 
-  /**
-   * Return a new node for a path of explored nodes. Continuations use their tokens.
-   * @param {string} parent
-   * @param {any[]} path
-   * @returns {Partial<StoryNode>}
-   */
+  /** Return a new node for a path of explored nodes. Continuations use their tokens. */
   explored(parent, path) {
     const isEnd = ({ finish_reason }) => finish_reason === "stop"; // a text that continues doesn't have this token
     const pieces = path
@@ -331,12 +259,7 @@ export class Tree {
     return { parent, pieces, label: "Explored", kept: true, length, end: "your choice" };
   }
 
-  /**
-   * Go to a node, and show the alternatives of these.
-   * @param {string} id
-   * @param {string[]} [shown]
-   * @returns {boolean} whether anything changes
-   */
+  /** Go to a node, and show the alternatives of these. Returns whether anything changes. */
   go(id, shown = [id]) {
     const isOther = id !== this.current || shown.join() !== this.shown.join();
     this.current = id;
@@ -351,12 +274,7 @@ const pieceOf = (choice) => ({ ...choice, text: choice.text.replace(/\ufffd+$/, 
 /** A node that ends with a chosen token. */
 const chosen = (fields) => ({ ...fields, kept: true, length: fields.pieces.length, end: "a word of your choice" });
 
-/**
- * Return the space between generated text and the text after it, if the writer had one before the cursor.
- * @param {string} before
- * @param {string} generated
- * @param {string} behind
- */
+/** Return the space between generated text and the text after it, if the writer had one before the cursor. */
 export function gap(before, generated, behind) {
   const space = before.slice(before.trimEnd().length);
   return generated && !/\s$/.test(generated) && !/^\s/.test(behind) ? space : "";

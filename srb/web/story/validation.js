@@ -36,10 +36,7 @@ const FIELDS = { ...NEEDED, ...Object.fromEntries(Object.entries(OTHERS).map(([n
 
 const wrong = (node) => Object.keys(FIELDS).filter((name) => !FIELDS[name](node[name]));
 
-/**
- * @param {any[]} nodes
- * @throws {Error} if they aren't a tree
- */
+/** Throw an error if nodes aren't a tree. */
 export function checkNodes(nodes) {
   const parents = new Map(nodes.filter(isObject).map((node) => [node.id, node.parent]));
   const seen = new Set();
@@ -64,11 +61,7 @@ export function checkNodes(nodes) {
 
 const shown = (value) => (value === undefined ? "missing" : JSON.stringify(value).slice(0, 60));
 
-/**
- * Repair stored nodes. Wrong fields are dropped.
- * @param {any[]} nodes
- * @returns {any[]} the repaired ones
- */
+/** Repair stored nodes, and return those. Wrong fields are dropped. */
 export function repair(nodes) {
   const known = new Set([ROOT, ...nodes.map((node) => node.id)]);
   return nodes.filter((node) => {
