@@ -19,6 +19,7 @@ import { repair } from "./validation.js";
  * @typedef {{ id: string, title: string, changed?: number, words?: number, change?: number }} StoryInfo
  *
  * @typedef {object} Replica what a page has of a story, apart from its nodes. `meet` merges what others have made of it.
+ * @property {import("./tree.js").Tree} tree
  * @property {import("./drafts.js").Drafts} drafts
  * @property {Record<string, any>} own what only this page knows: where its writer is, and undo steps
  * @property {Record<string, any>} shared settings, memory, note, lore and all else that isn't in the text
@@ -41,8 +42,8 @@ export class Store {
   knownPlace = null;
   /** @type {StoreListener | null} */
   listener = null;
-  /** That of the page. @type {any} */
-  replica = null;
+  /** That of the page. @type {Replica} */
+  replica = /** @type {any} */ (null);
   /** @type {any} */
   story;
   #bases = new Map(); // the values that this tab has stored or read, by key
@@ -70,8 +71,7 @@ export class Store {
    */
   async load() {
     const [stored, said] = await Promise.all([this.local.nodes(this.story), this.loadPage()]);
-    const notes = [...this.#otherNotes().filter(({ isStored }) => !isStored), this.#ownNote() ?? {}];
-    const noted = notes.flatMap(({ nodes = [] }) => nodes);
+    const noted = this.#noted().flatMap(({ nodes = [], isStored }) => (isStored ? [] : nodes));
     return { nodes: [...new Map([...stored, ...noted].map((node) => [node.id, node])).values()], ...said };
   }
 
@@ -80,7 +80,9 @@ export class Store {
     const { id } = this.story;
     const { page, drafts } = await this.local.page(id);
     this.#know([[id, page], ...drafts.map(([place, draft]) => [[id, place], draft])]);
-    return { page: { ...page, ...this.#ownNote()?.own }, drafts };
+    const own = this.#noted().find(({ isOwn }) => isOwn);
+    this.#notes = Math.max(page.seen?.[this.#tab] ?? 0, own?.count ?? 0);
+    return { page: { ...page, ...(!own?.isStored && own?.own) }, drafts };
   }
 
   /** Take note of values that this tab has stored or read. */
@@ -105,9 +107,9 @@ export class Store {
    */
   async begin(replica) {
     this.replica = replica;
-    const note = this.#ownNote();
+    const note = this.#noted().find(({ isOwn, isStored }) => isOwn && !isStored);
     if (note) {
-      this.#take(note, (...draft) => this.replica.drafts.meet(...draft)); // its undo steps are of what it has typed
+      this.#take(note, replica.drafts.meet.bind(replica.drafts)); // its undo steps are of what it has typed
       await this.exchange({ places: note.drafts.map(([place]) => place), own: true, nodes: note.nodes });
     }
     await this.takeLeft();
@@ -116,14 +118,14 @@ export class Store {
   /** Give the page what tabs that were closed have noted and not stored. */
   async takeLeft() {
     const { replica, listener } = this;
-    const notes = this.#otherNotes();
+    const notes = this.#noted().filter(({ isOwn }) => !isOwn);
     const left = notes.filter(({ time }) => time < Date.now() - ALIVE);
     if (left.length < notes.length) setTimeout(() => this.takeLeft().catch(() => {}), ALIVE);
     if (!left.length) return;
     const news = left.filter(({ isStored }) => !isStored);
     const nodes = news.flatMap((note) => note.nodes ?? []);
     for (const node of nodes) listener?.changed(node); // before there is one, `load` has given them
-    for (const note of news) this.#take(note, (...draft) => replica.meetDraft(...draft));
+    for (const note of news) this.#take(note, replica.meetDraft.bind(replica));
     const places = left.flatMap(({ drafts }) => drafts.map(([place]) => place));
     const taken = Object.fromEntries(left.map(({ tab, count }) => [tab, count]));
     await this.exchange({ places, own: true, taken, nodes: this.#ownNodes(nodes.map((node) => replica.tree.nodes.get(node.id) ?? node)) });
@@ -284,8 +286,9 @@ export class Store {
     for (const node of nodes) this.#unstored.set(node.id, node);
     const { own, replica: { drafts, shared }, story: { id } } = this;
     // A value that is being stored may be dropped with the page, so what is noted fits both it and what is stored.
-    const isNew = (key, value, isSame) => this.#storing.has(key) || !isSame(this.#bases.get(key), value);
-    const places = drafts.places.filter((place) => isNew(String([id, place]), drafts.get(place), isSameDraft));
+    const key = (place) => String([id, place]);
+    const isNew = (place) => this.#storing.has(key(place)) || !isSameDraft(this.#bases.get(key(place)), drafts.get(place));
+    const places = drafts.places.filter(isNew);
     const pages = [this.#bases.get(id) ?? {}, this.#storing.get(id)].filter(Boolean);
     const names = Object.keys(shared).filter((name) => pages.some((page) => !same(shared[name], page[name])));
     const name = `${LEFT} ${id} ${this.#tab}`;
@@ -293,8 +296,9 @@ export class Store {
     const changed = (place) => {
       const draft = drafts.get(place) ?? {};
       if (draft.text === undefined) return [place, draft];
-      const [base, storing] = [this.#base(place) ?? {}, this.#storing.get(String([id, place]))];
-      return [place, { ...draft, text: "" }, [...(storing?.log.slice(-1) ?? []), [base.version ?? "", drafts.since(place, base, drafts.typed(place)).toJSON()]]];
+      const base = this.#base(place) ?? {};
+      const changes = drafts.since(place, base, drafts.typed(place)).toJSON();
+      return [place, { ...draft, text: "" }, [...(this.#storing.get(key(place))?.log.slice(-1) ?? []), [base.version ?? "", changes]]];
     };
     const of = (values) => Object.fromEntries(names.map((each) => [each, values[each]]));
     const noted = { count: ++this.#notes, time: Date.now(), nodes: [...this.#unstored.values()], drafts: places.map(changed), bases: pages.map(of), shared: of(shared), own: { ...own, steps: undefined } };
@@ -302,21 +306,13 @@ export class Store {
     tries.some((each) => !saveLocal(name, each));
   }
 
-  /** Return this tab's note from before a reload, if it isn't stored. */
-  #ownNote() {
+  /** Return what tabs have noted, the last one last. A note of this one is from before a reload. */
+  #noted() {
     const { id } = this.story;
     const { seen = {} } = this.#bases.get(id) ?? {};
-    const note = loadLocal(`${LEFT} ${id} ${this.#tab}`);
-    this.#notes = Math.max(this.#notes, seen[this.#tab] ?? 0, note.count ?? 0);
-    return note.count > (seen[this.#tab] ?? 0) ? note : null;
-  }
-
-  /** Return the notes of other tabs. */
-  #otherNotes() {
-    const { id } = this.story;
-    const { seen = {} } = this.#bases.get(id) ?? {};
-    const notes = localNames(`${LEFT} ${id} `).map((name) => ({ name, tab: name.split(" ").at(-1), ...loadLocal(name) }));
-    return notes.filter(({ tab }) => tab !== this.#tab).map((note) => ({ ...note, isStored: note.count <= seen[note.tab] }));
+    const all = localNames(`${LEFT} ${id} `).map((name) => ({ name, tab: name.split(" ").at(-1), ...loadLocal(name) }));
+    const notes = all.map((note) => ({ ...note, isOwn: note.tab === this.#tab, isStored: note.count <= seen[note.tab] }));
+    return notes.sort((a, b) => a.time - b.time);
   }
 
   /** Merge what a page has noted, and how it differs from what was stored then. */
@@ -326,13 +322,13 @@ export class Store {
     const base = bases.find((each) => Object.keys(each).every((name) => same(each[name], page[name]))) ?? bases[0];
     replica.meet(base, shared);
     for (const [place, draft, log] of drafts) {
-      meetDraft(place, this.#base(place), log ? this.#noted(place, draft, log) : draft, replica.drafts.typed(place));
+      meetDraft(place, this.#base(place), log ? this.#repeated(place, draft, log) : draft, replica.drafts.typed(place));
       replica.drafts.unsent.delete(place); // the server wasn't asked
     }
   }
 
   /** Return a noted draft after what has been stored since. */
-  #noted(place, draft, log) {
+  #repeated(place, draft, log) {
     const stored = this.#base(place) ?? {};
     const { text } = this.replica.drafts.shown(place, stored);
     const isKnown = ([version]) => version === (stored.version ?? "") || stored.log?.some(([each]) => each === version);

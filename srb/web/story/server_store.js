@@ -380,12 +380,12 @@ class ServerStore extends Store {
 
   /** Return what to send of a value. */
   #next(place, before) {
-    const [write, value] = [newId(), this.#valueOf(place)];
-    if (place === CONTEXT) return { write, value };
+    const write = newId();
+    if (place === CONTEXT) return { write, value: this.#valueOf(place) };
     const { drafts } = this.replica;
     const changes = drafts.since(place, before, this.unsentOf(place));
     drafts.unsent.set(place, ChangeSet.empty(changes.newLength));
-    return { write, value: nextVersion(value, before, [changes]), changes: changes.toJSON() };
+    return { write, value: nextVersion(drafts.get(place), before, [changes]), changes: changes.toJSON() };
   }
 
   /** Send a draft, or memory, note and lore, to the server. What was sent without an answer is sent again first. */

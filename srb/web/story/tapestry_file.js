@@ -243,9 +243,10 @@ function writeTable(writer, ids, size, align, write) {
   };
 }
 
-function writeIds(writer, ids) {
+/** Write an index map of ids; of none with 4 bytes of alignment, for one of strings. */
+function writeIds(writer, ids, align = ALIGNMENT) {
   const table = writeTable(writer, ids, 4, 4, (k) => (at) => writer.number(at, k));
-  const from = writer.room(ids.length * ENTRY_SIZE, ALIGNMENT);
+  const from = writer.room(ids.length * ENTRY_SIZE, align);
   ids.forEach((id, k) => writer.id(from + k * ENTRY_SIZE, id));
   return (at) => {
     table(at);
@@ -253,19 +254,10 @@ function writeIds(writer, ids) {
   };
 }
 
-/** Write an index map without strings. */
-function writeNoStrings(writer) {
-  const from = writer.room(0, 4);
-  return (at) => {
-    writer.point(at, at + 1);
-    writer.point(at + 12, from);
-  };
-}
-
 function writeModel(writer, label) {
   const bytes = new TextEncoder().encode(label);
   const from = writer.bytes(bytes);
-  const metadata = writeNoStrings(writer);
+  const metadata = writeIds(writer, [], 4);
   return (at) => {
     writer.set(at);
     writer.number(at + 4, 0x80 | bytes.length); // of a string that isn't stored here
@@ -286,7 +278,7 @@ function writeText(writer, text) {
 function writeNode(writer, node, current) {
   const children = writeIds(writer, node.children);
   const text = writeText(writer, node.text);
-  const metadata = writeNoStrings(writer);
+  const metadata = writeIds(writer, [], 4);
   const model = node.author === MODEL ? writeModel(writer, UNKNOWN) : null;
   return (at) => {
     writer.id(at, node.id);
@@ -312,7 +304,7 @@ export function writeWeave(nodes, current) {
   const roots = writeIds(writer, idsOf(nodes.filter((node) => !node.parent)));
   const marked = writeIds(writer, idsOf(nodes.filter((node) => node.name)));
   const thread = writer.room(0, ALIGNMENT);
-  const metadata = writeNoStrings(writer);
+  const metadata = writeIds(writer, [], 4);
   const root = writer.room(ROOT.size, ALIGNMENT);
   table(root);
   roots(root + ROOT.roots);
