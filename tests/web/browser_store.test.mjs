@@ -120,35 +120,90 @@ test("a page that is closed leaves what it hasn't stored, and it isn't doubled",
   assert.equal(last.drafts.at("root"), "Once upon a time");
 });
 
-test("a page that is closed while it stores leaves that, too, whether it was stored or not", async () => {
-  for (const isDropped of [true, false]) {
+/** What a store makes of a transaction: it ends; it fails; the page is closed before it hears of it, or it is dropped. */
+const ENDS = {
+  good: (put) => put(),
+  full: () => Promise.reject(new Error("full")),
+  unheard: (put) => new Promise(put),
+  dropped: () => new Promise(() => {}),
+};
+
+test("what is typed is all there, once, whatever becomes of what is stored when pages are closed or reloaded", async (t) => {
+  for (let round = 1; round <= 60; round++) {
+    let seed = round;
+    const random = (below) => (seed = (seed * 48271) % 2147483647) % below;
+    if (round % 2) t.mock.method(sessionStorage, "getItem", () => "t"); // reloaded
     local.clear();
     const values = new Map();
-    const tab = new Tab(values);
-    tab.type(() => "Once");
-    tab.shared.beside = "Ada";
-    await tab.save();
-    tab.type((text) => `${text} upon`);
-    tab.shared.beside += " is";
-    const { transact } = tab.local;
-    tab.local.transact = async (...all) => {
-      if (isDropped) tab.local.values = new Map(structuredClone([...values]));
-      await transact.apply(tab.local, all);
-      await new Promise(() => {}); // the page is closed before it hears of it
+    let end = ENDS.good;
+    const open = async () => {
+      const tab = new Tab(values);
+      tab.local.transact = async (keys, change) => {
+        const ending = end;
+        await new Promise(setImmediate);
+        const puts = structuredClone(change(keys.map((key) => structuredClone(values.get(String(key))))));
+        await new Promise(setImmediate);
+        const put = () => puts.forEach(([key, value]) => values.set(String(key), value));
+        await (tab.isClosed ? ENDS.dropped() : ending(put));
+      };
+      const { page, drafts } = await tab.load();
+      tab.drafts = tab.replica.drafts = new Drafts(drafts);
+      tab.shared.beside = page.beside ?? "";
+      await tab.begin(tab.replica);
+      return tab;
     };
-    tab.save();
-    await new Promise(setImmediate);
-    await new Promise(setImmediate);
-    tab.type((text) => `${text} a`);
-    tab.shared.beside += " ninety";
-    tab.leave([]);
-    const [[name, noted]] = [...local];
-    local.set(name, JSON.stringify({ ...JSON.parse(noted), time: 0 })); // long ago
-    const next = new Tab(values);
-    await next.follow();
-    await next.takeLeft();
-    assert.deepEqual([next.drafts.at("root"), next.shared.beside], ["Once upon a", "Ada is ninety"], isDropped ? "dropped" : "stored");
+    const close = (tab) => {
+      tab.leave([]);
+      Object.assign(tab, { isClosed: true, note() {} });
+      for (const [name, noted] of local) local.set(name, JSON.stringify({ ...JSON.parse(noted), time: 0 })); // long ago
+    };
+    let tab = await open();
+    const typed = { text: new Set(), note: "" };
+    for (let k = 0; k < 60; k++) {
+      const letter = String.fromCodePoint(0x4e00 + k);
+      if (!random(4)) typed.note = tab.shared.beside += letter;
+      else
+        tab.type((text) => {
+          const at = random(text.length + 1);
+          const isNew = random(4) || at === text.length;
+          if (isNew) typed.text.add(letter);
+          else typed.text.delete(text[at]);
+          return text.slice(0, at) + (isNew ? letter : "") + text.slice(isNew ? at : at + 1);
+        });
+      if (random(3)) tab.save().catch(() => {});
+      for (let wait = random(6); wait > 1; wait--) await new Promise(setImmediate);
+      if (!random(8)) end = Object.values(ENDS)[random(4)];
+      if (random(10)) continue;
+      close(tab);
+      end = random(3) ? ENDS.good : ENDS.full;
+      tab = await open();
+    }
+    close(tab);
+    end = ENDS.good;
+    tab = await open();
+    assert.deepEqual([[...(tab.drafts.at("root") ?? "")].sort(), tab.shared.beside], [[...typed.text].sort(), typed.note], `round ${round}`);
+    t.mock.restoreAll();
   }
+});
+
+test("what a page has left comes once, also while the browser is full", async () => {
+  local.clear();
+  const values = new Map();
+  const tab = new Tab(values);
+  tab.type(() => "Once");
+  tab.shared.beside = "Ada";
+  tab.leave([]);
+  for (let round = 0; round < 3; round++) {
+    for (const [name, noted] of local) local.set(name, JSON.stringify({ ...JSON.parse(noted), time: 0 })); // long ago
+    const next = new Tab(values);
+    next.local.isFull = round < 2;
+    await next.load();
+    await next.begin(next.replica);
+    await next.takeLeft().catch(() => {}); // as when it gets the focus
+    assert.deepEqual([next.drafts.at("root"), next.shared.beside], ["Once", "Ada"]);
+    next.leave([]);
+  }
+  assert.deepEqual([values.get("s,root").text, values.get("s").beside, local.size], ["Once", "Ada", 0]);
 });
 
 test("a page that is reloaded knows which node its text has become", async (t) => {

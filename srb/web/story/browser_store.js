@@ -53,6 +53,7 @@ export class Store {
   #tab = tabId();
   #unstored = new Map(); // nodes, by id
   #notes = 0; // of what isn't stored yet; a page knows how many of each tab it has
+  #taken = {}; // so many of each closed tab
 
   /**
    * @param {StoryInfo} story
@@ -102,34 +103,27 @@ export class Store {
   }
 
   /**
-   * Keep a page, which has what `load` returned, and others the same. Give it what was noted before a reload. Resolves
-   * when it has what is new on the server.
+   * Keep a page, which has what `load` returned, and others the same. Resolves when it has what is new on the server.
    */
   async begin(replica) {
     this.replica = replica;
-    const note = this.#noted().find(({ isOwn, isStored }) => isOwn && !isStored);
-    if (note) {
-      this.#take(note, replica.drafts.meet.bind(replica.drafts)); // its undo steps are of what it has typed
-      await this.exchange({ places: note.drafts.map(([place]) => place), own: true, nodes: note.nodes });
-    }
-    await this.takeLeft();
+    await this.takeLeft({ isReloaded: true }).catch(() => {}); // the next save reports it
   }
 
-  /** Give the page what tabs that were closed have noted and not stored. */
-  async takeLeft() {
+  /** Give the page what closed tabs have noted and not stored, and what this one has before it was reloaded. */
+  async takeLeft({ isReloaded = false } = {}) {
     const { replica, listener } = this;
-    const notes = this.#noted().filter(({ isOwn }) => !isOwn);
-    const left = notes.filter(({ time }) => time < Date.now() - ALIVE);
+    const notes = this.#noted().filter(({ isOwn }) => isReloaded || !isOwn);
+    const left = notes.filter(({ isOwn, time }) => isOwn || time < Date.now() - ALIVE);
     if (left.length < notes.length) setTimeout(() => this.takeLeft().catch(() => {}), ALIVE);
     if (!left.length) return;
     const news = left.filter(({ isStored }) => !isStored);
     const nodes = news.flatMap((note) => note.nodes ?? []);
     for (const node of nodes) listener?.changed(node); // before there is one, `load` has given them
-    for (const note of news) this.#take(note, replica.meetDraft.bind(replica));
+    for (const note of news.sort((a, b) => b.isOwn - a.isOwn)) this.#take(note);
     const places = left.flatMap(({ drafts }) => drafts.map(([place]) => place));
-    const taken = Object.fromEntries(left.map(({ tab, count }) => [tab, count]));
-    await this.exchange({ places, own: true, taken, nodes: this.#ownNodes(nodes.map((node) => replica.tree.nodes.get(node.id) ?? node)) });
-    for (const { name } of left) saveLocal(name, undefined);
+    await this.exchange({ places, own: true, nodes: this.#ownNodes(nodes.map((node) => replica.tree.nodes.get(node.id) ?? node)) });
+    for (const { name, isOwn } of left) if (!isOwn) saveLocal(name, undefined);
   }
 
   /** Name the story, unless somebody else has named it meanwhile. */
@@ -223,7 +217,6 @@ export class Store {
    * @param {string[]} [what.places]
    * @param {StoryNode[]} [what.nodes] to store, too
    * @param {boolean} [what.own] whether to store this page's own state, too
-   * @param {Record<string, number>} [what.taken] the notes of closed tabs that the replica has
    * @param {any[]} [what.keys] of other values, for `what.change`, which returns those to put
    * @param {(values: any[]) => [key: any, value: any][]} [what.change]
    * @returns {Promise<string[] | null>}
@@ -239,7 +232,7 @@ export class Store {
     return places;
   }
 
-  async #exchange({ places: asked = [], nodes = [], own, keys = [], taken = {}, change = (_values) => [] }) {
+  async #exchange({ places: asked = [], nodes = [], own, keys = [], change = (_values) => [] }) {
     const { local, replica, story: { id } } = this;
     const { drafts } = replica;
     const places = [...new Set(asked)];
@@ -257,7 +250,7 @@ export class Store {
       const now = own && this.own;
       if (now) state = stateOf(now);
       const isNew = state !== this.#last || puts.length || Object.keys(shared).some((name) => !same(shared[name], page[name]));
-      const seen = { ...Object.fromEntries(Object.entries(page.seen ?? {}).slice(1 - MOST_TABS)), ...taken, [this.#tab]: this.#notes };
+      const seen = { ...Object.fromEntries(Object.entries(page.seen ?? {}).slice(1 - MOST_TABS)), ...this.#taken, [this.#tab]: this.#notes };
       if (isNew || (own && nodes.length)) puts.push([id, { ...(now || page), ...shared, seen }]);
       this.#storing = new Map(puts.map(([key, value]) => [String(key), value]));
       return [...puts, ...others];
@@ -301,7 +294,7 @@ export class Store {
       return [place, { ...draft, text: "" }, [...(this.#storing.get(key(place))?.log.slice(-1) ?? []), [base.version ?? "", changes]]];
     };
     const of = (values) => Object.fromEntries(names.map((each) => [each, values[each]]));
-    const noted = { count: ++this.#notes, time: Date.now(), nodes: [...this.#unstored.values()], drafts: places.map(changed), bases: pages.map(of), shared: of(shared), own: { ...own, steps: undefined } };
+    const noted = { count: ++this.#notes, time: Date.now(), nodes: [...this.#unstored.values()], drafts: places.map(changed), bases: pages.map(of), shared: of(shared), taken: this.#taken, own: { ...own, steps: undefined } };
     const tries = [...(isLast ? [{ ...noted, own }] : []), noted, { ...noted, nodes: [] }]; // there may be no room
     tries.some((each) => !saveLocal(name, each));
   }
@@ -311,18 +304,24 @@ export class Store {
     const { id } = this.story;
     const { seen = {} } = this.#bases.get(id) ?? {};
     const all = localNames(`${LEFT} ${id} `).map((name) => ({ name, tab: name.split(" ").at(-1), ...loadLocal(name) }));
-    const notes = all.map((note) => ({ ...note, isOwn: note.tab === this.#tab, isStored: note.count <= seen[note.tab] }));
+    const taken = [seen, this.#taken, ...all.map((note) => note.taken ?? {})];
+    const isStored = ({ tab, count }) => taken.some((each) => count <= each[tab]); // or what has taken it is noted, too
+    const notes = all.map((note) => ({ ...note, isOwn: note.tab === this.#tab, isStored: isStored(note) }));
     return notes.sort((a, b) => a.time - b.time);
   }
 
   /** Merge what a page has noted, and how it differs from what was stored then. */
-  #take({ bases, shared, drafts }, meetDraft) {
+  #take({ bases, shared, drafts, tab, count, taken, isOwn }) {
     const { replica } = this;
+    this.#taken = { ...this.#taken, ...taken, [tab]: count };
     const page = this.#bases.get(this.story.id) ?? {};
-    const base = bases.find((each) => Object.keys(each).every((name) => same(each[name], page[name]))) ?? bases[0];
+    const base = bases.find((each) => Object.keys(shared).every((name) => same(each[name], page[name]))) ?? bases[0];
     replica.meet(base, shared);
     for (const [place, draft, log] of drafts) {
-      meetDraft(place, this.#base(place), log ? this.#repeated(place, draft, log) : draft, replica.drafts.typed(place));
+      const noted = log ? this.#repeated(place, draft, log) : draft;
+      const known = /** @type {const} */ ([place, this.#base(place), noted, replica.drafts.typed(place)]);
+      if (isOwn) replica.drafts.meet(...known); // the undo steps are of what it has typed
+      else replica.meetDraft(...known);
       replica.drafts.unsent.delete(place); // the server wasn't asked
     }
   }
