@@ -102,9 +102,7 @@ export class Store {
     return this.replica.own;
   }
 
-  /**
-   * Keep a page, which has what `load` returned, and others the same. Resolves when it has what is new on the server.
-   */
+  /** Keep a page, which has what `load` returned, and others the same. Resolves when it has what is new on the server. */
   async begin(replica) {
     this.replica = replica;
     await this.takeLeft({ isReloaded: true }).catch(() => {}); // the next save reports it

@@ -347,11 +347,9 @@ class ServerStore extends Store {
 
   /** Take over what the server has. What of it was made without this page's last changes is merged with them. */
   async #hear(...news) {
-    const heard = news.filter(({ place, value, ...others }) => {
-      const isEarly = value?.into && !this.replica.tree.has(value.into);
-      if (isEarly) this.unsaid.set(place, { place, value, ...others });
-      return !isEarly;
-    });
+    const isEarly = ({ value }) => value?.into && !this.replica.tree.has(value.into);
+    const heard = news.filter((each) => !isEarly(each));
+    for (const each of news.filter(isEarly)) this.unsaid.set(each.place, each);
     const change = (all) =>
       all.map((known, k) => {
         const { place, value, change: number, seen = {} } = heard[k];
