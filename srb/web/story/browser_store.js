@@ -105,7 +105,7 @@ export class Store {
   /** Keep a page, which has what `load` returned, and others the same. Resolves when it has what is new on the server. */
   async begin(replica) {
     this.replica = replica;
-    await this.takeLeft({ isReloaded: true }).catch(() => {}); // the next save reports it
+    await this.takeLeft({ isReloaded: true });
   }
 
   /** Give the page what closed tabs have noted and not stored, and what this one has before it was reloaded. */
@@ -113,15 +113,16 @@ export class Store {
     const { replica, listener } = this;
     const notes = this.#noted().filter(({ isOwn }) => isReloaded || !isOwn);
     const left = notes.filter(({ isOwn, time }) => isOwn || time < Date.now() - ALIVE);
-    if (left.length < notes.length) setTimeout(() => this.takeLeft().catch(() => {}), ALIVE);
+    if (left.length < notes.length) setTimeout(() => this.takeLeft(), ALIVE);
     if (!left.length) return;
     const news = left.filter(({ isStored }) => !isStored);
     const nodes = news.flatMap((note) => note.nodes ?? []);
     for (const node of nodes) listener?.changed(node); // before there is one, `load` has given them
     for (const note of news.sort((a, b) => b.isOwn - a.isOwn)) this.#take(note);
     const places = left.flatMap(({ drafts }) => drafts.map(([place]) => place));
-    await this.exchange({ places, own: true, nodes: this.#ownNodes(nodes.map((node) => replica.tree.nodes.get(node.id) ?? node)) });
-    for (const { name, isOwn } of left) if (!isOwn) saveLocal(name, undefined);
+    const forget = () => left.forEach(({ name, isOwn }) => isOwn || saveLocal(name, undefined));
+    const known = this.#ownNodes(nodes.map((node) => replica.tree.nodes.get(node.id) ?? node));
+    await this.exchange({ places, own: true, nodes: known }).then(forget, () => {}); // the next save reports it
   }
 
   /** Name the story, unless somebody else has named it meanwhile. */
