@@ -1,7 +1,7 @@
 // What tabs make of the same story: browser_store.js.
 
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { test as anyTest } from "node:test";
 import { Store, Stories } from "../../srb/web/story/browser_store.js";
 import { Drafts } from "../../srb/web/story/drafts.js";
 import { merge } from "../../srb/web/story/merging.js";
@@ -17,7 +17,14 @@ const storage = (all) => new Proxy({ getItem: (name) => all.get(name) ?? null, s
   ownKeys: () => [...all.keys()],
   getOwnPropertyDescriptor: () => ({ enumerable: true, configurable: true }),
 });
-Object.assign(globalThis, { document: {}, localStorage: storage(local), sessionStorage: { getItem: () => null, setItem() {} } });
+const OWN = { document: {}, localStorage: storage(local), sessionStorage: { getItem: () => null, setItem() {} } };
+
+/** A test in this browser: tests of other files, in the same process, have others. */
+const test = (name, run) =>
+  anyTest(name, (t) => {
+    Object.assign(globalThis, OWN);
+    return run(t);
+  });
 
 /** A browser that stores `values`. */
 class Browser extends Stories {

@@ -13,12 +13,10 @@ const NODE = { id: 1, parent: null, text: "Once", tokens: [1], author: "model", 
 let server, values, error;
 
 globalThis.addEventListener = globalThis.removeEventListener = () => {};
-globalThis.sessionStorage = globalThis.localStorage = { getItem: () => null, setItem() {}, removeItem() {} };
 globalThis.WebSocket = class { // behind a proxy that lets none through
   constructor() { queueMicrotask(() => this.onclose()); }
   close() {}
 };
-globalThis.document = { documentElement: { style: {} }, querySelector: (selector) => (selector === "#error-text" ? error : {}) };
 globalThis.fetch = async (path, { method = "GET", body, headers = undefined } = {}) => {
   if (method !== "GET" && server.isDown) throw new TypeError("no network");
   if (method === "PATCH" && path.endsWith("/s")) {
@@ -38,7 +36,9 @@ globalThis.fetch = async (path, { method = "GET", body, headers = undefined } = 
   return Response.json({ nodes: [server.node], change: server.change, context: server.context });
 };
 
-beforeEach(() => {
+beforeEach(() => { // tests of other files, in the same process, have others
+  globalThis.sessionStorage = globalThis.localStorage = { getItem: () => null, setItem() {}, removeItem() {} };
+  globalThis.document = { documentElement: { style: {} }, querySelector: (selector) => (selector === "#error-text" ? error : {}) };
   server = { node: { ...NODE }, patches: [], isDown: false, change: 1, events: [] };
   values = new Map();
   error = { textContent: "" };
