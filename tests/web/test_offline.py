@@ -11,6 +11,13 @@ from web.conftest import PROMPT, profile
 
 pytestmark = pytest.mark.web
 
+STALE_PLACE = """async () => {
+    const { keepCopy, readCopy } = await import("/web/story/copies.js");
+    const { nodes, ...story } = await readCopy(location.hash.slice(1));
+    await keepCopy({ ...story, place: { current: "1", shown: ["1"] } }, []);
+}"""
+"""As if this browser hadn't heard yet that the server has its last place."""
+
 
 def test_a_page_without_its_server_is_written_on(
     browser: Browser, start_scripted: Callable[..., Scripted], tmp_path: Path
@@ -30,7 +37,11 @@ def test_a_page_without_its_server_is_written_on(
         copy = "import('/web/story/copies.js').then(({ readCopy }) => readCopy(location.hash.slice(1)))"
         while len(story.page.evaluate(copy)["nodes"]) < 3:  # the prompt and two alternatives, which the server tells of
             story.page.wait_for_timeout(50)
+        path, end = f"/v1/stories/{story.page.url.partition('#')[2]}", len(story.text)
+        while json.loads(server.request(path)[1])["place"].get("cursor") != end:
+            story.page.wait_for_timeout(50)
         server.vanish()
+        story.page.evaluate(STALE_PLACE)
         story.reload()
         story.reads(PROMPT + said + " It rained.")
         story.page.keyboard.type(" It snowed.")
@@ -39,7 +50,7 @@ def test_a_page_without_its_server_is_written_on(
         expect(story.find("#error")).to_contain_text("isn't saved on the server yet")
         story.reads(PROMPT + said + " It rained. It snowed. Then spring came.")
         server.come_back()
-        text, path = story.text, f"/v1/stories/{story.page.url.partition('#')[2]}"
+        text = story.text
         while text not in [each["text"] for each in json.loads(server.request(path)[1])["drafts"]]:
             story.page.wait_for_timeout(50)
         expect(story.find("#error")).to_be_hidden()

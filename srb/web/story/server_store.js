@@ -249,7 +249,7 @@ class ServerStore extends Store {
       if (!copy) throw error;
       const { nodes: _, ...head } = copy;
       this.head = head;
-      return copy;
+      return { ...copy, place: null }; // this browser's page may have gone on since
     }
   }
 
