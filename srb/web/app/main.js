@@ -1,34 +1,18 @@
 // @ts-check
 // Starts the page, and connects its buttons.
 
-import { Cards } from "../desk/cards.js";
-import { Combine } from "../desk/combine.js";
-import { ContextWindow } from "../desk/context_window.js";
 import { Desk } from "../desk/desk.js";
-import { Directions } from "../desk/directions.js";
-import { Explorer } from "../desk/explorer.js";
-import { Forks } from "../desk/forks.js";
 import { Manuscript } from "../desk/manuscript.js";
-import { OtherWords } from "../desk/other_words.js";
 import { printManuscript } from "../desk/print.js";
-import { Probabilities } from "../desk/probabilities.js";
-import { PromptView } from "../desk/prompt_view.js";
-import { Rewriter } from "../desk/rewriter.js";
-import { TokenPreview } from "../desk/token_preview.js";
-import { TreeDrawing } from "../desk/tree_drawing.js";
-import { Writing } from "../desk/writing.js";
 import { health, openapi, setKey } from "../lib/api.js";
-import { enableWhile, find, findAll, isFocusLost, leaveText } from "../lib/dom.js";
-import { copy } from "../lib/files.js";
+import { enableWhile, find, findAll } from "../lib/dom.js";
 import { hideError, nameFields, safely, showError, showStatus } from "../lib/messages.js";
-import { Compare } from "../settings/compare.js";
 import { TITLES } from "../settings/guide.js";
 import { listenToSettingSearch } from "../settings/search.js";
 import { Settings } from "../settings/settings.js";
 import { PASTED } from "../story/authorship.js";
 import { BrowserStories, Stories } from "../story/browser_store.js";
 import { ServerStories } from "../story/server_store.js";
-import { textOf } from "../story/tree.js";
 import { listenToAppearance, listenToFocusMode, listenToFolding } from "./appearance.js";
 import { hideDesk, showDesk } from "./early.js";
 import { keepFocus, listenToKeys, listenToUndo } from "./keyboard.js";
@@ -42,35 +26,13 @@ import { Tour } from "./tour.js";
 
 const onClick = (selector, action) => find(selector).addEventListener("click", action);
 
-/** Return the actions of a card's buttons. */
-const cardActions = (/** @type {Desk} */ desk, /** @type {Writing} */ writing) => ({
-  keep: (node) => {
-    showStatus(desk.cards.describeKept(node));
-    desk.keep(node); // which may say that what was typed is a draft
-  },
-  favourite: (node) => desk.snapshots.toggle(node),
-  more: safely((node) => writing.like(node)),
-  stop: safely((node) => writing.stop(node)),
-  continue: safely((node) => writing.continue(node)),
-  copy: safely(async (node) => {
-    await copy(textOf(node));
-    showStatus("Copied.");
-  }),
-  discard: (node) => {
-    desk.discard(node);
-    if (isFocusLost()) find("#undo").focus();
-    showStatus("Discarded. Press Undo to bring it back.");
-  },
-});
-
 /**
  * @param {Desk} desk
- * @param {Writing} writing
  * @param {StoryList} storyList
  * @param {() => void} resume continues reading what is being written
  */
-function listen(desk, writing, storyList, resume) {
-  const { story } = desk;
+function listen(desk, storyList, resume) {
+  const { story, writing } = desk;
   const generate = safely(() => writing.generate());
   onClick("#generate", generate);
   onClick("#bridge", safely(() => writing.bridge()));
@@ -209,12 +171,12 @@ async function learnSize(/** @type {Desk} */ desk) {
 }
 
 async function begin() {
-  let desk, writing;
+  let desk;
   drawHeads();
   const resume = () => {
     if (document.hidden) return; // nobody reads along; the store reports the texts when they end
     desk.editorChat.resume();
-    writing.resume().catch(showError);
+    desk.writing.resume().catch(showError);
   };
   listenToKeyForm(() => (document.body.dataset.ready ? resume() : location.reload())); // the stories are readable only now
   const [{ components }, { model, history, n_ctx: size }] = await Promise.all([openapi(), healthOrLast()]);
@@ -222,52 +184,11 @@ async function begin() {
   nameFields(TITLES);
   const settings = new Settings(components.schemas, find("#options"));
   const story = new Manuscript(find("#manuscript"));
-  desk = new Desk(settings, new Compare(settings, story), story);
-  desk.context = new ContextWindow(size, desk.background);
-  desk.promptView = new PromptView(find("#model-view"), desk);
-  desk.treeDrawing = new TreeDrawing(find("#stories"), desk);
-  writing = new Writing(desk);
-  desk.cards = new Cards(find("#cards"), desk, writing, cardActions(desk, writing));
-  desk.probabilities = new Probabilities(desk);
-  const tokenPreview = new TokenPreview(find("#token-preview"), desk, {
-    choose: safely(async (node, k, choice) => {
-      story.resume(); // keys pressed meanwhile go to the text
-      const fork = await desk.add(desk.tree.forked(node.id, k, choice));
-      desk.keep(fork);
-      return writing.generateFrom(fork.id);
-    }),
-    upTo: safely(async (node, k) => {
-      story.resume();
-      desk.keep(await desk.add(desk.tree.upTo(node.id, k)));
-    }),
-  });
-  desk.forks = new Forks(find("#earlier-forks"), desk, (id) => writing.generateFrom(id));
-  desk.combine = new Combine(find("#combine"), find("#take-passage"), desk, tokenPreview);
-  const otherWords = new OtherWords(find("#other-words"), desk, tokenPreview, safely((...chosen) => {
-    if (document.body.classList.contains("focused")) find("#focus").click(); // to show the alternatives
-    return writing.replaceWord(...chosen);
-  }));
-  const look = safely(() => otherWords.look());
-  onClick("#other-words", look);
-  story.box.addEventListener("keydown", (event) => {
-    if (event.key !== "." || !(event.ctrlKey || event.metaKey)) return;
-    event.preventDefault();
-    look(); // not a click: the button may not be enabled yet
-  });
-  const explorer = new Explorer(find("#explorer"), safely(async (parent, path) => {
-    desk.keep(await desk.add(desk.tree.explored(parent, path)));
-  }));
-  onClick("#explore", safely(async () => {
-    const place = await writing.place();
-    leaveText(find("#explore"));
-    await explorer.open(place.id, place.prompt);
-  }));
-  new Directions(find("#directions"), find("#open-directions"), desk, safely((directions) => writing.generate(directions)));
-  new Rewriter(find("#rewriter"), find("#rewrite"), desk, safely((taken, how) => writing.rewrite(taken, how)));
+  desk = new Desk(settings, story, size);
   const { storyList, store } = await openStoryList(history, () => desk.choices);
   await desk.open(store);
   new OtherStories(find("#search"), storyList);
-  listen(desk, writing, storyList, resume);
+  listen(desk, storyList, resume);
   listenToTrash(storyList, desk);
   await showDesk(story);
   if (storyList.place) safely(() => desk.searchPanel.go(storyList.place))();
@@ -278,7 +199,7 @@ async function begin() {
   let newsTimer, deleted;
   await desk.store.watch({
     changed: (reported) => {
-      const node = desk.merge(reported, writing);
+      const node = desk.merge(reported);
       clearTimeout(newsTimer);
       newsTimer = setTimeout(() => {
         desk.showNews(node);

@@ -2,7 +2,7 @@
 // The background of a story: memory, author's note and lorebook. It is edited in the panel that shows what the model
 // sees.
 
-import { find } from "../lib/dom.js";
+import { find, findAll } from "../lib/dom.js";
 import { followText } from "../settings/follow_text.js";
 import { DEPTH, EMPTY_ENTRY, readBackground } from "../story/lorebook.js";
 import { importLorebook, parseLorebook } from "../story/lorebook_files.js";
@@ -12,29 +12,22 @@ const TEXTS = ["name", "keys", "also", "never", "text"];
 const CHOICES = ["always", "off"];
 
 export class Background {
-  /**
-   * @param {HTMLElement} panel
-   * @param {() => void} changed called after every change
-   */
-  constructor(panel, changed) {
-    const part = (selector) => find(selector, panel);
-    this.memory = part("#memory");
-    this.note = part("#note");
-    this.depth = part("#note-depth");
-    this.list = part("#lore");
-    this.changed = changed;
-    this.lore = [];
-    this.rows = new Map(); // by the id of their entry
-    this.template = find("#entry");
-    panel.addEventListener("input", changed);
-    const inSettings = find("#setting-memory");
-    this.memories = [this.memory, inSettings];
+  memory = find("#memory");
+  note = find("#note");
+  depth = find("#note-depth");
+  list = find("#lore");
+  status = find("#lore-status");
+  memories = [this.memory, find("#setting-memory")];
+  lore = [];
+  rows = new Map(); // by the id of their entry
+
+  /** @param {() => void} changed called after every change */
+  constructor(changed) {
     for (const box of this.memories) box.addEventListener("input", () => this.#remember(box.value));
-    inSettings.addEventListener("input", changed);
+    for (const part of findAll("#model-view, #setting-memory")) part.addEventListener("input", changed);
     find("#add-entry").addEventListener("click", () => this.#add([{ ...EMPTY_ENTRY }]));
-    this.status = part("#lore-status");
     const fail = (error) => (this.status.textContent = `Nothing was imported: ${error.message}.`);
-    part("#import-lore").addEventListener("change", ({ target }) => this.#import(target).catch(fail));
+    find("#import-lore").addEventListener("change", ({ target }) => this.#import(target).catch(fail));
   }
 
   get values() {
@@ -88,11 +81,10 @@ export class Background {
   }
 
   #row(entry) {
-    const row = this.template.content.cloneNode(true).firstElementChild;
-    const box = (name) => row.querySelector(`[name=${name}]`);
-    const title = row.querySelector(".named");
+    const row = find("#entry").content.cloneNode(true).firstElementChild;
+    const box = (name) => find(`[name=${name}]`, row);
     const draw = () => {
-      title.textContent = entry.name || entry.keys || "New entry";
+      find(".named", row).textContent = entry.name || entry.keys || "New entry";
       row.classList.toggle("off", entry.off);
       box("keys").disabled = box("also").disabled = box("never").disabled = entry.always;
     };
@@ -109,7 +101,7 @@ export class Background {
       entry.depth = Math.max(1, Math.round(box("depth").valueAsNumber)) || null;
       draw();
     });
-    row.querySelector("[value=remove]").addEventListener("click", () => {
+    find("[value=remove]", row).addEventListener("click", () => {
       this.lore = this.lore.filter((each) => each !== entry);
       this.#forget(entry.id, row);
       this.list.dispatchEvent(new Event("input", { bubbles: true }));

@@ -2,8 +2,10 @@
 // The cards, one for each alternative in sight. A card appends new text, and never redraws the text it has.
 
 import { create, find, isFocusLost } from "../lib/dom.js";
-import { plural } from "../lib/messages.js";
+import { copy } from "../lib/files.js";
+import { plural, safely, showStatus } from "../lib/messages.js";
 import { LOST } from "../story/generation.js";
+import { textOf } from "../story/tree.js";
 import { describeFit } from "./bridge.js";
 import { areShaded } from "./token_preview.js";
 
@@ -135,23 +137,39 @@ function tokenElement({ text, ...piece }, k, space) {
   return token;
 }
 
+/** What the buttons of a card do, by their values. */
+const actionsOf = (/** @type {import("./desk.js").Desk} */ desk) => ({
+  keep: (node) => {
+    showStatus(desk.cards.describeKept(node));
+    desk.keep(node); // which may say that what was typed is a draft
+  },
+  favourite: (node) => desk.snapshots.toggle(node),
+  more: safely((node) => desk.writing.like(node)),
+  stop: safely((node) => desk.writing.stop(node)),
+  continue: safely((node) => desk.writing.continue(node)),
+  copy: safely(async (node) => {
+    await copy(textOf(node));
+    showStatus("Copied.");
+  }),
+  discard: (node) => {
+    desk.discard(node);
+    if (isFocusLost()) find("#undo").focus();
+    showStatus("Discarded. Press Undo to bring it back.");
+  },
+});
+
 /** The cards in sight. */
 export class Cards {
-  /**
-   * @param {HTMLElement} element
-   * @param {import("./desk.js").Desk} desk
-   * @param {import("./writing.js").Writing} writing
-   * @param {Record<string, (node: StoryNode) => any>} actions by the value of a button
-   */
-  constructor(element, desk, writing, actions) {
-    this.element = element;
+  element = find("#cards");
+  cards = new Map();
+  grids = new Map(); // by batch: its title, if it has one, and its grid
+  changed = new Set();
+  flushed = 0;
+
+  /** @param {import("./desk.js").Desk} desk */
+  constructor(desk) {
     this.desk = desk;
-    this.writing = writing;
-    this.actions = actions;
-    this.cards = new Map();
-    this.grids = new Map(); // by batch: its title, if it has one, and its grid
-    this.changed = new Set();
-    this.flushed = 0;
+    this.actions = actionsOf(desk);
   }
 
   /** Show the alternatives of the tree's shown nodes, each batch in its own grid, the newest first. */
@@ -214,7 +232,7 @@ export class Cards {
   update(node) {
     const card = this.cards.get(node.id);
     if (!card) return;
-    const isRunning = this.writing.isRunning(node);
+    const isRunning = this.desk.writing.isRunning(node);
     card.begin(this.#stemText(node));
     card.update(isRunning, isRunning ? 0 : this.desk.tree.children(node.id).length);
     if (node.follows !== undefined) this.#compare(node);

@@ -1,7 +1,7 @@
 // @ts-check
 // The chapters of a text, and the list of them.
 
-import { create } from "../lib/dom.js";
+import { create, find } from "../lib/dom.js";
 import { words } from "../lib/length.js";
 import { plural } from "../lib/messages.js";
 
@@ -21,17 +21,12 @@ export function chapters(text) {
 }
 
 export class Chapters {
+  list = find("#chapters");
   resting = 0; // a timer
 
-  /**
-   * @param {HTMLElement} list
-   * @param {import("./manuscript.js").Manuscript} story
-   * @param {() => void} left called before the writer goes to a chapter
-   */
-  constructor(list, story, left) {
-    this.list = list;
+  /** @param {import("./manuscript.js").Manuscript} story */
+  constructor(story) {
     this.story = story;
-    this.left = left;
     story.box.addEventListener("input", () => {
       clearTimeout(this.resting);
       this.resting = setTimeout(() => this.draw(), REST);
@@ -45,13 +40,12 @@ export class Chapters {
   }
 
   #row({ title, at, words: count }) {
-    const button = create("button", { type: "button" }, `${title} `, create("small", { textContent: plural(count, "word") }));
-    button.addEventListener("click", () => {
-      this.left();
+    const onclick = () => {
+      find("#stories:modal")?.close(); // it would cover the chapter
       this.story.goTo(at);
       this.story.reveal(at, "start");
       this.story.resume();
-    });
-    return create("li", {}, button);
+    };
+    return create("li", {}, create("button", { type: "button", onclick }, `${title} `, create("small", { textContent: plural(count, "word") })));
   }
 }

@@ -9,16 +9,12 @@ import { bannedIn, isBanned, repeatedPhrases, toggleBan } from "../story/cliches
 import { textOf } from "../story/tree.js";
 
 export class Cliches {
-  /**
-   * @param {HTMLDetailsElement} element
-   * @param {import("./desk.js").Desk} desk
-   */
-  constructor(element, desk) {
-    this.element = element;
+  element = find("#cliches");
+
+  /** @param {import("./desk.js").Desk} desk */
+  constructor(desk) {
     this.desk = desk;
-    this.list = find("ul", element);
-    this.status = find("[role=status]", element);
-    element.addEventListener("toggle", () => this.draw());
+    this.element.addEventListener("toggle", () => this.draw());
   }
 
   /** The setting of banned phrases. */
@@ -37,8 +33,8 @@ export class Cliches {
     const others = bannedIn(this.#setting.value).filter((phrase) => !isListed(phrase));
     const row = ({ phrase, count, own: mine }) =>
       this.#row(phrase, `in ${count} of ${alternatives.length} alternatives${mine ? `, ${plural(mine, "time")} in your words` : ""}`);
-    this.list.replaceChildren(...found.map(row), ...others.map((phrase) => this.#row(phrase, "banned")));
-    this.status.textContent = found.length ? "" : "The model repeats nothing yet: no three words are in three alternatives.";
+    find("ul", this.element).replaceChildren(...found.map(row), ...others.map((phrase) => this.#row(phrase, "banned")));
+    find("[role=status]", this.element).textContent = found.length ? "" : "The model repeats nothing yet: no three words are in three alternatives.";
   }
 
   #row(phrase, about) {

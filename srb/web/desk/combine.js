@@ -59,20 +59,16 @@ export class Combine {
   /** The selection when its button was pressed: a finger may clear it. @type {{ text: Element, range: Range } | null} */
   #pressed = null;
 
-  /**
-   * @param {HTMLButtonElement} button turns the mode on, in which a click takes a sentence
-   * @param {HTMLButtonElement} take takes the selected passage
-   * @param {import("./desk.js").Desk} desk
-   * @param {import("./token_preview.js").TokenPreview} tokenPreview
-   */
-  constructor(button, take, desk, tokenPreview) {
-    this.tokenPreview = tokenPreview;
-    this.button = button;
-    this.takeButton = take;
+  button = find("#combine"); // turns the mode on, in which a click takes a sentence
+  takeButton = find("#take-passage");
+  isOn = false;
+
+  /** @param {import("./desk.js").Desk} desk */
+  constructor(desk) {
     this.desk = desk;
-    this.isOn = false;
     const { element } = desk.cards;
-    button.addEventListener("click", () => this.#turn(!this.isOn));
+    const take = this.takeButton;
+    this.button.addEventListener("click", () => this.#turn(!this.isOn));
     // Before the preview of tokens, which listens to the document.
     for (const name of ["pointermove", "click"]) element.addEventListener(name, (event) => this.#point(event), true);
     element.addEventListener("pointerleave", () => this.#highlight(null));
@@ -184,7 +180,7 @@ export class Combine {
     const isShown = this.takeButton.matches(":popover-open");
     if (this.#pressed) return undefined;
     if (!this.selection) return isShown && this.takeButton.hidePopover();
-    this.tokenPreview.close(); // the press that began the selection opened it
+    this.desk.tokenPreview.close(); // the press that began the selection opened it
     if (!isShown) this.takeButton.showPopover();
     this.#place();
   }

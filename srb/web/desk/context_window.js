@@ -21,14 +21,10 @@ export class ContextWindow {
   #firstTokens = null; // a promise of the tokens that every prompt starts with
   #costs = new Map(); // tokens, by text
 
-  /**
-   * @param {number} [size] of the context, in tokens; infinite if the server doesn't say
-   * @param {any} [background]
-   */
-  constructor(size = Infinity, background = undefined) {
+  /** @param {import("./background.js").Background} background */
+  constructor(background, size = Infinity) {
     this.background = background;
-    this.size = size; // in tokens
-    this.element = find("#seen");
+    this.size = size; // in tokens; infinite if the server doesn't say
   }
 
   /**
@@ -166,6 +162,6 @@ export class ContextWindow {
     const all = words(text);
     const share = (this.room() - used) / length;
     const much = share < 1 ? `the last ${numbers.format(Number((all * share).toPrecision(2)))} of ${plural(all, "word")}` : `all ${plural(all, "word")}`;
-    this.element.textContent = all ? `The model sees ${much}${isWhole ? "" : " before the cursor"}` : "";
+    find("#seen").textContent = all ? `The model sees ${much}${isWhole ? "" : " before the cursor"}` : "";
   }
 }

@@ -4,6 +4,7 @@
 import { find, isFocusLost } from "../lib/dom.js";
 import { saveMessages, showError, showStatus } from "../lib/messages.js";
 import { SaveQueue } from "../lib/save_queue.js";
+import { Compare } from "../settings/compare.js";
 import { followText } from "../settings/follow_text.js";
 import { MODEL, packMarks } from "../story/authorship.js";
 import { Store } from "../story/browser_store.js";
@@ -17,28 +18,32 @@ import { merge, same } from "../story/merging.js";
 import { gap, ROOT, textOf, Tree } from "../story/tree.js";
 import { repair } from "../story/validation.js";
 import { Background } from "./background.js";
+import { Cards } from "./cards.js";
 import { Chapters } from "./chapters.js";
 import { Cliches } from "./cliches.js";
+import { Combine } from "./combine.js";
+import { ContextWindow } from "./context_window.js";
+import { Directions } from "./directions.js";
 import { EditorChat } from "./editor_chat.js";
+import { Explorer } from "./explorer.js";
+import { Forks } from "./forks.js";
+import { OtherWords } from "./other_words.js";
+import { Probabilities } from "./probabilities.js";
+import { PromptView } from "./prompt_view.js";
+import { Rewriter } from "./rewriter.js";
 import { SearchPanel } from "./search_panel.js";
 import { Snapshots } from "./snapshots.js";
 import { drawStatistics } from "./statistics.js";
+import { TokenPreview } from "./token_preview.js";
+import { TreeDrawing } from "./tree_drawing.js";
 import { drawPath } from "./tree_list.js";
 import { UndoHistory } from "./undo_history.js";
 import { Versions } from "./versions.js";
 import { WordCount } from "./word_count.js";
+import { Writing } from "./writing.js";
 
 /** @typedef {import("../story/tree.js").StoryNode} StoryNode */
-/**
- * @typedef {object} Taken the text at one moment, split at the cursor or around a selection
- * @property {string} place
- * @property {string} text
- * @property {string | undefined} draft
- * @property {string} before
- * @property {string} passage
- * @property {string} behind
- * @property {string} marks
- */
+/** @typedef {ReturnType<Desk["take"]>} Taken the text at one moment, split at the cursor or around a selection */
 
 const SAVE_MILLISECONDS = 5000; // while alternatives are running
 const PAGE = Symbol("all that isn't in the tree, but for drafts");
@@ -49,43 +54,54 @@ const TEXTS = ["beside", "texts", "directions", "question"];
 const lastOf = (mine, theirs) => (theirs.includes(mine) ? theirs : mine);
 
 export class Desk {
+  tree = new Tree();
+  store = new Store();
+  saving = new SaveQueue((items) => this.#write(items), saveMessages("What you wrote last"));
+  elsewhere = /** @type {{ current: string, shown: string[], cursor?: number } | null} */ (null); // where the writer is on another device
+  opened = /** @type {Record<string, any>} */ ({}); // `shared` as it was read
+  growing = new Set(); // nodes to save soon
+  typing = /** @type {Promise<void> | null} */ (null); // saving what was typed
+  hasTyped = false; // since that began
+  untils = {}; // by request
+  adding = new Map(); // nodes that are being added, by their fields
+  added = new Set(); // nodes that this page has added
+
   /**
    * @param {import("../settings/settings.js").Settings} settings
-   * @param {import("../settings/compare.js").Compare} compare
    * @param {import("./manuscript.js").Manuscript} story
+   * @param {number} [size] of the context
    */
-  constructor(settings, compare, story) {
+  constructor(settings, story, size) {
     this.settings = settings;
-    this.compare = compare;
     this.story = story;
-    this.tree = new Tree();
+    this.compare = new Compare(settings, story);
     this.undoHistory = new UndoHistory(this);
+    this.wordCount = new WordCount();
     story.step = (step, typed) => {
       this.elsewhere = null;
       this.wordCount.typed(story, typed);
       this.undoHistory.push(step, typed);
     };
-    this.wordCount = new WordCount(find("#words"));
-    this.chapters = new Chapters(find("#chapters"), story, () => find("#stories:modal")?.close());
-    this.background = new Background(find("#model-view"), () => this.measure());
-    this.editorChat = new EditorChat(find("#ask"), this);
-    this.searchPanel = new SearchPanel(find("#search"), this);
-    this.snapshots = new Snapshots(find("#bookmarks"), find("#comparison"), this);
-    this.cliches = new Cliches(find("#cliches"), this);
-    this.cards = this.combine = this.forks = this.promptView = this.treeDrawing = this.probabilities = null; // set by main.js
+    this.chapters = new Chapters(story);
+    this.background = new Background(() => this.measure());
+    this.context = new ContextWindow(this.background, size);
+    this.promptView = new PromptView(this);
+    this.editorChat = new EditorChat(this);
+    this.searchPanel = new SearchPanel(this);
+    this.snapshots = new Snapshots(this);
+    this.cliches = new Cliches(this);
+    this.treeDrawing = new TreeDrawing(this);
+    this.writing = new Writing(this);
+    this.cards = new Cards(this);
     this.versions = new Versions(this);
-    this.directions = find("#directions-lines");
-    this.context = null;
-    this.store = new Store();
-    this.saving = new SaveQueue((items) => this.#write(items), saveMessages("What you wrote last"));
-    this.elsewhere = null; // where the writer is on another device
-    this.opened = /** @type {Record<string, any>} */ ({}); // `shared` as it was read
-    this.growing = new Set(); // nodes to save soon
-    this.typing = /** @type {Promise<void> | null} */ (null); // saving what was typed
-    this.hasTyped = false; // since that began
-    this.untils = {}; // by request
-    this.adding = new Map(); // nodes that are being added, by their fields
-    this.added = new Set(); // nodes that this page has added
+    this.probabilities = new Probabilities(this);
+    this.tokenPreview = new TokenPreview(this);
+    this.forks = new Forks(this);
+    this.combine = new Combine(this);
+    this.otherWords = new OtherWords(this);
+    this.explorer = new Explorer(this);
+    this.directions = new Directions(this);
+    this.rewriter = new Rewriter(this);
   }
 
   /**
@@ -123,13 +139,8 @@ export class Desk {
     for (const node of this.tree.nodes.values()) if (node.request === request) node.until = until;
   }
 
-  /**
-   * Merge a node that a shared store reported. While its request runs here, the request's own events decide.
-   * @param {StoryNode} reported
-   * @param {import("./writing.js").Writing} writing
-   * @returns {StoryNode}
-   */
-  merge(reported, writing) {
+  /** Merge a node that a shared store reported. While its request runs here, the request's own events decide. */
+  merge(/** @type {StoryNode} */ reported) {
     const { pieces, healed, ...said } = reported; // `healed` is known where the request was read
     const node = this.tree.add(reported);
     node.until ??= this.untils[node.request];
@@ -137,7 +148,7 @@ export class Desk {
     // The alternative was cut here, and the store doesn't know that yet: its text may be longer.
     const isEndedHere = node.endsAt !== undefined && endsAt === undefined && node.request === reported.request;
     if (isEndedHere) Object.assign(node, { kept, discarded, name });
-    else if (writing.isRunning(node) || reported.end === undefined) Object.assign(node, { kept, discarded, name, endsAt });
+    else if (this.writing.isRunning(node) || reported.end === undefined) Object.assign(node, { kept, discarded, name, endsAt });
     else {
       if (textOf(node) !== textOf(reported)) {
         Object.assign(node, { pieces, healed });
@@ -217,7 +228,7 @@ export class Desk {
       const ids = text === tree.text(tree.current) ? tree.prompt(tree.current) : null;
       return { text, isWhole: !behind.trim(), ids: Array.isArray(ids) ? ids : undefined };
     });
-    this.promptView?.draw(this.story.parts.before);
+    this.promptView.draw(this.story.parts.before);
   }
 
   show() {
@@ -326,14 +337,9 @@ export class Desk {
     this.show();
   }
 
-  /**
-   * Return the text as it is now, split at the cursor or around a selection, for `write` and `settle`.
-   * @param {number[]} [selection]
-   * @returns {Taken}
-   */
-  take(selection = [this.story.selection[1], this.story.selection[1]]) {
+  /** Return the text as it is now, split at the cursor or around a selection, for `write` and `settle`. */
+  take([from, to] = [this.story.selection[1], this.story.selection[1]]) {
     const { value: text, marks } = this.story;
-    const [from, to] = selection;
     const [before, passage, behind] = [text.slice(0, from), text.slice(from, to), text.slice(to)];
     return { place: this.tree.current, text, draft: this.story.drafts.at(this.tree.current), before, passage, behind, marks };
   }
@@ -425,13 +431,12 @@ export class Desk {
 
   /** Where the writer is, and what could be undone. */
   get own() {
-    const { current, shown } = this.tree;
-    return { current, shown, cursor: this.story.selection[1], words: this.wordCount.all, steps: this.undoHistory.steps.all, untils: { ...this.untils } };
+    return { ...this.state, cursor: this.story.selection[1], words: this.wordCount.all, steps: this.undoHistory.steps.all, untils: { ...this.untils } };
   }
 
   /** All that the writer enters elsewhere than in the text. */
   get shared() {
-    return { beside: this.background.values, texts: this.compare.texts, directions: this.directions.value, ...this.editorChat.values, ...this.choices };
+    return { beside: this.background.values, texts: this.compare.texts, directions: this.directions.box.value, ...this.editorChat.values, ...this.choices };
   }
 
   /** The settings that a new story starts with. */
@@ -472,17 +477,14 @@ export class Desk {
     if (texts) this.compare.texts = texts;
     if (settings) this.settings.values = settings;
     if (compare) this.compare.values = compare;
-    if (directions !== undefined) followText(this.directions, directions);
+    if (directions !== undefined) followText(this.directions.box, directions);
     if (question !== undefined) followText(this.editorChat.question, question);
     if (conversation) this.editorChat.conversation = conversation;
     if (editor) this.editorChat.choices = editor;
   }
 
-  /**
-   * Follow the writer to where another device is: at once if that is further along, else when this page is used next.
-   * @param {{ current: string, shown: string[], cursor?: number } | null} place
-   */
-  moved(place) {
+  /** Follow the writer to where another device is: at once if that is further along, else when this page is used next. */
+  moved(/** @type {Desk["elsewhere"]} */ place) {
     this.elsewhere = place;
     this.#followPlace(document.hidden);
   }
@@ -495,7 +497,7 @@ export class Desk {
     this.elsewhere = null;
     if (!tree.go(elsewhere.current, elsewhere.shown)) return; // not by the writer, so it can't be undone
     this.#draw();
-    if (Number.isInteger(elsewhere.cursor)) this.story.goTo(elsewhere.cursor);
+    if (typeof elsewhere.cursor === "number") this.story.goTo(elsewhere.cursor);
     this.save();
   }
 

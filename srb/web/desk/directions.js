@@ -4,6 +4,7 @@
 
 import { applyTemplate, complete } from "../lib/api.js";
 import { find, leaveText } from "../lib/dom.js";
+import { safely } from "../lib/messages.js";
 
 const LETTERS = 1000; // the most characters of a direction, as on the server
 
@@ -67,30 +68,28 @@ export function proposed(answer) {
 }
 
 export class Directions {
-  /**
-   * @param {HTMLDialogElement} dialog
-   * @param {HTMLButtonElement} button
-   * @param {import("./desk.js").Desk} desk
-   * @param {(directions: string[]) => any} generate asks for an alternative for each direction
-   */
-  constructor(dialog, button, desk, generate) {
-    const part = (selector) => find(selector, dialog);
+  dialog = find("#directions");
+  box = find("textarea", this.dialog);
+  proposeButton = find(".propose", this.dialog);
+  status = find("[role=status]", this.dialog);
+  leaving = new AbortController();
+  earlier = /** @type {string[]} */ ([]); // the last proposal
+
+  /** @param {import("./desk.js").Desk} desk */
+  constructor(desk) {
+    const { dialog } = this;
+    const generate = safely((lines) => desk.writing.generate(lines));
     this.desk = desk;
-    this.box = part("textarea");
-    this.proposeButton = part(".propose");
-    this.status = part("[role=status]");
-    this.leaving = new AbortController();
-    this.earlier = /** @type {string[]} */ ([]); // the last proposal
-    button.addEventListener("click", () => {
+    find("#open-directions").addEventListener("click", ({ currentTarget }) => {
       this.status.textContent = "";
-      leaveText(button);
+      leaveText(currentTarget);
       dialog.showModal();
     });
     this.proposeButton.addEventListener("click", () => this.#propose());
-    part(".lines").addEventListener("submit", (event) => {
+    find(".lines", dialog).addEventListener("submit", (event) => {
       const lines = linesOf(this.box.value);
       const fault = faultIn(lines);
-      if (!fault) return generate(lines);
+      if (!fault) return void generate(lines);
       event.preventDefault();
       this.status.textContent = fault;
     });

@@ -58,24 +58,20 @@ export class EditorChat {
   #shown = new Map(); // by answer
   #running = new Set(); // generations
   #isAsking = false;
+  panel = find("#ask");
+  system = find("#system");
+  list = find("#talk");
+  question = find("#question");
+  count = find("#answers");
+  status = find("[role=status]", this.panel);
+  askButton = find(".main", this.panel);
+  stopButton = find("[value=stop]", this.panel);
+  clearButton = find("[value=clear]", this.panel);
 
-  /**
-   * @param {HTMLDialogElement} panel
-   * @param {import("./desk.js").Desk} desk
-   */
-  constructor(panel, desk) {
-    const part = (selector) => find(selector, panel);
-    this.system = part("#system");
-    this.list = part("#talk");
-    this.question = part("#question");
-    this.count = part("#answers");
-    this.status = part("[role=status]");
-    this.askButton = part(".main");
-    this.stopButton = part("[value=stop]");
-    this.clearButton = part("[value=clear]");
-    this.panel = panel;
+  /** @param {import("./desk.js").Desk} desk */
+  constructor(desk) {
     this.desk = desk;
-    part("#asking").addEventListener("submit", (event) => {
+    find("#asking").addEventListener("submit", (event) => {
       event.preventDefault();
       this.#try(() => this.#ask());
     });

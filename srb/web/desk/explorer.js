@@ -2,8 +2,8 @@
 // Likely continuations, as a tree to explore: phrases, or single tokens.
 
 import { explore } from "../lib/api.js";
-import { create, find } from "../lib/dom.js";
-import { plural } from "../lib/messages.js";
+import { create, find, leaveText } from "../lib/dom.js";
+import { plural, safely } from "../lib/messages.js";
 import { percent, visible } from "./token_preview.js";
 
 const HESITATION = 2.5; // nats; below it, the text runs on without a fork
@@ -13,40 +13,33 @@ const NODES = { top_k: 5, max_nodes: 120 };
 export class Explorer {
   /** @type {Map<number, any>} */
   nodes = new Map(); // by id: the server's nodes, with their `item`
-  parent = ""; // the story's node that they continue
+  place = /** @type {any} */ (null); // the story's node that they continue, and its prompt
+  dialog = find("#explorer");
+  tree = find(".explored", this.dialog);
+  status = find(".status-line", this.dialog);
+  chosen = find(".chosen", this.dialog);
+  take = find(".take", this.dialog);
+  runs = find("input", this.dialog);
 
-  /**
-   * @param {HTMLDialogElement} dialog
-   * @param {(parent: string, nodes: any[]) => any} pick adds a path of explored nodes after the node `parent`
-   */
-  constructor(dialog, pick) {
-    this.dialog = dialog;
-    this.pick = pick;
-    const part = (name) => find(`.${name}`, dialog);
-    this.tree = part("explored");
-    this.status = part("status-line");
-    this.chosen = part("chosen");
-    this.take = part("take");
-    this.runs = find("input", dialog);
+  /** @param {import("./desk.js").Desk} desk */
+  constructor(desk) {
+    this.desk = desk;
+    const pick = safely(() => this.#pick());
+    find("#explore").addEventListener("click", safely(() => this.#open()));
     this.runs.addEventListener("change", () => this.#begin());
-    this.take.addEventListener("click", () => this.#pick());
+    this.take.addEventListener("click", pick);
     this.tree.addEventListener("click", ({ target }) => this.#click(target.closest("[role=treeitem]")));
-    this.tree.addEventListener("dblclick", () => this.#pick());
-    this.tree.addEventListener("keydown", (event) => this.#key(event));
+    this.tree.addEventListener("dblclick", pick);
+    this.tree.addEventListener("keydown", (event) => this.#key(event, pick));
     this.tree.addEventListener("focusin", ({ target }) => this.#choose(target));
-    dialog.addEventListener("close", () => this.reading?.abort());
+    this.dialog.addEventListener("close", () => this.reading?.abort());
   }
 
-  /**
-   * Show likely continuations of a node.
-   * @param {string} parent
-   * @param {string | number[]} prompt its text or tokens
-   */
-  open(parent, prompt) {
-    this.parent = parent;
-    this.prompt = prompt;
+  async #open() {
+    this.place = await this.desk.writing.place();
+    leaveText(find("#explore"));
     this.dialog.showModal();
-    return this.#begin();
+    await this.#begin();
   }
 
   async #begin() {
@@ -58,7 +51,7 @@ export class Explorer {
     this.status.textContent = "Looking ahead …";
     const fields = this.runs.checked ? { ...NODES, depth: 4, min_entropy: HESITATION } : { ...NODES, depth: 8 };
     try {
-      await explore({ prompt: this.prompt, ...fields }, (node) => this.#add(node), reading.signal);
+      await explore({ prompt: this.place.prompt, ...fields }, (node) => this.#add(node), reading.signal);
       this.status.textContent = `${plural(this.nodes.size, "continuation")}, the most probable first.`;
     } catch (error) {
       if (!reading.signal.aborted) this.status.textContent = error.message;
@@ -121,7 +114,7 @@ export class Explorer {
   }
 
   /** Handle the keys of a tree view, as in the ARIA Authoring Practices Guide. */
-  #key(event) {
+  #key(event, pick) {
     const item = this.item;
     if (!item || event.ctrlKey || event.metaKey || event.altKey) return;
     const inSight = [...this.tree.querySelectorAll("[role=treeitem]")].filter((each) => each.checkVisibility());
@@ -134,7 +127,7 @@ export class Explorer {
       ArrowLeft: () => (isOpen === "true" ? open(item, false) : this.nodes.get(node.parent)?.item.focus()),
       Home: () => inSight[0].focus(),
       End: () => inSight.at(-1).focus(),
-      Enter: () => this.#pick(),
+      Enter: pick,
     };
     if (!actions[event.key]) return;
     event.preventDefault();
@@ -142,11 +135,12 @@ export class Explorer {
     actions[event.key]();
   }
 
-  #pick() {
+  async #pick() {
     const path = this.#path(this.item);
     if (!path.length) return;
     this.dialog.close();
-    this.pick(this.parent, path);
+    const { desk, place } = this;
+    desk.keep(await desk.add(desk.tree.explored(place.id, path)));
   }
 }
 

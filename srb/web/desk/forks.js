@@ -82,17 +82,13 @@ export const chosenLast = (tree) => {
 };
 
 export class Forks {
-  /**
-   * @param {HTMLDialogElement} dialog the list of earlier forks
-   * @param {import("./desk.js").Desk} desk
-   * @param {(id: string) => any} generateFrom writes alternatives after a node
-   */
-  constructor(dialog, desk, generateFrom) {
-    this.dialog = dialog;
+  dialog = find("#earlier-forks");
+  back = find("#back");
+  earlier = find("#earlier");
+
+  /** @param {import("./desk.js").Desk} desk */
+  constructor(desk) {
     this.desk = desk;
-    this.generateFrom = generateFrom;
-    this.back = find("#back");
-    this.earlier = find("#earlier");
     this.back.addEventListener("click", () => this.#goBack());
     this.earlier.addEventListener("click", safely(() => this.#look()));
   }
@@ -136,12 +132,12 @@ export class Forks {
     const words = fork.before.trim().replace(/\s+/g, " ");
     const context = words.length > CONTEXT ? `…${words.slice(-CONTEXT).replace(/^\S*\s+/, "")}` : words;
     const or = create("small", {}, `or: ${fork.others.map((each) => shorten(each, CONTEXT)).join(", ")}`);
-    const button = create("button", { type: "button" }, create("span", {}, `${context} `, create("strong", {}, fork.word)), or);
-    button.style.setProperty("--chance", String(fork.width / most));
-    button.addEventListener("click", safely(() => {
+    const onclick = safely(() => {
       this.dialog.close();
       return this.#goOn(fork);
-    }));
+    });
+    const button = create("button", { type: "button", onclick }, create("span", {}, `${context} `, create("strong", {}, fork.word)), or);
+    button.style.setProperty("--chance", String(fork.width / most));
     return create("li", {}, button);
   }
 
@@ -172,7 +168,7 @@ export class Forks {
     if (!node.typed && k) {
       const fork = await desk.add(tree.before(node.id, k));
       desk.keep(fork);
-      return this.generateFrom(fork.id);
+      return desk.writing.generateFrom(fork.id);
     }
     let id = node.parent;
     if (node.typed) {
@@ -182,7 +178,7 @@ export class Forks {
     }
     const place = tree.start(id);
     desk.go(place, [...new Set([id, place])]);
-    return this.generateFrom(id);
+    return desk.writing.generateFrom(id);
   }
 }
 

@@ -3,8 +3,8 @@
 // is likely here, alternatives go another way.
 
 import { complete } from "../lib/api.js";
-import { enableWhile } from "../lib/dom.js";
-import { showStatus } from "../lib/messages.js";
+import { enableWhile, find } from "../lib/dom.js";
+import { safely, showStatus } from "../lib/messages.js";
 import { MODEL } from "../story/authorship.js";
 import { scorePassage } from "./probabilities.js";
 
@@ -34,24 +34,24 @@ export function wordAt({ value, selection: [first, last] }) {
 }
 
 export class OtherWords {
-  /**
-   * @param {HTMLButtonElement} button
-   * @param {import("./desk.js").Desk} desk
-   * @param {import("./token_preview.js").TokenPreview} tokenPreview
-   * @param {Function} choose continues from a choice in place of the word: (taken, choice, isPart), as in
-   *   `Tree.chosen`
-   */
-  constructor(button, desk, tokenPreview, choose) {
+  /** @param {import("./desk.js").Desk} desk */
+  constructor(desk) {
     this.desk = desk;
-    this.tokenPreview = tokenPreview;
-    this.choose = choose;
+    const button = find("#other-words");
+    const look = safely(() => this.#look());
     enableWhile(button, () => wordAt(desk.story));
+    button.addEventListener("click", look);
+    desk.story.box.addEventListener("keydown", (event) => {
+      if (event.key !== "." || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      look(); // not a click: the button may not be enabled yet
+    });
   }
 
   /** Show other words for the one at the cursor. A writer who types on isn't interrupted. */
-  async look() {
-    const { desk, tokenPreview } = this;
-    const { story } = desk;
+  async #look() {
+    const { desk } = this;
+    const { story, tokenPreview } = desk;
     const word = wordAt(story);
     if (!word) throw new Error("Put the cursor in a word that has text before it.");
     const taken = desk.take(word);
@@ -64,7 +64,11 @@ export class OtherWords {
     showStatus("Choose a word, or press Escape.");
     await story.bring(...word);
     const swaps = fitting.map((text) => ({ text, choose: () => this.#swap(word, taken, text) }));
-    tokenPreview.lookAt(story.box, story.place(...word), taken, pieces[0], (choice) => this.choose(taken, choice, healed), swaps);
+    const choose = safely((choice) => {
+      if (document.body.classList.contains("focused")) find("#focus").click(); // to show the alternatives
+      return desk.writing.replaceWord(taken, choice, Boolean(healed));
+    });
+    tokenPreview.lookAt(story.box, story.place(...word), taken, pieces[0], choose, swaps);
     tokenPreview.element.addEventListener("beforetoggle", () => (story.shade(0, 0), showStatus("")), { once: true });
   }
 

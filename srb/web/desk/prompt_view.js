@@ -9,26 +9,14 @@ const REST = 400; // milliseconds after the last key
 const NAMES = { memory: "Memory", lore: "Lore", note: "Author's note", story: "Your text" };
 
 export class PromptView {
-  /**
-   * @param {HTMLDialogElement} panel
-   * @param {import("./desk.js").Desk} desk
-   */
-  constructor(panel, desk) {
-    const part = (selector) => find(selector, panel);
-    this.costs = part("#costs");
-    this.out = part("#left-out");
-    this.prompt = part("#prompt");
-    this.panel = panel;
+  /** @param {import("./desk.js").Desk} desk */
+  constructor(desk) {
     this.desk = desk;
   }
 
-  /**
-   * Show what the model sees of a text, after a pause.
-   * @param {string} text
-   */
-  draw(text) {
+  draw(/** @type {string} */ text) {
     clearTimeout(this.resting);
-    if (this.panel.open) this.resting = setTimeout(() => this.#show(text), REST);
+    if (find("#model-view").open) this.resting = setTimeout(() => this.#show(text), REST);
   }
 
   async #show(text) {
@@ -48,11 +36,11 @@ export class PromptView {
       const tokens = all.reduce((sum, part) => sum + part.tokens, 0);
       return create("li", {}, create("span", { className: `origin-${origin}`, textContent: NAMES[origin] }), ` ${numbers.format(tokens)} tokens`);
     });
-    this.costs.replaceChildren(...rows);
+    find("#costs").replaceChildren(...rows);
     const left = from ? [`The first ${numbers.format(words(text.slice(0, from)))} words of your text don't fit and are left out.`] : [];
     if (omitted.length) left.push(`These lore entries don't fit: ${omitted.map((entry) => entry.name || entry.keys).join(", ")}.`);
-    this.out.textContent = fault ?? left.join(" ");
-    this.prompt.replaceChildren(...parts.map(partElement));
+    find("#left-out").textContent = fault ?? left.join(" ");
+    find("#prompt").replaceChildren(...parts.map(partElement));
   }
 }
 

@@ -3,6 +3,7 @@
 
 import { applyTemplate } from "../lib/api.js";
 import { enableWhile, find, leaveText } from "../lib/dom.js";
+import { safely } from "../lib/messages.js";
 
 const FURTHER = 1000; // characters after the passage that the model sees
 
@@ -39,27 +40,22 @@ export async function promptOf({ before, passage, behind }, how, context, fields
 export const lengthOf = ({ length }) => Math.ceil((2 * length) / 3) + 64;
 
 export class Rewriter {
-  /**
-   * @param {HTMLDialogElement} dialog
-   * @param {HTMLButtonElement} button
-   * @param {import("./desk.js").Desk} desk
-   * @param {(taken: any, how: string) => any} rewrite asks for alternatives
-   */
-  constructor(dialog, button, desk, rewrite) {
-    const part = (selector) => find(selector, dialog);
-    this.passage = part("blockquote");
-    this.how = part("input");
-    this.dialog = dialog;
-    this.button = button;
+  button = find("#rewrite");
+  dialog = find("#rewriter");
+  how = find("input", this.dialog);
+
+  /** @param {import("./desk.js").Desk} desk */
+  constructor(desk) {
     this.desk = desk;
-    button.addEventListener("click", () => this.#open());
-    enableWhile(button, () => selected(desk.story));
-    part(".how").addEventListener("submit", () => rewrite(this.taken, this.how.value.trim()));
+    this.button.addEventListener("click", () => this.#open());
+    enableWhile(this.button, () => selected(desk.story));
   }
 
   #open() {
-    this.taken = this.desk.take(selected(this.desk.story) ?? undefined);
-    this.passage.textContent = this.taken.passage;
+    const { desk } = this;
+    const taken = desk.take(selected(desk.story) ?? undefined);
+    find("blockquote", this.dialog).textContent = taken.passage;
+    find(".how", this.dialog).onsubmit = safely(() => desk.writing.rewrite(taken, this.how.value.trim()));
     this.how.value ||= find("option", this.dialog).value;
     leaveText(this.button);
     this.dialog.showModal();

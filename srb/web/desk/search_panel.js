@@ -15,22 +15,15 @@ const PAUSE_MILLISECONDS = 300; // after typing, before the places are counted a
 export const highlightMatch = ({ before, match, after }) => [before, create("mark", { textContent: match }), after];
 
 export class SearchPanel {
-  /**
-   * @param {HTMLDialogElement} panel
-   * @param {import("./desk.js").Desk} desk
-   */
-  constructor(panel, desk) {
-    const part = (selector) => find(selector, panel);
-    this.query = part("#find");
-    this.found = part("#found");
-    this.count = part("#found-count");
-    this.finding = part("#finding");
-    this.replacement = part("#replacement");
-    this.options = { isCaseSensitive: part("#find-case"), isWholeWords: part("#find-words") };
-    this.buttons = findAll("button", this.finding);
-    this.nTexts = 0; // of the tree that match
-    this.timer = 0;
-    this.panel = panel;
+  panel = find("#search");
+  query = find("#find");
+  finding = find("#finding");
+  options = { isCaseSensitive: find("#find-case"), isWholeWords: find("#find-words") };
+  nTexts = 0; // of the tree that match
+  timer = 0;
+
+  /** @param {import("./desk.js").Desk} desk */
+  constructor(desk) {
     this.desk = desk;
     for (const each of [this.query, ...Object.values(this.options)]) each.addEventListener("input", () => this.draw());
     this.query.addEventListener("keydown", (event) => {
@@ -38,14 +31,14 @@ export class SearchPanel {
       event.stopImmediatePropagation(); // without a place in the text, Enter searches the other stories
       this.#step(event.shiftKey ? -1 : 1);
     });
-    const onClick = (selector, action) => part(selector).addEventListener("click", action);
+    const onClick = (selector, action) => find(selector).addEventListener("click", action);
     onClick("#find-next", () => this.#step(1));
     onClick("#find-previous", () => this.#step(-1));
     onClick("#replace-one", () => this.#replaceOne());
     onClick("#replace-all", () => this.#replace(this.#places));
     desk.story.box.addEventListener("input", () => {
       clearTimeout(this.timer);
-      if (panel.open && this.query.value) this.timer = setTimeout(() => this.#count(), PAUSE_MILLISECONDS);
+      if (this.panel.open && this.query.value) this.timer = setTimeout(() => this.#count(), PAUSE_MILLISECONDS);
     });
   }
 
@@ -72,7 +65,7 @@ export class SearchPanel {
   draw() {
     const { tree, story } = this.desk;
     const found = this.panel.open ? searchTree(tree, story.drafts.all, this.query.value, this.#how) : [];
-    replaceItems(this.found, found.slice(0, MOST).map(({ id, kind, ...words }) => {
+    replaceItems(find("#found"), found.slice(0, MOST).map(({ id, kind, ...words }) => {
       const onclick = () => {
         find(".panel:modal")?.close(); // it would cover the place
         this.go(id, kind === "draft");
@@ -90,7 +83,7 @@ export class SearchPanel {
     const query = this.query.value;
     this.finding.hidden = !query;
     const all = this.panel.open ? this.#places : [];
-    for (const button of this.buttons) button.disabled = !all.length;
+    for (const button of findAll("button", this.finding)) button.disabled = !all.length;
     const [from, to] = this.desk.story.selection;
     const k = all.findIndex((each) => each[0] === from && each[1] === to);
     const more = this.nTexts > MOST ? ` (the newest ${MOST} are shown)` : "";
@@ -98,7 +91,7 @@ export class SearchPanel {
       all.length ? `${k < 0 ? "" : `${k + 1} of `}${all.length} in your text.` : "",
       this.nTexts ? `In the tree: ${plural(this.nTexts, "text")}${more}.` : "",
     ].filter(Boolean).join(" ");
-    this.count.textContent = query ? said || "Nothing found." : "";
+    find("#found-count").textContent = query ? said || "Nothing found." : "";
   }
 
   /** Go to the next or previous place of the text. */
@@ -122,7 +115,7 @@ export class SearchPanel {
   /** Replace places in one step. */
   #replace(all) {
     if (!all.length) return;
-    this.desk.story.replace(all, this.replacement.value);
+    this.desk.story.replace(all, find("#replacement").value);
     this.draw();
     showStatus(`${plural(all.length, "place")} replaced.`);
   }

@@ -40,23 +40,17 @@ export function comparison(before, after) {
 
 export class Snapshots {
   #words = new WeakMap(); // by node
+  dialog = find("#comparison"); // shows what has changed since one of them
 
-  /**
-   * @param {HTMLElement} list
-   * @param {HTMLDialogElement} dialog shows what has changed since one of them
-   * @param {import("./desk.js").Desk} desk
-   */
-  constructor(list, dialog, desk) {
-    this.list = list;
-    this.dialog = dialog;
+  /** @param {import("./desk.js").Desk} desk */
+  constructor(desk) {
     this.desk = desk;
-    this.back = find(".main", dialog);
     find("#snapshot").addEventListener("click", safely(() => this.#take()));
   }
 
   draw() {
     const marked = [...this.desk.tree.nodes.values()].filter(({ name }) => name);
-    replaceItems(this.list, marked.map((node) => this.#row(node)));
+    replaceItems(find("#bookmarks"), marked.map((node) => this.#row(node)));
   }
 
   #row(node) {
@@ -116,7 +110,7 @@ export class Snapshots {
     find("h2", this.dialog).textContent = `“${node.name}” and now`;
     find(".hint", this.dialog).hidden = !shown.length;
     find(".compared", this.dialog).replaceChildren(...(shown.length ? shown.map(({ tag, text }) => create(tag, {}, text)) : ["Nothing has changed since."]));
-    this.back.onclick = safely(() => {
+    find(".main", this.dialog).onclick = safely(() => {
       this.dialog.close();
       return this.#go(node);
     });

@@ -2,6 +2,7 @@
 // A preview of one token: the most probable tokens at its place. Choosing one forks the alternative there.
 
 import { create, find, findAll, focused } from "../lib/dom.js";
+import { safely } from "../lib/messages.js";
 
 const REST_MILLISECONDS = 120; // a pointer that only crosses the text opens nothing
 const LEAVE_MILLISECONDS = 200;
@@ -28,20 +29,13 @@ export function visible(text, before = "") {
 export const percent = (p) => (p < 0.001 ? "< 0.1 %" : `${(p * 100).toFixed(p < 0.1 ? 1 : 0)} %`);
 
 export class TokenPreview {
-  /**
-   * @param {HTMLElement} element
-   * @param {import("./desk.js").Desk} desk
-   * @param {{ choose: Function, upTo: Function }} actions `choose(node, k, choice)` forks, `upTo(node, k)` keeps a
-   *   part. Tokens are elements with `data-k`, inside elements with `data-node`. The probabilities of other texts are
-   *   requested.
-   */
-  constructor(element, desk, { choose, upTo }) {
-    this.element = element;
+  element = find("#token-preview");
+  token = /** @type {any} */ (null); // an element with `data-k`, inside one with `data-node`, or the text
+  pointer = [0, 0];
+
+  /** @param {import("./desk.js").Desk} desk */
+  constructor(desk) {
     this.desk = desk;
-    this.choose = choose;
-    this.upTo = upTo;
-    this.token = null;
-    this.pointer = [0, 0];
     // Not pointerover, which fires when text moves under a resting pointer; not pointerdown, which starts a swipe.
     for (const name of ["pointermove", "click"]) document.addEventListener(name, (event) => this.#point(/** @type {PointerEvent} */ (event)));
     document.addEventListener("focusin", (event) => this.#focus(event.target));
@@ -124,8 +118,19 @@ export class TokenPreview {
     if (this.token === token) return;
     const node = this.#nodeOf(token);
     const k = Number(token.dataset.k);
-    this.#open(token, node.pieces[k], node.pieces[k - 1]?.text, (choice) => this.choose(node, k, choice));
-    this.#button(this.element, "up-to", "Keep up to here", () => this.upTo(node, k));
+    const { desk } = this;
+    const fork = safely(async (choice) => {
+      desk.story.resume(); // keys pressed meanwhile go to the text
+      const forked = await desk.add(desk.tree.forked(node.id, k, choice));
+      desk.keep(forked);
+      return desk.writing.generateFrom(forked.id);
+    });
+    const keepUpTo = safely(async () => {
+      desk.story.resume();
+      desk.keep(await desk.add(desk.tree.upTo(node.id, k)));
+    });
+    this.#open(token, node.pieces[k], node.pieces[k - 1]?.text, fork);
+    this.#button(this.element, "up-to", "Keep up to here", keepUpTo);
     this.#place([...token.getClientRects()].at(-1)); // the last part: the space may end the previous line
   }
 

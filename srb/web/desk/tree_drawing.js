@@ -38,32 +38,25 @@ export class TreeDrawing {
   #scale = 1;
   width = 0;
   height = 0;
+  list = find("#tree");
+  part = find("#picture");
+  box = find("#drawing");
+  svg = find("#drawing svg");
+  button = find("#draw");
 
-  /**
-   * @param {HTMLDialogElement} panel
-   * @param {import("./desk.js").Desk} desk
-   */
-  constructor(panel, desk) {
-    const part = (selector) => find(selector, panel);
-    this.list = part("#tree");
-    this.part = part("#picture");
-    this.box = part("#drawing");
-    this.svg = part("#drawing svg");
-    this.words = part("#place-words");
-    this.zooms = part("#zooms");
+  /** @param {import("./desk.js").Desk} desk */
+  constructor(desk) {
     this.desk = desk;
-    this.title = part("#tree-title");
-    this.button = part("#draw");
     this.#choose(loadLocal(KEY).isDrawn === true);
     this.button.addEventListener("click", () => {
       this.#choose(!this.isDrawn);
       saveLocal(KEY, { isDrawn: this.isDrawn });
       this.draw();
     });
-    panel.addEventListener("close", () => (this.#at = null));
-    part("#smaller").addEventListener("click", () => this.#zoom(this.#scale / STEP));
-    part("#larger").addEventListener("click", () => this.#zoom(this.#scale * STEP));
-    part("#whole").addEventListener("click", () => this.#showWhole());
+    find("#stories").addEventListener("close", () => (this.#at = null));
+    find("#smaller").addEventListener("click", () => this.#zoom(this.#scale / STEP));
+    find("#larger").addEventListener("click", () => this.#zoom(this.#scale * STEP));
+    find("#whole").addEventListener("click", () => this.#showWhole());
     this.box.addEventListener("keydown", (event) => this.#press(event));
     this.box.addEventListener("focusin", () => this.#showWords());
     this.#listenToHands();
@@ -73,7 +66,7 @@ export class TreeDrawing {
     this.isDrawn = isDrawn;
     this.#at = null;
     this.list.hidden = isDrawn;
-    this.part.hidden = this.zooms.hidden = !isDrawn;
+    this.part.hidden = find("#zooms").hidden = !isDrawn;
     this.button.textContent = isDrawn ? "Show as a list" : "Show as a drawing";
     document.body.classList.toggle("tree-drawn", isDrawn);
   }
@@ -94,7 +87,7 @@ export class TreeDrawing {
     this.#items = new Map(places.map(({ id }, k) => [id, items[k]]));
     replaceItems(this.svg, [this.#shape("path", { d: lines(false).join("") }), this.#shape("path", { class: "on-path", d: lines(true).join("") }), ...items]);
     this.#size();
-    if (!this.#at) this.title.scrollIntoView();
+    if (!this.#at) find("#tree-title").scrollIntoView();
     if (this.#at !== tree.current) this.#reveal(tree.current);
     this.#at = tree.current;
     this.#point(null);
@@ -172,7 +165,7 @@ export class TreeDrawing {
     const node = tree.nodes.get(place);
     const draft = story.drafts.at(place);
     const words = node ? nodeTitle(node, WORDS) : "Start";
-    this.words.textContent = draft === undefined ? words : `Draft: ${shorten(rest(draft, tree.text(place)), WORDS)}`;
+    find("#place-words").textContent = draft === undefined ? words : `Draft: ${shorten(rest(draft, tree.text(place)), WORDS)}`;
   }
 
   #press(event) {

@@ -8,12 +8,11 @@ import { partsOf } from "../story/text_merge.js";
 import { ChangeSet } from "../vendor/codemirror.js";
 
 export class UndoHistory {
+  steps = new Steps();
+
   /** @param {import("./desk.js").Desk} desk */
   constructor(desk) {
     this.desk = desk;
-    this.steps = new Steps();
-    this.undoButton = find("#undo");
-    this.redoButton = find("#redo");
   }
 
   push(step, typed) {
@@ -23,7 +22,8 @@ export class UndoHistory {
 
   draw() {
     const { done, undone } = this.steps;
-    for (const [button, steps] of /** @type {[any, any[]][]} */ ([[this.undoButton, done], [this.redoButton, undone]])) {
+    for (const [selector, steps] of /** @type {[string, any[]][]} */ ([["#undo", done], ["#redo", undone]])) {
+      const button = find(selector);
       button.disabled = !steps.length;
       button.dataset.kind = steps.at(-1)?.kind ?? "";
     }

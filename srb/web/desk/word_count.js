@@ -2,6 +2,7 @@
 // The word count of the text, and of the day with its goal. This browser stores the day's counts, for all stories: of
 // the writer's words, the model's and those that were pasted.
 
+import { find } from "../lib/dom.js";
 import { words, wordsOf } from "../lib/length.js";
 import { loadLocal, saveLocal } from "../lib/local_storage.js";
 import { numbers, plural, showError } from "../lib/messages.js";
@@ -105,11 +106,10 @@ export class WordCount {
   #all = 0;
   #counted = ""; // the text that has so many words
   #day = {}; // used if the browser stores nothing
+  button = find("#words");
 
-  /** @param {HTMLButtonElement} button */
-  constructor(button) {
-    this.button = button;
-    button.addEventListener("click", () => this.#ask());
+  constructor() {
+    this.button.addEventListener("click", () => this.#ask());
     addEventListener("storage", ({ key }) => key === KEY && this.#draw());
     addEventListener("focus", () => this.#draw()); // it may be another day
   }

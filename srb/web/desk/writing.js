@@ -168,7 +168,7 @@ export class Writing extends Requests {
     const taken = desk.take();
     const [id] = await this.#parents([taken]);
     desk.settle(taken, id, [id]);
-    return { id, prompt: (await desk.context.fit(desk.tree, id)) ?? desk.tree.prompt(id) };
+    return { id, prompt: (await desk.context.fit(desk.tree, id, {})) ?? desk.tree.prompt(id) };
   }
 
   /** Return where a request continues, and the prompt to send. */
