@@ -74,7 +74,7 @@ function listen(desk, storyList, resume) {
   const openSearch = find("#open-search");
   connectPanel(openSearch, find("#search"), () => desk.searchPanel.begin(), () => story.resume());
   for (const dialog of findAll("#explorer, #rewriter, #comparison, #earlier-forks, #directions")) dialog.addEventListener("close", () => story.resume());
-  connectPanel(find("#open-model-view"), find("#model-view"), () => desk.measure());
+  connectPanel(find("#open-model-view"), find("#model-view"), () => desk.drawLater());
   connectPanel(find("#open-ask"), find("#ask"));
   for (const name of ["#shades", "#blind"]) find(name).addEventListener("change", () => desk.cards.show());
   find("#statistics").addEventListener("toggle", () => desk.drawTree());
@@ -101,7 +101,7 @@ function listen(desk, storyList, resume) {
   }));
   for (const name of ["input", "compositionend"]) document.addEventListener(name, () => desk.saveTyped());
   story.box.addEventListener("input", () => desk.showOpenings());
-  for (const name of ["input", "select"]) story.box.addEventListener(name, () => desk.measure());
+  for (const name of ["input", "select"]) story.box.addEventListener(name, () => desk.drawLater());
   addEventListener("pagehide", () => desk.leave());
   addEventListener("pageshow", ({ persisted }) => persisted && location.reload()); // what it left is another page's now
   addEventListener("focus", () => desk.resume());
@@ -167,7 +167,7 @@ async function learnSize(/** @type {Desk} */ desk) {
   if (size === undefined && status !== "ok") return void setTimeout(learnSize, LOOK, desk);
   if (size === undefined) return;
   desk.context.size = size;
-  desk.measure();
+  desk.drawLater();
 }
 
 async function begin() {

@@ -5,8 +5,6 @@ import { create, find } from "../lib/dom.js";
 import { words } from "../lib/length.js";
 import { plural } from "../lib/messages.js";
 
-const REST = 400; // milliseconds after the last key
-
 /**
  * Find the chapters of a text. A line such as "# The boat" or "## The boat" starts one.
  * @param {string} text
@@ -22,15 +20,10 @@ export function chapters(text) {
 
 export class Chapters {
   list = find("#chapters");
-  resting = 0; // a timer
 
   /** @param {import("./manuscript.js").Manuscript} story */
   constructor(story) {
     this.story = story;
-    story.box.addEventListener("input", () => {
-      clearTimeout(this.resting);
-      this.resting = setTimeout(() => this.draw(), REST);
-    });
   }
 
   /** Draw the list, if it is visible. */

@@ -8,7 +8,6 @@ import { numbers, plural } from "../lib/messages.js";
 import { matching } from "../story/lorebook.js";
 import { arrangePrompt, beginning, tailTokens } from "../story/prompt.js";
 
-const REST = 400; // milliseconds after the last key
 const USUAL = 128; // tokens of an alternative, if the server chooses
 const MOST_LETTERS = 12_000; // characters of the story around a passage to rewrite
 const STEP = 1 / 8; // of the context; the beginning moves in steps, so that most requests share it
@@ -145,16 +144,13 @@ export class ContextWindow {
   }
 
   /**
-   * Say how much of a text the model sees, once the writer pauses.
-   * @param {() => { text: string, isWhole: boolean, ids?: number[] }} read the text up to the cursor, whether that is
-   *   all, and its tokens; without them, the server counts them
+   * Say how much of the text up to the cursor the model sees.
+   * @param {string} text
+   * @param {{ isWhole: boolean, ids?: number[] }} about whether that is all, and its tokens; without them, the server
+   *   counts them
    */
-  draw(read) {
-    clearTimeout(this.resting);
-    if (this.size < Infinity) this.resting = setTimeout(() => this.#say(read()), REST);
-  }
-
-  async #say(/** @type {{ text: string, isWhole: boolean, ids?: number[] }} */ { text, isWhole, ids }) {
+  async draw(text, { isWhole, ids }) {
+    if (this.size === Infinity) return;
     const asked = (this.asked = Promise.all([ids ?? tokenize(text), this.#priced(this.#backgroundOf(text), this.room())]));
     const answer = await asked.catch(() => null); // then the last one stays
     if (!answer || asked !== this.asked) return;

@@ -46,6 +46,7 @@ import { Writing } from "./writing.js";
 /** @typedef {ReturnType<Desk["take"]>} Taken the text at one moment, split at the cursor or around a selection */
 
 const SAVE_MILLISECONDS = 5000; // while alternatives are running
+const REST_MILLISECONDS = 400; // after the last key
 const PAGE = Symbol("all that isn't in the tree, but for drafts");
 
 /** Among all that isn't in the text, what is merged word by word. Of anything else, the last change wins. */
@@ -83,7 +84,7 @@ export class Desk {
       this.undoHistory.push(step, typed);
     };
     this.chapters = new Chapters(story);
-    this.background = new Background(() => this.measure());
+    this.background = new Background(() => this.drawLater());
     this.context = new ContextWindow(this.background, size);
     this.promptView = new PromptView(this);
     this.editorChat = new EditorChat(this);
@@ -189,7 +190,7 @@ export class Desk {
     this.story.show(tree.current, tree.after(tree.current).length);
     this.wordCount.show(this.story.value);
     this.chapters.draw();
-    this.measure();
+    this.drawLater();
     drawPath(find("#path"), tree, this.story.drafts, (id) => {
       this.go(id);
       this.story.resume();
@@ -220,15 +221,18 @@ export class Desk {
     find("#openings").hidden = this.tree.nodes.size > 0 || this.story.value !== "";
   }
 
-  /** Say how much of the text up to the cursor the model sees. */
-  measure() {
-    const { tree } = this;
-    this.context.draw(() => {
-      const { before: text, behind } = this.story.parts;
-      const ids = text === tree.text(tree.current) ? tree.prompt(tree.current) : null;
-      return { text, isWhole: !behind.trim(), ids: Array.isArray(ids) ? ids : undefined };
-    });
-    this.promptView.draw(this.story.parts.before);
+  /** Draw what takes long to compute of the text and the cursor, once the writer pauses. */
+  drawLater() {
+    clearTimeout(this.resting);
+    this.resting = setTimeout(() => {
+      const { tree } = this;
+      const { before, behind } = this.story.parts;
+      const ids = before === tree.text(tree.current) ? tree.prompt(tree.current) : null;
+      this.context.draw(before, { isWhole: !behind.trim(), ids: Array.isArray(ids) ? ids : undefined });
+      this.promptView.draw(before);
+      this.chapters.draw();
+      this.searchPanel.count();
+    }, REST_MILLISECONDS);
   }
 
   show() {
@@ -327,7 +331,7 @@ export class Desk {
     steps.close();
     this.story.insert(fit(before, passage, behind), MODEL);
     steps.close();
-    this.measure();
+    this.drawLater();
   }
 
   discard(node) {
@@ -468,7 +472,7 @@ export class Desk {
     if (!news.length) return;
     this.#show(Object.fromEntries(news));
     this.drawTree();
-    this.measure();
+    this.drawLater();
   }
 
   #show(values) {
@@ -533,9 +537,8 @@ export class Desk {
     if (isMoved) return this.#draw();
     undoHistory.draw();
     this.wordCount.show(text);
-    this.chapters.draw();
     this.showOpenings();
-    this.measure();
+    this.drawLater();
   }
 
   #write(items) {

@@ -5,7 +5,6 @@ import { create, find } from "../lib/dom.js";
 import { words } from "../lib/length.js";
 import { numbers } from "../lib/messages.js";
 
-const REST = 400; // milliseconds after the last key
 const NAMES = { memory: "Memory", lore: "Lore", note: "Author's note", story: "Your text" };
 
 export class PromptView {
@@ -14,12 +13,8 @@ export class PromptView {
     this.desk = desk;
   }
 
-  draw(/** @type {string} */ text) {
-    clearTimeout(this.resting);
-    if (find("#model-view").open) this.resting = setTimeout(() => this.#show(text), REST);
-  }
-
-  async #show(text) {
+  async draw(/** @type {string} */ text) {
+    if (!find("#model-view").open) return;
     const asked = (this.asked = {});
     const { context, settings } = this.desk;
     let seen;

@@ -6,7 +6,6 @@ import { plural, showStatus } from "../lib/messages.js";
 import { places, searchTree, step } from "../story/search.js";
 
 const MOST = 100; // results to show
-const PAUSE_MILLISECONDS = 300; // after typing, before the places are counted again
 
 /**
  * Show a search result with the text around it.
@@ -20,7 +19,6 @@ export class SearchPanel {
   finding = find("#finding");
   options = { isCaseSensitive: find("#find-case"), isWholeWords: find("#find-words") };
   nTexts = 0; // of the tree that match
-  timer = 0;
 
   /** @param {import("./desk.js").Desk} desk */
   constructor(desk) {
@@ -36,10 +34,6 @@ export class SearchPanel {
     onClick("#find-previous", () => this.#step(-1));
     onClick("#replace-one", () => this.#replaceOne());
     onClick("#replace-all", () => this.#replace(this.#places));
-    desk.story.box.addEventListener("input", () => {
-      clearTimeout(this.timer);
-      if (this.panel.open && this.query.value) this.timer = setTimeout(() => this.#count(), PAUSE_MILLISECONDS);
-    });
   }
 
   /** Search for the selection, or for the same as before. */
@@ -75,11 +69,11 @@ export class SearchPanel {
       return create("li", {}, button, create("small", { textContent: kind }));
     }));
     this.nTexts = found.length;
-    this.#count();
+    this.count();
   }
 
   /** Show how many places and texts match, and which place is selected. */
-  #count() {
+  count() {
     const query = this.query.value;
     this.finding.hidden = !query;
     const all = this.panel.open ? this.#places : [];
@@ -98,10 +92,10 @@ export class SearchPanel {
   #step(by) {
     const { story } = this.desk;
     const all = this.#places;
-    if (!all.length) return this.#count();
+    if (!all.length) return this.count();
     if (this.panel.matches(":modal")) this.panel.close(); // it would cover the place
     story.select(...all[step(all, story.selection, by)]);
-    this.#count();
+    this.count();
   }
 
   /** Replace the selected place, and go to the next one. */
