@@ -2,7 +2,7 @@
 // The background of a story: memory, author's note and lorebook. It is edited in the panel that shows what the model
 // sees.
 
-import { find, findAll } from "../lib/dom.js";
+import { arrange, find, findAll, isFocusLost } from "../lib/dom.js";
 import { followText } from "../settings/follow_text.js";
 import { DEPTH, EMPTY_ENTRY, readBackground } from "../story/lorebook.js";
 import { importLorebook, parseLorebook } from "../story/lorebook_files.js";
@@ -18,8 +18,7 @@ export class Background {
   list = find("#lore");
   status = find("#lore-status");
   memories = [this.memory, find("#setting-memory")];
-  lore = [];
-  rows = new Map(); // by the id of their entry
+  entries = /** @type {{ entry: any, row: HTMLDetailsElement, follow: (entry: any) => void }[]} */ ([]); // of the lore
 
   /** @param {() => void} changed called after every change */
   constructor(changed) {
@@ -32,7 +31,7 @@ export class Background {
 
   get values() {
     const depth = Math.max(1, Math.round(this.depth.valueAsNumber) || DEPTH);
-    return { memory: this.memory.value, note: this.note.value, depth, lore: this.lore.map((entry) => ({ ...entry })) };
+    return { memory: this.memory.value, note: this.note.value, depth, lore: this.entries.map(({ entry }) => ({ ...entry })) };
   }
 
   /** What is shown already stays as it is, with its cursor. */
@@ -41,14 +40,17 @@ export class Background {
     this.#remember(memory);
     followText(this.note, note);
     if (depth !== this.values.depth) this.depth.value = depth;
-    for (const [id, { row }] of this.rows) if (!lore.some((entry) => entry.id === id)) this.#forget(id, row);
-    lore.forEach((entry, k) => {
-      const known = this.rows.get(entry.id);
-      if (known) known.follow(entry);
-      const { row } = known ?? this.#row(entry);
-      if (this.list.children[k] !== row) this.list.insertBefore(row, this.list.children[k] ?? null);
-    });
-    this.lore = lore.map(({ id }) => this.rows.get(id).entry);
+    const known = new Map(this.entries.map((each) => [each.entry.id, each]));
+    this.#show(lore.map((entry) => known.get(entry.id) ?? this.#make(entry)));
+    lore.forEach((entry, k) => this.entries[k].follow(entry));
+  }
+
+  /** Show these entries. The keyboard leaves one that has gone. */
+  #show(entries) {
+    this.entries = entries;
+    const hadKeyboard = this.list.contains(document.activeElement);
+    arrange(this.list, entries.map(({ row }) => row));
+    if (hadKeyboard && isFocusLost()) find("#add-entry").focus();
   }
 
   /** Show the same memory in both boxes. The box that is being typed in keeps its cursor. */
@@ -69,18 +71,16 @@ export class Background {
   }
 
   #add(added) {
-    const entries = added.map((entry) => ({ ...entry, id: newId() }));
-    const rows = entries.map((entry) => this.#row(entry).row);
-    this.lore = [...this.lore, ...entries];
-    this.list.append(...rows);
+    const entries = added.map((entry) => this.#make({ ...entry, id: newId() }));
+    this.#show([...this.entries, ...entries]);
     if (entries.length === 1) {
-      rows[0].open = true;
-      rows[0].querySelector("[name=keys]").focus();
+      entries[0].row.open = true;
+      find("[name=keys]", entries[0].row).focus();
     }
     this.list.dispatchEvent(new Event("input", { bubbles: true })); // to save it
   }
 
-  #row(entry) {
+  #make(entry) {
     const row = find("#entry").content.cloneNode(true).firstElementChild;
     const box = (name) => find(`[name=${name}]`, row);
     const draw = () => {
@@ -102,21 +102,10 @@ export class Background {
       draw();
     });
     find("[value=remove]", row).addEventListener("click", () => {
-      this.lore = this.lore.filter((each) => each !== entry);
-      this.#forget(entry.id, row);
+      this.#show(this.entries.filter((each) => each.entry !== entry));
       this.list.dispatchEvent(new Event("input", { bubbles: true }));
     });
     follow(entry);
-    const known = { entry, row, follow };
-    this.rows.set(entry.id, known);
-    return known;
-  }
-
-  /** Remove the row of an entry. */
-  #forget(id, row) {
-    const hadKeyboard = row.contains(document.activeElement);
-    row.remove();
-    this.rows.delete(id);
-    if (hadKeyboard) find("#add-entry").focus();
+    return { entry, row, follow };
   }
 }

@@ -1,7 +1,7 @@
 // @ts-check
 // The cards, one for each alternative in sight. A card appends new text, and never redraws the text it has.
 
-import { create, find, isFocusLost } from "../lib/dom.js";
+import { arrange, create, find, findAll, isFocusLost } from "../lib/dom.js";
 import { copy } from "../lib/files.js";
 import { plural, safely, showStatus } from "../lib/messages.js";
 import { LOST } from "../story/generation.js";
@@ -23,8 +23,6 @@ export class Card {
    */
   constructor(node, actions) {
     this.node = node;
-    this.nDrawn = 0;
-    this.hasBegun = false; // whether the text has more than space
     this.element = find("#card").content.firstElementChild.cloneNode(true);
     this.element.dataset.node = node.id;
     const part = (name) => find(`.${name}`, this.element);
@@ -35,13 +33,9 @@ export class Card {
     this.title = part("title");
     this.follows = part("follows");
     this.stem = part("stem-text");
-    this.buttons = new Map();
-    for (const button of this.element.querySelectorAll("button")) {
-      this.buttons.set(button.value, button);
-      button.addEventListener("click", () => actions[button.value](node));
-    }
+    this.buttons = Object.fromEntries(findAll("button", this.element).map((button) => [button.value, button]));
+    for (const [name, button] of Object.entries(this.buttons)) button.addEventListener("click", () => actions[name](node));
     this.name(node.label);
-    this.state = null;
   }
 
   /**
@@ -57,7 +51,7 @@ export class Card {
     this.title.textContent = label ?? "";
     this.title.setAttribute("aria-label", name);
     this.text.setAttribute("aria-label", `Text of ${name}`);
-    for (const button of this.buttons.values()) button.setAttribute("aria-description", name); // eight are called Keep
+    for (const button of Object.values(this.buttons)) button.setAttribute("aria-description", name); // eight are called Keep
   }
 
   /**
@@ -75,38 +69,32 @@ export class Card {
    * @param {number} follow how many nodes continue this one
    */
   update(isRunning, follow) {
-    const { pieces } = this.node;
-    if (this.nDrawn > pieces.length) this.clear();
-    if (this.nDrawn < pieces.length) {
-      const fragment = document.createDocumentFragment();
-      for (; this.nDrawn < pieces.length; this.nDrawn++) fragment.append(this.#draw(pieces[this.nDrawn], this.nDrawn));
-      this.text.append(fragment);
-    }
+    const { buttons, element, text } = this;
+    const { pieces, name } = this.node;
+    if (text.childElementCount > pieces.length) this.clear();
+    for (let k = text.childElementCount; k < pieces.length; k++) text.append(this.#draw(pieces[k], k));
     this.#setFacts(isRunning, follow);
-    this.buttons.get("favourite").ariaPressed = String(Boolean(this.node.name));
-    this.element.classList.toggle("favourite", Boolean(this.node.name));
-    if (this.state === isRunning) return;
-    this.state = isRunning;
-    const hadKeyboard = this.element.contains(document.activeElement);
-    this.element.classList.toggle("running", isRunning);
-    this.buttons.get("stop").hidden = !isRunning;
-    this.buttons.get("continue").hidden = isRunning;
-    for (const name of ["keep", "more", "discard"]) this.buttons.get(name).disabled = isRunning;
-    if (hadKeyboard && isFocusLost()) this.text.focus({ preventScroll: true });
+    buttons.favourite.ariaPressed = String(Boolean(name));
+    element.classList.toggle("favourite", Boolean(name));
+    if (element.classList.contains("running") === isRunning) return;
+    const hadKeyboard = element.contains(document.activeElement);
+    element.classList.toggle("running", isRunning);
+    buttons.stop.hidden = !isRunning;
+    buttons.continue.hidden = isRunning;
+    for (const each of [buttons.keep, buttons.more, buttons.discard]) each.disabled = isRunning;
+    if (hadKeyboard && isFocusLost()) text.focus({ preventScroll: true });
   }
 
   /** Have the next update redraw all of the text. */
   clear() {
-    this.nDrawn = 0;
-    this.hasBegun = false;
     this.text.classList.remove("paragraph");
     this.text.replaceChildren();
   }
 
   /** Hide the space at the beginning of a text. A paragraph that begins there is indented. */
   #draw(piece, k) {
-    const space = this.hasBegun ? "" : piece.text.match(/^\s*/)[0];
-    this.hasBegun ||= space.length < piece.text.length;
+    const first = this.node.pieces.findIndex(({ text }) => text.trim());
+    const space = first < 0 || k <= first ? piece.text.match(/^\s*/)[0] : "";
     if (space.includes("\n")) this.text.classList.add("paragraph");
     return tokenElement(piece, k, space);
   }
@@ -305,13 +293,4 @@ function batchTitle(textContent, count) {
   const title = create("p", { className: "batch-title", textContent });
   title.style.setProperty("--count", String(count));
   return title;
-}
-
-/** Set the children of an element. Children that stay keep their scroll position and the keyboard. */
-function arrange(element, children) {
-  const staying = new Set(children);
-  for (const child of [...element.children]) if (!staying.has(child)) child.remove();
-  children.forEach((child, k) => {
-    if (element.children[k] !== child) element.insertBefore(child, element.children[k] ?? null);
-  });
 }

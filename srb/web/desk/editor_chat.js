@@ -68,6 +68,24 @@ export class EditorChat {
   stopButton = find("[value=stop]", this.panel);
   clearButton = find("[value=clear]", this.panel);
 
+  /** What the buttons of an answer do, by their values. */
+  #actions = {
+    take: ({ passage }) => {
+      this.desk.insert(passage);
+      this.#showStatus("Inserted. Press Undo to remove it.");
+      if (!this.panel.matches(":modal")) this.desk.story.resume(); // unless the panel covers the text
+    },
+    choose: ({ answer }) => {
+      for (const turn of this.#turns) if (turn.answers.includes(answer)) turn.chosen = answer.index;
+      this.#drawChosen();
+      this.desk.savePage();
+    },
+    copy: ({ passage }) => this.#try(async () => {
+      await copy(passage);
+      this.#showStatus("Copied.");
+    }),
+  };
+
   /** @param {import("./desk.js").Desk} desk */
   constructor(desk) {
     this.desk = desk;
@@ -77,14 +95,6 @@ export class EditorChat {
     });
     this.stopButton.addEventListener("click", () => this.#try(() => Promise.all([...this.#running].map((each) => each.stop()))));
     this.clearButton.addEventListener("click", () => this.#clear());
-    this.actions = {
-      take: (shown) => this.#take(shown),
-      choose: ({ answer }) => this.#choose(answer),
-      copy: ({ passage }) => this.#try(async () => {
-        await copy(passage);
-        this.#showStatus("Copied.");
-      }),
-    };
   }
 
   /** The conversation, to store with the story. */
@@ -94,8 +104,7 @@ export class EditorChat {
 
   /** The conversation as another tab has it, too. Answers that are being read here stay. */
   set conversation(stored) {
-    const isRead = (request) => [...this.#running].some((each) => each.request?.id === request);
-    const here = new Map(this.#turns.filter(({ answers: [{ request }] }) => isRead(request)).map((turn) => [turn.answers[0].request, turn]));
+    const here = new Map(this.#turns.filter(({ answers: [{ request }] }) => this.#isRead(request)).map((turn) => [turn.answers[0].request, turn]));
     this.#turns = (isConversation(stored) ? fromStored(stored) : []).map((turn) => here.get(turn.answers[0].request) ?? turn);
     this.#draw();
   }
@@ -113,16 +122,20 @@ export class EditorChat {
   /** Continue reading answers that weren't finished when the page was closed. */
   resume() {
     const left = this.#turns.flatMap(({ answers }) => answers.filter((each) => each.end === undefined));
-    const isRead = (request) => [...this.#running].some((each) => each.request.id === request);
     for (const [request, answers] of Map.groupBy(left, (each) => each.request))
-      if (!isRead(request)) this.#try(() => this.#read(new Generation(this.#listener, request), answers));
+      if (!this.#isRead(request)) this.#try(() => this.#read(new Generation(this.#listener, request), answers));
+  }
+
+  #isRead(request) {
+    return [...this.#running].some((each) => each.request?.id === request);
   }
 
   get #listener() {
+    const changed = (answer) => this.#shown.get(answer)?.draw();
     return {
-      changed: (answer) => this.#change(answer),
+      changed,
       ended: (answer) => {
-        this.#change(answer);
+        changed(answer);
         return this.desk.savePage();
       },
       received: (event) => {
@@ -207,24 +220,6 @@ export class EditorChat {
     if (generation.done) this.#showStatus(generation.isStopped ? "Stopped." : `Done: ${plural(answers.length, "answer")}.`);
   }
 
-  #change(answer) {
-    this.#shown.get(answer)?.draw();
-  }
-
-  #choose(answer) {
-    const turn = this.#turns.find(({ answers }) => answers.includes(answer));
-    turn.chosen = answer.index;
-    this.#drawChosen();
-    this.desk.savePage();
-  }
-
-  /** Insert a passage of an answer at the cursor. Return to the text, unless the panel covers it. */
-  #take({ passage }) {
-    this.desk.insert(passage);
-    this.#showStatus("Inserted. Press Undo to remove it.");
-    if (!this.panel.matches(":modal")) this.desk.story.resume();
-  }
-
   async #clear() {
     if (!confirm("Clear this conversation? Text that you inserted stays in your story.")) return;
     await this.#try(() => Promise.all([...this.#running].map((each) => each.stop())));
@@ -244,7 +239,7 @@ export class EditorChat {
   #rows({ question, answers, seen }) {
     const asked = create("li", { className: "question" }, question, ...(seen ? [create("small", { textContent: seen })] : []));
     const rows = answers.map((answer) => {
-      const shown = new AnswerView(answer, this.actions);
+      const shown = new AnswerView(answer, this.#actions);
       this.#shown.set(answer, shown);
       shown.choose.hidden = answers.length === 1;
       shown.draw();

@@ -8,7 +8,7 @@ import { Drafts } from "../story/drafts.js";
 import { change, partsOf, refined } from "../story/text_merge.js";
 import { ROOT } from "../story/tree.js";
 import {
-  ChangeSet, Decoration, deleteCharBackwardStrict, EditorState, EditorView, insertNewline, keymap, placeholder, standardKeymap, ViewPlugin,
+  ChangeSet, Decoration, deleteCharBackwardStrict, EditorState, EditorView, insertNewline, keymap, placeholder, standardKeymap,
 } from "../vendor/codemirror.js";
 import { markdownIn } from "./paste.js";
 import { authors, by, DEVICE, marksOf, origin, packedMarks, setMarks, setShade, shade, STORY, UNDO } from "./tints.js";
@@ -33,12 +33,6 @@ const ownSides = (/** @type {EditorView} */ { state: { doc }, viewport }) => {
   for (let at = viewport.from; at <= viewport.to; at = doc.lineAt(at).to + 1) ranges.push(OWN_SIDE.range(doc.lineAt(at).from));
   return Decoration.set(ranges);
 };
-const sides = ViewPlugin.define((view) => ({
-  lines: ownSides(view),
-  update({ docChanged, viewportChanged, view: changed }) {
-    if (docChanged || viewportChanged) this.lines = ownSides(changed);
-  },
-}), { decorations: ({ lines }) => lines });
 
 /** The changes that undo a transaction, and the marks of what these insert. */
 function inverse({ changes, startState }) {
@@ -88,7 +82,7 @@ export class Manuscript {
         keymap.of([{ key: "Enter", run: insertNewline, shift: insertNewline }, { key: "Backspace", run: deleteCharBackwardStrict, shift: deleteCharBackwardStrict }]),
         keymap.of(standardKeymap),
         placeholder(hint ?? ""),
-        shade, authors, sides, // the shade is above the tints
+        shade, authors, EditorView.decorations.of(ownSides), // the shade is above the tints
       ],
     });
     this.box = this.view.contentDOM;

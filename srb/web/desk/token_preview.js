@@ -87,16 +87,15 @@ export class TokenPreview {
   /** Arrow keys move between tokens, Enter opens the list of a token, Escape returns. */
   #key(event) {
     const at = focused();
-    if (at.matches(".text")) {
-      const first = at.querySelector("[data-k]");
-      if (event.key === "ArrowRight" && first) return this.#move(event, first);
-      if (event.key === "ArrowRight") this.#walkIn(at);
-    } else if (at.matches("[data-k]")) {
-      if (event.key === "ArrowRight") this.#move(event, next(at, "nextElementSibling"));
-      if (event.key === "ArrowLeft") this.#move(event, next(at, "previousElementSibling"));
-      if (event.key === "Enter" || event.key === "ArrowDown") {
+    if (at.matches(".text, [data-k]")) {
+      const tokens = findAll("[data-k]", /** @type {Element} */ (at.closest(".text")));
+      const k = tokens.indexOf(at);
+      if (event.key === "ArrowRight" && tokens.length) this.#move(event, tokens[k + 1]);
+      else if (event.key === "ArrowRight") this.#walkIn(at);
+      else if (event.key === "ArrowLeft" && k >= 0) this.#move(event, tokens[k - 1]);
+      else if (["Enter", "ArrowDown"].includes(event.key) && k >= 0) {
         this.#show(at);
-        this.#move(event, this.element.querySelector("button"));
+        this.#move(event, find("button", this.element));
       }
     } else if (this.element.contains(at)) {
       const buttons = findAll("button", this.element);
@@ -215,9 +214,3 @@ export class TokenPreview {
 }
 
 const isTyped = ({ key, ctrlKey, metaKey, altKey }) => key.length === 1 && key !== " " && !ctrlKey && !metaKey && !altKey;
-
-function next(token, direction) {
-  let at = token[direction];
-  while (at && !at.matches("[data-k]")) at = at[direction];
-  return at;
-}

@@ -33,8 +33,6 @@ export class TreeDrawing {
   #items = new Map(); // their elements
   /** @type {string | null} */
   #at = null; // the place that was shown last
-  /** @type {Element | null} */
-  #pointed = null; // the item under the mouse
   #scale = 1;
   width = 0;
   height = 0;
@@ -152,16 +150,15 @@ export class TreeDrawing {
 
   /** Highlight what the mouse points at, and show its words. */
   #point(item) {
-    this.#pointed?.classList.remove("pointed");
+    find(".pointed", this.svg)?.classList.remove("pointed");
     item?.classList.add("pointed");
-    this.#pointed = item;
     this.#showWords();
   }
 
   /** Show the words of the place that is pointed at or focused, or else of the current place. */
   #showWords() {
     const { tree, story } = this.desk;
-    const { place } = (this.#pointed ?? this.box.querySelector(":focus") ?? this.#items.get(tree.current)).dataset;
+    const { place } = (find(".pointed", this.svg) ?? find(":focus", this.svg) ?? this.#items.get(tree.current)).dataset;
     const node = tree.nodes.get(place);
     const draft = story.drafts.at(place);
     const words = node ? nodeTitle(node, WORDS) : "Start";
@@ -171,9 +168,9 @@ export class TreeDrawing {
   #press(event) {
     const id = /** @type {HTMLElement} */ (focused().closest("[data-place]"))?.dataset.place;
     if (!id || event.ctrlKey || event.metaKey || event.altKey) return;
-    const zooms = { "+": () => this.#zoom(this.#scale * STEP), "=": () => this.#zoom(this.#scale * STEP), "-": () => this.#zoom(this.#scale / STEP), 0: () => this.#showWhole() };
+    const zooms = { "+": "#larger", "=": "#larger", "-": "#smaller", 0: "#whole" };
     if (event.key === "Enter" || event.key === " ") this.desk.searchPanel.go(id);
-    else if (event.key in zooms) zooms[event.key]();
+    else if (event.key in zooms) find(zooms[event.key]).click();
     else if (/^Arrow|^Home$|^End$/.test(event.key)) this.#focus(this.#next(event.key, this.#places.get(id)));
     else return;
     event.preventDefault();

@@ -50,6 +50,15 @@ export function replaceItems(list, items) {
   if (place) find(`[data-place="${place}"]`, list)?.focus({ preventScroll: true });
 }
 
+/** Set the children of an element. Children that stay keep their scroll position and the keyboard. */
+export function arrange(element, children) {
+  const staying = new Set(children);
+  for (const child of [...element.children]) if (!staying.has(child)) child.remove();
+  children.forEach((child, k) => {
+    if (element.children[k] !== child) element.insertBefore(child, element.children[k] ?? null);
+  });
+}
+
 /** Resolve when no letter is being composed, by a dead key or an input method: a change of its text would end that. */
 export const compositionEnd = () =>
   new Promise((resolve) => {

@@ -203,12 +203,7 @@ export class Settings {
     for (const [name, box] of Object.entries(this.options)) if (name in values) box.checked = values[name];
     this.styles.isMixed = values.mixed === true;
     if (UNITS.includes(values.unit)) this.unit.value = values.unit;
-    for (const [name, { kind, input }] of this.fields) {
-      if (!(name in values)) continue;
-      if (input.type === "checkbox") input.checked = values[name];
-      else if (kind === "slider") put(input, values[name] || input.defaultValue);
-      else input.value = values[name];
-    }
+    for (const [name, field] of this.fields) if (name in values) write(field, String(values[name] ?? ""));
     this.show();
   }
 }
@@ -231,7 +226,7 @@ function restore(control) {
 
 function write({ kind, input }, text) {
   if (kind === "boolean") input.checked = text === "true";
-  else put(input, text);
+  else put(input, text || input.defaultValue); // an empty slider would be in its middle
 }
 
 /** Move a slider. Its number follows. */

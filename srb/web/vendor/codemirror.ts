@@ -4,4 +4,4 @@
 export { deleteCharBackwardStrict, insertNewline, standardKeymap } from "@codemirror/commands";
 export { diff } from "@codemirror/merge";
 export { Annotation, type AnnotationType, ChangeSet, EditorState, StateEffect, type StateEffectType, StateField, type Transaction } from "@codemirror/state";
-export { Decoration, EditorView, keymap, placeholder, ViewPlugin, type ViewUpdate } from "@codemirror/view";
+export { Decoration, EditorView, keymap, placeholder } from "@codemirror/view";
