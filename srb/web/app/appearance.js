@@ -58,12 +58,8 @@ export function listenToFocusMode(button, story) {
   });
 }
 
-/**
- * Connect the button that unfolds the bar. It folds again when one of its buttons is pressed.
- * @param {HTMLElement} button
- * @param {HTMLElement} bar
- */
-export function listenToFolding(button, bar) {
+/** Connect the button that unfolds the bar. It folds again when one of its buttons is pressed. */
+export function listenToFolding(/** @type {HTMLElement} */ button, /** @type {HTMLElement} */ bar) {
   bar.addEventListener("click", ({ target }) => {
     const pressed = /** @type {Element} */ (target).closest("button");
     if (!pressed) return;

@@ -11,11 +11,7 @@ const { early } = /** @type {any} */ (globalThis);
 
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
-/**
- * Show the open story, and type into it what was typed before.
- * @param {import("../desk/manuscript.js").Manuscript} story
- */
-export async function showDesk(story) {
+export async function showDesk(/** @type {import("../desk/manuscript.js").Manuscript} */ story) {
   await compositionEnd();
   const text = early.box.value;
   find("#desk").inert = false;

@@ -12,7 +12,6 @@ const FIELDS = "input:not([type=checkbox]), textarea, select, [contenteditable=t
 const texts = () => findAll(".card .text");
 const press = (button) => button && !button.disabled && button.click();
 
-/** The text of the alternative that has the keyboard. */
 const at = () => focused().closest(".card")?.querySelector(".text");
 
 const act = (name) => press(at()?.closest(".card")?.querySelector(`[value=${name}]`));
@@ -102,23 +101,15 @@ export function listenToKeys(dialog) {
   });
 }
 
-/**
- * Keep the keyboard in the text when a button around it is pressed with the mouse.
- * @param {HTMLElement} box
- * @param {HTMLElement} around
- */
-export function keepFocus(box, around) {
+/** Keep the keyboard in the text when a button around it is pressed with the mouse. */
+export function keepFocus(/** @type {HTMLElement} */ box, /** @type {HTMLElement} */ around) {
   around.addEventListener("mousedown", (event) => {
     if (document.activeElement === box && /** @type {Element} */ (event.target).closest("button, .actions")) event.preventDefault();
   });
 }
 
-/**
- * Use the page's own undo and redo in the text, for keys and for the browser's menus.
- * @param {HTMLElement} box
- * @param {(name: string) => void} again
- */
-export function listenToUndo(box, again) {
+/** Use the page's own undo and redo in the text, for keys and for the browser's menus. */
+export function listenToUndo(/** @type {HTMLElement} */ box, /** @type {(name: string) => void} */ again) {
   box.addEventListener("keydown", (event) => {
     const key = event.key.toLowerCase();
     if (!(event.ctrlKey || event.metaKey) || event.altKey || !["z", "y"].includes(key)) return;

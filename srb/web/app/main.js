@@ -124,11 +124,8 @@ function listen(desk, storyList, resume) {
   });
 }
 
-/**
- * Ask for the API key. `resume` continues what failed without one.
- * @param {() => void} resume
- */
-function listenToKeyForm(resume) {
+/** Ask for the API key. `resume` continues what failed without one. */
+function listenToKeyForm(/** @type {() => void} */ resume) {
   find("#key").addEventListener("submit", (event) => {
     event.preventDefault();
     setKey(find("#key-input").value);

@@ -28,7 +28,6 @@ export class OtherStories {
     this.#clear();
   }
 
-  /** Remove the results of the previous search. */
   #clear() {
     this.turn = Symbol("whose answers are wanted");
     this.button.disabled = !this.query.value.trim();

@@ -8,7 +8,6 @@ import { loadLocal, saveLocal } from "../lib/local_storage.js";
 const isNarrow = matchMedia("(max-width: 60rem)"); // as in panels.css
 const isWide = matchMedia("(min-width: 74rem)"); // leaves 30rem between two panels
 
-/** Give the dialogs their titles, and buttons that close them. */
 export function drawHeads() {
   for (const dialog of findAll("dialog[data-title]")) {
     const title = create("h2", { id: `${dialog.id}-title`, textContent: dialog.dataset.title });
@@ -55,11 +54,7 @@ export function connectPanel(button, dialog, onOpen = () => {}, onLeave = () => 
 
 const FOLDS = "srb-folds";
 
-/**
- * Remember in this browser which parts of a panel are open.
- * @param {HTMLElement} panel
- */
-export function rememberFolds(panel) {
+export function rememberFolds(/** @type {HTMLElement} */ panel) {
   for (const part of findAll("details[id]", panel)) {
     part.open = loadLocal(FOLDS)[part.id] ?? part.open;
     part.addEventListener("toggle", () => saveLocal(FOLDS, { ...loadLocal(FOLDS), [part.id]: part.open }));

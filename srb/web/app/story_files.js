@@ -15,7 +15,6 @@ import { chooseEncoding } from "./encoding.js";
 
 const NOTES_SHOWN = 200; // characters
 
-/** Export a path: the text as it is on the page. */
 const PATHS = {
   md: (text) => new Blob([`${text}\n`], { type: "text/markdown" }),
   txt: (text) => new Blob([`${text}\n`], { type: "text/plain" }),

@@ -25,11 +25,7 @@ const STEPS = [
 export class Tour {
   #at = 0;
 
-  /**
-   * @param {HTMLElement} element
-   * @param {import("../desk/desk.js").Desk} desk
-   */
-  constructor(element, desk) {
+  constructor(/** @type {HTMLElement} */ element, /** @type {import("../desk/desk.js").Desk} */ desk) {
     this.element = element;
     this.desk = desk;
     find("[value=next]", element).addEventListener("click", () => this.#go(this.#at + 1));
@@ -82,7 +78,6 @@ export class Tour {
     if (isFocusLost() || this.element.contains(document.activeElement)) this.desk.story.focus();
   }
 
-  /** Mark what a step is about. */
   #point(target) {
     for (const each of findAll(".toured")) each.classList.remove("toured");
     target?.classList.add("toured");

@@ -54,11 +54,7 @@ export class Card {
     for (const button of Object.values(this.buttons)) button.setAttribute("aria-description", name); // eight are called Keep
   }
 
-  /**
-   * Show the stem of the text, if it has one.
-   * @param {string} text
-   */
-  begin(text) {
+  begin(/** @type {string} */ text) {
     this.stem.textContent = text;
     this.stem.hidden = !text;
   }
@@ -112,7 +108,6 @@ export class Card {
   }
 }
 
-/** Whether it was cut off or failed. */
 const isTrouble = (/** @type {StoryNode} */ { end, reason }) => end === undefined || end === LOST || ["abort", "error"].includes(reason?.finish_reason ?? "");
 
 function tokenElement({ text, ...piece }, k, space) {
@@ -125,7 +120,6 @@ function tokenElement({ text, ...piece }, k, space) {
   return token;
 }
 
-/** What the buttons of a card do, by their values. */
 const actionsOf = (/** @type {import("./desk.js").Desk} */ desk) => ({
   keep: (node) => {
     showStatus(desk.cards.describeKept(node));
@@ -146,7 +140,6 @@ const actionsOf = (/** @type {import("./desk.js").Desk} */ desk) => ({
   },
 });
 
-/** The cards in sight. */
 export class Cards {
   element = find("#cards");
   cards = new Map();
@@ -192,20 +185,13 @@ export class Cards {
     if (areShaded()) this.desk.probabilities.all(nodes);
   }
 
-  /**
-   * Redraw the text of a node whose pieces were replaced, if it is in sight.
-   * @param {StoryNode} node
-   */
-  redraw(node) {
+  /** Redraw the text of a node whose pieces were replaced, if it is in sight. */
+  redraw(/** @type {StoryNode} */ node) {
     this.cards.get(node.id)?.clear();
     this.update(node);
   }
 
-  /**
-   * Schedule an update of a node's card.
-   * @param {StoryNode} node
-   */
-  change(node) {
+  change(/** @type {StoryNode} */ node) {
     if (!this.changed.size) {
       const wait = Math.max(0, this.flushed + PAUSE_MILLISECONDS - performance.now());
       setTimeout(() => requestAnimationFrame(() => this.#flush()), wait);
@@ -213,11 +199,7 @@ export class Cards {
     this.changed.add(node);
   }
 
-  /**
-   * Update the card of a node now, if it is in sight.
-   * @param {StoryNode} node
-   */
-  update(node) {
+  update(/** @type {StoryNode} */ node) {
     const card = this.cards.get(node.id);
     if (!card) return;
     const isRunning = this.desk.writing.isRunning(node);
@@ -226,11 +208,8 @@ export class Cards {
     if (node.follows !== undefined) this.#compare(node);
   }
 
-  /**
-   * Say which alternative was kept; of blind ones, also its settings.
-   * @param {StoryNode} node
-   */
-  describeKept({ id, label }) {
+  /** Say which alternative was kept; of blind ones, also its settings. */
+  describeKept(/** @type {StoryNode} */ { id, label }) {
     const shown = this.cards.get(id)?.shownLabel;
     return shown && shown !== label ? `Kept ${shown}: ${label}.` : "Kept.";
   }
@@ -260,19 +239,12 @@ export class Cards {
     for (const node of all) if (this.cards.has(node.id)) this.cards.get(node.id).follows.textContent = describeFit(node.follows ?? -Infinity, best);
   }
 
-  /**
-   * Scroll to the batch of a node. The end of the text stays in sight above it.
-   * @param {StoryNode} node
-   */
-  reveal(node) {
+  /** Scroll to the batch of a node. The end of the text stays in sight above it. */
+  reveal(/** @type {StoryNode} */ node) {
     this.cards.get(node.id)?.element.parentElement.scrollIntoView({ block: "start" });
   }
 
-  /**
-   * Move the keyboard to the card of a node.
-   * @param {StoryNode} node
-   */
-  focus(node) {
+  focus(/** @type {StoryNode} */ node) {
     this.cards.get(node.id)?.text.focus();
   }
 

@@ -26,7 +26,6 @@ export class Chapters {
     this.story = story;
   }
 
-  /** Draw the list, if it is visible. */
   draw() {
     if (!this.list.parentElement?.checkVisibility()) return; // an empty list is never visible
     this.list.replaceChildren(...chapters(this.story.value).map((each) => this.#row(each)));

@@ -22,7 +22,6 @@ export class Cliches {
     return this.desk.settings.fields.get("banned_strings").input;
   }
 
-  /** Count the phrases again, if they are in sight. */
   draw() {
     if (!this.element.open || !this.element.checkVisibility()) return;
     const { tree, story } = this.desk;

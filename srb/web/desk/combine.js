@@ -82,7 +82,6 @@ export class Combine {
     take.addEventListener("click", () => this.#takeSelection());
   }
 
-  /** Show the button while there are alternatives. */
   draw() {
     this.button.hidden = !this.desk.cards.cards.size;
     if (this.button.hidden) this.#turn(false);
@@ -165,7 +164,6 @@ export class Combine {
     showStatus(`Added: “${shorten(passage, NAME)}”`);
   }
 
-  /** The selection, if it is within an alternative. */
   get selection() {
     const selection = getSelection();
     if (!selection?.rangeCount || selection.isCollapsed) return null;

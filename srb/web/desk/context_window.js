@@ -35,11 +35,8 @@ export class ContextWindow {
     return Math.floor(Math.max(this.size / 4, this.size - wanted - 1));
   }
 
-  /**
-   * Return the limit of a prompt in characters, for short tokens.
-   * @param {{ n?: number, max_tokens?: number }} fields
-   */
-  letters(fields) {
+  /** Return the limit of a prompt in characters, for short tokens. */
+  letters(/** @type {{ n?: number, max_tokens?: number }} */ fields) {
     return Math.min(2 * this.room(fields), MOST_LETTERS);
   }
 

@@ -105,11 +105,7 @@ export class Desk {
     this.rewriter = new Rewriter(this);
   }
 
-  /**
-   * Load a story and show it.
-   * @param {Store} store
-   */
-  async open(store) {
+  async open(/** @type {Store} */ store) {
     const { nodes, page, drafts } = await store.load();
     const repaired = repair(nodes);
     const { untils, late } = applyLengthLimits(nodes, page.untils);
@@ -130,12 +126,8 @@ export class Desk {
     if (store.isShared && nodes.length) this.#follow(nodes.at(-1));
   }
 
-  /**
-   * End the alternatives of a request at this length. A shared store doesn't know the length.
-   * @param {string} request
-   * @param {import("../story/tree.js").Until} until
-   */
-  limit(request, until) {
+  /** End the alternatives of a request at this length. A shared store doesn't know the length. */
+  limit(/** @type {string} */ request, /** @type {import("../story/tree.js").Until} */ until) {
     this.untils[request] = until;
     for (const node of this.tree.nodes.values()) if (node.request === request) node.until = until;
   }
@@ -216,7 +208,6 @@ export class Desk {
     if (find("#statistics").open) drawStatistics(find("#kept-by-setting"), this.tree);
   }
 
-  /** Show openings to choose from while nothing is written. */
   showOpenings() {
     find("#openings").hidden = this.tree.nodes.size > 0 || this.story.value !== "";
   }
@@ -260,11 +251,8 @@ export class Desk {
     if (left !== this.tree.current && drafts.has(left)) showStatus("What you typed there is kept. Undo brings it back.");
   }
 
-  /**
-   * Go to a place, or to the place where an alternative is shown, and focus it. A discarded one is restored.
-   * @param {StoryNode} node
-   */
-  visit(node) {
+  /** Go to a place, or to the place where an alternative is shown, and focus it. A discarded one is restored. */
+  visit(/** @type {StoryNode} */ node) {
     const { tree } = this;
     if (node.discarded) {
       node.discarded = false;
@@ -505,7 +493,6 @@ export class Desk {
     this.save();
   }
 
-  /** The writer has come back to this page. */
   resume() {
     this.#followPlace(true);
   }
@@ -547,7 +534,6 @@ export class Desk {
     return this.store.save(items.filter((item) => item.pieces), [...typed, ...met], typed.length > 0);
   }
 
-  /** The page may be closing. */
   leave() {
     this.store.leave([...this.growing]);
   }

@@ -17,11 +17,7 @@ const WORDS = "^\\p{L}[\\p{L}\\p{M}'’-]{0,24}(,? [\\p{L}\\p{N}][\\p{L}\\p{M}\\
  */
 export const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 
-/**
- * Return what is wrong with directions, or "".
- * @param {string[]} lines
- */
-export function faultIn(lines) {
+export function faultIn(/** @type {string[]} */ lines) {
   if (!lines.length) return "Write one direction per line, or press Suggest.";
   const k = lines.findIndex(({ length }) => length > LETTERS);
   return k < 0 ? "" : `Direction ${k + 1} has ${lines[k].length} characters, and may have ${LETTERS}. Shorten it.`;
@@ -39,16 +35,11 @@ export function withProposal(text, proposal, earlier = []) {
   return [...new Set([...own, ...proposal])].join("\n");
 }
 
-/** The request for directions. */
 const question = (story, n) =>
   `This is the end of a story:\n\n${story}\n\nHow could it go on? Propose ${n} very different directions, each in two to eight words. Answer with a JSON list of ${n} strings.`;
 
-/**
- * Return the body of the request for n directions. The schema makes it a list of n texts.
- * @param {string} prompt
- * @param {number} n
- */
-export function proposing(prompt, n) {
+/** Return the body of the request for n directions. The schema makes it a list of n texts. */
+export function proposing(/** @type {string} */ prompt, /** @type {number} */ n) {
   const items = { type: "string", pattern: WORDS };
   const schema = { type: "array", items, minItems: n, maxItems: n };
   return { prompt, n: 1, max_tokens: 40 * n + 40, temperature: 0.8, json_schema: schema };

@@ -33,7 +33,6 @@ class AnswerView {
     for (const button of this.element.querySelectorAll("button")) button.addEventListener("click", () => actions[button.value](this));
   }
 
-  /** The selected passage, or the whole answer. */
   get passage() {
     const { value, selectionStart, selectionEnd } = this.box;
     return value.slice(selectionStart, selectionEnd).trim() || value;
@@ -68,7 +67,6 @@ export class EditorChat {
   stopButton = find("[value=stop]", this.panel);
   clearButton = find("[value=clear]", this.panel);
 
-  /** What the buttons of an answer do, by their values. */
   #actions = {
     take: ({ passage }) => {
       this.desk.insert(passage);
@@ -97,7 +95,6 @@ export class EditorChat {
     this.clearButton.addEventListener("click", () => this.#clear());
   }
 
-  /** The conversation, to store with the story. */
   get values() {
     return { conversation: toStored(this.#turns), question: this.question.value };
   }
@@ -190,7 +187,6 @@ export class EditorChat {
     }
   }
 
-  /** Make the prompt of a question, and describe how much of the story it has. */
   async #prompt(question, n) {
     const { context, story } = this.desk;
     const fields = { n, max_tokens: MOST_TOKENS };

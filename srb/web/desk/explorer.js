@@ -86,7 +86,6 @@ export class Explorer {
     return item.nextElementSibling;
   }
 
-  /** The nodes from the first one to this item. */
   #path(item) {
     const path = [];
     for (let node = this.nodes.get(Number(item?.dataset.id)); node; node = this.nodes.get(node.parent)) path.unshift(node);

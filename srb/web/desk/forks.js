@@ -161,7 +161,6 @@ export class Forks {
     return found;
   }
 
-  /** Go to a fork, and write alternatives there. */
   async #goOn({ node, k, before }) {
     const { desk } = this;
     const { tree } = desk;

@@ -96,29 +96,21 @@ export class Manuscript {
     return this.#now.value;
   }
 
-  /** Who wrote each character. */
   get marks() {
     const ranges = this.view.state.field(authors);
     if (this.#now.ranges !== ranges) Object.assign(this.#now, { ranges, marks: marksOf(this.view.state) });
     return this.#now.marks;
   }
 
-  /**
-   * Who wrote each character of a part.
-   * @param {number} from
-   * @param {number} to
-   */
-  marksOf(from, to) {
+  marksOf(/** @type {number} */ from, /** @type {number} */ to) {
     return marksOf(this.view.state, from, to);
   }
 
-  /** The text before and after the cursor. */
   get parts() {
     const [, at] = this.selection;
     return { before: this.value.slice(0, at), behind: this.value.slice(at) };
   }
 
-  /** The text, and who wrote it. */
   get content() {
     return { text: this.value, marks: this.marks };
   }
@@ -152,20 +144,12 @@ export class Manuscript {
     this.view.dispatch({ selection: { anchor: Math.min(cursor, this.view.state.doc.length) } });
   }
 
-  /**
-   * @param {number} at
-   * @param {"nearest" | "start" | "center"} block
-   */
-  reveal(at, block) {
+  reveal(/** @type {number} */ at, /** @type {"nearest" | "start" | "center"} */ block) {
     this.view.dispatch({ effects: EditorView.scrollIntoView(Math.min(at, this.view.state.doc.length), { y: block, yMargin: EDGE }) });
   }
 
-  /**
-   * The rectangle of a word on the screen; of its last part, if it wraps.
-   * @param {number} from
-   * @param {number} to
-   */
-  place(from, to) {
+  /** The rectangle of a word on the screen; of its last part, if it wraps. */
+  place(/** @type {number} */ from, /** @type {number} */ to) {
     const end = this.view.coordsAtPos(to, -1) ?? this.box.getBoundingClientRect();
     const start = this.view.coordsAtPos(from, 1) ?? end;
     const left = start.top === end.top ? start.left : this.box.getBoundingClientRect().left;
@@ -173,23 +157,15 @@ export class Manuscript {
     return new DOMRect(first, end.top, last - first, end.bottom - end.top);
   }
 
-  /**
-   * Shade a word and scroll to it. Resolves when the scrolling is done.
-   * @param {number} from
-   * @param {number} to
-   */
-  async bring(from, to) {
+  /** Shade a word and scroll to it. Resolves when the scrolling is done. */
+  async bring(/** @type {number} */ from, /** @type {number} */ to) {
     this.shade(from, to);
     await new Promise(requestAnimationFrame);
     await new Promise(requestAnimationFrame);
   }
 
-  /**
-   * Shade new text until the next key, and scroll to its end.
-   * @param {number} from
-   * @param {number} to
-   */
-  shade(from, to) {
+  /** Shade new text until the next key, and scroll to its end. */
+  shade(/** @type {number} */ from, /** @type {number} */ to) {
     const scroll = from < to ? [EditorView.scrollIntoView(to, { y: "nearest", yMargin: EDGE })] : [];
     this.view.dispatch({ effects: [setShade.of({ from, to }), ...scroll] });
   }
@@ -226,11 +202,8 @@ export class Manuscript {
     this.view.dispatch({ changes, selection: { anchor }, userEvent: "input.replace", annotations: mark ? by.of(mark) : [] });
   }
 
-  /**
-   * Undo or redo a step. Returns its edits, and the step that takes it back; null if it was made of another text.
-   * @param {{ changes: any, marks: string }} step
-   */
-  again({ changes, marks }) {
+  /** Undo or redo a step. Returns its edits, and the step that takes it back; null if it was made of another text. */
+  again(/** @type {{ changes: any, marks: string }} */ { changes, marks }) {
     const { state } = this.view;
     const known = ChangeSet.fromJSON(changes);
     if (known.length !== state.doc.length) return null;
@@ -240,26 +213,16 @@ export class Manuscript {
     return { back: inverse(transaction), edits: editsOf(transaction) };
   }
 
-  /**
-   * Show what another tab or device has made of this text. Cursor and selection stay between the same characters.
-   * @param {ChangeSet} changes
-   * @param {string} marks
-   */
-  follow(changes, marks) {
+  /** Show what another tab or device has made of this text. Cursor and selection stay between the same characters. */
+  follow(/** @type {ChangeSet} */ changes, /** @type {string} */ marks) {
     this.view.dispatch({ changes, effects: setMarks.of(marks), annotations: origin.of(DEVICE) });
   }
 
-  /**
-   * Select a passage, shade it and scroll to it.
-   * @param {number} from
-   * @param {number} to
-   */
-  async select(from, to) {
+  async select(/** @type {number} */ from, /** @type {number} */ to) {
     this.view.dispatch({ selection: { anchor: from, head: to } });
     await this.bring(from, to);
   }
 
-  /** Keep what was changed, and tell others of it. */
   #update({ transactions, selectionSet, changes, startState }) {
     const changed = transactions.filter(({ docChanged }) => docChanged);
     const own = changed.filter((each) => ![STORY, DEVICE].includes(each.annotation(origin)));
@@ -328,7 +291,6 @@ export class Manuscript {
     if (main.empty && main.assoc) this.goTo(main.head);
   }
 
-  /** Focus the text, at the last cursor. */
   focus() {
     this.view.focus();
   }

@@ -13,11 +13,7 @@ const inline = (line) =>
     return bold ? create("strong", {}, words) : words;
   });
 
-/**
- * Return the elements of a text: headings, paragraphs and scene breaks.
- * @param {string} text
- */
-function elementsOf(text) {
+function elementsOf(/** @type {string} */ text) {
   const elements = [];
   let isOpen = false; // whether the next line belongs to the last paragraph
   for (const line of text.split("\n")) {

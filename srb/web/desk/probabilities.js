@@ -74,11 +74,8 @@ export class Probabilities {
     this.desk = desk;
   }
 
-  /**
-   * Ask for the probabilities of a node, once. Returns whether they have just arrived.
-   * @param {StoryNode} node
-   */
-  async ask(node) {
+  /** Ask for the probabilities of a node, once. Returns whether they have just arrived. */
+  async ask(/** @type {StoryNode} */ node) {
     if (!this.#isBare(node) || this.#asked.has(node)) return false;
     this.#asked.add(node);
     try {
@@ -90,19 +87,12 @@ export class Probabilities {
     }
   }
 
-  /**
-   * Ask for those of several nodes, one after the other.
-   * @param {StoryNode[]} nodes
-   */
-  async all(nodes) {
+  async all(/** @type {StoryNode[]} */ nodes) {
     for (const node of nodes) await this.ask(node);
   }
 
-  /**
-   * Versions of a passage were sampled after a chat template, not after the text before them.
-   * @param {StoryNode} node
-   */
-  #isBare({ pieces, parent, typed, end }) {
+  /** Versions of a passage were sampled after a chat template, not after the text before them. */
+  #isBare(/** @type {StoryNode} */ { pieces, parent, typed, end }) {
     return !typed && end !== undefined && !this.desk.tree.nodes.get(parent)?.passage && pieces.some(({ text, top }) => text && !top);
   }
 

@@ -17,7 +17,6 @@ export function selected({ value, selection: [from, to] }) {
   return passage.trim() && [start, start + passage.trim().length];
 }
 
-/** The request for new versions of a passage. */
 const question = (story, passage, how) =>
   `This is a part of a story:\n\n${story}\n\nOne passage of it is to be written anew:\n\n${passage}\n\n${how} Answer with the new passage alone.`;
 

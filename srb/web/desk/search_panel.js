@@ -45,17 +45,14 @@ export class SearchPanel {
     this.draw();
   }
 
-  /** How to search, by the options. */
   get #how() {
     return Object.fromEntries(Object.entries(this.options).map(([name, box]) => [name, box.checked]));
   }
 
-  /** The places of the text that match. */
   get #places() {
     return places(this.desk.story.value, this.query.value, this.#how);
   }
 
-  /** Search again. */
   draw() {
     const { tree, story } = this.desk;
     const found = this.panel.open ? searchTree(tree, story.drafts.all, this.query.value, this.#how) : [];
@@ -72,7 +69,6 @@ export class SearchPanel {
     this.count();
   }
 
-  /** Show how many places and texts match, and which place is selected. */
   count() {
     const query = this.query.value;
     this.finding.hidden = !query;
@@ -88,7 +84,6 @@ export class SearchPanel {
     find("#found-count").textContent = query ? said || "Nothing found." : "";
   }
 
-  /** Go to the next or previous place of the text. */
   #step(by) {
     const { story } = this.desk;
     const all = this.#places;
@@ -106,7 +101,6 @@ export class SearchPanel {
     this.#step(1);
   }
 
-  /** Replace places in one step. */
   #replace(all) {
     if (!all.length) return;
     this.desk.story.replace(all, find("#replacement").value);

@@ -13,12 +13,8 @@ import { textOf } from "../story/tree.js";
 const NAME = 40; // characters of a bookmark's name
 const AROUND = 120; // characters of unchanged text to show around a change
 
-/**
- * Return what to show of two texts: what was removed and what was added, with some text around.
- * @param {string} before
- * @param {string} after
- */
-export function comparison(before, after) {
+/** Return what to show of two texts: what was removed and what was added, with some text around. */
+export function comparison(/** @type {string} */ before, /** @type {string} */ after) {
   const shown = /** @type {{ tag: "span" | "del" | "ins", text: string }[]} */ ([]);
   const add = (tag, text) => text && shown.push({ tag, text });
   let done = 0;
@@ -117,19 +113,12 @@ export class Snapshots {
     this.dialog.showModal();
   }
 
-  /**
-   * Add or remove the bookmark of an alternative.
-   * @param {StoryNode} node
-   */
-  toggle(node) {
+  toggle(/** @type {StoryNode} */ node) {
     this.set(node, node.name ? "" : shorten(textOf(node), NAME));
   }
 
-  /**
-   * Name a node; "" removes its name.
-   * @param {string} name
-   */
-  set(node, name) {
+  /** Name a node; "" removes its name. */
+  set(node, /** @type {string} */ name) {
     node.name = name || undefined;
     this.desk.save(node);
     this.desk.cards.update(node);

@@ -9,11 +9,8 @@ import { STYLES, TITLES, titleOf } from "../settings/guide.js";
 
 const LEFT_OUT = new Set(["n", "seed", "max_tokens", "ahead", "avoid"]); // these say nothing about the words
 
-/**
- * Return the style of a node, or its settings by title.
- * @param {StoryNode} node
- */
-function factsOf({ label, settings = {} }) {
+/** Return the style of a node, or its settings by title. */
+function factsOf(/** @type {StoryNode} */ { label, settings = {} }) {
   if (label && Object.hasOwn(STYLES, label)) return { Style: label };
   const set = Object.entries(settings).filter(([name]) => name in TITLES && !LEFT_OUT.has(name));
   return Object.fromEntries(set.map(([name, value]) => [titleOf(name), typeof value === "string" ? value : JSON.stringify(value)]));

@@ -19,7 +19,6 @@ export const [STORY, DEVICE, UNDO] = ["story", "device", "undo"];
 /** Who wrote what a change adds: one mark, or one for each character. Without it, the writer. */
 export const by = /** @type {import("../vendor/codemirror.js").AnnotationType<string>} */ (Annotation.define());
 
-/** Sets the marks of the whole text. */
 export const setMarks = /** @type {import("../vendor/codemirror.js").StateEffectType<string>} */ (StateEffect.define());
 
 /** Shades a part of the text until the next key. */
@@ -70,11 +69,8 @@ export const authors = StateField.define({
  */
 export const marksOf = (state, from = 0, to = state.doc.length) => marksBetween(state.field(authors), from, to);
 
-/**
- * Return all marks, packed as in authorship.js.
- * @param {EditorState} state
- */
-export function packedMarks(state) {
+/** Return all marks, packed as in authorship.js. */
+export function packedMarks(/** @type {EditorState} */ state) {
   const found = /** @type {[mark: string, count: number][]} */ ([]);
   state.field(authors).between(0, state.doc.length, (from, to, { spec: { mark } }) => {
     const last = found.at(-1);

@@ -15,11 +15,8 @@ const isNarrow = matchMedia("(max-width: 37.5rem)"); // as in cards.css, where t
 
 export const areShaded = () => document.body.classList.contains("shaded"); // with probabilities, tokens are shown exactly
 
-/**
- * Show the text of a token. A token that continues a word starts with a hyphen.
- * @param {string} text
- */
-export function visible(text, before = "") {
+/** Show the text of a token. A token that continues a word starts with a hyphen. */
+export function visible(/** @type {string} */ text, before = "") {
   if (areShaded()) return text.replaceAll(" ", "␣").replaceAll("\n", "¶").replaceAll("\t", "⇥") || "(nothing)";
   if (!text) return "(the end)";
   const words = text.replace(/\s*\n\s*/g, " ¶ ").replace(/\s+/g, " ").trim();

@@ -91,11 +91,7 @@ export class TreeDrawing {
     this.#point(null);
   }
 
-  /**
-   * Show whether an alternative is being written.
-   * @param {StoryNode} node
-   */
-  update(node) {
+  update(/** @type {StoryNode} */ node) {
     const item = this.#items.get(node.id);
     item?.classList.toggle("running", isRunning(node));
     item?.setAttribute("aria-label", this.#nameOf(node.id));
@@ -139,7 +135,6 @@ export class TreeDrawing {
     return room < LEAST_ROOM ? sign : fitText(sign + words, room);
   }
 
-  /** The accessible name of a place. */
   #nameOf(id) {
     const { tree, story } = this.desk;
     const node = tree.nodes.get(id);

@@ -29,7 +29,6 @@ export class UndoHistory {
     }
   }
 
-  /** Undo the last step, and return it. */
   undo() {
     return this.#again(this.steps.undo(), true);
   }

@@ -57,13 +57,7 @@ export class Versions {
 
 const lengthOf = (node) => node.textContent.length;
 
-/**
- * Return a range of an element's text.
- * @param {Element} element
- * @param {number} from
- * @param {number} to
- */
-export function within(element, from, to) {
+export function within(/** @type {Element} */ element, /** @type {number} */ from, /** @type {number} */ to) {
   const range = new Range();
   const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
   range.selectNodeContents(element);

@@ -118,11 +118,7 @@ export class WordCount {
     return this.#all;
   }
 
-  /**
-   * Count the words of another text.
-   * @param {string} text
-   */
-  show(text) {
+  show(/** @type {string} */ text) {
     if (text !== this.#counted) [this.#all, this.#counted] = [words(text), text];
     this.#draw();
   }

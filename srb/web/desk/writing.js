@@ -31,11 +31,7 @@ export class Writing extends Requests {
     return this.#generate(asked, parents, () => desk.settle(taken, parents[0], [...new Set(parents)]));
   }
 
-  /**
-   * Generate alternatives after a node, without columns.
-   * @param {string} id
-   */
-  generateFrom(id) {
+  generateFrom(/** @type {string} */ id) {
     return this.#generate(this.#ready([{ label: null, fields: {} }]), [id], () => this.desk.show());
   }
 
@@ -53,12 +49,7 @@ export class Writing extends Requests {
     return this.generateFrom(fork.id);
   }
 
-  /**
-   * Generate versions of a passage, in its place.
-   * @param {Taken} taken
-   * @param {string} how
-   */
-  async rewrite(taken, how) {
+  async rewrite(/** @type {Taken} */ taken, /** @type {string} */ how) {
     const { desk } = this;
     const { fields } = this.#ready([]);
     Object.assign(fields, { seed: fields.seed ?? drawSeed(), max_tokens: lengthOf(taken.passage) });
@@ -84,9 +75,8 @@ export class Writing extends Requests {
   /**
    * Generate more alternatives like one: same place, same beginning, same sampling settings. Count and length follow
    * the current settings.
-   * @param {StoryNode} node
    */
-  async like(node) {
+  async like(/** @type {StoryNode} */ node) {
     const { desk } = this;
     const { settings, tree } = desk;
     const { fields: now, until } = this.#ready([]);
@@ -114,7 +104,6 @@ export class Writing extends Requests {
     return this.#generate(asked, [id], show);
   }
 
-  /** Read the current settings for a request. */
   #ready(columns) {
     const { settings } = this.desk;
     const fields = settings.read();
@@ -178,11 +167,8 @@ export class Writing extends Requests {
     return { ...store.place(tree, id), ...(cut && { prompt: cut }) };
   }
 
-  /**
-   * Continue a node; in a shared story, add a node after it.
-   * @param {StoryNode} node
-   */
-  async continue(node) {
+  /** Continue a node; in a shared story, add a node after it. */
+  async continue(/** @type {StoryNode} */ node) {
     const { desk } = this;
     const { settings, store, tree } = desk;
     if (tree.children(node.id).length) return desk.go(node.id); // its text must stay, since other nodes continue it

@@ -43,7 +43,6 @@ export class Compare {
     return [{ label: null, fields: {} }];
   }
 
-  /** The texts to compare with the story's. */
   get texts() {
     return [...this.prompts.querySelectorAll("textarea")].map((each) => each.value);
   }
@@ -95,11 +94,8 @@ export function branches(columns, { n, seed, ...fields }, isMix = false) {
   return { ...fields, branches: Array.from({ length: isMix ? n : n * columns.length }, (_, k) => branch(k)) };
 }
 
-/**
- * Drop `ahead` from a body if its alternatives depend on each other or differ: none of them can come next.
- * @param {Record<string, any>} body
- */
-export function withAhead({ ahead, ...body }) {
+/** Drop `ahead` from a body if its alternatives depend on each other or differ: none of them can come next. */
+export function withAhead(/** @type {Record<string, any>} */ { ahead, ...body }) {
   const isAlone = !["diversity", "distinct", "avoid", "branches", "suffix", "search"].some((name) => body[name]);
   return ahead && isAlone ? { ...body, ahead } : body;
 }

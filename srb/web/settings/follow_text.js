@@ -3,11 +3,8 @@
 
 import { difference } from "../story/text_merge.js";
 
-/**
- * Show a text in a box. The cursor stays between the same letters.
- * @param {string | number} value
- */
-export function followText(box, value) {
+/** Show a text in a box. The cursor stays between the same letters. */
+export function followText(box, /** @type {string | number} */ value) {
   const text = String(value);
   if (box.value === text) return;
   if (!["text", "textarea"].includes(box.type)) return void (box.value = text);

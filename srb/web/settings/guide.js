@@ -76,7 +76,6 @@ export const GROUPS = {
 
 export const GUIDE = Object.assign({}, ...Object.values(GROUPS));
 
-/** The titles of all settings, by name. */
 export const TITLES = Object.fromEntries(Object.entries(GUIDE).map(([name, [title]]) => [name, title]));
 
 /** The title of a setting; its name if it has none. */

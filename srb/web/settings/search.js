@@ -3,12 +3,7 @@
 
 import { find, findAll } from "../lib/dom.js";
 
-/**
- * Whether a text contains all of these words or prefixes.
- * @param {string} text
- * @param {string[]} words
- */
-export function hasWords(text, words) {
+export function hasWords(/** @type {string} */ text, /** @type {string[]} */ words) {
   const lower = text.toLowerCase();
   return words.every((word) => lower.includes(word));
 }
@@ -19,11 +14,8 @@ export const wordsOf = (query) => query.toLowerCase().split(/\s+/).filter(Boolea
 const said = (row) =>
   [row.closest("details")?.querySelector("summary"), ...row.querySelectorAll("label, .hint")].map((each) => each?.textContent ?? "").join(" ");
 
-/**
- * Show only the settings that match the search box, in open groups. With an empty box, all groups are closed.
- * @param {HTMLElement} panel
- */
-export function listenToSettingSearch(panel) {
+/** Show only the settings that match the search box, in open groups. With an empty box, all groups are closed. */
+export function listenToSettingSearch(/** @type {HTMLElement} */ panel) {
   const [box, status] = ["#find-setting", "#found-settings"].map((each) => find(each, panel));
   const rows = findAll(".setting", panel);
   const groups = findAll("details", panel);

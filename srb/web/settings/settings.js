@@ -78,7 +78,6 @@ export class Settings {
     }
   }
 
-  /** The controls that aren't at their defaults. */
   get #changed() {
     const labels = findAll(".setting > label", this.panel);
     const { box, isMixed } = this.styles; // other styles count by their settings
@@ -143,7 +142,6 @@ export class Settings {
     });
   }
 
-  /** The names of the settings that can be compared. */
   get comparable() {
     return [...this.fields.keys()].filter((name) => !["n", "seed", "distinct", "ahead"].includes(name));
   }
@@ -192,7 +190,6 @@ export class Settings {
     }
   }
 
-  /** The values of all controls, to store them. */
   get values() {
     const inputs = [...this.fields].map(([name, { input }]) => [name, input.type === "checkbox" ? input.checked : input.value]);
     const options = Object.entries(this.options).map(([name, box]) => [name, box.checked]);
@@ -211,7 +208,6 @@ export class Settings {
 /** Return the text of a setting for `parse`; "" if it is left to the server. */
 const written = ({ kind, input }) => (kind === "boolean" ? (input.checked ? "true" : "") : input.value);
 
-/** Whether a control isn't at its default. */
 function isChanged(control) {
   if (control.options) return control.selectedIndex > 0;
   if (control.validity.badInput) return true; // invalid input isn't in the value

@@ -48,7 +48,6 @@ export class Styles {
     if (name !== OWN) this.set(this.#all[name] ?? {});
   }
 
-  /** Show which style is set. */
   draw() {
     const style = this.values();
     this.isMixed &&= !Object.keys(style).length;
