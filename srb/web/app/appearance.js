@@ -1,7 +1,7 @@
 // @ts-check
 // Appearance on this device: text size and line width, and the focus mode, which shows only the text.
 
-import { findAll } from "../lib/dom.js";
+import { find, findAll } from "../lib/dom.js";
 import { loadLocal, saveLocal } from "../lib/local_storage.js";
 
 const KEY = "srb-looks";
@@ -10,12 +10,9 @@ const outputOf = (slider) => /** @type {HTMLOutputElement} */ (slider.previousEl
 
 const WIDEST = 54 / 65; // width of a character, in widths of a zero: see --measure
 
-/**
- * Connect the sliders of the settings with the styles of the page.
- * @param {HTMLInputElement} size
- * @param {HTMLInputElement} width
- */
-export function listenToAppearance(size, width) {
+/** Connect the sliders of the settings with the styles of the page. */
+export function listenToAppearance() {
+  const [size, width] = [find("#text-size"), find("#line-width")];
   const draw = () => {
     const { style } = document.documentElement;
     style.setProperty("--size", String(size.valueAsNumber / 100));
@@ -34,13 +31,9 @@ export function listenToAppearance(size, width) {
     });
 }
 
-/**
- * Connect the focus button. Escape leaves the focus mode, and so does Ctrl-Enter, so that its alternatives can be
- * seen.
- * @param {HTMLElement} button
- * @param {import("../desk/manuscript.js").Manuscript} story
- */
-export function listenToFocusMode(button, story) {
+/** Escape leaves the focus mode, and so does Ctrl-Enter, so that its alternatives can be seen. */
+export function listenToFocusMode(/** @type {import("../desk/manuscript.js").Manuscript} */ story) {
+  const button = find("#focus");
   const { classList } = document.body;
   const move = (isIn) => {
     for (const each of isIn ? findAll("dialog[open]") : []) each.close();
@@ -58,10 +51,11 @@ export function listenToFocusMode(button, story) {
   });
 }
 
-/** Connect the button that unfolds the bar. It folds again when one of its buttons is pressed. */
-export function listenToFolding(/** @type {HTMLElement} */ button, /** @type {HTMLElement} */ bar) {
+/** The bar folds again when one of its buttons is pressed. */
+export function listenToFolding() {
+  const [button, bar] = [find("#more-tools"), find("#bar")];
   bar.addEventListener("click", ({ target }) => {
-    const pressed = /** @type {Element} */ (target).closest("button");
+    const pressed = target.closest("button");
     if (!pressed) return;
     const isUnfolded = bar.classList.toggle("unfolded", pressed === button && !bar.classList.contains("unfolded"));
     button.setAttribute("aria-expanded", String(isUnfolded));

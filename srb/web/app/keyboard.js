@@ -77,11 +77,10 @@ const OTHERS = [
   ["← →", "in an alternative: move from word to word; Enter opens the list of other words"],
 ];
 
-export function listenToKeys(dialog) {
-  for (const [keys, does] of [...KEYS.map(([, keys, does]) => [keys, does]), ...OTHERS]) {
-    dialog.querySelector("dl").append(create("dt", {}, create("kbd", {}, keys)), create("dd", {}, does));
-  }
-  find("#open-keys").addEventListener("click", () => dialog.showModal());
+export function listenToKeys() {
+  for (const [keys, does] of [...KEYS.map(([, keys, does]) => [keys, does]), ...OTHERS])
+    find("#keys dl").append(create("dt", {}, create("kbd", {}, keys)), create("dd", {}, does));
+  find("#open-keys").addEventListener("click", () => find("#keys").showModal());
   document.addEventListener("keydown", (event) => {
     const isOther = event.ctrlKey || event.metaKey || event.altKey || event.isComposing;
     if (isOther || event.defaultPrevented) return;

@@ -38,7 +38,6 @@ function listen(desk, storyList, resume) {
   onClick("#bridge", safely(() => writing.bridge()));
   enableWhile(find("#bridge"), () => story.parts.before.trim() && story.parts.behind.trim());
   onClick("#stop", safely(() => writing.stopAll()));
-  const leave = () => desk.save();
   const again = (name) => {
     writing.showState(); // what the status said may be undone by this
     desk.undoHistory[name]();
@@ -48,14 +47,14 @@ function listen(desk, storyList, resume) {
   onClick("#new", safely(async () => {
     if (desk.tree.nodes.size || story.value || desk.store.isShared) {
       hideDesk();
-      return storyList.make("", undefined, leave).catch(async (error) => {
+      return storyList.make("", undefined, () => desk.save()).catch(async (error) => {
         await showDesk(story);
         throw error;
       });
     }
     story.focus();
   }));
-  listenToFiles(desk, storyList, leave);
+  listenToFiles(desk, storyList);
   onClick("#error button", () => {
     hideError();
     find("#generate").focus();
@@ -69,31 +68,26 @@ function listen(desk, storyList, resume) {
       story.type(opening.textContent, PASTED);
       generate();
     });
-  connectPanel(find("#open-options"), find("#options"), () => desk.settings.show());
-  listenToSettingSearch(find("#options"));
-  const openSearch = find("#open-search");
-  connectPanel(openSearch, find("#search"), () => desk.searchPanel.begin(), () => story.resume());
+  connectPanel("options", () => desk.settings.show());
+  listenToSettingSearch();
+  connectPanel("search", () => desk.searchPanel.begin(), () => story.resume());
   for (const dialog of findAll("#explorer, #rewriter, #comparison, #earlier-forks, #directions")) dialog.addEventListener("close", () => story.resume());
-  connectPanel(find("#open-model-view"), find("#model-view"), () => desk.drawLater());
-  connectPanel(find("#open-ask"), find("#ask"));
+  connectPanel("model-view", () => desk.drawLater());
+  connectPanel("ask");
   for (const name of ["#shades", "#blind"]) find(name).addEventListener("change", () => desk.cards.show());
   find("#statistics").addEventListener("toggle", () => desk.drawTree());
   onClick("#reset", () => desk.settings.reset());
   onClick("#naming", ({ target }) => target.setAttribute("aria-pressed", find("#options").classList.toggle("naming")));
-  listenToAppearance(find("#text-size"), find("#line-width"));
-  listenToFocusMode(find("#focus"), story);
-  listenToFolding(find("#more-tools"), find("#bar"));
-  listenToKeys(find("#keys"));
-  const tour = new Tour(find("#tour"), desk);
-  onClick("#show-tour", () => {
-    find("#keys").close();
-    tour.start();
-  });
+  listenToAppearance();
+  listenToFocusMode(story);
+  listenToFolding();
+  listenToKeys();
+  const tour = new Tour(desk);
   if (!desk.tree.nodes.size && !story.value) tour.begin();
   keepFocus(story.box, find("main"));
   printManuscript(story, () => storyList.story.title);
-  rememberFolds(find("#stories"));
-  connectPanel(find("#open-stories"), find("#stories"), safely(() => {
+  rememberFolds();
+  connectPanel("stories", safely(() => {
     desk.drawTree();
     desk.chapters.draw();
     find("#stories [role=treeitem][aria-selected=true]")?.focus({ preventScroll: true });
@@ -116,7 +110,7 @@ function listen(desk, storyList, resume) {
     if (!(event.ctrlKey || event.metaKey) || !(isSearch || event.key === "Enter")) return;
     event.preventDefault();
     const answer = /** @type {any} */ (event.target).closest("dialog")?.querySelector(".main");
-    if (isSearch) find("#search").open ? desk.searchPanel.begin() : openSearch.click();
+    if (isSearch) find("#search").open ? desk.searchPanel.begin() : find("#open-search").click();
     else if (answer) answer.click();
     else if (event.shiftKey) find("#rewrite").click();
     else if (event.altKey) find("#bridge").click();
@@ -179,12 +173,12 @@ async function begin() {
   const [{ components }, { model, history, n_ctx: size }] = await Promise.all([openapi(), healthOrLast()]);
   find("#model").textContent = model;
   nameFields(TITLES);
-  const settings = new Settings(components.schemas, find("#options"));
-  const story = new Manuscript(find("#manuscript"));
+  const settings = new Settings(components.schemas);
+  const story = new Manuscript();
   desk = new Desk(settings, story, size);
   const { storyList, store } = await openStoryList(history, () => desk.choices);
   await desk.open(store);
-  new OtherStories(find("#search"), storyList);
+  new OtherStories(storyList);
   listen(desk, storyList, resume);
   listenToTrash(storyList, desk);
   await showDesk(story);

@@ -9,17 +9,13 @@ import { storyTitle } from "../story/titles.js";
 const MOST = 100; // results to show
 
 export class OtherStories {
-  /**
-   * @param {HTMLDialogElement} panel
-   * @param {import("./story_list.js").StoryList} storyList
-   */
-  constructor(panel, storyList) {
-    const part = (selector) => find(selector, panel);
-    this.query = part("#find");
-    this.button = part("#find-in-others");
-    this.status = part("#other-stories-status");
-    this.list = part("#other-stories");
-    this.move = find("#move");
+  query = find("#find");
+  button = find("#find-in-others");
+  status = find("#other-stories-status");
+  list = find("#other-stories");
+
+  /** @param {import("./story_list.js").StoryList} storyList */
+  constructor(storyList) {
     this.storyList = storyList;
     const look = safely(() => this.#look());
     this.query.addEventListener("input", () => this.#clear());
@@ -61,7 +57,7 @@ export class OtherStories {
   #said(count, searched) {
     const most = `Showing the first ${MOST} results, from ${searched}. The rest wasn't searched.`;
     const all = count > MOST ? most : `${count || "Nothing"} found in other stories.`;
-    const own = this.move.hidden ? "" : "This browser's own stories weren't searched. Move them to the server first.";
+    const own = find("#move").hidden ? "" : "This browser's own stories weren't searched. Move them to the server first.";
     return [all, this.storyList.stories.unsearched, own].join(" ").trim();
   }
 }

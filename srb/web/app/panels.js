@@ -17,13 +17,13 @@ export function drawHeads() {
 }
 
 /**
- * Connect a button that opens and closes a panel.
- * @param {HTMLElement} button
- * @param {HTMLDialogElement} dialog
+ * Connect a panel with the button that opens and closes it.
+ * @param {string} id
  * @param {() => any} [onOpen] called after the panel opens
  * @param {() => any} [onLeave] called once when it closes, before the next key
  */
-export function connectPanel(button, dialog, onOpen = () => {}, onLeave = () => {}) {
+export function connectPanel(id, onOpen = () => {}, onLeave = () => {}) {
+  const [button, dialog] = [find(`#open-${id}`), find(`#${id}`)];
   button.setAttribute("aria-expanded", "false");
   button.addEventListener("click", async () => {
     if (dialog.open) return dialog.close();
@@ -31,15 +31,15 @@ export function connectPanel(button, dialog, onOpen = () => {}, onLeave = () => 
     for (const other of findAll(".panel[open]")) if (isThere(other) || !isWide.matches) other.close();
     leaveText(button);
     button.setAttribute("aria-expanded", "true");
-    document.body.classList.add(`${dialog.id}-open`); // :has() would check the whole page at each key
+    document.body.classList.add(`${id}-open`); // :has() would check the whole page at each key
     if (isNarrow.matches) dialog.showModal();
     else dialog.show();
     await onOpen();
   });
   const leave = () => {
-    if (!document.body.classList.contains(`${dialog.id}-open`)) return;
+    if (!document.body.classList.contains(`${id}-open`)) return;
     button.setAttribute("aria-expanded", "false");
-    document.body.classList.remove(`${dialog.id}-open`);
+    document.body.classList.remove(`${id}-open`);
     if (isFocusLost() || dialog.contains(document.activeElement)) (button.checkVisibility() ? button : find("#more-tools")).focus(); // the bar has folded
     onLeave();
   };
@@ -54,8 +54,8 @@ export function connectPanel(button, dialog, onOpen = () => {}, onLeave = () => 
 
 const FOLDS = "srb-folds";
 
-export function rememberFolds(/** @type {HTMLElement} */ panel) {
-  for (const part of findAll("details[id]", panel)) {
+export function rememberFolds() {
+  for (const part of findAll("#stories details[id]")) {
     part.open = loadLocal(FOLDS)[part.id] ?? part.open;
     part.addEventListener("toggle", () => saveLocal(FOLDS, { ...loadLocal(FOLDS), [part.id]: part.open }));
   }

@@ -64,12 +64,10 @@ async function readTapestry(file) {
 }
 
 /**
- * Connect the buttons and the file input of the panel of stories.
  * @param {import("../desk/desk.js").Desk} desk
  * @param {import("./story_list.js").StoryList} storyList
- * @param {() => any} leave
  */
-export function listenToFiles(desk, storyList, leave) {
+export function listenToFiles(desk, storyList) {
   const title = () => storyList.story.title || suggestTitle({ pieces: [{ text: desk.story.value }] });
   const about = () => ({ model: find("#model").textContent, title: storyList.story.title, settings: desk.settings.values, beside: desk.background.values, marks: desk.story.drafts.allMarks, ...desk.editorChat.values });
   const json = (data) => new Blob([JSON.stringify(data)], { type: "application/json" });
@@ -93,7 +91,7 @@ export function listenToFiles(desk, storyList, leave) {
     try {
       const reader = READERS[endingOf(file, Object.keys(READERS))];
       const read = await reader(file);
-      if (read) await storyList.make(read.title || file.name.replace(/\.[^.]*$/, ""), read, leave);
+      if (read) await storyList.make(read.title || file.name.replace(/\.[^.]*$/, ""), read, () => desk.save());
     } finally {
       target.value = "";
       showStatus("");

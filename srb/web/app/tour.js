@@ -24,13 +24,15 @@ const STEPS = [
 
 export class Tour {
   #at = 0;
+  element = find("#tour");
 
-  constructor(/** @type {HTMLElement} */ element, /** @type {import("../desk/desk.js").Desk} */ desk) {
-    this.element = element;
+  /** @param {import("../desk/desk.js").Desk} desk */
+  constructor(desk) {
     this.desk = desk;
-    find("[value=next]", element).addEventListener("click", () => this.#go(this.#at + 1));
-    find("[value=end]", element).addEventListener("click", () => this.#end());
-    element.addEventListener("keydown", (event) => {
+    find("#show-tour").addEventListener("click", () => this.start());
+    find("[value=next]", this.element).addEventListener("click", () => this.#go(this.#at + 1));
+    find("[value=end]", this.element).addEventListener("click", () => this.#end());
+    this.element.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
       event.stopPropagation(); // the page would go to the first alternative
       this.#close();

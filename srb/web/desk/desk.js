@@ -183,10 +183,7 @@ export class Desk {
     this.wordCount.show(this.story.value);
     this.chapters.draw();
     this.drawLater();
-    drawPath(find("#path"), tree, this.story.drafts, (id) => {
-      this.go(id);
-      this.story.resume();
-    });
+    drawPath(this);
     this.drawTree();
     this.showOpenings();
     this.undoHistory.draw();
@@ -205,7 +202,7 @@ export class Desk {
     this.snapshots.draw();
     this.treeDrawing.draw();
     this.cliches.draw();
-    if (find("#statistics").open) drawStatistics(find("#kept-by-setting"), this.tree);
+    if (find("#statistics").open) drawStatistics(this.tree);
   }
 
   showOpenings() {

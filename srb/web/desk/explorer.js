@@ -24,13 +24,12 @@ export class Explorer {
   /** @param {import("./desk.js").Desk} desk */
   constructor(desk) {
     this.desk = desk;
-    const pick = safely(() => this.#pick());
     find("#explore").addEventListener("click", safely(() => this.#open()));
     this.runs.addEventListener("change", () => this.#begin());
-    this.take.addEventListener("click", pick);
+    this.take.addEventListener("click", this.#pick);
     this.tree.addEventListener("click", ({ target }) => this.#click(target.closest("[role=treeitem]")));
-    this.tree.addEventListener("dblclick", pick);
-    this.tree.addEventListener("keydown", (event) => this.#key(event, pick));
+    this.tree.addEventListener("dblclick", this.#pick);
+    this.tree.addEventListener("keydown", (event) => this.#key(event));
     this.tree.addEventListener("focusin", ({ target }) => this.#choose(target));
     this.dialog.addEventListener("close", () => this.reading?.abort());
   }
@@ -113,7 +112,7 @@ export class Explorer {
   }
 
   /** Handle the keys of a tree view, as in the ARIA Authoring Practices Guide. */
-  #key(event, pick) {
+  #key(event) {
     const item = this.item;
     if (!item || event.ctrlKey || event.metaKey || event.altKey) return;
     const inSight = [...this.tree.querySelectorAll("[role=treeitem]")].filter((each) => each.checkVisibility());
@@ -126,7 +125,7 @@ export class Explorer {
       ArrowLeft: () => (isOpen === "true" ? open(item, false) : this.nodes.get(node.parent)?.item.focus()),
       Home: () => inSight[0].focus(),
       End: () => inSight.at(-1).focus(),
-      Enter: pick,
+      Enter: this.#pick,
     };
     if (!actions[event.key]) return;
     event.preventDefault();
@@ -134,13 +133,13 @@ export class Explorer {
     actions[event.key]();
   }
 
-  async #pick() {
+  #pick = safely(async () => {
+    const { desk, place } = this;
     const path = this.#path(this.item);
     if (!path.length) return;
     this.dialog.close();
-    const { desk, place } = this;
     desk.keep(await desk.add(desk.tree.explored(place.id, path)));
-  }
+  });
 }
 
 const open = (item, isOpen) => item.setAttribute("aria-expanded", isOpen);

@@ -3,6 +3,7 @@
 // module changes it. To show another text, go to another place (drafts.js) or undo typing; so no feature can overwrite
 // what was typed.
 
+import { find } from "../lib/dom.js";
 import { PASTED } from "../story/authorship.js";
 import { Drafts } from "../story/drafts.js";
 import { change, partsOf, refined } from "../story/text_merge.js";
@@ -56,8 +57,8 @@ export class Manuscript {
    */
   step = (_step, _typed) => {};
 
-  /** @param {HTMLElement} element */
-  constructor(element) {
+  constructor() {
+    const element = find("#manuscript");
     const { label, hint } = element.dataset;
     this.view = new EditorView({
       parent: element,
@@ -65,7 +66,7 @@ export class Manuscript {
         EditorState.lineSeparator.of("\n"), // other characters stay as they are
         EditorState.transactionExtender.of((transaction) => this.#pasted(transaction)),
         EditorView.clipboardInputFilter.of((text) => text.replace(/\r\n?/g, "\n")),
-        EditorView.contentAttributes.of({ id: "story", "aria-label": label ?? "", spellcheck: "true", autocorrect: "on", autocapitalize: "sentences" }),
+        EditorView.contentAttributes.of({ id: "story", "aria-label": label, spellcheck: "true", autocorrect: "on", autocapitalize: "sentences" }),
         EditorView.domEventHandlers({
           beforeinput: (event) => this.#typeOver(event),
           blur: () => this.#forgetSide(),
@@ -81,7 +82,7 @@ export class Manuscript {
         EditorView.updateListener.of((update) => this.#update(update)),
         keymap.of([{ key: "Enter", run: insertNewline, shift: insertNewline }, { key: "Backspace", run: deleteCharBackwardStrict, shift: deleteCharBackwardStrict }]),
         keymap.of(standardKeymap),
-        placeholder(hint ?? ""),
+        placeholder(hint),
         shade, authors, EditorView.decorations.of(ownSides), // the shade is above the tints
       ],
     });

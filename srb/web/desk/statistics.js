@@ -1,7 +1,7 @@
 // @ts-check
 // Statistics of a story: what was kept most, by setting.
 
-import { create } from "../lib/dom.js";
+import { create, find } from "../lib/dom.js";
 import { percent } from "../lib/messages.js";
 import { STYLES, TITLES, titleOf } from "../settings/guide.js";
 
@@ -39,11 +39,7 @@ export function keptBySetting(nodes) {
   });
 }
 
-/**
- * @param {HTMLElement} element
- * @param {import("../story/tree.js").Tree} tree
- */
-export function drawStatistics(element, tree) {
+export function drawStatistics(/** @type {import("../story/tree.js").Tree} */ tree) {
   const rows = keptBySetting([...tree.nodes.values()]);
   const cells = ({ setting, value, kept, shown }, k) => [
     rows[k - 1]?.setting === setting ? create("td", {}) : create("th", { scope: "row" }, setting),
@@ -53,5 +49,5 @@ export function drawStatistics(element, tree) {
   ];
   const head = create("tr", {}, ...["Setting", "Value", "Kept", "Share"].map((textContent) => create("th", { scope: "col", textContent })));
   const table = create("table", {}, create("thead", {}, head), create("tbody", {}, ...rows.map((row, k) => create("tr", {}, ...cells(row, k)))));
-  element.replaceChildren(rows.length ? table : create("p", { className: "hint" }, "Nothing to compare yet. Keep an alternative of several that differ in a setting, as with the style Mixed."));
+  find("#kept-by-setting").replaceChildren(rows.length ? table : create("p", { className: "hint" }, "Nothing to compare yet. Keep an alternative of several that differ in a setting, as with the style Mixed."));
 }

@@ -71,9 +71,9 @@ export class TreeDrawing {
 
   /** Draw the tree. The drawing is updated only while it is visible. */
   draw() {
-    const { tree, story } = this.desk;
+    const { tree } = this.desk;
     if (this.isDrawn) this.list.replaceChildren();
-    else drawTree(this.list, tree, story.drafts, (id) => this.desk.go(id));
+    else drawTree(this.desk);
     if (!this.part.checkVisibility()) return;
     const { places, width, height } = layout(tree, (id) => id === tree.current || this.#isNamed(id));
     this.width = width;

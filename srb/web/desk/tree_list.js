@@ -1,32 +1,33 @@
 // @ts-check
 // The tree as text: the path to the current place, and the list of all places to return to.
 
-import { create, focused, replaceItems } from "../lib/dom.js";
+import { create, find, focused, replaceItems } from "../lib/dom.js";
 import { when } from "../lib/messages.js";
 import { titleOf } from "../settings/guide.js";
 import { nodeTitle, shorten } from "../story/titles.js";
 import { ROOT } from "../story/tree.js";
 
+/** @typedef {import("./desk.js").Desk} Desk */
+
 const LAST = 4; // steps to show of a long path
 
-/**
- * Draw the path as a row of buttons, from the start.
- * @param {HTMLElement} list
- * @param {import("../story/tree.js").Tree} tree
- * @param {import("../story/drafts.js").Drafts} drafts
- * @param {(id: string) => void} go
- */
-export function drawPath(list, tree, drafts, go) {
+/** Draw the path as a row of buttons, from the start. */
+export function drawPath(/** @type {Desk} */ desk) {
+  const { tree, drafts } = desk;
   const path = tree.path(tree.current);
   const step = (id, text) => {
-    const button = create("button", { type: "button", onclick: () => go(id) }, text);
+    const onclick = () => {
+      desk.go(id);
+      desk.story.resume();
+    };
+    const button = create("button", { type: "button", onclick }, text);
     button.dataset.place = id;
     if (id === tree.current) button.setAttribute("aria-current", "true");
     else if (drafts.has(id)) button.append(create("small", {}, "+ draft"));
     return create("li", {}, button);
   };
   const between = path.length > LAST ? [create("li", {}, "…")] : [];
-  replaceItems(list, [step(ROOT, "Start"), ...between, ...path.slice(-LAST).map((node) => step(node.id, nodeTitle(node, 28)))]);
+  replaceItems(find("#path"), [step(ROOT, "Start"), ...between, ...path.slice(-LAST).map((node) => step(node.id, nodeTitle(node, 28)))]);
 }
 
 /**
@@ -78,14 +79,11 @@ function generations(tree, id) {
   });
 }
 
-/**
- * Draw the tree, without alternatives that have no continuation. Arrow keys move, Enter goes to a place.
- * @param {HTMLElement} list
- * @param {import("../story/tree.js").Tree} tree
- * @param {import("../story/drafts.js").Drafts} drafts
- * @param {(id: string) => void} go
- */
-export function drawTree(list, tree, drafts, go) {
+/** Draw the tree, without alternatives that have no continuation. Arrow keys move, Enter goes to a place. */
+export function drawTree(/** @type {Desk} */ desk) {
+  const { tree, drafts } = desk;
+  const list = find("#tree");
+  const go = (id) => desk.go(id);
   const places = rows(tree).map(({ id, column, isBranch, goesOn }) => {
     const node = tree.nodes.get(id);
     const kind = !node ? "start" : node.typed ? "typed" : node.kept ? "kept" : "passed";

@@ -15,8 +15,8 @@ const said = (row) =>
   [row.closest("details")?.querySelector("summary"), ...row.querySelectorAll("label, .hint")].map((each) => each?.textContent ?? "").join(" ");
 
 /** Show only the settings that match the search box, in open groups. With an empty box, all groups are closed. */
-export function listenToSettingSearch(/** @type {HTMLElement} */ panel) {
-  const [box, status] = ["#find-setting", "#found-settings"].map((each) => find(each, panel));
+export function listenToSettingSearch() {
+  const [panel, box, status] = ["#options", "#find-setting", "#found-settings"].map((each) => find(each));
   const rows = findAll(".setting", panel);
   const groups = findAll("details", panel);
   const search = () => {

@@ -19,16 +19,15 @@ const MOST_AVOIDED = 1000; // the server's limit
 export const LIKELIEST = 8; // tokens to show at a place
 
 export class Settings {
-  /**
-   * @param {Record<string, any>} schemas `components.schemas` of the server's /openapi.json
-   * @param {HTMLElement} panel the dialog that has a place for each group
-   */
-  constructor(schemas, panel) {
+  panel = find("#options"); // which has a place for each group
+  fields = new Map();
+
+  /** @param {Record<string, any>} schemas `components.schemas` of the server's /openapi.json */
+  constructor(schemas) {
+    const { panel } = this;
     const { properties } = schemas.CompletionFields;
     const others = Object.keys(schemas.BranchFields.properties).filter((name) => !(name in GUIDE) && !LEFT_OUT.includes(name));
     const place = (group, names) => find(`[data-group=${group}]`, panel).append(...names.map((name) => this.#make(name, properties[name])));
-    this.panel = panel;
-    this.fields = new Map();
     for (const part of findAll("details", panel)) part.prepend(create("summary", {}, `${part.dataset.title} `, create("small", { className: "count" })));
     for (const [group, settings] of Object.entries(GROUPS)) place(group, Object.keys(settings).filter((name) => name in properties));
     place("engineers", others);
