@@ -12,13 +12,10 @@ const USUAL = 128; // tokens of an alternative, if the server chooses
 const MOST_LETTERS = 12_000; // characters of the story around a passage to rewrite
 const STEP = 1 / 8; // of the context; the beginning moves in steps, so that most requests share it
 const MOST_BESIDE = 1 / 2; // of a prompt, for the background
-
-const MOST_COSTS = 200; // to remember
+const MOST_COUNTS = 200; // to remember
 
 export class ContextWindow {
-  /** @type {Promise<number[]> | null} */
-  #firstTokens = null; // a promise of the tokens that every prompt starts with
-  #costs = new Map(); // tokens, by text
+  #counts = new Map(); // of tokens, by text
 
   /** @param {import("./background.js").Background} background */
   constructor(background, size = Infinity) {
@@ -72,16 +69,16 @@ export class ContextWindow {
     return left > 0 ? Math.min(Math.ceil(left / step) * step, length - 1) : 0;
   }
 
-  /** Count the tokens that a text adds to a prompt. */
-  async #cost(text) {
-    if (this.#costs.size > MOST_COSTS) this.#costs.clear();
-    if (!this.#costs.has(text)) this.#costs.set(text, (await tokenize(text)).length);
-    return this.#costs.get(text) - (await this.#first).length;
+  /** Count the tokens of a prompt. An empty one has those that every prompt starts with. */
+  async #count(text) {
+    if (this.#counts.size > MOST_COUNTS) this.#counts.clear();
+    if (!this.#counts.has(text)) this.#counts.set(text, (await tokenize(text)).length);
+    return this.#counts.get(text);
   }
 
-  /** The tokens that every prompt starts with. */
-  get #first() {
-    return (this.#firstTokens ??= tokenize(""));
+  /** Count the tokens that a text adds to a prompt. */
+  async #cost(text) {
+    return (await this.#count(text)) - (await this.#count(""));
   }
 
   /** Select the background that fits. `used` counts its tokens, and `omitted` has the lore entries that don't fit. */
@@ -114,9 +111,9 @@ export class ContextWindow {
   async compose(text, fields, around = 0) {
     const room = this.room(fields) - around;
     const { used, omitted, ...others } = await this.#priced(this.#backgroundOf(text), room);
-    const [ids, first] = await Promise.all([tokenize(text), this.#first]);
-    const cut = this.#cut(ids.length - first.length, room - used - first.length);
-    const least = cut && (await detokenize(ids.slice(first.length, first.length + cut))).length;
+    const [ids, first] = await Promise.all([tokenize(text), this.#count("")]);
+    const cut = this.#cut(ids.length - first, room - used - first);
+    const least = cut && (await detokenize(ids.slice(first, first + cut))).length;
     const from = cut && beginning(text, least);
     const { parts, place } = arrangePrompt({ ...others, text, from });
     const tokens = await Promise.all(parts.map((part) => this.#cost(part.text)));
