@@ -40,13 +40,8 @@ export function passageOf(text, from, to, before = "") {
   return known.slice(known.trimEnd().length) + passage;
 }
 
-/**
- * Fit a passage that starts with its own space between two texts.
- * @param {string} before
- * @param {string} passage
- * @param {string} behind
- */
-export function joined(before, passage, behind) {
+/** Fit a passage that starts with its own space between two texts. */
+export function joined(/** @type {string} */ before, /** @type {string} */ passage, /** @type {string} */ behind) {
   const body = passage.trimStart();
   const space = passage.slice(0, passage.length - body.length);
   const hasSpace = !before || (space.includes("\n") ? before.endsWith("\n") : /\s$/.test(before));

@@ -11,11 +11,8 @@ const LETTERS = 1000; // the most characters of a direction, as on the server
 /** A proposed direction: up to eight words. Small models write brackets and numbers otherwise. */
 const WORDS = "^\\p{L}[\\p{L}\\p{M}'’-]{0,24}(,? [\\p{L}\\p{N}][\\p{L}\\p{M}\\p{N}'’-]{0,24}){0,7}$";
 
-/**
- * Return the directions in a text: its lines, without empty ones.
- * @param {string} text
- */
-export const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+/** Return the directions in a text: its lines, without empty ones. */
+export const linesOf = (/** @type {string} */ text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 
 export function faultIn(/** @type {string[]} */ lines) {
   if (!lines.length) return "Write one direction per line, or press Suggest.";

@@ -145,10 +145,7 @@ export class EditorChat {
     };
   }
 
-  /**
-   * Run an action. Errors are shown in the panel, which may cover the page; a missing API key is asked for on the
-   * page.
-   */
+  /** Run an action. Errors are shown in the panel, which may cover the page; a missing API key is asked for on the page. */
   async #try(action) {
     try {
       await action();

@@ -15,13 +15,7 @@ import { markdownIn } from "./paste.js";
 import { authors, by, DEVICE, marksOf, origin, packedMarks, setMarks, setShade, shade, STORY, UNDO } from "./tints.js";
 
 /** @typedef {import("../vendor/codemirror.js").Transaction} Transaction */
-/**
- * @typedef {object} Edit a part of a change
- * @property {number} at
- * @property {string} removed
- * @property {string} added
- * @property {string} marks who wrote what was removed
- */
+/** @typedef {{ at: number, removed: string, added: string, marks: string }} Edit a part of a change, and who wrote what it removed */
 
 const PASTES = ["input.paste", "input.drop", "move.drop"];
 const EDGE = 80; // pixels at both ends of the window that the bar and the header may cover

@@ -2,7 +2,7 @@
 // Printing: the manuscript alone, with its title and a page for each chapter. What is printed is made for the time of
 // printing, since a text box can't be divided into pages.
 
-import { create } from "../lib/dom.js";
+import { create, find } from "../lib/dom.js";
 import { runsOf } from "../story/text_file.js";
 
 const SCENE_BREAK = /^[ \t]*([*_-])[ \t]*(?:\1[ \t]*){2,}$/;
@@ -34,13 +34,11 @@ function elementsOf(/** @type {string} */ text) {
  * @param {() => string} title
  */
 export function printManuscript(story, title) {
-  let printed = /** @type {HTMLElement | undefined} */ (undefined);
+  const remove = () => find("#printed")?.remove();
   addEventListener("beforeprint", () => {
     const heading = title() ? [create("h1", { textContent: title() })] : [];
-    printed?.remove();
-    const made = create("article", { id: "printed" }, ...heading, ...elementsOf(story.value));
-    document.body.append(made);
-    printed = made;
+    remove();
+    document.body.append(create("article", { id: "printed" }, ...heading, ...elementsOf(story.value)));
   });
-  addEventListener("afterprint", () => printed?.remove());
+  addEventListener("afterprint", remove);
 }

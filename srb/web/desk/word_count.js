@@ -10,16 +10,12 @@ import { MODEL, PASTED } from "../story/authorship.js";
 
 const KEY = "srb-day";
 
-/**
- * @typedef {object} Counts words by who wrote them; the one who wrote a word's beginning wrote it
- * @property {number} mine
- * @property {number} model
- * @property {number} pasted
- *
- * @typedef {{ value: string, marksOf: (from: number, to: number) => string }} Text and who wrote which part of it
- */
+/** @typedef {{ mine: number, model: number, pasted: number }} Counts words by who wrote their beginnings */
+/** @typedef {{ value: string, marksOf: (from: number, to: number) => string }} Text and who wrote which part of it */
+/** @typedef {{ at: number, removed: string, added: string, marks?: string }[]} Edits of a text, ascending */
 
 const NAMES = { [MODEL]: "model", [PASTED]: "pasted" };
+const KINDS = /** @type {(keyof Counts)[]} */ (["mine", "model", "pasted"]);
 
 /**
  * Count the words of a text.
@@ -33,19 +29,15 @@ export function countWords(text, marks) {
   return counts;
 }
 
-/**
- * @param {Counts} now
- * @param {Counts} before
- * @returns {Counts}
- */
-const minus = (now, before) => ({ mine: now.mine - before.mine, model: now.model - before.model, pasted: now.pasted - before.pasted });
+const minus = (/** @type {Counts} */ now, /** @type {Counts} */ before) =>
+  ({ mine: now.mine - before.mine, model: now.model - before.model, pasted: now.pasted - before.pasted });
 
 export const sum = ({ mine, model, pasted }) => mine + model + pasted;
 
 /**
  * Return how many words a change adds, without counting the whole text.
  * @param {Text} now after the change
- * @param {{ at: number, removed: string, added: string, marks?: string }[]} edits ascending
+ * @param {Edits} edits
  * @returns {Counts}
  */
 export function wordsAdded(now, edits) {
@@ -81,7 +73,7 @@ export function wordsAdded(now, edits) {
  */
 export function updateDay({ date, goal, owed: debts = {}, ...counts }, now, by = {}, isBack = false) {
   const day = { date: now, mine: 0, model: 0, pasted: 0, goal, owed: { mine: 0, model: 0, pasted: 0 } };
-  for (const name of /** @type {(keyof Counts)[]} */ (["mine", "model", "pasted"])) {
+  for (const name of KINDS) {
     const [had, debt] = [counts, debts].map((each) => (date === now && each[name]) || 0);
     const added = by[name] ?? 0;
     const back = isBack ? Math.min(debt, Math.max(0, added)) : 0;
@@ -103,7 +95,7 @@ export function describeCount(all, { mine, model, pasted, goal }) {
 }
 
 export class WordCount {
-  #all = 0;
+  all = 0;
   #counted = ""; // the text that has so many words
   #day = {}; // used if the browser stores nothing
   button = find("#words");
@@ -114,24 +106,20 @@ export class WordCount {
     addEventListener("focus", () => this.#draw()); // it may be another day
   }
 
-  get all() {
-    return this.#all;
-  }
-
   show(/** @type {string} */ text) {
-    if (text !== this.#counted) [this.#all, this.#counted] = [words(text), text];
+    if (text !== this.#counted) [this.all, this.#counted] = [words(text), text];
     this.#draw();
   }
 
   /**
    * Update the counts after typing.
    * @param {Text} now after the change
-   * @param {{ edits: { at: number, removed: string, added: string, marks?: string }[], by?: string }} typed
+   * @param {{ edits: Edits, by?: string }} typed
    * @param {{ isBack?: boolean }} [options] whether the words were in this story before: undone, redone, or marked one by one
    */
   typed(now, { edits, by: marks }, { isBack = Number(marks?.length) > 1 } = {}) {
     const by = wordsAdded(now, edits);
-    this.#all += sum(by);
+    this.all += sum(by);
     this.#counted = now.value;
     if (Object.values(by).some(Boolean)) this.#keep(updateDay(this.#read(), today(), by, isBack));
   }
@@ -168,7 +156,7 @@ export class WordCount {
 
   #draw() {
     const day = updateDay(this.#read(), today());
-    this.button.textContent = describeCount(this.#all, day);
+    this.button.textContent = describeCount(this.all, day);
     this.button.classList.toggle("reached", day.mine >= (day.goal ?? Infinity));
   }
 }

@@ -58,10 +58,7 @@ export class Writing extends Requests {
     return this.#generate({ columns: [{ label: how, fields: {} }], fields, instead: { prompt } }, [id], () => desk.settle(taken, id, [id]));
   }
 
-  /**
-   * Generate bridges to the text after the cursor: sampled after the text before it, ranked by how well the rest
-   * fits.
-   */
+  /** Generate bridges to the text after the cursor: sampled after the text before it, ranked by how well the rest fits. */
   async bridge() {
     const { desk } = this;
     if (desk.settings.options.unseen.checked) throw new Error("New openings only can't be combined with Bridge. Turn it off in Settings.");

@@ -8,11 +8,7 @@ import { titleOf } from "./guide.js";
 export const drawSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
 
 export class Compare {
-  /**
-   * @param {import("./settings.js").Settings} settings
-   * @param {{ value: string }} story
-   */
-  constructor(settings, story) {
+  constructor(/** @type {import("./settings.js").Settings} */ settings, /** @type {{ value: string }} */ story) {
     this.settings = settings;
     this.story = story;
     this.what = find("#compare-what");

@@ -108,16 +108,11 @@ export class Settings {
     const input = create(["lines", "json", "text"].includes(kind) ? "textarea" : "input", { id: `setting-${name}` });
     if (input.rows) input.rows = 2;
     if (kind === "boolean") input.type = "checkbox";
-    if (kind === "number") {
-      input.type = "number";
-      input.step = isInteger(schema) ? 1 : "any";
-      input.min = schema.minimum ?? "";
-      input.max = schema.maximum ?? "";
-      input.placeholder = schema.default ?? "";
-    }
+    const [min, max, placeholder] = [schema.minimum ?? "", schema.maximum ?? "", schema.default ?? ""];
+    if (kind === "number") Object.assign(input, { type: "number", step: isInteger(schema) ? 1 : "any", min, max, placeholder });
     const number = create("output", {});
     if (kind === "slider") {
-      Object.assign(input, { type: "range", min: schema.minimum, max: SLIDERS[name], step: 0.1, defaultValue: schema.default });
+      Object.assign(input, { type: "range", min, max: SLIDERS[name], step: 0.1, defaultValue: placeholder });
       number.htmlFor = input.id;
       number.value = input.value;
       input.addEventListener("input", () => (number.value = input.value));
