@@ -37,7 +37,7 @@ function again(button) {
 
 const keep = (number) => press(texts()[number - 1]?.closest(".card").querySelector("[value=keep]"));
 
-/** @type {[keys: string, shown: string, description: string, act: (key: string) => void][]} */
+/** @type {[keys: string, shown: string, description: string, act?: (key: string) => void][]} */
 const KEYS = [
   ["123456789", "1 … 9", "keep that alternative", (key) => keep(Number(key))],
   ["j", "J", "go to the next alternative", () => walk(1)],
@@ -65,21 +65,18 @@ const KEYS = [
   [",", ",", "the settings", () => press(find("#open-options"))],
   ["/", "/", "search this story", () => press(find("#open-search"))],
   ["?", "?", "help: the tour, and these keys", () => press(find("#open-keys"))],
-];
-const OTHERS = [
-  ["Ctrl Enter", "generate at the cursor, also while you write"],
-  ["Ctrl Alt Enter", "bridge: write what leads to the text after the cursor"],
-  ["Ctrl Shift Enter", "rewrite the selected passage"],
-  ["Ctrl .", "other words for the one at the cursor"],
-  ["Ctrl Z, Ctrl Shift Z", "undo and redo, also while you write"],
-  ["Ctrl F", "search this story, and replace"],
-  ["Esc", "close what is open, or go to the first alternative or the path"],
-  ["← →", "in an alternative: move from word to word; Enter opens the list of other words"],
+  ["", "Ctrl Enter", "generate at the cursor, also while you write"],
+  ["", "Ctrl Alt Enter", "bridge: write what leads to the text after the cursor"],
+  ["", "Ctrl Shift Enter", "rewrite the selected passage"],
+  ["", "Ctrl .", "other words for the one at the cursor"],
+  ["", "Ctrl Z, Ctrl Shift Z", "undo and redo, also while you write"],
+  ["", "Ctrl F", "search this story, and replace"],
+  ["", "Esc", "close what is open, or go to the first alternative or the path"],
+  ["", "← →", "in an alternative: move from word to word; Enter opens the list of other words"],
 ];
 
 export function listenToKeys() {
-  for (const [keys, does] of [...KEYS.map(([, keys, does]) => [keys, does]), ...OTHERS])
-    find("#keys dl").append(create("dt", {}, create("kbd", {}, keys)), create("dd", {}, does));
+  for (const [, shown, does] of KEYS) find("#keys dl").append(create("dt", {}, create("kbd", {}, shown)), create("dd", {}, does));
   find("#open-keys").addEventListener("click", () => find("#keys").showModal());
   document.addEventListener("keydown", (event) => {
     const isOther = event.ctrlKey || event.metaKey || event.altKey || event.isComposing;
@@ -96,7 +93,7 @@ export function listenToKeys() {
     const found = KEYS.find(([keys]) => event.key.length === 1 && keys.includes(event.key.toLowerCase()));
     if (!found || !isThere) return;
     event.preventDefault();
-    found[3](event.key);
+    found[3]?.(event.key);
   });
 }
 

@@ -7,10 +7,7 @@ import { showError } from "../lib/messages.js";
 
 const SERVER = "srb-server";
 
-/**
- * Return the server's state; if it can't be reached, what it was last.
- * @returns {Promise<Record<string, any>>}
- */
+/** Return the server's state; if it can't be reached, what it was last. */
 export async function healthOrLast() {
   try {
     const { model, history, n_ctx, status } = await health();

@@ -76,8 +76,8 @@ export class StoryList {
         const isHere = !ctrlKey && !metaKey && !shiftKey && target.hash !== location.hash;
         if (isHere && document.body.dataset.ready) hideDesk(); // before `hashchange`: a key may come earlier
       };
-      const link = create("a", { href: `#${story.id}`, textContent: storyTitle(story), onclick: leave });
-      if (story.id === this.story.id) link.setAttribute("aria-current", "true");
+      const ariaCurrent = story.id === this.story.id ? "true" : null;
+      const link = create("a", { href: `#${story.id}`, textContent: storyTitle(story), onclick: leave, ariaCurrent });
       const onclick = safely(() => this.remove(story));
       const remove = create("button", { type: "button", textContent: "Delete", ariaLabel: `Delete ${storyTitle(story)}`, onclick });
       return create("li", {}, link, remove, create("small", { textContent: about }));

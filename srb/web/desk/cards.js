@@ -142,7 +142,7 @@ const actionsOf = (/** @type {import("./desk.js").Desk} */ desk) => ({
 
 export class Cards {
   element = find("#cards");
-  cards = new Map();
+  cards = /** @type {Map<string, Card>} */ (new Map());
   grids = new Map(); // by batch: its title, if it has one, and its grid
   changed = new Set();
   flushed = 0;
@@ -167,16 +167,16 @@ export class Cards {
       const isCompared = labels.size > 1 && !labels.has(undefined) && !areLed;
       const isBlind = isCompared && this.desk.settings.options.blind.checked && !batch.some((node) => node.kept);
       grid.className = isBlind ? "batch blind" : isCompared ? "batch columns" : "batch";
-      grid.style.setProperty("--columns", labels.size);
-      grid.style.setProperty("--count", batch.length);
-      grid.style.setProperty("--last", (last += batch.length));
+      const variables = { "--columns": labels.size, "--count": batch.length, "--last": (last += batch.length) };
+      for (const [name, value] of Object.entries(variables)) grid.style.setProperty(name, value);
       for (const node of batch) shown.cards.set(node.id, this.cards.get(node.id) ?? new Card(node, this.actions));
       const title = labels.size === 1 && batch.length > 1 && batch[0].label; // once, not on each card
       batch.sort((a, b) => (isBlind ? shuffled(a.id) - shuffled(b.id) : 0) || (a.order ?? 0) - (b.order ?? 0));
       batch.forEach((node, k) => shown.cards.get(node.id).name(isBlind ? letter(k) : title ? undefined : node.label, { isBlind }));
       if (title) grid.setAttribute("aria-label", title);
       else grid.removeAttribute("aria-label");
-      shown.grids.set(id, title ? [batchTitle(title, batch.length), grid] : [grid]);
+      const head = title ? [create("p", { className: "batch-title", textContent: title, style: { "--count": batch.length } })] : [];
+      shown.grids.set(id, [...head, grid]);
       arrange(grid, batch.map((node) => shown.cards.get(node.id).element));
     }
     Object.assign(this, shown);
@@ -214,12 +214,8 @@ export class Cards {
     return shown && shown !== label ? `Kept ${shown}: ${label}.` : "Kept.";
   }
 
-  /**
-   * The letter of an alternative whose settings aren't shown; undefined for others.
-   * @param {StoryNode} node
-   * @returns {string | undefined}
-   */
-  letterOf({ id }) {
+  /** The letter of an alternative whose settings aren't shown; undefined for others. */
+  letterOf(/** @type {StoryNode} */ { id }) {
     const card = this.cards.get(id);
     return card?.isBlind ? card.shownLabel : undefined;
   }
@@ -229,14 +225,14 @@ export class Cards {
     return parent === tree.current ? "" : tree.text(parent).slice(tree.text(tree.start(parent)).length).trim();
   }
 
-  /**
-   * Show how well the text after the cursor fits each alternative of a batch.
-   * @param {StoryNode} node one of them
-   */
-  #compare({ parent, batch }) {
+  /** Show how well the text after the cursor fits each alternative of a batch. */
+  #compare(/** @type {StoryNode} */ { parent, batch }) {
     const all = this.desk.tree.children(parent).filter((node) => node.batch === batch && node.follows !== undefined);
     const best = Math.max(...all.map((node) => node.follows ?? -Infinity));
-    for (const node of all) if (this.cards.has(node.id)) this.cards.get(node.id).follows.textContent = describeFit(node.follows ?? -Infinity, best);
+    for (const node of all) {
+      const card = this.cards.get(node.id);
+      if (card) card.follows.textContent = describeFit(node.follows ?? -Infinity, best);
+    }
   }
 
   /** Scroll to the batch of a node. The end of the text stays in sight above it. */
@@ -260,9 +256,3 @@ const letter = (k) => (k < 26 ? "" : letter(Math.floor(k / 26) - 1)) + String.fr
 
 /** A number that orders ids at random, and always in the same way (FNV-1a). */
 const shuffled = (/** @type {string} */ id) => [...id].reduce((hash, each) => Math.imul(hash ^ each.charCodeAt(0), 0x01000193) >>> 0, 0x811c9dc5);
-
-function batchTitle(textContent, count) {
-  const title = create("p", { className: "batch-title", textContent });
-  title.style.setProperty("--count", String(count));
-  return title;
-}

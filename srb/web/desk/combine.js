@@ -16,12 +16,8 @@ const MARGIN = 4; // pixels between a selection and its button
 
 const isNarrow = matchMedia("(max-width: 37.5rem)"); // as in cards.css, where the button is at the bottom
 
-/**
- * Find the sentences of a text, without the space around them.
- * @param {string} text
- * @returns {[from: number, to: number][]}
- */
-export const sentencesOf = (text) =>
+/** Find the sentences of a text, without the space around them. */
+export const sentencesOf = (/** @type {string} */ text) =>
   Array.from(sentences.segment(text), ({ segment, index }) => /** @type {[number, number]} */ ([
     index + segment.length - segment.trimStart().length, index + segment.trimEnd().length,
   ])).filter(([from, to]) => from < to);

@@ -61,13 +61,11 @@ export class Explorer {
     const isEnd = node.finish_reason === "stop";
     const words = visible(isEnd ? `${node.text}(the end)` : node.text || "(a part of a character)");
     const chance = Math.exp(node.logprob);
-    const fields = { role: "treeitem", ariaSelected: "false", tabIndex: this.nodes.size ? -1 : 0 };
+    const about = { dataset: { id: node.id }, style: { "--chance": chance } };
+    const fields = { role: "treeitem", ariaSelected: "false", tabIndex: this.nodes.size ? -1 : 0, ...about };
     const item = (node.item = create("div", fields, create("span", {}, words), create("span", {}, percent(chance))));
-    item.style.setProperty("--chance", String(chance));
-    item.dataset.id = node.id;
-    const place = create("li", { role: "none" }, item);
     const parent = this.nodes.get(node.parent);
-    (parent ? this.#group(parent) : this.tree).append(place);
+    (parent ? this.#group(parent) : this.tree).append(create("li", { role: "none" }, item));
     this.nodes.set(node.id, node);
     if (this.nodes.size === 1) item.focus();
   }

@@ -7,6 +7,7 @@ import { safely, showStatus } from "../lib/messages.js";
 import { shorten } from "../story/titles.js";
 import { textOf } from "../story/tree.js";
 import { scorePassage } from "./probabilities.js";
+import { lastWords } from "./versions.js";
 
 /** @typedef {import("../story/tree.js").StoryNode} StoryNode */
 /** @typedef {import("../story/tree.js").Piece} Piece */
@@ -71,12 +72,8 @@ export function widest(forks) {
   return chosen;
 }
 
-/**
- * Find the alternative at the end of a path that was chosen among several.
- * @param {import("../story/tree.js").Tree} tree
- * @returns {StoryNode | undefined}
- */
-export const chosenLast = (tree) => {
+/** Find the alternative at the end of the path that was chosen among several. */
+export const chosenLast = (/** @type {import("../story/tree.js").Tree} */ tree) => {
   const node = tree.nodes.get(tree.current);
   return node && !node.typed && tree.alternatives(node.parent).length > 1 ? node : undefined;
 };
@@ -129,16 +126,13 @@ export class Forks {
   }
 
   #item(fork, most) {
-    const words = fork.before.trim().replace(/\s+/g, " ");
-    const context = words.length > CONTEXT ? `…${words.slice(-CONTEXT).replace(/^\S*\s+/, "")}` : words;
     const or = create("small", {}, `or: ${fork.others.map((each) => shorten(each, CONTEXT)).join(", ")}`);
+    const text = create("span", {}, `${lastWords(fork.before, CONTEXT)} `, create("strong", {}, fork.word));
     const onclick = safely(() => {
       this.dialog.close();
       return this.#goOn(fork);
     });
-    const button = create("button", { type: "button", onclick }, create("span", {}, `${context} `, create("strong", {}, fork.word)), or);
-    button.style.setProperty("--chance", String(fork.width / most));
-    return create("li", {}, button);
+    return create("li", {}, create("button", { type: "button", onclick, style: { "--chance": fork.width / most } }, text, or));
   }
 
   /** Find the forks of the last part of the text. The probabilities of text that isn't the model's are requested. */

@@ -61,8 +61,7 @@ export class SearchPanel {
         find(".panel:modal")?.close(); // it would cover the place
         this.go(id, kind === "draft");
       };
-      const button = create("button", { type: "button", onclick }, ...highlightMatch(words));
-      button.dataset.place = id;
+      const button = create("button", { type: "button", onclick, dataset: { place: id } }, ...highlightMatch(words));
       return create("li", {}, button, create("small", { textContent: kind }));
     }));
     this.nTexts = found.length;

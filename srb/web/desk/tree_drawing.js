@@ -34,8 +34,6 @@ export class TreeDrawing {
   /** @type {string | null} */
   #at = null; // the place that was shown last
   #scale = 1;
-  width = 0;
-  height = 0;
   list = find("#tree");
   part = find("#picture");
   box = find("#drawing");
@@ -76,8 +74,7 @@ export class TreeDrawing {
     else drawTree(this.desk);
     if (!this.part.checkVisibility()) return;
     const { places, width, height } = layout(tree, (id) => id === tree.current || this.#isNamed(id));
-    this.width = width;
-    this.height = height;
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.#places = new Map(places.map((place) => [place.id, place]));
     const onPath = new Set([ROOT, ...tree.path(tree.current).map((node) => node.id)]);
     const lines = (isOnPath) => places.filter(({ id, parent }) => parent && onPath.has(id) === isOnPath).map((place) => line(this.#places.get(place.parent), place));
@@ -115,7 +112,7 @@ export class TreeDrawing {
     const isCurrent = id === tree.current;
     const states = {
       small: isSmall, typed: !node || node.typed, kept: node?.kept, "on-path": onPath.has(id), current: isCurrent,
-      draft: story.drafts.has(id), running: node && isRunning(node), named: node?.name, late: x > this.width / 2,
+      draft: story.drafts.has(id), running: node && isRunning(node), named: node?.name, late: x > this.#whole.width / 2,
     };
     const names = Object.keys(states).filter((name) => states[name]);
     const item = this.#shape("g", {
@@ -206,10 +203,14 @@ export class TreeDrawing {
     if (isCentred || !isSeen) this.box.scrollTo(left - width / 2, top - height / 2);
   }
 
+  /** The size of the drawing. */
+  get #whole() {
+    return this.svg.viewBox.baseVal;
+  }
+
   #size() {
-    this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
-    this.svg.style.width = `${this.width * this.#scale}px`;
-    this.svg.style.height = `${this.height * this.#scale}px`;
+    this.svg.style.width = `${this.#whole.width * this.#scale}px`;
+    this.svg.style.height = `${this.#whole.height * this.#scale}px`;
     this.svg.style.setProperty("--scale", this.#scale);
     this.svg.classList.toggle("far", this.#scale < 0.5);
   }
@@ -225,7 +226,7 @@ export class TreeDrawing {
   }
 
   #showWhole() {
-    this.#zoom(Math.min(1, this.box.clientWidth / this.width, this.box.clientHeight / this.height));
+    this.#zoom(Math.min(1, this.box.clientWidth / this.#whole.width, this.box.clientHeight / this.#whole.height));
   }
 
   /** The place under the mouse or a finger. */

@@ -27,13 +27,8 @@ export const MARGIN = 16;
 
 const [LETTER, SIGN] = [6.6, 13.5]; // width of a letter; of a CJK character
 
-/**
- * Shorten a text to a width, at a word if possible.
- * @param {string} text
- * @param {number} room
- * @returns {string}
- */
-export function fitText(text, room) {
+/** Shorten a text to a width, at a word if possible. */
+export function fitText(/** @type {string} */ text, /** @type {number} */ room) {
   const letters = [...text.trim().replace(/\s+/g, " ")];
   let left = room;
   const k = letters.findIndex((letter) => (left -= letter >= "\u1100" ? SIGN : LETTER) < 0);

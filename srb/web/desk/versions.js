@@ -8,6 +8,12 @@ import { textOf } from "../story/tree.js";
 
 const EDGE = 40; // characters
 
+/** Return the end of a text, as a line of whole words. */
+export function lastWords(text, length) {
+  const words = text.trim().replace(/\s+/g, " ");
+  return words.length > length ? `…${words.slice(-length).replace(/^\S*\s+/, "")}` : words;
+}
+
 export class Versions {
   /** @param {import("./desk.js").Desk} desk */
   constructor(desk) {
@@ -33,9 +39,7 @@ export class Versions {
     find("#version").hidden = !node?.passage;
     if (node?.passage) find("#version blockquote").textContent = node.passage;
     else if (node) {
-      const words = tree.text(node.id).trim().replace(/\s+/g, " ");
-      const before = words.length > EDGE ? `…${words.slice(-EDGE).replace(/^\S*\s+/, "")}` : words;
-      find("#where").textContent = `After “${before}”, before “${shorten(tree.after(node.id), EDGE)}”`;
+      find("#where").textContent = `After “${lastWords(tree.text(node.id), EDGE)}”, before “${shorten(tree.after(node.id), EDGE)}”`;
     }
     this.mark();
   }
@@ -45,11 +49,10 @@ export class Versions {
     if (!globalThis.Highlight) return;
     const { cards } = this.desk;
     const node = this.button.ariaPressed === "true" && this.#place;
-    const all = node?.passage ? [...cards.cards.values()].map((card) => card.node) : [];
-    const ranges = all.flatMap((each) => {
-      const { text } = cards.cards.get(each.id);
-      const added = changedParts(node.passage, textOf(each)).filter(({ at, end }) => at < end);
-      return added.map(({ at, end }) => within(text, at, end));
+    const all = node?.passage ? [...cards.cards.values()] : [];
+    const ranges = all.flatMap((card) => {
+      const added = changedParts(node.passage, textOf(card.node)).filter(({ at, end }) => at < end);
+      return added.map(({ at, end }) => within(card.text, at, end));
     });
     CSS.highlights.set("differs", new Highlight(...ranges));
   }

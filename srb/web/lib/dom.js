@@ -12,9 +12,11 @@ export const findAll = (selector, root = /** @type {ParentNode} */ (document)) =
 /** The element that has the keyboard. */
 export const focused = () => /** @type {HTMLElement & { disabled?: boolean }} */ (document.activeElement);
 
-/** Make an element with these properties and children. @returns {any} */
-export function create(tag, fields, ...children) {
+/** Make an element with these properties and children. `style` sets variables. @returns {any} */
+export function create(tag, /** @type {Record<string, any>} */ { dataset, style = {}, ...fields }, ...children) {
   const element = Object.assign(document.createElement(tag), fields);
+  Object.assign(element.dataset, dataset);
+  for (const [name, value] of Object.entries(style)) element.style.setProperty(name, value);
   element.append(...children);
   return element;
 }
