@@ -26,12 +26,8 @@ import { Tour } from "./tour.js";
 
 const onClick = (selector, action) => find(selector).addEventListener("click", action);
 
-/**
- * @param {Desk} desk
- * @param {StoryList} storyList
- * @param {() => void} resume continues reading what is being written
- */
-function listen(desk, storyList, resume) {
+/** `resume` continues reading what is being written. */
+function listen(/** @type {Desk} */ desk, /** @type {StoryList} */ storyList, /** @type {() => void} */ resume) {
   const { story, writing } = desk;
   const generate = safely(() => writing.generate());
   onClick("#generate", generate);

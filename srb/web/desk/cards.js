@@ -38,12 +38,8 @@ export class Card {
     this.name(node.label);
   }
 
-  /**
-   * Set the title that is shown next to the number.
-   * @param {string} [label]
-   * @param {{ isBlind?: boolean }} [options] whether nothing may tell the settings: seeds are in their order
-   */
-  name(label, { isBlind = false } = {}) {
+  /** Set the title next to the number. Of a blind one, nothing may tell the settings: seeds are in their order. */
+  name(/** @type {string | undefined} */ label, isBlind = false) {
     this.isBlind = isBlind;
     this.numbers.hidden = isBlind;
     this.shownLabel = label;
@@ -59,12 +55,8 @@ export class Card {
     this.stem.hidden = !text;
   }
 
-  /**
-   * Show the current text and facts.
-   * @param {boolean} isRunning
-   * @param {number} follow how many nodes continue this one
-   */
-  update(isRunning, follow) {
+  /** Show the current text and facts. `follow` is how many nodes continue this one. */
+  update(/** @type {boolean} */ isRunning, /** @type {number} */ follow) {
     const { buttons, element, text } = this;
     const { pieces, name } = this.node;
     if (text.childElementCount > pieces.length) this.clear();
@@ -172,7 +164,7 @@ export class Cards {
       for (const node of batch) shown.cards.set(node.id, this.cards.get(node.id) ?? new Card(node, this.actions));
       const title = labels.size === 1 && batch.length > 1 && batch[0].label; // once, not on each card
       batch.sort((a, b) => (isBlind ? shuffled(a.id) - shuffled(b.id) : 0) || (a.order ?? 0) - (b.order ?? 0));
-      batch.forEach((node, k) => shown.cards.get(node.id).name(isBlind ? letter(k) : title ? undefined : node.label, { isBlind }));
+      batch.forEach((node, k) => shown.cards.get(node.id).name(isBlind ? letter(k) : title ? undefined : node.label, isBlind));
       if (title) grid.setAttribute("aria-label", title);
       else grid.removeAttribute("aria-label");
       const head = title ? [create("p", { className: "batch-title", textContent: title, style: { "--count": batch.length } })] : [];

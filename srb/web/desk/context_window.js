@@ -23,10 +23,7 @@ export class ContextWindow {
     this.size = size; // in tokens; infinite if the server doesn't say
   }
 
-  /**
-   * Return the limit of a prompt in tokens, which leaves room for the alternatives.
-   * @param {{ n?: number, max_tokens?: number }} [fields]
-   */
+  /** Return the limit of a prompt in tokens, which leaves room for the alternatives. */
   room({ n = 1, max_tokens: length = USUAL } = {}) {
     const wanted = n * (length > 0 ? length : USUAL);
     return Math.floor(Math.max(this.size / 4, this.size - wanted - 1));

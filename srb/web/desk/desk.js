@@ -305,12 +305,8 @@ export class Desk {
     return from;
   }
 
-  /**
-   * Insert a passage at the cursor, in one step.
-   * @param {string} passage
-   * @param {(before: string, passage: string, behind: string) => string} [fit] adds space around it
-   */
-  insert(passage, fit = fitted) {
+  /** Insert a passage at the cursor, in one step. `fit` adds space around it. */
+  insert(/** @type {string} */ passage, fit = fitted) {
     const { steps } = this.undoHistory;
     const { before, behind } = this.story.parts;
     steps.close();
@@ -348,11 +344,8 @@ export class Desk {
   /**
    * Go to the node for a text that was taken, and show these nodes' alternatives. A writer who has typed or gone
    * elsewhere since stays there.
-   * @param {Taken} taken
-   * @param {string} id
-   * @param {string[]} shown
    */
-  settle({ place, text, draft }, id, shown) {
+  settle(/** @type {Taken} */ { place, text, draft }, /** @type {string} */ id, /** @type {string[]} */ shown) {
     const { story, tree } = this;
     const isHere = place === tree.current;
     const hasTyped = story.drafts.at(place) !== draft; // at that place
@@ -384,11 +377,8 @@ export class Desk {
     return node;
   }
 
-  /**
-   * Save what has changed. Resolves when it is saved or the failure is reported.
-   * @param {...StoryNode} nodes
-   */
-  save(...nodes) {
+  /** Save what has changed. Resolves when it is saved or the failure is reported. */
+  save(/** @type {StoryNode[]} */ ...nodes) {
     clearTimeout(this.saver);
     this.saver = null;
     const changed = new Set([...this.growing, ...nodes]);
@@ -433,20 +423,13 @@ export class Desk {
     return { settings: this.settings.values, compare: this.compare.values, editor: this.editorChat.choices };
   }
 
-  /**
-   * Save these nodes, and all that isn't in the tree.
-   * @param {...StoryNode} nodes
-   */
-  savePage(...nodes) {
+  /** Save these nodes, and all that isn't in the tree. */
+  savePage(/** @type {StoryNode[]} */ ...nodes) {
     return this.saving.save(PAGE, ...this.story.drafts.changes(), ...nodes);
   }
 
-  /**
-   * Merge some of `shared` with what another tab or device has made of it. The cursors stay where they are.
-   * @param {Record<string, any>} base what both have changed
-   * @param {Record<string, any>} theirs
-   */
-  meet(base, theirs) {
+  /** Merge some of `shared` with what others have made of its `base`. The cursors stay where they are. */
+  meet(/** @type {Record<string, any>} */ base, /** @type {Record<string, any>} */ theirs) {
     const now = this.shared;
     const names = Object.keys(now).filter((name) => name in theirs && !same(now[name], theirs[name]));
     const merged = (name) => {

@@ -42,12 +42,8 @@ export function proposing(/** @type {string} */ prompt, /** @type {number} */ n)
   return { prompt, n: 1, max_tokens: 40 * n + 40, temperature: 0.8, json_schema: schema };
 }
 
-/**
- * Return the directions in the model's answer, each once.
- * @param {string} answer
- * @throws {Error} if it isn't a whole list
- */
-export function proposed(answer) {
+/** Return the directions in the model's answer, each once. */
+export function proposed(/** @type {string} */ answer) {
   try {
     return [...new Set(linesOf(JSON.parse(answer).map((text) => String(text).replaceAll("\n", " ")).join("\n")))];
   } catch {

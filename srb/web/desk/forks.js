@@ -39,12 +39,8 @@ export function widthOf(top) {
   return known.length ? Math.exp(entropy) : 1;
 }
 
-/**
- * Return the forks of a text: the beginnings of words whose probabilities are known.
- * @param {string} before the text before the pieces
- * @param {Piece[]} pieces
- */
-export function forksOf(before, pieces) {
+/** Return the forks of pieces after a text: the beginnings of words whose probabilities are known. */
+export function forksOf(/** @type {string} */ before, /** @type {Piece[]} */ pieces) {
   const whole = before + pieces.map(({ text }) => text).join("");
   const all = /** @type {Fork[]} */ ([]);
   let at = before.length;

@@ -165,33 +165,21 @@ export class Manuscript {
     this.view.dispatch({ effects: [setShade.of({ from, to }), ...scroll] });
   }
 
-  /**
-   * Replace the text, as if it had been typed.
-   * @param {string} text
-   * @param {string} [mark] who wrote it, as in authorship.js
-   */
-  type(text, mark) {
-    this.view.dispatch({ changes: change(this.value, text), selection: { anchor: text.length }, annotations: mark ? by.of(mark) : [] });
+  /** Replace the text, as if it had been typed. `mark` is who wrote it, as in authorship.js. */
+  type(/** @type {string} */ text, /** @type {string} */ mark) {
+    this.view.dispatch({ changes: change(this.value, text), selection: { anchor: text.length }, annotations: by.of(mark) });
   }
 
-  /**
-   * @param {string} text
-   * @param {string} [mark] who wrote it, if not the writer
-   */
-  insert(text, mark) {
+  /** Insert a text at the cursor. Without a `mark`, the writer wrote it. */
+  insert(/** @type {string} */ text, mark = "") {
     const [, at] = this.selection;
     const to = at + text.length;
     this.view.dispatch({ changes: { from: at, insert: text }, selection: { anchor: to }, annotations: mark ? by.of(mark) : [] });
     this.shade(at, to);
   }
 
-  /**
-   * Replace places of the text in one step.
-   * @param {number[][]} places ascending, as [from, to]
-   * @param {string} text
-   * @param {string} [mark] who wrote it, if not the writer
-   */
-  replace(places, text, mark) {
+  /** Replace places of the text, ascending, in one step. Without a `mark`, the writer wrote what is there then. */
+  replace(/** @type {number[][]} */ places, /** @type {string} */ text, mark = "") {
     const changes = this.view.state.changes(places.map(([from, to]) => ({ from, to, insert: text })));
     const anchor = changes.mapPos(places.at(-1)?.[1] ?? 0, 1);
     this.view.dispatch({ changes, selection: { anchor }, userEvent: "input.replace", annotations: mark ? by.of(mark) : [] });

@@ -145,12 +145,8 @@ export const countAlternatives = (number) => (number === 1 ? "One alternative" :
 
 const sum = (numbers) => numbers.reduce((total, each) => total + each, 0);
 
-/**
- * Describe the running requests, or if there are none, those that have just ended.
- * @param {any[]} going generations
- * @param {any[]} over
- */
-export function describeRequests(going, over) {
+/** Describe the running generations, or if there are none, those that have just ended. */
+export function describeRequests(/** @type {any[]} */ going, /** @type {any[]} */ over) {
   if (going.some((each) => each.isLost)) return "The connection was lost. The page is trying again; press Stop to give up.";
   const running = sum(going.map((each) => (each.hasBegun ? each.running.size : 0)));
   if (going.some((each) => each.isBridge)) return "Trying ways to the text after the cursor. They appear together, the best first.";

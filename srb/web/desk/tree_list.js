@@ -51,12 +51,9 @@ export function rows(tree) {
   return all;
 }
 
-/**
- * Return what was typed after a text, or all of it if the text was edited.
- * @param {string} typed
- * @param {string} text
- */
-export const rest = (typed, text) => (typed.startsWith(text) ? typed.slice(text.length) : typed);
+/** Return what was typed after a text, or all of it if the text was edited. */
+export const rest = (/** @type {string} */ typed, /** @type {string} */ text) =>
+  typed.startsWith(text) ? typed.slice(text.length) : typed;
 
 /** Describe what was generated at a place, in a line for each batch. */
 function generations(tree, id) {

@@ -17,13 +17,8 @@ const KEY = "srb-day";
 const NAMES = { [MODEL]: "model", [PASTED]: "pasted" };
 const KINDS = /** @type {(keyof Counts)[]} */ (["mine", "model", "pasted"]);
 
-/**
- * Count the words of a text.
- * @param {string} text
- * @param {string} marks as authorship.js has them
- * @returns {Counts}
- */
-export function countWords(text, marks) {
+/** Count the words of a text by its marks, as authorship.js has them. */
+export function countWords(/** @type {string} */ text, /** @type {string} */ marks) {
   const counts = { mine: 0, model: 0, pasted: 0 };
   for (const at of wordsOf(text)) counts[NAMES[marks[at]] ?? "mine"]++;
   return counts;
@@ -34,13 +29,8 @@ const minus = (/** @type {Counts} */ now, /** @type {Counts} */ before) =>
 
 export const sum = ({ mine, model, pasted }) => mine + model + pasted;
 
-/**
- * Return how many words a change adds, without counting the whole text.
- * @param {Text} now after the change
- * @param {Edits} edits
- * @returns {Counts}
- */
-export function wordsAdded(now, edits) {
+/** Return how many words a change adds, without counting the whole text. */
+export function wordsAdded(/** @type {Text} */ now, /** @type {Edits} */ edits) {
   const { value: text } = now;
   const parts = /** @type {{ from: number, to: number, done: number, was: string, marks: string }[]} */ ([]); // whole words, before the change
   const copy = (part, to) => {
@@ -84,11 +74,7 @@ export function updateDay({ date, goal, owed: debts = {}, ...counts }, now, by =
   return day;
 }
 
-/**
- * @param {number} all
- * @param {{ goal?: number } & Counts} day
- */
-export function describeCount(all, { mine, model, pasted, goal }) {
+export function describeCount(/** @type {number} */ all, /** @type {{ goal?: number } & Counts} */ { mine, model, pasted, goal }) {
   const own = `${numbers.format(mine)}${goal ? ` of ${numbers.format(goal)}` : ""} yours`;
   const others = [[model, "the model's"], [pasted, "pasted"]].filter(([count]) => count).map(([count, name]) => `${numbers.format(Number(count))} ${name}`);
   return `${plural(all, "word")} · today: ${[own, ...others].join(", ")}`;

@@ -13,12 +13,8 @@ import { lengthOf, promptOf } from "./rewriter.js";
 /** @typedef {import("./desk.js").Taken} Taken */
 
 export class Writing extends Requests {
-  /**
-   * Generate alternatives of the text: one for each direction, if there are any, or some of each column that is compared.
-   * @param {string[]} [directions]
-   * @throws {Error} if a setting is wrong
-   */
-  async generate(directions = []) {
+  /** Generate alternatives of the text: one for each direction, if there are any, or some of each column that is compared. */
+  async generate(/** @type {string[]} */ directions = []) {
     const { desk } = this;
     const led = directions.map((direction) => ({ label: direction, fields: { direction } }));
     const columns = led.length ? led : desk.compare.columns();

@@ -78,10 +78,8 @@ export class Compare {
 /**
  * Return the fields of a request for compared columns: a branch per alternative, row by row, so that a row has the
  * same seed. In a mix there are n in all, each with its own seed.
- * @param {any[]} columns
- * @param {Record<string, any>} body
  */
-export function branches(columns, { n, seed, ...fields }, isMix = false) {
+export function branches(/** @type {any[]} */ columns, /** @type {Record<string, any>} */ { n, seed, ...fields }, isMix = false) {
   if (columns[0].label === null) return { n, seed, ...fields };
   const branch = (k) => {
     const column = columns[k % columns.length];

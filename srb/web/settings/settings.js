@@ -44,7 +44,7 @@ export class Settings {
     this.fields.get("banned_strings").input.before(this.options.anyCase.parentElement);
     this.length.parentElement.classList.add("length");
     this.usual = { ...USUAL, [UNITS[0]]: this.length.placeholder };
-    this.styles = new Styles({ values: () => this.#style, set: (style) => this.#follow(style) });
+    this.styles = new Styles(this);
     panel.addEventListener("input", () => this.show());
     this.show();
   }
@@ -55,12 +55,12 @@ export class Settings {
   }
 
   /** The values of those that are set, as texts. */
-  get #style() {
+  get style() {
     const set = this.#styled.map((name) => [name, written(this.fields.get(name))]);
     return Object.fromEntries(set.filter(([, text]) => text.trim()));
   }
 
-  #follow(style) {
+  set style(style) {
     for (const name of this.#styled) write(this.fields.get(name), style[name] ?? "");
   }
 
@@ -140,13 +140,9 @@ export class Settings {
     return [...this.fields.keys()].filter((name) => !["n", "seed", "distinct", "ahead"].includes(name));
   }
 
-  /**
-   * Return the settings that aren't left to the server, as a request has them.
-   * @throws {Error} if a value is wrong
-   * @returns {Record<string, any>}
-   */
+  /** Return the settings that aren't left to the server, as a request has them. */
   read() {
-    const body = { n: this.n, logprobs: LIKELIEST };
+    const body = /** @type {Record<string, any>} */ ({ n: this.n, logprobs: LIKELIEST });
     for (const [name, { kind, input }] of this.fields) {
       if (input.validity.badInput) throw new Error(`${titleOf(name)} must be a number`);
       if (isChanged(input)) body[name] = this.parse(name, written({ kind, input }));
@@ -155,22 +151,12 @@ export class Settings {
     return body;
   }
 
-  /**
-   * Add texts whose openings new alternatives must avoid.
-   * @param {Record<string, any>} fields
-   * @param {string[]} texts from old to new
-   */
-  avoiding(fields, texts) {
+  /** Add texts, from old to new, whose openings new alternatives must avoid. */
+  avoiding(/** @type {Record<string, any>} */ fields, /** @type {string[]} */ texts) {
     return this.options.unseen.checked ? { ...fields, avoid: [...(fields.avoid ?? []), ...texts].slice(-MOST_AVOIDED) } : fields;
   }
 
-  /**
-   * Parse the text of a setting.
-   * @param {string} name
-   * @param {string} text
-   * @throws {Error} if it is wrong
-   */
-  parse(name, text) {
+  parse(/** @type {string} */ name, /** @type {string} */ text) {
     const { kind } = this.fields.get(name);
     if (kind === "boolean") return text.trim() === "true";
     const isAnyCase = name === "banned_strings" && this.options.anyCase.checked;

@@ -17,17 +17,14 @@ const known = (style) => Object.fromEntries(Object.entries(style).filter(([name]
 const same = (style) => JSON.stringify(Object.entries(style).map(([name, value]) => [name, String(value)]).sort());
 
 export class Styles {
-  /**
-   * @param {{ values: () => Record<string, string>, set: (style: Record<string, any>) => void }} settings `set`
-   *   leaves other settings to the server
-   */
-  constructor({ values, set }) {
-    this.values = values;
-    this.set = set;
-    this.isMixed = false;
-    this.box = find("#style");
-    this.keep = find("#save-style");
-    this.forget = find("#delete-style");
+  isMixed = false;
+  box = find("#style");
+  keep = find("#save-style");
+  forget = find("#delete-style");
+
+  /** @param {import("./settings.js").Settings} settings */
+  constructor(settings) {
+    this.settings = settings;
     this.box.addEventListener("input", () => this.#choose(this.box.value));
     this.keep.addEventListener("click", () => this.#keep());
     this.forget.addEventListener("click", () => this.#put(this.box.value, undefined));
@@ -45,11 +42,11 @@ export class Styles {
 
   #choose(name) {
     this.isMixed = name === MIXED;
-    if (name !== OWN) this.set(this.#all[name] ?? {});
+    if (name !== OWN) this.settings.style = this.#all[name] ?? {};
   }
 
   draw() {
-    const style = this.values();
+    const { style } = this.settings;
     this.isMixed &&= !Object.keys(style).length;
     const [name] = Object.entries(this.#all).find(([, each]) => same(each) === same(style)) ?? [OWN];
     this.box.value = this.isMixed ? MIXED : name;
@@ -61,7 +58,7 @@ export class Styles {
   #keep() {
     let name = prompt("Name of the style:")?.trim();
     while (name && isThePages(name)) name = prompt(`${name} is one of the page's styles. Choose another name:`)?.trim();
-    if (name) this.#put(name, this.values());
+    if (name) this.#put(name, this.settings.style);
   }
 
   #put(name, style) {
