@@ -45,12 +45,7 @@ export class StoryList {
     return this.stories.store(this.story);
   }
 
-  /**
-   * Make a story, optionally with contents, and open it after `leave()`.
-   * @param {string} [title]
-   * @param {Record<string, any>} [contents]
-   * @param {() => any} [leave]
-   */
+  /** Make a story, optionally with contents, and open it after `leave()`. */
   async make(title = "", { nodes = [], current = ROOT, drafts = [], marks = {}, beside = undefined, ...others } = {}, leave = () => {}) {
     const { story, ids } = await this.stories.make(title, nodes, beside);
     const typed = drafts.map(([place, text]) => /** @type {[string, any]} */ ([place, { text, marks: marks[place] }]));

@@ -16,7 +16,6 @@ export const suffixOf = ({ before, behind }) => (gap(before, "…", behind) + be
  * Describe how well the text after the cursor fits an alternative.
  * @param {number} logprob log-probability of that text, given the alternative
  * @param {number} best the highest of all alternatives
- * @returns {string}
  */
 export function describeFit(logprob, best) {
   if (logprob >= best) return "fits the rest best";

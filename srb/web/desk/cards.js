@@ -17,11 +17,7 @@ const DOUBTS = [0.5, 0.2, 0.05]; // the shade is stronger below each of these pr
 const PAUSE_MILLISECONDS = 250;
 
 export class Card {
-  /**
-   * @param {StoryNode} node
-   * @param {Record<string, (node: StoryNode) => any>} actions by the value of a button
-   */
-  constructor(node, actions) {
+  constructor(/** @type {StoryNode} */ node, /** @type {ReturnType<typeof actionsOf>} */ actions) {
     this.node = node;
     this.element = find("#card").content.firstElementChild.cloneNode(true);
     this.element.dataset.node = node.id;
@@ -165,8 +161,7 @@ export class Cards {
       const title = labels.size === 1 && batch.length > 1 && batch[0].label; // once, not on each card
       batch.sort((a, b) => (isBlind ? shuffled(a.id) - shuffled(b.id) : 0) || (a.order ?? 0) - (b.order ?? 0));
       batch.forEach((node, k) => shown.cards.get(node.id).name(isBlind ? letter(k) : title ? undefined : node.label, isBlind));
-      if (title) grid.setAttribute("aria-label", title);
-      else grid.removeAttribute("aria-label");
+      grid.ariaLabel = title || null;
       const head = title ? [create("p", { className: "batch-title", textContent: title, style: { "--count": batch.length } })] : [];
       shown.grids.set(id, [...head, grid]);
       arrange(grid, batch.map((node) => shown.cards.get(node.id).element));
@@ -198,6 +193,11 @@ export class Cards {
     card.begin(this.#stemText(node));
     card.update(isRunning, isRunning ? 0 : this.desk.tree.children(node.id).length);
     if (node.follows !== undefined) this.#compare(node);
+  }
+
+  /** The node of the card that has an element. */
+  nodeOf(element) {
+    return /** @type {StoryNode} */ (this.desk.tree.nodes.get(element.closest("[data-node]").dataset.node));
   }
 
   /** Say which alternative was kept; of blind ones, also its settings. */

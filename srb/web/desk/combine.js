@@ -9,8 +9,6 @@ import { shorten } from "../story/titles.js";
 import { textOf } from "../story/tree.js";
 import { within } from "./versions.js";
 
-/** @typedef {import("../story/tree.js").StoryNode} StoryNode */
-
 const NAME = 24; // characters of a passage in the status line
 const MARGIN = 4; // pixels between a selection and its button
 
@@ -90,16 +88,12 @@ export class Combine {
     if (isOn) this.#goTo(focused().closest(".card .text"), 0);
   }
 
-  #nodeOf(text) {
-    return /** @type {StoryNode} */ (this.desk.tree.nodes.get(text.closest("[data-node]").dataset.node));
-  }
-
   #point(event) {
     const text = event.target.closest(".card .text");
     if (!text || !(this.isOn || this.selection)) return;
     event.stopPropagation();
     if (!this.isOn) return;
-    const all = sentencesOf(textOf(this.#nodeOf(text)));
+    const all = sentencesOf(textOf(this.desk.cards.nodeOf(text)));
     const isThere = ({ left, right, top, bottom }) => left <= event.clientX && event.clientX <= right && top <= event.clientY && event.clientY <= bottom;
     const found = all.find(([from, to]) => [...within(text, from, to).getClientRects()].some(isThere));
     this.#highlight(text, found);
@@ -122,13 +116,13 @@ export class Combine {
   }
 
   #span({ text, first, last }) {
-    const all = sentencesOf(textOf(this.#nodeOf(text)));
+    const all = sentencesOf(textOf(this.desk.cards.nodeOf(text)));
     return /** @type {[number, number]} */ ([all[Math.min(first, last)][0], all[Math.max(first, last)][1]]);
   }
 
   /** Move the keyboard to a sentence, or extend from the sentence `first` to it. */
   #goTo(text, k, first = k) {
-    const { length } = text ? sentencesOf(textOf(this.#nodeOf(text))) : [];
+    const { length } = text ? sentencesOf(textOf(this.desk.cards.nodeOf(text))) : [];
     if (!length) return;
     const last = Math.max(0, Math.min(k, length - 1));
     this.#at = { text, first: first === k ? last : first, last };
@@ -147,7 +141,7 @@ export class Combine {
 
   #take(text, [from, to]) {
     const { desk } = this;
-    const node = this.#nodeOf(text);
+    const node = this.desk.cards.nodeOf(text);
     const passage = passageOf(textOf(node), from, to, desk.tree.text(node.parent));
     const { top } = text.getBoundingClientRect();
     desk.insert(passage, joined);

@@ -262,12 +262,8 @@ export class Desk {
     this.cards.focus(node);
   }
 
-  /**
-   * Continue from the end of a node.
-   * @param {StoryNode} node
-   * @param {{ isReplacing?: boolean }} [options] whether it replaces what comes after it in the text
-   */
-  keep(node, { isReplacing = false } = {}) {
+  /** Continue from the end of a node, which may be replacing what comes after it in the text. */
+  keep(/** @type {StoryNode} */ node, { isReplacing = false } = {}) {
     const { tree, story } = this;
     const kept = node.kept ? undefined : node.id;
     const before = story.content;
@@ -312,7 +308,6 @@ export class Desk {
     steps.close();
     this.story.insert(fit(before, passage, behind), MODEL);
     steps.close();
-    this.drawLater();
   }
 
   discard(node) {

@@ -11,8 +11,7 @@ const HESITATION = 2.5; // nats; below it, the text runs on without a fork
 const NODES = { top_k: 5, max_nodes: 120 };
 
 export class Explorer {
-  /** @type {Map<number, any>} */
-  nodes = new Map(); // by id: the server's nodes, with their `item`
+  nodes = /** @type {Map<number, any>} */ (new Map()); // by id: the server's nodes, with their `item`
   place = /** @type {any} */ (null); // the story's node that they continue, and its prompt
   dialog = find("#explorer");
   tree = find(".explored", this.dialog);

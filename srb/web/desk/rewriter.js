@@ -26,7 +26,6 @@ const question = (story, passage, how) =>
  * @param {string} how
  * @param {import("./context_window.js").ContextWindow} context
  * @param {Record<string, any>} fields
- * @returns {Promise<string>}
  */
 export async function promptOf({ before, passage, behind }, how, context, fields) {
   const letters = context.letters(fields);

@@ -58,18 +58,14 @@ export class TokenPreview {
 
   /** Request the probabilities of a text, then show the token under the pointer. */
   async #recall(text) {
-    if (!(await this.desk.probabilities.ask(this.#nodeOf(text)))) return;
+    if (!(await this.desk.probabilities.ask(this.desk.cards.nodeOf(text)))) return;
     const token = document.elementFromPoint(this.pointer[0], this.pointer[1])?.closest("[data-k]");
     if (token) this.#show(token);
   }
 
   /** Request the probabilities of the focused text, then move to its first token. */
   async #walkIn(text) {
-    if ((await this.desk.probabilities.ask(this.#nodeOf(text))) && document.activeElement === text) text.querySelector("[data-k]")?.focus();
-  }
-
-  #nodeOf(element) {
-    return this.desk.tree.nodes.get(element.closest("[data-node]").dataset.node);
+    if ((await this.desk.probabilities.ask(this.desk.cards.nodeOf(text))) && document.activeElement === text) text.querySelector("[data-k]")?.focus();
   }
 
   #focus(target) {
@@ -112,7 +108,7 @@ export class TokenPreview {
 
   #show(token) {
     if (this.token === token) return;
-    const node = this.#nodeOf(token);
+    const node = this.desk.cards.nodeOf(token);
     const k = Number(token.dataset.k);
     const { desk } = this;
     const fork = safely(async (choice) => {

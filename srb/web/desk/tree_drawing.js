@@ -31,8 +31,7 @@ const isRunning = (node) => !node.typed && node.end === undefined;
 export class TreeDrawing {
   #places = new Map(); // by id
   #items = new Map(); // their elements
-  /** @type {string | null} */
-  #at = null; // the place that was shown last
+  #at = /** @type {string | null} */ (null); // the place that was shown last
   #scale = 1;
   list = find("#tree");
   part = find("#picture");
@@ -251,8 +250,7 @@ export class TreeDrawing {
       this.#zoom(this.#scale * Math.exp(-event.deltaY / 200), ...at(event));
     }, { passive: false });
 
-    /** @type {{ far: number, scale: number } | null} */
-    let pinch = null; // the initial distance of two fingers, and the scale
+    let pinch = /** @type {{ far: number, scale: number } | null} */ (null); // the initial distance of two fingers, and the scale
     const far = ([a, b]) => Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY);
     box.addEventListener("touchstart", ({ touches }) => (pinch = touches.length === 2 ? { far: far(touches), scale: this.#scale } : null));
     box.addEventListener("touchmove", (event) => {

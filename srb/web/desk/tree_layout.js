@@ -7,14 +7,8 @@
 import { ROOT } from "../story/tree.js";
 
 /**
- * @typedef {object} Place
- * @property {string} id
- * @property {string | null} parent
- * @property {number} depth
- * @property {number} x
- * @property {number} y
- * @property {boolean} isSmall whether it is an unnamed alternative without continuations
- * @property {number} room the width of its label; 0 if it has none
+ * A small place is an unnamed alternative without continuations. `room` is the width of a label; 0 without one.
+ * @typedef {{ id: string, parent: string | null, depth: number, x: number, y: number, isSmall: boolean, room: number }} Place
  */
 
 const [CLOSEST, WIDEST] = [28, 150]; // between two nodes
@@ -87,8 +81,7 @@ export function layout(tree, isNamed = (_id) => false) {
     const depth = depthOf(id);
     found.set(id, { id, parent, depth, x: MARGIN + depth * pitch, y, isSmall, room });
   };
-  /** @type {{ id: string, parent: string | null }[]} */
-  const waiting = [{ id: ROOT, parent: null }]; // from the end of a branch, so that no lines cross
+  const waiting = /** @type {Pick<Place, "id" | "parent">[]} */ ([{ id: ROOT, parent: null }]); // from the end of a branch, so that no lines cross
 
   const putBranch = ({ id: first, parent }) => {
     const branch = [];
@@ -110,7 +103,7 @@ export function layout(tree, isNamed = (_id) => false) {
     put(id, parent, free[column], 0, true);
   };
   while (waiting.length) {
-    const next = /** @type {{ id: string, parent: string | null }} */ (waiting.pop());
+    const next = /** @type {Pick<Place, "id" | "parent">} */ (waiting.pop());
     const isAlone = next.id !== ROOT && !isBranch(tree, tree.nodes.get(next.id)) && !isNamed(next.id);
     if (isAlone) putAlternative(next);
     else putBranch(next);

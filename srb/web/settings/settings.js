@@ -94,10 +94,7 @@ export class Settings {
     this.unit.dispatchEvent(new Event("input", { bubbles: true }));
   }
 
-  /**
-   * The length of an alternative, if it isn't in tokens.
-   * @returns {import("../story/tree.js").Until | undefined}
-   */
+  /** The length of an alternative, if it isn't in tokens. */
   get until() {
     const count = Number(this.length.value) || USUAL[this.unit.value];
     return this.unit.value === UNITS[0] ? undefined : { unit: this.unit.value, count };
