@@ -146,6 +146,15 @@ def test_every_place_is_found_and_replaced_in_one_step(story: Story) -> None:
     assert story.shaded("model") == models
 
 
+def test_a_selection_can_be_searched_in_other_stories(story: Story) -> None:
+    story.find("#story").fill("lamp")
+    story.find("#story").press("Control+A")
+    story.page.keyboard.press("Control+F")
+    expect(story.find("#find")).to_have_value("lamp")
+    expect(story.find("#found-count")).to_contain_text("1 of 1 in your text.")
+    expect(story.find("#find-in-others")).to_be_enabled()
+
+
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_a_place_in_another_story_is_found_and_opened(
     start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path, is_shared: bool

@@ -40,7 +40,10 @@ export class SearchPanel {
   begin() {
     const { value, selection } = this.desk.story;
     const selected = value.slice(...selection);
-    if (selected.trim() && !selected.includes("\n")) this.query.value = selected;
+    if (selected.trim() && !selected.includes("\n") && selected !== this.query.value) {
+      this.query.value = selected;
+      this.query.dispatchEvent(new Event("input")); // other_stories.js listens, too
+    }
     this.query.select();
     this.draw();
   }
