@@ -70,7 +70,7 @@ export class EditorChat {
   #actions = {
     take: ({ passage }) => {
       this.desk.insert(passage);
-      this.#showStatus("Inserted. Press Undo to remove it.");
+      this.status.textContent = "Inserted. Press Undo to remove it.";
       if (!this.panel.matches(":modal")) this.desk.story.resume(); // unless the panel covers the text
     },
     choose: ({ answer }) => {
@@ -80,7 +80,7 @@ export class EditorChat {
     },
     copy: ({ passage }) => this.#try(async () => {
       await copy(passage);
-      this.#showStatus("Copied.");
+      this.status.textContent = "Copied.";
     }),
   };
 
@@ -137,9 +137,9 @@ export class EditorChat {
       },
       received: (event) => {
         if (event.event === "progress" && event.evaluated + event.cached < event.total)
-          this.#showStatus(`Reading your story: ${percent.format((event.evaluated + event.cached) / event.total)}`);
-        if (event.event === "stream") this.#showStatus("Answering …");
-        if (event.event === "error" && event.index === undefined) this.#showStatus(event.error.message);
+          this.status.textContent = `Reading your story: ${percent.format((event.evaluated + event.cached) / event.total)}`;
+        if (event.event === "stream") this.status.textContent = "Answering …";
+        if (event.event === "error" && event.index === undefined) this.status.textContent = event.error.message;
       },
       stateChanged: () => {},
     };
@@ -150,18 +150,14 @@ export class EditorChat {
     try {
       await action();
     } catch (error) {
-      this.#showStatus(error.message);
+      this.status.textContent = error.message;
       if (error.status === 401) showError(error);
     }
   }
 
-  #showStatus(text) {
-    this.status.textContent = text;
-  }
-
   async #ask() {
     const question = this.question.value;
-    if (!question.trim()) return this.#showStatus("Write a question.");
+    if (!question.trim()) return void (this.status.textContent = "Write a question.");
     if (!this.count.reportValidity()) return;
     const n = this.count.valueAsNumber || 1;
     this.#isAsking = true;
@@ -210,7 +206,7 @@ export class EditorChat {
       this.#drawButtons();
       this.desk.savePage();
     }
-    if (generation.done) this.#showStatus(generation.isStopped ? "Stopped." : `Done: ${plural(answers.length, "answer")}.`);
+    if (generation.done) this.status.textContent = generation.isStopped ? "Stopped." : `Done: ${plural(answers.length, "answer")}.`;
   }
 
   async #clear() {
@@ -218,7 +214,7 @@ export class EditorChat {
     await this.#try(() => Promise.all([...this.#running].map((each) => each.stop())));
     this.#turns = [];
     this.#draw();
-    this.#showStatus("");
+    this.status.textContent = "";
     this.desk.savePage();
   }
 

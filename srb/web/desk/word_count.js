@@ -29,28 +29,20 @@ const minus = (/** @type {Counts} */ now, /** @type {Counts} */ before) =>
 
 export const sum = ({ mine, model, pasted }) => mine + model + pasted;
 
-/** Return how many words a change adds, without counting the whole text. */
+/** Return how many words a change adds, by counting from its first edit to its last. */
 export function wordsAdded(/** @type {Text} */ now, /** @type {Edits} */ edits) {
   const { value: text } = now;
-  const parts = /** @type {{ from: number, to: number, done: number, was: string, marks: string }[]} */ ([]); // whole words, before the change
-  const copy = (part, to) => {
-    part.was += text.slice(part.done, to);
-    part.marks += now.marksOf(part.done, to);
-  };
-  for (const { at, removed, added, marks = "" } of edits) {
-    let [from, to] = [at, at + added.length];
-    while (from > 0 && /\S/.test(text[from - 1])) from--;
-    while (to < text.length && /\S/.test(text[to])) to++;
-    const last = parts.at(-1);
-    const part = last && from <= last.to ? last : { from, to, done: from, was: "", marks: "" };
-    if (part !== last) parts.push(part);
-    copy(part, at);
-    Object.assign(part, { to, done: at + added.length, was: part.was + removed, marks: part.marks + marks });
+  const [first, last] = [edits[0], edits.at(-1)].map((each) => each ?? { at: 0, added: "" });
+  let [from, to] = [first.at, last.at + last.added.length]; // whole words
+  while (from > 0 && /\S/.test(text[from - 1])) from--;
+  while (to < text.length && /\S/.test(text[to])) to++;
+  let [was, whose, done] = ["", "", from]; // before the change
+  for (const { at, removed, added, marks = "" } of [...edits, { at: to, removed: "", added: "" }]) {
+    was += text.slice(done, at) + removed;
+    whose += now.marksOf(done, at) + marks;
+    done = at + added.length;
   }
-  for (const part of parts) copy(part, part.to);
-  const counts = parts.map(({ from, to, was, marks }) => minus(countWords(text.slice(from, to), now.marksOf(from, to)), countWords(was, marks)));
-  const total = (name) => counts.reduce((count, each) => count + each[name], 0);
-  return { mine: total("mine"), model: total("model"), pasted: total("pasted") };
+  return minus(countWords(text.slice(from, to), now.marksOf(from, to)), countWords(was, whose));
 }
 
 /**
