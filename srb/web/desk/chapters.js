@@ -38,6 +38,7 @@ export class Chapters {
       this.story.reveal(at, "start");
       this.story.resume();
     };
-    return create("li", {}, create("button", { type: "button", onclick }, `${title} `, create("small", { textContent: plural(count, "word") })));
+    const length = create("small", { textContent: plural(count, "word") });
+    return create("li", {}, create("button", { type: "button", onclick }, `${title} `, length));
   }
 }

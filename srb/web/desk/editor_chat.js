@@ -101,8 +101,10 @@ export class EditorChat {
 
   /** The conversation as another tab has it, too. Answers that are being read here stay. */
   set conversation(stored) {
-    const here = new Map(this.#turns.filter(({ answers: [{ request }] }) => this.#isRead(request)).map((turn) => [turn.answers[0].request, turn]));
-    this.#turns = (isConversation(stored) ? fromStored(stored) : []).map((turn) => here.get(turn.answers[0].request) ?? turn);
+    const requestOf = ({ answers }) => answers[0].request;
+    const here = this.#turns.filter((turn) => this.#isRead(requestOf(turn)));
+    const turns = isConversation(stored) ? fromStored(stored) : [];
+    this.#turns = turns.map((turn) => here.find((each) => requestOf(each) === requestOf(turn)) ?? turn);
     this.#draw();
   }
 

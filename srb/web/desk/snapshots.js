@@ -52,7 +52,8 @@ export class Snapshots {
   #row(node) {
     const { name, created, batch } = node;
     const button = (textContent, ariaLabel, onclick) => create("button", { type: "button", textContent, ariaLabel, onclick });
-    const go = create("button", { type: "button", textContent: name, onclick: safely(() => this.#go(node)), dataset: { place: node.id } });
+    const go = button(name, null, safely(() => this.#go(node)));
+    go.dataset.place = node.id;
     const compare = button("Compare", `Compare ${name} with the text now`, () => this.#compare(node));
     const remove = button("Remove", `Remove the name ${name}`, () => this.set(node, ""));
     const about = create("small", { textContent: `${when.format(created ?? batch)} · ${plural(this.#count(node), "word")}` });

@@ -49,5 +49,6 @@ export function drawStatistics(/** @type {import("../story/tree.js").Tree} */ tr
   ];
   const head = create("tr", {}, ...["Setting", "Value", "Kept", "Share"].map((textContent) => create("th", { scope: "col", textContent })));
   const table = create("table", {}, create("thead", {}, head), create("tbody", {}, ...rows.map((row, k) => create("tr", {}, ...cells(row, k)))));
-  find("#kept-by-setting").replaceChildren(rows.length ? table : create("p", { className: "hint" }, "Nothing to compare yet. Keep an alternative of several that differ in a setting, as with the style Mixed."));
+  const nothing = "Nothing to compare yet. Keep an alternative of several that differ in a setting, as with the style Mixed.";
+  find("#kept-by-setting").replaceChildren(rows.length ? table : create("p", { className: "hint" }, nothing));
 }

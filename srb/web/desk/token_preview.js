@@ -65,7 +65,8 @@ export class TokenPreview {
 
   /** Request the probabilities of the focused text, then move to its first token. */
   async #walkIn(text) {
-    if ((await this.desk.probabilities.ask(this.desk.cards.nodeOf(text))) && document.activeElement === text) text.querySelector("[data-k]")?.focus();
+    const isKnown = await this.desk.probabilities.ask(this.desk.cards.nodeOf(text));
+    if (isKnown && document.activeElement === text) find("[data-k]", text)?.focus();
   }
 
   #focus(target) {

@@ -81,7 +81,8 @@ export function layout(tree, isNamed = (_id) => false) {
     const depth = depthOf(id);
     found.set(id, { id, parent, depth, x: MARGIN + depth * pitch, y, isSmall, room });
   };
-  const waiting = /** @type {Pick<Place, "id" | "parent">[]} */ ([{ id: ROOT, parent: null }]); // from the end of a branch, so that no lines cross
+  // From the end of a branch, so that no lines cross.
+  const waiting = /** @type {Pick<Place, "id" | "parent">[]} */ ([{ id: ROOT, parent: null }]);
 
   const putBranch = ({ id: first, parent }) => {
     const branch = [];
