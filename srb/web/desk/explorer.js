@@ -2,7 +2,7 @@
 // Likely continuations, as a tree to explore: phrases, or single tokens.
 
 import { explore } from "../lib/api.js";
-import { create, find, leaveText } from "../lib/dom.js";
+import { create, find, findAll, leaveText } from "../lib/dom.js";
 import { plural, safely } from "../lib/messages.js";
 import { percent, visible } from "./token_preview.js";
 
@@ -89,12 +89,8 @@ export class Explorer {
   }
 
   #choose(item) {
-    for (const each of this.tree.querySelectorAll("[aria-selected=true]")) {
-      each.setAttribute("aria-selected", "false");
-      each.tabIndex = -1;
-    }
-    item?.setAttribute("aria-selected", "true");
-    if (item) item.tabIndex = 0;
+    for (const each of findAll("[aria-selected=true]", this.tree)) Object.assign(each, { ariaSelected: "false", tabIndex: -1 });
+    if (item) Object.assign(item, { ariaSelected: "true", tabIndex: 0 });
     this.item = item;
     this.chosen.textContent = this.#path(item).map((node) => node.text).join("");
     this.take.disabled = !item;
@@ -112,7 +108,7 @@ export class Explorer {
   #key(event) {
     const item = this.item;
     if (!item || event.ctrlKey || event.metaKey || event.altKey) return;
-    const inSight = [...this.tree.querySelectorAll("[role=treeitem]")].filter((each) => each.checkVisibility());
+    const inSight = findAll("[role=treeitem]", this.tree).filter((each) => each.checkVisibility());
     const isOpen = item.getAttribute("aria-expanded");
     const node = this.nodes.get(Number(item.dataset.id));
     const actions = {
