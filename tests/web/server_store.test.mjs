@@ -17,7 +17,7 @@ globalThis.WebSocket = class { // behind a proxy that lets none through
   constructor() { queueMicrotask(() => this.onclose()); }
   close() {}
 };
-globalThis.fetch = async (path, { method = "GET", body, headers = undefined } = {}) => {
+const serve = async (path, { method = "GET", body, headers = undefined } = {}) => {
   if (method !== "GET" && server.isDown) throw new TypeError("no network");
   if (method === "PATCH" && path.endsWith("/s")) {
     const { since, ...changes } = JSON.parse(body);
@@ -37,6 +37,7 @@ globalThis.fetch = async (path, { method = "GET", body, headers = undefined } = 
 };
 
 beforeEach(() => { // tests of other files, in the same process, have others
+  globalThis.fetch = serve;
   globalThis.sessionStorage = globalThis.localStorage = { getItem: () => null, setItem() {}, removeItem() {} };
   globalThis.document = { documentElement: { style: {} }, querySelector: (selector) => (selector === "#error-text" ? error : {}) };
   server = { node: { ...NODE }, patches: [], isDown: false, change: 1, events: [] };
