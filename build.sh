@@ -56,7 +56,7 @@ main() {
         serve | generate | compare) show_options "$verb" "$@"; setup; tune; want_ray "$@"; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         history) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         test)  setup; install_dev; install_node_tools; run_checks "$@" ;;
-        quick) install_quick; run_ruff; run_tests --hypothesis-profile quick -m "$QUICK" "$@" ;;
+        quick) install_quick; run_ruff; run_quick --hypothesis-profile quick "$@" ;;
         bench) setup; tune; pip_install --group bench; build_peers; "$VENV/bin/python" bench/serving/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
         docs)  install_quick; build_docs; say "made site/; to read it: $VENV/bin/python -m http.server --directory site" ;;
         dist)  make_dist ;;
@@ -349,10 +349,14 @@ run_tests() {
     PYTHONDONTWRITEBYTECODE= "$VENV/bin/pytest" --numprocesses auto --maxprocesses 4 --dist loadgroup "$@"
 }
 
-# The quick tests run without llama-cpp-python, as they do where it isn't installed.
+# Runs the quick layer without llama-cpp-python, as where it isn't installed.
+run_quick() {
+    run_tests -m "$QUICK" -p without_llama "$@"
+}
+
 run_layers() {
     local failed=0
-    run_tests -m "$QUICK" -p without_llama || failed=1
+    run_quick || failed=1
     run_tests -m "not ($QUICK)${1:+ and $1}" || failed=1
     return "$failed"
 }

@@ -3,6 +3,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -11,9 +12,10 @@ from hypothesis import settings
 # on the CPU. `CUDA_VISIBLE_DEVICES=0 pytest` uses a GPU.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-# `./build.sh quick` needs no compiler, so llama-cpp-python may be missing. These folders need it.
+# What needs llama-cpp-python, and the mark that all of it has. The quick layer neither has nor needs it.
+NEEDS_LLAMA = {"e2e": "e2e", "llama": "llama", "web": "web", "test_api.py": "llama", "test_reference.py": "e2e"}
 if importlib.util.find_spec("llama_cpp") is None:
-    collect_ignore = ["e2e", "llama", "web", "test_api.py", "test_reference.py"]
+    collect_ignore = [*NEEDS_LLAMA]
 
 # Each worker of pytest-xdist, and each server that it starts, has its own CPU, so that llama.cpp uses one thread. Two
 # workers with two threads each would wait for each other.
@@ -26,6 +28,12 @@ settings.register_profile("usual", deadline=None, max_examples=25)
 settings.register_profile("quick", deadline=None, max_examples=6)
 settings.register_profile("thorough", deadline=None, max_examples=500)  # pytest --hypothesis-profile thorough
 settings.load_profile("usual")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give a test the mark of its folder."""
+    if mark := NEEDS_LLAMA.get(item.path.relative_to(Path(__file__).parent).parts[0]):
+        item.add_marker(mark)
 
 
 def pytest_collection_finish() -> None:

@@ -3,12 +3,8 @@
 import doctest
 import inspect
 
-import pytest
-
 import srb
 from srb import api
-
-pytestmark = pytest.mark.e2e
 
 
 def test_its_examples_run() -> None:

@@ -4,10 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from tiny_model import write_tiny_model
 
-pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 
 

@@ -5,8 +5,6 @@ from typing import Any
 import pytest
 from real_server import Server
 
-pytestmark = pytest.mark.e2e
-
 CHAIN = {"$defs": {**{f"{k}": {"$ref": f"#/$defs/{k + 1}"} for k in range(3000)}, "3000": {}}, "$ref": "#/$defs/0"}
 
 REFUSED: dict[str, dict[str, Any]] = {

@@ -17,8 +17,6 @@ from pathlib import Path
 import pytest
 from real_server import Server
 
-pytestmark = pytest.mark.e2e
-
 ROOT = Path(__file__).parents[2]
 
 NEEDS = {

@@ -14,8 +14,6 @@ import pytest
 from real_server import command
 from tiny_model import write_tiny_model
 
-pytestmark = pytest.mark.e2e
-
 TLS = Path(__file__).parent.parent / "server" / "tls"
 
 

@@ -16,8 +16,6 @@ from tiny_model import write_tiny_model
 
 from srb import api
 
-pytestmark = pytest.mark.e2e
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

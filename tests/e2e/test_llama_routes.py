@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from real_server import Server
 
-pytestmark = pytest.mark.e2e
-
 PROMPT = "I believe the meaning of life is"
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
     from openai.types.responses import FunctionToolParam, ResponseInputItemParam
 
-pytestmark = pytest.mark.e2e
 
 MODEL = "SmolLM2-135M-Instruct.Q4_1"
 PROMPT = "Once upon a time,"

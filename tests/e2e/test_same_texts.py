@@ -12,8 +12,6 @@ import pytest
 from real_server import Server
 from tiny_model import write_tiny_model
 
-pytestmark = pytest.mark.e2e
-
 N, SEED = 8, 7
 STORY = "Once upon a time, there was a little dragon who lived in a castle by the sea. " * 4
 LIMITS: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True}

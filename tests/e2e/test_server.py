@@ -14,8 +14,6 @@ from real_server import Server, command
 
 from srb.llama.model.model_file import find_model
 
-pytestmark = pytest.mark.e2e
-
 
 def post_raw(server: Server, body: dict[str, Any]) -> socket.socket:
     """Sends a completion request and returns the open connection."""

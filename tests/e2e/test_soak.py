@@ -9,7 +9,7 @@ import pytest
 from real_server import Server
 from tiny_model import write_tiny_model
 
-pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
+pytestmark = pytest.mark.nightly
 
 SOAK = Path(__file__).parents[2] / "bench" / "checks" / "soak.py"
 

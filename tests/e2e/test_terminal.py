@@ -7,10 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from real_server import Server
-
-pytestmark = pytest.mark.e2e
 
 SPEC = """
 n = 4

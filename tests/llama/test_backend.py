@@ -22,8 +22,6 @@ from srb.llama.backend import LlamaBackend
 from srb.llama.model.tokenizer import LlamaTokenizer
 from srb.options.settings import Settings
 
-pytestmark = pytest.mark.llama
-
 Load = Callable[..., LlamaBackend]
 
 

@@ -16,8 +16,6 @@ from srb.engine.sampling_params import SamplingParams
 from srb.errors import ModelLoadError, SettingsError
 from srb.llama.backend import LlamaBackend
 
-pytestmark = pytest.mark.llama
-
 Load = Callable[..., LlamaBackend]
 REQUEST = CompletionRequest(
     (tuple(b"It was a dark and stormy night."),),

@@ -19,8 +19,6 @@ from srb.llama.backend import LlamaBackend
 from srb.llama.draft import LlamaDrafter
 from srb.options.settings import Settings
 
-pytestmark = pytest.mark.llama
-
 Load = Callable[..., LlamaBackend]
 
 CARD = Costs(step=1.0, row=0.01, prompt_token=0.01, row_cell=0.0, prompt_cell=0.0)

@@ -15,8 +15,6 @@ from srb.llama.backend import LlamaBackend
 from srb.llama.native.params import physical_cores
 from srb.llama.native.threads import ThreadWaiting
 
-pytestmark = pytest.mark.llama
-
 Load = Callable[..., LlamaBackend]
 TEXT = tuple(b"a text")
 

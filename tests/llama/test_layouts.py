@@ -24,8 +24,6 @@ from srb.llama.native.cost_model import DEFAULT_COST_MODEL, AttentionCosts, Cost
 from srb.llama.native.state import first_position
 from srb.options.settings import Settings
 
-pytestmark = pytest.mark.llama
-
 Loading = Callable[..., LlamaBackend]
 
 PROMPTS = [tuple((k * k * 7 + i * i) % 26 + 97 for k in range(40 + 9 * i)) for i in range(8)]

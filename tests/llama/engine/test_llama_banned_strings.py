@@ -20,8 +20,6 @@ from srb.engine.samplers import SAMPLERS
 from srb.engine.sampling_params import SamplingParams
 from srb.llama.backend import LlamaBackend
 
-pytestmark = pytest.mark.llama
-
 PROMPT = tuple(b"Once upon a time, there was")
 N = 16
 WILD: dict[str, Any] = {"temperature": 1.5, "top_p": 1, "min_p": 0}

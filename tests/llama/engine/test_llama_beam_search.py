@@ -17,8 +17,6 @@ from srb.engine.events import Event, StreamEvent
 from srb.engine.request import CompletionRequest
 from srb.llama.backend import LlamaBackend
 
-pytestmark = pytest.mark.llama
-
 Load = Callable[..., LlamaBackend]
 
 LETTERS = b"abc"

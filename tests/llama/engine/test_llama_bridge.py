@@ -16,8 +16,6 @@ from srb.llama.backend import LlamaBackend
 from srb.llm import LLM
 from srb.options.settings import Settings
 
-pytestmark = pytest.mark.llama
-
 PROMPT = "Once upon a time, there was a little dragon who lived in a castle by the sea."
 SUFFIX = " In the morning he was gone, and nobody knew where."
 SENTENCES = r"(([a-z]{2,4} ){1,3}[a-z]{2,4}\. )*"

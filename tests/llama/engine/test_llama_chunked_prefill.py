@@ -14,8 +14,6 @@ from srb.errors import BackendError
 from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
 
-pytestmark = pytest.mark.llama
-
 LONG = tuple(97 + (i * i + i // 26) % 26 for i in range(700))
 
 

@@ -21,8 +21,6 @@ from srb.options.groups import CACHE_TYPES
 from srb.options.settings import Settings
 from srb.serving.async_engine import AsyncEngine
 
-pytestmark = pytest.mark.llama
-
 PROMPT = tuple(b"Once upon a time, there was a king who had three daughters, and the youngest of them was so fair")
 N, N_KEEP, N_TOKENS = 3, 5, 250
 

@@ -15,8 +15,6 @@ from srb.engine.events import NodeEvent
 from srb.engine.request import CompletionRequest, Explore
 from srb.llama.backend import LlamaBackend
 
-pytestmark = pytest.mark.llama
-
 PROMPT = tuple(b"Once upon a time, there was")
 Path = tuple[int, ...]
 TOP_K = 4

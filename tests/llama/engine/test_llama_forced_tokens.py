@@ -18,8 +18,6 @@ from srb.engine.sampling_params import SamplingParams, in_lark
 from srb.llama.backend import LlamaBackend
 from srb.llama.grammar.matcher import GrammarMatcher
 
-pytestmark = pytest.mark.llama
-
 SCHEMA = json.dumps(
     {
         "type": "object",

@@ -19,8 +19,6 @@ from srb.server.app import create_app
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
 
-pytestmark = pytest.mark.llama
-
 BODIES = int(os.environ.get("FUZZ_BODIES", "1000"))
 
 GRAMMARS = [

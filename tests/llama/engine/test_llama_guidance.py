@@ -15,8 +15,6 @@ from srb.engine.events import StreamEvent
 from srb.engine.request import CompletionRequest
 from srb.llama.backend import LlamaBackend
 
-pytestmark = pytest.mark.llama
-
 PROMPT, NEGATIVE = b"p" * 40, tuple(b"q" * 30)
 
 

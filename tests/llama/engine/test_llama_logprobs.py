@@ -103,7 +103,6 @@ def reported(backend: LlamaBackend, each: CompletionRequest) -> list[list[Token]
     return result
 
 
-@pytest.mark.llama
 @pytest.mark.parametrize("length", [1, 2, 100, 129, 300])
 def test_echoed_and_generated_tokens_have_the_logprobs_of_a_plain_pass(
     load: Callable[..., LlamaBackend], length: int
@@ -124,7 +123,6 @@ def test_echoed_and_generated_tokens_have_the_logprobs_of_a_plain_pass(
     assert backend.used_seq_ids() == []
 
 
-@pytest.mark.llama
 def test_probabilities_after_sampling_are_of_what_was_left(load: Callable[..., LlamaBackend]) -> None:
     backend = load()
     each = request("some prompt", 4, max_tokens=30, top_k=3, top_p=1, min_p=0, ignore_eos=True)
@@ -137,7 +135,6 @@ def test_probabilities_after_sampling_are_of_what_was_left(load: Callable[..., L
             assert (token.id, token.logprob) in {(other.id, other.logprob) for other in token.top_logprobs}
 
 
-@pytest.mark.llama
 def test_greedy_tokens_are_certain_after_sampling_and_not_before(load: Callable[..., LlamaBackend]) -> None:
     backend = load()
     each = request("some prompt", 1, max_tokens=10, temperature=0, ignore_eos=True)
@@ -148,7 +145,6 @@ def test_greedy_tokens_are_certain_after_sampling_and_not_before(load: Callable[
     assert all((token.logprob or 0) < -0.01 for token in before)
 
 
-@pytest.mark.llama
 @pytest.mark.parametrize(("n_texts", "precision"), [(1, 1e-5), (8, 1e-4)])
 def test_prompt_logprobs_are_those_of_llama_cpp_pythons_own_logits(
     load: Callable[..., LlamaBackend], tiny_model: Path, n_texts: int, precision: float

@@ -19,8 +19,6 @@ from srb.llama.backend import LlamaBackend
 from srb.llm import LLM
 from srb.serving.async_engine import AsyncEngine
 
-pytestmark = pytest.mark.llama
-
 PROMPT = "the beginning of all of them, which is evaluated once,"
 ENDS: list[str | tuple[int, ...]] = [" and one", " or another that is longer", "x", (60, 61, 256)]
 

@@ -18,8 +18,6 @@ from srb.engine.backend import Batch
 from srb.engine.kv_cache.allocator import Layout
 from srb.llama.backend import LlamaBackend
 
-pytestmark = pytest.mark.llama
-
 SHRINK_SECONDS = 60
 
 FOUND: dict[str, Program] = {

@@ -14,8 +14,6 @@ from srb.llama.backend import LlamaBackend
 from srb.llm import LLM
 from srb.options.settings import Settings
 
-pytestmark = pytest.mark.llama
-
 STORY = "".join(chr(97 + (i * i) % 26) for i in range(100))
 
 

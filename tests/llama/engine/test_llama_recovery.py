@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import pytest
 from driver import request, stops
 from gguf import GGMLQuantizationType
 from tiny_model import write_tiny_model
@@ -14,8 +13,6 @@ from srb.engine.request import CompletionRequest
 from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
 from srb.serving.async_engine import AsyncEngine
-
-pytestmark = pytest.mark.llama
 
 ALL: dict[str, Any] = {"temperature": 1.2, "top_k": 0, "top_p": 1, "min_p": 0}
 XTC: dict[str, Any] = {"xtc_probability": 0.5, "xtc_threshold": 0.002}

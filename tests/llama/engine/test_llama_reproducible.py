@@ -22,8 +22,6 @@ from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
 from srb.serving.async_engine import make_engine
 
-pytestmark = pytest.mark.llama
-
 STORY = (
     "Once upon a time, there was a little dragon who lived in a castle by the sea. He liked to read about knights. " * 2
 )

@@ -19,8 +19,6 @@ from srb.engine.sampling_params import SamplingParams
 from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
 
-pytestmark = pytest.mark.llama
-
 PROMPT = tuple(b"Once upon a time, there was a model that forgot")
 N = 8
 LETTERS = tuple((token, -math.inf) for token in range(N_VOCAB) if token not in set(b"abcdefghijklmnopqrstuvwxyz "))

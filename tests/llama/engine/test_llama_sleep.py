@@ -16,8 +16,6 @@ from srb.errors import UnavailableError
 from srb.llama.backend import LlamaBackend
 from srb.llm import LLM
 
-pytestmark = pytest.mark.llama
-
 Load = Callable[..., LlamaBackend]
 PROMPT = tuple(b"It was a dark and stormy night; the rain fell in torrents, except at occasional intervals.")
 

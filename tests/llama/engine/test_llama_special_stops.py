@@ -11,8 +11,6 @@ from tiny_model import CONTROL, EOS, write_tiny_model
 from srb.engine.engine import Engine
 from srb.llama.backend import LlamaBackend
 
-pytestmark = pytest.mark.llama
-
 
 @pytest.mark.parametrize("add_bos", [False, True])
 def test_the_name_of_a_special_token_stops_also_if_prompts_begin_with_it(

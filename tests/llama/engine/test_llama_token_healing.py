@@ -17,8 +17,6 @@ from srb.engine.engine import Engine
 from srb.engine.events import StreamEvent
 from srb.llama.backend import LlamaBackend
 
-pytestmark = pytest.mark.llama
-
 PROMPT = "the cat and t"
 BEGIN_WITH_T = [ord("t"), *range(N_VOCAB, N_VOCAB + 40)]  # whose names are t258, t259 and so on
 

@@ -19,8 +19,6 @@ from srb.engine.engine import Engine
 from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
 
-pytestmark = pytest.mark.llama
-
 SHRINK_SECONDS = 60
 
 ONE = ({"max_tokens": 1},)

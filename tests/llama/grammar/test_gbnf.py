@@ -19,8 +19,6 @@ from srb.llama.sampling.candidates import Candidates
 from srb.llama.vocabulary import Vocabulary
 from srb.options.settings import Settings
 
-pytestmark = pytest.mark.llama
-
 GRAMMARS = int(os.environ.get("FUZZ_GRAMMARS", "300"))
 
 JSON = r"""

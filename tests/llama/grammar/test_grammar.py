@@ -16,8 +16,6 @@ from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 from srb.llama.backend import LlamaBackend
 
-pytestmark = pytest.mark.llama
-
 Load = Callable[..., LlamaBackend]
 
 PERSON = {

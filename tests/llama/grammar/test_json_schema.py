@@ -13,8 +13,6 @@ from tiny_model import write_tiny_model
 from srb.errors import InvalidRequestError
 from srb.llama.grammar.json_schema import MAX_MULTIPLE, UNENFORCED
 
-pytestmark = pytest.mark.llama
-
 CASES = json.loads((Path(__file__).parent / "schema_suite.json").read_text())["cases"]
 
 

@@ -25,8 +25,6 @@ from srb.wire.reasoning import ReasoningFormat
 from srb.wire.tools.calls import PLAIN, CallFormat, CallReader
 from srb.wire.tools.definitions import ToolFields, Tools, tools_of
 
-pytestmark = pytest.mark.llama
-
 Load = Callable[..., LlamaBackend]
 
 SCHEMAS: list[dict[str, Any]] = [

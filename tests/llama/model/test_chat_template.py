@@ -96,7 +96,6 @@ def test_what_the_server_sets_can_not_be_set(name: str) -> None:
         ChatTemplate(SOURCE).render(HELLO, {name: 1, "mood": 1})
 
 
-@pytest.mark.llama
 def test_the_template_of_a_model_file(tmp_path: Path) -> None:
     options: dict[str, Any] = {"n_layer": 1, "chat_template": SOURCE}
     for add_bos in (False, True):
@@ -108,7 +107,6 @@ def test_the_template_of_a_model_file(tmp_path: Path) -> None:
         assert tokens == (CONTROL, *b"[user] Hello", EOS, *b"\n[assistant]")
 
 
-@pytest.mark.llama
 def test_a_model_without_a_template_gets_a_plain_one_unless_the_settings_say_otherwise(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

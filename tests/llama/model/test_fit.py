@@ -21,8 +21,6 @@ from srb.llama.model import weights as free_memory
 from srb.llama.native import library as ggml
 from srb.options.settings import Settings
 
-pytestmark = pytest.mark.llama
-
 MIB = 1 << 20
 
 Load = Callable[..., LlamaBackend]

@@ -10,8 +10,6 @@ from srb.llama.model import model_file
 from srb.llama.model.model_file import files_of, find_model, fingerprint
 from srb.options.settings import Settings
 
-pytestmark = pytest.mark.llama
-
 
 @pytest.mark.parametrize(
     ("content", "message"),

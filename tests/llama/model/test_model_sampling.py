@@ -17,8 +17,6 @@ from srb.wire.limits import Limits
 from srb.wire.request.body import parse
 from srb.wire.vendors import ROUTES
 
-pytestmark = pytest.mark.llama
-
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -24,8 +24,6 @@ from srb.llama.tune import result as result_module
 from srb.llama.tune.result import Tuned, choose, read_tuned, stored_files, tuned_path, write_tuned
 from srb.options.settings import Settings
 
-pytestmark = pytest.mark.llama
-
 
 @pytest.fixture(autouse=True)
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

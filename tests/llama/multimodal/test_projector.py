@@ -26,10 +26,7 @@ from srb.files.disk_cache import DiskCache
 from srb.llama.backend import LlamaBackend
 from srb.llama.native.context import new_context
 
-pytestmark = [
-    pytest.mark.llama,
-    pytest.mark.skipif(not has_mtmd(), reason="llama-cpp-python was compiled without mtmd (LLAVA_BUILD)"),
-]
+pytestmark = pytest.mark.skipif(not has_mtmd(), reason="llama-cpp-python was compiled without mtmd (LLAVA_BUILD)")
 
 Load = Callable[..., LlamaBackend]
 BEFORE, AFTER = "It was a dark and stormy night; the picture shows ", ", said the old man."

@@ -10,8 +10,6 @@ import pytest
 from srb.errors import ModelLoadError
 from srb.llama.backend import LlamaBackend
 
-pytestmark = pytest.mark.llama
-
 
 @pytest.mark.parametrize(("module", "hint"), [("llama_cpp.mtmd_cpp", "LLAVA_BUILD=ON"), ("PIL.Image", "[media]")])
 def test_what_is_missing(

@@ -18,8 +18,6 @@ from srb.llama.native import cost_model as cost_module
 from srb.llama.native.state import relaid, retyped
 from srb.options.settings import Settings
 
-pytestmark = pytest.mark.llama
-
 LONG = Load(10**6, 0, 0, 8, 0, 10**3)
 STORY = "".join(chr(97 + (i * i) % 26) for i in range(200))
 

@@ -4,10 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.llama
-
 PROGRAM = """
 import os, sys
 import srb

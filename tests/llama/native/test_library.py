@@ -9,8 +9,6 @@ import pytest
 from srb.errors import ModelLoadError
 from srb.llama.native import library
 
-pytestmark = pytest.mark.llama
-
 FOLDER = Path(llama_cpp.__file__).parent / "lib"
 
 

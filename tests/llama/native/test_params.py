@@ -19,8 +19,6 @@ from srb.llama.native.params import context_params, is_on_gpu, model_params
 from srb.llama.tune.result import tuned_path
 from srb.options.settings import Settings
 
-pytestmark = pytest.mark.llama
-
 TOKENS = tuple(range(60, 124))
 EPSILON = "llama.attention.layer_norm_rms_epsilon"
 YARN = {"rope_scaling": "yarn", "rope_freq_scale": 0.5, "yarn_orig_ctx": 32}

@@ -17,8 +17,6 @@ from srb.engine.sampling_params import LogitsProcessor
 from srb.errors import LogitsProcessorError
 from srb.llama.backend import LlamaBackend
 
-pytestmark = pytest.mark.llama
-
 PROMPT = "the cat and the dog"
 A, B = ord("a"), ord("b")
 

@@ -27,8 +27,6 @@ from srb.llama.sampling.own_samplers import Mirostat
 from srb.llama.vocabulary import Vocabulary
 from srb.options.settings import Settings
 
-pytestmark = pytest.mark.llama
-
 DRAWS = 5_000
 FRESH_DRAWS = 1_500
 """Where each draw has a sampler of its own, which takes much longer than the draw."""

@@ -45,7 +45,6 @@ def test_smoothing_keeps_the_order(logits: Floats, factor: float, curve: float) 
     assert (moved[order][1:] >= moved[order][:-1]).all()
 
 
-@pytest.mark.llama
 @pytest.mark.parametrize("samplers", [SAMPLERS, ("temperature", "top_p"), ("top_p", "temperature", "top_k")])
 @pytest.mark.parametrize(("factor", "curve"), [(0.6, 1.0), (0.6, 2.0)])
 def test_the_chain_draws_what_is_left_as_often_as_it_should(
@@ -63,7 +62,6 @@ def test_the_chain_draws_what_is_left_as_often_as_it_should(
     compiled.close()
 
 
-@pytest.mark.llama
 @pytest.mark.parametrize("curve", [1, 3])
 @pytest.mark.parametrize("others", [{}, {"temperature": 0}, {"grammar": "root ::= [a-f]+"}, {"xtc_probability": 1}])
 def test_alternatives_have_the_same_texts_again(load: Load, curve: float, others: dict[str, Any]) -> None:

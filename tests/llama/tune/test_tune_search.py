@@ -21,8 +21,6 @@ from srb.llama.tune.result import choose, read_tuned, stored_files
 from srb.llama.tune.search import DEFAULT_ATTENTION
 from srb.options.settings import Settings
 
-pytestmark = pytest.mark.llama
-
 SHAPE = Shape(chunk=512, depth=4096, rows=(1, 8, 32))
 
 
