@@ -56,7 +56,7 @@ main() {
         serve | generate | compare) show_options "$verb" "$@"; setup; tune; want_ray "$@"; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         history) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         test)  setup; install_dev; install_node_tools; run_checks "$@" ;;
-        quick) install_quick; run_ruff; run_quick --hypothesis-profile quick "$@" ;;
+        quick) install_quick; run_ruff; run_quick quick "$@" ;;
         bench) setup; tune; pip_install --group bench; build_peers; "$VENV/bin/python" bench/serving/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
         docs)  install_quick; build_docs; say "made site/; to read it: $VENV/bin/python -m http.server --directory site" ;;
         dist)  make_dist ;;
@@ -345,18 +345,38 @@ check_workflows() {
 }
 
 # With PYTHONDONTWRITEBYTECODE, pytest would rewrite all tests at each start, which takes 5 s.
-run_tests() {
-    PYTHONDONTWRITEBYTECODE= "$VENV/bin/pytest" --numprocesses auto --maxprocesses 4 --dist loadgroup "$@"
+run_pytest() {
+    PYTHONDONTWRITEBYTECODE= "$VENV/bin/pytest" "$@"
 }
 
-# Runs the quick layer without llama-cpp-python, as where it isn't installed.
+run_tests() {
+    run_pytest --numprocesses auto --maxprocesses 4 --dist loadgroup "$@"
+}
+
+# Runs the quick layer with a profile of hypothesis: all of it, or what arguments for pytest select. llama-cpp-python is
+# hidden, as it may not be installed. Temporary files, most of them SQLite's, are in memory on Linux: a disk would make
+# the tests wait. All of it runs in two processes that take equally long, since pytest-xdist would have both collect all
+# tests, and a third one hear of each. PYTEST_XDIST_WORKER tells tests/conftest.py which CPU they have.
 run_quick() {
-    run_tests -m "$QUICK" -p without_llama "$@"
+    local failed=0 quick=(-q --hypothesis-profile "$1" -m "$QUICK" -p without_llama) server
+    local -x PYTEST_DEBUG_TEMPROOT=
+    shift
+    [ ! -w /dev/shm ] || PYTEST_DEBUG_TEMPROOT=/dev/shm
+    if [ $# -gt 0 ]; then
+        run_tests "${quick[@]}" "$@"
+        return
+    fi
+    trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+    PYTEST_XDIST_WORKER=gw0 run_pytest "${quick[@]}" tests/server tests/serving >"$VENV/server.log" 2>&1 & server=$!
+    PYTEST_XDIST_WORKER=gw1 run_pytest "${quick[@]}" --ignore=tests/server --ignore=tests/serving || failed=1
+    wait "$server" || failed=1
+    cat "$VENV/server.log"
+    return "$failed"
 }
 
 run_layers() {
     local failed=0
-    run_quick || failed=1
+    run_quick usual || failed=1
     run_tests -m "not ($QUICK)${1:+ and $1}" || failed=1
     return "$failed"
 }

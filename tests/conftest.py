@@ -29,6 +29,8 @@ settings.register_profile("quick", deadline=None, max_examples=6)
 settings.register_profile("thorough", deadline=None, max_examples=500)  # pytest --hypothesis-profile thorough
 settings.load_profile("usual")
 
+gc.disable()  # nearly all that is imported and collected stays until the end
+
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Give a test the mark of its folder."""
@@ -37,9 +39,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the objects of the collection from garbage collection: they stay until the end."""
-    gc.collect()
+    """Exclude the objects of the collection from garbage collection, and collect less often."""
     gc.freeze()
+    gc.set_threshold(20_000)
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
