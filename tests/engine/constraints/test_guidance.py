@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 from driver import check_idle, check_order, request, run, run_interrupted, stops, texts
-from fake_backend import END, FakeBackend, babble
+from fake_backend import END, FakeBackend
+from mixed import ascii_babble
 
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, StartEvent
@@ -13,11 +14,6 @@ from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 PROMPT, NEGATIVE = b"The weather today is", b"It rains and"
-
-
-def ascii_babble(params: SamplingParams, tokens: tuple[int, ...]) -> int:
-    token = babble(params, tokens)
-    return token if token == END else token % 128
 
 
 def guided(n: int = 1, negative: bytes | None = NEGATIVE, **params: object) -> CompletionRequest:

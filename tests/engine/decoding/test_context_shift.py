@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from driver import check_idle, check_order, few, own, request, run, run_interrupted, stops, texts
-from fake_backend import END, FakeBackend, babble
+from fake_backend import END, FakeBackend
 from hypothesis import given
 from hypothesis import strategies as st
+from mixed import ascii_babble
 
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, StartEvent, StreamEvent
@@ -17,11 +18,6 @@ from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 PROMPT = bytes(range(32, 52))
-
-
-def ascii_babble(params: SamplingParams, tokens: tuple[int, ...]) -> int:
-    token = babble(params, tokens)
-    return token if token == END else token % 128
 
 
 def shifting(

@@ -26,9 +26,10 @@ OF_PATH: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
+@pytest.mark.parametrize("value", [100_000, -5, "x"])
+async def test_errors_have_the_name_and_the_number_that_were_sent(connect: Connect, value: Any) -> None:
+    client = await connect(FakeBackend(chat_template=ChatTemplate("{{ messages[0].content }}")))
+    for path, name in (
         ("/v1/completions", "max_tokens"),
         ("/v1/completions", "max_completion_tokens"),
         ("/v1/chat/completions", "max_completion_tokens"),
@@ -39,20 +40,14 @@ OF_PATH: dict[str, dict[str, Any]] = {
         ("/v1/messages", "max_tokens"),
         ("/api/chat", "num_predict"),
         ("/api/generate", "num_predict"),
-    ],
-)
-@pytest.mark.parametrize("value", [100_000, -5, "x"])
-async def test_errors_have_the_name_and_the_number_that_were_sent(
-    connect: Connect, path: str, name: str, value: Any
-) -> None:
-    client = await connect(FakeBackend(chat_template=ChatTemplate("{{ messages[0].content }}")))
-    sent = {"options": {name: value}} if name == "num_predict" else {name: value}
-    response = await client.post(path, json=OF_PATH[path] | sent)
-    text = await response.text()
-    assert response.status == 400, text
-    assert re.search(rf"\b{name}\b", text), text
-    assert str(value) in text
-    assert name == "max_tokens" or not re.search(r"\bmax_tokens\b", text), text
+    ):
+        sent = {"options": {name: value}} if name == "num_predict" else {name: value}
+        response = await client.post(path, json=OF_PATH[path] | sent)
+        text = await response.text()
+        assert response.status == 400, text
+        assert re.search(rf"\b{name}\b", text), text
+        assert str(value) in text
+        assert name == "max_tokens" or not re.search(r"\bmax_tokens\b", text), text
 
 
 OWN_NAMES = {
@@ -73,11 +68,12 @@ OWN_NAMES = {
 }
 
 
-@pytest.mark.parametrize(("alias", "name"), ALIASES.items())
-async def test_errors_name_the_one_of_two_names_that_counts(connect: Connect, alias: str, name: str) -> None:
+@pytest.mark.parametrize("path", OWN_NAMES)
+async def test_errors_name_the_one_of_two_names_that_counts(connect: Connect, path: str) -> None:
     client = await connect(FakeBackend(chat_template=ChatTemplate("{{ messages[0].content }}")))
     bad = {"nothing": "of this type"}
-    for path, own_names in OWN_NAMES.items():
+    own_names = OWN_NAMES[path]
+    for alias, name in ALIASES.items():
         counts, other = (alias, name) if alias in own_names else (name, alias)
         sent: dict[str, Any] = {counts: bad, other: 1}
         sent = {"options": sent} if path == "/api/generate" else sent
