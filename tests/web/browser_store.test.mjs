@@ -261,3 +261,26 @@ test("a page that is closed leaves its draft also if there is no room for nodes"
   const [note] = [...local.values()].map((each) => JSON.parse(each));
   assert.deepEqual([note.nodes, note.drafts.length], [[], 1]);
 });
+
+test("what is typed while it is stored that a draft was deleted is all there when the page is closed then", async () => {
+  local.clear();
+  const values = new Map();
+  const tab = new Tab(values);
+  tab.type(() => "Good morning");
+  await tab.save();
+  tab.drafts.put("root", undefined);
+  const { transact } = tab.local;
+  tab.local.transact = async (...asked) => {
+    await transact.apply(tab.local, asked);
+    await new Promise(() => {}); // the page is closed before it hears of it
+  };
+  tab.save();
+  while (values.get("s,root")) await new Promise(setImmediate);
+  tab.type(() => "Good men");
+  tab.leave([]);
+  for (const [name, noted] of local) local.set(name, JSON.stringify({ ...JSON.parse(noted), time: 0 })); // long ago
+  const next = new Tab(values);
+  await next.load();
+  await next.begin(next.replica);
+  assert.equal(next.drafts.at("root"), "Good men");
+});

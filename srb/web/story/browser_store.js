@@ -94,7 +94,7 @@ export class Store {
   /** What a draft was before what has been typed since. */
   #base(place) {
     const key = String([this.story.id, place]);
-    return this.#storing.get(key) ?? this.#bases.get(key);
+    return (this.#storing.has(key) ? this.#storing : this.#bases).get(key); // it may be stored that there is none
   }
 
   /** This page's own state. */
