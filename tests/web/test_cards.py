@@ -52,8 +52,9 @@ def test_an_own_style_is_stored_for_all_stories_until_it_is_deleted(story: Story
         expect(keep).to_be_hidden()
         story.find("#setting-temperature").fill("0.3")
         story.unfold("min_p").fill("0.2")
-        keep.click()
+        keep.press("Enter")
         expect(style).to_have_value("Slow")
+        expect(style).to_be_focused()
         assert asked == ["Name of the style:", "Wild is one of the page's styles. Choose another name:"]
     story.reload()
     with story.panel("options"):
@@ -63,8 +64,9 @@ def test_an_own_style_is_stored_for_all_stories_until_it_is_deleted(story: Story
         style.select_option("Slow")
         expect(story.find("#setting-temperature")).to_have_value("0.3")
         expect(story.find("#setting-min_p")).to_have_value("0.2")
-        forget.click()
+        forget.press("Enter")
         expect(style).to_have_value("Your own")
+        expect(style).to_be_focused()
         expect(style.locator("option", has_text="Slow")).to_have_count(0)
 
         # A browser that keeps nothing says so.

@@ -86,8 +86,9 @@ def test_the_search_finds_everything_and_snapshots_have_names(
         story.reads("Once upon the hill")
         story.find("#undo").click()
         story.reads(typed)
-    names.filter(has_text="The beginning").locator("xpath=..").get_by_role("button", name="Remove").click()
+    names.filter(has_text="The beginning").locator("xpath=..").get_by_role("button", name="Remove").press("Enter")
     expect(snapshots).to_have_count(2)
+    expect(story.find("#snapshot")).to_be_focused()
 
 
 def test_every_place_is_found_and_replaced_in_one_step(story: Story) -> None:

@@ -1,7 +1,7 @@
 // @ts-check
 // Snapshots and bookmarks: names of nodes, in the panel of stories. A snapshot is the node of the whole text as it was.
 
-import { create, find, replaceItems } from "../lib/dom.js";
+import { create, find, isFocusLost, replaceItems } from "../lib/dom.js";
 import { words } from "../lib/length.js";
 import { plural, safely, showStatus, when } from "../lib/messages.js";
 import { changedParts } from "../story/text_merge.js";
@@ -55,7 +55,10 @@ export class Snapshots {
     const go = button(name, null, safely(() => this.#go(node)));
     go.dataset.place = node.id;
     const compare = button("Compare", `Compare ${name} with the text now`, () => this.#compare(node));
-    const remove = button("Remove", `Remove the name ${name}`, () => this.set(node, ""));
+    const remove = button("Remove", `Remove the name ${name}`, () => {
+      this.set(node, "");
+      if (isFocusLost()) find("#snapshot").focus();
+    });
     const about = create("small", { textContent: `${when.format(created ?? batch)} · ${plural(this.#count(node), "word")}` });
     return create("li", {}, go, compare, remove, about);
   }

@@ -1,7 +1,7 @@
 // @ts-check
 // Styles: named groups of settings. This browser stores the writer's own styles, for all stories.
 
-import { find } from "../lib/dom.js";
+import { find, isFocusLost } from "../lib/dom.js";
 import { loadLocal, saveLocal } from "../lib/local_storage.js";
 import { showError } from "../lib/messages.js";
 import { STYLED, STYLES } from "./guide.js";
@@ -66,6 +66,7 @@ export class Styles {
     if (error) showError(new Error(`This browser doesn't store styles: ${error.message}`));
     this.#fill();
     this.draw();
+    if (isFocusLost()) this.box.focus(); // the pressed button is hidden now
   }
 
   /** The columns of a mix, as `Compare` has them; null without a mix. */
