@@ -90,6 +90,11 @@ def test_the_search_finds_everything_and_snapshots_have_names(
     expect(snapshots).to_have_count(2)
     expect(story.find("#snapshot")).to_be_focused()
 
+    # A dialog that covers the text isn't followed by the search.
+    story.find("#open-keys").click()
+    story.page.keyboard.press("Control+f")
+    expect(story.find("#search")).to_be_hidden()
+
 
 def test_every_place_is_found_and_replaced_in_one_step(story: Story) -> None:
     box, keyboard, count = story.find("#story"), story.page.keyboard, story.find("#found-count")

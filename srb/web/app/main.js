@@ -104,6 +104,7 @@ function listen(/** @type {Desk} */ desk, /** @type {StoryList} */ storyList, /*
   document.addEventListener("keydown", (event) => {
     const isSearch = event.key.toLowerCase() === "f" && !event.shiftKey && !event.altKey;
     if (!(event.ctrlKey || event.metaKey) || !(isSearch || event.key === "Enter")) return;
+    if (isSearch && find("dialog:modal:not(.panel)")) return; // which would cover the search
     event.preventDefault();
     const answer = /** @type {any} */ (event.target).closest("dialog")?.querySelector(".main");
     if (isSearch) find("#search").open ? desk.searchPanel.begin() : find("#open-search").click();
