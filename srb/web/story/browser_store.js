@@ -53,7 +53,7 @@ export class Store {
   #tab = tabId();
   #unstored = new Map(); // nodes, by id
   #notes = 0; // of what isn't stored yet; a page knows how many of each tab it has
-  #taken = {}; // so many of each closed tab
+  #taken = {}; // how many notes of each closed tab this page has
 
   /**
    * @param {StoryInfo} story

@@ -191,7 +191,7 @@ export function applyLengthLimits(nodes, untils = {}) {
   return { untils: Object.fromEntries(running.map(({ request }) => [request, untils[request ?? ""]])), late };
 }
 
-/** Shorten the text of a node to so many characters. */
+/** Shorten the text of a node to this many characters. */
 export function shorten(node, length) {
   let rest = length;
   const k = node.pieces.findIndex(({ text }) => (rest -= text.length) <= 0);
