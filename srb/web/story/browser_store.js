@@ -18,7 +18,7 @@ import { repair } from "./validation.js";
  * @typedef {import("./drafts.js").Draft} Draft
  * @typedef {{ id: string, title: string, changed?: number, words?: number, change?: number }} StoryInfo
  *
- * @typedef {object} Replica what a page has of a story, apart from its nodes. `meet` merges what others have made of it.
+ * @typedef {object} Replica what a page has of a story. `meet` merges what others have made of it.
  * @property {import("./tree.js").Tree} tree
  * @property {import("./drafts.js").Drafts} drafts
  * @property {Record<string, any>} own what only this page knows: where its writer is, and undo steps
