@@ -3,9 +3,9 @@
 In a unified cache, attention computes every row and every prompt token over the cells of all sequences. Without flash
 attention, the shared cells of a prompt are one matrix product for all of its rows. So a unified cache is fastest for
 one prompt with many alternatives, but the time for several prompts grows with the square of their number. In streams,
-attention sees the cells of one sequence only, and each of these cells costs more. `Layouts` predicts the time of all
-running and waiting requests in each layout. A change must save more time than it takes to make the other context and to
-move the cells.
+attention sees the cells of one sequence only, and each of these cells costs more. Flash attention is faster there,
+whatever is faster in a unified cache. `Layouts` predicts the time of all running and waiting requests in each layout. A
+change must save more time than it takes to make the other context and to move the cells.
 
 `--ctx-size` is the length of one request. `max_cells` limits the memory for all cells: a context of more than
 `--ctx-size` cells is made only for work that needs them.
@@ -46,7 +46,7 @@ class Layouts:
         cell_bytes: bytes of memory per cell.
         attention_costs: the costs by which the kind of attention is chosen.
         layout_costs: the costs by which the layout is chosen.
-        flash_attn: the kinds of attention that may be chosen.
+        flash_attn: the kinds of attention that a unified cache may have. Streams have the first.
         fixed: the only layout, if there is only one.
         unified: whether a unified cache may be chosen.
         can_move: whether sequences can move into another context.
@@ -78,21 +78,17 @@ class Layouts:
             return self.fixed or present
         self._refused = {each: until for each, until in self._refused.items() if until > self.clock()}
         options = dict[Layout, float]()  # and the seconds of a change to each
-        is_fixed = n_used > 0 or len(self.flash_attn) == 1
+        is_fixed = (n_used > 0 and present.is_unified) or len(self.flash_attn) == 1
         work = [(load.n_tokens, load.n_rows, load.max_tokens) for load in loads]
         kind = present.flash_attn if is_fixed else self.attention_costs.best(work)
         for each in self._options(loads, kind):
             cost = self._change(each, n_used)
             if n_used and each.flash_attn != present.flash_attn:
                 cost += n_used * self.cell_bytes * _CONVERSION_SECONDS
-            elif each.flash_attn not in (kind, self.attention_costs.preferred):
-                cost += self.attention_costs.switch_seconds
             options[each] = cost
         if is_open and self._holds(present, loads, n_used):
-            other = dataclasses.replace(present, flash_attn=kind)
-            options[other] = 0.0  # `best` has counted a change of the kind
-            if not other.is_unified:
-                options[present] = 0.0
+            # `best` has counted a change of the kind.
+            options[dataclasses.replace(present, flash_attn=kind) if present.is_unified else present] = 0.0
         options = {each: cost for each, cost in options.items() if each not in self._refused}
         if not options:
             return present
@@ -112,8 +108,7 @@ class Layouts:
         if self.unified:
             yield self._unified(loads, kind)
         if self.streams and not (self.unified and any(load.needs_unified for load in loads)):
-            for of_streams in self.flash_attn:
-                yield from self._in_streams(loads, of_streams)
+            yield from self._in_streams(loads, self.flash_attn[0])
 
     def _unified(self, loads: Sequence[Load], kind: str) -> Layout:
         wanted, n_cells = sum(map(_cells, loads)), self.n_cells

@@ -447,7 +447,15 @@ def test_the_kind_of_attention_changes_in_an_empty_cache_only() -> None:
     unified = Layout(True, 8192, 67, "auto")
     assert chosen([load_of(2000, 32, 64)], unified, **kinds) == UNIFIED
     assert chosen([load_of(2000, 32, 64)], unified, 100, **kinds) == unified
-    assert chosen([load_of(600, 1, 64)] * 16, unified, 5000, **kinds).flash_attn == "auto"
+
+
+def test_streams_have_flash_attention_where_both_kinds_may_be_chosen() -> None:
+    kinds: dict[str, Any] = {"flash_attn": ("auto", "off")}
+    streams = Layout(False, 768, 32, "auto")
+    for n_used in (0, 500):
+        assert chosen([load_of(600, 4, 64)] * 8, UNIFIED, n_used, **kinds) == streams
+        assert chosen([load_of(600, 32)], streams, n_used, **kinds) == UNIFIED
+    assert chosen([load_of(600, 4, 64)] * 8).flash_attn == "off", "--flash-attn off"
 
 
 def test_a_request_without_end_fits() -> None:
