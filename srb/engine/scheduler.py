@@ -29,12 +29,14 @@ class _Need:
 
     Attributes:
         prompts: its prompts without cells.
-        new: those of them that are computed, or share what others have computed.
+        taken_along: those of them whose cells come back with a sequence that was swapped out with them.
+        new: those of them that are computed, or share what others have computed. Others were swapped out themselves.
         n_cells: the cells, without those for the tokens of `new`.
         n_ids: the seq_ids.
     """
 
     prompts: list[Prompt]
+    taken_along: set[Prompt]
     new: list[Prompt]
     n_cells: int
     n_ids: int
@@ -340,10 +342,9 @@ class Scheduler:
             return None
         if not self._find_beginnings(need.new, self._allocator.free_cells - need.n_cells):
             return None
-        members = with_negatives(group)
         for prompt in need.prompts:
-            self._allocate_prompt(prompt, members)
-        for seq in sorted(members, key=_order):
+            self._allocate_prompt(prompt, is_taken_along=prompt in need.taken_along)
+        for seq in sorted(with_negatives(group), key=_order):
             self._allocate(seq)
         return need.prompts
 
@@ -351,16 +352,22 @@ class Scheduler:
         """Returns what a group needs besides cells for its new prompts; None if the present layout can't hold it."""
         members = with_negatives(group)
         prompts = [each for each in dict.fromkeys(seq.prompt for seq in members) if not each.span]
-        if any(seq.prompt.n_cells + _cells_to_begin(seq) > self._allocator.longest for seq in members):
+        own = [self._own_cells(seq) for seq in members]
+        if any(end > self._allocator.longest for _, end in own):
             return None
         is_unified = self._allocator.layout.is_unified
         if not (is_unified or all(each.block_size or not each.strategy.needs_unified for each in prompts)):
             return None
-        new = [prompt for prompt in prompts if not prompt.swapped and not _is_taken_along(prompt, members)]
-        n_cells = sum(self._own_cells_of_prompt(prompt, members) for prompt in prompts if prompt not in new)
-        n_cells += sum(map(_strategy_cells, prompts)) + sum(map(self._own_cells, members)) + self._margin(members)
+        has_state = {seq.prompt for seq in members if _has_prompt_cells(seq)}
+        taken_along = {each for each in prompts if each in has_state and each.is_ready and not each.swapped}
+        new = [each for each in prompts if not each.swapped and each not in taken_along]
+        n_cells = sum(
+            self._cells_of_prompt(each, is_taken_along=each in taken_along) for each in prompts if each not in new
+        )
+        n_cells += sum(map(_strategy_cells, prompts)) + sum(end - start for start, end in own) + self._margin(members)
+        n_ids = _n_ids(members, [each for each in prompts if each not in taken_along])
         n_marks = sum(map(self._rollback.n_ids, members + with_negatives(admitted)))
-        return _Need(prompts, new, n_cells, _n_ids(members, prompts) + n_marks)
+        return _Need(prompts, taken_along, new, n_cells, n_ids + n_marks)
 
     def _find_beginnings(self, prompts: list[Prompt], n_cells: int) -> bool:
         """Finds what prompts can begin with. Returns False if they need more than `n_cells` all the same."""
@@ -384,12 +391,12 @@ class Scheduler:
         n_cells = sum(_margin(seq, seq.span.end - seq.span.start) for seq in others if seq.span)
         return n_cells + sum(_margin(seq, _cells_to_begin(seq)) for seq in members if has_row(seq))
 
-    def _allocate_prompt(self, prompt: Prompt, members: list[Sequence]) -> None:
+    def _allocate_prompt(self, prompt: Prompt, *, is_taken_along: bool) -> None:
         source = prompt.beginning.source if prompt.beginning else None
         n_shared = prompt.beginning.shared if prompt.beginning else 0
-        end = self._own_cells_of_prompt(prompt, members) + _strategy_cells(prompt)
+        end = self._cells_of_prompt(prompt, is_taken_along=is_taken_along) + _strategy_cells(prompt)
         prompt.span = self._allocator.allocate(source.span if source else None, n_shared, end)
-        if _needs_id(prompt, members):
+        if prompt.seq_id is None and not is_taken_along:
             prompt.seq_id = self._allocator.allocate_seq()
         while len(prompt.row_ids) < prompt.strategy.n_rows:
             prompt.row_ids.append(self._allocator.allocate_seq())
@@ -402,24 +409,24 @@ class Scheduler:
         seq.state = "prefilling"
         if not has_row(seq):
             return
-        start = seq.prompt.n_cells
-        end = start + _cells_to_begin(seq)
-        if self._rollback.forgets and _has_prompt_cells(seq):  # it is restored as it was, and shares no cells
-            seq.span = self._allocator.allocate(None, 0, end)
-        else:
-            seq.span = self._allocator.allocate(seq.prompt.span, start, end)
+        start, end = self._own_cells(seq)
+        seq.span = self._allocator.allocate(seq.prompt.span, start, end)
         if not _gets_prompts(seq) or seq.prompt.seq_id is None:
             seq.seq_id = self._allocator.allocate_seq()
         self.n_rows += 1
 
-    def _own_cells(self, seq: Sequence) -> int:
-        """The cells that a sequence needs when it is admitted, with those of its prompt that it doesn't share."""
-        is_apart = self._rollback.forgets and _has_prompt_cells(seq)
-        return _cells_to_begin(seq) + is_apart * seq.prompt.n_cells
+    def _own_cells(self, seq: Sequence) -> tuple[int, int]:
+        """From where to where a sequence needs cells of its own when it is admitted.
 
-    def _own_cells_of_prompt(self, prompt: Prompt, members: list[Sequence]) -> int:
+        If the model forgets, what was swapped out with its prompt's cells is restored as it was, and shares none.
+        """
+        is_apart = self._rollback.forgets and _has_prompt_cells(seq)
+        n_of_prompt = seq.prompt.n_cells
+        return 0 if is_apart else n_of_prompt, n_of_prompt + _cells_to_begin(seq)
+
+    def _cells_of_prompt(self, prompt: Prompt, *, is_taken_along: bool) -> int:
         """The cells that a prompt needs: none where each sequence has all of its tokens for itself."""
-        return 0 if self._rollback.forgets and _is_taken_along(prompt, members) else prompt.n_cells
+        return 0 if self._rollback.forgets and is_taken_along else prompt.n_cells
 
     # Preemption
 
@@ -592,12 +599,6 @@ def _strategy_cells(prompt: Prompt) -> int:
     return prompt.strategy.n_rows * prompt.strategy.row_cells
 
 
-def _is_taken_along(prompt: Prompt, members: Iterable[Sequence]) -> bool:
-    """Whether sequences that are swapped out have taken the cells of a prompt along."""
-    has_state = any(_has_prompt_cells(seq) for seq in members if seq.prompt is prompt)
-    return has_state and prompt.is_ready and not prompt.swapped
-
-
 def _has_cells(seq: Sequence) -> bool:
     """Whether preempting a sequence frees cells: its own, or those of a prompt that no other sequence uses."""
     if seq.is_pending:
@@ -623,15 +624,10 @@ def _n_ids(members: Iterable[Sequence], prompts: list[Prompt]) -> int:
     """How many seq_ids a group needs, with its prompts and the rows of their strategies, without marks.
 
     Args:
-        prompts: its prompts without cells.
+        prompts: its prompts without cells that weren't taken along; those need no seq_id besides their sequences'.
     """
-    get_one = {prompt for prompt in prompts if _needs_id(prompt, members)}
+    get_one = {prompt for prompt in prompts if prompt.seq_id is None}
     n_rows = sum(prompt.strategy.n_rows - len(prompt.row_ids) for prompt in prompts)
     own = [seq for seq in members if has_row(seq)]
     take_over = [seq for seq in own if _gets_prompts(seq) and (seq.prompt.seq_id is not None or seq.prompt in get_one)]
     return len(get_one) + n_rows + len(own) - len(take_over)
-
-
-def _needs_id(prompt: Prompt, members: Iterable[Sequence]) -> bool:
-    """Whether a prompt needs a seq_id now. A sequence that has its cells has one of its own."""
-    return prompt.seq_id is None and not _is_taken_along(prompt, members)
