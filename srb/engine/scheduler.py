@@ -358,7 +358,7 @@ class Scheduler:
         is_unified = self._allocator.layout.is_unified
         if not (is_unified or all(each.block_size or not each.strategy.needs_unified for each in prompts)):
             return None
-        has_state = {seq.prompt for seq in members if _has_prompt_cells(seq)}
+        has_state = {seq.prompt for seq in members if seq.swapped_cells == "all"}
         taken_along = {each for each in prompts if each in has_state and each.is_ready and not each.swapped}
         new = [each for each in prompts if not each.swapped and each not in taken_along]
         n_cells = sum(
@@ -420,7 +420,7 @@ class Scheduler:
 
         If the model forgets, what was swapped out with its prompt's cells is restored as it was, and shares none.
         """
-        is_apart = self._rollback.forgets and _has_prompt_cells(seq)
+        is_apart = self._rollback.forgets and seq.swapped_cells == "all"
         n_of_prompt = seq.prompt.n_cells
         return 0 if is_apart else n_of_prompt, n_of_prompt + _cells_to_begin(seq)
 
@@ -612,12 +612,7 @@ def _margin(seq: Sequence, n_cells: int) -> int:
 
 def _order(seq: Sequence) -> tuple[bool, bool]:
     """Sorts sequences that begin at once: first those with their prompt's cells, last the one that gets its seq_id."""
-    return not _has_prompt_cells(seq), _is_last(seq)
-
-
-def _has_prompt_cells(seq: Sequence) -> bool:
-    """Whether the state of a swapped sequence has its prompt's cells, too."""
-    return seq.swapped is not None and seq.swapped.has_prompt
+    return seq.swapped_cells != "all", _is_last(seq)
 
 
 def _n_ids(members: Iterable[Sequence], prompts: list[Prompt]) -> int:

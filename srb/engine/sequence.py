@@ -93,11 +93,6 @@ class Swapped:
     resumes: SequenceState = "running"
     rows: "dict[int, Swapped]" = field(default_factory=dict)
 
-    @property
-    def has_prompt(self) -> bool:
-        """Whether the state begins with the cells of the prompt."""
-        return self.state is not None and not self.start
-
 
 class ActiveRequest:
     """A request that is waiting or running, and sums over its prompts and sequences."""
@@ -315,7 +310,7 @@ class Sequence:
         self._tokens: list[int] = []
         self.unreported_tokens: list[int] = []  # sampled, and not in an event yet
         self.rollback_window: list[HeldToken] = []  # the last tokens, which constraints may take back
-        self.n_own_computed = 0  # how many of these count as computed: mostly all but the last
+        self.n_own_computed = 0  # how many of its tokens count as computed: mostly all but the last
         self.is_forked = False  # whether it has the cells of its prompt
         self.sampled_at = 0.0  # when its last token was sampled, in seconds of the engine's clock
         self.seq_id: int | None = None
@@ -347,6 +342,13 @@ class Sequence:
     def n_shifted(self) -> int:
         """How many of its own tokens have left its cells."""
         return self.strategy.own_shifts.get(self, 0)
+
+    @property
+    def swapped_cells(self) -> Literal["none", "own", "all"]:
+        """Which cells its state in memory has: its own, or all, with those of its prompt; none without a state."""
+        if self.swapped is None or self.swapped.state is None:
+            return "none"
+        return "own" if self.swapped.start else "all"
 
     @property
     def source_id(self) -> int | None:

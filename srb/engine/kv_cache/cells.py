@@ -185,13 +185,13 @@ class Cells:
 
     def _leave_state(self, seq: Sequence) -> None:
         """Leaves the state of a sequence to its prompt if siblings go on from there that have no other, or drops it."""
-        prompt, swapped = seq.prompt, seq.swapped
-        seq.swapped = None
-        is_only_one = not (prompt.span or prompt.swapped)
-        if swapped and swapped.has_prompt and is_only_one and any(map(_lacks_prompt, prompt.living)):
-            prompt.swapped = replace(swapped, end=prompt.n_cells)
+        prompt = seq.prompt
+        is_only_one = seq.swapped_cells == "all" and not (prompt.span or prompt.swapped)
+        if seq.swapped and is_only_one and any(each.swapped_cells == "own" for each in prompt.living):
+            prompt.swapped = replace(seq.swapped, end=prompt.n_cells)
         else:
-            self._drop(swapped)
+            self._drop(seq.swapped)
+        seq.swapped = None
 
     def _empty(self, seq: Sequence) -> None:
         """Empties a sequence, but for the cells of its prompt if it is the last one that has them."""
@@ -225,14 +225,15 @@ class Cells:
 
         All cells are swapped out, so there are enough to put the parts together.
         """
-        swapped = [seq.swapped for seq in prompt.living if seq.swapped and seq.swapped.state is not None]
-        wholes = (each for each in (prompt.swapped, *swapped) if each and each.has_prompt)
-        whole = next((each for each in wholes if each.end >= prompt.n_cells), None)
+        wholes = (prompt.swapped, *(seq.swapped for seq in prompt.living if seq.swapped_cells == "all"))
+        whole = next((each for each in wholes if each and each.end >= prompt.n_cells), None)
         seq_id = self._allocator.allocate_seq()
         for seq in prompt.living:
-            part = seq.swapped
-            if part is None or part.state is None or not part.start:
+            if seq.swapped_cells != "own":
                 continue
+            part = seq.swapped
+            assert part
+            assert part.state is not None
             state = None
             if whole and whole.state is not None and self._backend.restore(whole.state, seq_id, 0, part.start):
                 if self._backend.restore(part.state, seq_id, part.start, part.end):
@@ -417,11 +418,6 @@ class Cells:
 def _needs_state(prompt: Prompt) -> bool:
     """Whether a prompt can't be computed again, because its strategy has rows there, or has moved its cells."""
     return prompt.strategy.n_rows > 0 or prompt.strategy.shifts_context
-
-
-def _lacks_prompt(seq: Sequence) -> bool:
-    """Whether the state of a sequence begins after its prompt."""
-    return seq.swapped is not None and seq.swapped.state is not None and not seq.swapped.has_prompt
 
 
 def _lacks_state(seq: Sequence) -> bool:
