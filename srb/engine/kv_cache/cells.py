@@ -263,52 +263,52 @@ class Cells:
         forgets = self._rollback.forgets
         rows = [seq for seq in with_negatives(group) if seq.prompt.span or seq.span]
         going = {seq for seq in rows if not seq.is_pending}
-        left = [
+        leaving = [
             prompt
             for prompt in dict.fromkeys(seq.prompt for seq in rows)
             if all(seq.is_pending or seq in going for seq in prompt.living)
         ]
-        for prompt in left:
+        for prompt in leaving:
             if prompt in self.awaiting:  # it has no cells yet
                 self.awaiting.remove(prompt)
                 prompt.beginning = None
-        for prompt in left:
+        for prompt in leaving:
             self._turn_away(prompt, layout)
         # Where the prompt's own sequence is gone, one of those that continue it takes its cells along; all of them, if
         # the model forgets, since none can be forked off another one there.
-        takes_along = {seq.prompt for seq in rows if seq.prompt.seq_id is None and (forgets or seq.prompt in left)}
+        forked = [seq for seq in rows if seq.is_forked and seq.prompt.seq_id is None]
+        first_of = {seq.prompt: seq for seq in reversed(forked) if seq.prompt in leaving}
+        take_along = set(forked if forgets else first_of.values())
         is_change = layout != self._allocator.layout  # nothing stays swapped out for long then, whatever its size
         for seq in rows:
             if not seq.is_pending:
-                is_whole = not layout.is_unified or seq.prompt in takes_along
-                if self._swap_out(seq, is_whole=is_whole, must=is_change, goes=seq.prompt in left) and not forgets:
-                    takes_along.discard(seq.prompt)
+                is_whole = not layout.is_unified or seq in take_along
+                self._swap_out(seq, is_whole=is_whole, must=is_change, is_leaving=seq.prompt in leaving)
                 self._scheduler.release(seq, is_swapped=True)
         for seq in rows:
             if any(_lacks_state(each) for each in seq.group):  # they must all go on from the same token
                 self._drop_states(seq)
         self._scheduler.prefilling = [seq for seq in self._scheduler.prefilling if not seq.is_pending]
-        for prompt in left:
+        for prompt in leaving:
             self._swap_out_prompt(prompt, must=is_change)
 
-    def _swap_out(self, seq: Sequence, *, is_whole: bool, must: bool, goes: bool) -> bool:
-        """Moves the own cells of a sequence to memory. goes: so does its prompt. Returns whether it had any."""
-        if seq.is_forked and seq.seq_id is not None:
+    def _swap_out(self, seq: Sequence, *, is_whole: bool, must: bool, is_leaving: bool) -> None:
+        """Moves the own cells of a sequence to memory; is_whole: all cells. is_leaving: its prompt goes, too."""
+        if seq.is_forked:
+            assert seq.seq_id is not None
             self._rollback.swap_out(seq)
             start, end = 0 if is_whole else seq.prompt.position, self._backend.length(seq.seq_id)
             must = must or not self._can_recompute(seq, seq.state)
             state = self._save(seq.seq_id, start, end, must=must)
             seq.swapped, seq.state, seq.is_forked = Swapped(state, start, end, seq.state), "preempted", False
-            if goes:
+            if is_leaving:
                 self._backend.remove(seq.seq_id)
             else:
                 self._empty(seq)
-            return True
-        if seq.state == "prefilling":
+        elif seq.state == "prefilling":
             seq.state = "preempted" if seq.swapped else "waiting"
         else:  # its strategy has rows in place of it
             seq.swapped, seq.state = Swapped(None, 0, 0, seq.state), "preempted"
-        return False
 
     def _swap_out_prompt(self, prompt: Prompt, *, must: bool) -> None:
         rows = {}
