@@ -51,9 +51,9 @@ class BatchPlanner:
         self._n_outputs = min(backend.n_batch, backend.n_outputs)
         self._media = backend.media
         self._retention = retention
-        self._rows_are_next = False  # while chunks and rows take turns
-        self._oldest_is_next = False  # while short prompts and the oldest one take turns
-        self._are_several = False  # since several prompts waited, until the last of them is computed
+        self._rows_are_next = False  # whether the rows had no place in the last batch, so that chunks have none now
+        self._oldest_is_next = False  # whether the last chunks began with a shorter prompt than the oldest one
+        self._are_several = False  # whether several prompts waited, until the last of them is computed
         self._last_lora: Lora = ()  # the adapters of the last batch
 
     def next(self, prompts: list[Prompt], awaiting: list[Prompt], costs: Costs) -> "list[BatchPlan]":
@@ -78,8 +78,8 @@ class BatchPlanner:
             chunks = self._chunks(prefilling, awaiting, budget)
         for prompt, n_tokens in chunks:
             plans[prompt.lora].add_chunk(prompt, n_tokens)
-        self._rows_are_next = bool(running and chunks) and (costs.in_turn or chunks[0][0].segment.is_whole)
-        if not self._rows_are_next:
+        self._rows_are_next = rows_wait = bool(running and chunks) and (costs.in_turn or chunks[0][0].segment.is_whole)
+        if not rows_wait:
             self._round_robin.count(units)
             for prompt, row in (each for unit in units for each in unit.rows):
                 plans[prompt.lora].add_row(row, drafts[row])

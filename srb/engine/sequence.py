@@ -174,7 +174,7 @@ class Prompt:
         self.packed = pack(self.tokens)
         self.lora = lora
         self.media_placeholders = placed(self.tokens, active.request.media)  # by position
-        self.n_computed = 0  # how many of its tokens are in its cells
+        self.n_computed = 0  # how many of its tokens are in its cells, or will be when it is swapped in
         self.cached = 0  # how many of these came from other requests
         self.beginning: Beginning | None = None  # what it will begin with; None once it has begun
         self.logits: Logits | None = None  # those after its last token, once it is computed
@@ -262,7 +262,7 @@ class Prompt:
     @property
     def source_id(self) -> int | None:
         """A seq_id whose cells have its tokens: its own, else that of a sequence that continues it, else None."""
-        if self.seq_id is not None and self.span:
+        if self.seq_id is not None and self.span:  # a search keeps its seq_ids while it is swapped out
             return self.seq_id
         return next((seq.seq_id for seq in self.sequences if seq.is_forked and seq.seq_id is not None), None)
 
