@@ -358,6 +358,7 @@ class Scheduler:
         is_unified = self._allocator.layout.is_unified
         if not (is_unified or all(each.block_size or not each.strategy.needs_unified for each in prompts)):
             return None
+        # One that was preempted while it was computed again has no logits, so no sequence can bring it back.
         has_state = {seq.prompt for seq in members if seq.swapped_cells == "all"}
         taken_along = {each for each in prompts if each in has_state and each.is_ready and not each.swapped}
         new = [each for each in prompts if not each.swapped and each not in taken_along]
