@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from fake_backend import FakeBackend, says
+from fake_backend import FakeBackend
 from server.conftest import Connect, posted
 
 from srb.errors import InvalidRequestError
@@ -86,56 +86,11 @@ async def test_errors_name_the_one_of_two_names_that_counts(connect: Connect, pa
         assert not re.search(rf"\b{other}\b", answer), f"{path}: {answer}"
 
 
-@pytest.mark.parametrize(
-    ("path", "counts", "other"),
-    [
-        ("/completion", "n_predict", "max_tokens"),
-        ("/api/v1/generate", "max_length", "max_tokens"),
-        ("/v1/responses", "max_output_tokens", "max_tokens"),
-        ("/api/chat", "num_predict", "max_tokens"),
-        ("/v1/completions", "max_tokens", "n_predict"),
-    ],
-)
-async def test_errors_of_the_engine_name_it_too(connect: Connect, path: str, counts: str, other: str) -> None:
-    client = await connect(FakeBackend(chat_template=ChatTemplate("{{ messages[0].content }}")))
-    sent: dict[str, Any] = {counts: 100_000, other: 3}
-    response = await client.post(path, json=OF_PATH[path] | ({"options": sent} if path == "/api/chat" else sent))
-    text = await response.text()
-    assert response.status == 400, text
-    assert re.search(rf"\b{counts}\b", text), text
-    assert not re.search(rf"\b{other}\b", text), text
-
-
 @pytest.mark.parametrize("quoted", ['"no stop"', """'no stop'""", r'"\"stop"', '"a stop that is too lo...'])
 def test_what_a_message_quotes_is_not_renamed(quoted: str) -> None:
     error = InvalidRequestError(f"stop can't be {quoted}", param="stop")
     renamed = in_sent_names(error, b'{"stop_sequence": ["no stop"]}', KoboldFields)
     assert (str(renamed), renamed.param) == (f"stop_sequence can't be {quoted}", "stop_sequence")
-
-
-@pytest.mark.parametrize(
-    ("own", "other", "setting"),
-    [
-        ({"n_predict": 2}, {"max_tokens": 3}, "n_predict"),
-        ({"n_predict": 2}, {"max_completion_tokens": 3}, "n_predict"),
-        ({"repeat_penalty": 1.5}, {"repetition_penalty": 2}, "repeat_penalty"),
-        ({"repeat_last_n": 5}, {"rep_pen_range": 6}, "repeat_last_n"),
-        ({"typical_p": 0.5}, {"typical": 0.6}, "typical_p"),
-        ({"seed": 5}, {"sampler_seed": 6}, "seed"),
-        ({"ignore_eos": True}, {"ban_eos_token": False}, "ignore_eos"),
-        ({"stop": ["x"]}, {"stop_sequence": ["y"]}, "stop"),
-        ({"n_probs": 2}, {"logprobs": 3}, "n_probs"),
-    ],
-)
-async def test_llama_servers_own_names_win_on_its_routes(
-    connect: Connect, own: dict[str, Any], other: dict[str, Any], setting: str
-) -> None:
-    client = await connect(FakeBackend(script=says(b"abcdefgh")))
-    for body in (own | other, other | own):
-        response = await client.post("/completion", json={"prompt": "p", "n_predict": 2} | body)
-        answer = await response.json()
-        assert answer["generation_settings"][setting] == own[setting]
-        assert next(iter(other)) in response.headers["x-srb-ignored"]
 
 
 @pytest.mark.parametrize("path", ["/v1/responses/input_tokens", "/v1/messages/count_tokens", "/apply-template"])

@@ -130,10 +130,3 @@ async def test_choices(connect: Connect, anthropic: Any, openai: Any, calls: int
     assert model.grammar == asked
     assert [block["type"] for block in content].count("tool_use") == calls
     assert [item["type"] for item in output].count("function_call") == calls
-
-
-async def test_tools_count(connect: Connect) -> None:
-    client = await connect(Model("ok").backend)
-    for path, body in (("/v1/messages/count_tokens", ANTHROPIC), ("/v1/responses/input_tokens", OPENAI)):
-        with_tools = await posted(client, path, body)
-        assert with_tools["input_tokens"] > (await posted(client, path, body | {"tools": None}))["input_tokens"]

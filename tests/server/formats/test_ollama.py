@@ -82,14 +82,6 @@ async def test_a_text_that_is_json_is_no_call(connect: Connect) -> None:
         assert not any("tool_calls" in part.get("message", {}) for part in parts)
 
 
-async def test_nothing_to_say_loads_the_model(connect: Connect) -> None:
-    client = await connect(backend(b""))
-    bodies: list[tuple[str, dict[str, Any]]] = [("/api/generate", {}), ("/api/chat", {"messages": []})]
-    for path, body in bodies:
-        answer = await posted(client, path, {"model": "fake"} | body)
-        assert (answer["done"], answer["done_reason"]) == (True, "load")
-
-
 async def test_errors_are_in_its_own_shape(connect: Connect) -> None:
     client = await connect(backend(b"ab"), api_keys=(b"key",))
     for path in ("/api/chat", "/api/tags", "/api/embed"):

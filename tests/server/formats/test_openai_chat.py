@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fake_backend import FakeBackend, babble, says
-from server.conftest import Connect, events_of
+from server.conftest import Connect
 
 from srb.llama.model.chat_template import ChatTemplate
 
@@ -55,16 +55,6 @@ async def test_an_answer_that_nobody_gave_a_length_ends(connect: Connect) -> Non
             while not (line := await answer.content.readline()).startswith(b"data: "):
                 pass
         assert json.loads(line.removeprefix(b"data: "))["max_tokens"] == most, asked
-
-
-async def test_native_events_of_a_conversation(connect: Connect) -> None:
-    client = await connect(backend(b"ab", b"c"))
-    for path in ("/v1/chat/completions", "/v1/completions"):
-        body = {"messages": HELLO, "stream": "events", "branches": [{}, {"seed": 1}], "seed": 0}
-        response = await client.post(path, json=body)
-        events = events_of(await response.text())
-        assert [event["event"] for event in events if event["event"] != "stream"] == ["start", "stop", "stop", "done"]
-        assert "".join(event["text"] for event in events if event.get("index") == 0 and "text" in event) == "ab"
 
 
 async def test_messages_in_place_of_the_prompt_of_a_completion(connect: Connect) -> None:
@@ -162,13 +152,6 @@ async def test_without_any_template_a_chat_is_refused(connect: Connect) -> None:
     reply = await chat(connect, FakeBackend(), 400)
     assert reply["error"]["code"] == "no_chat_template"
     assert "--chat-template none; send a prompt to /v1/completions" in reply["error"]["message"]
-
-
-async def test_what_ends_a_message_by_the_template_ends_it_as_the_requests_own_does(connect: Connect) -> None:
-    template = ChatTemplate(SOURCE, stop=("\nUser:",))
-    fake = FakeBackend(chat_template=template, script=says(b"Hi.\nUser: b", b"a##b", prompt=len(PROMPT)))
-    choices = (await chat(connect, fake, n=2, stop="##"))["choices"]
-    assert [choice["message"]["content"] for choice in choices] == ["Hi.", "a"]
 
 
 async def test_a_template_that_refuses_says_why(connect: Connect) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from fake_backend import END, FakeBackend
-from server.conftest import Client, Connect, events_of, posted
-from server.formats.test_tools import ASK, PARIS, assembled, send
+from server.conftest import Client, Connect, posted
+from server.formats.test_tools import assembled, send
 from server.routes.test_response_routes import KEPT
 
 from srb.engine.sampling_params import SamplingParams
@@ -53,20 +53,6 @@ def thoughts_of(chunks: list[Any], index: int = 0) -> str:
     return "".join(choice["delta"].get("reasoning_content") or "" for choice in choices)
 
 
-@pytest.mark.parametrize(("source", "text"), BOTH)
-async def test_a_chat(connect: Connect, source: str, text: str) -> None:
-    model = Spoken(source, text, text.replace("so", "no"), text[: text.index("so")])
-    choices = (await chat(connect, model, n=3))["choices"]
-    expected = [(THOUGHTS, ANSWER), ("Hm,\nno.", ANSWER), ("Hm,", "")]
-    messages = [choice["message"] for choice in choices]
-    assert [(message["reasoning_content"], message["content"]) for message in messages] == expected
-    chunks = await chat(connect, model, n=3, stream=True)
-    for index, (thoughts, content) in enumerate(expected):
-        assert (thoughts_of(chunks, index), assembled(chunks, index)) == (thoughts, (content, [], "stop"))
-    for chunk in chunks:
-        assert all(len(choice["delta"].keys() - {"role"}) <= 1 for choice in chunk["choices"])
-
-
 async def test_a_chat_with_thoughts_in_its_content(connect: Connect) -> None:
     for source, text in BOTH:
         model = Spoken(source, text)
@@ -75,21 +61,6 @@ async def test_a_chat_with_thoughts_in_its_content(connect: Connect) -> None:
         assert "reasoning_content" not in message
         assert message["content"] == assembled(chunks, 0)[0] == "<think>\nHm,\nso.\n</think>\n\nYes."
         assert thoughts_of(chunks) == ""
-
-
-async def test_calls_after_thoughts_but_not_in_them(connect: Connect) -> None:
-    for begin, source in ("", OPEN), ("<think>", MAYBE):
-        text = f"{begin}So: {PARIS}?\n</think>\n\nWell:\n{PARIS}"
-        model = Spoken(source, text)
-        client = await connect(model.backend)
-        model.prompt = (await posted(client, "/apply-template", ASK))["prompt"]
-        choice = (await send(client))["choices"][0]
-        assert choice["finish_reason"] == "tool_calls"
-        assert (choice["message"]["reasoning_content"], choice["message"]["content"]) == (f"So: {PARIS}?", "Well:")
-        assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == ["weather"]
-        chunks = await send(client, stream=True)
-        content, calls, reason = assembled(chunks, 0)
-        assert (thoughts_of(chunks), content, len(calls), reason) == (f"So: {PARIS}?", "Well:", 1, "tool_calls")
 
 
 async def test_a_template_without_tags_has_no_thoughts(connect: Connect) -> None:
@@ -103,17 +74,6 @@ async def test_a_template_without_tags_has_no_thoughts(connect: Connect) -> None
         "role": "assistant",
         "content": text,
     }
-
-
-async def test_native_events_and_completions_show_the_text_as_it_is(connect: Connect) -> None:
-    for source, text in BOTH:
-        client = await connect(Spoken(source, text).backend)
-        body = {"messages": HELLO, "n": 1, "seed": 0}
-        response = await client.post("/v1/chat/completions", json=body | {"stream": "events"})
-        shown = events_of(await response.text())
-        assert "".join(event.get("text", "") for event in shown) == text
-        completion = await posted(client, "/v1/completions", body | {"stream": False})
-        assert completion["choices"][0]["text"] == text
 
 
 async def test_anthropics_thinking_may_be_disabled(connect: Connect) -> None:
@@ -150,17 +110,11 @@ async def lines(client: Client, path: str, **body: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("source", "text"), BOTH)
-async def test_ollamas_routes(connect: Connect, source: str, text: str) -> None:
+async def test_a_prompt_of_ollama(connect: Connect, source: str, text: str) -> None:
     client = await connect(Spoken(source, text).backend)
     for think in ({}, {"think": True}, {"think": "low"}):
-        (whole,) = await lines(client, "/api/chat", messages=HELLO, stream=False, **think)
-        assert whole["message"] == {"role": "assistant", "content": ANSWER, "thinking": THOUGHTS}
         (whole,) = await lines(client, "/api/generate", prompt="hi", stream=False, **think)
         assert (whole["response"], whole["thinking"]) == (ANSWER, THOUGHTS)
-    *parts, _last = [each["message"] for each in await lines(client, "/api/chat", messages=HELLO)]
-    assert "".join(part.get("thinking", "") for part in parts) == THOUGHTS
-    assert "".join(part["content"] for part in parts) == ANSWER
-    assert not [part for part in parts if part["content"] and "thinking" in part]
     *parts, _last = await lines(client, "/api/generate", prompt="hi")
     assert "".join(part.get("thinking", "") for part in parts) == THOUGHTS
     assert "".join(part["response"] for part in parts) == ANSWER

@@ -3,10 +3,9 @@
 import json
 from typing import Any
 
-import pytest
 from fake_backend import END, ByteTokenizer, FakeBackend
 from server.conftest import Connect
-from server.formats.all_formats import FORMATS, HELLO, body_of, in_all_formats, text_of, writes
+from server.formats.all_formats import HELLO, in_all_formats, text_of, writes
 
 from srb.llama.model.chat_template import ChatTemplate
 
@@ -93,40 +92,3 @@ async def test_a_chat_templates_own_stop_strings_are_never_shown(connect: Connec
     assert await text_of(client, "chat", include_stop_str_in_output=True) == "ab"
     assert await text_of(client, "chat", include_stop_str_in_output=True, stop="b") == "ab"
     assert await text_of(client, "chat", include_stop_str_in_output=True, stop="#") == "ab#"
-
-
-async def test_koboldcpps_name_for_the_stop_string_in_the_text(connect: Connect) -> None:
-    client = await connect(backend(b"abcd"))
-    assert await text_of(client, "kobold", stop_sequence=["c"], trim_stop=True) == "ab"
-    assert await text_of(client, "kobold", stop_sequence=["c"], trim_stop=False) == "abc"
-    assert await text_of(client, "kobold", stop_sequence=["c"]) == "ab"
-
-
-async def test_each_alternative_has_its_own_stop_tokens(connect: Connect) -> None:
-    client = await connect(backend(b"abcd"))
-    body = {"prompt": "p>", "model": "fake", "branches": [{"stop_token_ids": [98]}, {"stop_token_ids": [99]}, {}]}
-    answer = await (await client.post("/v1/completions", json=body)).json()
-    assert [choice["text"] for choice in answer["choices"]] == ["a", "ab", "abcd"]
-    assert {choice["finish_reason"] for choice in answer["choices"]} == {"stop"}
-
-
-@pytest.mark.parametrize("name", ["completions", "chat"])
-@pytest.mark.parametrize(
-    ("fields", "reasons"),
-    [
-        ({"stop": ["x", "c"]}, ("stop", "c")),
-        ({"stop_token_ids": [ord("c")]}, ("stop", ord("c"))),
-        ({}, ("stop", None)),
-        ({"max_tokens": 2}, ("length", None)),
-    ],
-)
-async def test_a_choice_says_what_stopped_it(
-    connect: Connect, name: str, fields: dict[str, Any], reasons: tuple[str, Any]
-) -> None:
-    client, (path, _) = await connect(backend(b"abcd")), FORMATS[name]
-    body = body_of(name, fields)
-    choice = (await (await client.post(path, json=body | {"stream": False})).json())["choices"][0]
-    assert (choice["finish_reason"], choice["stop_reason"]) == reasons
-    text = await (await client.post(path, json=body | {"stream": True})).text()
-    choices = [json.loads(line[6:])["choices"][0] for line in text.split("\n") if line.startswith("data: {")]
-    assert [each["stop_reason"] for each in choices] == [None] * (len(choices) - 1) + [reasons[1]]

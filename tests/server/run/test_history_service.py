@@ -112,30 +112,6 @@ async def test_an_echoed_prompt_is_not_the_models_word(connect: Connect, history
     assert (await get(client, f"/v1/history/{request_id}"))["choices"][0]["text"] == "xyz"
 
 
-async def test_a_refused_request_is_not_stored(connect: Connect, history: History) -> None:
-    client = await connect(FakeBackend(n_cells=32), history=history)
-    answer = await client.post("/v1/completions", json={"prompt": "x" * 40, "n": 1})
-    assert answer.status == 400
-    assert (await get(client, "/v1/history"))["data"] == []
-
-
-async def test_each_format_is_stored(connect: Connect, history: History) -> None:
-    client = await connect(FakeBackend(), history=history)
-    for path, body in (
-        ("/v1/completions", {"prompt": "a", "stream": False, "n": 2}),
-        ("/completion", {"prompt": "a", "n_predict": 2}),
-        ("/api/v1/generate", {"prompt": "a", "max_length": 2}),
-    ):
-        answer = await client.post(path, json=body)
-        assert answer.status == 200, await answer.text()
-    listed = (await get(client, "/v1/history"))["data"]
-    assert [(each["path"], each["count"], each["status"]) for each in listed] == [
-        ("/api/v1/generate", 1, "finished"),
-        ("/completion", 1, "finished"),
-        ("/v1/completions", 2, "finished"),
-    ]
-
-
 async def begin(client: Client, *parts: dict[str, Any]) -> str:
     async with client.post("/v1/stories", json={"title": "A tale", "nodes": list(parts)}) as answer:
         return str((await answer.json())["id"])
@@ -687,16 +663,6 @@ async def test_a_detached_request_whose_client_goes_at_once_is_stored(connect: C
     assert [each.length for each in stored.alternatives] == [40] * 3
 
 
-async def test_what_is_forgotten_cannot_be_read_again_from_the_file(connect: Connect, history: History) -> None:
-    client = await connect(FakeBackend(), history=history, keep_seconds=900, keep_bytes=1 << 20)
-    request_id, _ = await run(client, prompt="p", n=1, max_tokens=3)
-    await get(client, f"/v1/completions/{request_id}")
-    async with client.delete(f"/v1/completions/{request_id}") as answer:
-        assert answer.status == 204
-    await get(client, f"/v1/completions/{request_id}", 404)
-    assert history.read(find.get_request, None, request_id).summary.status == "finished"
-
-
 async def test_token_ids_that_the_model_does_not_have_are_refused_and_not_stored(
     connect: Connect, history: History
 ) -> None:
@@ -809,30 +775,6 @@ async def test_a_reader_of_a_request_that_resumes_later_gets_a_503(
     answer = await posting
     assert (answer.status, "resumes with its next start" in await answer.text()) == (503, True)
     await stopping
-
-
-async def test_a_watcher_that_comes_again_sees_the_texts_grow_on(connect: Connect, history: History) -> None:
-    gate = Gate(backend := FakeBackend())
-    client = await connect(backend, history=history)
-    story = await begin(client, {"text": "a"})
-    body = {"story": story, "node": 1, "n": 1, "max_tokens": 30, "ignore_eos": True, "seed": 1}
-    running = asyncio.ensure_future(run(client, **body))
-    gate.step(4)
-    await until(lambda: any(event_log.texts[0] for event_log in client.app[ENGINE].requests))
-    change = (await get(client, f"/v1/stories/{story}"))["change"]
-    headers = {"Accept": "text/event-stream", "Last-Event-ID": str(change)}
-    async with client.get(f"/v1/stories/{story}/nodes", headers=headers) as answer:
-        watching = read(answer)
-        _, first = await anext(watching)
-        assert (first["event"], first["node"]["id"], first["node"]["finish_reason"]) == ("node", 2, None)
-        text, last = first["node"]["text"], first
-        gate.open()
-        while last["event"] != "node" or last["node"]["finish_reason"] is None:
-            _, last = await anext(watching)
-            text += last["text"] if last["event"] == "text" else ""
-    _, events = await running
-    assert last["node"]["text"] == texts(events)[0]
-    assert last["node"]["text"].startswith(text)
 
 
 async def test_a_request_of_another_version_is_interrupted_and_its_nodes_end(connect: Connect, tmp_path: Path) -> None:
