@@ -217,21 +217,6 @@ async def test_delete_ends_a_request_or_one_alternative(connect: Connect) -> Non
     assert (await client.delete(path)).status == 404
 
 
-async def test_an_alias_counts_unless_the_name_itself_is_there(connect: Connect) -> None:
-    client = await connect(FakeBackend())
-    fields = {
-        "prompt": "p",
-        "max_tokens": 3,
-        "n_predict": 5,
-        "stop_sequence": ["x"],
-        "stop": None,
-        "ban_eos_token": True,
-    }
-    events = await events_of(await client.post("/v1/completions", json=fields))
-    assert events[0]["max_tokens"] == 3
-    assert events[0]["ignored"] == ["n_predict"]
-
-
 async def test_pings_while_nothing_comes(connect: Connect) -> None:
     clock = Clock()
     gate = Gate(backend := FakeBackend(script=says(b"a")))

@@ -104,8 +104,8 @@ async def test_several_results_are_a_list(connect: Connect) -> None:
 
 async def test_probabilities_have_two_names_and_may_be_off(connect: Connect) -> None:
     backend = FakeBackend(script=says(b"a"))
-    for body in ({"n_probs": 2}, {"logprobs": 2}):
-        answer = await result(connect, backend, **body)
+    for name in ("n_probs", "logprobs"):
+        answer = await result(connect, backend, "/completion", **{name: 2})
         first, end = answer["completion_probabilities"]
         assert (first["logprob"], end["id"], len(first["top_logprobs"])) == (score((112,), 97), END, 2)
         assert answer["generation_settings"]["n_probs"] == 2
@@ -234,16 +234,6 @@ async def test_props(connect: Connect) -> None:
     assert props["cpu_variant"] == "fake"
     for path in ("/v1/health", "/models"):
         assert (await client.get(path)).status == 200
-
-
-async def test_a_template_is_applied(connect: Connect) -> None:
-    template = ChatTemplate("{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}{{ mood }}")
-    client = await connect(FakeBackend(chat_template=template))
-    body = {"messages": [{"role": "user", "content": "Hi"}], "chat_template_kwargs": {"mood": "!"}, "x": 1}
-    response = await client.post("/apply-template", json=body)
-    assert await response.json() == {"prompt": "[user] Hi!"}
-    assert response.headers["x-srb-ignored"] == "x"
-    assert (await client.post("/apply-template", json={})).status == 400
 
 
 async def read_until_started(response: ClientResponse) -> None:

@@ -91,12 +91,6 @@ async def test_images_of_a_chat_stand_where_they_are_in_it(connect: Connect) -> 
     assert health["media_encoded"] == 2
 
 
-async def test_an_image_is_encoded_once_for_all_alternatives(connect: Connect) -> None:
-    client = await connect(Seeing().backend)
-    await post(client, "/v1/chat/completions", {"messages": user(image(CAT)), "n": 8, "stream": False})
-    assert "srb:media_encoded_total 1.0" in await (await client.get("/metrics")).text()
-
-
 ANTHROPIC_CAT = {"type": "image", "source": {"type": "base64", "data": b64(CAT)}}
 INPUT_DOG = {"type": "input_image", "image_url": image(DOG)["image_url"]["url"]}
 CALLED = 'u:?\na:<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\nu:'

@@ -30,22 +30,6 @@ async def events(response: ClientResponse) -> list[dict[str, Any]]:
     return data
 
 
-async def test_blocks_and_the_system_message(connect: Connect) -> None:
-    text = "s:be\nnice\nu:hi\na:o"
-    client = await connect(backend(b"k", prompt=len(text)))
-    block = {"type": "text", "cache_control": {"type": "ephemeral"}}
-    body = ANTHROPIC | {
-        "system": [block | {"text": "be"}, block | {"text": "nice"}],
-        "messages": [{"role": "user", "content": [block | {"text": "hi"}]}, {"role": "assistant", "content": "o"}],
-    }
-    message = await posted(client, "/v1/messages", body)
-    assert message["content"] == [{"type": "text", "text": "k"}]
-    counted = await posted(
-        client, "/v1/messages/count_tokens", {"model": "m"} | {n: body[n] for n in body if n != "seed"}
-    )
-    assert counted == {"input_tokens": len(text)}
-
-
 async def test_what_is_left_out_of_a_conversation_is_reported(connect: Connect) -> None:
     client = await connect(backend(b"ab"))
     search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
@@ -139,26 +123,6 @@ async def test_an_empty_input(connect: Connect) -> None:
         answer = await posted(client, "/v1/responses", {"input": items}, 400)
         assert answer["error"]["param"] == "input"
     await posted(client, "/v1/responses", {"input": [], "instructions": "be"})
-
-
-async def test_input_in_all_its_forms(connect: Connect) -> None:
-    text = "s:be\nu:hi\na:ho\nu:so\nx\na:"
-    client = await connect(backend(b"k", prompt=len(text)))
-    items = [
-        {"role": "user", "content": "hi"},
-        {
-            "type": "message",
-            "id": "msg_1",
-            "status": "completed",
-            "role": "assistant",
-            "content": [{"type": "output_text", "text": "ho", "annotations": []}],
-        },
-        {"role": "user", "content": [{"type": "input_text", "text": "so"}, {"type": "input_text", "text": "x"}]},
-    ]
-    response = await posted(client, "/v1/responses", OPENAI | {"instructions": "be", "input": items})
-    assert response["output"][0]["content"][0]["text"] == "k"
-    counted = await posted(client, "/v1/responses/input_tokens", {"instructions": "be", "input": items})
-    assert counted == {"object": "response.input_tokens", "input_tokens": len(text)}
 
 
 async def test_errors_of_responses(connect: Connect) -> None:

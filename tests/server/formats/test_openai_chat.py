@@ -72,10 +72,6 @@ async def test_what_the_template_gets(connect: Connect) -> None:
     assert await prompt(connect, [{"role": "developer", "content": "x"}], source=knows_developers) == "yes"
 
 
-async def test_an_unfinished_message_of_the_assistant_is_continued(connect: Connect) -> None:
-    assert await prompt(connect, [*HELLO, {"role": "assistant", "content": "Well, "}]) == "u:hi\na:Well, "
-
-
 async def test_fields_of_openai_without_effect_are_named(connect: Connect) -> None:
     client = await connect(backend())
     names = ["user", "store", "metadata", "reasoning_effort", "service_tier", "parallel_tool_calls", "tool_choice"]

@@ -63,19 +63,6 @@ async def test_a_chat_with_thoughts_in_its_content(connect: Connect) -> None:
         assert thoughts_of(chunks) == ""
 
 
-async def test_a_template_without_tags_has_no_thoughts(connect: Connect) -> None:
-    text = "<think>Hm.</think>Yes."
-    client = await connect(Spoken(WITHOUT, text).backend)
-    message = (await send(client, messages=HELLO, tools=None))["choices"][0]["message"]
-    assert message == {"role": "assistant", "content": text, "refusal": None}
-    assert (await posted(client, "/v1/messages", ANTHROPIC))["content"] == [{"type": "text", "text": text}]
-    assert [item["type"] for item in (await posted(client, "/v1/responses", OPENAI))["output"]] == ["message"]
-    assert (await lines(client, "/api/chat", messages=HELLO, stream=False))[0]["message"] == {
-        "role": "assistant",
-        "content": text,
-    }
-
-
 async def test_anthropics_thinking_may_be_disabled(connect: Connect) -> None:
     for source, _ in BOTH:
         model = Spoken(source, ANSWER, prompt=NO_THOUGHTS)

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-import time
 from typing import Any
 
 import pytest
@@ -309,24 +308,6 @@ async def test_a_page_may_say_where_it_was(connect: Connect) -> None:
     request_id, _ = await post(client)
     response = await client.get(EVENTS.format(request_id), headers=origin)
     assert response.headers["Access-Control-Allow-Origin"] == origin["Origin"]
-
-
-async def test_finished_requests_are_neither_running_nor_waiting(connect: Connect) -> None:
-    client = await connect(FakeBackend(script=babble), **KEPT)
-    await post(client, detach=True)
-    assert (await (await client.get("/v1/requests")).json())["data"] == []
-    health = await (await client.get("/health")).json()
-    assert (health["running"], health["waiting"]) == (0, 0)
-    assert "llamacpp:requests_processing 0.0" in await (await client.get("/metrics")).text()
-
-
-async def test_stopping_ends_detached_requests_too(connect: Connect) -> None:
-    backend = FakeBackend(script=babble, n_cells=100_000, on_decode=lambda: time.sleep(0.001))
-    client = await connect(backend, **KEPT)
-    request_id = await leave(client, detach=True, max_tokens=10_000)
-    engine = client.app[ENGINE]
-    await engine.stop()
-    assert {stop.stop_reason for stop in engine.find(request_id).stops} == {"shutdown"}
 
 
 async def test_json_of_a_chat_is_read_again_under_both_addresses(connect: Connect) -> None:

@@ -267,17 +267,6 @@ async def test_with_a_history_that_cant_be_used(connect: Connect) -> None:
     assert answer.status == 200
 
 
-@pytest.mark.parametrize(
-    ("text", "part"), [("老船长说", "船长"), ("老船长说", "船"), ("吾輩は猫である", "猫で"), ("ฉันรักแมว", "รัก")]
-)
-async def test_search_in_scripts_without_spaces(client: Client, text: str, part: str) -> None:
-    story = await begin(client)
-    for each in (text, "a dragon"):
-        await call(client, "POST", f"/v1/stories/{story}/nodes", {"text": each})
-    found = await call(client, "GET", f"/v1/history?q={part}")
-    assert [each["snippet"] for each in found["data"]] == [text]
-
-
 async def test_search_and_list(client: Client) -> None:
     story = await begin(client)
     for text in ("a dragon", "a knight", "two dragons"):

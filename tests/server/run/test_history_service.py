@@ -19,8 +19,6 @@ from fake_backend import FakeBackend, Gate, says
 from server.conftest import Client, Connect
 from waiting import Clock, until
 
-from srb.engine.kv_cache.allocator import Layout
-from srb.engine.kv_cache.cells import Cells
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import HistoryError, NotFoundError
 from srb.history import queries as find
@@ -336,35 +334,6 @@ async def crash(connect: Connect, tmp_path: Path, **body: Any) -> tuple[str, Pat
         path = snapshot_at(backend, history)
         request_id, _ = await run(client, **body)
     return request_id, path
-
-
-@pytest.mark.parametrize("name", ["preempt", "lay_out", "_save", "_swap_in"])
-async def test_a_request_goes_on_after_a_crash_while_it_was_swapped(
-    connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """Its cells and states are gone; all that was told of it is in the file."""
-    path = tmp_path / "killed.db"
-    with History(tmp_path / "history.db") as history:
-        backend = FakeBackend(n_cells=60)
-        larger = Layout(True, 120, backend.n_seqs)
-        backend.chooser = lambda backend, _loads: larger if name == "lay_out" and backend.decodes else backend.layout
-        whole = getattr(Cells, name)
-
-        def swap(*args: Any, **kwargs: Any) -> Any:
-            returned = whole(*args, **kwargs)
-            if not path.exists():
-                snapshot(history, path)
-            return returned
-
-        monkeypatch.setattr(Cells, name, swap)
-        request_id, undisturbed = await run(await connect(backend, history=history), **LONG)
-    assert path.exists()
-    with History(path) as history:
-        assert len(history.read(unfinished)) == 1
-        again = await connect(FakeBackend(), history=history)
-        await go_on(again, goes_on=True)
-        async with again.get(f"/v1/completions/{request_id}/events") as answer:
-            assert by_index([each async for each in read(answer)]) == by_index(undisturbed)
 
 
 async def test_a_request_whose_engine_failed_goes_on(connect: Connect, tmp_path: Path) -> None:

@@ -289,13 +289,6 @@ def test_banned_strings_as_frontends_send_them(sent: Any, phrases: tuple[str, ..
     assert params(banned_strings=sent).banned_strings == phrases
 
 
-def test_branches_have_their_own_banned_strings() -> None:
-    body = {"prompt": "p", "banned_strings": ["x"], "branches": [{}, {"banned_strings": "y"}]}
-    first, second = parse(json.dumps(body).encode(), LIMITS).completion.branches
-    assert first.banned_strings == ("x",)
-    assert second.banned_strings == ("y",)
-
-
 @pytest.mark.parametrize(
     ("sent", "avoid"),
     [([], ()), ("a b", ("a b",)), (["a", [5, 6], ["7"]], ("a", (5, 6), (7,))), (None, None), ([[]], ((),))],
