@@ -78,26 +78,17 @@ def test_all_files_name_the_same_llama_cpp_python() -> None:
     assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}\s*\\?", line.strip()) for line in lines[1:])
 
 
-def test_a_wheel_whose_hash_is_pinned_is_taken_from_a_folder(checkout: Path) -> None:
-    pin(checkout, make_wheel(checkout.parent / "wheels"))
-    assert printed(checkout, "fetch_wheel; find_wheel", SRB_WHEELS="wheels").endswith(f"/{NAME}")
-
-
-def test_a_wheel_is_taken_from_a_package_index(checkout: Path) -> None:
-    """pip asks the index for a page of the package."""
-    pin(checkout, make_wheel(checkout.parent / "wheels"))
-    page = checkout.parent / "simple/llama-cpp-python/index.html"
-    page.parent.mkdir(parents=True)
-    page.write_text(f'<a href="../../wheels/{NAME}">{NAME}</a>')
-    source = page.parents[1].as_uri() + "/"
-    assert printed(checkout, "fetch_wheel; find_wheel", SRB_WHEELS=source).endswith(f"/{NAME}")
-
-
-def test_a_wheel_is_taken_from_a_page_with_links(checkout: Path) -> None:
-    pin(checkout, make_wheel(checkout.parent / "wheels"))
-    page = checkout.parent / "release.html"
-    page.write_text(f'<a href="wheels/{NAME}">{NAME}</a>')
-    assert printed(checkout, "fetch_wheel; find_wheel", SRB_WHEELS=page.as_uri()).endswith(f"/{NAME}")
+@pytest.mark.parametrize("source", ["a folder", "a package index", "a page"])
+def test_a_wheel_whose_hash_is_pinned_is_taken(checkout: Path, source: str) -> None:
+    folder = checkout.parent
+    pin(checkout, make_wheel(folder / "wheels"))
+    pages = {"a package index": folder / "simple/llama-cpp-python/index.html", "a page": folder / "release.html"}
+    address = "wheels"
+    if page := pages.get(source):
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(f'<a href="{(folder / "wheels" / NAME).as_uri()}">{NAME}</a>')
+        address = page.as_uri() if source == "a page" else f"{page.parents[1].as_uri()}/"  # pip asks for the package
+    assert printed(checkout, "fetch_wheel; find_wheel", SRB_WHEELS=address).endswith(f"/{NAME}")
 
 
 def test_a_wheel_with_another_hash_is_refused(checkout: Path) -> None:

@@ -50,14 +50,6 @@ def titles(history: History) -> list[str]:
     return [story.title for story in history.read(stories.list_stories, None)]
 
 
-def test_what_was_written_is_there_again(path: Path) -> None:
-    with History(path) as history:
-        history.write(stories.make_story, None, "A tale").result()
-        assert titles(history) == ["A tale"]
-    with History(path) as history:
-        assert titles(history) == ["A tale"]
-
-
 def test_nobody_else_may_read_the_file(path: Path, history: History) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -99,17 +91,6 @@ def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
     with pytest.raises(HistoryError, match=r"is damaged: move it away"):
         History(path)
     assert path.read_bytes() == b"GGUF" * 1_000
-
-
-def test_a_file_of_the_second_version_is_brought_up_to_date(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(database, "MIGRATIONS", database.MIGRATIONS[:2])
-        prepare(path)
-    row = "1, 'cmpl-1', NULL, 0, '/v1/completions', 'fake', 'title', x'', 1, 'running', NULL, NULL, NULL, NULL"
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(f"INSERT INTO requests VALUES ({row})")
-    with History(path) as history:
-        assert history.read(lambda db: db.execute("SELECT id, losses FROM requests").fetchone()[:]) == ("cmpl-1", 0)
 
 
 def test_old_texts_without_spaces_are_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,13 +349,6 @@ def test_a_damaged_file_is_said(path: Path) -> None:
             history.read(stories.list_stories, None)
         with pytest.raises(HistoryError):
             history.write(stories.make_story, None, "y").result()
-
-
-def test_preparing_twice_changes_nothing(path: Path) -> None:
-    prepare(path)
-    prepare(path)
-    with History(path) as history:
-        assert titles(history) == []
 
 
 def test_nobody_waits_for_a_history_that_is_closed(path: Path, caplog: pytest.LogCaptureFixture) -> None:

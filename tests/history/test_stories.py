@@ -158,11 +158,6 @@ def count(db: sqlite3.Connection, table: str) -> int:
     return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
 
-def test_a_renamed_story(history: History, story: str) -> None:
-    assert history.write(stories.change_story, None, story, {"title": "Better"}).result().title == "Better"
-    assert history.read(stories.get_story, None, story).change == 1
-
-
 def test_markdown_is_the_path_to_the_last_kept_node(history: History, story: str) -> None:
     a = add(history, story, None, "Once")
     b = add(history, story, a.id, " upon", author="model", finish_reason="length")
