@@ -1,4 +1,4 @@
-"""The page in Debian's Chromium, on a server with a scripted backend; `test_hour` has the default model."""
+"""The page in Debian's Chromium, on a server with a scripted backend; `test_default_model` has the default model."""
 
 import os
 import re
@@ -152,7 +152,7 @@ class Story:
         self.find(f"#{name} > .head button").click()
 
     def set(self, **values: object) -> None:
-        """Set these as if they had been typed, a length in tokens; `test_hour` uses the keyboard."""
+        """Set these as if they had been typed, a length in tokens."""
         self.page.evaluate(SET, {name: str(value) for name, value in values.items()})
 
     def reach(self, selector: str) -> Locator:

@@ -100,3 +100,16 @@ def test_the_tree_is_drawn_and_explored(start_scripted: Callable[..., Scripted],
     expect(blank.find("#drawing .current")).to_be_focused()
     blank.page.keyboard.press("p")
     expect(blank.find("#tree [role=treeitem]")).to_have_count(5)
+
+    # The list has keys, too.
+    blank.find("#tree [role=treeitem]").last.focus()
+    at = blank.find("#tree :focus")
+    last = at.get_attribute("data-place")
+    for key, back in (("ArrowLeft", "ArrowRight"), ("ArrowUp", "ArrowDown"), ("Home", "End")):
+        keyboard.press(key)
+        assert at.get_attribute("data-place") != last, key
+        keyboard.press(back)
+        assert at.get_attribute("data-place") == last, back
+    keyboard.press("ArrowLeft")
+    keyboard.press("Enter")
+    blank.reads("# The boat\n\nThe keeper slept. Ada lit the lamp. She waited.")

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from playwright.sync_api import Dialog, Route, expect
+from playwright.sync_api import Dialog, expect
 from scripted import Scripted
 from web.conftest import PROMPT, Story
 
@@ -72,57 +72,6 @@ def test_what_two_devices_type_in_one_text_is_merged(blank: Story, other: Story,
     other.excuse("ERR_INTERNET_DISCONNECTED", "409")
 
 
-def test_what_is_typed_while_the_other_device_generates_is_there_once(
-    blank: Story, other: Story, keeper: Scripted
-) -> None:
-    begin(blank, keeper)
-    with blank.page.expect_response("**/drafts/0"):
-        blank.find("#story").fill(PROMPT)
-    other.open(blank.page.url)
-    assert other.text == PROMPT
-    other.page.context.set_offline(True)
-    other.find("#story").press("Control+End")
-    other.page.keyboard.insert_text(" x")
-    blank.set(n=2, max_tokens=6)
-    blank.generate(cards=2)
-    with blank.page.expect_response("**/drafts/*"):
-        blank.find("#story").press("Control+Home")
-        blank.page.keyboard.insert_text("y ")
-    other.page.context.set_offline(False)
-    for each in (blank, other):
-        each.reads("y " + PROMPT + " x")
-        expect(each.cards).to_have_count(2)
-    assert other.find("#story").evaluate("(box) => box.selectionStart") == len(other.text)
-    blank.excuse("409")
-    other.excuse("ERR_INTERNET_DISCONNECTED", "409")
-
-
-def test_memory_note_and_lore_of_two_devices_are_merged(blank: Story, other: Story, keeper: Scripted) -> None:
-    begin(blank, keeper)
-    blank.tool("#open-model-view")
-    with blank.page.expect_response("**/v1/stories/*"):
-        blank.find("#memory").fill("Ada is ninety.")
-    other.open(blank.page.url)
-    other.tool("#open-model-view")
-    assert other.find("#memory").input_value() == "Ada is ninety."
-    other.page.context.set_offline(True)
-    other.find("#note").fill("Night.")
-    other.find("#memory").fill("Ada, the keeper, is ninety.")
-    with blank.page.expect_response("**/v1/stories/*"):
-        blank.find("#memory").fill("Ada is ninety. She limps.")
-        blank.find("#add-entry").click()
-        blank.find("#lore [name=keys]").fill("Tom")
-    blank.find("#lore [name=text]").focus()
-    other.page.context.set_offline(False)
-    for each in (blank, other):
-        expect(each.find("#memory")).to_have_value("Ada, the keeper, is ninety. She limps.")
-        expect(each.find("#note")).to_have_value("Night.")
-        expect(each.find("#lore [name=keys]")).to_have_value("Tom")
-    expect(blank.find("#lore [name=text]")).to_be_focused()
-    blank.excuse("409")
-    other.excuse("ERR_INTERNET_DISCONNECTED", "409")
-
-
 def test_a_title_that_was_given_meanwhile_is_replaced_only_by_choice(
     blank: Story, other: Story, keeper: Scripted
 ) -> None:
@@ -143,23 +92,3 @@ def test_a_title_that_was_given_meanwhile_is_replaced_only_by_choice(
     expect(other.find("#title")).to_have_text("The lamp")
     assert "was named “The keeper” meanwhile" in asked[1]
     blank.excuse("409")
-
-
-def test_prose_typed_without_the_server_is_sent_by_the_next_page(blank: Story, other: Story, keeper: Scripted) -> None:
-    begin(blank, keeper)
-
-    def refuse(route: Route) -> None:
-        if route.request.method == "PUT":
-            route.abort()
-        else:
-            route.continue_()
-
-    blank.page.route("**/drafts/*", refuse)
-    blank.find("#story").fill(PROMPT)
-    expect(blank.find("#error")).to_contain_text("isn't saved on the server yet")
-    blank.page.unroute("**/drafts/*")
-    with blank.page.expect_response("**/drafts/0"):
-        blank.reload()
-    other.open(blank.page.url)
-    assert other.text == PROMPT
-    blank.excuse("ERR_FAILED")

@@ -45,24 +45,6 @@ def test_a_tab_follows_the_other_and_goes_on_from_there(story: Story, server: Sc
     assert story.text == "It rained. " + HOUR + "!?"
 
 
-def test_what_a_tab_types_that_could_not_follow_is_merged(story: Story, server: Scripted) -> None:
-    story.find("#story").fill(PROMPT)
-    story.page.evaluate(DEAF)
-    tab = second_tab(story)
-    tab.page.evaluate(DEAF)
-    story.find("#story").fill("Once: " + PROMPT + HOUR)
-    assert tab.text == PROMPT
-    tab.find("#story").press("Control+End")
-    tab.page.keyboard.insert_text("x")
-    tab.reads("Once: " + PROMPT + HOUR + "x")
-    tab.page.keyboard.insert_text("y")
-    tab.page.close()
-    story.reload()
-    story.reads("Once: " + PROMPT + HOUR + "xy")
-    story.find("#open-stories").click()
-    expect(story.find("#tree [role=treeitem]")).to_have_count(1)  # nothing was added to it
-
-
 def test_undo_and_the_cursor_stay_right_in_what_the_other_tab_has_typed(story: Story, server: Scripted) -> None:
     tab = second_tab(story)
     story.find("#story").focus()

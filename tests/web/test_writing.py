@@ -150,42 +150,6 @@ def test_the_story_survives_a_reload(story: Story) -> None:
     story.reads(PROMPT + kept + " And then")  # what was typed there is there
 
 
-def test_the_tree_is_exported_and_imported(story: Story, tmp_path: Path, server: Scripted) -> None:
-    story.set(n=2, max_tokens=10)
-    story.generate(PROMPT, cards=2)
-    story.press(story.cards.first, "Keep")
-    text = story.text
-    story.find("#open-stories").click()
-    story.find("#files summary").click()
-    for button, name in (("Export all versions", "story.json"), ("Export the manuscript", "story.md")):
-        with story.page.expect_download() as download:
-            story.page.get_by_role("button", name=button).click()
-        title = "The old lighthouse keeper had one rule, and"
-        assert download.value.suggested_filename == name.replace("story", title)
-        download.value.save_as(tmp_path / name)
-    assert (tmp_path / "story.md").read_text() == text + "\n"
-    story.page.on("dialog", lambda dialog: dialog.accept())
-    full = story.page.evaluate(STORED)
-    assert (tmp_path / "story.json").stat().st_size < full / 5  # less than a tenth of a longer story
-    story.leave("#delete-story")
-    story.reads("")
-    story.find("#open-stories").click()
-    expect(story.find("#story-list li")).to_have_count(1)
-    story.find("#import").set_input_files(tmp_path / "story.json")
-    story.reads(text)
-    before = evaluated(server)
-    story.generate(cards=2)
-    assert evaluated(server) - before <= 2  # the ids came along
-    (tmp_path / "other.json").write_text('{"nodes": []}')
-    story.find("#import").set_input_files(tmp_path / "other.json")
-    expect(story.find("#error")).to_contain_text("not a tree")
-    file = json.loads((tmp_path / "story.json").read_text())
-    assert len(file["nodes"]) == 3
-    assert file["model"]
-    assert file["settings"]["max_tokens"] == "10"
-    assert all("seed" in node for node in file["nodes"][1:])
-
-
 def test_new_openings_only(story: Story) -> None:
     story.set(n=3, max_tokens=24, temperature=0)
     story.generate(PROMPT, cards=3)
@@ -290,33 +254,6 @@ def test_running_alternatives_continue_after_a_reload(story: Story, server: Scri
     assert [story.said(card) for card in story.cards.all()] == server.texts(
         prompt=PROMPT, n=2, max_tokens=50, seed=5, heal=True
     )
-
-
-HOLD = """
-    () => new MutationObserver((_, observer) => {
-        if (!document.querySelector(".card")) return;
-        observer.disconnect();
-        const opening = indexedDB.open("srb");
-        opening.onsuccess = () => {
-            const { objectStoreNames } = opening.result;
-            const store = opening.result.transaction(objectStoreNames, "readwrite").objectStore("page");
-            const again = () => (store.get("").onsuccess = again);
-            again();
-        };
-    }).observe(document, { childList: true, subtree: true })
-"""
-"""Lets the browser store nothing from the first card on, as on a disk that is busy."""
-
-
-def test_a_reload_before_they_are_stored_loses_no_alternatives(story: Story, server: Scripted) -> None:
-    story.set(n=2, max_tokens=50, seed=5)
-    server.hold_after(30)
-    story.page.evaluate(HOLD)
-    story.generate(PROMPT, cards=2, wait=False)
-    expect(story.cards.first.locator("[data-k]").nth(5)).to_be_attached()
-    story.reload()
-    expect(story.find(".card.running")).to_have_count(2)
-    story.reads(PROMPT)
 
 
 def test_a_lost_connection_loses_nothing(story: Story, server: Scripted) -> None:
