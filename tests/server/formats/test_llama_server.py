@@ -165,38 +165,6 @@ async def test_what_has_no_effect_is_in_a_header(connect: Connect) -> None:
     assert "x-srb-ignored" not in response.headers
 
 
-BAD: list[tuple[str, dict[str, Any], str, str]] = [
-    ("/completion", {}, "prompt", "missing"),
-    ("/completion", {"prompt": "p", "stream": "events"}, "stream", "true or false"),
-    ("/completion", {"prompt": "p", "t_max_predict_ms": -2}, "t_max_predict_ms", "at least -1"),
-    ("/completion", {"prompt": "p", "response_fields": "content"}, "response_fields", "list"),
-    ("/completion", {"prompt": "p", "n_probs": 101}, "logprobs", "from 0 to 100"),
-    ("/completion", {"prompt": {"prompt_string": "p", "multimodal_data": ["AAAA"]}}, "prompt", "0 places"),
-    ("/tokenize", {"content": 1.5}, "content", "a string, or a list"),
-    ("/tokenize", {"content": [[1]]}, "content", "a string, or a list"),
-    ("/tokenize", {"content": [257]}, "content", "from 0 to 256"),
-    ("/tokenize", {"content": "\ud800"}, "content", "not valid Unicode"),
-    ("/tokenize", {"content": "x", "with_pieces": "perhaps"}, "with_pieces", "boolean"),
-    ("/detokenize", {"tokens": [-1]}, "tokens", "from 0 to 256"),
-    ("/detokenize", {"tokens": "a"}, "tokens", "list"),
-    ("/detokenize", {"tokens": [True]}, "tokens[0]", "not true or false"),
-    ("/infill", {"input_prefix": "a"}, "input_suffix", "required"),
-    ("/infill", {"input_suffix": "a"}, "input_prefix", "required"),
-    ("/infill", {"input_prefix": "a", "input_suffix": "b", "prompt": [1]}, "prompt", "must be a string"),
-    ("/infill", {"input_prefix": "a", "input_suffix": "b", "input_extra": {}}, "input_extra", "list"),
-    ("/infill", {"input_prefix": "a", "input_suffix": "b", "input_extra": [{}]}, "input_extra[0].text", "required"),
-]
-
-
-@pytest.mark.parametrize(("path", "body", "param", "message"), BAD)
-async def test_what_is_wrong_is_named(
-    connect: Connect, path: str, body: dict[str, Any], param: str, message: str
-) -> None:
-    status, got = await error(connect, FakeBackend(), path, **body)
-    assert (status, got["param"], got["type"]) == (400, param, "invalid_request_error")
-    assert message in got["message"]
-
-
 @pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
 async def test_a_grammar_that_leaves_no_token_is_the_callers_fault(connect: Connect, path: str) -> None:
     body = {"prompt": "p", "branches": [{"label": "stuck"}], "stream": False}

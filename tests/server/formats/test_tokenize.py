@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from fake_backend import END, ByteTokenizer, FakeBackend
-from server.conftest import Client, Connect, refused
+from server.conftest import Client, Connect
 
 from srb.engine.model import SpecialTokens
 from srb.llama.model.chat_template import ChatTemplate
@@ -116,24 +116,6 @@ async def test_what_has_no_effect_is_reported(connect: Connect) -> None:
     assert response.headers["x-srb-ignored"] == "add_generation_prompt, model, prompt, messages"
     response = await client.post("/v1/token/decode", json={"tokens": [], "decode_special_tokens": True})
     assert response.headers["x-srb-ignored"] == "decode_special_tokens"
-
-
-BAD: list[tuple[str, dict[str, Any], str, str]] = [
-    ("/tokenize", {"prompt": 1.5}, "prompt", "a string, or a list"),
-    ("/tokenize", {"prompt": [257]}, "prompt", "from 0 to 256"),
-    ("/tokenize", {"messages": []}, "messages", "must not be empty"),
-    ("/v1/token/encode", {}, "text", "required"),
-    ("/v1/token/encode", {"text": 1.5}, "text", "string"),
-    ("/v1/token/decode", {"tokens": [257]}, "tokens", "from 0 to 256"),
-    ("/v1/chat/completions/input_tokens", {"prompt": "a"}, "messages", "missing"),
-]
-
-
-@pytest.mark.parametrize(("path", "body", "param", "message"), BAD)
-async def test_what_is_wrong_is_named(
-    connect: Connect, path: str, body: dict[str, Any], param: str, message: str
-) -> None:
-    await refused(await connect(backend()), path, body, param, message)
 
 
 @pytest.mark.parametrize("path", ["/apply-template", "/v1/token/encode"])

@@ -523,35 +523,27 @@ async def test_a_story_that_is_gone_leaves_native_events(connect: Connect, tmp_p
             assert (await answer.text()).startswith("id: 1")
 
 
-async def test_a_request_that_will_go_on_is_not_gone(connect: Connect, tmp_path: Path) -> None:
-    request_id, path = await crash(connect, tmp_path, **LONG)
+@pytest.mark.parametrize(
+    ("change", "detach", "status", "reason"),
+    [("UPDATE requests SET model = 'other'", True, "interrupted", None), ("", False, "finished", "shutdown")],
+    ids=["another model", "attached"],
+)
+async def test_requests_that_do_not_go_on(
+    connect: Connect, tmp_path: Path, change: str, detach: bool, status: str, reason: str | None
+) -> None:
+    request_id, path = await crash(connect, tmp_path, **LONG | {"detach": detach})
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(change)
     with History(path) as history:
         client = await connect(FakeBackend(), history=history)
-        await get(client, f"/v1/completions/{request_id}/events", 503)
-
-
-async def test_an_attached_request_ends_with_the_server(connect: Connect, tmp_path: Path) -> None:
-    request_id, path = await crash(connect, tmp_path, **LONG | {"detach": False})
-    with History(path) as history:
-        client = await connect(FakeBackend(), history=history)
+        if not detach:  # until it is known whether it goes on, it isn't gone
+            await get(client, f"/v1/completions/{request_id}/events", 503)
         await go_on(client, goes_on=True)
         await asyncio.wrap_future(history.write(lambda _db: None))
         stored = await get(client, f"/v1/history/{request_id}")
-        assert stored["status"] == "finished"
-        assert {each["stop_reason"] for each in stored["choices"]} == {"shutdown"}
+        assert stored["status"] == status
+        assert reason is None or {each["stop_reason"] for each in stored["choices"]} == {reason}
         assert all(each["text"] for each in stored["choices"])
-
-
-async def test_another_model_doesnt_go_on_with_it(connect: Connect, tmp_path: Path) -> None:
-    request_id, path = await crash(connect, tmp_path, **LONG)
-    with sqlite3.connect(path) as db:
-        db.execute("UPDATE requests SET model = 'other'")
-    db.close()
-    with History(path) as history:
-        client = await connect(FakeBackend(), history=history)
-        await go_on(client, goes_on=True)
-        await asyncio.wrap_future(history.write(lambda _db: None))
-        assert (await get(client, f"/v1/history/{request_id}"))["status"] == "interrupted"
 
 
 async def test_a_subscriber_is_notified_of_what_is_written_when_there_is_room(
@@ -630,6 +622,16 @@ async def test_a_detached_request_whose_client_goes_at_once_is_stored(connect: C
     stored = history.read(find.get_request, None, event_log.request.id)
     assert stored.summary.status == "finished"
     assert [each.length for each in stored.alternatives] == [40] * 3
+
+
+async def test_what_is_forgotten_cannot_be_read_again_from_the_file(connect: Connect, history: History) -> None:
+    client = await connect(FakeBackend(), history=history, keep_seconds=900, keep_bytes=1 << 20)
+    request_id, _ = await run(client, prompt="p", n=1, max_tokens=3)
+    await get(client, f"/v1/completions/{request_id}")
+    async with client.delete(f"/v1/completions/{request_id}") as answer:
+        assert answer.status == 204
+    await get(client, f"/v1/completions/{request_id}", 404)
+    assert history.read(find.get_request, None, request_id).summary.status == "finished"
 
 
 async def test_token_ids_that_the_model_does_not_have_are_refused_and_not_stored(
