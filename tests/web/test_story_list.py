@@ -53,42 +53,6 @@ def test_a_request_continues_without_the_tab_and_on_another_device(
     expect(other.find("#title")).to_have_text(PROMPT[:43])
 
 
-def test_two_devices_write_at_the_same_time(blank: Story, other: Story, keeper: Scripted) -> None:
-    begin(blank, keeper)
-    other.open(blank.page.url)
-    for story in (blank, other):
-        story.set(n=1, max_tokens=5)
-        story.find("#open-stories").click()
-    blank.tool("#open-model-view")
-    blank.find("#memory").fill("It is a hot summer.")  # the prompt isn't the story's text
-    blank.find("#story").fill("The king slept.")
-    blank.find("#generate").click()
-    expect(other.find("#path button")).to_have_count(2)  # it is where the other one is
-    other.find("#path button").first.click()
-    other.find("#story").fill("The queen rode.")
-    other.find("#generate").click()
-    for story in (blank, other):
-        expect(story.find("#tree")).to_contain_text("The king slept.")
-        expect(story.find("#tree")).to_contain_text("The queen rode.")
-        expect(story.cards).to_have_count(1)
-        story.wait_done()
-    assert (blank.text, other.text) == ("The king slept.", "The queen rode.")
-    other.find("#tree [role=treeitem]", has_text="The king slept.").click()
-    expect(other.cards).to_have_count(1)
-    assert other.said(other.cards.first) == blank.said(blank.cards.first)
-    other.press(other.cards.first, "Discard")
-    expect(blank.cards).to_have_count(0)
-    other.find("#undo").click()
-    expect(blank.cards).to_have_count(1)
-    blank.press(blank.cards.first, "Continue")
-    expect(blank.cards).to_have_count(2)
-    blank.wait_done()
-    expect(blank.find(".title").first).to_have_text("Alternative 1, continued")
-    assert blank.accessibility_faults() == []
-    for story in (blank, other):
-        story.excuse("409")  # each may have named the story
-
-
 def test_lengths_end_at_boundaries_on_the_server(blank: Story, other: Story, keeper: Scripted) -> None:
     begin(blank, keeper)
     other.open(blank.page.url)
