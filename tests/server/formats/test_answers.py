@@ -18,7 +18,8 @@ from srb.llama.model.chat_template import ChatTemplate
 
 # Its calls are [name]{...}[/], its thoughts are between <think> and </think>, and what it says comes after <a>.
 SOURCE = (
-    "{% if tools %}(tools){% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}"
+    "{% if tools %}{{ tools | tojson }}{% endif %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}"
     "{% for c in m.tool_calls %}[{{ c.function.name }}]{{ c.function.arguments | tojson }}[/]{% endfor %}{% endfor %}"
     "<a>"
 )
