@@ -9,13 +9,10 @@ from typing import Any
 import llama_cpp
 import pytest
 from driver import check_order, request, run, stops, texts
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tiny_model import CONTROL, EOS, N_VOCAB, write_tiny_model
 
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.events import StartEvent
 from srb.engine.kv_cache import allocator as layout
 from srb.errors import BackendError, ModelLoadError, UnavailableError
 from srb.llama.backend import LlamaBackend
@@ -25,59 +22,11 @@ from srb.options.settings import Settings
 Load = Callable[..., LlamaBackend]
 
 
-def test_the_same_seeds_give_the_same_texts_and_others_give_others(load: Load) -> None:
-    engine = Engine(load())
-    first = texts(run(engine, request("Once upon a time,", 8, seed=7, max_tokens=40)))
-    assert texts(run(engine, request("Once upon a time,", 8, seed=7, max_tokens=40))) == first
-    assert len(set(first.values())) == 8
-    assert texts(run(engine, request("Once upon a time,", 8, seed=99, max_tokens=40))) != first
-
-
-@pytest.mark.parametrize("flash_attn", ["on", "off"])
-def test_what_ran_before_changes_nothing(load: Load, flash_attn: str) -> None:
-    engine = Engine(load(flash_attn=flash_attn))
-    first = texts(run(engine, request("Once upon a time,", 8, seed=7, max_tokens=40)))
-    for size in range(1, 5):
-        run(engine, request("p" * 37 * size, 1 + size, seed=size, max_tokens=10 * size))
-        assert texts(run(engine, request("Once upon a time,", 8, seed=7, max_tokens=40))) == first
-
-
-def test_a_forked_sequence_continues_as_if_it_had_evaluated_the_prompt_itself(load: Load) -> None:
-    batched = texts(run(Engine(load(flash_attn="on")), request("p" * 100, 4, seed=3, max_tokens=20, ignore_eos=True)))
-    for k in range(4):
-        alone = texts(
-            run(Engine(load(flash_attn="on")), request("p" * 100, 1, seed=3 + k, max_tokens=20, ignore_eos=True))
-        )
-        assert alone[0] == batched[k]
-
-
 def test_a_temperature_too_small_to_divide_by_is_0(load: Load) -> None:
     engine = Engine(load())
     greedy = texts(run(engine, request(temperature=0, max_tokens=20)))
     for temperature in (1e-45, 1e-38, 1e-20):
         assert texts(run(engine, request(temperature=temperature, max_tokens=20))) == greedy
-
-
-def test_the_largest_seed_is_as_fixed_as_the_others(load: Load) -> None:
-    engine = Engine(load())
-    again = [texts(run(engine, request(seed=2**32 - 2, n=3, max_tokens=30, ignore_eos=True))) for _ in range(2)]
-    assert again[0] == again[1]
-    assert len(set(again[0].values())) == 3
-
-
-def test_ignore_eos_never_ends_by_itself(load: Load) -> None:
-    engine = Engine(load())
-    hot = {"temperature": 5, "top_k": 0, "top_p": 1, "min_p": 0, "max_tokens": 100}
-    ended = stops(run(engine, request("p", 8, seed=1, **hot)))
-    assert {stop.finish_reason for stop in ended.values()} == {"stop", "length"}
-    ended = stops(run(engine, request("p", 8, seed=1, ignore_eos=True, **hot)))
-    assert {(stop.finish_reason, stop.length) for stop in ended.values()} == {("length", 100)}
-
-
-def test_random_bytes_arrive_as_whole_characters(load: Load) -> None:
-    events = run(Engine(load()), request("é", 8, temperature=3, top_k=0, top_p=1, min_p=0, max_tokens=100))
-    for text in texts(events).values():
-        assert text.encode().decode() == text
 
 
 def test_a_full_context_is_used_to_the_last_cell(load: Load) -> None:
@@ -97,34 +46,6 @@ def test_the_context_is_rounded_up_as_llama_cpp_does(load: Load) -> None:
 def test_a_context_beyond_the_training_is_warned_of(load: Load, caplog: pytest.LogCaptureFixture) -> None:
     load(ctx_size=8192)
     assert "with --ctx-size 8192 texts may be longer than the 4096 tokens that the model was trained for" in caplog.text
-
-
-@settings(max_examples=15, deadline=None)
-@given(
-    actions=st.lists(
-        st.tuples(st.integers(1, 4), st.integers(1, 90), st.integers(0, 12), st.sampled_from(["run", "abort", "one"])),
-        min_size=1,
-        max_size=5,
-    )
-)
-def test_whatever_happens_llama_cpp_holds_nothing_afterwards(
-    shared_backend: LlamaBackend, actions: list[tuple[int, int, int, str]]
-) -> None:
-    engine = Engine(shared_backend)
-    for n, length, steps, what in actions:
-        engine.add_request(each := request("p" * length, n, max_tokens=10))
-        events = [event for _ in range(steps) for event in engine.step()]
-        if what != "run":
-            engine.abort(each.id, None if what == "abort" else 0)
-        events += run(engine)
-        check_order(events, each, started=any(isinstance(event, StartEvent) for event in events))
-        assert shared_backend.used_seq_ids() == []
-        assert engine.stats().cells == 0
-
-
-@pytest.fixture(scope="module")
-def shared_backend(tiny_model: Path) -> LlamaBackend:
-    return LlamaBackend(Settings(model=tiny_model, ctx_size=256, batch_size=32, parallel=8))
 
 
 def test_an_evaluation_is_interrupted_in_the_middle(load: Load, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,35 +1,21 @@
-"""Searches on real llama.cpp find what looking at every text finds, on models of every kind of memory."""
+"""Searches on real llama.cpp, on models of every kind of memory."""
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from driver import check_order, request, run, stops
+from driver import request, run, stops
 from tiny_model import EOS, N_VOCAB, write_tiny_model
 
 from srb.engine.engine import Engine
 from srb.engine.events import Event, StreamEvent
-from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.llama.backend import LlamaBackend
 
 Load = Callable[..., LlamaBackend]
-
-LETTERS = b"abc"
-ENDS = EOS, ord("d")
-BIAS = (*((token, -math.inf) for token in range(N_VOCAB) if token not in (*b"abcd", EOS)), (ord("a"), 1.5))
-"""What leaves a few letters, and the end."""
-
-
-def search(n: int, **given: Any) -> CompletionRequest:
-    own = {"beams", "length_penalty", "early_stopping", "logprobs", "return_tokens"} & given.keys()
-    fields = {name: given.pop(name) for name in own}
-    asked = request("Once upon a time, there was a prompt", n, **{"logit_bias": BIAS, "stop": ("d",)} | given)
-    return dataclasses.replace(asked, search="beam", **fields)
 
 
 def texts_of(events: list[Event]) -> dict[int, tuple[int, ...]]:
@@ -40,69 +26,31 @@ def texts_of(events: list[Event]) -> dict[int, tuple[int, ...]]:
     return found
 
 
-class Watched(LlamaBackend):
-    on_logprobs: Callable[[Any], object] = staticmethod(lambda _logits: None)
-
-    def logprobs(self, logits: Any, token: int, top: int) -> Any:
-        self.on_logprobs(logits)
-        return super().logprobs(logits, token, top)
-
-
-def every_text(backend: Watched, asked: CompletionRequest, length: int) -> list[tuple[tuple[int, ...], float]]:
-    """Each text with its log-probability, by the logits of a decode for each beginning."""
-    rows: dict[tuple[int, ...], Any] = {}
-
-    def keep(logits: Any) -> None:
-        rows[current] = logits.copy()
-
-    backend.on_logprobs = keep
-    engine = Engine(backend)
-    for n in range(length):
-        for text in itertools.product(LETTERS, repeat=n):
-            current = text
-            once = request("p", max_tokens=1)
-            run(engine, dataclasses.replace(once, prompts=((*asked.prompts[0], *text),), logprobs=0))
-    del backend.on_logprobs
-    found = []
-    for text, logits in rows.items():
-        for token, bias in BIAS:
-            logits[token] += bias
-        rows[text] = logits - np.logaddexp.reduce(logits.astype(np.float64))
-    for n in range(1, length + 1):
-        for text in itertools.product((*LETTERS, *ENDS), repeat=n):
-            ended = text[-1] in ENDS or n == length
-            if ended and not set(text[:-1]) & set(ENDS):
-                found.append((text, float(sum(rows[text[:k]][text[k]] for k in range(n)))))
-    return found
+@pytest.mark.parametrize("ignore_eos", [True, False])
+@pytest.mark.parametrize("may_end", [True, False])
+def test_tokens_are_ranked_by_their_biased_logits(load: Load, may_end: bool, ignore_eos: bool) -> None:
+    backend, logits = load(), np.random.default_rng(0).normal(0, 3, N_VOCAB).astype(np.float32)
+    logits[[EOS, 7]] = 9, 8
+    params = SamplingParams(logit_bias=((5, 12.0), (6, -math.inf)), stop_token_ids=(7,), ignore_eos=ignore_eos)
+    expected = logits.astype(np.float64)
+    expected[5] += 12
+    expected[[6, *([EOS, 7] if not may_end else [EOS] if ignore_eos else [])]] = -np.inf
+    expected -= np.logaddexp.reduce(expected)
+    ranked = backend.ranker(params).rank(logits, 4, may_end=may_end)
+    best = np.argsort(-expected)[: 4 + 2]  # beside four that go on, the two that end
+    assert [token for token, _ in ranked] == best.tolist()
+    assert [logprob for _, logprob in ranked] == pytest.approx(expected[best], abs=1e-5)
+    assert backend.ranker(params).rank(np.full(N_VOCAB, -np.inf, np.float32), 4, may_end=may_end) == []
 
 
 @pytest.mark.parametrize("arch", ["llama", "gemma3", "mamba", "jamba"])
-def test_wide_beams_find_the_best_of_all_texts(arch: str, load: Load, tmp_path: Path) -> None:
-    n, length = 10, 4
-    path = write_tiny_model(tmp_path / "tiny.gguf", arch=arch, scale=0.1)
-    backend = load(Watched, model=path, parallel=120, ctx_size=2048)
-    assert isinstance(backend, Watched)
-    asked = search(n, beams=120, max_tokens=length, length_penalty=0.7, early_stopping="never", return_tokens=True)
-    every = every_text(backend, asked, length)
-    assert sum(math.exp(logprob) for _, logprob in every) == pytest.approx(1, abs=1e-3)
-    ranked = sorted(every, key=lambda each: -each[1] / len(each[0]) ** 0.7)[:n]
-    engine = Engine(backend)
-    events = run(engine, asked)
-    check_order(events, asked)
-    assert [texts_of(events)[k] for k in range(n)] == [text for text, _ in ranked]
-    ends = stops(events)
-    assert [ends[k].logprob for k in range(n)] == pytest.approx([logprob for _, logprob in ranked], abs=1e-3)
-    assert backend.used_seq_ids() == []
-    assert engine.stats().cells == 0
-
-
-@pytest.mark.parametrize("arch", ["gemma3", "mamba", "jamba"])
-def test_long_texts_of_models_that_forget(arch: str, load: Load, tmp_path: Path) -> None:
-    """The log-probabilities of a beam are those of its text, far beyond the sliding window."""
+def test_a_beam_has_the_log_probabilities_of_its_text_alone(arch: str, load: Load, tmp_path: Path) -> None:
+    """Far beyond the sliding window of a model that has one."""
     path = write_tiny_model(tmp_path / "tiny.gguf", arch=arch)
     backend = load(model=path, parallel=8)
     engine = Engine(backend, cache_bytes=10_000_000)
-    asked = search(3, beams=6, max_tokens=80, ignore_eos=True, logit_bias=(), stop=(), return_tokens=True, logprobs=0)
+    each = request("Once upon a time, there was a prompt", 3, max_tokens=80, ignore_eos=True)
+    asked = dataclasses.replace(each, search="beam", beams=6, return_tokens=True, logprobs=0)
     events = run(engine, asked)
     reported: dict[int, list[float]] = {0: [], 1: [], 2: []}
     for event in events:

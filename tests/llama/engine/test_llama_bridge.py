@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from alone import KINDS, tiny_model
-from driver import check_order, own, request, run, stops, texts, tokens_of
+from driver import check_order, own, request, run, stops, tokens_of
 
 from srb.engine.engine import Engine
-from srb.engine.events import StopReason
 from srb.engine.request import CompletionRequest
 from srb.llama.backend import LlamaBackend
 from srb.llm import LLM
@@ -62,14 +61,3 @@ def test_the_suffix_is_as_likely_as_a_table_says(backend: LlamaBackend, case: st
         scores = [ends[index].suffix_logprob or 0.0 for index in in_order]
         assert scores == sorted(scores, reverse=True)
     assert backend.used_seq_ids() == []
-
-
-def test_some_end_where_the_suffix_follows_best(backend: LlamaBackend) -> None:
-    engine = Engine(backend)
-    reasons: list[StopReason] = []
-    for seed in range(4):
-        events = run(engine, asked(seed, CASES["stops at the suffix"], regex=SENTENCES, max_tokens=120))
-        reasons += [stop.stop_reason for stop in stops(events).values()]
-        found = [texts(events)[index] for index, stop in stops(events).items() if stop.stop_reason == "suffix"]
-        assert all(text.rstrip().endswith(".") for text in found)
-    assert "suffix" in reasons

@@ -1,6 +1,5 @@
 """Context shift on the real llama.cpp: the remaining cells are those of a lone sequence."""
 
-import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,14 +7,14 @@ from typing import Any
 import llama_cpp
 import numpy as np
 import pytest
-from driver import check_order, run, stops, texts
+from driver import check_order, run, stops
 from tiny_model import write_tiny_model
 
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
-from srb.errors import InvalidRequestError, ModelLoadError
+from srb.errors import ModelLoadError
 from srb.llama.backend import LlamaBackend
 from srb.options.groups import CACHE_TYPES
 from srb.options.settings import Settings
@@ -99,21 +98,6 @@ def test_an_alternative_sees_what_a_lone_sequence_sees(
         backend.remove(0)
 
 
-def test_a_text_that_ends_before_the_context_does_is_the_same(load: Callable[..., LlamaBackend]) -> None:
-    backend = load(ctx_size=1024, parallel=4)
-    branches = SamplingParams(seed=3, max_tokens=200).alternatives(N)
-    plain = run(Engine(backend), CompletionRequest((PROMPT,), branches))
-    shifted = run(Engine(backend), CompletionRequest((PROMPT,), branches, context_shift=True))
-    assert texts(shifted) == texts(plain)
-
-
-@pytest.mark.parametrize("arch", ["gemma3", "mamba", "jamba"])
-def test_a_model_that_forgets_refuses(load: Callable[..., LlamaBackend], tmp_path: Path, arch: str) -> None:
-    engine = Engine(load(model=write_tiny_model(tmp_path / "forgets.gguf", arch=arch), ctx_size=256))
-    with pytest.raises(InvalidRequestError, match="can't change"):
-        engine.check(CompletionRequest((PROMPT,), (SamplingParams(max_tokens=300),), context_shift=True))
-
-
 LONG = CompletionRequest(
     (PROMPT,), SamplingParams(seed=3, max_tokens=N_TOKENS, ignore_eos=True).alternatives(N), context_shift=True
 )
@@ -128,20 +112,22 @@ def test_it_goes_with_every_type_of_the_cache(load: Callable[..., LlamaBackend],
     assert (engine.stats().cells, backend.used_seq_ids()) == (0, [])
 
 
-def test_keys_that_ggml_can_not_rotate_are_refused(load: Callable[..., LlamaBackend]) -> None:
-    engine = Engine(load(ctx_size=256, cache_type_k="bf16"))
-    with pytest.raises(InvalidRequestError, match="a server with --context-shift takes another one"):
-        engine.check(LONG)
-    engine.check(dataclasses.replace(LONG, branches=SamplingParams(max_tokens=20).alternatives(N)))  # it fits
-
-
-def test_quantized_keys_that_are_not_rotated_are_refused(load: Callable[..., LlamaBackend], tmp_path: Path) -> None:
-    for n_embd, n_head in ((128, 4), (192, 2)):
-        model = write_tiny_model(tmp_path / f"{n_embd}.gguf", n_embd=n_embd, n_head=n_head)
-        engine = Engine(load(model=model, ctx_size=256, cache_type_k="q8_0"))
-        with pytest.raises(InvalidRequestError, match="can't change, or not with"):
-            engine.check(LONG)
-        assert load(model=model, ctx_size=256, cache_type_v="q8_0").can_shift
+@pytest.mark.parametrize(
+    ("model", "options", "can_shift"),
+    [
+        *(({"arch": arch}, {}, False) for arch in ("gemma3", "mamba", "jamba")),
+        ({}, {"cache_type_k": "bf16"}, False),  # ggml can't rotate such keys
+        ({"n_embd": 128, "n_head": 4}, {"cache_type_k": "q8_0"}, False),
+        ({"n_embd": 192, "n_head": 2}, {"cache_type_k": "q8_0"}, False),
+        ({"n_embd": 128, "n_head": 4}, {"cache_type_v": "q8_0"}, True),
+    ],
+    ids=str,
+)
+def test_whose_positions_can_change(
+    load: Callable[..., LlamaBackend], tmp_path: Path, model: dict[str, Any], options: dict[str, Any], can_shift: bool
+) -> None:
+    path = write_tiny_model(tmp_path / "model.gguf", **model)
+    assert load(model=path, ctx_size=256, **options).can_shift is can_shift
 
 
 @pytest.mark.parametrize(("arch", "keys"), [("mamba", None), ("llama", "bf16")])

@@ -12,7 +12,7 @@ from llguidance import LLMatcher
 
 from srb.engine.backend import Costs
 from srb.engine.engine import Engine
-from srb.engine.events import Event, StreamEvent
+from srb.engine.events import Event
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams, in_lark
 from srb.llama.backend import LlamaBackend
@@ -73,21 +73,6 @@ def test_a_text_is_the_same_without_draft_tokens(backend: LlamaBackend, options:
     assert engine.stats().n_accepted > 5
     assert plain.stats().n_drafted == 0
     assert engine.stats().steps < plain.stats().steps
-
-
-@pytest.mark.parametrize("post_sampling_probs", [False, True])
-def test_probabilities_are_the_same_without_draft_tokens(backend: LlamaBackend, post_sampling_probs: bool) -> None:
-    options: dict[str, Any] = {"logprobs": 3, "post_sampling_probs": post_sampling_probs}
-    said = [_tokens(answer(backend, costs, **options)[0]) for costs in (PROPOSERS, NO_GUESSES)]
-    assert len(said[0]) == len(said[1]) > 50
-    for token, other in zip(*said, strict=True):
-        assert token.id == other.id
-        assert [each.id for each in token.top_logprobs] == [each.id for each in other.top_logprobs]
-        assert token.logprob == pytest.approx(other.logprob, abs=1e-3)
-
-
-def _tokens(events: list[Event]) -> list[Any]:
-    return [event.token for event in events if isinstance(event, StreamEvent) and event.token]
 
 
 def test_forced_text_ends_where_there_is_a_choice(backend: LlamaBackend) -> None:

@@ -23,14 +23,6 @@ def asked(n: int = 1, **fields: object) -> CompletionRequest:
     return request(PROMPT.decode(), n, **defaults | fields)
 
 
-def test_scale_1_changes_nothing_not_a_bit(load: Callable[..., LlamaBackend]) -> None:
-    engine = Engine(load())
-    plain = dataclasses.replace(asked(4, guidance_scale=1.0, negative_prompt=None), logprobs=3)
-    at_1 = dataclasses.replace(asked(4, guidance_scale=1.0), id=plain.id, logprobs=3)
-    first = [event for event in run(engine, plain) if isinstance(event, StreamEvent)]
-    assert [event for event in run(engine, at_1) if isinstance(event, StreamEvent)] == first
-
-
 @pytest.mark.parametrize("arch", ["llama", "gemma3", "mamba", "jamba"])
 @pytest.mark.parametrize("scale", [0.0, 1.5])
 def test_greedy_tokens_are_those_of_the_combined_logits(

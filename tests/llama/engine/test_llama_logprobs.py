@@ -135,16 +135,6 @@ def test_probabilities_after_sampling_are_of_what_was_left(load: Callable[..., L
             assert (token.id, token.logprob) in {(other.id, other.logprob) for other in token.top_logprobs}
 
 
-def test_greedy_tokens_are_certain_after_sampling_and_not_before(load: Callable[..., LlamaBackend]) -> None:
-    backend = load()
-    each = request("some prompt", 1, max_tokens=10, temperature=0, ignore_eos=True)
-    after = reported(backend, dataclasses.replace(each, logprobs=2, post_sampling_probs=True))[0]
-    before = reported(backend, dataclasses.replace(each, id="other", logprobs=2))[0]
-    assert [token.logprob for token in after] == [0] * 10
-    assert all(token.top_logprobs[0].id == token.id for token in before)
-    assert all((token.logprob or 0) < -0.01 for token in before)
-
-
 @pytest.mark.parametrize(("n_texts", "precision"), [(1, 1e-5), (8, 1e-4)])
 def test_prompt_logprobs_are_those_of_llama_cpp_pythons_own_logits(
     load: Callable[..., LlamaBackend], tiny_model: Path, n_texts: int, precision: float

@@ -1,6 +1,5 @@
 """`--reproducible` on the real llama.cpp: log-probabilities are the same to the last bit. Takes 10 s."""
 
-import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +15,9 @@ from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.events import Event, StartEvent, StopEvent, StreamEvent
 from srb.engine.request import CompletionRequest
-from srb.engine.resume import resume
 from srb.errors import InvalidRequestError, ModelLoadError, SettingsError
 from srb.llama.backend import LlamaBackend
 from srb.options.settings import Settings
-from srb.serving.async_engine import make_engine
 
 STORY = (
     "Once upon a time, there was a little dragon who lived in a castle by the sea. He liked to read about knights. " * 2
@@ -68,62 +65,6 @@ def alone(backend: LlamaBackend, each: CompletionRequest) -> dict[int, str]:
     return bits(run(Engine(backend), each), each)
 
 
-def test_an_alternative_is_the_same_whatever_n_it_is_part_of(backend: LlamaBackend) -> None:
-    many = alone(backend, ask(STORY, 8, seed=7))
-    assert len(set(many.values())) == 8
-    for k in range(8):
-        assert alone(backend, ask(STORY, 1, seed=7 + k)) == {0: many[k]}
-
-
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"banned_strings": tuple("etaoin")},
-    {"grammar": "root ::= [a-z ]*"},
-    {"adaptive_target": 0.1},
-    {"mirostat": 2},
-]
-
-
-BRIDGES: list[dict[str, Any]] = [
-    {},
-    {"stop_at_suffix": True, "regex": r"(([a-z]{2,4} ){1,3}[a-z]{2,4}\. )*", "max_tokens": 40},
-]
-
-
-@pytest.mark.parametrize("options", BRIDGES, ids=lambda options: " ".join(options) or "plain")
-def test_a_bridge_has_the_same_bits_among_others_as_alone(backend: LlamaBackend, options: dict[str, Any]) -> None:
-    params = {name: options[name] for name in ("regex", "max_tokens") if name in options}
-    fields = {name: options[name] for name in options if name not in params}
-    asked = replace(ask(STORY[:150], 3, seed=5, **params), suffix=" And then he read.", n_candidates=5)
-    check_among_others(backend, replace(asked, **fields), runs=2)
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_a_request_gets_the_same_bits_among_others_as_alone(backend: LlamaBackend, options: dict[str, Any]) -> None:
-    check_among_others(backend, ask(STORY, 3, seed=5, **options))
-
-
-def check_among_others(backend: LlamaBackend, mine: CompletionRequest, runs: int = 6) -> None:
-    expected = alone(backend, mine)
-    engine = Engine(backend, cache_bytes=50_000_000)
-    for seed in range(runs):
-        rng = random.Random(seed)
-        each, events, others = replace(mine, id=f"mine{seed}"), list[Event](), list[CompletionRequest]()
-        for _ in range(6):
-            text = STORY[: rng.randint(1, len(STORY))] + rng.choice(["", " And so it went on, and on."])
-            others.append(ask(text, rng.randint(1, 6), seed=rng.randint(0, 9), max_tokens=rng.randint(1, 30)))
-            engine.add_request(others[-1])
-            if len(others) == 3:
-                engine.add_request(each)
-            events += [event for _ in range(rng.randint(0, 9)) for event in engine.step()]
-            if rng.random() < 0.3:
-                engine.abort(rng.choice(others).id)
-        events += run(engine)
-        assert bits(events, each) == expected
-    assert engine.stats().prompt_tokens_cached > 0, "nothing was shared"
-    assert backend.used_seq_ids() == []
-
-
 @pytest.mark.skipif(not has_mtmd(), reason="this llama-cpp-python was built without mtmd")
 def test_adapters_and_images_keep_the_bits(load: Callable[..., LlamaBackend], tmp_path: Path) -> None:
     lora = ",".join(str(write_tiny_lora(tmp_path / f"{seed}.gguf", seed)) for seed in (0, 1))
@@ -146,23 +87,6 @@ def test_adapters_and_images_keep_the_bits(load: Callable[..., LlamaBackend], tm
     assert found == [alone(backend, each) for each in sent]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_what_was_interrupted_goes_on_with_the_same_bits(backend: LlamaBackend, options: dict[str, Any]) -> None:
-    each = ask(STORY, 3, **options)
-    expected = alone(backend, each)
-    engine = Engine(backend)
-    engine.add_request(each)
-    before: list[Event] = []
-    while sum(isinstance(event, StreamEvent) for event in before) < 15:
-        before += engine.step()
-    engine.abort(each.id)
-    run(engine)
-    rest = resume(each, before)
-    assert rest
-    events = before + run(Engine(backend, cache_bytes=50_000_000), ask(STORY, 2), rest)
-    assert bits(events, each) == expected
-
-
 def test_a_server_for_one_alternative_computes_no_padding(tiny_model: Path) -> None:
     """And its answer is the same after a prompt that was scored, whose last token was decoded with others."""
     with LlamaBackend(settings(tiny_model, parallel=1, ctx_size=512)) as backend:
@@ -174,22 +98,6 @@ def test_a_server_for_one_alternative_computes_no_padding(tiny_model: Path) -> N
         assert engine.stats().prompt_tokens_cached > 0
     with LlamaBackend(settings(tiny_model)) as backend:
         assert alone(backend, each) != expected, "one row alone has other bits than several"
-
-
-def test_what_is_on_the_disk_is_used_after_a_restart(tiny_model: Path, tmp_path: Path) -> None:
-    options = settings(tiny_model, cache_disk=tmp_path)
-    each = ask(STORY, 2)
-    with LlamaBackend(options) as backend:
-        expected = alone(backend, each)
-        engine = make_engine(options, backend)
-        run(engine, ask(STORY + "The end.", 2))
-        engine.close()
-    with LlamaBackend(options) as backend:
-        engine = make_engine(options, backend)
-        events = run(engine, each)
-        engine.close()
-    assert bits(events, each) == expected
-    assert engine.stats().prompt_tokens_cached == len(STORY) // 64 * 64
 
 
 def test_the_same_bits_have_the_same_fingerprint(tiny_model: Path, backend: LlamaBackend) -> None:

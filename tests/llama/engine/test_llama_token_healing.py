@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driver import few, request, run, texts
+from driver import few, request, run
 from llama.sampling.test_samplers import assert_agrees, masked, softmax
 from tiny_model import N_VOCAB, write_tiny_model
 
@@ -48,9 +48,3 @@ def test_first_tokens_are_as_likely_as_after_the_prompt_without_its_last_token(
         assert event.text == event.token.piece.decode()[1:]
     assert engine.stats().prompt_tokens_evaluated == len(PROMPT) - 1
     assert backend.used_seq_ids() == []
-
-
-def test_a_prompt_that_nothing_else_begins_with_goes_on_as_it_did(load: Callable[..., LlamaBackend]) -> None:
-    engine = Engine(load())
-    plain = request(PROMPT, 4, max_tokens=8)
-    assert texts(run(engine, dataclasses.replace(plain, heal=True))) == texts(run(engine, plain))
