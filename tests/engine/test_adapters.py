@@ -10,7 +10,6 @@ from fake_backend import FakeBackend
 from srb.engine.engine import Engine
 from srb.engine.lora import Adapter, Adapters, Asked
 from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 ADAPTERS = (Adapter("plain", "a.gguf", "aa", 0.0), Adapter("wild", "b.gguf", "bb", 1.0))
@@ -88,15 +87,6 @@ def test_what_is_not_there_is_refused() -> None:
         Adapters(ADAPTERS).lora(((0, float("nan")),))
 
 
-def test_a_search_has_its_adapters() -> None:
-    def found(lora: Asked | None) -> dict[int, str]:
-        params = SamplingParams(seed=0, max_tokens=4, lora=lora)
-        each = CompletionRequest((tuple(PROMPT.encode()),), params.alternatives(2), search="beam", beams=3)
-        return texts(run(Engine(backend()), each))
-
-    assert found(None) == found(((1, 1.0),))
-
-
 def test_resumed_alternatives_of_different_settings_share_no_cells() -> None:
     """Two that were interrupted and don't fit at once: if their prompts counted as shared, they would never begin."""
     each = asked((), ((0, 1.0),), max_tokens=60, ignore_eos=True)
@@ -107,9 +97,3 @@ def test_resumed_alternatives_of_different_settings_share_no_cells() -> None:
 
     whole = run(Engine(backend()), each)
     assert texts(run_interrupted(make, each, [50])) == texts(whole)
-
-
-def test_distinct_alternatives_begin_with_different_tokens_whatever_their_adapters_are() -> None:
-    each = dataclasses.replace(asked(*SETTINGS, max_tokens=3), distinct=True)
-    said = texts(run(Engine(backend(script=lambda _params, _tokens: ord("a"))), each))
-    assert sorted(text[0] for text in said.values()) == ["a", "b", "c", "d", "e"]

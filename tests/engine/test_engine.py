@@ -55,16 +55,6 @@ def test_a_prompt_is_computed_once_for_all_alternatives() -> None:
     assert engine.stats().forks == 7  # the last one goes on in the prompt's own sequence
 
 
-def test_a_long_prompt_is_computed_in_chunks() -> None:
-    backend = FakeBackend(n_cells=300, n_batch=64)
-    engine = Engine(backend)
-    text = "".join(chr(97 + i % 26) for i in range(200))
-    chunked = run(engine, request(text, n=2, max_tokens=20))
-    assert engine.stats().steps >= 4
-    whole = run(Engine(FakeBackend(n_cells=300, n_batch=200)), request(text, n=2, max_tokens=20))
-    assert texts(chunked) == texts(whole)
-
-
 def test_a_finished_sequence_leaves_the_batch_and_gives_back_its_cells_in_the_next_step() -> None:
     engine = Engine(backend := FakeBackend(script=says(b"abc", b"")))
     engine.add_request(request("pp", n=2, max_tokens=10))
@@ -74,14 +64,6 @@ def test_a_finished_sequence_leaves_the_batch_and_gives_back_its_cells_in_the_ne
     engine.step()
     assert (engine.stats().sequences, engine.stats().cells) == (1, 2 + 1)
     assert backend.rows == rows + 1
-
-
-def test_a_seed_says_the_same_alone_and_among_siblings() -> None:
-    joined = texts(run(Engine(FakeBackend()), request(n=4, max_tokens=15, ignore_eos=True)))
-    for k in range(4):
-        alone = texts(run(Engine(FakeBackend()), request(n=1, seed=k, max_tokens=15, ignore_eos=True)))
-        assert alone[0] == joined[k]
-    assert len(set(joined.values())) == 4
 
 
 def test_branches_differ_in_everything() -> None:
@@ -103,20 +85,6 @@ def test_distinct_alternatives_begin_with_different_tokens() -> None:
     alike = request(["a", "b"], n=3)
     events = run(Engine(backend), CompletionRequest(alike.prompts, alike.branches, distinct=True))
     assert texts(events) == {0: "AA", 1: "BA", 2: "CA", 3: "AA", 4: "BA", 5: "CA"}
-
-
-def test_several_prompts_have_their_alternatives_one_after_another() -> None:
-    backend = FakeBackend(script=lambda params, tokens: tokens[0] if len(tokens) < 3 else 256)
-    events = run(Engine(backend), each := request(["a", "b"], n=2))
-    check_order(events, each)
-    assert texts(events) == {0: "aa", 1: "aa", 2: "bb", 3: "bb"}
-    assert isinstance(events[0], StartEvent)
-    assert events[0].seeds == (0, 1, 0, 1)
-
-
-def test_held_back_text_is_delivered_at_the_end() -> None:
-    events = run(Engine(FakeBackend(script=says(b"one EN"))), request(stop=("END",)))
-    assert texts(events) == {0: "one EN"}
 
 
 @pytest.mark.parametrize(
@@ -188,16 +156,6 @@ def test_requests_run_side_by_side() -> None:
         check_order(joined, each)
 
 
-def test_a_request_joins_while_another_runs_and_leaves_before_it() -> None:
-    engine = Engine(backend := FakeBackend())
-    engine.add_request(long := request("long", max_tokens=50, ignore_eos=True))
-    events = [event for _ in range(10) for event in engine.step()]
-    events += run(engine, short := request("short", max_tokens=5, ignore_eos=True))
-    assert [event.request_id for event in events if isinstance(event, DoneEvent)] == [short.id, long.id]
-    assert {stop.length for each in (long, short) for stop in stops_of(events, each)} == {5, 50}
-    check_idle(engine, backend)
-
-
 def stops_of(events: list[Event], each: CompletionRequest) -> list[StopEvent]:
     return [event for event in events if isinstance(event, StopEvent) and event.request_id == each.id]
 
@@ -235,58 +193,6 @@ def test_a_small_request_passes_a_large_one_but_not_for_long() -> None:
     check_idle(engine, backend)
 
 
-@pytest.mark.parametrize("prompts", [["p" * 100], ["p" * 100, "q" * 150, "r" * 20]])
-def test_alternatives_that_do_not_fit_begin_as_others_finish(prompts: list[str]) -> None:
-    each = request(prompts, 20, max_tokens=30, ignore_eos=True)
-    events = run(engine := Engine(backend := FakeBackend()), each)
-    check_order(events, each)
-    assert {(stop.length, stop.finish_reason) for stop in stops(events).values()} == {(30, "length")}
-    assert texts(events) == texts(run(Engine(FakeBackend(n_cells=3000, n_parallel=60)), each))
-    assert engine.stats().prompt_tokens_evaluated == sum(map(len, prompts))
-    check_idle(engine, backend)
-
-
-def test_two_that_do_not_fit_do_not_wait_for_each_other() -> None:
-    def branches(*max_tokens: int) -> tuple[SamplingParams, ...]:
-        return tuple(SamplingParams(seed=1, max_tokens=each, ignore_eos=True) for each in max_tokens)
-
-    engine = Engine(backend := FakeBackend(n_cells=100))
-    first = CompletionRequest(((1,) * 50,), branches(2, 51))
-    second = CompletionRequest(((2,) * 20,), branches(11, 81))
-    events = run(engine, first, second)
-    assert [stop.length for stop in stops_of(events, first) + stops_of(events, second)] == [2, 51, 11, 81]
-    check_idle(engine, backend)
-
-
-def test_one_of_those_that_wait_for_others_may_be_ended() -> None:
-    engine = Engine(backend := FakeBackend())
-    engine.add_request(each := request("p", 20, max_tokens=3, ignore_eos=True))
-    events = engine.step()
-    engine.abort(each.id, 19)
-    events += run(engine)
-    check_order(events, each)
-    assert [stops(events)[k].length for k in (0, 18, 19)] == [3, 3, 0]
-    check_idle(engine, backend)
-
-
-def test_a_long_prompt_joins_in_chunks_while_others_run() -> None:
-    engine = Engine(backend := FakeBackend())
-    engine.add_request(running := request("r", n=4, max_tokens=40, ignore_eos=True))
-    events: list[Event] = []
-    while not events or not isinstance(events[-1], StreamEvent):
-        events = engine.step()
-    engine.add_request(long := request("p" * 60, max_tokens=1))
-    assert started(engine.step()) == [long.id]
-    for _ in range(15):
-        before = backend.rows
-        events = engine.step()
-        assert sum(isinstance(event, StreamEvent) and event.request_id == running.id for event in events) <= 4
-        assert backend.rows - before <= 4 + 4
-    assert stops_of(events, long)
-    run(engine)
-    check_idle(engine, backend)
-
-
 def test_prompts_that_share_a_beginning_evaluate_it_once() -> None:
     text = "x" * 60
     joined = [request(text, max_tokens=2 + k, seed=k, ignore_eos=True) for k in range(4)]
@@ -303,74 +209,19 @@ def test_prompts_that_share_a_beginning_evaluate_it_once() -> None:
     check_idle(engine, backend)
 
 
-def test_what_several_share_is_computed_first_and_the_rest_in_one_batch() -> None:
-    prompts = ["x" * 40 + text * 10 for text in "abcd"]
-    engine = Engine(FakeBackend(n_cells=1000))
-    run(engine, *(request(prompt, max_tokens=1) for prompt in prompts))
-    assert (engine.stats().prompt_tokens_evaluated, engine.stats().steps) == (80, 2)
-
-
-def test_those_that_wait_for_an_aborted_prompt_begin_with_what_it_has_computed() -> None:
-    engine = Engine(backend := FakeBackend(n_batch=16), cache_bytes=100_000)
-    engine.add_request(first := request("x" * 60, max_tokens=3))
-    others = [request("x" * length, max_tokens=3, ignore_eos=True) for length in (50, 70, 60)]
-    for each in others:
-        engine.add_request(each)
-    while engine.stats().prompt_tokens_evaluated < 32:
-        engine.step()
-    engine.abort(first.id)
-    events = run(engine)
-    assert engine.stats().prompt_tokens_evaluated == 60 + 1 + 10
-    for each in others:
-        assert texts(own(events, each)) == texts(run(Engine(FakeBackend()), each))
-    check_idle(engine, backend)
-
-
-def thirty_tokens_into_two_alternatives() -> tuple[Engine, FakeBackend]:
-    """Of a prompt of 20 p; they say nothing but A, 40 times."""
+def test_a_running_alternative_may_be_forked_in_the_middle() -> None:
     engine = Engine(backend := FakeBackend(script=lambda params, tokens: 65))
     engine.add_request(request("p" * 20, n=2, max_tokens=40))
     while engine.stats().tokens_generated < 60:
         engine.step()
-    assert engine.stats().prompt_tokens_evaluated == 20
-    return engine, backend
-
-
-def test_a_prompt_that_ends_within_a_running_alternative_evaluates_its_last_token() -> None:
-    engine, backend = thirty_tokens_into_two_alternatives()
-    run(engine, request("p" * 20 + "A" * 15, max_tokens=10))
-    assert engine.stats().prompt_tokens_evaluated == 20 + 1
-    check_idle(engine, backend)
-
-
-def test_a_state_that_cannot_be_restored_is_computed_again() -> None:
-
-    class Forgetful(FakeBackend):
-        def restore(self, *_args: object) -> bool:
-            return False
-
-    engine = Engine(backend := Forgetful(), cache_bytes=10_000)
-    each = request("p" * 20, n=2, max_tokens=5)
-    first = texts(run(engine, each))
-    assert texts(run(engine, dataclasses.replace(each, id="again"))) == first
-    assert engine.stats().prompt_tokens_evaluated == 40
-    check_idle(engine, backend)
-
-
-def test_a_running_alternative_may_be_forked_in_the_middle() -> None:
-    engine, backend = thirty_tokens_into_two_alternatives()
-    before = cells_of(engine)
+    before = engine.stats().cells
     assert before in (20 + 2 * 29, 20 + 2 * 30)
     engine.add_request(request("p" * 20 + "A" * 15 + "x", max_tokens=10))
     engine.step()
-    assert cells_of(engine) == before + 1 + 1  # of the prompt, and of its alternative
+    assert engine.stats().cells == before + 1 + 1  # of the prompt, and of its alternative
     run(engine)
     assert engine.stats().prompt_tokens_evaluated == 20 + 1
     check_idle(engine, backend)
-
-
-def cells_of(engine: Engine) -> int:
-    return engine.stats().cells
 
 
 def test_a_recurrent_model_shares_a_prompt_up_to_where_it_has_come_and_not_before() -> None:
@@ -382,24 +233,6 @@ def test_a_recurrent_model_shares_a_prompt_up_to_where_it_has_come_and_not_befor
     engine.step()
     run(engine, request("x" * 60 + "z" * 3, max_tokens=1), request("x" * 40 + "y" * 5, max_tokens=1))
     assert engine.stats().prompt_tokens_evaluated == 60 + 5 + 60 + 3 + 45
-    check_idle(engine, backend)
-
-
-def test_a_decode_that_fails_once_is_tried_again() -> None:
-    each = request("p" * 10, n=3, max_tokens=10, ignore_eos=True)
-    events = run(engine := Engine(backend := FakeBackend(fail_decodes={1, 4, 7})), each)
-    assert texts(events) == texts(run(Engine(FakeBackend()), each))
-    assert engine.stats().last_error == "llama_decode failed with code -3"
-    check_idle(engine, backend)
-
-
-def test_a_decode_of_one_prompt_that_fails_twice_ends_its_request_alone() -> None:
-    engine = Engine(backend := FakeBackend(n_batch=4, fail_decodes={1, 2}))
-    events = run(
-        engine, first := request("p" * 4, max_tokens=2), second := request("q" * 5, max_tokens=2, ignore_eos=True)
-    )
-    assert [stop.finish_reason for stop in stops_of(events, first)] == ["error"]
-    assert [stop.finish_reason for stop in stops_of(events, second)] == ["length"]
     check_idle(engine, backend)
 
 
@@ -440,32 +273,6 @@ def test_one_alternative_ends_and_its_siblings_run_on() -> None:
     check_idle(engine, backend)
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_an_alternative_may_be_ended_while_its_prompt_is_computed(index: int) -> None:
-    engine = Engine(backend := FakeBackend(script=says(b"ab", prompt=200)))
-    engine.add_request(each := request("p" * 200, n=2))
-    events = [*engine.step(), *engine.step()]
-    engine.abort(each.id, index)
-    events += run(engine)
-    check_order(events, each)
-    assert texts(events) == {1 - index: "ab"}
-    check_idle(engine, backend)
-
-
-def test_a_request_aborted_while_it_waits_never_starts() -> None:
-    engine = Engine(FakeBackend(n_parallel=1))
-    first, second = request(max_tokens=5), request(n=2)
-    engine.add_request(first)
-    engine.add_request(second)
-    events = engine.step()
-    engine.abort(second.id, reason="shutdown")
-    events += run(engine)
-    check_order(events, first)
-    check_order(events, second, started=False)
-    reasons = {event.stop_reason for event in events if isinstance(event, StopEvent) and event.request_id == second.id}
-    assert reasons == {"shutdown"}
-
-
 def test_alternatives_aborted_while_the_request_waits_stop_after_its_start() -> None:
     engine = Engine(backend := FakeBackend(n_parallel=1))
     first, second, third = request(max_tokens=5), request(n=2, max_tokens=3, ignore_eos=True), request(n=2)
@@ -482,12 +289,6 @@ def test_alternatives_aborted_while_the_request_waits_stop_after_its_start() -> 
     found = own(events, second)
     assert [(stop.finish_reason, stop.length) for stop in stops(found).values()] == [("abort", 0), ("length", 3)]
     check_idle(engine, backend)
-
-
-def test_an_abort_of_what_is_not_there_does_nothing() -> None:
-    engine = Engine(FakeBackend())
-    engine.abort("cmpl-nobody")
-    assert engine.step() == []
 
 
 def test_computing_a_prompt_that_is_no_longer_wanted_is_interrupted() -> None:
@@ -522,16 +323,6 @@ def test_the_sequence_that_makes_a_decode_fail_ends_alone(names: bool, window: i
     check_idle(engine, backend)
 
 
-def test_a_recurrent_sequence_that_a_failed_decode_has_moved_on_ends() -> None:
-    engine = Engine(backend := FakeBackend(fail_decodes={4}, window=0))
-    first, second = request(n=1, max_tokens=9, ignore_eos=True), request(n=1, seed=2, max_tokens=9, ignore_eos=True)
-    events = run(engine, first, second)
-    # The decode fails after the row of the first one; the second's cells are as they were.
-    assert [stop.finish_reason for stop in stops_of(events, first)] == ["error"]
-    assert [stop.finish_reason for stop in stops_of(events, second)] == ["length"]
-    check_idle(engine, backend)
-
-
 def test_the_time_between_tokens_counts_from_when_the_first_was_sampled() -> None:
     now = 0.0
     seen: list[tuple[str, float]] = []
@@ -550,16 +341,6 @@ def test_the_time_between_tokens_counts_from_when_the_first_was_sampled() -> Non
         engine.step()
     assert backend.decodes == decodes + 2
     assert max(seconds for measure, seconds in seen if measure == "next_token") < 1
-
-
-def test_a_broken_sampler_ends_its_own_alternative() -> None:
-    branches = (SamplingParams(seed=0), SamplingParams(seed=0, label="broken"), SamplingParams(seed=0))
-    engine = Engine(backend := FakeBackend(script=says(b"abc")))
-    events = run(engine, each := CompletionRequest(((1,),), branches))
-    check_order(events, each)
-    assert texts(events) == {0: "abc", 2: "abc"}
-    assert [event.index for event in events if isinstance(event, ErrorEvent)] == [1]
-    check_idle(engine, backend)
 
 
 def test_an_abandoned_engine_frees_what_its_requests_hold_and_takes_no_more() -> None:
@@ -628,24 +409,6 @@ def test_a_backend_that_cannot_be_prepared_ends_waiting_requests_and_the_next_on
         requests = [again]
     backend.on_prepare = lambda: None
     assert texts(run(engine)) == {0: "text"}
-    check_idle(engine, backend)
-
-
-def test_a_backend_that_cannot_be_prepared_ends_requests_that_ran_in_part() -> None:
-    each = CompletionRequest(tuple(tuple(bytes([k]) * 200) for k in (65, 66)), (SamplingParams(max_tokens=5),))
-    engine = Engine(backend := FakeBackend())
-    engine.add_request(each)
-    events: list[Event] = []
-    while not stops(events):
-        events += engine.step()
-
-    def fail() -> None:
-        raise ModelLoadError("there is no memory")
-
-    backend.on_prepare = fail
-    events += run(engine)
-    check_order(events, each)
-    assert stops(events)[1].finish_reason == "error"
     check_idle(engine, backend)
 
 

@@ -12,7 +12,7 @@ from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent
 from srb.engine.kv_cache.radix import PrefixTree, pack
 from srb.engine.media import Media, PromptPart, placed, whole, words
-from srb.engine.request import CompletionRequest, Explore
+from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import ContextSizeError, InvalidRequestError
 
@@ -52,33 +52,6 @@ def test_an_image_is_computed_once_for_all_alternatives_and_not_at_all_for_the_n
     assert engine.stats().prompt_tokens_cached >= len(BEFORE) + 1 + len(CAT)
 
 
-def test_another_image_at_the_same_place_is_another_prompt() -> None:
-    engine = Engine(backend_of(), cache_bytes=1_000_000)
-    with_cat = texts(run(engine, ask(engine, BEFORE, CAT, AFTER)))
-    with_dog = texts(run(engine, ask(engine, BEFORE, DOG, AFTER)))
-    assert with_cat != with_dog
-    assert encoded(engine) == 2
-    assert with_dog == texts(run(Engine(backend_of()), ask(engine, BEFORE, DOG, AFTER)))
-
-
-def test_requests_at_the_same_time_share_an_image_that_is_being_computed() -> None:
-    engine = Engine(backend_of(n_batch=16))
-    run(engine, *(ask(engine, BEFORE, CAT, AFTER, seed=seed) for seed in range(4)))
-    assert encoded(engine) == 1
-
-
-def test_an_image_goes_with_running_sequences_in_a_decode_of_its_own() -> None:
-    backend = backend_of(n_batch=16)
-    engine = Engine(backend)
-    story = ask(engine, "Once upon a time", n=4)
-    engine.add_request(story)
-    for _ in range(3):
-        engine.step()
-    events = run(engine, ask(engine, "x", CAT, DOG, "y", CAT, "z"))  # the backend sees to it
-    assert encoded(engine) == 3
-    assert set(texts([event for event in events if event.request_id != story.id])) == {0}
-
-
 def test_no_other_waits_for_an_image_that_is_being_encoded() -> None:
     backend = backend_of()
     reader = waiting(backend, 6)
@@ -111,15 +84,6 @@ def test_an_image_of_few_cells_is_distinguished_by_the_hash_of_its_contents() ->
     assert encoded(engine) == 2
 
 
-def test_a_fault_while_an_image_is_computed_ends_no_other() -> None:
-    backend = backend_of()
-    engine = Engine(backend)
-    backend.fail_decodes = {2}  # the image's first
-    each = ask(engine, "x", CAT, "y", n=3)
-    assert texts(run(engine, each)) == texts(run(Engine(backend_of()), each))
-    assert backend.cells == 0
-
-
 @pytest.mark.parametrize("window", [None, 0, 20])
 @pytest.mark.parametrize("cut", few(0, 3, 5, many=[1, 2, 4, 6, 7]))
 def test_an_interrupted_request_goes_on(window: int | None, cut: int) -> None:
@@ -144,11 +108,6 @@ def test_files_after_a_full_context_arent_read() -> None:
         engine.tokenize_parts([CAT] * 24 + [b"bad", "?"])
     with pytest.raises(InvalidRequestError, match="no image"):
         engine.tokenize_parts([CAT] * 22 + [b"bad", "?"])
-
-
-def test_a_search_begins_after_an_image() -> None:
-    engine = Engine(backend_of())
-    assert len(texts(run(engine, ask(engine, "x", CAT, "y", n=2, search="beam")))) == 2
 
 
 def test_what_has_no_meaning_with_an_image_is_refused() -> None:
@@ -176,13 +135,6 @@ def test_a_model_without_a_projector_takes_no_images() -> None:
         Engine(FakeBackend()).tokenize_parts(["x", CAT])
 
 
-def test_exploring_goes_on_after_an_image() -> None:
-    engine = Engine(backend_of())
-    tokens, media = engine.tokenize_parts(["x", CAT, "y"])
-    explore = CompletionRequest((tokens,), (SamplingParams(max_tokens=2, seed=0),), explore=Explore(2), media=media)
-    assert run(engine, explore)
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=6), st.data())
 def test_a_tree_never_leads_into_the_middle_of_an_image(images: list[tuple[int, int]], data: st.DataObject) -> None:
     def prompt(images: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], list[Media]]:
@@ -201,16 +153,6 @@ def test_a_tree_never_leads_into_the_middle_of_an_image(images: list[tuple[int, 
         assert whole(tokens, k + len(each.tokens) // 2) in (k, k + len(each.tokens))
     assert n_common in ends
     assert words(tokens) == tuple(range(len(images)))
-
-
-def test_images_whose_placeholders_begin_alike_share_nothing() -> None:
-    media = Media.of("a", 6, None)
-    twin = (*media.tokens[:4], -5, -6)
-    tree: PrefixTree[str] = PrefixTree()
-    tree.add("other", pack((1, 2, *twin, 3)))
-    for tokens in ((1, 2, *media.tokens, 3), (1, 2, *media.tokens)):
-        assert tree.find(pack(tokens)).n_tokens == 2
-    assert tree.find(pack((1, 2, *twin, 4))).n_tokens == 8
 
 
 def test_a_prompt_whose_last_token_stands_after_an_image_is_left_whole() -> None:

@@ -19,8 +19,6 @@ from srb.errors import InvalidRequestError
 
 STORY = "there was a king who had a daughter, and she had a golden ball; " * 3
 STREAMS = Layout(False, 128, 6)
-FREE = dataclasses.replace(IN_STEP, step=100.0)
-"""Costs with which whatever may be guessed is evaluated."""
 
 
 def alone(each: CompletionRequest, window: int | None = None) -> dict[int, str]:
@@ -105,77 +103,6 @@ def test_a_prompt_that_is_half_computed_again_completes_no_state_for_streams() -
     assert_empty(engine, backend)
 
 
-@pytest.mark.parametrize("window", [None, 0])
-def test_what_may_go_back_and_is_aborted_while_it_is_preempted_leaves_nothing(window: int | None) -> None:
-    engine = Engine(backend := FakeBackend(n_cells=64, window=window, script=lambda params, tokens: 65))
-    engine.add_request(each := request("p" * 20, n=2, max_tokens=40, banned_strings=("A" * 50 + "B",)))
-    while not engine.stats().n_preempted:
-        engine.step()
-    engine.abort(each.id)
-    run(engine)
-    assert_empty(engine, backend)
-
-
-def test_the_oldest_request_is_preempted_last() -> None:
-    engine = Engine(FakeBackend(n_cells=120))
-    old, young = (
-        request("o" * 20, n=2, max_tokens=50, ignore_eos=True),
-        request("y" * 20, max_tokens=60, ignore_eos=True),
-    )
-    events = run(engine, old, young)
-    ends = [event.request_id for event in events if isinstance(event, StopEvent)]
-    assert ends == [old.id, old.id, young.id]
-    assert [texts(own(events, each)) for each in (old, young)] == [alone(old), alone(young)]
-
-
-def test_a_text_ends_where_the_context_is_full() -> None:
-    engine = Engine(FakeBackend(n_cells=100))
-    events = run(engine, each := request("p" * 40, n=3, max_tokens=-1, ignore_eos=True))
-    assert {(stop.length, stop.finish_reason) for stop in stops(events).values()} == {(61, "length")}
-    (start,) = (event for event in events if isinstance(event, StartEvent))
-    assert start.max_tokens == 61
-    branches = tuple(dataclasses.replace(params, max_tokens=61) for params in each.branches)
-    assert texts(events) == alone(dataclasses.replace(each, branches=branches))
-
-
-def test_many_prompts_move_into_streams_and_back() -> None:
-    """The unified layout while there are few prompts, and streams while there are many."""
-
-    def choose(backend: FakeBackend, loads: Sequence[Load]) -> Layout:
-        return STREAMS if len(loads) > 3 else Layout(True, 300, 16)
-
-    backend = FakeBackend(n_cells=300, n_parallel=6, chooser=choose)
-    engine = Engine(backend, cache_bytes=10**6)
-    engine.add_request(first := request(STORY[:50], n=3, max_tokens=40, ignore_eos=True))
-    events = [event for _ in range(10) for event in engine.step()]
-    others = [request(f"{k} " + STORY[k * 5 :][:40], max_tokens=20 + k, ignore_eos=True) for k in range(5)]
-    for each in others:
-        engine.add_request(each)
-    events += engine.step()
-    assert engine.stats().layout == "streams"
-    events += run(engine)
-    assert engine.stats().layout == "unified"
-    assert engine.stats().layout_changes >= 2
-    for each in (first, *others):
-        check_order(events, each)
-        assert texts(own(events, each)) == alone(each)
-    assert_empty(engine, backend)
-
-
-def test_a_sequence_that_outgrows_its_stream_moves_into_a_larger_one() -> None:
-    def choose(backend: FakeBackend, loads: Sequence[Load]) -> Layout:
-        longest = max(load.n_tokens + load.n_generated for load in loads)
-        return Layout(False, 64, 6) if longest < 40 else Layout(False, 256, 3)
-
-    backend = FakeBackend(n_cells=256, n_parallel=6, chooser=choose)
-    engine = Engine(backend)
-    each = request("p" * 20, n=4, max_tokens=100, ignore_eos=True)
-    events = run(engine, each)
-    assert engine.stats().layout_changes >= 2
-    assert texts(events) == alone(each)
-    assert_empty(engine, backend)
-
-
 def test_without_memory_for_a_layout_the_next_one_is_chosen_at_once() -> None:
     backend = FakeBackend(n_cells=256)
     backend.prepare(Layout(False, 32, 16))
@@ -236,19 +163,6 @@ def test_a_layout_without_memory_is_tried_again_while_a_request_waits() -> None:
     assert [texts(own(events, each)) for each in (long, waiting)] == [alone(long), alone(waiting)]
 
 
-def test_a_request_that_is_cancelled_while_preempted_gives_its_memory_back() -> None:
-    engine = Engine(backend := FakeBackend(n_cells=120), cache_bytes=10**6)
-    engine.add_request(each := request("p" * 40, n=4, max_tokens=70, ignore_eos=True))
-    events: list[Event] = []
-    while not engine.stats().n_preempted:
-        events += engine.step()
-    assert engine.n_set_aside > 0
-    engine.abort(each.id)
-    events += run(engine)
-    check_order(events, each)
-    assert_empty(engine, backend)
-
-
 @pytest.mark.parametrize(
     ("param", "fields"), [("search", {"search": "beam"}), ("suffix", {"suffix": (1,)})], ids=["search", "suffix"]
 )
@@ -264,7 +178,7 @@ def test_guides_have_cells_for_the_tokens_ahead_of_their_sequences() -> None:
         n_cells=120,
         script=lambda params, _tokens: 97 + params.seed,
         forced=lambda params, _tokens: (97 + params.seed,) * 15,
-        costs=FREE,
+        costs=dataclasses.replace(IN_STEP, step=100.0),
     )
     engine = Engine(backend)
     events = run(engine, request("p" * 20, n=3, max_tokens=30, ignore_eos=True, guidance_scale=2.0, grammar="g"))
@@ -351,17 +265,4 @@ def test_alternatives_that_shift_their_context_go_on_together(n_steps: int, abor
     assert texts(own(events, urgent)) == alone(urgent)
     assert texts(own(events, each))[1] == texts(run(Engine(small()), dataclasses.replace(each, id="alone")))[1]
     assert stops(own(events, each))[1].finish_reason == "length"
-    assert_empty(engine, backend)
-
-
-def test_nothing_is_cached_of_a_search_that_is_aborted_while_it_is_preempted() -> None:
-    engine = Engine(backend := FakeBackend(n_cells=120, window=8), cache_bytes=10**6)
-    engine.add_request(search := dataclasses.replace(request(STORY[:40], n=2, max_tokens=20), search="beam", beams=3))
-    for _ in range(6):
-        engine.step()
-    engine.add_request(dataclasses.replace(request("u" * 100, max_tokens=3), priority=-1))
-    engine.step()
-    assert engine.stats().n_preempted == 2
-    engine.abort(search.id)
-    run(engine)
     assert_empty(engine, backend)

@@ -94,23 +94,6 @@ def test_a_request_gets_the_same_texts_with_others_as_alone(kind: str, seed: int
     assert stats.cells == 0
 
 
-def test_an_alternative_is_the_same_whatever_n_it_is_part_of() -> None:
-    many = alone(request(STORY, 5, seed=7, max_tokens=20))
-    for k in range(5):
-        assert alone(request(STORY, 1, seed=7 + k, max_tokens=20)) == [many[k]]
-
-
-@pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 3 * BLOCK + 3])
-def test_what_is_cached_changes_nothing(length: int) -> None:
-    each = request(STORY[:length], 3, max_tokens=10)
-    expected = alone(each)
-    engine = Engine(fake(), cache_bytes=100_000)
-    for text in (STORY[:length], STORY, STORY[:length] + "?", STORY[: length // 2 + 1] + "!" * 20, STORY[:length]):
-        run(engine, request(text, 2, max_tokens=6, seed=3))
-    again = replace(each, id="again")
-    assert answers(run(engine, again), again) == expected
-
-
 @pytest.mark.parametrize("long_first", [True, False])
 def test_what_was_cached_of_a_longer_prompt_is_not_taken_for_a_shorter_one(long_first: bool) -> None:
     """Both end within the same block, which the longer one has evaluated with more tokens."""

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 from driver import check_order, run, stops, texts
-from fake_backend import FakeBackend, says
+from fake_backend import FakeBackend
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_store import MemoryStore, StoredEntry
 
 from srb.engine.backend import State
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, Event, StopEvent, StreamEvent
+from srb.engine.events import DoneEvent, Event, StreamEvent
 from srb.engine.request import CompletionRequest, Resumed
 from srb.engine.resume import resume
 from srb.engine.sampling_params import SamplingParams
@@ -123,43 +123,6 @@ def test_a_prompt_that_is_still_being_scored_is_not_lost_when_another_one_has_to
     assert raised.value.param == "echo"
 
 
-def test_an_alternative_that_was_aborted_before_its_prompt_was_scored_does_not_come_back() -> None:
-    request = CompletionRequest((tuple(b"p"),), SamplingParams(seed=0).alternatives(2), echo=True, logprobs=0)
-    engine = Engine(FakeBackend())
-    engine.add_request(request)
-    engine.abort(request.id, index=1)
-    events = engine.step()
-    assert [each.index for each in events if isinstance(each, StopEvent)] == [1]
-    with pytest.raises(InvalidRequestError) as raised:
-        resume(request, events)
-    assert raised.value.param == "echo"
-
-
-def test_waiting_text_comes_with_the_text_after_it() -> None:
-    text = "abcé".encode()
-    request = CompletionRequest(((112,),), SamplingParams(seed=0, stop=("abx", "cz")).alternatives(1))
-    said = steps(Engine(FakeBackend(script=says(text))), request)
-    whole = [event for step in said for event in step]
-    streamed = [event for event in whole if isinstance(event, StreamEvent)]
-    assert [(event.text, len(event.sampled)) for event in streamed] == [("ab", 3), ("cé", 2)]
-    # Tokens after the last event are lost, and sampled again.
-    living = resume(request, whole[:2])
-    assert living
-    assert living.resumed == (Resumed(tuple(b"abc")),)
-    rest = run(Engine(FakeBackend(script=says(text))), living)
-    assert [event.text for event in rest if isinstance(event, StreamEvent)] == ["cé"]
-
-
-def test_what_resumed_alternatives_share_is_evaluated_once() -> None:
-    request = CompletionRequest(
-        (tuple(b"p" * 60),), SamplingParams(seed=0, ignore_eos=True, max_tokens=40).alternatives(4)
-    )
-    resumed = tuple(Resumed(tuple([k] * 10)) for k in range(4))
-    engine = Engine(FakeBackend(n_cells=400))
-    run(engine, CompletionRequest(request.prompts, request.branches, resumed=resumed))
-    assert engine.stats().prompt_tokens_evaluated == 60 + 4 * 10
-
-
 def test_all_begin_at_once_although_each_is_a_prompt_of_its_own() -> None:
     branches = SamplingParams(seed=0, ignore_eos=True, max_tokens=20).alternatives(8)
     resumed = tuple(Resumed(tuple([k] * 10)) for k in range(8))
@@ -197,33 +160,6 @@ def test_a_cached_prompt_is_restored_once_and_shared(n_cached: int) -> None:
     assert engine.stats().prompt_tokens_evaluated - before == 8  # the last token of each: it wasn't evaluated before
     trunk = [(0, 40), (40, 100)] if n_cached else [(0, 100)]
     assert sorted(restored) == sorted([*trunk, *[(100, 110)] * 8])
-
-
-def test_sharing_comes_before_restoring_where_there_is_no_room_for_both() -> None:
-    prompt, n = b"p" * 60, 6
-    generated = [bytes([k] * 20) for k in range(n)]
-    branches = SamplingParams(seed=0, ignore_eos=True, max_tokens=30).alternatives(n)
-    engine = Engine(FakeBackend(n_cells=60 + n * (20 + 9)), cache_bytes=100_000)
-    # The cached entry of alternative 1 begins within the prompt, so it can't follow the whole prompt.
-    for text in (prompt[:40] + b"other", *(prompt + generated[k] for k in (1, 0, 2, 3, 4, 5))):
-        run(engine, CompletionRequest((tuple(text),), SamplingParams(seed=0, max_tokens=0).alternatives(1)))
-    before = engine.stats().prompt_tokens_evaluated
-    resumed = tuple(Resumed(tuple(tokens)) for tokens in generated)
-    engine.add_request(CompletionRequest((tuple(prompt),), branches, resumed=resumed))
-    engine.step()
-    assert engine.stats().sequences >= n - 1
-    run(engine)
-    assert engine.stats().prompt_tokens_evaluated - before <= 20
-
-
-def test_one_that_has_all_its_tokens_ends() -> None:
-    request = CompletionRequest(
-        ((112,),),
-        SamplingParams(seed=0, max_tokens=2).alternatives(2),
-        resumed=(Resumed((1, 2)), Resumed((3,), 0.0, 1)),
-    )
-    events = run(Engine(FakeBackend()), request)
-    assert {index: (stop.length, stop.finish_reason) for index, stop in stops(events).items()} == {0: (2, "length")}
 
 
 @pytest.mark.parametrize("resumed", [(Resumed(),), (Resumed((), 0.0, 0),) * 2])

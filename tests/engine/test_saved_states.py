@@ -56,16 +56,6 @@ def test_a_state_whose_logits_the_store_has_lost_can_not_be_continued_if_the_mod
     assert next(n_read) > 2, "it was asked for the logits"
 
 
-def test_a_story_is_saved_with_what_was_said(tmp_path: Path) -> None:
-    engine = make()
-    events = run(engine, request(TEXT, max_tokens=20))
-    story = TEXT + texts(events)[0]
-    assert LLM(engine).save(tmp_path / "story", story) == len(TEXT) + 20
-    assert engine.stats().prompt_tokens_evaluated == len(TEXT) + 1  # the last one's
-    other = make()
-    assert LLM(other).load(tmp_path / "story") == tuple(story.encode())
-
-
 @pytest.mark.parametrize(("text", "cache_bytes"), [(TEXT, 0), (TEXT, 20), ("too short", 100_000)])
 def test_what_is_not_cached_can_not_be_saved(text: str, cache_bytes: int, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match=f"of the text's {len(text)} tokens are cached.*--cache-ram"):

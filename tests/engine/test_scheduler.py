@@ -4,7 +4,7 @@ import dataclasses
 from unittest.mock import patch
 
 import pytest
-from driver import own, request, run, run_interrupted, stops, texts, tokens_of
+from driver import own, request, run, run_interrupted, stops, texts
 from fake_backend import FakeBackend
 
 from srb.engine.engine import Engine
@@ -24,36 +24,6 @@ def test_as_many_alternatives_as_seq_ids_run_at_once(window: int | None) -> None
     events += run(engine)
     assert texts(events) == texts(run(Engine(FakeBackend(n_cells=9000, n_parallel=30)), each))
     assert backend.cells == 0
-
-
-def test_as_many_single_alternatives_as_seq_ids_run_at_once() -> None:
-    engine = Engine(backend := FakeBackend(n_cells=9000, n_parallel=16, max_seqs=16))
-    requests = [request(f"{k:02} is a prompt", seed=k, max_tokens=9, ignore_eos=True) for k in range(20)]
-    for each in requests:
-        engine.add_request(each)
-    events = [*engine.step(), *engine.step()]
-    assert engine.stats().sequences == 16
-    events += run(engine)
-    for each in requests:
-        assert texts(own(events, each)) == texts(run(Engine(FakeBackend()), each))
-    assert backend.cells == 0
-
-
-def test_a_prompt_in_use_repeats_its_logits_after_it_gave_its_seq_id_away() -> None:
-    engine = Engine(FakeBackend())
-    engine.add_request(request("p" * 40, max_tokens=30, ignore_eos=True))
-    while not engine.stats().tokens_generated:
-        engine.step()
-    run(engine, request("p" * 40, seed=1, max_tokens=3))
-    assert engine.stats().prompt_tokens_evaluated == 40
-
-
-def test_each_open_ended_alternative_has_the_whole_context() -> None:
-    engine = Engine(FakeBackend(n_cells=100, n_parallel=4))
-    events = run(engine, request("p" * 20, n=12, max_tokens=-1, ignore_eos=True))
-    (start,) = (event for event in events if isinstance(event, StartEvent))
-    assert start.max_tokens == 81
-    assert {stop.length for stop in stops(events).values()} == {81}
 
 
 @pytest.mark.parametrize("n", [1, 12])
@@ -126,26 +96,6 @@ def test_the_rest_of_a_request_comes_before_those_that_came_after_it() -> None:
     events += run(engine, second)
     ends = [(event.request_id, event.index) for event in events if isinstance(event, StopEvent)]
     assert ends == [(first.id, 0), (first.id, 1), (second.id, 0)]
-
-
-def test_the_rest_of_a_request_has_its_share_of_the_rows() -> None:
-    """Its siblings needn't wait until others have ended that hold all the rows."""
-    engine = Engine(FakeBackend(n_cells=4000, n_parallel=4))
-    short = request("p" * 20, n=8, max_tokens=10, ignore_eos=True)
-    events = run(engine, short, request("q" * 20, n=4, max_tokens=200, ignore_eos=True))
-    assert [event.request_id == short.id for event in events if isinstance(event, DoneEvent)] == [True, False]
-
-
-def test_a_prompt_shares_all_that_a_running_alternative_has_computed() -> None:
-    engine = Engine(FakeBackend())
-    engine.add_request(request("p" * 40, max_tokens=50, ignore_eos=True))
-    events: list[Event] = []
-    while len(said := tokens_of(events, 0)) < 10:
-        events += engine.step()
-    prompt = (*b"p" * 40, *said, *b"other")
-    later = run(engine, dataclasses.replace(request(max_tokens=1), prompts=(prompt,)))
-    (start,) = [event for event in later if isinstance(event, StartEvent)]
-    assert start.cached_tokens == 40 + len(said) - 1
 
 
 def in_streams(backend: FakeBackend) -> Engine:

@@ -1,13 +1,11 @@
 """Tables of scores: how they are cut into requests, and how pairs of texts are tokenized."""
 
-import random
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from driver import request, run
+from driver import request
 from fake_backend import END, ByteTokenizer, FakeBackend, scores
 
 from srb.engine import score_table as tables
@@ -103,17 +101,6 @@ def test_rows_that_cant_be_scored_have_errors_and_the_rest_is_scored() -> None:
     assert backend.cells == 0
 
 
-def test_a_long_context_and_a_long_continuation_that_fit_alone_are_not_one_request() -> None:
-    rows = table_rows(Engine(FakeBackend(n_cells=40)), Table.of(["x" * 38, "y"], [["a"], ["b" * 38]]))
-    assert all(row.score for row in rows)
-
-
-def test_a_decode_that_fails_costs_the_rows_that_were_in_it() -> None:
-    rows = table_rows(Engine(FakeBackend(poison="!")), Table.of(CONTEXTS[:2], [" a", "!!"]))
-    assert [row.score is None for row in rows] == [False, True, False, True]
-    assert all("llama_decode failed" in row.error.message for row in rows if row.error)
-
-
 def test_leaving_the_loop_ends_the_requests() -> None:
     engine = Engine(backend := FakeBackend())
     with closing(LLM(engine).score_table(Table.of(CONTEXTS * 20, ENDS))) as rows:
@@ -198,24 +185,3 @@ def test_rows_whose_boundary_is_tokenized_anew_are_marked() -> None:
 
     rows = table_rows(Engine(FakeBackend(tokenizer=Words())), Table.of(["app"], ("les", " is", (1, 2))))
     assert [row.score and row.score.retokenized for row in rows] == [True, False, False]
-
-
-def test_reproducible_scores_are_the_same_in_a_table_and_alone() -> None:
-    """Where logits depend on how cells came: in which block, or alone."""
-
-    def fake() -> FakeBackend:
-        return FakeBackend(n_cells=160, n_parallel=6, block_size=8, fingerprint="here")
-
-    table = Table.of([*CONTEXTS, CONTEXTS[0] + " there was"], ENDS)
-    alone = [row.score for context in range(4) for row in table_rows(Engine(fake()), _only(table, context))]
-    rng = random.Random(1)
-    for _ in range(5):
-        engine = Engine(fake(), cache_bytes=100_000)
-        run(engine, request(CONTEXTS[0] + " there"[: rng.randint(0, 6)], 2, max_tokens=9))
-        assert [row.score for row in sorted(table_rows(engine, table), key=lambda row: row.context)] == alone
-
-
-def _only(table: Table, context: int) -> Table:
-    return replace(
-        table, contexts=table.contexts[context : context + 1], continuations=table.continuations[context : context + 1]
-    )

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from driver import request, run, run_interrupted, stops, texts, tokens_of
+from driver import request, run, stops, texts, tokens_of
 from fake_backend import END, FakeBackend, says
 
 from srb.engine.engine import Engine
@@ -33,18 +33,6 @@ def test_an_alternative_ends_before_its_stop_token() -> None:
     assert ends(run(Engine(backend), request(stop_token_ids=(0,), banned_strings=("bc",)))) == ("ab", 3, 0)
     asked = dataclasses.replace(request(stop_token_ids=(0,)), return_tokens=True)
     assert tokens_of(run(Engine(backend), asked), 0) == [*b"ab\0"]
-
-
-@pytest.mark.parametrize("cut", range(1, 6))
-def test_interruptions_change_nothing(cut: int) -> None:
-    for fields, expected in (
-        ({"stop_token_ids": (0,)}, ("abc", 4, 0)),
-        ({"stop": ("c\0d",), "include_stop_str_in_output": True}, ("abc\0d", 5, "c\0d")),
-        ({"stop_token_ids": (100,), "include_stop_str_in_output": True}, ("abc\0d", 5, 100)),
-    ):
-        each = request(**fields)
-        events = run_interrupted(lambda: Engine(FakeBackend(script=says(b"abc\0de"))), each, [cut])
-        assert ends(events) == expected
 
 
 @pytest.mark.parametrize("fields", [{"search": "beam", "beams": 1, "early_stopping": True}, {"suffix": (97,)}])

@@ -189,20 +189,6 @@ def test_an_interrupted_request_knows_what_was_said(n: int, cuts: list[int]) -> 
     assert len({*openings(events)}) == len(texts(events))
 
 
-def test_a_cancelled_one_still_counts() -> None:
-    each = request(max_tokens=40, avoid=())
-    each = dataclasses.replace(each, branches=each.branches * 2)
-    engine = Engine(backend := FakeBackend(script=words(end=0), n_parallel=1))
-    engine.add_request(each)
-    events: list[Event] = []
-    while not texts(events):
-        events += engine.step()
-    engine.abort(each.id, 0)
-    events += run(engine)
-    assert len({*openings(events)}) == 2
-    check_idle(engine, backend)
-
-
 def test_the_limits() -> None:
     params = SamplingParams(avoid=("x" * 500, (1,) * 500))
     assert params.avoid == ("x" * OPENING_CHARS, (1,) * OPENING_CHARS)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 import pytest
-from driver import request, run, texts
+from driver import run, texts
 from fake_backend import END, Context, FakeBackend, FakeSampler
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,24 +73,6 @@ def test_what_siblings_said_before_the_step_is_counted(strengths: list[float], s
         for index, params in enumerate(branches):
             biases = backend.biases[params.seed, tuple(said[index])]
             assert biases == (expected(said, index, params.diversity) if params.diversity else {})
-
-
-def test_the_order_of_the_alternatives_does_not_matter() -> None:
-    branches = SamplingParams(seed=0, diversity=1, max_tokens=15).alternatives(4)
-    one, other = (
-        texts(run(Engine(ScoringBackend(script=script)), CompletionRequest(((112, 113),), each)))
-        for each in (branches, branches[::-1])
-    )
-    assert one == {3 - index: text for index, text in other.items()}
-    plain = texts(run(Engine(ScoringBackend(script=script)), request("pq", n=4, max_tokens=15)))
-    assert all(one[index] != plain[index] for index in one)
-
-
-def test_prompts_have_their_own_counts() -> None:
-    each = request(["pq", "pr"], diversity=1, max_tokens=10)
-    engine = Engine(backend := ScoringBackend(script=script))
-    run(engine, each)
-    assert not any(backend.biases.values())
 
 
 def test_a_sibling_counts_once_however_often_it_says_the_same() -> None:

@@ -85,17 +85,6 @@ def test_an_alternative_without_one_doesnt_wait_for_the_negative_prompts_of_its_
     check_idle(engine, backend)
 
 
-def test_alternatives_that_wait_dont_keep_the_cells_that_each_other_needs() -> None:
-    """Two negative prompts, for which there is no room at once, are those of every other alternative."""
-    plain = SamplingParams(max_tokens=3, guidance_scale=2.0, ignore_eos=True)
-    branches = [dataclasses.replace(plain, seed=k, negative_prompt=(b"n"[0] + k % 2,) * 30) for k in range(4)]
-    each = CompletionRequest((tuple(b"p" * 20),), tuple(branches))
-    whole = run(Engine(FakeBackend(script=ascii_babble)), each)
-    events = run(Engine(FakeBackend(n_cells=64, n_parallel=4, script=ascii_babble)), each)
-    check_order(events, each)
-    assert texts(events) == texts(whole)
-
-
 def test_a_scale_of_1_is_off() -> None:
     backend = FakeBackend()
     start = run(Engine(backend), guided(2, guidance_scale=1.0))[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from driver import check_idle, check_order, own, request, run, run_interrupted, stops, texts
+from driver import check_idle, check_order, request, run, run_interrupted, stops, texts
 from fake_backend import END, N_VOCAB, FakeBackend, scores
 from hypothesis import given
 from hypothesis import strategies as st
@@ -234,19 +234,6 @@ def test_decodes_that_fail_once_change_nothing(
             dataclasses.replace(end, request_id="") for end in stops(expected).values()
         ]
     check_idle(engine, backend)
-
-
-def test_a_beam_that_always_fails_ends_its_search_alone() -> None:
-    backend = FakeBackend(n_cells=400, n_parallel=20, poison="b", names_poisoned=True)
-    engine = Engine(backend)
-    asked, other = search(2, beams=6, max_tokens=6), request("p", 2, max_tokens=6)
-    events = run(engine, asked, other)
-    found = own(events, asked)
-    assert {end.finish_reason for end in stops(found).values()} == {"error"}
-    check_order(found, asked)
-    others = own(events, other)
-    assert texts(others) == texts(run(Engine(big()), other))
-    assert (engine.stats().cells, backend.cells) == (0, 0)
 
 
 @given(

@@ -8,12 +8,10 @@ from driver import check_idle, check_order, few, request, run, run_interrupted, 
 from fake_backend import END, ByteTokenizer, FakeBackend, score
 from mixed import ASCII, ascii_babble
 
-from srb.engine.decoding.bridge import BridgeCandidate
 from srb.engine.engine import Engine
-from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
+from srb.engine.events import StartEvent
 from srb.engine.limits import resolve
 from srb.engine.model import SpecialTokens
-from srb.engine.output.detokenizer import IncrementalDetokenizer, StopStrings
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
@@ -91,21 +89,6 @@ def test_text_that_ends_within_a_token_is_before_the_suffix(window: int | None) 
         assert stops(events)[0].suffix_logprob == pytest.approx(likelihood(b"pxa", b"the end"))
 
 
-def test_each_alternative_is_what_it_would_be_without_a_suffix() -> None:
-    """Its text is streamed, and its stop comes when all are scored."""
-    plain = run(Engine(big()), request("p", 5, logit_bias=ASCII, max_tokens=30))
-    events = run(Engine(big()), asking(5, n_candidates=5))
-    assert texts(events) == texts(plain)
-    ends, said = stops(events), [event for event in events if isinstance(event, StreamEvent)]
-    assert {k: (end.length, end.finish_reason) for k, end in ends.items()} == {
-        k: (end.length, end.finish_reason) for k, end in stops(plain).items()
-    }
-    assert len({end.length for end in ends.values()}) > 2
-    first_stop = next(k for k, event in enumerate(events) if isinstance(event, StopEvent))
-    assert not set(said) & set(events[first_stop:])
-    assert len(said) > 20
-
-
 def test_the_best_candidates_are_returned() -> None:
     plain = texts(run(Engine(big()), request("p", 12, logit_bias=ASCII, max_tokens=30, seed=7)))
     events = run(Engine(big()), asking(3, n_candidates=12, seed=7))
@@ -129,62 +112,7 @@ def test_known_tokens_are_evaluated_in_one_batch() -> None:
     assert backend.decodes <= 1 + 3 + 2
 
 
-@pytest.mark.parametrize("given", [{"logprobs": 1}, {"return_tokens": True}, {"heal": True}])
-def test_token_reports(given: dict[str, Any]) -> None:
-    for kind in KINDS.values():
-        asked = asking(2, "prompt", **kind | given)
-        events = run(Engine(big()), asked)
-        check_order(events, asked)
-        for index, end in stops(events).items():
-            own = [event for event in events if isinstance(event, StreamEvent) and event.index == index]
-            if "logprobs" in given:
-                assert len([event for event in own if event.token]) == end.length
-                assert end.mean_logprob is not None
-            if "return_tokens" in given:
-                assert sum(len(event.tokens) for event in own) == end.length
-
-
-def test_prompts_have_bridges_of_their_own() -> None:
-    events = run(Engine(big()), asking(2, ["p", "q" * 20], n_candidates=3))
-    alone = run(Engine(big()), asking(2, "q" * 20, n_candidates=3))
-    assert {k: texts(events)[2 + k] for k in range(2)} == texts(alone)
-    assert [stops(events)[k].rank for k in range(4)] == [1, 2, 1, 2]
-
-
 # Where a text ends
-
-
-def candidate(pieces: list[bytes], stop: str | None = None) -> BridgeCandidate:
-    unused: Any = None
-    text = IncrementalDetokenizer(StopStrings((stop,))) if stop else None
-    found = BridgeCandidate(unused, unused, SamplingParams(), 0, text)
-    for piece in pieces:
-        found.push(0, piece)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("pieces", "stop", "shown"),
-    [
-        ([b"one", b" two"], None, (2, b"")),
-        ([b"one", b" two"], "two", (1, b" ")),
-        ([b"one", b" t", b"wo"], "two", (1, b" ")),
-        ([b"one.\n"], "\n", (0, b"one.")),
-        ([b"one.", b"\nx"], "\n", (1, b"")),
-        ([b"\xe2\x80", b"\x9d.\n\n"], "\n", (1, b"\x9d.")),
-    ],
-)
-def test_what_comes_before_a_stop_string(pieces: list[bytes], stop: str | None, shown: tuple[int, bytes]) -> None:
-    assert candidate(pieces, stop).shown() == shown
-
-
-@pytest.mark.parametrize(
-    ("text", "ends"),
-    [("He left.", True), ('"Yes!" ', True), ("so (or not?)", True), ("3.1", False), ("a, b", False), ("line\n", True),
-     ("\u4ed6\u8d70\u4e86\u3002", True), ("", False)],
-)  # fmt: skip
-def test_ends_of_sentences(text: str, ends: bool) -> None:
-    assert candidate([text.encode()[k : k + 1] for k in range(len(text.encode()))]).ends_sentence == ends
 
 
 def writes(text: bytes) -> Any:
@@ -210,31 +138,7 @@ def test_a_text_ends_after_the_sentence_that_the_suffix_follows_best(window: int
     check_idle(engine, backend)
 
 
-def test_a_text_without_sentences_ends_at_its_limit() -> None:
-    events = run(Engine(big(script=writes(b"x" * 50))), asking(1, n_candidates=1, stop_at_suffix=True, max_tokens=20))
-    assert (stops(events)[0].finish_reason, stops(events)[0].length) == ("length", 20)
-
-
 # What goes wrong, or is interrupted
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_alternative_that_is_ended_holds_up_nobody(kind: str) -> None:
-    backend = big(script=lambda params, tokens: END if params.seed != 1 and len(tokens) > 5 else ord("x"))
-    engine = Engine(backend)
-    asked = asking(3, max_tokens=500, **KINDS[kind] | {"n_candidates": 3})
-    engine.add_request(asked)
-    events: list[Event] = []
-    for _ in range(30):
-        events += engine.step()
-    engine.abort(asked.id, 1)  # in one kind the others are complete, and wait for this one
-    while engine.has_work:
-        events += engine.step()
-    ends = stops(events)
-    assert [ends[k].finish_reason == "abort" for k in range(3)] == [False, True, False]
-    assert {ends[0].rank, ends[2].rank} <= {1, 2, 3}
-    check_order(events, asked)
-    check_idle(engine, backend)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -264,17 +168,6 @@ def test_an_alternative_that_always_fails_ends_alone() -> None:
         assert sorted(end.rank for end in ends.values() if end.rank) == list(range(1, 4 - len(failed)))
         check_order(events, asked)
         check_idle(engine, backend)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_candidates_whose_samplers_break(kind: str) -> None:
-    backend = big()
-    engine = Engine(backend)
-    events = run(engine, asked := asking(3, label="broken", **KINDS[kind]))
-    assert {end.finish_reason for end in stops(events).values()} == {"error"}
-    assert sorted(event.index or 0 for event in events if isinstance(event, ErrorEvent)) == [0, 1, 2]
-    check_order(events, asked)
-    check_idle(engine, backend)
 
 
 @pytest.mark.parametrize("kind", KINDS)

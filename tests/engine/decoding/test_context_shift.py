@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from driver import check_idle, check_order, few, own, request, run, run_interrupted, stops, texts
+from driver import check_idle, check_order, few, own, request, run, stops, texts
 from fake_backend import END, FakeBackend
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,15 +64,6 @@ def test_a_text_that_is_longer_than_the_context_goes_on_without_a_part(n: int, n
         (stop.length, stop.finish_reason, stop.truncated) == (120, "length", True) for stop in stops(events).values()
     )
     check_idle(engine, backend)
-
-
-def test_nothing_is_left_out_where_all_fits() -> None:
-    backend, plain = FakeBackend(n_cells=64, script=ascii_babble), FakeBackend(n_cells=64, script=ascii_babble)
-    each = shifting(n=3, max_tokens=45)
-    events = run(Engine(backend), each)
-    assert events[:-1] == run(Engine(plain), dataclasses.replace(each, context_shift=False))[:-1]
-    assert not any(stop.truncated for stop in stops(events).values())
-    assert backend.discarded == []
 
 
 def test_a_max_tokens_of_minus_1_goes_on_until_the_text_ends() -> None:
@@ -134,52 +125,6 @@ def test_the_next_turn_of_a_chat_that_is_cut_begins_with_what_is_known() -> None
     assert second[0].cached_tokens > 100
 
 
-def test_what_was_left_out_is_not_offered_to_others() -> None:
-    backend = small()
-    engine = Engine(backend, cache_bytes=100_000)
-    first = run(engine, shifting(n=2, max_tokens=100))
-    for text in texts(first).values():
-        again = request(PROMPT.decode() + text[:30], max_tokens=10, ignore_eos=True)
-        fresh = run(Engine(FakeBackend(n_cells=64, script=ascii_babble)), again)
-        events = run(engine, again)
-        assert texts(events) == texts(fresh)
-        assert isinstance(events[0], StartEvent)
-        assert events[0].cached_tokens == len(PROMPT)  # from before something left
-
-
-def test_it_shares_no_cells_with_other_requests_that_run() -> None:
-    backend = small(n_cells=200)
-    engine = Engine(backend)
-    plain = request(PROMPT.decode() + "and more", max_tokens=60, ignore_eos=True, seed=5)
-    alone = texts(run(Engine(FakeBackend(script=ascii_babble)), plain))
-    each = shifting(n=2, max_tokens=300)
-    later = dataclasses.replace(plain, id="later")
-    engine.add_request(plain)
-    engine.step()
-    engine.add_request(each)
-    for _ in range(30):
-        engine.step()
-    events = run(engine, later)
-    assert len(backend.discarded) > 2
-    assert texts([event for event in events if event.request_id == "later"]) == alone
-    assert (engine.stats().cells, backend.cells) == (0, 0)
-
-
-@pytest.mark.parametrize("cancelled", [0, 3])
-def test_a_cancelled_sibling_changes_no_text(cancelled: int) -> None:
-    each = shifting(n=4)
-    expected = texts(run(Engine(small()), each))
-    engine = Engine(backend := small())
-    engine.add_request(each)
-    events = [event for _ in range(40) for event in engine.step()]
-    engine.abort(each.id, cancelled)
-    events += run(engine)
-    said = texts(events)
-    for k in range(4):
-        assert said[k] == expected[k] if k != cancelled else expected[k].startswith(said[k])
-    assert (engine.stats().cells, backend.cells) == (0, 0)
-
-
 def test_a_finished_sibling_that_waits_to_be_cached_moves_with_the_others() -> None:
     backend, now = small(), [0.0]
     save = backend.save
@@ -227,19 +172,6 @@ def test_a_decode_that_fails_after_something_left_is_tried_again(fails: set[int]
     assert done
     assert done.items() <= expected.items()
     assert backend.cells == 0
-
-
-def test_it_goes_on_after_an_interruption() -> None:
-    engines: list[FakeBackend] = []
-
-    def make() -> Engine:
-        engines.append(small())
-        return Engine(engines[-1])
-
-    events = run_interrupted(make, each := shifting(n=3, n_keep=4), [30, 50, 70])
-    check_order(events, each, is_resumed=True)
-    assert {k: len(text) for k, text in texts(events).items()} == {0: 120, 1: 120, 2: 120}
-    assert all(stop.truncated for stop in stops(events).values())
 
 
 @pytest.mark.parametrize(("name", "value"), [("n_keep", -2), ("n_discard", -1)])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from srb.engine.decoding.explore import TextIndex
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, ErrorEvent, Event, NodeEvent, StartEvent, StopEvent
+from srb.engine.events import DoneEvent, ErrorEvent, Event, NodeEvent, StopEvent
 from srb.engine.request import CompletionRequest, Explore
 from srb.engine.resume import resume
 from srb.engine.sampling_params import SamplingParams
@@ -145,19 +145,6 @@ def test_the_index_finds_the_sequence_with_most_of_a_text() -> None:
         assert best in can_go_on or not can_go_on
 
 
-def test_it_says_what_it_has_done() -> None:
-    asked = exploring("prompt", depth=2, top_k=3, max_nodes=5)
-    events = run(Engine(FakeBackend()), asked)
-    check_order(events, asked)
-    start, stop, done = events[0], events[-2], events[-1]
-    assert isinstance(start, StartEvent)
-    assert (start.count, start.prompt_tokens) == (1, 6)
-    assert isinstance(stop, StopEvent)
-    assert stop.finish_reason == "length"
-    assert isinstance(done, DoneEvent)
-    assert done.usage.completion_tokens == done.timings.predicted_n == 5
-
-
 def backend_with(scores: Scores) -> FakeBackend:
     """A model with these logits, for which every entropy is 1."""
     return FakeBackend(scores=scores, entropy_of=lambda _context: 1.0)
@@ -193,26 +180,6 @@ def test_a_character_is_said_by_the_node_that_completes_it() -> None:
     second_half = backend_with(lambda _context: [-(token != 0xA9) for token in range(N_VOCAB)])
     (node,) = paths(run(Engine(second_half), half)).values()
     assert node.text == "é", "the prompt's half of a character counts"
-
-
-def test_other_requests_run_at_the_same_time() -> None:
-    explore = Explore(depth=3, top_k=4, max_nodes=60)
-    asked = CompletionRequest.exploring(tuple(b"p"), explore)
-    other = request("q", n=3, max_tokens=20)
-    alone = run(Engine(FakeBackend()), other)
-    both = run(Engine(backend := FakeBackend()), asked, other)
-    check(paths(both), tuple(b"p"), explore)
-    assert [event for event in both if event.request_id == other.id and not isinstance(event, DoneEvent)] == [
-        event for event in alone if not isinstance(event, DoneEvent)
-    ]
-    assert backend.cells == 0
-
-
-def test_a_decode_that_fails_for_a_moment_changes_nothing() -> None:
-    explore = Explore(depth=3, top_k=4, max_nodes=60)
-    backend = FakeBackend(fail_decodes={1, 3, 4, 7})
-    events = run(Engine(backend), CompletionRequest.exploring(tuple(b"p"), explore))
-    check(paths(events), tuple(b"p"), explore)
 
 
 def test_all_nodes_may_be_reported_before_the_rest_of_a_failed_decode() -> None:

@@ -88,12 +88,6 @@ def test_a_context_is_scored_once_for_all_that_go_on_with_it(window: int | None,
     assert evaluated(engine, *map(scoring, reversed(TABLE))) == 0
 
 
-@pytest.mark.parametrize("window", [None, 0, 8])
-def test_requests_at_the_same_time_share_a_context(window: int | None) -> None:
-    engine, _ = make(window=window)
-    assert evaluated(engine, *map(scoring, TABLE)) == IDEAL
-
-
 def test_a_later_text_begins_where_the_last_known_log_probability_is() -> None:
     engine, _ = make()
     assert evaluated(engine, scoring(TABLE[0])) == len(TABLE[0])
@@ -246,19 +240,6 @@ def test_candidates_are_evaluated_in_one_batch_and_not_sampled(
     again = run(engine, dataclasses.replace(each, id="again"))
     assert len(again) == len(events)
     assert engine.stats().prompt_tokens_evaluated == len(before)
-
-
-def test_candidates_run_with_other_requests_and_long_ones_in_several_batches() -> None:
-    engine, _ = make(n_batch=20, n_outputs=16)
-    other, prompt, texts = scoring(TABLE[0]), "A text, and then ", ["b" * 50, "c" * 10]
-    each = candidates(prompt, *texts)
-    events = run(engine, request("x", 3, max_tokens=30, ignore_eos=True), other, each)
-    check(other, own(events, other))
-    events = own(events, each)
-    for index, text in enumerate(texts):
-        said = [event.token for event in events if isinstance(event, StreamEvent) and event.index == index]
-        assert bytes(tokens_of(events, index)) == text.encode()
-        check_tokens([token for token in said if token], tuple(prompt.encode()), 0)
 
 
 def test_candidates_go_on_after_a_fault_and_after_an_interruption() -> None:

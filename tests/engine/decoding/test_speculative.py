@@ -10,7 +10,7 @@ from fake_backend import END, IN_STEP, FakeBackend, FakeReader, Script, babble, 
 
 from srb.engine.backend import Costs
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, Event, StreamEvent
+from srb.engine.events import DoneEvent, Event
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.spec_decode.base import DraftBudget
@@ -86,18 +86,6 @@ def test_texts_are_the_same_without_draft_tokens(params: dict[str, Any], wrong_e
     assert said(run(engine(wrong_every=wrong_every), each)) == said(run(plain(), each))
 
 
-def test_reports_are_the_same_without_draft_tokens() -> None:
-    each = dataclasses.replace(with_grammar(n=2), logprobs=2)
-    with_guesses, without = run(engine(wrong_every=5), each), run(plain(), each)
-    for index in range(2):
-        reported, expected = (
-            [event for event in events if isinstance(event, StreamEvent) and event.index == index]
-            for events in (with_guesses, without)
-        )
-        assert reported == expected
-        assert len(reported) == 40
-
-
 def test_accepted_draft_tokens_save_steps() -> None:
     one, other = engine(), plain()
     events = run(one, with_grammar())
@@ -163,15 +151,6 @@ def test_joint_alternatives_get_no_draft_tokens(params: dict[str, Any]) -> None:
     one = engine()
     run(one, with_grammar(n=2, **params))
     assert one.stats().n_drafted == 0
-
-
-def test_draft_tokens_need_no_more_cells_than_the_text() -> None:
-    """An engine with room for the prompt and the text, but for the last token, which needs none."""
-    for wrong_every in (1000, 4):
-        one = engine(wrong_every=wrong_every, n_cells=20 + 39)
-        each = with_grammar()
-        assert said(run(one, each)) == said(run(plain(), each))
-        assert one.stats().n_accepted > 10
 
 
 def test_images_in_a_prompt_are_not_proposed() -> None:

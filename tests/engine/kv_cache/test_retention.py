@@ -50,18 +50,6 @@ def test_caching_takes_a_bounded_time_of_each_step() -> None:
     assert [span for span in backend.saved if span[1] < 200] == [(0, 40), *[(40, 139)] * 6]
 
 
-def test_what_is_cached_quickly_is_cached_in_one_step() -> None:
-    backend = SlowToSave(n_cells=1000, seconds=0.001)
-    engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
-    engine.add_request(request("r", max_tokens=60, ignore_eos=True))
-    engine.add_request(request("p" * 40, n=6, max_tokens=10, ignore_eos=True))
-    stopped = 0
-    while stopped < 6:
-        stopped += sum(isinstance(event, StopEvent) for event in engine.step())
-    engine.step()  # its quarter of the 40 ms of the last decode is enough for all
-    assert engine.stats().sequences == 1
-
-
 def test_an_engine_without_a_cache_gives_cells_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the cells that others get don't depend on the clock, nor do their texts on llama.cpp."""
     backend = SlowToSave(n_cells=1000)

@@ -1,10 +1,10 @@
 """Questions about slots are answered when what has ended there is cached, and never lost."""
 
 from concurrent.futures import Future
-from typing import Any
 
 import pytest
 from driver import request, run, stops
+from engine.kv_cache.test_retention import SlowToSave
 from fake_backend import FakeBackend
 
 from srb.engine.engine import Engine
@@ -16,22 +16,8 @@ def ask(engine: Engine, slot: int) -> "Future[int]":
     return engine.ask(slot, lambda states: states.copies(states.slots["", slot])[-1].end)
 
 
-class SlowToSave(FakeBackend):
-    """Saving takes so long that a step gives back one sequence at most."""
-
-    now = 0.0
-
-    def decode(self, *args: Any) -> bool:
-        self.now += 0.1
-        return super().decode(*args)
-
-    def save(self, *args: Any) -> bytearray | None:
-        self.now += 0.1
-        return super().save(*args)
-
-
 def test_a_slot_is_asked_when_its_last_sequence_was_given_back() -> None:
-    backend = SlowToSave(script=lambda params, tokens: 65, n_cells=1000)
+    backend = SlowToSave(script=lambda params, tokens: 65, n_cells=1000, seconds=0.1)
     engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
     engine.add_request(request("y" * 20, max_tokens=200))
     engine.add_request(request("x" * 20, n=4, max_tokens=10))

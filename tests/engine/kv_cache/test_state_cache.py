@@ -8,7 +8,6 @@ from fake_backend import Context, FakeBackend
 from memory_store import MemoryStore, StoredEntry
 
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent
 from srb.engine.kv_cache.radix import keys_of, pack
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.request import CompletionRequest
@@ -35,30 +34,12 @@ def test_only_what_follows_an_answer_is_computed(window: int | None) -> None:
     assert backend.cells == 0
 
 
-def test_a_prompt_can_be_computed_in_advance() -> None:
-    engine = Engine(FakeBackend(), cache_bytes=10_000)
-    run(engine, request("x" * 60, max_tokens=0))
-    assert evaluated(engine, request("x" * 60, max_tokens=5)) == 0
-
-
 @pytest.mark.parametrize(("cache_bytes", "cache_prompt"), [(0, True), (10_000, False)])
 def test_it_can_be_turned_off(cache_bytes: int, cache_prompt: bool) -> None:
     engine = Engine(FakeBackend(), cache_bytes=cache_bytes)
     each = dataclasses.replace(request("x" * 60, max_tokens=2), cache_prompt=cache_prompt)
     assert evaluated(engine, each, each) == 120
     assert engine.stats().retained_bytes == 0
-
-
-def test_a_beginning_that_runs_and_its_rest_that_was_cached_are_each_counted_once() -> None:
-    engine = Engine(FakeBackend(n_cells=1000), cache_bytes=10_000)
-    run(engine, request("x" * 40, max_tokens=1))
-    run(engine, request("x" * 40 + "y" * 30, max_tokens=1))
-    engine.add_request(request("x" * 40 + "z" * 20, max_tokens=50, ignore_eos=True))
-    events = [event for _ in range(5) for event in engine.step()]
-    events += run(engine, request("x" * 40 + "y" * 30, max_tokens=1))
-    cached = [event.usage.cached_tokens for event in events if isinstance(event, DoneEvent)]
-    assert cached == [70, 40]
-    assert engine.stats().prompt_tokens_cached == 40 + 70 + 40
 
 
 def test_what_does_not_fit_into_cells_is_computed_again() -> None:
@@ -97,12 +78,6 @@ def test_the_least_recently_used_leave_first_and_none_without_what_it_continues(
     assert len(saved) == before
     assert cache.find(pack((8,) * 1000)) == (None, 0)
     assert 0 < cache.size <= 3000
-
-
-def test_the_logits_of_a_prompt_that_ends_in_the_middle_of_another_are_cached() -> None:
-    engine = Engine(FakeBackend(), cache_bytes=10_000)
-    run(engine, request("x" * 60, max_tokens=1))
-    assert evaluated(engine, request("x" * 40, max_tokens=1), request("x" * 40, max_tokens=1)) == 1
 
 
 def within(name: str, prompt: str) -> CompletionRequest:

@@ -4,7 +4,6 @@ import dataclasses
 import random
 from array import array
 from collections.abc import Hashable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +16,6 @@ from srb.engine.events import Event
 from srb.engine.kv_cache.radix import common_prefix, pack
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
-from srb.engine.spec_decode.base import DraftBudget
-from srb.engine.spec_decode.draft_model import DraftModelProposer
 from srb.errors import BackendError
 
 CARD = Costs(step=1.0, row=0.01, prompt_token=0.01, row_cell=0.0, prompt_cell=0.0)
@@ -155,14 +152,6 @@ def test_a_model_that_is_too_slow_is_never_asked(share: float) -> None:
     assert drafter.calls == []
 
 
-def test_where_rows_are_dear_it_is_never_asked() -> None:
-    """As SmolLM2-135M on two cores, where the second row of a step takes nearly as long as the first."""
-    drafter = FakeDrafter(share=0.8)
-    costs = Costs(0.018, row=0.0018, prompt_token=0.001, row_cell=0, prompt_cell=0, lone_step=0.0125)
-    run(engine(drafter=drafter, costs=costs), endless())
-    assert drafter.calls == []
-
-
 def test_drafting_stops_where_the_small_model_is_uncertain() -> None:
     """A row and a token of its own take 0.066 of a step with the margin, and 0.6 ** 5 is more than that."""
     drafter = FakeDrafter(sure=0.6)
@@ -184,12 +173,6 @@ def test_what_it_must_catch_up_with_counts() -> None:
     assert asked[0] > asked[1]
 
 
-def test_five_alternatives_have_rows_enough() -> None:
-    drafter = FakeDrafter()
-    run(engine(drafter=drafter), endless(n=5))
-    assert drafter.calls == []
-
-
 def test_what_the_prompt_has_is_looked_up_and_not_drafted() -> None:
     copied = bytes(range(60))
     drafter = FakeDrafter(script := says(copied * 6, prompt=60))
@@ -207,13 +190,6 @@ def test_a_prompt_is_read_in_chunks_of_half_a_step(n: int) -> None:
     assert sum(read) < 210 + n * 25, "siblings have one prompt, which is read once"
     assert all(n_new <= 25 for _, _, n_new, _ in drafter.calls)
     assert one.stats().n_accepted > 0
-
-
-def test_a_long_prompt_of_a_short_text_is_not_read() -> None:
-    drafter = FakeDrafter()
-    one = engine(drafter=drafter)
-    run(one, request("p" * 700, max_tokens=20, ignore_eos=True))
-    assert drafter.calls == []
 
 
 def test_a_text_that_is_longer_than_it_can_be_there_goes_on_without_it() -> None:
@@ -234,17 +210,6 @@ def test_a_text_that_it_cannot_read_goes_on_without_it() -> None:
     assert len(drafter.calls) > 3, "the next text is tried again"
 
 
-def test_texts_are_shared_as_the_cells_of_the_model_are() -> None:
-    drafter = FakeDrafter()
-    one = engine(drafter=drafter)
-    each = endless(max_tokens=4)
-    run(one, *(dataclasses.replace(each, id=key + k, shared_within=key) for key in "ab" for k in "12"))
-    assert len({owner for owner, *_ in drafter.calls}) == 2
-    drafter.calls.clear()
-    run(one, *(dataclasses.replace(each, id=k, cache_prompt=False) for k in "12"))
-    assert len({owner for owner, *_ in drafter.calls}) == 2
-
-
 def test_images_are_not_drafted() -> None:
     drafter = FakeDrafter()
     one = engine(drafter=drafter, media=FakeReader())
@@ -258,23 +223,6 @@ def test_it_is_not_used_where_speculation_is_off(options: dict[str, Any]) -> Non
     drafter = FakeDrafter()
     run(engine(drafter=drafter, **options), endless())
     assert drafter.calls == []
-
-
-def test_a_draft_after_other_tokens_is_not_used() -> None:
-    """A text is as long as before after a rollback and another token."""
-    drafter = FakeDrafter(script := says(b"ab", b"xy"))
-    prompt = SimpleNamespace(packed=pack([1]))
-    seq: Any = SimpleNamespace(prompt=prompt, tokens=[5, 6], max_tokens=100, state="running")
-    siblings: list[DraftModelProposer] = []
-    draft = DraftModelProposer(seq, 1, drafter, "", siblings)
-    siblings.append(draft)
-    budget = DraftBudget(1, 0, CARD, 8)
-    assert draft.propose(budget) == [script(PLAIN, (1, 5, 6))]
-    seq.tokens[-1] = 7
-    draft.propose(budget)
-    assert len(drafter.calls) == 2
-    draft.propose(budget)
-    assert len(drafter.calls) == 2, "nothing was sampled"
 
 
 @pytest.mark.parametrize("seed", seeds(60, first=15))
