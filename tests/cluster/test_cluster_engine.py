@@ -74,14 +74,6 @@ def alone(each: CompletionRequest) -> dict[int, str]:
     return texts(run(Engine(FakeBackend()), each))
 
 
-async def test_a_request_runs_on_one_replica_and_reads_as_on_one_engine() -> None:
-    async with cluster(slow) as (engine, replicas):
-        events = await collect(engine, each := request(n=3, max_tokens=8))
-        assert len(replicas.ran) == 1
-    check_order(events, each)
-    assert texts(events) == alone(each)
-
-
 async def test_more_alternatives_than_a_replica_has_room_for_are_spread() -> None:
     async with cluster(slow) as (engine, replicas):
         events = await collect(engine, each := request(n=16, max_tokens=8))

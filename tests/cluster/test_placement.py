@@ -88,29 +88,6 @@ def test_another_process_chooses_the_same() -> None:
     assert {*chosen} == {"a", "c"}
 
 
-def test_there_are_no_replicas() -> None:
-    assert Placement().choose([prompt(1)]) is None
-
-
-def test_the_replica_with_most_of_a_prompt_gets_it_unless_its_load_is_too_high() -> None:
-    those = placement(dict.fromkeys("abc", 0))
-    those.report("a", 0, prompt(1, 2))
-    those.report("b", 0, prompt(1, 2, 3))
-    assert first(those, prompt(1, 2, 3, 4)) == "b"
-    assert first(those, prompt(1, 2, 4)) in "ab"
-    those.report("b", 30, prompt(1, 2, 3))
-    assert first(those, prompt(1, 2, 3, 4)) == "a"
-    those.report("a", 30, prompt(1, 2))
-    assert first(those, prompt(1, 2, 3, 4)) == "c"
-
-
-def test_less_than_half_of_a_prompt_is_not_worth_to_be_looked_for() -> None:
-    those = placement(dict.fromkeys("abcd", 0))
-    those.report("a", 0, prompt(1))
-    assert first(those, prompt(1, 2)) == "a"
-    assert {first(those, prompt(1, word, word)) for word in range(50)} == set("abcd")
-
-
 def test_the_longest_prompt_of_a_request_decides() -> None:
     those = placement(dict.fromkeys("ab", 0))
     for short, long in (("a", "b"), ("b", "a")):
@@ -126,15 +103,6 @@ def test_a_running_prompt_counts_as_cached_where_it_went() -> None:
         assert first(those, prompt(7, 7)) == first(those, prompt(8, 8)) == name
         those.report(name, 100, ())
         assert first(those, prompt(7, 7)) == name
-
-
-def test_a_report_replaces_the_earlier_one() -> None:
-    those = placement(dict.fromkeys("abcd", 0))
-    words = [word for word in range(20) if first(those, prompt(word)) != "a"]
-    those.report("a", 0, [block for word in words for block in prompt(word)])
-    assert {first(those, prompt(word)) for word in words} == {"a"}
-    those.report("a", 0, ())
-    assert "a" not in {first(those, prompt(word)) for word in words}
 
 
 def test_a_famous_beginning_spreads() -> None:

@@ -146,35 +146,6 @@ def test_the_events_are_those_of_one_engine(cluster: Server, alone: Server) -> N
     assert (status, json.loads(text)["error"]["code"]) == (400, "context_length_exceeded")
 
 
-def test_many_alternatives_are_spread(cluster: Server, alone: Server) -> None:
-    before = evaluated(cluster)
-    body = {"prompt": "Call me Ishmael. Some years ago " * 10, "n": 64, "max_tokens": 8, "seed": 0, "ignore_eos": True}
-    events = cluster.events(**body)
-    assert outcome(events)["seeds"] == list(range(64))
-    # Which rows are evaluated together may change the last bits of a logit, so texts may part at times.
-    same = [a == b for a, b in zip(cluster.texts(**body), alone.texts(**body), strict=True)]
-    assert sum(same) >= 60
-    # Each replica has evaluated this prompt, which is longer than all before it together, and only once.
-    n_tokens = events[0]["prompt_tokens"]
-    until(lambda: all(now - before[name] >= n_tokens - 1 for name, now in evaluated(cluster).items()))
-    assert all(now - before[name] < 2 * n_tokens - 1 for name, now in evaluated(cluster).items())
-
-
-def test_what_comes_next_is_there(cluster: Server, alone: Server) -> None:
-    body = {"prompt": "Where it ends, " * 9, "n": 1, "max_tokens": 20, "ignore_eos": True}
-    cluster.events(**body, ahead=2, seed=5)
-    until(lambda: "srb:ahead_tokens_total 40.0" in cluster.request("/metrics")[1])
-    for seed in (6, 7):
-        events = cluster.events(**body)
-        assert events[-1]["timings"]["predicted_ms"] == 0
-        assert outcome(events) == outcome(alone.events(**body, seed=seed))
-
-
-def evaluated(server: Server) -> dict[str, int]:
-    """How many prompt tokens each replica has evaluated by its last report, which may be a second old."""
-    return {each["name"]: each["prompt_tokens_evaluated"] for each in server.health()["replicas"]}
-
-
 def test_what_ran_on_a_killed_replica_goes_on(cluster: Server) -> None:
     expected = outcome(cluster.events(**LONG))
     doomed, resumed_tokens = replicas_of(cluster)[0], threading.Semaphore(0)

@@ -29,13 +29,6 @@ async def collect(engine: AsyncEngine, each: CompletionRequest) -> list[Event]:
     return [event async for event in engine.generate(each)]
 
 
-async def test_the_events_of_a_request() -> None:
-    async with engine_on(FakeBackend(script=says(b"one", b"two"))) as engine:
-        events = await collect(engine, each := request(n=2))
-    check_order(events, each)
-    assert texts(events) == {0: "one", 1: "two"}
-
-
 async def test_requests_at_once_wait_their_turn_and_are_counted() -> None:
     gate = Gate(backend := FakeBackend())
     async with engine_on(backend) as engine:
@@ -64,27 +57,12 @@ async def test_stats_are_up_to_date_even_if_events_are_recorded_late() -> None:
         assert engine.health.stats.cells == 0
 
 
-async def test_a_request_that_can_never_run_is_refused_and_forgotten() -> None:
-    async with engine_on(FakeBackend()) as engine:
-        with pytest.raises(InvalidRequestError):
-            await engine.submit(request("p" * 300))
-        assert engine.health.waiting == 0
-
-
 async def test_an_id_is_used_once_at_a_time() -> None:
     gate = Gate(backend := FakeBackend())
     async with engine_on(backend) as engine, await engine.submit(each := request()):
         with pytest.raises(InvalidRequestError, match="in use"):
             await engine.submit(each)
         gate.open()
-
-
-async def test_leaving_early_cancels_the_request() -> None:
-    async with engine_on(backend := FakeBackend()) as engine:
-        async for event in engine.generate(request(n=4, ignore_eos=True)):
-            if not isinstance(event, StartEvent):
-                break
-        await until(lambda: backend.cells == 0 and backend.open_samplers == 0 and engine.health.running == 0)
 
 
 async def test_a_reader_that_is_cancelled_while_it_submits_leaves_nothing() -> None:
@@ -154,16 +132,6 @@ async def test_a_request_that_is_aborted_while_the_engine_takes_it_never_runs() 
         check_order(events := await task, each, started=False)
         assert {(stop.finish_reason, stop.length) for stop in stops(events).values()} == {("abort", 0)}
     assert backend.decodes == 0
-
-
-async def test_one_alternative_is_aborted_while_the_engine_takes_its_request() -> None:
-    async with engine_on(backend := SlowToAdd()) as engine:
-        task = asyncio.create_task(collect(engine, each := request(n=2, max_tokens=20, ignore_eos=True)))
-        await until(backend.asked.is_set)
-        assert engine.abort(each.id, 1)
-        backend.taken.set()
-        check_order(events := await task, each)
-        assert [stops(events)[k].finish_reason for k in range(2)] == ["length", "abort"]
 
 
 async def test_stopping_while_the_engine_takes_a_request_ends_that_too() -> None:
@@ -428,12 +396,6 @@ async def test_questions_about_slots_do_not_keep_an_engine_awake_and_do_not_wake
         asking.cancel()
         assert texts(await collect(engine, request())) == {0: "text"}
         assert not engine.health.is_sleeping
-
-
-async def test_an_engine_that_may_not_does_not_sleep() -> None:
-    async with engine_on(backend := FakeBackend(script=says(b"text"))) as engine:
-        await collect(engine, request())
-    assert not backend.asleep.is_set()
 
 
 async def test_a_request_whose_text_is_tokenized_while_the_engine_ends_is_refused() -> None:

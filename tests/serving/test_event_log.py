@@ -25,7 +25,7 @@ from srb.engine.events import (
     Usage,
 )
 from srb.engine.request import CompletionRequest
-from srb.errors import BackendError, InvalidRequestError, UnavailableError
+from srb.errors import BackendError, InvalidRequestError
 from srb.serving.event_log import MAX_READ, MERGE_ABOVE, EventLog, RequestStream
 
 COUNT = 3
@@ -191,11 +191,3 @@ async def test_a_reader_that_waits_is_woken_and_a_cancelled_wait_loses_nothing()
     event_log.put([DONE])
     assert await waiting == [DONE]
     assert await stream.collect() == []
-
-
-async def test_collecting_tells_why_a_request_never_started() -> None:
-    event_log = EventLog(asking())
-    event_log.put([*map(stopped, range(COUNT)), DONE])
-    event_log.refusal = UnavailableError("too late")
-    with pytest.raises(UnavailableError, match="too late"):
-        await RequestStream(event_log, lambda _stream: None).collect()

@@ -70,20 +70,6 @@ def text(events: Sequence[Event]) -> str:
     return texts([*events]).get(0, "")
 
 
-async def test_the_next_swipes_are_there() -> None:
-    async with engine_on(backend := FakeBackend(script=babble)) as engine:
-        assert seed_of(await collect(engine, swipe())) == 0
-        await prefetched(engine, backend)
-        n = backend.decodes
-        for seed in (1, 2):
-            each, said, _ = engine.prefetcher.take(swipe(seed=99 + seed))
-            assert isinstance(said[-1], DoneEvent)
-            assert (seed_of([*said]), each.branches[0].seed) == (seed, seed)
-            assert text(said) == text_of(seed)
-        assert backend.decodes == n
-        assert engine.prefetcher.n_taken == 2
-
-
 async def test_a_program_gets_them_too() -> None:
     async with engine_on(backend := FakeBackend(script=babble)) as engine:
         for seed in range(3):

@@ -119,17 +119,6 @@ async def test_an_exception_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -
         assert engine.health.engine_restarts == 0
 
 
-async def test_several_requests_come_back_with_those_that_wait() -> None:
-    requests = [request("p" * k, n=3, max_tokens=12) for k in (9, 4, 1, 6, 2)]
-    expected = await undisturbed(*requests)
-    failing_at(backend := FakeBackend(), 6)
-    async with engine_on(backend) as engine:
-        tasks = [asyncio.create_task(collect(engine, each)) for each in requests]
-        for each, events, one in zip(requests, await asyncio.gather(*tasks), expected, strict=True):
-            check_same(events, one, each)
-        assert engine.health.engine_restarts == 1
-
-
 def poisonous(script: Callable[[SamplingParams, tuple[int, ...]], int] = babble) -> FakeBackend:
     """A backend whose sampler breaks at the fifth token of an alternative that has the label `poison`."""
 
