@@ -8,27 +8,19 @@ from real_server import Server
 CHAIN = {"$defs": {**{f"{k}": {"$ref": f"#/$defs/{k + 1}"} for k in range(3000)}, "3000": {}}, "$ref": "#/$defs/0"}
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "a nested grammar": {"grammar": "root ::= " + "(" * 45_000 + '"a"' + ")" * 45_000},
-    "a malformed grammar": {"grammar": "root ::= ("},
     "a grammar that refuses every token": {"grammar": "root ::= [^\\x00-\\U0010FFFF]"},
-    "a grammar without end": {"grammar": "root ::= root"},
     "a grammar of 2,000 parts that may be left out": {"grammar": "root ::= " + '"a"? ' * 2000},
-    "a grammar whose counts are the wrong way round": {"grammar": 'root ::= "a"{5,2}'},
     "an ambiguous grammar with large counts": {"grammar": 'root ::= root "b" | (([a-z]{0,99}){0,99}){0,99}'},
     "a token id out of range": {"prompt": [49_152]},
     "a negative token id": {"prompt": [-1]},
     "huge repeat_last_n": {"repeat_last_n": 2**40, "repeat_penalty": 1.1},
     "huge dry_penalty_last_n": {"dry_penalty_last_n": 2**40, "dry_multiplier": 1},
-    "a schema that takes long": {"json_schema": {"multipleOf": 999_983}},
-    "an integer that overflows a stack": {"json_schema": {"const": -(2**63)}},
     "a schema nested too deeply": {"json_schema": '{"items": ' * 900 + "{}" + "}" * 900},
     "a regular expression that takes long": {"grammar": "%llguidance {}\nstart: /" + "a?" * 10_000 + "/"},
     "a grammar with too many rules": {"grammar": "%llguidance {}\nstart: " + '"a"? ' * 50_000},
 }
 
 SURVIVED: dict[str, dict[str, Any]] = {
-    "a grammar of many parts that may be empty": {"grammar": 'root ::= ("x"|"y"){3,5} ("z"?){0,1000}'},
-    "a grammar of nested repetitions": {"grammar": "root ::= " + "(" * 20 + "[a-z]" + "*)" * 20},
     "an end that the grammar doesn't allow": {"grammar": 'root ::= "x" root', "ban_eos_token": False},
     "a grammar at its end that may not end": {"grammar": 'root ::= "x"', "ignore_eos": True},
     "a schema of a large array": {"json_schema": {"type": "array", "minItems": 10**9}},

@@ -75,23 +75,6 @@ def test_a_completion_and_its_stream_are_the_same(client: OpenAI) -> None:
     assert [each.completion_tokens for each in usage] == [whole.usage.completion_tokens]
 
 
-@pytest.mark.parametrize("logprobs", [0, 5])
-def test_logprobs_and_echo(client: OpenAI, logprobs: int) -> None:
-    options: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "n": 2, "max_tokens": 3, "echo": True}
-    for choice in client.completions.create(**options, logprobs=logprobs).choices:
-        found = choice.logprobs
-        assert found is not None
-        assert choice.text.startswith(PROMPT)
-        assert found.tokens is not None
-        assert "".join(found.tokens) == choice.text
-        assert found.token_logprobs is not None
-        assert found.token_logprobs[0] is None
-        assert found.top_logprobs is not None
-        assert all(len(top) in (max(1, logprobs), logprobs + 1) for top in found.top_logprobs[1:])
-        assert found.text_offset is not None
-        assert found.text_offset[:2] == [0, len(found.tokens[0])]
-
-
 def test_chat(client: OpenAI) -> None:
     options: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "n": 4, "max_completion_tokens": 24, "seed": 1}
     whole = client.chat.completions.create(**options)
@@ -110,25 +93,6 @@ def test_chat(client: OpenAI) -> None:
     assert chunks[-1].usage is not None
     assert whole.usage is not None
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
-
-
-@pytest.mark.parametrize("top_logprobs", [0, 5])
-def test_chat_logprobs(client: OpenAI, top_logprobs: int) -> None:
-    reply = client.chat.completions.create(
-        model=MODEL,
-        messages=MESSAGES,
-        n=2,
-        max_tokens=5,
-        logprobs=True,
-        top_logprobs=top_logprobs,
-        extra_body={"ignore_eos": True},  # the text is random, and its end would be one of the five tokens
-    )
-    for choice in reply.choices:
-        assert choice.logprobs is not None
-        assert choice.logprobs.content is not None
-        assert "".join(token.token for token in choice.logprobs.content) == choice.message.content
-        assert [len(token.top_logprobs) for token in choice.logprobs.content] == [top_logprobs] * 5
-        assert bytes(choice.logprobs.content[0].bytes or ()).decode() == choice.logprobs.content[0].token
 
 
 def test_tools(client: OpenAI) -> None:
