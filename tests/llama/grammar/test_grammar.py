@@ -1,6 +1,5 @@
 """Grammars: what they allow, what they cost, and what would end the process."""
 
-import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -17,31 +16,6 @@ from srb.errors import InvalidRequestError
 from srb.llama.backend import LlamaBackend
 
 Load = Callable[..., LlamaBackend]
-
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-}
-
-
-@pytest.mark.parametrize("temperature", [0, 1, 5])
-def test_a_schema_makes_every_alternative_valid(load: Load, temperature: float) -> None:
-    schema = json.dumps(PERSON)
-    events = run(Engine(load()), request("p", 8, json_schema=schema, temperature=temperature, max_tokens=100))
-    assert {stop.finish_reason for stop in stops(events).values()} == {"stop"}
-    for text in texts(events).values():
-        person = json.loads(text)
-        assert set(person) == {"name", "age"}
-        assert isinstance(person["name"], str)
-        assert isinstance(person["age"], int)
-
-
-def test_a_list_grammar(load: Load) -> None:
-    grammar = 'root ::= ("- " [a-z]{1,5} "\\n"){3}'
-    events = run(Engine(load()), request("p", 8, grammar=grammar, temperature=3))
-    for text in texts(events).values():
-        assert re.fullmatch(r"(- [a-z]{1,5}\n){3}", text)
 
 
 def test_a_grammar_that_leaves_no_token_ends_its_alternative_alone(load: Load) -> None:
@@ -96,12 +70,6 @@ def test_a_complete_text_ends_although_its_end_is_banned(
 def test_grammars_that_took_llama_cpp_minutes(load: Load, grammar: str) -> None:
     events = run(Engine(load()), request(grammar=grammar, temperature=3, max_tokens=40))
     assert stops(events)[0].finish_reason in ("stop", "length")
-
-
-def test_a_banned_token_does_not_get_past_a_grammar(load: Load) -> None:
-    engine = Engine(load())
-    events = run(engine, request(grammar='root ::= "x"', logit_bias=((ord("x"), float("-inf")),)))
-    assert stops(events)[0].finish_reason == "error"
 
 
 @pytest.mark.parametrize(

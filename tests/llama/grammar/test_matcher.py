@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import jsonschema_rs
 import pytest
-from driver import request, run, run_interrupted, stops, texts
+from driver import request, run, stops, texts
 from llguidance import LLMatcher
 from odd_tools import odd_function
 from tiny_model import CONTROL
@@ -215,19 +215,6 @@ def test_branches_match_what_each_must(load: Load) -> None:
         assert (json.loads(value) in (1, "two"), x) == (True, "x")
 
 
-def test_an_interrupted_text_goes_on_within_its_regex(load: Load) -> None:
-    each = request("p", 4, regex="(ab|c){20}-", temperature=1)
-    said = texts(run_interrupted(lambda: Engine(load()), each, [5, 4]))
-    assert [text for text in said.values() if not re.fullmatch("(ab|c){20}-", text)] == []
-
-
-def test_banned_strings_with_a_regex(load: Load) -> None:
-    events = run(Engine(load()), request("p", 8, regex="[abc]{12}", banned_strings=("aa", "bab"), temperature=2))
-    said = texts(events).values()
-    assert any(stop.rewinds for stop in stops(events).values())
-    assert not [text for text in said if len(text) != 12 or "aa" in text or "bab" in text]
-
-
 @pytest.mark.parametrize(
     ("regex", "message"),
     [
@@ -320,11 +307,6 @@ def many(n: int) -> list[dict[str, Any]]:
     return [{"name": f"tool_{k}", "parameters": {"properties": arguments}} for k in range(n)]
 
 
-def test_128_tools_with_ten_arguments_each(load: Load) -> None:
-    params = offer(*many(128)).constrain(SamplingParams(seed=0, max_tokens=3), PLAIN)
-    assert texts(run(Engine(load()), CompletionRequest(((1,),), (params,))))
-
-
 def test_tools_that_are_too_large_together_are_enforced_less(load: Load) -> None:
     functions = [
         {
@@ -378,29 +360,6 @@ def test_a_schema_of_the_text_is_blamed_for_itself() -> None:
     with pytest.raises(InvalidRequestError) as caught:
         tools.constrain(SamplingParams(json_schema='{"type": "file"}'), PLAIN)
     assert caught.value.param == "json_schema"
-
-
-LONG = "1" + "0" * 16
-NUMBERS: list[tuple[dict[str, Any], list[str], list[str]]] = [
-    ({"type": "integer"}, ["0", "-7", "9" * 16], [LONG, "1.5"]),
-    ({"type": ["integer", "null"]}, ["null", "5"], [LONG]),
-    ({"type": "number"}, ["6.022e23", "1e-300"], [LONG, f"0.{LONG}", "1e1000"]),
-    ({}, ["[5, {}]", f'"{LONG}"'], [LONG, f"[{LONG}]", f'{{"x": {LONG}}}']),
-    ({"type": "integer", "minimum": 2**57}, [f"{2**57}"], [f"{2**57 - 1}", f"{LONG}000"]),
-    ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, ["5"], [LONG]),
-    ({"anyOf": [{"type": "integer"}, {"type": "boolean"}]}, ["true", "3"], [LONG]),
-    ({"$ref": "#/properties/b"}, ["3"], [LONG]),
-]
-
-
-@pytest.mark.parametrize(("schema", "right", "wrong"), NUMBERS, ids=lambda each: str(each)[:60])
-def test_numbers_have_few_digits(load: Load, schema: Any, right: list[str], wrong: list[str]) -> None:
-    parameters = {"type": "object", "properties": {"a": schema, "b": {"type": "integer"}}, "required": ["a"]}
-    tools = offer({"name": "f", "parameters": parameters}, choice="required").fitted(PLAIN)
-    matches = matcher(load(), tools)
-    assert [text for text in right if not matches("f", f'{{"a": {text}}}')] == []
-    assert [text for text in wrong if matches("f", f'{{"a": {text}}}')] == []
-    assert tools.ignored == []
 
 
 def test_an_object_of_many_optional_properties_is_any_object(load: Load) -> None:

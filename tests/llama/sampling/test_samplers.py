@@ -19,9 +19,8 @@ from tiny_model import EOS, N_VOCAB, write_tiny_model
 
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
-from srb.errors import InvalidRequestError, NoTokenError
+from srb.errors import InvalidRequestError
 from srb.llama.backend import LlamaBackend
 from srb.llama.sampling.own_samplers import Mirostat
 from srb.llama.vocabulary import Vocabulary
@@ -231,14 +230,6 @@ def test_penalties_count_the_prompts_tokens(
     assert_agrees(sampled, softmax(penalized(row.logits, last, repeat, frequency, presence)))
 
 
-def test_logit_bias(row: Row) -> None:
-    likeliest = [int(token) for token in np.argsort(-row.logits)[:3]]
-    biased = row.logits.copy()
-    biased[likeliest[0]], biased[likeliest[1]] = -np.inf, biased[likeliest[1]] - 2
-    sampled = row.draw(**ONLY, logit_bias=((likeliest[0], -math.inf), (likeliest[1], -2.0)))
-    assert_agrees(sampled, softmax(biased))
-
-
 def above_min_p(logits: Floats, p: float) -> Floats:
     return masked(logits, softmax(logits) >= p * softmax(logits).max())
 
@@ -378,14 +369,6 @@ def test_mirostat_keeps_the_surprise_near_tau(row: Row, version: int, tau: float
     assert abs(np.mean(surprises[-1_000:]) - tau) < 0.1
 
 
-def test_samplers_that_adapt_draw_from_all_tokens_and_differ_from_plain_ones(row: Row) -> None:
-    plain = row.draw(2_000, **ONLY)
-    for params in ({"mirostat": 1}, {"mirostat": 2}, {"adaptive_target": 0.05}):
-        sampled = row.draw(2_000, **ONLY | params)
-        assert sampled != plain
-        assert len(sampled) > 3
-
-
 def test_distinct_draws_without_replacement_in_proportion(row: Row) -> None:
     params: dict[str, Any] = {"top_k": 6, "top_p": 1, "min_p": 0, "temperature": 1.5}
     p = softmax(masked(row.logits, np.argsort(-row.logits)[:6]) / 1.5)
@@ -419,12 +402,6 @@ def test_distinct_repeats_only_when_nothing_else_is_left(row: Row, top_k: int, n
         sampler.close()
     compiled.close()
     assert len(taken) == n
-
-
-def test_distinct_obeys_the_grammar(load: Callable[..., LlamaBackend]) -> None:
-    alike = request("p", 4, grammar="root ::= [a-d] [x]", temperature=2, top_p=1, min_p=0)
-    events = run(Engine(load()), CompletionRequest(alike.prompts, alike.branches, distinct=True))
-    assert sorted(texts(events).values()) == ["ax", "bx", "cx", "dx"]
 
 
 def test_dry_breaks_a_repetition(load: Callable[..., LlamaBackend]) -> None:
@@ -514,54 +491,6 @@ def test_the_samplers_of_all_alternatives_see_the_prompt_once(
     assert all(token not in prompt for token in greedy[:6])
     for sampler in samplers:
         sampler.close()
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {},
-        {"repeat_penalty": 1.3, "dry_multiplier": 0.8},
-        {"min_tokens": 12},
-        {"temperature": 0},
-        {"samplers": ()},
-        {"smoothing_factor": 0.2},
-    ],
-)
-def test_a_sampler_continues_after_tokens_that_were_sampled_before(row: Row, params: dict[str, Any]) -> None:
-    branches = SamplingParams(**{"seed": 7, "temperature": 2, "top_p": 1, "min_p": 0} | params).alternatives(1)
-    compiled = row.backend.compile(branches)
-    whole = row.backend.sampler(branches[0], compiled, PROMPT, ())
-    tokens = [whole.sample(row.row) for _ in range(24)]
-    assert len(set(tokens)) > 1 or params == {"temperature": 0}
-    for cut in (1, 5, 16):
-        rest = row.backend.sampler(branches[0], compiled, PROMPT, tuple(tokens[:cut]))
-        assert [rest.sample(row.row) for _ in range(24 - cut)] == tokens[cut:], cut
-        rest.close()
-    whole.close()
-    compiled.close()
-
-
-@pytest.mark.parametrize(
-    "params", [{"mirostat": 1}, {"mirostat": 2}, {"adaptive_target": 0.3}, {"xtc_probability": 0.5}]
-)
-def test_what_learns_goes_on_too(row: Row, params: dict[str, Any]) -> None:
-    branches = SamplingParams(seed=7, **params).alternatives(1)
-    compiled = row.backend.compile(branches)
-    sampler = row.backend.sampler(branches[0], compiled, PROMPT, tuple(b"the dog"))
-    assert all(0 <= sampler.sample(row.row) < N_VOCAB for _ in range(20))
-    sampler.close()
-    compiled.close()
-
-
-def test_a_grammar_goes_on_where_the_tokens_end(row: Row) -> None:
-    branches = SamplingParams(grammar='root ::= "yes"').alternatives(1)
-    compiled = row.backend.compile(branches)
-    sampler = row.backend.sampler(branches[0], compiled, PROMPT, tuple(b"ye"))
-    assert [sampler.sample(row.row) for _ in range(2)] == [ord("s"), EOS]
-    sampler.close()
-    with pytest.raises(NoTokenError):
-        row.backend.sampler(branches[0], compiled, PROMPT, tuple(b"no"))
-    compiled.close()
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driver import request, run, texts
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tiny_model import N_VOCAB
 
-from srb.engine.engine import Engine
 from srb.engine.samplers import SAMPLERS
 from srb.engine.sampling_params import SamplingParams
 from srb.llama.backend import LlamaBackend
@@ -60,13 +58,3 @@ def test_the_chain_draws_what_is_left_as_often_as_it_should(
     assert np.abs(sampled - weights / weights.sum()).sum() / 2 < 0.08
     sampler.close()
     compiled.close()
-
-
-@pytest.mark.parametrize("curve", [1, 3])
-@pytest.mark.parametrize("others", [{}, {"temperature": 0}, {"grammar": "root ::= [a-f]+"}, {"xtc_probability": 1}])
-def test_alternatives_have_the_same_texts_again(load: Load, curve: float, others: dict[str, Any]) -> None:
-    asked = {"temperature": 3, "max_tokens": 8, "ignore_eos": not others.get("grammar"), "seed": 4} | others
-    asked |= {"smoothing_factor": 0.3, "smoothing_curve": curve}
-    first, again = (texts(run(Engine(load()), request("a story", 3, **asked))) for _ in range(2))
-    assert first == again
-    assert all(first.values())
