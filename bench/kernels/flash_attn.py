@@ -7,12 +7,13 @@ generated, alternating between flash attention on and off. It also prints the sa
 predicts.
 """
 
+import dataclasses
 import statistics
 import time
 
 from srb import LlamaBackend, Settings
 from srb.engine.backend import Batch
-from srb.llama.native.cost_model import DEFAULT_COST_MODEL
+from srb.engine.kv_cache.allocator import Load
 
 REPEATS = 5
 SIZES = [(prompt, n, own) for prompt in (100, 600, 2000, 5000) for n in (1, 4, 8, 32) for own in (32, 128)]
@@ -49,6 +50,7 @@ class Alternatives:
 
 def main() -> None:
     both = Alternatives("on"), Alternatives("off")
+    rule = both[0].backend._contexts._layouts
     print("prompt", "n", "own", "on, ms", "off, ms", "saved, ms", "by the rule", sep="\t")
     for prompt, n, own in SIZES:
         if prompt + n * (own + REPEATS) > both[0].backend.n_cells:
@@ -59,9 +61,9 @@ def main() -> None:
         on, off = (statistics.median(times) for times in zip(*steps, strict=True))
         for each in both:
             each.end(n)
-        work, length = [(prompt, n, 2 * own)], 2 * own
-        saved = DEFAULT_COST_MODEL.on.seconds(work) - DEFAULT_COST_MODEL.off.seconds(work)
-        predicted = round(1000 * (saved / length + prompt * DEFAULT_COST_MODEL.off.prompt_token / length))
+        loads, unified = [Load(prompt, prompt, 0, n, 0, 2 * own)], both[0].backend.layout
+        costs = [rule.seconds(loads, dataclasses.replace(unified, flash_attn=kind)) for kind in ("on", "off")]
+        predicted = round(1000 * (costs[0] - costs[1]) / (2 * own))
         print(prompt, n, own, *(f"{each:.1f}" for each in (on, off, on - off)), predicted, sep="\t", flush=True)
 
 

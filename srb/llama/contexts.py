@@ -44,8 +44,9 @@ class Contexts:
         settings, pointer = choice.settings, model.pointer
         self._model, self._settings, self._media = model, settings, media
         on_gpu = is_on_gpu(settings)
-        self._estimated = None if choice.cost_model else estimated(pointer, n_threads, is_on_gpu=on_gpu)
-        self._cost_model = choice.cost_model or choice.machine_costs or DEFAULT_COST_MODEL
+        self._cost_model = choice.cost_model or (choice.machine_costs or DEFAULT_COST_MODEL).scaled_to(
+            estimated(pointer, n_threads, is_on_gpu=on_gpu)
+        )
         can_convert = not (media and media.has_positions)  # state.py can't read the states of such cells
         self._chooses = settings.flash_attn == "auto" and can_choose_attention(window, settings) and can_convert
         is_preferred = self._chooses and settings.kv_layout != "streams"
@@ -54,7 +55,6 @@ class Contexts:
         self.layout = first_layout(settings, n_wanted, n_seqs(settings), flash_attn)
         self.current = self._make()
         self.n_cells = self.layout.n_cells if settings.reproducible else round_up(n_wanted)
-        layout_costs = self._cost_model.scaled_to(self._estimated) if self._estimated else self._cost_model
         can_move = can_convert and window is None
         self._layouts = Layouts(
             n_cells=self.n_cells,
@@ -62,8 +62,7 @@ class Contexts:
             n_parallel=settings.parallel,
             cell_bytes=self.current.cell_bytes,
             max_cells=max_cells(pointer, settings, self.n_cells, self.current.cell_bytes, free),
-            attention_costs=self._cost_model,
-            layout_costs=layout_costs,
+            costs=self._cost_model,
             flash_attn=("auto", "off") if self._chooses else (settings.flash_attn,),
             fixed=self.layout if settings.reproducible else None,
             unified=settings.kv_layout != "streams",
@@ -94,9 +93,8 @@ class Contexts:
     @property
     def costs(self) -> Costs:
         """The costs of decodes in the present context, measured or estimated."""
-        if not self.layout.is_unified and not self._settings.reproducible:
-            return self._layouts.layout_costs.of(self.layout.flash_attn).in_streams()
-        return self._estimated or self._cost_model.of(self.layout.flash_attn)
+        costs = self._cost_model.of(self.layout.flash_attn)
+        return costs if self.layout.is_unified else costs.in_streams()
 
     def choose(self, loads: Sequence[Load], n_used: int) -> Layout:
         """Return the layout for these loads."""

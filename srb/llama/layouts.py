@@ -28,7 +28,7 @@ CELLS_PER_ROW = 1024
 FEWEST_STREAMS = 4
 """An alternative with a negative prompt needs this many if another alternative of its prompt follows it."""
 
-_HORIZON = 64  # steps that a prediction looks ahead
+_HORIZON = 256  # steps that a prediction looks ahead
 _MARGIN = 256  # tokens that each row has room for, unless it generates fewer
 _FEW_STREAMS = 8  # with fewer, each new request would need other streams
 _MOVE_SECONDS = 1.1e-9  # per byte of the cells that move into another context
@@ -44,8 +44,6 @@ class Layouts:
         n_cells: the longest context of one request.
         n_parallel: the most rows of a step.
         cell_bytes: bytes of memory per cell.
-        attention_costs: the costs by which the kind of attention is chosen.
-        layout_costs: the costs by which the layout is chosen.
         flash_attn: the kinds of attention that a unified cache may have. Streams have the first.
         fixed: the only layout, if there is only one.
         unified: whether a unified cache may be chosen.
@@ -58,8 +56,7 @@ class Layouts:
     n_parallel: int
     cell_bytes: int
     max_cells: int
-    attention_costs: CostModel
-    layout_costs: CostModel
+    costs: CostModel
     flash_attn: tuple[str, ...]
     fixed: Layout | None = None
     unified: bool = True
@@ -77,18 +74,11 @@ class Layouts:
         if self.fixed or not loads or (n_used and not self.can_move):
             return self.fixed or present
         self._refused = {each: until for each, until in self._refused.items() if until > self.clock()}
-        options = dict[Layout, float]()  # and the seconds of a change to each
-        is_fixed = (n_used > 0 and present.is_unified) or len(self.flash_attn) == 1
-        work = [(load.n_tokens, load.n_rows, load.max_tokens) for load in loads]
-        kind = present.flash_attn if is_fixed else self.attention_costs.best(work)
-        for each in self._options(loads, kind):
-            cost = self._change(each, n_used)
-            if n_used and each.flash_attn != present.flash_attn:
-                cost += n_used * self.cell_bytes * _CONVERSION_SECONDS
-            options[each] = cost
+        # While something runs, a unified cache keeps its kind.
+        kinds = (present.flash_attn,) if n_used and present.is_unified else self.flash_attn
+        options = {each: self._change(each, present, n_used) for each in self._options(loads, kinds)}
         if is_open and self._holds(present, loads, n_used):
-            # `best` has counted a change of the kind.
-            options[dataclasses.replace(present, flash_attn=kind) if present.is_unified else present] = 0.0
+            options[present] = 0.0
         options = {each: cost for each, cost in options.items() if each not in self._refused}
         if not options:
             return present
@@ -104,9 +94,9 @@ class Layouts:
         """The most cells of the cache that there may be memory for."""
         return max(self.n_cells, min((_total(each) // 2 for each in self._refused), default=self.max_cells))
 
-    def _options(self, loads: Sequence[Load], kind: str) -> Iterator[Layout]:
+    def _options(self, loads: Sequence[Load], kinds: tuple[str, ...]) -> Iterator[Layout]:
         if self.unified:
-            yield self._unified(loads, kind)
+            yield from (self._unified(loads, kind) for kind in kinds)
         if self.streams and not (self.unified and any(load.needs_unified for load in loads)):
             yield from self._in_streams(loads, self.flash_attn[0])
 
@@ -148,10 +138,11 @@ class Layouts:
             return False
         return all(load.n_tokens + load.n_generated + 1 <= layout.n_cells for load in loads)
 
-    def _change(self, layout: Layout, n_used: int) -> float:
+    def _change(self, layout: Layout, present: Layout, n_used: int) -> float:
         """Predict the seconds to make a context, and to move tokens into it."""
         mib = _total(layout) * self.cell_bytes / 2**20
-        return CONTEXT_SECONDS + mib * self.layout_costs.seconds_per_mib + n_used * self.cell_bytes * _MOVE_SECONDS
+        per_byte = _MOVE_SECONDS + (_CONVERSION_SECONDS if layout.flash_attn != present.flash_attn else 0.0)
+        return CONTEXT_SECONDS + mib * self.costs.seconds_per_mib + n_used * self.cell_bytes * per_byte
 
     def seconds(self, loads: Sequence[Load], layout: Layout) -> float:
         """Predict the seconds of the loads in this layout: all their prompts, and the next steps.
@@ -159,7 +150,7 @@ class Layouts:
         Loads that don't fit at the same time run one after the other. The average time that a row waits is added,
         because users also wait for first tokens.
         """
-        costs = self.layout_costs.of(layout.flash_attn)
+        costs = self.costs.of(layout.flash_attn)
         seconds, waited, n_rows = 0.0, 0.0, 0
         for wave in self._waves(loads, layout):
             rows = sum(load.n_rows for load in wave)
@@ -203,13 +194,11 @@ def _seconds(loads: Sequence[Load], costs: AttentionCosts, layout: Layout) -> fl
         seconds += new * (costs.prompt_token + own_cell * (load.n_computed + new / 2) + others_cell * others)
         in_use += new
     lengths = [min(load.max_tokens, _HORIZON) for load in loads]
-    own_cell, others_cell = costs.row_cells(is_unified=layout.is_unified)
-    if n_rows == 1:
-        own = loads[0].n_tokens + loads[0].n_generated + lengths[0] / 2
-        return seconds + lengths[0] * ((costs.lone_step or costs.step + costs.row) + own * costs.lone_row_cell)
+    own_cell, others_cell = costs.row_cells(n_rows, is_unified=layout.is_unified)
     owns = [load.n_tokens + load.n_generated + length / 2 for load, length in zip(loads, lengths, strict=True)]
     in_use = sum(_cells(load, length // 2) for load, length in zip(loads, lengths, strict=True))
-    seconds += max(lengths) * costs.step
+    is_lone = n_rows == 1 and costs.lone_step > 0
+    seconds += max(lengths) * (costs.lone_step - costs.row if is_lone else costs.step)
     for load, length, own in zip(loads, lengths, owns, strict=True):
         seconds += length * load.n_rows * (costs.row + own * own_cell + max(0, in_use - own) * others_cell)
     return seconds

@@ -277,15 +277,14 @@ ON = AttentionCosts(
     step=0.01, row=0.0004, prompt_token=0.0005, row_cell=2.7e-6, prompt_cell=0.6e-6, lone_step=0.008,
     lone_row_cell=2.7e-6,
 )  # fmt: skip
-COSTS = CostModel(ON, OFF, switch_seconds=0.26, preferred="off")
+COSTS = CostModel(ON, OFF, preferred="off")
 
 
 def layouts(**options: Any) -> Layouts:
     sizes: dict[str, Any] = {"n_cells": 8192, "n_seqs": 67, "n_parallel": 32, "cell_bytes": 23_040}
     costs: dict[str, Any] = {
         "max_cells": 32_768,
-        "attention_costs": COSTS,
-        "layout_costs": COSTS,
+        "costs": COSTS,
         "flash_attn": ("off",),
     }
     return Layouts(**(sizes | costs | options))
@@ -412,19 +411,37 @@ def test_layouts_follow_requests_that_come_one_by_one() -> None:
     assert seen == [UNIFIED, Layout(False, 1024, 8, "off"), Layout(False, 1024, 32, "off")]
 
 
+BOTH: dict[str, Any] = {"flash_attn": ("auto", "off")}
+
+
 def test_the_kind_of_attention_changes_in_an_empty_cache_only() -> None:
-    kinds: dict[str, Any] = {"flash_attn": ("auto", "off"), "attention_costs": DEFAULT_COST_MODEL}
     unified = Layout(True, 8192, 67, "auto")
-    assert chosen([load_of(2000, 32, 64)], unified, **kinds) == UNIFIED
-    assert chosen([load_of(2000, 32, 64)], unified, 100, **kinds) == unified
+    assert chosen([load_of(2000, 32, 64)], unified, **BOTH) == UNIFIED
+    assert chosen([load_of(2000, 32, 64)], unified, 100, **BOTH) == unified
+    assert chosen([load_of(600, 1, 64)] * 16, unified, 5000, **BOTH).flash_attn == "auto"
+
+
+def test_the_faster_attention_is_chosen() -> None:
+    def faster(n_tokens: int, n_rows: int, max_tokens: int, n_prompts: int = 1) -> str:
+        loads = [load_of(n_tokens, n_rows, max_tokens)] * n_prompts
+        present = Layout(True, 8192, 67, "auto")
+        return chosen(loads, present, streams=False, costs=DEFAULT_COST_MODEL, **BOTH).flash_attn
+
+    assert faster(2000, 32, 64) == "off"
+    assert faster(2000, 8, 256) == "off"
+    assert faster(600, 32, 64) == "auto", "hardly any difference"
+    assert faster(20, 8, 256) == "auto", "the tokens are their own"
+    assert faster(2000, 32, 1000) == "auto"
+    assert faster(2000, 1, 1000) == "auto", "one row has a fast kernel of its own"
+    assert faster(2000, 8, 2) == "auto", "too little"
+    assert faster(2000, 4, 64, 3) == "auto", "nothing shared"
 
 
 def test_streams_have_flash_attention_where_both_kinds_may_be_chosen() -> None:
-    kinds: dict[str, Any] = {"flash_attn": ("auto", "off")}
     streams = Layout(False, 768, 32, "auto")
     for n_used in (0, 500):
-        assert chosen([load_of(600, 4, 64)] * 8, UNIFIED, n_used, **kinds) == streams
-        assert chosen([load_of(600, 32)], streams, n_used, **kinds) == UNIFIED
+        assert chosen([load_of(600, 4, 64)] * 8, UNIFIED, n_used, **BOTH) == streams
+        assert chosen([load_of(600, 32)], streams, n_used, **BOTH) == UNIFIED
     assert chosen([load_of(600, 4, 64)] * 8).flash_attn == "off", "--flash-attn off"
 
 
@@ -446,8 +463,8 @@ LOADS = st.lists(
 
 @given(st.lists(LOADS, min_size=1, max_size=4), st.sampled_from([8192, 10_000, 32_768, 100_000]), st.booleans())
 def test_any_work_has_room_in_its_layout(works: list[list[Load]], max_cells: int, is_forced: bool) -> None:
-    chooser = layouts(max_cells=max_cells, unified=not is_forced, flash_attn=("auto", "off"))
-    present = Layout(False, 256, 32, "off") if is_forced else UNIFIED
+    chooser = layouts(max_cells=max_cells, unified=not is_forced, **BOTH)
+    present = Layout(False, 256, 32, "auto") if is_forced else UNIFIED
     for loads in works:
         n_used = sum(load.n_computed for load in loads)
         present = chooser.choose(loads, present, n_used, is_open=True)

@@ -2,15 +2,14 @@
 
 `srb tune` measures the costs. Without measurements they are estimated from the model's size.
 
-On a CPU, some work is faster without flash attention. `srb/llama/layouts.py` therefore compares both kinds of context
-when a request finds the engine idle. A context can't change its kind, so a new one is made, which takes 0.1 s; the old
-one is freed first, because two would take twice the memory. Each kind has the cache type that suits it: bf16 may be the
-fastest without flash attention, and is slow with it. Saved states of the other kind are converted (`state.py`); a state
-that can't be converted is computed again.
+On a CPU, some work is faster without flash attention. `srb/llama/layouts.py` therefore compares both kinds of context.
+A context can't change its kind, so a new one is made, which takes 0.1 s; the old one is freed first, because two would
+take twice the memory. Each kind has the cache type that suits it: bf16 may be the fastest without flash attention, and
+is slow with it. Saved states of the other kind are converted (`state.py`); a state that can't be converted is computed
+again.
 """
 
 import dataclasses
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +19,10 @@ from srb.engine.backend import Costs
 from srb.llama.native.params import is_on_gpu
 from srb.options.settings import Settings
 
-Work = Collection[tuple[int, int, int]]
-"""Prompts: the tokens of each, the sequences that continue it, and the tokens that each of these may generate."""
-
 CONTEXT_SECONDS, SECONDS_PER_MIB = 0.02, 0.0005
 """The time to make a context: a constant, and a part per MiB of cells, because all pages are touched."""
 
-FEW_ROWS = 4  # both kinds of attention have faster kernels for fewer rows of one prompt than this
+FEW_ROWS = 4  # both kinds of attention have faster kernels for fewer rows than this
 
 # The cells of other sequences in a unified cache (bench/kernels/layouts.py).
 _MASKED_CELL_OF_ROW = 0.07  # with flash attention, skipping another sequence's cell takes this share of the time
@@ -79,8 +75,8 @@ class AttentionCosts(Costs):
     Args:
         row_cell: of a row, per cell. With flash attention the cells of its own sequence count, without it all cells in
             use.
-        lone_row_cell: `row_cell` for prompts that fewer than `FEW_ROWS` rows continue, and in streams, where each row
-            has cells of its own. A line through the steps of many rows would be far from this, and from `lone_step`.
+        lone_row_cell: `row_cell` in steps of fewer than `FEW_ROWS` rows, and in streams, where each row has cells of
+            its own. A line through the steps of many rows would be far from this, and from `lone_step`.
         cache_type: of the keys and values. Empty: as in the settings.
     """
 
@@ -88,11 +84,11 @@ class AttentionCosts(Costs):
     lone_row_cell: float = 0.0
     cache_type: str = ""
 
-    def row_cells(self, *, is_unified: bool) -> tuple[float, float]:
-        """Return a row's seconds per cell of its own sequence, and per cell of other sequences."""
-        if is_unified:
-            return self.row_cell, self.row_cell * (1 if self.walks_all else _MASKED_CELL_OF_ROW)
-        return self.lone_row_cell or self.row_cell, 0.0
+    def row_cells(self, n_rows: int, *, is_unified: bool) -> tuple[float, float]:
+        """Return a row's seconds per cell of its own sequence, and per cell of others, in steps of `n_rows`."""
+        is_lone = not is_unified or n_rows < FEW_ROWS
+        cell = self.lone_row_cell if is_lone and self.lone_row_cell else self.row_cell
+        return cell, cell * (1 if self.walks_all else _MASKED_CELL_OF_ROW) if is_unified else 0.0
 
     def prompt_cells(self, *, is_unified: bool) -> tuple[float, float]:
         """Return a prompt token's seconds per cell of its own sequence, and per cell of other sequences."""
@@ -101,22 +97,7 @@ class AttentionCosts(Costs):
 
     def in_streams(self) -> "AttentionCosts":
         """Return the costs of streams, in the form that the engine uses."""
-        return dataclasses.replace(self, row_cell=self.row_cells(is_unified=False)[0], walks_all=False)
-
-    def seconds(self, work: Work) -> float:
-        """Predict the seconds for prompts and the sequences that continue them."""
-        in_use = sum(tokens + n * length // 2 for tokens, n, length in work)
-        return sum(
-            tokens * (self.prompt_token + tokens / 2 * self.prompt_cell)
-            + length * self._step(n, in_use if self.walks_all else tokens + length / 2)
-            for tokens, n, length in work
-        )
-
-    def _step(self, n: int, cells: float) -> float:
-        """Predict the seconds of a step of `n` rows that each attend over `cells` cells."""
-        if n < FEW_ROWS:
-            return self.lone_step + (n - 1) * self.row + n * cells * self.lone_row_cell
-        return self.step + n * (self.row + cells * self.row_cell)
+        return dataclasses.replace(self, row_cell=self.lone_row_cell or self.row_cell, walks_all=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +107,12 @@ class CostModel:
     Args:
         on: with flash attention.
         off: without flash attention.
-        switch_seconds: the time to change from one kind to the other and back.
-        preferred: the kind that suits most work, `auto` or `off`. A context has this kind unless a change saves time.
+        preferred: the kind that suits most work, `auto` or `off`. The first context has this kind.
         seconds_per_mib: the time to make a context, per MiB of its cells.
     """
 
     on: AttentionCosts
     off: AttentionCosts
-    switch_seconds: float
     preferred: str = "auto"
     seconds_per_mib: float = SECONDS_PER_MIB
 
@@ -147,25 +126,23 @@ class CostModel:
         return dataclasses.replace(self, on=on, off=off)
 
     def scaled_to(self, estimated: Costs) -> "CostModel":
-        """Return the costs of a model that wasn't measured, with the ratio of `on` to `off` of this one."""
-        row_cell = _MEASURED_ROW_CELL * estimated.row_cell
-        both = AttentionCosts(
-            step=estimated.step,
-            row=estimated.row,
-            prompt_token=estimated.prompt_token,
-            row_cell=row_cell,
-            prompt_cell=_MEASURED_PROMPT_CELL * estimated.prompt_cell,
-            lone_step=estimated.lone_step,
-            lone_row_cell=row_cell,
-        )
-        shared = row_cell * self.off.row_cell / self.on.row_cell if self.on.row_cell else row_cell
-        off = dataclasses.replace(both, row_cell=shared, walks_all=True)
-        return dataclasses.replace(self, on=both, off=off)
+        """Return the costs of a model that wasn't measured: its estimated ones, and how the kinds differ here."""
+        scale = _MEASURED_ROW_CELL * estimated.row_cell / self.on.row_cell if self.on.row_cell else 0.0
 
-    def best(self, work: Work) -> str:
-        """Return the kind that takes less time for all of the work, including a change: `auto` or `off`."""
-        seconds = {"auto": self.on.seconds(work), "off": self.off.seconds(work)}
-        return min(seconds, key=lambda kind: seconds[kind] + (self.switch_seconds if kind != self.preferred else 0))
+        def scaled(kind: AttentionCosts) -> AttentionCosts:
+            return dataclasses.replace(
+                kind,
+                step=estimated.step,
+                row=estimated.row,
+                prompt_token=estimated.prompt_token + scale * max(0.0, kind.prompt_token - self.on.prompt_token),
+                row_cell=scale * kind.row_cell,
+                prompt_cell=_MEASURED_PROMPT_CELL * estimated.prompt_cell,
+                in_turn=estimated.in_turn,
+                lone_step=estimated.lone_step,
+                lone_row_cell=scale * kind.lone_row_cell,
+            )
+
+        return dataclasses.replace(self, on=scaled(self.on), off=scaled(self.off))
 
 
 DEFAULT_COST_MODEL = CostModel(
@@ -173,7 +150,6 @@ DEFAULT_COST_MODEL = CostModel(
     off=AttentionCosts(
         step=0, row=0, prompt_token=0.325e-3, row_cell=1.3e-6, prompt_cell=0, walks_all=True, lone_row_cell=2.6e-6
     ),
-    switch_seconds=0.26,
 )
 """How the two kinds differ on a CPU, for machines where nothing was measured.
 

@@ -30,8 +30,8 @@ from srb.options.settings import EVALUATION, PLACEMENT, Settings
 
 logger = logging.getLogger("srb.tuned")
 
-VERSION = 6
-_KEYS = {"change": "switch_seconds", "usual": "preferred", "making": "seconds_per_mib"}
+VERSION = 7
+_KEYS = {"usual": "preferred", "making": "seconds_per_mib"}
 """Keys of the file, and the fields of `CostModel`."""
 
 _MIN_SHARE = 0.05  # a type that a smaller share of the weights has isn't worth a format of its own

@@ -213,7 +213,7 @@ class Search:
         context.close()
         seconds = time.perf_counter() - start
         per_mib = max(0.0, seconds - CONTEXT_SECONDS) / (n_cells * context.cell_bytes / 2**20)
-        return CostModel(on, off, 2 * seconds, self.chosen.attention.flash_attn, per_mib)
+        return CostModel(on, off, self.chosen.attention.flash_attn, per_mib)
 
     def _is_close(self, candidate: Candidate, weights: Weights) -> bool:
         """Return whether the candidate's probabilities are close to those of the file. If not, it gets a note."""

@@ -197,7 +197,7 @@ def test_another_model_or_machine_has_another_result(
         ("gone", r"bf16\.gguf is gone; the file is used as it is"),
         ("half", r"bf16\.gguf is incomplete; the file is used as it is"),
         ("zeros", r"can't be loaded.*the file's own weights are used"),
-        ("version", r"version 99, and this srb reads version 6\); the file is used"),
+        ("version", r"version 99, and this srb reads version 7\); the file is used"),
         ("toml", "can't be used"),
         ("fields", "can't be used"),
         ("all", None),
@@ -215,11 +215,11 @@ def test_a_damaged_cache_is_said_and_the_file_is_served(
         case "zeros":
             made.write_bytes(b"\0" * made.stat().st_size)
         case "version":
-            toml.write_text(toml.read_text().replace("version = 6", "version = 99"))
+            toml.write_text(toml.read_text().replace("version = 7", "version = 99"))
         case "toml":
             toml.write_text("what = is this")
         case "fields":
-            toml.write_text("version = 6\n")
+            toml.write_text("version = 7\n")
         case _:
             shutil.rmtree(empty_cache)
     with LlamaBackend(dataclasses.replace(Settings(), model=tiny_model, ctx_size=256)) as backend:
