@@ -1,14 +1,16 @@
 """Show where the seconds of many prompts go: the decodes by kind, and the ubatches that llama.cpp makes of them.
 
-usage: python bench/serving/steps.py [--only 16x1,8x4] [--all] [--no-tune]
+usage: python bench/serving/steps.py [--only 16x1,8x4,1x32/100/200] [--all] [--layouts] [OPTION OF srb serve...]
 
-C distinct prompts of W words arrive at once at an engine in this process, each for n alternatives of M tokens. The
-program prints a row for each kind of decode: rows alone, chunks alone, and both. --all also prints each decode.
+C distinct prompts of W words arrive at once at an engine in this process, each for n alternatives of M tokens (CxN/W/M,
+or a name in many_prompts.py). The program prints a row for each kind of decode: rows alone, chunks alone, and both.
+--all also prints each decode. --layouts runs each load in three layouts, and not in the one that srb would choose.
 """
 
 import argparse
 import collections
 import itertools
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,10 +23,13 @@ from srb.engine.backend import Batch
 from srb.engine.batch import in_use
 from srb.engine.engine import Engine
 from srb.engine.events import StreamEvent
+from srb.engine.kv_cache.allocator import Layout
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.llama.backend import LlamaBackend
-from srb.options.settings import Settings
+from srb.llama.native.params import round_up
+from srb.options.arguments import Parser
+from srb.options.settings import add_arguments, load_settings
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,20 @@ def watch(engine: Engine, backend: LlamaBackend, decodes: list[Decode]) -> None:
     backend.decode = watched  # type: ignore[method-assign]
 
 
+def shape_of(load: str) -> tuple[int, int, int, int]:
+    """Return clients, alternatives, words and tokens."""
+    clients, n, words, tokens = SHAPES[load] if load in SHAPES else map(int, re.split("[x/]", load))
+    return clients, n, words, tokens
+
+
+def layouts(backend: LlamaBackend, shape: tuple[int, int, int, int]) -> tuple[Layout, ...]:
+    """Return a unified cache without flash attention, one with it, and streams with it."""
+    clients, n, words, tokens = shape
+    n_seqs = 2 * backend.n_parallel + 3
+    unified = (Layout(True, backend.n_cells, n_seqs, kind) for kind in ("off", "auto"))
+    return *unified, Layout(False, round_up(2 * words + tokens), min(max(8, clients * n), backend.n_parallel), "auto")
+
+
 def measured(backend: LlamaBackend, shape: tuple[int, int, int, int], seed: int) -> list[Decode]:
     """Run a load, and print the table of its decodes, which are returned."""
     clients, n, words, tokens = shape
@@ -124,14 +143,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="16x1,8x4,4x4,1x8")
     parser.add_argument("--all", action="store_true")
-    parser.add_argument("--no-tune", dest="tune", action="store_false")
-    arguments = parser.parse_args()
-    with LlamaBackend(Settings(tune=arguments.tune)) as backend:
-        for seed, name in enumerate(arguments.only.split(",")):
-            decodes = measured(backend, SHAPES[name], seed)
-            if arguments.all:
-                for each in decodes:
-                    print(each)
+    parser.add_argument("--layouts", action="store_true")
+    arguments, options = parser.parse_known_args()
+    add_arguments(serve := Parser())
+    with LlamaBackend(load_settings(serve.parse(options))) as backend:
+        for seed, load in enumerate(arguments.only.split(",")):
+            shape = shape_of(load)
+            for layout in layouts(backend, shape) if arguments.layouts else (None,):
+                if layout:
+                    backend._contexts.choose = lambda *_, layout=layout: layout  # type: ignore[method-assign]
+                decodes = measured(backend, shape, seed)
+                if arguments.all:
+                    for each in decodes:
+                        print(each)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ from srb.llama.tune.result import Choice
 from srb.options.settings import Settings
 
 _UBATCH_WITHOUT_FLASH = 256
-"""The most tokens of a ubatch without flash attention on a processor: its table of tokens and cells shall fit into the
-cache. With 256 prompts of 300 to 7,000 tokens take 3 to 13 % less time than with 512 (bench/serving/steps.py)."""
+"""The most tokens of a ubatch without flash attention on a processor.
+
+A larger table of tokens by cells doesn't fit into the processor's cache (docs/figures/layouts.md)."""
 
 
 class Contexts:
@@ -49,8 +50,8 @@ class Contexts:
         )
         can_convert = not (media and media.has_positions)  # state.py can't read the states of such cells
         self._chooses = settings.flash_attn == "auto" and can_choose_attention(window, settings) and can_convert
-        is_preferred = self._chooses and settings.kv_layout != "streams"
-        flash_attn = self._cost_model.preferred if is_preferred else settings.flash_attn
+        has_streams = settings.kv_layout == "streams"
+        flash_attn = self._cost_model.preferred if self._chooses and not has_streams else settings.flash_attn
         n_wanted, free = wanted_cells(pointer, settings), available_memory()
         self.layout = first_layout(settings, n_wanted, n_seqs(settings), flash_attn)
         self.current = self._make()

@@ -1,10 +1,9 @@
 """Real servers on the default model."""
 
-import signal
 from collections.abc import Callable, Iterator
 
 import pytest
-from real_server import Server, start
+from real_server import Server, start, starting
 
 
 @pytest.fixture(scope="session")
@@ -23,14 +22,5 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def start_server() -> Iterator[Callable[..., Server]]:
     """Starts servers for a test that wants options of its own, or ends them."""
-    servers: list[Server] = []
-
-    def make(*options: str) -> Server:
-        servers.append(start(*options))
-        return servers[-1]
-
-    yield make
-    for server in servers:
-        if server.process.poll() is None:
-            server.stop(signal.SIGKILL)
-        server.close()
+    with starting() as make:
+        yield make

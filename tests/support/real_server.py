@@ -10,7 +10,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,3 +106,19 @@ def start(*options: str) -> Server:
     match = re.search(r"is ready at (http://\S+)", line)
     assert match, f"the server said {line!r} and ended with {process.wait(30)}"
     return Server(process, match[1])
+
+
+@contextmanager
+def starting(*common: str) -> Iterator[Callable[..., Server]]:
+    """A function that starts servers with these options and others. Those that still run are killed at the end."""
+    servers: list[Server] = []
+
+    def make(*options: str) -> Server:
+        servers.append(start(*common, *options))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        if server.process.poll() is None:
+            server.stop(signal.SIGKILL)
+        server.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
-from real_server import Server, start
+from real_server import Server, start, starting
 from web.conftest import Story
 
 pytestmark = [pytest.mark.web, pytest.mark.e2e]
@@ -20,17 +20,8 @@ MANY = 100
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Starts servers that keep stories in the same file."""
-    servers: list[Server] = []
-
-    def make(*options: str) -> Server:
-        servers.append(start("--history", str(tmp_path / "stories.db"), *options))
-        return servers[-1]
-
-    yield make
-    for server in servers:
-        if server.process.poll() is None:
-            server.stop(signal.SIGKILL)
-        server.close()
+    with starting("--history", str(tmp_path / "stories.db")) as make:
+        yield make
 
 
 @pytest.fixture(scope="module")
