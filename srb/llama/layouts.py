@@ -147,15 +147,16 @@ class Layouts:
     def seconds(self, loads: Sequence[Load], layout: Layout) -> float:
         """Predict the seconds of the loads in this layout: all their prompts, and the next steps.
 
-        Loads that don't fit at the same time run one after the other. The average time that a row waits is added,
+        Loads that don't fit at the same time run one after the other. The average time until a row begins is added,
         because users also wait for first tokens.
         """
         costs = self.costs.of(layout.flash_attn)
         seconds, waited, n_rows = 0.0, 0.0, 0
         for wave in self._waves(loads, layout):
-            rows = sum(load.n_rows for load in wave)
-            waited, n_rows = waited + rows * seconds, n_rows + rows
-            seconds += _seconds(wave, costs, layout)
+            prompts, rows = _prompt_seconds(wave, costs, layout), sum(load.n_rows for load in wave)
+            new = sum(load.n_rows for load in wave if load.n_computed < load.n_tokens)
+            waited, n_rows = waited + rows * seconds + new * prompts, n_rows + rows
+            seconds += prompts + _step_seconds(wave, costs, layout)
         return seconds + waited / n_rows
 
     def _waves(self, loads: Sequence[Load], layout: Layout) -> Iterator[list[Load]]:
@@ -183,9 +184,9 @@ class Layouts:
             yield wave
 
 
-def _seconds(loads: Sequence[Load], costs: AttentionCosts, layout: Layout) -> float:
-    """Predict the seconds of loads that run at the same time."""
-    seconds, n_rows = 0.0, sum(load.n_rows for load in loads)
+def _prompt_seconds(loads: Sequence[Load], costs: AttentionCosts, layout: Layout) -> float:
+    """Predict the seconds of the prompts of loads that run at the same time."""
+    seconds = 0.0
     in_use = sum(max(0, load.n_computed - load.n_shared) + load.n_rows * load.n_generated for load in loads)
     for load in loads:
         new = load.n_tokens - load.n_computed
@@ -193,12 +194,18 @@ def _seconds(loads: Sequence[Load], costs: AttentionCosts, layout: Layout) -> fl
         own_cell, others_cell = costs.prompt_cells(is_unified=layout.is_unified)
         seconds += new * (costs.prompt_token + own_cell * (load.n_computed + new / 2) + others_cell * others)
         in_use += new
+    return seconds
+
+
+def _step_seconds(loads: Sequence[Load], costs: AttentionCosts, layout: Layout) -> float:
+    """Predict the seconds of the next steps of loads that run at the same time."""
+    n_rows = sum(load.n_rows for load in loads)
     lengths = [min(load.max_tokens, _HORIZON) for load in loads]
     own_cell, others_cell = costs.row_cells(n_rows, is_unified=layout.is_unified)
     owns = [load.n_tokens + load.n_generated + length / 2 for load, length in zip(loads, lengths, strict=True)]
     in_use = sum(_cells(load, length // 2) for load, length in zip(loads, lengths, strict=True))
     is_lone = n_rows == 1 and costs.lone_step > 0
-    seconds += max(lengths) * (costs.lone_step - costs.row if is_lone else costs.step)
+    seconds = max(lengths) * (costs.lone_step - costs.row if is_lone else costs.step)
     for load, length, own in zip(loads, lengths, owns, strict=True):
         seconds += length * load.n_rows * (costs.row + own * own_cell + max(0, in_use - own) * others_cell)
     return seconds

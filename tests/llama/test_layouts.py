@@ -314,6 +314,7 @@ def test_many_prompts_have_streams() -> None:
     assert chosen([load_of(2000, 1, 32)] * 8) == Layout(False, 2048, 16, "off")
     assert chosen([load_of(150, 1, 100)] * 32) == Layout(False, 256, 32, "off")
     assert chosen([load_of(600, 4, 64)] * 8) == Layout(False, 768, 32, "off")
+    assert chosen([load_of(900, 2, 64)] * 2) == Layout(False, 1024, 8, "off"), "the first tokens come sooner"
 
 
 def test_streams_have_room_for_max_tokens_if_that_fits() -> None:
