@@ -31,6 +31,7 @@ class _Need:
         prompts: its prompts without cells.
         taken_along: those of them whose cells come back with a sequence that was swapped out with them.
         new: those of them that are computed, or share what others have computed. Others were swapped out themselves.
+        take_over: its sequences that take over the seq_id of their prompt, and so get none of their own.
         n_cells: the cells, without those for the tokens of `new`.
         n_ids: the seq_ids.
     """
@@ -38,6 +39,7 @@ class _Need:
     prompts: list[Prompt]
     taken_along: set[Prompt]
     new: list[Prompt]
+    take_over: set[Sequence]
     n_cells: int
     n_ids: int
 
@@ -345,7 +347,7 @@ class Scheduler:
         for prompt in need.prompts:
             self._allocate_prompt(prompt, is_taken_along=prompt in need.taken_along)
         for seq in sorted(with_negatives(group), key=_order):
-            self._allocate(seq)
+            self._allocate(seq, takes_over=seq in need.take_over)
         return need.prompts
 
     def _need(self, group: list[Sequence], admitted: Iterable[Sequence] = ()) -> "_Need | None":
@@ -366,9 +368,14 @@ class Scheduler:
             self._cells_of_prompt(each, is_taken_along=each in taken_along) for each in prompts if each not in new
         )
         n_cells += sum(map(_strategy_cells, prompts)) + sum(end - start for start, end in own) + self._margin(members)
-        n_ids = _n_ids(members, [each for each in prompts if each not in taken_along])
-        n_marks = sum(map(self._rollback.n_ids, members + with_negatives(admitted)))
-        return _Need(prompts, taken_along, new, n_cells, n_ids + n_marks)
+        get_id = {each for each in prompts if each.seq_id is None and each not in taken_along}
+        take_over = {
+            seq for seq in members if _can_take_over(seq) and (seq.prompt.seq_id is not None or seq.prompt in get_id)
+        }
+        n_ids = len(get_id) + sum(map(has_row, members)) - len(take_over)
+        n_ids += sum(each.strategy.n_rows - len(each.row_ids) for each in prompts if each not in taken_along)
+        n_ids += sum(map(self._rollback.n_ids, members + with_negatives(admitted)))
+        return _Need(prompts, taken_along, new, take_over, n_cells, n_ids)
 
     def _find_beginnings(self, prompts: list[Prompt], n_cells: int) -> bool:
         """Finds what prompts can begin with. Returns False if they need more than `n_cells` all the same."""
@@ -406,13 +413,13 @@ class Scheduler:
         if prompt.seq_id is not None or not self._rollback.forgets:  # else only its sequence has its end, and goes on
             self._prefix_cache.add(prompt)
 
-    def _allocate(self, seq: Sequence) -> None:
+    def _allocate(self, seq: Sequence, *, takes_over: bool) -> None:
         seq.state = "prefilling"
         if not has_row(seq):
             return
         start, end = self._own_cells(seq)
         seq.span = self._allocator.allocate(seq.prompt.span, start, end)
-        if not _gets_prompts(seq) or seq.prompt.seq_id is None:
+        if not takes_over:
             seq.seq_id = self._allocator.allocate_seq()
         self.n_rows += 1
 
@@ -476,7 +483,7 @@ class Scheduler:
 
     @property
     def _is_stuck(self) -> bool:
-        """Whether prompts whose sequences wait for cells have all cells."""
+        """Whether prompts whose sequences wait for cells have all cells. Each preemption then frees one prompt's."""
         is_idle = all(seq.is_pending for prompt in self.prompts for seq in prompt.living)
         return is_idle and bool(self.prompts) and self.is_waited_for
 
@@ -567,13 +574,13 @@ def has_row(seq: Sequence) -> bool:
 
 
 def _is_last(seq: Sequence) -> bool:
-    """Whether a sequence is the last of its prompt, which may get the prompt's seq_id."""
-    return seq.prompt.sequences[-1] is seq or not has_row(seq)
+    """Whether a sequence is the last of its prompt, which may take over the prompt's seq_id."""
+    return seq.prompt.sequences[-1] is seq
 
 
-def _gets_prompts(seq: Sequence) -> bool:
-    """Whether a sequence gets the seq_id of its prompt, so that it is the last one that can be forked off that."""
-    return _is_last(seq) and not any(each.swapped and each is not seq for each in seq.prompt.living)
+def _can_take_over(seq: Sequence) -> bool:
+    """Whether a sequence may take over the seq_id of its prompt: none will be forked off that later."""
+    return has_row(seq) and _is_last(seq) and not any(each.swapped and each is not seq for each in seq.prompt.living)
 
 
 def _n_rows(group: list[Sequence]) -> int:
@@ -614,16 +621,3 @@ def _margin(seq: Sequence, n_cells: int) -> int:
 def _order(seq: Sequence) -> tuple[bool, bool]:
     """Sorts sequences that begin at once: first those with their prompt's cells, last the one that gets its seq_id."""
     return seq.swapped_cells != "all", _is_last(seq)
-
-
-def _n_ids(members: Iterable[Sequence], prompts: list[Prompt]) -> int:
-    """How many seq_ids a group needs, with its prompts and the rows of their strategies, without marks.
-
-    Args:
-        prompts: its prompts without cells that weren't taken along; those need no seq_id besides their sequences'.
-    """
-    get_one = {prompt for prompt in prompts if prompt.seq_id is None}
-    n_rows = sum(prompt.strategy.n_rows - len(prompt.row_ids) for prompt in prompts)
-    own = [seq for seq in members if has_row(seq)]
-    take_over = [seq for seq in own if _gets_prompts(seq) and (seq.prompt.seq_id is not None or seq.prompt in get_one)]
-    return len(get_one) + n_rows + len(own) - len(take_over)
