@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import random
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from driver import check_order, request, run, seeds, stops, texts
 from fake_backend import FakeBackend, Gate, says
-from replicas_here import BEAT_SECONDS, FakeVocabulary, ReplicasHere, cluster, collect
+from replicas_here import BEAT_SECONDS, FakeVocabulary, Gated, ReplicasHere, cluster, collect, slow
 from waiting import Clock, until
 
 from srb.cluster import cluster_engine as front
@@ -30,44 +29,6 @@ from srb.errors import BackendError, InvalidRequestError, ModelLoadError, NotSup
 from srb.llm import LLM
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.event_log import EventLog
-
-
-def slow(**options: Any) -> FakeBackend:
-    """A step takes a moment, so that something can happen meanwhile."""
-    return FakeBackend(on_decode=lambda: time.sleep(0.002), **options)
-
-
-class Gated:
-    """Makes replicas that stop in a decode, after a few tokens, until they are opened. Then they are `slow`."""
-
-    def __init__(self, **options: Any) -> None:
-        self._options = options
-        self._gates: list[Gate] = []
-        self._is_open = False
-
-    def __call__(self) -> FakeBackend:
-        gate = Gate(backend := FakeBackend(**self._options))
-        gate.step(3)
-        stand = backend.on_decode
-
-        def on_decode() -> None:
-            stand()
-            time.sleep(0.002)
-
-        backend.on_decode = on_decode
-        if self._is_open:
-            gate.open()
-        self._gates.append(gate)
-        return backend
-
-    def step(self, n: int) -> None:
-        for gate in self._gates:
-            gate.step(n)
-
-    def open(self) -> None:
-        self._is_open = True
-        for gate in self._gates:
-            gate.open()
 
 
 def alone(each: CompletionRequest) -> dict[int, str]:
@@ -119,7 +80,7 @@ async def test_alternatives_outlive_their_replicas(seed: int) -> None:
 
 async def test_a_replica_that_hangs_is_left() -> None:
     clock = Clock()
-    async with cluster(gated := Gated()) as (engine, replicas):
+    async with cluster(gated := Gated(3)) as (engine, replicas):
         reading = asyncio.create_task(collect(engine, each := request(n=4, max_tokens=40, ignore_eos=True)))
         await until(lambda: bool(replicas.ran) and engine.health.running == 1)
         first = replicas.ran[0][0]
@@ -137,7 +98,7 @@ async def test_a_replica_that_hangs_is_left() -> None:
 
 async def test_with_no_replica_left_requests_wait_for_one() -> None:
     clock = Clock()
-    async with cluster(gated := Gated(), names="a") as (engine, replicas):
+    async with cluster(gated := Gated(3), names="a") as (engine, replicas):
         reading = asyncio.create_task(collect(engine, each := request(max_tokens=50, ignore_eos=True)))
         await until(lambda: engine.health.running == 1)
         gated.open()
@@ -283,23 +244,15 @@ async def test_a_replica_may_take_its_time_to_take_a_request() -> None:
 
 
 async def test_an_alternative_and_a_request_are_ended() -> None:
-    gates: list[Gate] = []
-
-    def make() -> FakeBackend:
-        gates.append(Gate(backend := FakeBackend()))
-        return backend
-
-    async with cluster(make) as (engine, _):
+    async with cluster(gated := Gated(0)) as (engine, _):
         stream = await engine.submit(each := request(n=3, max_tokens=100, ignore_eos=True))
         reading = asyncio.create_task(stream.collect())
         assert engine.abort(each.id, 1)
         await asyncio.sleep(0.1)
-        for gate in gates:
-            gate.step(5)
+        gated.step(5)
         await until(lambda: stream.event_log.unfinished == {0, 2})
         assert engine.abort(each.id)
-        for gate in gates:
-            gate.open()
+        gated.open()
         events = await reading
         check_order(events, each)
         assert {end.finish_reason for end in stops(events).values()} == {"abort"}
@@ -317,7 +270,7 @@ async def test_a_request_that_waits_for_a_replica_can_be_ended() -> None:
 
 async def test_an_abort_is_not_forgotten_when_the_replica_is_lost() -> None:
     clock = Clock()
-    async with cluster(gated := Gated(), names="ab") as (engine, replicas):
+    async with cluster(gated := Gated(3), names="ab") as (engine, replicas):
         stream = await engine.submit(each := request(n=2, max_tokens=40, ignore_eos=True))
         await until(lambda: engine.health.running == 1)
         replicas.cut.add(replicas.ran[0][0])
@@ -331,7 +284,7 @@ async def test_an_abort_is_not_forgotten_when_the_replica_is_lost() -> None:
 
 
 async def test_requests_of_a_replica_that_shuts_down_resume_elsewhere_unless_they_were_aborted() -> None:
-    async with cluster(gated := Gated(), names="ab") as (engine, replicas):
+    async with cluster(gated := Gated(3), names="ab") as (engine, replicas):
         stream = await engine.submit(each := request(n=2, max_tokens=40, ignore_eos=True))
         await until(lambda: engine.health.running == 1)
         engine.abort(each.id, 0)
@@ -349,7 +302,7 @@ async def test_requests_of_a_replica_that_shuts_down_resume_elsewhere_unless_the
 
 
 async def test_a_request_ends_even_if_its_replica_cannot_be_reached() -> None:
-    async with cluster(gated := Gated(), names="ab") as (engine, replicas):
+    async with cluster(gated := Gated(3), names="ab") as (engine, replicas):
         stream = await engine.submit(each := request(n=2, max_tokens=240, ignore_eos=True))
         await until(lambda: engine.health.running == 1)
         replicas.cut.add(replicas.ran[0][0])
@@ -389,7 +342,7 @@ async def test_what_can_never_run_is_refused_before_it_is_sent() -> None:
 
 @pytest.mark.parametrize("fields", [{"echo": True, "logprobs": 0}, {"prompt_logprobs": 0}])
 async def test_prompts_that_were_being_scored_end_with_an_error_and_others_resume(fields: dict[str, Any]) -> None:
-    async with cluster(gated := Gated(n_outputs=2), names="abc") as (engine, replicas):
+    async with cluster(gated := Gated(3, n_outputs=2), names="abc") as (engine, replicas):
         scored = CompletionRequest((tuple(b"p" * 100),), request(max_tokens=4).branches, **fields)
         events: list[Event] = []
 
@@ -482,7 +435,7 @@ async def test_a_front_that_is_gone_leaves_nothing_running() -> None:
 async def test_a_front_that_comes_back_after_a_silence_resumes(detach: bool) -> None:
     """Nobody has cancelled anything, so no reader is told so."""
     clock = Clock()
-    async with cluster(gated := Gated(), names="ab") as (engine, replicas):
+    async with cluster(gated := Gated(3), names="ab") as (engine, replicas):
         each = request(n=2, max_tokens=40, ignore_eos=True)
         async with await engine.submit(each, event_log=EventLog(each, detach=detach)) as stream:
             replicas.is_silent = True
@@ -519,7 +472,7 @@ async def test_what_replicas_report_decides() -> None:
 
 
 async def test_a_request_counts_where_it_runs_until_it_ends_there() -> None:
-    async with cluster(gated := Gated()) as (engine, replicas):
+    async with cluster(gated := Gated(3)) as (engine, replicas):
         reading = [asyncio.create_task(collect(engine, request(n=4, max_tokens=50))) for _ in range(3)]
         await until(lambda: len(replicas.ran) == 3)
         assert sorted(map(engine.placement.load, "ab")) == [4, 8]
@@ -586,7 +539,7 @@ async def test_shutdown_may_be_a_stop_string() -> None:
 async def test_a_request_comes_back_to_the_replica_that_still_has_it() -> None:
     """The only replica hangs for a while, so it gets the request again before it has ended it."""
     clock = Clock()
-    async with cluster(gated := Gated(), names="a") as (engine, replicas):
+    async with cluster(gated := Gated(3), names="a") as (engine, replicas):
         reading = asyncio.create_task(collect(engine, each := request(n=2, max_tokens=100, ignore_eos=True)))
         await until(lambda: bool(replicas.ran) and engine.health.running == 1)
         replicas.cut.add("a")

@@ -7,8 +7,8 @@ from typing import Any
 from unittest.mock import patch
 
 from driver import check_order, request, run, texts
-from fake_backend import FakeBackend, Gate, babble
-from replicas_here import ReplicasHere, cluster, collect
+from fake_backend import FakeBackend, babble
+from replicas_here import Gated, ReplicasHere, cluster, collect
 from waiting import until
 
 from srb.cluster.cluster_engine import ClusterEngine
@@ -36,31 +36,14 @@ def babbling() -> FakeBackend:
     return FakeBackend(script=babble)
 
 
-class Gated:
-    """Makes replicas that stand before each decode until they may take another step."""
-
-    def __init__(self, **options: Any) -> None:
-        self._options = options
-        self.backends: list[FakeBackend] = []
-        self.gates: list[Gate] = []
-
-    def __call__(self) -> FakeBackend:
-        self.backends.append(backend := FakeBackend(script=babble, **self._options))
-        self.gates.append(Gate(backend))
-        return backend
-
-    async def until_it_runs(self, engine: ClusterEngine) -> None:
-        """Lets the replicas continue until something was prefetched, and one stops before the next decode."""
-        while not engine.prefetcher.n_tokens:
-            for gate in self.gates:
-                if gate.holds:
-                    gate.step()
-            await asyncio.sleep(0)
-        await until(lambda: any(gate.holds for gate in self.gates))
-
-    def open(self) -> None:
-        for gate in self.gates:
-            gate.open()
+async def until_it_runs(gated: Gated, engine: ClusterEngine) -> None:
+    """Lets the replicas continue until something was prefetched, and one stops before the next decode."""
+    while not engine.prefetcher.n_tokens:
+        for gate in gated.gates:
+            if gate.holds:
+                gate.step()
+        await asyncio.sleep(0)
+    await until(lambda: any(gate.holds for gate in gated.gates))
 
 
 async def test_the_next_swipes_are_there() -> None:
@@ -94,9 +77,9 @@ async def test_more_than_a_replica_has_room_for() -> None:
 
 
 async def test_a_request_of_another_server_runs_with_the_next_step() -> None:
-    async with cluster(gated := Gated(), names="a") as (engine, replicas):
+    async with cluster(gated := Gated(script=babble), names="a") as (engine, replicas):
         first = asyncio.create_task(collect(engine, swipe(ahead=3)))
-        await gated.until_it_runs(engine)
+        await until_it_runs(gated, engine)
         await first
         (gate,) = gated.gates
         report = await replicas.there["a"].report("front")
@@ -128,10 +111,10 @@ async def two_rounds(replicas: ReplicasHere) -> None:
 
 
 async def test_it_changes_nothing_in_where_others_go() -> None:
-    async with cluster(gated := Gated()) as (engine, replicas):
+    async with cluster(gated := Gated(script=babble)) as (engine, replicas):
         replicas.is_silent = True  # a report of the first one's load that comes late would send what follows elsewhere
         first = asyncio.create_task(collect(engine, swipe(prompt="p" * 200)))
-        await gated.until_it_runs(engine)
+        await until_it_runs(gated, engine)
         await first
         replicas.is_silent = False
         await two_rounds(replicas)
@@ -143,9 +126,9 @@ async def test_it_changes_nothing_in_where_others_go() -> None:
 
 
 async def test_it_outlives_its_replica() -> None:
-    async with cluster(gated := Gated()) as (engine, replicas):
+    async with cluster(gated := Gated(script=babble)) as (engine, replicas):
         first = asyncio.create_task(collect(engine, swipe()))
-        await gated.until_it_runs(engine)
+        await until_it_runs(gated, engine)
         await first
         name, _ = replicas.ran[-1]
         gated.open()

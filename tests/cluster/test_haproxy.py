@@ -15,17 +15,15 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, ClientTimeout, web
 from aiohttp.test_utils import TestServer
-from fake_backend import FakeBackend, Gate, babble
+from fake_backend import FakeBackend, babble
 from real_server import free_port
 from server.conftest import Client, Connect
 from server.conftest import connect as connect  # a fixture
 from waiting import until
 
 from srb.llama.model.chat_template import ChatTemplate
-from srb.server.http.exchange import ENGINE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "haproxy.cfg"
-BODY: dict[str, Any] = {"n": 2, "seed": 0, "max_tokens": 20, "ignore_eos": True}
 KEPT: dict[str, Any] = {"keep_seconds": 60, "keep_bytes": 1 << 20}
 
 Start = Callable[..., Awaitable["Proxy"]]
@@ -272,41 +270,11 @@ async def test_a_client_that_leaves_is_noticed_while_the_server_is_silent(stubs:
     await until(lambda: sum(stub.running for stub in stubs) == 0)
 
 
-async def serve(connect: Connect, start: Start, *backends: FakeBackend) -> tuple[Proxy, list[Client]]:
-    """Two srb servers behind a proxy."""
-    clients = [await connect(backend, **KEPT) for backend in backends]
-    return await start(*(client.port for client in clients)), clients
-
-
-async def test_a_stream_comes_event_by_event_and_ends_when_its_reader_leaves(connect: Connect, start: Start) -> None:
-    backends = [FakeBackend(script=babble, n_cells=4096) for _ in "ab"]
-    gates = [Gate(backend) for backend in backends]
-    proxy, clients = await serve(connect, start, *backends)
-
-    def step() -> None:
-        for gate in gates:
-            gate.step()
-
-    response = await proxy.session.post("/v1/completions", json=BODY | {"prompt": "p", "max_tokens": 1000})
-    for number in range(1, 8):
-        step()  # the engines wait behind it, so what is read now wasn't kept back
-        assert (await response.content.readuntil(b"\n\n")).startswith(b"id: %d\n" % number)
-    response.close()
-
-    def is_cancelled() -> bool:
-        step()
-        stats = [client.app[ENGINE].health.stats for client in clients]
-        return [each.aborts for each in stats if each and each.aborts] == [{"cancelled": 1}]
-
-    await until(is_cancelled)
-    for gate in gates:
-        gate.open()
-
-
 @pytest.mark.e2e  # it needs no model, but HAProxy gives its table to its next process only after 5 s
 async def test_a_request_is_found_where_it_is(connect: Connect, start: Start) -> None:
     template = ChatTemplate("{% for each in messages %}{{ each.content }}{% endfor %}")
-    proxy, clients = await serve(connect, start, *(FakeBackend(script=babble, chat_template=template) for _ in "ab"))
+    clients = [await connect(FakeBackend(script=babble, chat_template=template), **KEPT) for _ in "ab"]
+    proxy = await start(*(client.port for client in clients))
     homes = dict[str, int | None]()
 
     async def make(path: str = "/v1/completions", **body: Any) -> None:

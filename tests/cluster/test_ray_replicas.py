@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from srb.cluster.cluster_engine import Place
+from srb.cluster.replica import Report
 from srb.errors import UnavailableError
 from srb.options.settings import Settings
 
@@ -49,6 +50,32 @@ async def test_a_controller_that_hangs_holds_up_nothing(replicas: Any, monkeypat
     finally:
         goes_on.set()
     assert await replicas.trouble() == "no such file"
+
+
+async def test_the_reports_of_the_others_come_while_one_hangs(replicas: Any) -> None:
+    there = {name: Report(name, *[None] * 10) for name in "ab"}  # type: ignore[arg-type]
+    hanging: set[str] = set()
+
+    async def ask_all(**_: Any) -> list[Report]:
+        if hanging:
+            raise TimeoutError
+        return [*there.values()]
+
+    async def ask_one(_front: str, *, to: str) -> Report:
+        if to in hanging:
+            raise TimeoutError
+        return there[to]
+
+    replicas._handle = SimpleNamespace(
+        broadcast=lambda *_: SimpleNamespace(results_async=ask_all),
+        report=SimpleNamespace(remote=ask_one),
+    )
+    assert await replicas.reports() == [there["a"], there["b"]]
+    hanging.add("a")
+    assert await replicas.reports() == []
+    assert await replicas.reports() == [there["b"]]  # now each is also asked alone
+    hanging.clear()
+    assert [await replicas.reports() for _ in range(2)] == [[there["a"], there["b"]]] * 2
 
 
 async def test_a_replica_that_hangs_while_it_embeds_is_left(ray_replicas: Any, replicas: Any) -> None:

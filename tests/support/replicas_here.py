@@ -1,12 +1,13 @@
 """Replicas in this process, which can be killed, cut off and brought back."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from fake_backend import ByteTokenizer, FakeBackend
+from fake_backend import ByteTokenizer, FakeBackend, Gate
 
 from srb.cluster.cluster_engine import ClusterEngine
 from srb.cluster.replica import FRONT_SECONDS, Message, Replica, ReplicaLostError, Report
@@ -24,6 +25,42 @@ BEAT_SECONDS = 0.02
 
 OPTIONS = client_options(Settings(max_queue=1000))
 """All options but the length of the queue are those of a served replica."""
+
+
+def slow(**options: Any) -> FakeBackend:
+    """A step takes a moment, so that something can happen meanwhile."""
+    return FakeBackend(on_decode=lambda: time.sleep(0.002), **options)
+
+
+class Gated:
+    """Makes replicas that stop in a decode, after some steps, until they are opened. Then they are `slow`."""
+
+    def __init__(self, steps: int = 0, **options: Any) -> None:
+        self._steps, self._options, self._is_open = steps, options, False
+        self.gates: list[Gate] = []
+
+    def __call__(self) -> FakeBackend:
+        self.gates.append(gate := Gate(backend := FakeBackend(**self._options)))
+        gate.step(self._steps)
+        stand = backend.on_decode
+
+        def on_decode() -> None:
+            stand()
+            time.sleep(0.002)
+
+        backend.on_decode = on_decode
+        if self._is_open:
+            gate.open()
+        return backend
+
+    def step(self, n: int) -> None:
+        for gate in self.gates:
+            gate.step(n)
+
+    def open(self) -> None:
+        self._is_open = True
+        for gate in self.gates:
+            gate.open()
 
 
 class FakeVocabulary:
