@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from real_server import Server
-from tiny_model import write_tiny_model
 
 from srb import api
 
@@ -121,19 +120,6 @@ def test_compare(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (tmp_path / "out/results.jsonl").read_text().splitlines()]
     assert {row["model"] for row in rows} == {"usual", "small-cache"}
     assert all(row["scores"]["speech"] in (0, 1) and 0 < row["scores"]["good"] < 1 for row in rows)
-
-
-def test_compare_with_another_file(tmp_path: Path) -> None:
-    """Two models with nothing in common."""
-    write_tiny_model(tmp_path / "tiny.gguf")
-    other = write_tiny_model(tmp_path / "other.gguf", arch="gemma3")
-    spec = (EXAMPLES / "compare.toml").read_text().replace('cache-type-k = "q4_0"', 'model = "tiny.gguf"')
-    (tmp_path / "two.toml").write_text(spec.replace("n = 4", "n = 2") + 'model = "usual"\n')
-    command = [sys.executable, "-m", "srb", "compare", str(tmp_path / "two.toml"), "-m", str(other)]
-    output = run(*command, "--out", str(tmp_path / "out"))
-    assert output.startswith("24 of 24 alternatives; ")
-    page = (tmp_path / "out/report.html").read_text()
-    assert "<h3>small-cache · wild</h3>" in page
 
 
 def test_notebook() -> None:
