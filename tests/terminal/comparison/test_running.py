@@ -92,52 +92,21 @@ def test_what_was_judged_isnt_asked_again(srb: Run, capsys: pytest.CaptureFixtur
     assert f"{len(before)} tokens generated" in capsys.readouterr().out  # a token of the judge for each
 
 
-def test_the_tables_for_other_programs(srb: Run) -> None:
-    import pandas
-
+def test_the_tables_and_the_report_have_the_numbers_that_were_found(srb: Run) -> None:
     assert srb("compare", "spec.toml") == 0
-    frame = pandas.read_csv("spec-results/results.csv")
-    assert list(frame["text"]) == [row["text"] for row in lines()]
-    assert frame.groupby("setting")["score_good"].mean().between(0, 1).all()
-    assert list(pandas.read_json("spec-results/results.jsonl", lines=True)["text"]) == list(frame["text"])
-
-
-def test_the_numbers_are_scipys_and_sacrebleus_own(srb: Run) -> None:
-    import numpy as np
-    from sacrebleu import sentence_bleu
-    from scipy.stats import false_discovery_control, permutation_test, ttest_1samp
-
-    assert srb("compare", "spec.toml") == 0
-    rows = lines()
-    (cell,) = [each for each in table("measures.csv") if (each["prompt"], each["setting"]) == ("city 1", "wild")]
-    own = [row for row in rows if (row["prompt"], row["setting"]) == ("city 1", "wild")]
-    texts = [row["text"] for row in own]
-    others = [texts[:k] + texts[k + 1 :] for k in range(len(texts))]
-    bleu = [sentence_bleu(text, rest).score for text, rest in zip(texts, others, strict=True)]
-    assert float(cell["self_bleu"]) == pytest.approx(np.mean(bleu))
-
-    scores = [row["scores"]["good"] for row in own]
-    ends = ttest_1samp(scores, 0).confidence_interval()
-    assert float(cell["score_good"]) == pytest.approx(np.mean(scores))
-    assert (float(cell["score_good_low"]), float(cell["score_good_high"])) == pytest.approx(ends, rel=1e-6)
-
-    tests = {each["measure"]: each for each in table("tests.csv")}
-    usual, wild = (
-        np.array([[row["scores"]["good"] for row in rows if (row["prompt"], row["setting"]) == (prompt, setting)]
-                  for places in GROUPS.values() for prompt in [PROMPTS[places[0]]]]).mean(axis=1)
-        for setting in ("usual", "wild")
-    )  # fmt: skip
-    found = permutation_test((wild - usual,), np.mean, permutation_type="samples")
-    assert int(tests["good"]["groups"]) == len(GROUPS)
-    assert float(tests["good"]["difference"]) == pytest.approx(found.statistic)
-    assert np.ptp(wild - usual) == pytest.approx(0, abs=1e-12)  # this backend says the same after every prompt
-    assert tests["good"]["low"] == tests["good"]["high"] == ""
-    assert float(tests["good"]["p"]) == pytest.approx(found.pvalue)
-    adjusted = false_discovery_control([float(each["p"]) for each in tests.values()])
-    assert [float(each["adjusted"]) for each in tests.values()] == pytest.approx(adjusted)
+    found = Findings.of(read_results(Path("spec-results")))
+    cell = found.cells["city 1", ("", "fake", "wild")]
+    low, high = cell.intervals["good"] or (0.0, 0.0)
+    numbers = {"self_bleu": cell.self_bleu, "score_good": cell.scores["good"]}
+    numbers |= {"score_good_low": low, "score_good_high": high}
+    (row,) = [each for each in table("measures.csv") if (each["prompt"], each["setting"]) == ("city 1", "wild")]
+    assert {name: float(row[name]) for name in numbers} == pytest.approx(numbers)
+    test = next(each for each in found.tests if each.measure == "good")
+    tested = {"groups": len(GROUPS), "difference": test.difference, "p": test.p, "adjusted": test.adjusted}
+    row = next(each for each in table("tests.csv") if each["measure"] == "good")
+    assert {name: float(row[name]) for name in tested} == pytest.approx(tested)
     page = Path("spec-results/report.html").read_text()
-    for value in (float(cell["self_bleu"]), float(cell["score_good"]), found.statistic, found.pvalue):
-        assert f"{value:.3g}" in page
+    assert all(f"{value:.3g}" in page for value in (cell.self_bleu, cell.scores["good"], test.difference, test.p))
 
 
 def test_the_likeliest_tokens_are_what_a_number_of_forks_begins_with(srb: Run) -> None:
