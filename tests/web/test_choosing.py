@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Request, Route, expect
+from playwright.sync_api import Request, Route, expect
 from scripted import Scripted
-from web.conftest import PROMPT, Story, profile
+from web.conftest import PROMPT, Story
 
 pytestmark = pytest.mark.web
 
@@ -203,37 +203,6 @@ def test_a_selected_passage_is_taken_to_the_cursor(story: Story) -> None:
     keyboard.press("i")
     expect(take).to_be_hidden()
     assert len(story.text.split()) == 4 + 2 * 2
-
-
-SELECT = """(text) => {
-    const { length } = text.textContent.trim().match(/.*?[.!]/)[0];
-    const tokens = text.querySelectorAll("[data-k]");
-    const from = text.textContent.search(/\\S/);
-    text.focus();
-    getSelection().setBaseAndExtent(tokens[from], 0, tokens[from + Math.floor(length / 2)], 0);
-}"""
-"""Select half of the first sentence, as a long press and its handles do."""
-
-
-def test_sentences_are_combined_with_a_finger(browser: Browser, server: Scripted) -> None:
-    with profile(browser, is_phone=True) as story:
-        story.open(server.url)
-        story.set(n=2, max_tokens=90, seed=1)
-        story.generate(PROMPT, cards=2)
-        (first, *_), (second, *_) = sentences(story, 0), sentences(story, 1)
-        story.find("#combine").tap()
-        story.cards.first.locator("[data-k]").nth(2).tap()
-        story.reads(f"{PROMPT} {first}")
-        story.swipe(-250)
-        story.cards.last.locator("[data-k]").nth(2).tap()
-        story.reads(f"{PROMPT} {first} {second}")
-        expect(story.cards.last.locator(".text")).to_be_in_viewport()
-        story.picture("combine-phone", axe=True)
-        story.find("#combine").tap()
-        story.cards.last.locator(".text").evaluate(SELECT)
-        story.find("#take-passage").tap()
-        expect(story.find("#take-passage")).to_be_hidden()
-        story.reads(f"{PROMPT} {first} {second} {second[: len(second) // 2].rstrip()}")
 
 
 def test_blind_alternatives_have_letters_until_one_is_kept(story: Story) -> None:

@@ -1,4 +1,4 @@
-"""Tests that need the default model: a space at the end, and a crash."""
+"""A server that is killed, on the default model."""
 
 import json
 import signal
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
-from real_server import Server, start, starting
+from real_server import Server, starting
 from web.conftest import Story
 
 pytestmark = [pytest.mark.web, pytest.mark.e2e]
@@ -22,48 +22,6 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Starts servers that keep stories in the same file."""
     with starting("--history", str(tmp_path / "stories.db")) as make:
         yield make
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = start()
-    yield server
-    server.stop()
-    server.close()
-
-
-def tab_to(story: Story, selector: str, keys: str = "Tab") -> None:
-    """Goes there with the Tab key, as a writer does, in a few steps."""
-    for _ in range(24):
-        story.page.keyboard.press(keys)
-        if story.find(f"{selector}:focus").count():
-            return
-    pytest.fail(f"{selector} is far away")
-
-
-def test_a_space_at_the_end_does_no_harm(blank: Story, server: Server) -> None:
-    story = blank
-    story.open(server.url)
-    story.set(n=4, max_tokens=6, seed=1, ignore_eos=True)
-    prompt = "She opened the door and saw "
-    with story.page.expect_request(lambda each: '"seed"' in (each.post_data or "")) as asked:
-        story.generate(prompt, cards=4)
-    assert json.loads(asked.value.post_data or "")["heal"] is True
-    said = [story.said(card) for card in story.cards.all()]
-    assert all(text and not text[0].isspace() for text in said)
-    assert sum(text[0].isdigit() for text in said) < 2
-    first = story.cards.first
-    first.locator("[data-k]").first.click()
-    choice = story.find("#token-preview button:not(.taken)").nth(1)
-    chosen = (choice.text_content() or "").split()[0]
-    assert not chosen.startswith("␣")
-    with story.page.expect_request(lambda each: '"seed"' in (each.post_data or "")) as asked:
-        choice.click()
-    story.wait_done()
-    body = json.loads(asked.value.post_data or "")
-    sent = json.loads(server.request("/detokenize", {"tokens": body["prompt"]})[1])
-    assert sent["content"] == prompt + chosen
-    assert "heal" not in body
 
 
 EXACT = ("--reproducible",)

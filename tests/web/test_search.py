@@ -11,8 +11,6 @@ from web.conftest import Story
 
 pytestmark = pytest.mark.web
 
-"""The texts in sight that the model wrote."""
-
 
 def test_the_search_finds_everything_and_snapshots_have_names(
     start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path

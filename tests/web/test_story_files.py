@@ -160,19 +160,7 @@ def test_the_manuscript_is_printed_alone(story: Story) -> None:
     expect(story.find("header")).to_be_hidden()
     expect(story.find("#printed h2").first).to_have_text("One")
     expect(story.find("#printed em")).to_have_text("left")
-    assert story.find("#printed").inner_text().split() == [
-        "One",
-        "He",
-        "left.",
-        "Now.",
-        "*",
-        "*",
-        "*",
-        "Two",
-        "3",
-        "<",
-        "4",
-    ]
+    assert " ".join(story.find("#printed").inner_text().split()) == "One He left. Now. * * * Two 3 < 4"
     visible = story.page.evaluate(
         "[...document.body.children].filter((each) => each.checkVisibility()).map(({id}) => id)"
     )

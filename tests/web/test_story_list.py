@@ -152,28 +152,47 @@ def test_a_story_moves_from_the_browser_to_the_server(blank: Story, keeper: Scri
     expect(blank.find("#story-list")).not_to_contain_text("A keeper")
 
 
+def hold_nodes(story: Story) -> list[Route]:
+    """Hold the requests for new nodes."""
+    held: list[Route] = []
+    story.page.route(
+        "**/nodes", lambda route: held.append(route) if route.request.method == "POST" else route.continue_()
+    )
+    return held
+
+
 def test_two_quick_presses_store_typed_text_once(blank: Story, keeper: Scripted) -> None:
     begin(blank, keeper)
     blank.set(n=2, max_tokens=6)
     blank.find("#story").fill("Once upon a")
-    held: list[Route] = []
-
-    def hold(route: Route) -> None:
-        if route.request.method == "POST":
-            held.append(route)
-        else:
-            route.continue_()
-
-    blank.page.route("**/nodes", hold)
+    held = hold_nodes(blank)
     for _ in range(2):
         blank.find("#story").press("Control+Enter")
+    blank.page.keyboard.type(" time")
     blank.page.wait_for_timeout(100)
     for route in held:
         route.continue_()
     expect(blank.cards).to_have_count(4)
     blank.wait_done()
+    blank.reads("Once upon a time")
     story = json.loads(keeper.request(f"/v1/stories/{blank.page.url.partition('#')[2]}")[1])
     assert [node["text"] for node in story["nodes"] if node["author"] == "person"] == ["Once upon a"]
+
+
+def test_keys_pressed_until_the_server_has_a_fork_go_to_the_text(blank: Story, keeper: Scripted) -> None:
+    begin(blank, keeper)
+    blank.set(n=2, max_tokens=12)
+    blank.generate(PROMPT, cards=2)
+    held = hold_nodes(blank)
+    with blank.page.expect_request("**/nodes"):
+        for key in ("Escape", "ArrowRight", "Enter", "Enter"):
+            blank.page.keyboard.press(key)
+    blank.page.keyboard.type("so")  # shortcuts, if they went to the card
+    assert blank.text == PROMPT + "so"
+    held.pop().continue_()
+    expect(blank.find("#path button")).to_have_count(3)
+    assert blank.text.endswith("so")
+    blank.wait_done()
 
 
 def test_alternatives_reported_before_the_response_are_shown(blank: Story, keeper: Scripted) -> None:

@@ -66,7 +66,7 @@ def begin(story: Story, server: Scripted) -> None:
     story.find("#story").click()
 
 
-def test_text_that_differs_from_the_tree_is_the_writers(start_scripted: Start, blank: Story, tmp_path: Path) -> None:
+def test_text_that_differs_from_the_tree_is_the_writers(start_scripted: Start, blank: Story) -> None:
     story, server = blank, start_scripted()
     begin(story, server)
     keyboard, box, path = story.page.keyboard, story.find("#story"), story.find("#path button")
@@ -147,36 +147,6 @@ def test_text_that_differs_from_the_tree_is_the_writers(start_scripted: Start, b
     after.page.close()
     with story.panel("stories"):
         story.pictures("drafts")
-
-    # Both exports have what wasn't generated from yet.
-    story.find("#open-stories").click()
-    story.reach("#export")
-    for button, name in (("Export all versions", "story.json"), ("Export the manuscript", "story.md")):
-        with story.page.expect_download() as download:
-            story.page.get_by_role("button", name=button).click()
-        download.value.save_as(tmp_path / name)
-    assert (tmp_path / "story.md").read_text() == kept + "\n"
-    file = json.loads((tmp_path / "story.json").read_text())
-    assert sorted(file["drafts"].values()) == sorted(["Once upon a time, there", kept])
-    assert file["question"] == "Who?"
-
-    # A file that isn't sound changes nothing; one that is becomes a story of its own, and the open one stays.
-    file["nodes"][0]["label"] = 7
-    (tmp_path / "bad.json").write_text(json.dumps(file))
-    story.find("#import").set_input_files(tmp_path / "bad.json")
-    expect(story.find("#error")).to_contain_text("its label is 7")
-    expect(story.find("#story-list li")).to_have_count(1)
-    first = story.page.url
-    story.take(tmp_path / "story.json")
-    assert story.page.url != first
-    story.reads(kept)
-    story.find("#open-stories").click()
-    story.leave("#story-list li:nth-child(2) a")
-    assert story.page.url == first
-    story.reads(kept)
-    story.find("#open-stories").click()
-    expect(story.find("#story-list li")).to_have_count(2)
-    expect(story.find("#tree [role=treeitem]")).to_have_count(3)
 
 
 def test_what_is_typed_while_it_streams_stands_after_the_kept_text(story: Story, server: Scripted) -> None:
