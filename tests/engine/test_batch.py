@@ -163,17 +163,6 @@ def test_costs_of_nothing_make_large_batches() -> None:
     assert [tokens for _, tokens in timeline.batches if tokens] == [400] * 3
 
 
-def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
-    timeline = Timeline(FAST)
-    timeline.stream(4)
-    timeline.send(request("p" * 6000, max_tokens=1))
-    for _ in range(5):
-        timeline.step()
-    short = timeline.send(request("q" * 50, max_tokens=1))
-    timeline.run(until=short)
-    assert timeline.wait(short) < 2 * 0.3
-
-
 def test_the_last_of_several_prompts_has_as_large_chunks_as_the_others() -> None:
     timeline = Timeline(FAST)
     timeline.stream(28)

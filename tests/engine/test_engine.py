@@ -46,40 +46,6 @@ def test_its_times_are_those_of_the_clock() -> None:
     assert (times.queued_ms, times.prompt_ms, times.predicted_ms) == (0, 3 * 62.5, 4 * 62.5)
 
 
-def test_a_prompt_is_computed_once_for_all_alternatives() -> None:
-    backend = FakeBackend(script=says(b""))
-    engine = Engine(backend)
-    run(engine, request("x" * 60, n=8))
-    assert backend.rows == 60
-    assert engine.stats().prompt_tokens_evaluated == 60
-    assert engine.stats().forks == 7  # the last one goes on in the prompt's own sequence
-
-
-def test_a_finished_sequence_leaves_the_batch_and_gives_back_its_cells_in_the_next_step() -> None:
-    engine = Engine(backend := FakeBackend(script=says(b"abc", b"")))
-    engine.add_request(request("pp", n=2, max_tokens=10))
-    engine.step()  # admits
-    engine.step()  # evaluates, forks, draws "a" and the end of the second
-    rows = backend.rows
-    engine.step()
-    assert (engine.stats().sequences, engine.stats().cells) == (1, 2 + 1)
-    assert backend.rows == rows + 1
-
-
-def test_branches_differ_in_everything() -> None:
-    branches = (
-        SamplingParams(seed=0, max_tokens=2, label="short"),
-        SamplingParams(seed=1, stop=("yz",)),
-        SamplingParams(seed=2),
-    )
-    events = run(Engine(FakeBackend(script=says(b"abc", b"xyz", b"def"))), CompletionRequest(((1,),), branches))
-    assert texts(events) == {0: "ab", 1: "x", 2: "def"}
-    ends = {index: (stop.finish_reason, stop.stop_reason, stop.length) for index, stop in stops(events).items()}
-    assert ends == {0: ("length", None, 2), 1: ("stop", "yz", 3), 2: ("stop", None, 4)}
-    assert isinstance(events[0], StartEvent)
-    assert events[0].labels == ("short", None, None)
-
-
 def test_distinct_alternatives_begin_with_different_tokens() -> None:
     backend = FakeBackend(script=lambda params, tokens: 65 if len(tokens) < 3 else 256)
     alike = request(["a", "b"], n=3)
@@ -142,18 +108,6 @@ def test_what_needs_no_decode_is_reported_before_one_begins() -> None:
 
 def started(events: list[Event]) -> list[str]:
     return [event.request_id for event in events if isinstance(event, StartEvent)]
-
-
-def test_requests_run_side_by_side() -> None:
-    backend = FakeBackend(n_parallel=8)
-    requests = [request(f"prompt {k}", n=2, max_tokens=20, ignore_eos=True, seed=k) for k in range(4)]
-    joined = run(Engine(backend), *requests)
-    assert started(joined) == [each.id for each in requests]
-    assert backend.decodes == 20  # the four prompts are evaluated in one, and everybody runs in all of them
-    for each in requests:
-        alone = run(Engine(FakeBackend()), each)
-        assert texts(own(joined, each)) == texts(alone)
-        check_order(joined, each)
 
 
 def stops_of(events: list[Event], each: CompletionRequest) -> list[StopEvent]:
@@ -224,53 +178,12 @@ def test_a_running_alternative_may_be_forked_in_the_middle() -> None:
     check_idle(engine, backend)
 
 
-def test_a_recurrent_model_shares_a_prompt_up_to_where_it_has_come_and_not_before() -> None:
-    engine = Engine(backend := FakeBackend(window=0))
-    run(engine, *(request("x" * 60, max_tokens=1) for _ in range(2)), request("x" * 40 + "y" * 5, max_tokens=1))
-    assert engine.stats().prompt_tokens_evaluated == 60 + 5
-    engine.add_request(request("x" * 60, max_tokens=30, ignore_eos=True))
-    engine.step()
-    engine.step()
-    run(engine, request("x" * 60 + "z" * 3, max_tokens=1), request("x" * 40 + "y" * 5, max_tokens=1))
-    assert engine.stats().prompt_tokens_evaluated == 60 + 5 + 60 + 3 + 45
-    check_idle(engine, backend)
-
-
 def test_the_progress_of_a_prompt_is_reported() -> None:
     engine = Engine(FakeBackend(n_batch=40))
     first, second = request("x" * 100, max_tokens=1), request("x" * 50 + "y" * 30, max_tokens=1)
     events = run(engine, first, dataclasses.replace(second, return_progress=True))
     progress = [(e.evaluated, e.cached, e.total) for e in events if isinstance(e, ProgressEvent)]
     assert progress == [(0, 0, 80), (30, 50, 80)]
-
-
-def test_an_aborted_request_is_gone_within_a_step() -> None:
-    engine = Engine(backend := FakeBackend())
-    engine.add_request(each := request(n=4, ignore_eos=True))
-    events = [*engine.step(), *engine.step(), *engine.step()]
-    engine.abort(each.id)
-    events += engine.step()
-    check_order(events, each)
-    assert {(stop.finish_reason, stop.stop_reason) for stop in stops(events).values()} == {("abort", "cancelled")}
-    assert engine.step() == []
-    assert not engine.has_work
-    check_idle(engine, backend)
-
-
-def test_one_alternative_ends_and_its_siblings_run_on() -> None:
-    engine = Engine(backend := FakeBackend())
-    engine.add_request(each := request(n=3, max_tokens=10, ignore_eos=True))
-    events = [*engine.step(), *engine.step()]
-    engine.abort(each.id, 1)
-    engine.abort(each.id, 1)  # twice does no harm
-    events += run(engine)
-    check_order(events, each)
-    assert [(stops(events)[k].finish_reason, stops(events)[k].length) for k in range(3)] == [
-        ("length", 10),
-        ("abort", 1),
-        ("length", 10),
-    ]
-    check_idle(engine, backend)
 
 
 def test_alternatives_aborted_while_the_request_waits_stop_after_its_start() -> None:

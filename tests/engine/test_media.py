@@ -94,13 +94,6 @@ def test_an_interrupted_request_goes_on(window: int | None, cut: int) -> None:
     assert texts(run_interrupted(make, each, [cut, cut])) == texts(run(make(), each))
 
 
-def test_samplers_see_the_words_alone_and_guides_have_images_as_well() -> None:
-    engine = Engine(backend_of())
-    tokens, media = engine.tokenize_parts(["x", CAT, "y"])
-    branches = SamplingParams(max_tokens=3, guidance_scale=2, seed=0).alternatives(2)  # the fake sampler checks it
-    assert len(texts(run(engine, CompletionRequest((tokens,), branches, media=media)))) == 2
-
-
 def test_files_after_a_full_context_arent_read() -> None:
     """Reading takes up to a second for each, and a body has room for hundreds."""
     engine = Engine(backend_of())

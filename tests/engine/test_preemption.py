@@ -103,20 +103,6 @@ def test_a_prompt_that_is_half_computed_again_completes_no_state_for_streams() -
     assert_empty(engine, backend)
 
 
-def test_without_memory_for_a_layout_the_next_one_is_chosen_at_once() -> None:
-    backend = FakeBackend(n_cells=256)
-    backend.prepare(Layout(False, 32, 16))
-    options = [Layout(True, 1024, 16), Layout(False, 128, 16), Layout(True, 256, 16)]
-    backend.has_memory = lambda layout: options.pop(0) == layout and not options
-    backend.chooser = lambda backend, _loads: options[0] if options else backend.layout
-    engine = Engine(backend)
-    requests = [request(f"{k}" * 50, n=2, max_tokens=20, ignore_eos=True) for k in range(4)]
-    events = run(engine, *requests)
-    assert (options, engine.stats().layout) == ([], "unified")
-    assert [texts(own(events, each)) for each in requests] == [alone(each) for each in requests]
-    assert_empty(engine, backend)
-
-
 def test_what_never_fits_is_refused_and_the_rest_goes_on() -> None:
     backend = FakeBackend(n_cells=256)
     backend.prepare(Layout(False, 32, 16))  # and there is no memory for another one

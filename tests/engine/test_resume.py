@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from driver import check_order, run, stops, texts
+from driver import check_order, run, stops, texts, tokens_of
 from fake_backend import FakeBackend
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,9 +36,7 @@ def begins(events: list[Event], whole: list[Event]) -> None:
             [event for event in each if isinstance(event, StreamEvent) and event.index == index]
             for each in (events, whole)
         )
-        assert [token for event in ours for token in event.sampled] == [
-            token for event in theirs for token in event.sampled
-        ]
+        assert tokens_of(events, index) == tokens_of(whole, index)
         assert [event.token for event in ours] == [event.token for event in theirs]
 
 

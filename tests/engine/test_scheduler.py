@@ -8,22 +8,11 @@ from driver import own, request, run, run_interrupted, stops, texts
 from fake_backend import FakeBackend
 
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, Event, StartEvent, StopEvent, StreamEvent
+from srb.engine.events import DoneEvent, Event, StartEvent, StreamEvent
 from srb.engine.kv_cache.allocator import Layout
 from srb.engine.kv_cache.prefix_cache import PrefixCache
 from srb.engine.request import LOWEST_PRIORITY, CompletionRequest
 from srb.errors import InvalidRequestError
-
-
-@pytest.mark.parametrize("window", [None, 0, 8])
-def test_as_many_alternatives_as_seq_ids_run_at_once(window: int | None) -> None:
-    engine = Engine(backend := FakeBackend(n_cells=9000, n_parallel=24, max_seqs=24, window=window))
-    engine.add_request(each := request("p" * 40, n=24, max_tokens=8, ignore_eos=True))
-    events = [*engine.step(), *engine.step()]
-    assert engine.stats().sequences == 24
-    events += run(engine)
-    assert texts(events) == texts(run(Engine(FakeBackend(n_cells=9000, n_parallel=30)), each))
-    assert backend.cells == 0
 
 
 @pytest.mark.parametrize("n", [1, 12])
@@ -72,30 +61,6 @@ def test_an_overtaken_request_looks_up_prefixes_once_in_an_admission() -> None:
         engine.step()
     assert spied.call_count == 1
     run(engine)
-
-
-def test_a_request_that_may_fill_the_context_keeps_no_other_waiting() -> None:
-    engine = Engine(backend := FakeBackend(n_cells=1000, script=lambda params, tokens: 65))
-    engine.add_request(all_of_it := request("p" * 20, n=2, max_tokens=-1))
-    events = [*engine.step(), *engine.step()]
-    (start,) = (event for event in events if isinstance(event, StartEvent))
-    assert start.max_tokens == 981
-    engine.add_request(other := request("q" * 300, max_tokens=100))
-    events += engine.step()
-    assert [event.request_id for event in events if isinstance(event, StartEvent)] == [all_of_it.id, other.id]
-    events += run(engine)
-    assert {stop.length for stop in stops(own(events, all_of_it)).values()} == {981}
-    assert backend.cells == 0
-
-
-def test_the_rest_of_a_request_comes_before_those_that_came_after_it() -> None:
-    engine = Engine(FakeBackend(n_parallel=1))
-    first, second = request("p", n=2, max_tokens=3, ignore_eos=True), request("q", max_tokens=3, ignore_eos=True)
-    engine.add_request(first)
-    events = engine.step()
-    events += run(engine, second)
-    ends = [(event.request_id, event.index) for event in events if isinstance(event, StopEvent)]
-    assert ends == [(first.id, 0), (first.id, 1), (second.id, 0)]
 
 
 def in_streams(backend: FakeBackend) -> Engine:

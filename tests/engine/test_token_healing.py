@@ -3,11 +3,11 @@
 import dataclasses
 
 import pytest
-from driver import check_order, run, stops, texts
+from driver import check_order, run, stops, texts, tokens_of
 from fake_backend import END, ByteTokenizer, FakeBackend
 
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, StreamEvent
+from srb.engine.events import DoneEvent
 from srb.engine.request import CompletionRequest, Resumed
 from srb.engine.sampling_params import SamplingParams
 
@@ -36,17 +36,13 @@ def asked(prompt: tuple[int, ...], n: int = 4, **params: object) -> CompletionRe
     return CompletionRequest((prompt,), branches, heal=True)
 
 
-def sampled(events: list[object], index: int) -> list[int]:
-    return [token for each in events if isinstance(each, StreamEvent) and each.index == index for token in each.sampled]
-
-
 def test_the_first_token_begins_with_the_last_of_the_prompt_and_its_text_is_not_said_again() -> None:
     engine = Engine(made := backend(script=lambda params, tokens: ord("a") + (params.seed + len(tokens)) % 26))
     each = asked((A, 200))
     events = run(engine, each)
     check_order(events, each)
     for index, text in texts(events).items():
-        tokens = sampled(list(events), index)
+        tokens = tokens_of(events, index)
         whole = b"".join(map(made.tokenizer.piece, tokens))
         assert made.tokenizer.piece(tokens[0]).startswith(b" ")
         assert text == whole.removeprefix(b" ").decode(errors="ignore")
@@ -85,7 +81,7 @@ def test_what_is_banned_at_its_beginning_is_taken_back_and_another_token_begins_
     events = run(engine, asked((A, 200), 1, banned_strings=("a",)))
     assert stops(events)[0].rewinds
     assert "a" not in texts(events)[0]
-    assert made.tokenizer.piece(sampled(list(events), 0)[0]).startswith(b" ")
+    assert made.tokenizer.piece(tokens_of(events, 0)[0]).startswith(b" ")
     assert made.cells == 0
 
 
@@ -102,7 +98,7 @@ def test_what_began_alike_before_an_interruption_is_known_without_what_was_taken
     each = asked((C, 201), 2, avoid=(), max_tokens=24)
     each = dataclasses.replace(each, branches=each.branches[:1])
     plain = run(Engine(backend(script=script)), each)
-    ended = Resumed(tuple(sampled(list(plain), 0)), finished=24)
+    ended = Resumed(tuple(tokens_of(plain, 0)), finished=24)
     again = dataclasses.replace(each, branches=each.branches * 2, resumed=(ended, Resumed()))
     (end,) = stops(run(Engine(backend(script=script)), again)).values()
     assert end.rewinds, texts(plain)

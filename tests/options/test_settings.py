@@ -97,15 +97,6 @@ def test_a_name_of_llama_server_stands_for_the_option(tmp_path: Path) -> None:
     ] == [5, 6, 7]
 
 
-def test_the_help_has_the_options_in_groups() -> None:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    text = parser.format_help()
-    places = [text.index(f"\n{name}:\n") for name in ("model", "memory", "speed", "requests", "network", "safety")]
-    assert places == sorted(places)
-    assert places[1] < text.index("  --mmap, --no-mmap") < places[2] < text.index("  --numa STR") < places[3]
-
-
 @pytest.mark.parametrize(
     ("flags", "environ", "message"),
     [

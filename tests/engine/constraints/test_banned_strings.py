@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from itertools import accumulate, pairwise, product
 
 import pytest
-from driver import check_idle, check_order, request, run, run_interrupted, stops, texts
+from driver import check_idle, check_order, request, run, stops, texts
 from fake_backend import END, N_VOCAB, FakeBackend, Script, says
 from hypothesis import given
 from hypothesis import strategies as st
@@ -205,25 +205,6 @@ def test_where_nothing_else_can_be_sampled_the_text_goes_on_as_it_is() -> None:
     backend.tokenizer.piece = lambda token: b"a"  # type: ignore[method-assign]
     stop = stops(run(engine, request(banned_strings=("a",), max_tokens=3)))[0]
     assert (stop.length, stop.rewinds, stop.rewinds_exhausted) == (3, N_VOCAB, True)
-
-
-@given(
-    banned=phrases,
-    n=st.integers(1, 3),
-    seed=st.integers(0, 100),
-    cuts=st.lists(st.integers(0, 30), min_size=1, max_size=3),
-    logprobs=st.sampled_from([None, 1]),
-    window=st.sampled_from([None, 0, 3]),
-)
-def test_an_interrupted_request_goes_on_as_it_would_have(
-    banned: tuple[str, ...], n: int, seed: int, cuts: list[int], logprobs: int | None, window: int | None
-) -> None:
-    params = SamplingParams(seed=seed, banned_strings=banned, max_tokens=15)
-    each = CompletionRequest(((112,),), params.alternatives(n), logprobs=logprobs)
-    whole = run(Engine(FakeBackend(script=few(b"abAB"))), each)
-    events = run_interrupted(lambda: Engine(FakeBackend(script=few(b"abAB"), window=window)), each, cuts)
-    assert texts(events) == texts(whole)
-    assert stops(events) == stops(whole)
 
 
 def test_the_limits() -> None:

@@ -89,14 +89,6 @@ def test_text_that_ends_within_a_token_is_before_the_suffix(window: int | None) 
         assert stops(events)[0].suffix_logprob == pytest.approx(likelihood(b"pxa", b"the end"))
 
 
-def test_the_best_candidates_are_returned() -> None:
-    plain = texts(run(Engine(big()), request("p", 12, logit_bias=ASCII, max_tokens=30, seed=7)))
-    events = run(Engine(big()), asking(3, n_candidates=12, seed=7))
-    all_texts = [plain.get(k, "") for k in range(12)]
-    ranked = sorted(all_texts, key=lambda text: -likelihood(b"p" + text.encode(), b"the end"))
-    assert [texts(events).get(k, "") for k in range(3)] == ranked[:3]
-
-
 def test_the_tokens_of_all_candidates_are_counted() -> None:
     engine = Engine(big())
     events = run(engine, asking(1, n_candidates=6, ignore_eos=True))

@@ -163,17 +163,6 @@ def test_others_have_their_turn_while_it_goes_on() -> None:
     assert (engine.stats().cells, backend.cells) == (0, 0)
 
 
-@pytest.mark.parametrize("fails", [{60}, {60, 61, 62}, set(range(20, 400, 7))])
-def test_a_decode_that_fails_after_something_left_is_tried_again(fails: set[int]) -> None:
-    each = shifting(n=3)
-    expected = texts(run(Engine(small()), each))
-    events = run(Engine(backend := small(fail_decodes=fails)), each)
-    done = {k: text for k, text in texts(events).items() if stops(events)[k].finish_reason == "length"}
-    assert done
-    assert done.items() <= expected.items()
-    assert backend.cells == 0
-
-
 @pytest.mark.parametrize(("name", "value"), [("n_keep", -2), ("n_discard", -1)])
 def test_values_that_mean_nothing(name: str, value: int) -> None:
     with pytest.raises(InvalidRequestError, match=f"{name} must be at least .*, got {value}"):

@@ -155,22 +155,6 @@ def test_without_the_cache_nothing_is_shared_and_each_text_is_first_in_a_batch_o
     assert backend.decodes == 2 * len(TABLE)
 
 
-@pytest.mark.parametrize("other", ["scoring", "plain"])
-def test_when_a_text_is_cancelled_another_one_scores_what_they_share(other: str) -> None:
-    engine, backend = make(n_batch=8, n_outputs=8)
-    first, rest = scoring(TABLE[0]), [scoring(text) for text in TABLE[1:4]]
-    late = [scoring(TABLE[0] + "?") if other == "scoring" else request(TABLE[0] + "?", max_tokens=1)]
-    for each in (first, *late, *rest):
-        engine.add_request(each)
-    while backend.decodes < 2:
-        engine.step()
-    engine.abort(first.id)
-    events = run(engine)
-    for each in rest:
-        check(each, own(events, each))
-    assert engine.stats().prompt_tokens_evaluated < 2 * len(TABLE[0] + "?") + sum(map(len, ENDS))
-
-
 @pytest.mark.parametrize("seed", seeds(60, first=6))
 def test_whatever_is_shared_each_token_has_its_own_log_probability(seed: int) -> None:
     """Texts that begin alike, scored or not, with aborts and little room; the fake model knows what is right."""

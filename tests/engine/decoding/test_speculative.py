@@ -1,11 +1,10 @@
 """Speculative decoding: the texts are the same without it, and take fewer steps where draft tokens are right."""
 
 import dataclasses
-import random
 from typing import Any
 
 import pytest
-from driver import check_aborted, few, request, run, run_interrupted, seeds, stops, texts, tokens_of
+from driver import few, request, run, stops, texts, tokens_of
 from fake_backend import END, IN_STEP, FakeBackend, FakeReader, Script, babble, says
 
 from srb.engine.backend import Costs
@@ -160,22 +159,6 @@ def test_images_in_a_prompt_are_not_proposed() -> None:
     events = run(one, CompletionRequest((tokens,), (params,), media=media))
     assert stops(events)[0].finish_reason == "length"
     assert one.stats().n_accepted > 10
-
-
-@pytest.mark.parametrize("seed", seeds(60, first=15))
-def test_cancelled_failed_and_resumed_everything_is_given_back(seed: int) -> None:
-    rng = random.Random(seed)
-    wrong_every = rng.choice([1000, 9, 4, 2])
-    each = with_grammar(n=rng.choice([1, 2, 5]), banned_strings=rng.choice([(), ("a", "b", "\x01")]))
-
-    def make() -> Engine:
-        return Engine(fake(wrong_every=wrong_every, fail_decodes={rng.randint(1, 12)}))
-
-    expected = texts(run(plain(), each))
-    events = run_interrupted(make, each, [rng.randint(1, 6) for _ in range(rng.randint(0, 3))])
-    if not each.branches[0].banned_strings:
-        assert texts(events) == expected
-    check_aborted(fake(wrong_every=wrong_every, fail_decodes={rng.randint(1, 12)}), each, rng)
 
 
 def test_the_backend_limits_the_number_of_draft_tokens() -> None:

@@ -108,16 +108,6 @@ def test_sequences_have_consecutive_seq_ids_also_if_they_may_go_back() -> None:
     assert seq_ids[1] == list(range(seq_ids[1][0], seq_ids[1][0] + 4))
 
 
-def test_a_conversation_evaluates_only_what_is_new(window: int) -> None:
-    backend = FakeBackend(n_cells=3000, window=window, script=lambda params, tokens: 65 + len(tokens) % 26)
-    engine, text = Engine(backend, cache_bytes=100_000), STORY
-    for turn in range(10):
-        before = engine.stats().prompt_tokens_evaluated
-        said = texts(run(engine, request(text, max_tokens=12)))[0]
-        assert engine.stats().prompt_tokens_evaluated - before == (len("Go on.") + 1 if turn else 200)
-        text += said + "Go on."
-
-
 @pytest.mark.parametrize("window", [None, 0, 8])
 def test_the_work_of_a_prompt_that_was_aborted_is_taken_over(window: int | None) -> None:
     engine, _ = make(window, n_batch=16)

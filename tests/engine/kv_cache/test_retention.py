@@ -135,24 +135,6 @@ def test_a_new_request_waits_ten_milliseconds_for_cached_answers_at_most(seconds
     assert backend.cells == 0
 
 
-def test_a_request_that_comes_while_an_idle_engine_caches_answers_finds_its_cells_empty() -> None:
-    class Busy(SlowToCopyCells):
-        def save(self, *args: Any) -> bytearray | None:
-            if len(self.saved) == 5:
-                engine.add_request(request("q" * 40, max_tokens=1, ignore_eos=True))
-            return super().save(*args)
-
-    backend = Busy(n_cells=1000, seconds=0.0005)
-    engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
-    engine.add_request(request("p" * 40, n=8, max_tokens=10, ignore_eos=True))
-    while not any(isinstance(event, DoneEvent) for event in engine.step()):
-        pass
-    engine.step()
-    assert [span[0] for span in backend.saved] == [0, *[40] * 5]
-    assert engine.stats().sequences == 1
-    assert backend.cells == 0
-
-
 def test_siblings_that_wait_for_a_row_begin_at_once() -> None:
     """Half of 64 alternatives end in one step. The others begin in the next one, however long caching these takes."""
     backend = SlowToSave(n_cells=30_000, n_parallel=32)

@@ -100,11 +100,6 @@ def test_what_is_shared_within_a_name_continues_what_is_shared_with_all(window: 
     assert sorted(len(each.record.tokens) for each in stored.values()) == [4, 5, 10, 20, 60]
 
 
-def test_names_share_nothing_with_each_other() -> None:
-    engine = Engine(FakeBackend(), cache_bytes=10_000)
-    assert evaluated(engine, *(within(name, "x" * 60) for name in ("ann", "bob", "", "cat", "ann", "bob"))) == 180
-
-
 def test_requests_that_run_at_once_share_within_a_name_alone() -> None:
     engine = Engine(FakeBackend(n_parallel=4, n_cells=1000), cache_bytes=10_000)
     run(engine, *(within(name, "x" * 60) for name in ("ann", "bob", "ann", "bob")))

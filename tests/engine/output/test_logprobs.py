@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 from driver import request, run, stops, texts
-from fake_backend import END, FakeBackend, babble, says, score
-from hypothesis import given
-from hypothesis import strategies as st
+from fake_backend import END, FakeBackend, says, score
 
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
@@ -120,38 +118,6 @@ def test_logprobs_have_a_range() -> None:
     for bad in (-1, 101):
         with pytest.raises(InvalidRequestError, match="from 0 to 100"):
             asking(logprobs=bad)
-
-
-@given(
-    prompt=st.text(min_size=1, max_size=30),
-    seed=st.integers(0, 1000),
-    logprobs=st.none() | st.integers(0, 3),
-    return_tokens=st.booleans(),
-    echo=st.booleans(),
-    stop=st.lists(st.sampled_from("abcdefgh01234567"), max_size=3),
-)
-def test_whatever_is_asked_texts_and_ids_are_the_same(
-    prompt: str, seed: int, logprobs: int | None, return_tokens: bool, echo: bool, stop: list[str]
-) -> None:
-    """Reporting changes nothing about the text, and reports every token once, in order."""
-
-    def say(**asked: Any) -> list[Event]:
-        backend = FakeBackend(script=babble)
-        events = run(Engine(backend), asking(prompt, 2, seed=seed, max_tokens=20, stop=tuple(stop), **asked))
-        assert backend.cells == 0
-        return events
-
-    plain, full = say(), say(logprobs=logprobs, return_tokens=return_tokens, echo=echo)
-    echoed = prompt if echo else ""
-    for index in (0, 1):
-        assert texts(full).get(index, "") == echoed + texts(plain).get(index, "")
-        length = stops(plain)[index].length + (len(prompt.encode()) if echo else 0)
-        ids = [token for event in streamed(full, index) for token in event.tokens]
-        if return_tokens:
-            assert len(ids) == length
-        if logprobs is not None:
-            assert len(tokens(full, index)) == length
-            assert not return_tokens or ids == [token.id for token in tokens(full, index)]
 
 
 @pytest.mark.parametrize("load", [[], [("r", 3)], [("r", 8), ("q" * 100, 2), ("s" * 50, 1)]])
