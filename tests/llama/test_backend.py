@@ -1,10 +1,8 @@
 """The engine on the real llama.cpp, with a tiny random-weight model whose text is the hardest UTF-8 there is."""
 
-import dataclasses
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import llama_cpp
 import pytest
@@ -182,24 +180,6 @@ def test_a_state_that_is_too_large_is_not_copied(load: Load, monkeypatch: pytest
     assert backend.save(0, 0, 60, len(state) - 1) is None
     assert copies == []
     assert backend.used_seq_ids() == [0]
-
-
-def test_without_memory_for_another_context_the_one_there_was_is_made_again(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = Engine(backend := load(ctx_size=8192), cache_bytes=1_000_000)
-    each = request("p" * 100, 4, max_tokens=9)
-    before = texts(run(engine, each))
-    make, made = llama_cpp.llama_init_from_model, []
-
-    def fail_for_the_other_kind(model: Any, params: Any) -> Any:
-        made.append(params.flash_attn_type)
-        return None if made[-1] == llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED else make(model, params)
-
-    monkeypatch.setattr(llama_cpp, "llama_init_from_model", fail_for_the_other_kind)
-    backend.prepare(dataclasses.replace(backend.layout, flash_attn="off"))
-    assert made == [llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED, llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO]
-    assert texts(run(engine, dataclasses.replace(each, id="again"))) == before
 
 
 @pytest.mark.parametrize("arch", ["gemma3", "mamba", "jamba"])

@@ -5,9 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
-from driver import check_order, run, stops, texts, tokens_of
-from refused import loved, noted
+from driver import check_order, run, stops, texts
 from tiny_model import N_VOCAB
 
 from srb.engine.backend import Batch
@@ -19,17 +17,6 @@ from srb.llama.backend import LlamaBackend
 
 PROMPT = tuple(b"Once upon a time, there was")
 N = 16
-WILD: dict[str, Any] = {"temperature": 1.5, "top_p": 1, "min_p": 0}
-LETTERS = "root ::= [a-e ]*"
-KINDS: dict[str, dict[str, Any]] = {
-    "greedy": {"temperature": 0},
-    "sampled": WILD,
-    "penalties": WILD | {"repeat_penalty": 1.3, "presence_penalty": 0.5, "dry_multiplier": 0.8, "min_tokens": 20},
-    "grammar": WILD | {"grammar": LETTERS},
-    "greedy grammar": {"temperature": 0, "repeat_penalty": 1.2, "grammar": LETTERS},
-    "mirostat": {"mirostat": 2, "grammar": LETTERS},
-    "adaptive": {"adaptive_target": 0.1},
-}
 
 
 def ask(backend: LlamaBackend, *, distinct: bool = False, **params: Any) -> tuple[CompletionRequest, list[Event]]:
@@ -39,29 +26,6 @@ def ask(backend: LlamaBackend, *, distinct: bool = False, **params: Any) -> tupl
     check_order(events, request)
     assert (engine.stats().cells, backend.used_seq_ids()) == (0, [])
     return request, events
-
-
-@pytest.mark.parametrize("kind", ["greedy", "sampled", "penalties", "greedy grammar"])
-def test_sampling_is_as_if_only_the_final_tokens_had_been_sampled(
-    load: Callable[..., LlamaBackend], kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend = load(ctx_size=2048, parallel=N)
-    banned = loved(50, ask(backend, **KINDS[kind])[1])
-    with monkeypatch.context() as patch:
-        notes = noted(backend, patch)
-        request, events = ask(backend, **KINDS[kind], banned_strings=banned)
-    compiled = backend.compile(request.branches)
-    n_redrawn = 0
-    for index, params in enumerate(request.branches):
-        sampled = tuple(tokens_of(events, index))
-        for k, token in enumerate(sampled):
-            logits, taken = notes[params.seed][sampled[:k]]
-            fresh = backend.sampler(params, compiled, PROMPT, sampled[:k])
-            assert fresh.sample(logits, (), taken) == token
-            fresh.close()
-            n_redrawn += bool(taken)
-    compiled.close()
-    assert n_redrawn > N
 
 
 def test_a_replacement_token_has_the_proportions_of_the_rest(load: Callable[..., LlamaBackend]) -> None:

@@ -1,13 +1,14 @@
 """Context shift on the real llama.cpp: the remaining cells are those of a lone sequence."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import llama_cpp
 import numpy as np
 import pytest
-from driver import check_order, run, stops
+from driver import check_order, run, stops, tokens_of
+from refused import noted
 from tiny_model import write_tiny_model
 
 from srb.engine.backend import Batch
@@ -22,19 +23,6 @@ from srb.serving.async_engine import AsyncEngine
 
 PROMPT = tuple(b"Once upon a time, there was a king who had three daughters, and the youngest of them was so fair")
 N, N_KEEP, N_TOKENS = 3, 5, 250
-
-
-class Noting:
-    """A sampler whose logits are remembered, with what was sampled from them."""
-
-    def __init__(self, sampler: Any, notes: list[tuple[Any, int]]) -> None:
-        self._sampler, self._notes = sampler, notes
-        self.logprobs, self.close = sampler.logprobs, sampler.close
-
-    def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
-        token: int = self._sampler.sample(logits, excluded, biases)
-        self._notes.append((logits.copy(), token))
-        return token
 
 
 class Lone:
@@ -68,24 +56,18 @@ def test_an_alternative_sees_what_a_lone_sequence_sees(
     backend = load(ctx_size=256, parallel=4, batch_size=128, flash_attn="off", **f32)
     branches = SamplingParams(seed=3, max_tokens=N_TOKENS, ignore_eos=True).alternatives(N)
     request = CompletionRequest((PROMPT,), branches, context_shift=True, n_keep=N_KEEP)
-    notes: dict[int, list[tuple[Any, int]]] = {}
-    sampler = backend.sampler
-
-    def noting(params: SamplingParams, *others: Any) -> Any:
-        return Noting(sampler(params, *others), notes.setdefault(params.seed, []))
-
     with monkeypatch.context() as patch:
-        patch.setattr(backend, "sampler", noting)
+        notes = noted(backend, patch)
         events = run(engine := Engine(backend), request)
     check_order(events, request)
     assert all(stop.truncated and stop.length == N_TOKENS for stop in stops(events).values())
     assert (engine.stats().cells, backend.used_seq_ids()) == (0, [])
-    for params in branches:
+    for index, params in enumerate(branches):
         lone = Lone(backend, PROMPT)
         n_prompt, n_own, room = len(PROMPT), 0, (256 - len(PROMPT)) // N + 1
-        n_shifts = 0
-        for logits, token in notes[params.seed]:
-            np.testing.assert_allclose(logits, lone.logits, atol=5e-4)
+        n_shifts, said = 0, tuple(tokens_of(events, index))
+        for k, token in enumerate(said):
+            np.testing.assert_allclose(notes[params.seed][said[:k]][0], lone.logits, atol=5e-4)
             n_own += 1
             if n_own == room:
                 n_leaving = (n_prompt - N_KEEP + n_own - 1) // 2

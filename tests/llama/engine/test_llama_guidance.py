@@ -1,17 +1,15 @@
 """Guidance on the real llama.cpp, with the tiny models of each kind of memory."""
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from driver import request, run
+from driver import request, run, tokens_of
 from tiny_model import write_tiny_model
 
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.events import StreamEvent
 from srb.engine.request import CompletionRequest
 from srb.llama.backend import LlamaBackend
 
@@ -42,15 +40,8 @@ def test_greedy_tokens_are_those_of_the_combined_logits(
         guided = rows[1] + np.float32(scale) * (rows[0] - rows[1])
         guided[list(backend.tokenizer.ends)] = -np.inf
         sampled.append(int(guided.argmax()))
-    each = asked(2, temperature=0, guidance_scale=scale, max_tokens=8)
-    events = run(engine := Engine(backend), dataclasses.replace(each, return_tokens=True))
+    events = run(engine := Engine(backend), asked(2, temperature=0, guidance_scale=scale, max_tokens=8))
     for index in range(2):
-        tokens = [
-            token
-            for event in events
-            if isinstance(event, StreamEvent) and event.index == index
-            for token in event.tokens
-        ]
-        assert tokens[:4] == sampled[:4]  # later ones may differ by the last bit of a logit
+        assert tokens_of(events, index)[:4] == sampled[:4]  # later ones may differ by the last bit of a logit
     assert backend.used_seq_ids() == []
     assert engine.stats().cells == 0

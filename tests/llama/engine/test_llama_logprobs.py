@@ -1,7 +1,6 @@
 """Log-probabilities against a plain forward pass."""
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.events import PromptLogprobsEvent, StreamEvent, Token
 from srb.engine.request import CompletionRequest
@@ -58,39 +56,12 @@ def test_the_most_probable_and_the_changed_tokens_come_once(n_changed: int) -> N
         assert len(found) < 3 * (12 + n_changed)
 
 
-@pytest.mark.parametrize("n_vocab", [258, 49_152, 262_144])
-def test_probabilities_add_up_to_one(n_vocab: int) -> None:
-    logits = np.random.default_rng(0).normal(0, 3, n_vocab).astype(np.float32)
-    total = math.fsum(math.exp(logprobs(logits, token, 0)[0]) for token in range(0, n_vocab, max(1, n_vocab // 258)))
-    exact = math.fsum(np.exp(reference(logits.astype(np.float64))[:: max(1, n_vocab // 258)]))
-    assert total == pytest.approx(exact, rel=1e-5)
-    assert math.fsum(np.exp(np.asarray([p for _, p in logprobs(logits, 0, n_vocab)[1]]))) == pytest.approx(1, abs=1e-5)
-
-
 def test_a_banned_token_has_no_probability() -> None:
     logits = np.array([1, -np.inf, 1], np.float32)
     logprob, likeliest = logprobs(logits, 1, 3)
     assert logprob == -math.inf
     assert [place for place, _ in likeliest] == [0, 2, 1]
     assert [p for _, p in likeliest] == pytest.approx([math.log(0.5), math.log(0.5), -math.inf])
-
-
-def forward(backend: LlamaBackend, tokens: tuple[int, ...], prompt: int) -> list[float]:
-    """The log-probability of each token but the first, in a plain pass over the prompt and one over the rest.
-
-    llama.cpp computes chunks of 64 tokens and more with other kernels than smaller ones, so the two are kept separate.
-    """
-    expected: list[float] = []
-    n_chunks = -(-prompt // 120)
-    cuts = [prompt * i // n_chunks for i in range(n_chunks + 1)] + [len(tokens)]
-    for start, end in itertools.pairwise(cuts):
-        batch = Batch()
-        batch.add(tokens[start:end], start, 0, outputs=end - start)
-        backend.decode(batch, None)
-        for row, token in enumerate(tokens[start + 1 : end + 1]):
-            expected.append(float(reference(backend.logits(row).astype(np.float64))[token]))
-    backend.remove(0)
-    return expected
 
 
 def reported(backend: LlamaBackend, each: CompletionRequest) -> list[list[Token]]:
@@ -101,26 +72,6 @@ def reported(backend: LlamaBackend, each: CompletionRequest) -> list[list[Token]
             assert event.token
             result[event.index].append(event.token)
     return result
-
-
-@pytest.mark.parametrize("length", [1, 2, 100, 129, 300])
-def test_echoed_and_generated_tokens_have_the_logprobs_of_a_plain_pass(
-    load: Callable[..., LlamaBackend], length: int
-) -> None:
-    backend = load(batch_size=512, ubatch_size=512)
-    prompt = bytes(np.random.default_rng(length).integers(32, 127, length).tolist()).decode()
-    each = dataclasses.replace(request(prompt, 3, max_tokens=20, ignore_eos=True), logprobs=5, echo=True)
-    for tokens in reported(backend, each):
-        assert len(tokens) == length + 20
-        assert tokens[0].logprob is None
-        expected = forward(backend, tuple(token.id for token in tokens), length)
-        assert [token.logprob for token in tokens[1:]] == pytest.approx(expected, abs=1e-3)
-        for token in tokens[1:]:
-            likeliest = [other.logprob or 0 for other in token.top_logprobs]
-            assert likeliest == sorted(likeliest, reverse=True)
-            assert len(likeliest) == 5
-            assert (token.logprob or 0) <= likeliest[0]
-    assert backend.used_seq_ids() == []
 
 
 def test_probabilities_after_sampling_are_of_what_was_left(load: Callable[..., LlamaBackend]) -> None:

@@ -28,49 +28,11 @@ from srb.wire.tools.definitions import ToolFields, Tools, tools_of
 Load = Callable[..., LlamaBackend]
 
 SCHEMAS: list[dict[str, Any]] = [
-    {},
-    {"type": "object"},
-    {"type": "object", "properties": {"x": {}, "y": {"title": "Y", "default": None}}, "required": ["x"]},
-    {
-        "type": "object",
-        "properties": {"n": {"type": "integer", "minimum": 3, "maximum": 12}, "s": {"type": "string", "maxLength": 5}},
-        "required": ["n", "s"],
-        "additionalProperties": False,
-    },
-    {
-        "$defs": {
-            "Color": {"enum": ["red", "blue"]},
-            "Node": {"properties": {"next": {"$ref": "#/$defs/Leaf"}}},
-            "Leaf": {"type": "object", "properties": {"v": {"type": "boolean"}}, "required": ["v"]},
-        },
-        "properties": {
-            "color": {"$ref": "#/$defs/Color"},
-            "node": {"$ref": "#/$defs/Node"},
-            "maybe": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
-        },
-        "required": ["color", "maybe"],
-        "type": "object",
-        "title": "Pydantic",
-    },
-    {
-        "type": "object",
-        "properties": {
-            "day": {"type": "string", "format": "date"},
-            "code": {"type": "string", "pattern": r"^[a-z]\d{2}$"},
-            "kind": {"type": ["string", "null"], "enum": ["a", None]},
-            "tags": {"type": "array", "items": {"const": "t"}, "minItems": 1, "maxItems": 2},
-            "one": {"allOf": [{"type": "integer"}, {"minimum": 0}, {"maximum": 5}]},
-        },
-        "required": ["day", "code", "kind", "tags", "one"],
-        "$schema": "http://json-schema.org/draft-07/schema#",
-    },
-    {"type": "object", "additionalProperties": {"type": "boolean"}, "maxProperties": 1},
-    *(
-        tool["function"]["parameters"]
-        for path in sorted((Path(__file__).parents[2] / "server/formats/clients").glob("*.json"))
-        for tool in json.loads(path.read_text())["body"].get("tools", ())
-    ),
+    tool["function"]["parameters"]
+    for path in sorted((Path(__file__).parents[2] / "server/formats/clients").glob("*.json"))
+    for tool in json.loads(path.read_text())["body"].get("tools", ())
 ]
+"""Of the tools that clients send."""
 
 
 def offer(*functions: dict[str, Any], choice: str = "auto", parallel: bool = False) -> Tools:

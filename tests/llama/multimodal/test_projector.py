@@ -4,7 +4,6 @@ They need a llama-cpp-python that was compiled with mtmd, as ./build.sh does.
 """
 
 import ctypes
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,24 +182,6 @@ def test_alternatives_after_such_an_image_roll_back(wide: LlamaBackend) -> None:
     assert_alike(said(engine, *parts, " indeed"), evaluated_by_mtmd(wide, *parts, " indeed"))
 
 
-def test_one_image_for_eight_and_for_the_next_request(load: Load, projector: Path) -> None:
-    backend = load(mmproj=projector)
-    engine = Engine(backend, cache_bytes=10_000_000)
-    expected = said(Engine(load(mmproj=projector)), BEFORE, png(1), AFTER)
-    events = run(engine, ask(engine, BEFORE, png(1), AFTER, n=8))
-    assert len(set(texts(events).values())) == 1
-    assert engine.stats().media_encoded == 1
-    evaluated = engine.stats().prompt_tokens_evaluated
-    assert said(engine, BEFORE, png(1), AFTER) == expected
-    assert (engine.stats().media_encoded, engine.stats().prompt_tokens_evaluated) == (1, evaluated)
-    said(engine, BEFORE, png(1), " is something else")  # the state of the image's cells is cached
-    assert engine.stats().media_encoded == 1
-    said(engine, "Elsewhere: ", png(1), AFTER)  # and what it was encoded as
-    assert engine.stats().media_encoded == 1
-    said(engine, BEFORE, png(2), AFTER)
-    assert engine.stats().media_encoded == 2
-
-
 @pytest.mark.parametrize("kind", ["mlp", "qwen2vl_merger"])
 def test_after_a_restart_an_image_is_read_from_the_disk(load: Load, tmp_path: Path, kind: str) -> None:
     model = write_tiny_model(tmp_path / "model.gguf", arch="llama" if kind == "mlp" else "qwen2vl")
@@ -316,16 +297,3 @@ def test_media_outlive_the_backend_that_has_read_them(load: Load, projector: Pat
     backend.close()
     assert isinstance(media[0], Media)
     del media
-
-
-@pytest.mark.skipif(
-    not (os.environ.get("LLAMA_SRB_VISION_MODEL") and os.environ.get("LLAMA_SRB_VISION_MMPROJ")),
-    reason="LLAMA_SRB_VISION_MODEL and LLAMA_SRB_VISION_MMPROJ name no model that takes images, and its projector",
-)
-def test_a_real_model(load: Load) -> None:
-    model, projector = (Path(os.environ[f"LLAMA_SRB_VISION_{name}"]) for name in ("MODEL", "MMPROJ"))
-    backend = load(model=model, mmproj=projector, ctx_size=4096, batch_size=512, ubatch_size=512, flash_attn="off")
-    parts: list[PromptPart] = ["Look: ", png(1, 300, 200), " This is a picture of"]
-    assert [token for token, _ in said(Engine(backend), *parts)] == [
-        token for token, _ in evaluated_by_mtmd(backend, *parts)
-    ]

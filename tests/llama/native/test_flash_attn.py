@@ -15,7 +15,7 @@ from srb.engine.kv_cache.allocator import Load
 from srb.llama import contexts, layouts
 from srb.llama.backend import LlamaBackend
 from srb.llama.native import cost_model as cost_module
-from srb.llama.native.state import relaid, retyped
+from srb.llama.native.state import retyped
 from srb.options.settings import Settings
 
 LONG = Load(10**6, 0, 0, 8, 0, 10**3)
@@ -51,19 +51,6 @@ def cached_states(backend: LlamaBackend) -> list[bytearray]:
     answer = engine.ask(0, lambda states: [states.copies(tokens) for tokens in states.slots.values()])
     engine.step()
     return [bytearray(each) for each in {bytes(piece.state) for pieces in answer.result() for piece in pieces}]
-
-
-def test_a_state_is_converted_to_the_other_layout_and_back(backend: LlamaBackend) -> None:
-    states = cached_states(backend)
-    assert len(states) == 3
-    for state in states:
-        other = relaid(state)
-        assert other is not None
-        assert other != state
-        assert relaid(other) == state
-        assert relaid(state[:-1]) is None
-        assert relaid(state + b"x") is None
-    assert relaid(bytearray()) is None
 
 
 def test_a_state_is_converted_to_other_types_and_back(backend: LlamaBackend) -> None:
@@ -144,12 +131,6 @@ def test_a_state_means_the_same_in_the_other_kind(
             assert backend.decode(batch, None)
             logits.append(backend.logits(0).copy())
     assert logits[0] == pytest.approx(logits[1], abs=tolerance)
-
-
-def test_a_fixed_setting_stays(tiny_model: Path) -> None:
-    for flash_attn in ("on", "off"):
-        with LlamaBackend(Settings(model=tiny_model, ctx_size=1024, parallel=8, flash_attn=flash_attn)) as backend:
-            assert backend.choose([LONG], 0).flash_attn == flash_attn
 
 
 def test_quantized_values_need_flash_attention(tmp_path: Path) -> None:

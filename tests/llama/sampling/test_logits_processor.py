@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driver import check_order, request, run, run_interrupted, stops, texts
+from driver import check_order, request, run, run_interrupted, stops, texts, tokens_of
 from tiny_model import N_VOCAB
 
 from srb.engine.engine import Engine
@@ -33,10 +33,6 @@ def said(events: list[Event]) -> list[StreamEvent]:
     return [event for event in events if isinstance(event, StreamEvent)]
 
 
-def tokens_of(events: list[Event], index: int = 0) -> list[int]:
-    return [token for event in said(events) if event.index == index for token in event.sampled]
-
-
 class Listener:
     """Changes nothing, and records its arguments."""
 
@@ -55,9 +51,9 @@ def test_it_gets_the_prompt_with_the_tokens_so_far_and_the_models_logits(load: C
     listener = Listener()
     each = dataclasses.replace(asked(listener, None, logit_bias=((A, 5.0),)), logprobs=3)
     events = run(Engine(load()), each)
-    tokens = [*PROMPT.encode(), *tokens_of(events)]
+    tokens = [*PROMPT.encode(), *tokens_of(events, 0)]
     assert listener.tokens == [tokens[:k] for k in range(len(PROMPT), len(PROMPT) + 24)]
-    assert tokens_of(events) == tokens_of(events, 1), "it has changed something"
+    assert tokens_of(events, 0) == tokens_of(events, 1), "it has changed something"
     for row, event in zip(listener.rows, (each for each in said(events) if each.index == 0), strict=True):
         assert event.token
         assert event.token.logprob
@@ -78,9 +74,9 @@ def test_what_it_adds_is_as_a_logit_bias(load: Callable[..., LlamaBackend], fiel
             logits[token] += bias
 
     engine = Engine(load())
-    expected = tokens_of(run(engine, asked(None, logit_bias=biases, **fields)))
-    assert tokens_of(run(engine, asked(add, **fields))) == expected
-    assert tokens_of(run(engine, asked(None, **fields))) != expected
+    expected = tokens_of(run(engine, asked(None, logit_bias=biases, **fields)), 0)
+    assert tokens_of(run(engine, asked(add, **fields)), 0) == expected
+    assert tokens_of(run(engine, asked(None, **fields)), 0) != expected
 
 
 def test_reported_probabilities_are_the_models_own_unless_those_of_the_samplers_are_asked_for(
@@ -160,7 +156,7 @@ def test_the_shape_of_the_logits_is_not_its_own(load: Callable[..., LlamaBackend
         logits.shape = (1, -1)
 
     events = run(Engine(load()), asked(reshape, None))
-    assert tokens_of(events) == tokens_of(events, 1)
+    assert tokens_of(events, 0) == tokens_of(events, 1)
 
 
 def test_where_tokens_were_taken_back_it_sees_those_that_stayed(load: Callable[..., LlamaBackend]) -> None:
@@ -169,8 +165,8 @@ def test_where_tokens_were_taken_back_it_sees_those_that_stayed(load: Callable[.
     listener = Listener()
     events = run(engine, asked(listener, None, banned_strings=banned))
     assert (stops(events)[0].rewinds or 0) > 0
-    assert tokens_of(events) == tokens_of(events, 1)
-    tokens = [*PROMPT.encode(), *tokens_of(events)]
+    assert tokens_of(events, 0) == tokens_of(events, 1)
+    tokens = [*PROMPT.encode(), *tokens_of(events, 0)]
     assert len(listener.tokens) > 24
     assert all(tokens[:k] in listener.tokens for k in range(len(PROMPT), len(tokens)))
 
@@ -189,5 +185,5 @@ def test_a_request_goes_on_with_it_after_an_interruption(load: Callable[..., Lla
     each = asked(ban_the_last, None)
     whole = run(make(), each)
     text = texts(whole)[0]
-    assert not any(first == second for first, second in zip(tokens_of(whole), tokens_of(whole)[1:], strict=False))
+    assert not any(first == second for first, second in zip(tokens_of(whole, 0), tokens_of(whole, 0)[1:], strict=False))
     assert texts(run_interrupted(make, each, [6, 5]))[0][:12] == text[:12]

@@ -22,7 +22,7 @@ from srb.engine.engine import Engine
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 from srb.llama.backend import LlamaBackend
-from srb.llama.sampling.own_samplers import Mirostat
+from srb.llama.sampling.own_samplers import Mirostat, smoothing
 from srb.llama.vocabulary import Vocabulary
 from srb.options.settings import Settings
 
@@ -268,6 +268,10 @@ REFERENCES: dict[str, tuple[dict[str, Any], Reference]] = {
         {"smoothing_factor": 0.3},
         lambda logits: logits.max() - 0.3 * (logits - logits.max()) ** 2,
     ),
+    "smoothing with a curve": (
+        {"smoothing_factor": 0.3, "smoothing_curve": 2},
+        lambda logits: logits.max() - 0.15 * ((logits - logits.max()) ** 2 - (logits - logits.max()) ** 3),
+    ),
     "typical_p after top_n_sigma": (
         {"top_n_sigma": 1.2, "typical_p": 0.6},
         lambda logits: typical(within_sigma(logits, 1.2), 0.6),
@@ -347,6 +351,10 @@ def test_min_keep(row: Row) -> None:
     assert len(row.draw(**ONLY | {"top_p": 0.0001, "temperature": 5}, min_keep=7)) == 7
 
 
+def test_smoothing_leaves_what_is_banned() -> None:
+    assert (smoothing(0.3, 2, np.full(3, -np.inf, np.float32)) == -np.inf).all()
+
+
 def test_mirostat_goes_back_before_the_tokens_that_it_has_seen() -> None:
     """As in a text that is resumed after the end of its process, and rewinds further than that."""
     mirostat = Mirostat(N_VOCAB, 5, 0.1)
@@ -389,19 +397,6 @@ def test_distinct_draws_without_replacement_in_proportion(row: Row) -> None:
     compiled.close()
     assert_agrees(sampled[0], p)
     assert_agrees(sampled[1], second)
-
-
-@pytest.mark.parametrize(("top_k", "n"), [(8, 8), (5, 5), (1, 1), (0, 8)])
-def test_distinct_repeats_only_when_nothing_else_is_left(row: Row, top_k: int, n: int) -> None:
-    compiled = row.backend.compile((SamplingParams(),))
-    taken: set[int] = set()
-    for seed in range(8):
-        params = SamplingParams(seed=seed, **ONLY | {"top_k": top_k})
-        sampler = row.backend.sampler(params, compiled, PROMPT, ())
-        taken.add(sampler.sample(row.row, taken))
-        sampler.close()
-    compiled.close()
-    assert len(taken) == n
 
 
 def test_dry_breaks_a_repetition(load: Callable[..., LlamaBackend]) -> None:
