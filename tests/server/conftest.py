@@ -1,5 +1,9 @@
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,42 @@ from srb.wire.limits import Limits
 
 Client = TestClient[web.Request, web.Application]
 Connect = Callable[..., Awaitable[Client]]
+
+
+PROGRAM = """
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from srb import cli
+from srb.serving.async_engine import AsyncEngine
+from srb.server.run import serve
+sys.path.insert(0, {support!r})
+from fake_backend import FakeBackend, babble as script
+
+serve.find_model = lambda _model: Path("fake.gguf")
+cli.fetch_model = lambda settings, _show: settings
+cli._begin_loading = lambda _settings: nullcontext()
+AsyncEngine.from_settings = lambda *arguments: AsyncEngine(lambda _: FakeBackend(script=script), record=arguments[2])
+{changes}
+sys.exit(cli.main(["serve", "--port", "0"]))
+"""
+
+
+@contextmanager
+def server_process(
+    changes: str = "", before: tuple[str, ...] = (), **options: Any
+) -> Iterator[tuple["subprocess.Popen[str]", tuple[str, int]]]:
+    """A server on the fake backend, in a process of its own, and its address. before: a command that starts it."""
+    code = PROGRAM.format(support=str(Path(__file__).parents[1] / "support"), changes=changes)
+    command = [*before, sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options) as process:
+        try:
+            assert process.stdout
+            match = re.search(r"is ready at http://(\S+):(\d+)", process.stdout.readline())
+            assert match
+            yield process, (match[1], int(match[2]))
+        finally:
+            process.terminate()
 
 
 def events_of(text: str) -> list[dict[str, Any]]:

@@ -2,15 +2,14 @@
 
 import asyncio
 import socket
-from pathlib import Path
+from unittest import mock
 
 import pytest
-from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.test_utils import make_mocked_request
 from fake_backend import FakeBackend
 from server.conftest import Client, Connect
 
-from srb.errors import MisdirectedRequestError, SettingsError
+from srb.errors import SettingsError
 from srb.options.settings import Settings
 from srb.server import access as hosts
 from srb.server.access import Hosts, read_hosts
@@ -82,41 +81,13 @@ async def test_a_request_without_a_host_is_from_no_browser(connect: Connect) -> 
     writer.close()
 
 
-@pytest.mark.parametrize(("family", "expected"), [(socket.AF_INET6, 421), (socket.AF_UNIX, 200)])
-async def test_other_ways_to_listen(family: socket.AddressFamily, expected: int, tmp_path: Path) -> None:
-    app = web.Application(middlewares=[_as_status, hosts.check_host])
-    app[hosts.HOSTS] = Hosts()
-    app.router.add_get("/", _nothing)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    sock = socket.socket(family)
-    try:
-        sock.bind(str(tmp_path / "s") if family == socket.AF_UNIX else ("::1", 0))
-    except OSError:
-        sock.close()
-        await runner.cleanup()
-        pytest.skip("there is no IPv6 here")
-    await web.SockSite(runner, sock).start()
-    client = socket.socket(family)
-    client.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(client, sock.getsockname())
-    reader, writer = await asyncio.open_connection(sock=client)
-    writer.write(b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n")
-    assert f" {expected} ".encode() in await reader.readline()
-    writer.close()
-    await runner.cleanup()
-
-
-@web.middleware
-async def _as_status(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except MisdirectedRequestError as error:
-        return web.Response(status=error.status)
-
-
-async def _nothing(_request: web.Request) -> web.Response:
-    return web.Response()
+@pytest.mark.parametrize(
+    ("sockname", "expected"),
+    [(("127.0.0.2", 5), True), (("::1", 5, 0, 0), True), (("192.0.2.1", 5), False), ("/run/srb", False), (None, False)],
+)
+def test_which_sockets_only_this_machine_reaches(sockname: object, expected: bool) -> None:
+    transport = mock.Mock(get_extra_info={"sockname": sockname}.get)
+    assert hosts.is_loopback(make_mocked_request("GET", "/", transport=transport)) == expected
 
 
 def test_the_hosts_of_the_settings() -> None:

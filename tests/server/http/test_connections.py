@@ -4,21 +4,20 @@ import asyncio
 import errno
 import json
 import logging
-import re
 import resource
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_backend import FakeBackend, Gate
+from fake_backend import Context, FakeBackend, Gate
+from server.conftest import server_process
 from waiting import Clock, until
 
+from srb.engine.backend import Logprobs
 from srb.errors import SettingsError
 from srb.options.settings import Settings
 from srb.server.app import SERVER_OPTIONS, create_app
@@ -45,6 +44,15 @@ def post(path: str, body: Any) -> bytes:
 
 STREAM = post("/v1/completions", {"prompt": "p", "n": 2, "max_tokens": 20, "ignore_eos": True})
 LARGE = post("/tokenize", {"content": "a" * 100_000})  # its answer has 400 KB
+WORDY = post("/v1/completions", {"prompt": "p", "n": 4, "max_tokens": 50, "ignore_eos": True, "logprobs": 100})
+LIKELIEST = [(token, -token / 7) for token in range(100)]
+
+
+class Wordy(FakeBackend):
+    """Fills any buffer soon: of each token it names a hundred others."""
+
+    def logprobs(self, logits: Context, token: int, top: int) -> Logprobs:
+        return -1.0, LIKELIEST[:top]
 
 
 class Client:
@@ -86,8 +94,8 @@ class Client:
 class Server:
     """A server on a scripted backend."""
 
-    def __init__(self, connections: Connections, runner: Runner, gate: Gate) -> None:
-        self.connections, self.runner, self.gate = connections, runner, gate
+    def __init__(self, connections: Connections, runner: Runner, gate: Gate, engine: AsyncEngine) -> None:
+        self.connections, self.runner, self.gate, self.engine = connections, runner, gate, engine
         self.clients: list[Client] = []
 
     async def open(self, data: bytes = b"", **options: Any) -> Client:
@@ -104,15 +112,20 @@ class Server:
 
 @asynccontextmanager
 async def serving(
-    *, limit: int = 100, per_address: int = 100, tls: ssl.SSLContext | None = None, **options: Any
+    backend: FakeBackend | None = None,
+    *,
+    limit: int = 100,
+    per_address: int = 100,
+    tls: ssl.SSLContext | None = None,
+    **options: Any,
 ) -> AsyncIterator[Server]:
-    gate, connections = Gate(backend := FakeBackend()), Connections(limit, per_address)
+    gate, connections = Gate(backend := backend or FakeBackend()), Connections(limit, per_address)
     async with AsyncEngine(lambda _progress: backend) as engine:
         app = create_app(engine, Limits("fake", n=4, max_n=8), connections=connections, **options)
         runner = Runner(app, shutdown_timeout=1, **SERVER_OPTIONS)
         await runner.setup()
         runner.listen(socket.create_server((LOCAL, 0)), tls)
-        server = Server(connections, runner, gate)
+        server = Server(connections, runner, gate, engine)
         try:
             yield server
         finally:
@@ -207,13 +220,13 @@ async def test_a_body_may_be_slow_but_must_make_progress() -> None:
         assert (await slow.answer())[0] == 200
 
 
-async def ask_and_not_read(server: Server) -> Client:
-    """A connection with next to no room on the way, over which LARGE was sent. It stops reading."""
+async def ask_and_not_read(server: Server, sent: bytes = LARGE) -> Client:
+    """A connection with next to no room on the way, over which something was sent. It stops reading."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     sock.setblocking(False)
     await asyncio.get_running_loop().sock_connect(sock, server.runner.addresses[0])
-    reader, writer = await asyncio.open_connection(sock=sock)
+    reader, writer = await asyncio.open_connection(sock=sock, limit=1 << 24)
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     server.clients.append(client := Client(reader, writer))
     await server.has(receiving=1)
@@ -222,8 +235,8 @@ async def ask_and_not_read(server: Server) -> Client:
     transport = connection.transport
     assert transport
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
-    await client.send(LARGE)
-    await server.has(sending=1)
+    await client.send(sent)
+    await server.has(**{"sending" if sent == LARGE else "handling": 1})
     assert transport.get_write_buffer_size() < 200_000
     return client
 
@@ -259,6 +272,36 @@ async def test_a_reader_of_a_large_answer_may_be_slow(waits: float, caplog: pyte
             assert not [record for record in caplog.records if record.name != "srb"]
             with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
                 await client.answer()
+
+
+async def test_a_reader_that_never_reads_a_stream_holds_nobody_up_and_loses_nothing() -> None:
+    async with serving(Wordy(n_cells=20_000)) as server:
+        still = await ask_and_not_read(server, WORDY)
+        await until(lambda: bool(server.engine.requests))
+        (event_log,) = server.engine.requests
+        server.gate.open()
+        assert b'"event": "done"' in await (await server.open(STREAM)).stream()
+        await until(lambda: event_log.done)
+        still.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        received = await still.stream()
+        assert received.count(b'"event": "stream"') == sum(stop.length for stop in event_log.stops) == 200
+        assert received.count(b'"finish_reason": "length"') == 4
+        assert received.count(b'"event": "done"') == 1
+
+
+async def test_a_reader_that_takes_nothing_of_a_stream_for_too_long_is_disconnected(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(backend := Wordy(n_cells=20_000)) as server:
+        clock = Clock()
+        still = await ask_and_not_read(server, WORDY)
+        await until(lambda: bool(server.engine.requests))
+        server.gate.open()
+        await clock.until(lambda: "it took nothing for 60 s" in caplog.text, by=1)
+        await until(lambda: not server.engine.requests and not backend.open_samplers)
+        still.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):  # not before what was on its way
+            await still.stream()
 
 
 async def test_at_the_limit_of_open_files_accepting_pauses_and_the_log_says_so_once(
@@ -496,55 +539,29 @@ def test_the_limits_follow_the_limit_of_open_files(monkeypatch: pytest.MonkeyPat
         limits(256, max_connections=161)
 
 
-FEW_FILES = """
-import sys
-from contextlib import nullcontext
-from pathlib import Path
-from srb import cli
-from srb.serving.async_engine import AsyncEngine
-from srb.server.run import serve
-sys.path.insert(0, {tests!r})
-from fake_backend import FakeBackend
-
-serve.find_model = lambda _model: Path("fake.gguf")
-cli.fetch_model = lambda settings, _show: settings
-cli._begin_loading = lambda _settings: nullcontext()
-AsyncEngine.from_settings = lambda _settings, _observe, record, *_: AsyncEngine(lambda _: FakeBackend(), record=record)
-sys.exit(cli.main(["serve", "--port", "0"]))
-"""
-
-
 @pytest.mark.starts
 def test_a_crowd_that_asks_for_nothing_takes_no_stream_and_no_file(tmp_path: Path) -> None:
     """More connections come than the process may open files."""
-    code, log = FEW_FILES.format(tests=str(Path(__file__).parents[2] / "support")), tmp_path / "log"
-    command = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh", sys.executable, "-c", code]
+    log, few_files = tmp_path / "log", ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh")
     with (
         log.open("w") as stderr,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
+        server_process(before=few_files, stderr=stderr) as (_, address),
         ExitStack() as crowd,
+        socket.create_connection(address, timeout=30) as stream,
     ):
-        try:
-            assert process.stdout
-            match = re.search(r"is ready at http://(\S+):(\d+)", process.stdout.readline())
-            assert match, log.read_text()
-            address = match[1], int(match[2])
-            with socket.create_connection(address, timeout=30) as stream:
-                body = {"prompt": "p", "n": 1, "max_tokens": 200, "ignore_eos": True}
-                stream.sendall(post("/v1/completions", body))
-                assert b" 200 " in stream.recv(15)
-                for number in range(300):
-                    connection = crowd.enter_context(socket.create_connection(address, timeout=30))
-                    connection.sendall((b"", HALF_HEADERS, HALF_BODY)[number % 3])
-                with socket.create_connection(address, timeout=30) as other:
-                    other.sendall(HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-                    assert b" 200 " in other.recv(15)
-                data = b""
-                while b'"event": "done"' not in data:
-                    data += (part := stream.recv(1 << 16))
-                    assert part, data
-        finally:
-            process.terminate()
+        body = {"prompt": "p", "n": 1, "max_tokens": 200, "ignore_eos": True}
+        stream.sendall(post("/v1/completions", body))
+        assert b" 200 " in stream.recv(15)
+        for number in range(300):
+            connection = crowd.enter_context(socket.create_connection(address, timeout=30))
+            connection.sendall((b"", HALF_HEADERS, HALF_BODY)[number % 3])
+        with socket.create_connection(address, timeout=30) as other:
+            other.sendall(HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+            assert b" 200 " in other.recv(15)
+        data = b""
+        while b'"event": "done"' not in data:
+            data += (part := stream.recv(1 << 16))
+            assert part, data
     assert log.stat().st_size < 2_000
 
 

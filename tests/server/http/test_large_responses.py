@@ -12,6 +12,7 @@ from fake_backend import ByteTokenizer, FakeBackend, says
 from server.conftest import Connect
 from server.routes.test_pooling import FakeEmbedder
 
+from srb.llama.model.chat_template import ChatTemplate
 from srb.server.http import exchange, sse
 from srb.wire.embeddings import EmbeddingRequest
 from srb.wire.llama_server.reply import Results
@@ -43,20 +44,12 @@ async def test_an_answer_is_made_outside_of_the_event_loop(
 
     watch(exchange, "encode", "encode")
     watch(owner, name, "make")
-    backend = FakeBackend(script=says(b"a"), embedder=FakeEmbedder(), chat_template=Template())
+    backend = FakeBackend(script=says(b"a"), embedder=FakeEmbedder(), chat_template=ChatTemplate("p"))
     response = await (await connect(backend)).post(path, json=body)
     assert response.status == 200, await response.text()
     assert response.headers["Content-Type"] == "application/json; charset=utf-8"
     assert set(threads) == {"encode", "make"}
     assert threading.main_thread() not in threads.values()
-
-
-class Template:
-    source = ""
-    stop: tuple[str, ...] = ()
-
-    def render(self, messages: list[dict[str, Any]], variables: dict[str, Any], tools: Any = None) -> str:
-        return "p"
 
 
 async def test_the_event_loop_goes_on_between_the_writes_of_a_large_batch(aiohttp_client: Any) -> None:

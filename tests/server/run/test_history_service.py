@@ -167,12 +167,8 @@ async def test_stories_without_a_history_are_refused(connect: Connect) -> None:
 
 
 async def test_a_watcher_sees_the_texts_grow(connect: Connect, history: History) -> None:
-    steps = threading.Semaphore(3)
-
-    def wait() -> None:
-        assert steps.acquire(timeout=10)
-
-    backend = FakeBackend(on_decode=wait)
+    gate = Gate(backend := FakeBackend())
+    gate.step(3)
     client = await connect(backend, history=history)
     story = await begin(client, {"text": "a"})
     async with client.get(f"/v1/stories/{story}/nodes?since=1", headers={"Accept": "text/event-stream"}) as answer:
@@ -182,7 +178,7 @@ async def test_a_watcher_sees_the_texts_grow(connect: Connect, history: History)
         grown, ended, pieces = {2: "", 3: ""}, 0, 0
         while ended < 2:
             _, event = await anext(watching)
-            steps.release()  # the model writes on when what it wrote was seen
+            gate.step()  # the model writes on when what it wrote was seen
             if event["event"] == "text":
                 grown[event["node"]] += event["text"]
                 pieces += 1
@@ -209,15 +205,13 @@ async def test_an_id_that_is_none_begins_where_the_query_says(connect: Connect, 
 
 
 async def test_a_node_that_grows_is_no_place_to_go_on_from(connect: Connect, history: History) -> None:
-    gate = asyncio.Event()
-    backend, loop = FakeBackend(), asyncio.get_running_loop()
+    gate = Gate(backend := FakeBackend())
     client = await connect(backend, history=history)
     story = await begin(client, {"text": "a"})
-    backend.on_decode = lambda: asyncio.run_coroutine_threadsafe(gate.wait(), loop).result() and None
     answer = await client.post("/v1/completions", json={"story": story, "node": 1, "n": 1})
     refused = await client.post("/v1/completions", json={"story": story, "node": 2, "n": 1})
     assert (refused.status, (await refused.json())["error"]["param"]) == (400, "node")
-    gate.set()
+    gate.open()
     await answer.read()
 
 
@@ -298,19 +292,16 @@ async def test_a_request_that_was_ended_by_the_servers_end_goes_on(
     script, body = says(b"abcdefghijklmnopqrstuvwxyz"), LONG | {"stop": stop}
     with History(tmp_path / "history.db") as history:
         _, undisturbed = await run(await connect(FakeBackend(script=script), history=history), **body)
-    steps = threading.Semaphore(12)
-
-    def wait() -> None:
-        steps.acquire(timeout=10)
-
+    gate = Gate(backend := FakeBackend(script=script))
+    gate.step(12)
     path = tmp_path / "stopped.db"
     with History(path) as history:
-        client = await connect(FakeBackend(script=script, on_decode=wait), history=history)
+        client = await connect(backend, history=history)
         async with client.post("/v1/completions", json=body) as answer:
             request_id, seen = answer.headers["X-Request-Id"], read(answer)
             got = [await anext(seen) for _ in range(10)]
             stopping = asyncio.ensure_future(client.app[ENGINE].stop())
-            steps.release(1_000)
+            gate.open()
             got += [each async for each in seen]
             await stopping
     assert not {"stop", "done"} & {event["event"] for _, event in got}
@@ -584,17 +575,14 @@ async def test_a_full_disk_keeps_nobody_from_reading(connect: Connect, history: 
 
 
 async def test_a_removed_story_ends_what_writes_there(connect: Connect, history: History) -> None:
-    steps = threading.Semaphore(5)
-
-    def wait() -> None:
-        steps.acquire(timeout=10)
-
-    client = await connect(FakeBackend(on_decode=wait), history=history)
+    gate = Gate(backend := FakeBackend())
+    gate.step(5)
+    client = await connect(backend, history=history)
     story = await begin(client, {"text": "a"})
     body = LONG | {"story": story, "prompt": "b", "n": 1}
     async with client.post("/v1/completions", json=body) as answer:  # it is accepted
         assert (await client.delete(f"/v1/stories/{story}?permanent=true")).status == 204
-        steps.release(1_000)
+        gate.open()
         events = [each async for _, each in read(answer)]
     assert events[-2]["stop_reason"] == "cancelled"
     assert (await get(client, "/v1/history"))["data"] == []
@@ -715,19 +703,6 @@ async def test_a_removed_requests_time_isnt_another_ones(connect: Connect, tmp_p
         await run(client, **LONG)
     with History(path) as history:
         assert len(history.read(unfinished)) == 1
-
-
-async def test_a_request_is_forgotten_after_a_restart_too(connect: Connect, tmp_path: Path) -> None:
-    path = tmp_path / "history.db"
-    with History(path, keep_seconds=900) as history:
-        request_id, _ = await run(await connect(FakeBackend(), history=history), **LONG)
-    with History(path, keep_seconds=900) as history:
-        client = await connect(FakeBackend(), history=history)
-        assert (await get(client, f"/v1/completions/{request_id}"))["status"] == "finished"
-        assert (await client.delete(f"/v1/completions/{request_id}")).status == 204
-        await get(client, f"/v1/completions/{request_id}", 404)
-        assert (await client.delete(f"/v1/completions/{request_id}")).status == 404
-        assert (await get(client, f"/v1/history/{request_id}"))["status"] == "finished"
 
 
 @pytest.mark.parametrize("path", ["/completion", "/api/v1/generate", "/api/generate"])

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession
-from fake_backend import FakeBackend, Gate
+from fake_backend import FakeBackend
+from server.conftest import server_process
 from server.run.conftest import Prepare
 from waiting import until
 
@@ -81,45 +82,20 @@ async def test_it_is_ready_when_interrupted_requests_can_be_read_on(
         asked.set()
         assert go_on.wait(10)
 
-    body = {"prompt": "p", "n": 2, "max_tokens": 20, "ignore_eos": True, "detach": True}
+    monkeypatch.setattr("srb.server.run.history.interrupt_unreadable", wait)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    settings = Settings(port=port, history=tmp_path / "history.db")
-
-    async def start(backend: FakeBackend) -> tuple[asyncio.Future[None], asyncio.Task[None]]:
-        stop = serve_engine(lambda _settings, _observe, record, *_: AsyncEngine(lambda _: backend, record=record))
-        return stop, asyncio.create_task(serve_module.serve(settings))
-
-    async def address() -> str:
-        output = ""
-        while not (match := re.search(r"is ready at (http://\S+)", output)):
-            await asyncio.sleep(0.001)
-            output += capsys.readouterr().out
-        return match[1]
-
-    gate = Gate(backend := FakeBackend())
-    stop, serving = await start(backend)
-    async with ClientSession(await address()) as session:
-        async with session.post("/v1/completions", json=body) as answer:
-            request_id = answer.headers["X-Request-Id"]
-            gate.step(3)
-            assert (await answer.content.readline()).startswith(b"id: 1")
-        stop.set_result(None)
-        gate.open()
-    await serving
-    monkeypatch.setattr("srb.server.run.history.interrupt_unreadable", wait)
-    stop, serving = await start(FakeBackend())
+    stop = serve_engine(lambda *arguments: AsyncEngine(lambda _: FakeBackend(), record=arguments[2]))
+    serving = asyncio.create_task(serve_module.serve(Settings(port=port, history=tmp_path / "history.db")))
     await until(asked.is_set)
     assert "is ready" not in capsys.readouterr().out
-    async with ClientSession(f"http://127.0.0.1:{port}") as session, session.get("/health") as answer:
-        assert (answer.status, (await answer.json())["status"]) == (503, "loading model")
-    go_on.set()
-    async with (
-        ClientSession(await address()) as session,
-        session.get(f"/v1/completions/{request_id}/events", headers={"Last-Event-ID": "1"}) as answer,
-    ):
-        assert answer.status == 200
-        assert '"event": "done"' in await answer.text()
+    async with ClientSession(f"http://127.0.0.1:{port}") as session:
+        async with session.get("/health") as answer:
+            assert (answer.status, (await answer.json())["status"]) == (503, "loading model")
+        go_on.set()
+        while "is ready at http://" not in capsys.readouterr().out:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert (await session.get("/health")).status == 200
     stop.set_result(None)
     await serving
 
@@ -204,15 +180,8 @@ async def test_a_wrong_option_is_said_before_the_model_is_loaded(serve_engine: P
 
 
 HANGING = """
-import sys, threading, time
-from contextlib import nullcontext
-from pathlib import Path
-from srb import cli
-from srb.serving.async_engine import AsyncEngine
+import threading
 from srb.server.routes import about
-from srb.server.run import serve
-sys.path.insert(0, {tests!r})
-from fake_backend import FakeBackend
 
 async def hang(_request):
     print("it hangs", flush=True)
@@ -225,13 +194,6 @@ def script(_params, _tokens):
 
 serve.STOP_SECONDS = {seconds}
 about.docs.__code__ = hang.__code__
-serve.find_model = lambda _model: Path("fake.gguf")
-cli.fetch_model = lambda settings, _show: settings
-cli._begin_loading = lambda _settings: nullcontext()
-AsyncEngine.from_settings = lambda _settings, _observe, record, *_: AsyncEngine(
-    lambda _: FakeBackend(script=script), record=record
-)
-sys.exit(cli.main(["serve", "--port", "0"]))
 """
 
 
@@ -240,20 +202,14 @@ sys.exit(cli.main(["serve", "--port", "0"]))
 @pytest.mark.parametrize("asks_again", [False, True])
 def test_a_thread_that_hangs_keeps_no_server_from_ending(path: str, asks_again: bool) -> None:
     """The engine's thread hangs, or that of the event loop."""
-    code = HANGING.format(tests=str(Path(__file__).parents[2] / "support"), seconds=60 if asks_again else 0.2)
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe, text=True) as process:
+    changes = HANGING.format(seconds=60 if asks_again else 0.2)
+    with server_process(changes, stderr=subprocess.PIPE) as (process, address):
         assert process.stdout
         assert process.stderr
-        match = None
-        while not match:
-            line = process.stdout.readline()
-            assert line, process.stderr.read()
-            match = re.search(r"is ready at http://(\S+):(\d+)", line)
         body = b'{"prompt": "p"}'
         method = b"GET" if path == "/docs" else b"POST"
         head = b"%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (method, path.encode(), len(body))
-        with socket.create_connection((match[1], int(match[2]))) as client:
+        with socket.create_connection(address) as client:
             client.sendall(head + body)
             while "it hangs" not in process.stdout.readline():
                 pass
