@@ -20,6 +20,18 @@ async def test_streams_are_ascii_since_clients_split_lines_at_other_characters(c
 
 
 @in_all_formats
+async def test_every_format_has_the_fields_of_the_engine(connect: Connect, name: str) -> None:
+    client = await connect(FakeBackend(n_cells=4096, chat_template=TEMPLATE, script=writes(b"a cat, a DOG|c")))
+    banned = {"bad_words": ["cat"], "banned_strings": ["(?i)dog"]}
+    for fields, text in (
+        (banned | {"stop": ["|c"], "include_stop_str_in_output": True}, "a dat, a EOG|c"),
+        (banned | {"stop": ["|c"]}, "a dat, a EOG"),
+        ({"stop_token_ids": [ord("D")]}, "a cat, a "),
+    ):
+        assert await text_of(client, name, **fields) == text
+
+
+@in_all_formats
 async def test_what_can_not_be_used_of_samplers_lists_is_reported(connect: Connect, name: str) -> None:
     client = await connect(FakeBackend(n_cells=4096, chat_template=TEMPLATE, script=writes(b"a")))
     fields = {

@@ -46,6 +46,7 @@ Row = tuple[tuple[str, ...], tuple[str, ...], dict[str, Any], list[dict[str, dic
 ROWS: dict[str, Row] = {
     # What the alternatives say, the formats, sampling fields, and more fields by format.
     "a stop string": (("é|x",), EVERY, {"stop": ["|"]}, [WITH_USAGE, LOGPROBS]),
+    "a stop token": (("ab",), ("native", "llama-server", "messages"), {"stop_token_ids": [98]}, []),
     "a limit": (("abc",), EVERY, {"max_tokens": 2}, []),
     "nothing": (("",), EVERY, {}, []),
     "half a character": (("a\udcc3",), ("completions", "chat", "responses"), {}, [LOGPROBS]),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from fake_backend import FakeBackend
-from server.conftest import Connect, events_of, refused
+from server.conftest import Connect, events_of
 
 BODY: dict[str, Any] = {
     "prompt": "p",
@@ -37,19 +37,3 @@ async def test_every_format_has_the_same_texts(connect: Connect) -> None:
     assert [each["text"] for each in openai["choices"]] == texts
     llama = await (await client.post("/completion", json=BODY)).json()
     assert [each["content"] for each in llama] == texts
-
-
-async def test_a_search_that_there_is_not_samples_and_says_so(connect: Connect) -> None:
-    client = await connect(FakeBackend())
-    body = {name: value for name, value in BODY.items() if name != "search"} | {"model": "fake", "seed": 1}
-    plain = await (await client.post("/v1/completions", json=body)).json()
-    response = await client.post("/v1/completions", json=body | {"search": "best"})
-    assert response.status == 200
-    assert (await response.json())["choices"] == plain["choices"]
-    assert response.headers["x-srb-ignored"].split(", ") == ["beams", "search"]
-
-
-async def test_more_beams_than_there_is_room_for_are_refused(connect: Connect) -> None:
-    client = await connect(FakeBackend(n_parallel=4))
-    for sent, param in (({"beams": 5}, "beams"), ({"beams": 4, "max_tokens": 200}, "max_tokens")):
-        await refused(client, "/v1/completions", BODY | sent, param)

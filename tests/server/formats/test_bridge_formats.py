@@ -75,15 +75,6 @@ async def test_one_middle_is_the_best_of_eight(connect: Connect) -> None:
     assert (await (await client.post("/api/generate", json=body)).json())["response"] == best
 
 
-async def test_what_has_no_effect_is_reported(connect: Connect) -> None:
-    client = await connect(backend())
-    fields = {"candidates": 4, "stop_at_suffix": True}
-    events = await streamed(client, suffix="", **fields)
-    assert events[0]["ignored"] == ["candidates", "stop_at_suffix"]
-    events = await streamed(client, search="best", mirostat=2, top_k=5, **fields)
-    assert (events[0]["ignored"], events[0]["infill"]) == (["top_k", "search"], "bridge")
-
-
 @pytest.mark.parametrize(
     ("sent", "param"),
     [

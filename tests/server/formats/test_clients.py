@@ -3,7 +3,6 @@
 The bodies are in clients/, written down from what is known of these clients.
 """
 
-import asyncio
 import json
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from fake_backend import END, FakeBackend, says
 from server.conftest import Client, Connect
+from server.formats.test_tools import Model, assembled, call
 
 from srb.engine.model import SpecialTokens
 from srb.llama.model.chat_template import ChatTemplate
@@ -50,6 +50,7 @@ def joined(chunks: list[Any], index: int = 0) -> str:
 
 
 SAID: dict[str, list[str]] = {
+    "basemode_prefill": ["a" * 8],
     "big_agi_beam": ["a" * 8],
     "kobold_lite": ["a" * 8],
     "lm_eval_gguf": ["Once upona"],
@@ -99,12 +100,6 @@ async def test_the_likeliest_tokens_that_clients_of_looms_ask_for(connect: Conne
     assert [len(token["top_logprobs"]) for token in content] == [20] * 10
 
 
-async def test_clients_ask_in_parallel(connect: Connect) -> None:
-    client = await connect(server())
-    replies = await asyncio.gather(*(send(client, "wool") for _ in range(20)))
-    assert [joined(chunks) for chunks in replies] == ["a" * 8] * 20
-
-
 async def test_anthropic_reads_the_list_of_models(connect: Connect) -> None:
     client = await connect(server())
     (model,) = (await (await client.get("/v1/models")).json())["data"]
@@ -117,18 +112,6 @@ async def test_logitloom_with_chats_sees_the_end_of_the_model(connect: Connect) 
     choice = (await send(await connect(fake), "logitloom_chat"))["choices"][0]
     assert choice["finish_reason"] == "stop"
     assert [token["token"] for token in choice["logprobs"]["content"]] == ["<END>"]
-
-
-async def test_basemode_prefill_goes_on_with_the_assistants_last_message(connect: Connect) -> None:
-    prompts: list[bytes] = []
-
-    def script(_params: object, tokens: tuple[int, ...]) -> int:
-        prompts.append(bytes(tokens))
-        return 97
-
-    fake = FakeBackend(n_cells=4096, chat_template=ChatTemplate(TEMPLATE), script=script)
-    assert joined(await send(await connect(fake), "basemode_prefill")) == "a" * 8
-    assert prompts[0] == b"user: Continue:\nassistant:Once upon a time,"
 
 
 async def test_lm_eval_newest_gguf(connect: Connect) -> None:
@@ -217,30 +200,17 @@ WITH_TOOLS = {
 """Requests with tools, and the name of what they may call."""
 
 
-async def test_clients_with_tools(connect: Connect) -> None:
-    for request, name in WITH_TOOLS.items():
-        prompts: list[str] = []
-        said = PLAIN.write([{"function": {"name": name, "arguments": '{"a": [1]}'}}]).encode()
-
-        def script(_params: object, tokens: tuple[int, ...], prompts: list[str] = prompts, said: bytes = said) -> int:
-            prompt, _, text = bytes(tokens).rpartition(b"assistant:")
-            prompts.append(prompt.decode())
-            return said[len(text)] if len(text) < len(said) else END
-
-        reply = await send(
-            await connect(FakeBackend(n_cells=4096, chat_template=ChatTemplate(TEMPLATE), script=script)), request
-        )
-        if isinstance(reply, list):
-            assert [each["choices"][0]["finish_reason"] for each in reply if each["choices"]][-1] == "tool_calls"
-            deltas = [each["choices"][0]["delta"] for each in reply if each["choices"]]
-            calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
-        else:
-            assert reply["choices"][0]["finish_reason"] == "tool_calls"
-            calls = reply["choices"][0]["message"]["tool_calls"]
-        assert calls[0]["function"]["name"] == name
-        assert "".join(call["function"]["arguments"] for call in calls) == '{"a": [1]}'
-        assert f'"name": "{name}"' in prompts[0]
-        assert ("<tool_response>\nIt rains." in prompts[0]) == (request == "langchain_tool_message")
+@pytest.mark.parametrize(("sent", "name"), WITH_TOOLS.items())
+async def test_clients_with_tools(connect: Connect, sent: str, name: str) -> None:
+    model = Model(PLAIN.write([call(name, {"a": [1]})]))
+    reply = await send(await connect(model.backend), sent)
+    if isinstance(reply, list):
+        _, (called,), reason = assembled(reply, 0)
+    else:
+        (called,), reason = reply["choices"][0]["message"]["tool_calls"], reply["choices"][0]["finish_reason"]
+    assert (called["function"], reason) == ({"name": name, "arguments": '{"a": [1]}'}, "tool_calls")
+    assert f'"name": "{name}"' in model.prompt
+    assert ("<tool_response>\nIt rains." in model.prompt) == (sent == "langchain_tool_message")
 
 
 TOKENS = ("tokens", "token_logprobs", "top_logprobs")

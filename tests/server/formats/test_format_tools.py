@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from server.conftest import Connect, posted
-from server.formats.test_tools import CITY, NATIVE, PARIS, Model
+from server.formats.test_tools import CITY, NATIVE, PARIS, SIMPLE, Model
 
 HELLO = [{"role": "user", "content": "hi"}]
 ANTHROPIC: dict[str, Any] = {
@@ -33,9 +33,17 @@ OLLAMA: dict[str, Any] = {
 }
 
 
-async def test_what_was_called_and_what_came_of_it_is_the_same_conversation_in_all(connect: Connect) -> None:
-    expected = f"<user>hi\n<assistant>Well:\n{PARIS}\n<user><tool_response>\nrain\n</tool_response>\n<user>and?\n"
-    model = Model("ok")
+PLAIN = f"<user>hi\n<assistant>Well:\n{PARIS}\n<user><tool_response>\nrain\n</tool_response>\n<user>and?\n"
+OWN = '<user>hi<assistant>Well:[weather]{"city": "Paris"}[/]<tool>rain<user>and?'
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"), [(SIMPLE, PLAIN), (NATIVE, OWN), (NATIVE.replace("arguments | tojson", "arguments"), OWN)]
+)
+async def test_what_was_called_and_what_came_of_it_is_the_same_conversation_in_all(
+    connect: Connect, source: str, expected: str
+) -> None:
+    model = Model("ok", source=source)
     client = await connect(model.backend)
     no_tools: dict[str, Any] = {"tools": []}
     used = {"type": "tool_use", "id": "1", "name": "weather", "input": {"city": "Paris"}}
@@ -68,21 +76,6 @@ async def test_what_was_called_and_what_came_of_it_is_the_same_conversation_in_a
         {"role": "user", "content": "and?"},
     ]
     await posted(client, "/api/chat", OLLAMA | no_tools | {"messages": messages, "stream": False})
-    assert model.prompt == expected
-
-
-@pytest.mark.parametrize("source", [NATIVE, NATIVE.replace("arguments | tojson", "arguments")])
-async def test_a_template_gets_the_arguments_as_it_takes_them(connect: Connect, source: str) -> None:
-    model = Model("ok", source=source)
-    client = await connect(model.backend)
-    called = {"function": {"name": "weather", "arguments": {"city": "Paris"}}}
-    messages = [*HELLO, {"role": "assistant", "tool_calls": [called]}, {"role": "tool", "content": "rain"}]
-    await posted(client, "/api/chat", OLLAMA | {"tools": [], "messages": messages, "stream": False})
-    expected = '<user>hi<assistant>[weather]{"city": "Paris"}[/]<tool>rain'
-    assert model.prompt == expected
-    call = {"type": "function_call", "call_id": "1", "name": "weather", "arguments": '{"city": "Paris"}'}
-    items = [*HELLO, call, {"type": "function_call_output", "call_id": "1", "output": "rain"}]
-    await posted(client, "/v1/responses", OPENAI | {"tools": [], "input": items})
     assert model.prompt == expected
 
 

@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-import threading
 from typing import Any
 
 import pytest
 from aiohttp import ClientResponse
-from fake_backend import END, FakeBackend, says
+from fake_backend import END, FakeBackend, Gate, says
 from server.conftest import Connect, posted
 from server.formats.test_clients import recorded
 
@@ -166,9 +165,8 @@ async def test_a_prompt_that_does_not_fit_is_truncated_after_the_memory(connect:
 
 
 async def test_check_and_abort_by_genkey(connect: Connect) -> None:
-    gate = threading.Event()
-    served = FakeBackend(n_cells=4096, script=lambda _params, _tokens: 97)
-    served.on_decode = lambda: None if served.decodes < 4 or gate.wait(10) else pytest.fail("the gate stayed shut")
+    gate = Gate(served := FakeBackend(n_cells=4096, script=lambda _params, _tokens: 97))
+    gate.step(3)
     client = await connect(served)
     body: dict[str, Any] = {"prompt": "upon", "max_length": 2000, "genkey": "KCPP1"}
     running = asyncio.ensure_future(client.post("/api/v1/generate", json=body))
@@ -182,16 +180,15 @@ async def test_check_and_abort_by_genkey(connect: Connect) -> None:
         assert await (await client.get("/api/extra/generate/check")).json() == {"results": [{"text": ""}]}
         assert await posted(client, "/api/extra/abort", {"genkey": "KCPP1"}) == {"success": True, "done": True}
     finally:
-        gate.set()
+        gate.open()
     (result,) = (await (await running).json())["results"]
     assert (set(result["text"]), result["finish_reason"]) == ({"a"}, "length")
     assert result["completion_tokens"] < 2000
 
 
 async def test_without_a_genkey_the_only_one_is_ended_and_of_several_none(connect: Connect) -> None:
-    gate = threading.Event()
-    served = FakeBackend(n_cells=4096, script=lambda _params, _tokens: 97)
-    served.on_decode = lambda: None if served.decodes < 4 or gate.wait(10) else pytest.fail("the gate stayed shut")
+    gate = Gate(served := FakeBackend(n_cells=4096, script=lambda _params, _tokens: 97))
+    gate.step(3)
     client = await connect(served)
     body: dict[str, Any] = {"prompt": "upon", "max_length": 900}
     try:
@@ -204,7 +201,7 @@ async def test_without_a_genkey_the_only_one_is_ended_and_of_several_none(connec
             async with asyncio.timeout(10):
                 while not (await posted(client, "/api/extra/abort"))["success"]:
                     pass
-            gate.set()
+            gate.open()
             assert (await events(first))[-1] == {"token": "", "finish_reason": "length"}
     finally:
-        gate.set()
+        gate.open()

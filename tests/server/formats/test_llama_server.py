@@ -1,15 +1,14 @@
 """llama-server's routes, over HTTP, on the fake backend."""
 
 import json
-import threading
 import time
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from aiohttp import ClientResponse
-from fake_backend import END, ByteTokenizer, FakeBackend, says, score
-from server.conftest import Client, Connect
+from fake_backend import END, ByteTokenizer, FakeBackend, Gate, says
+from server.conftest import Connect
 
 from srb.engine.model import SpecialTokens
 from srb.llama.model.chat_template import ChatTemplate
@@ -20,14 +19,9 @@ from srb.wire.limits import Limits
 MINIMAL: dict[str, Any] = {"prompt": "p", "seed": 0}
 
 
-def endless(*, n_parallel: int = 8, n_cells: int = 256, gate: threading.Event | None = None) -> FakeBackend:
-    """A model that never ends by itself. A gate holds it up after its second step."""
-    backend = FakeBackend(n_parallel=n_parallel, n_cells=n_cells, script=lambda _params, _tokens: 10)
-    if gate:
-        backend.on_decode = lambda: (
-            None if backend.decodes < 3 or gate.wait(10) else pytest.fail("the gate stayed shut")
-        )
-    return backend
+def endless(**options: Any) -> FakeBackend:
+    """A model that never ends by itself."""
+    return FakeBackend(script=lambda _params, _tokens: 10, **options)
 
 
 async def post(connect: Connect, backend: FakeBackend, path: str = "/completion", **body: Any) -> ClientResponse:
@@ -100,18 +94,6 @@ async def test_several_results_are_a_list(connect: Connect) -> None:
     assert [each["prompt"] for each in answer] == ["p", "p", "p", "p", "pp", "pp", "p", "p"]
     assert (await result(connect, backend, prompt=["p"]))["prompt"] == "p"  # one result is no list
     assert (await result(connect, backend, prompt=[112, "q", 114]))["prompt"] == "pqr"
-
-
-async def test_probabilities_have_two_names_and_may_be_off(connect: Connect) -> None:
-    backend = FakeBackend(script=says(b"a"))
-    for name in ("n_probs", "logprobs"):
-        answer = await result(connect, backend, "/completion", **{name: 2})
-        first, end = answer["completion_probabilities"]
-        assert (first["logprob"], end["id"], len(first["top_logprobs"])) == (score((112,), 97), END, 2)
-        assert answer["generation_settings"]["n_probs"] == 2
-    without: list[dict[str, Any]] = [{"n_probs": 0}, {"logprobs": 0}, {"n_probs": 0, "logprobs": 5}]
-    for off in without:
-        assert "completion_probabilities" not in await result(connect, backend, **off)
 
 
 async def test_a_schema_is_shown_as_it_was_sent(connect: Connect) -> None:
@@ -210,7 +192,9 @@ async def read_until_started(response: ClientResponse) -> None:
 
 
 async def test_slots(connect: Connect) -> None:
-    client: Client = await connect(endless(n_parallel=3, gate=(gate := threading.Event())))
+    gate = Gate(backend := endless(n_parallel=3))
+    gate.step(2)
+    client = await connect(backend)
     idle = {"n_ctx": 256, "speculative": False, "is_processing": False}
     assert await (await client.get("/slots")).json() == [{"id": number} | idle for number in range(3)]
     body = {"prompt": "secret", "n": 2, "stop": ["secret"], "stream": True, "seed": 5}
@@ -225,18 +209,20 @@ async def test_slots(connect: Connect) -> None:
         assert third == {"id": 2} | idle
         assert (await client.get("/slots?fail_on_no_slot=1")).status == 200
         await client.delete(f"/v1/completions/{first['request_id']}")
-        gate.set()
+        gate.open()
         *_, last = [line async for line in response.content if line.startswith(b"data: ")]
         assert json.loads(last.removeprefix(b"data: "))["stop_type"] == "none"
 
 
 async def test_no_slot_is_left(connect: Connect) -> None:
-    client: Client = await connect(endless(n_parallel=1, gate=(gate := threading.Event())))
+    gate = Gate(backend := endless(n_parallel=1))
+    gate.step(2)
+    client = await connect(backend)
     async with client.post("/completion", json={"prompt": "p", "stream": True}) as response:
         await read_until_started(response)
         refused = await client.get("/slots?fail_on_no_slot=1")
         assert (refused.status, "Retry-After" in refused.headers) == (503, True)
-        gate.set()
+        gate.open()
 
 
 async def test_no_slots(aiohttp_client: Any) -> None:

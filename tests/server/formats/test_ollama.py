@@ -71,17 +71,6 @@ async def test_a_format_is_a_schema(connect: Connect) -> None:
     assert given[0].max_tokens == -1
 
 
-async def test_a_text_that_is_json_is_no_call(connect: Connect) -> None:
-    """Streamed answers to `format`, as `Model.model_json_schema()`, end like others."""
-    client = await connect(backend(b'{"a": 1}', b'{"a": 1}'))
-    bodies: list[tuple[str, dict[str, Any]]] = [("/api/generate", {"prompt": "hi"}), ("/api/chat", {"messages": HELLO})]
-    for path, body in bodies:
-        parts = await lines(client, path, body | {"format": {"type": "object"}})
-        assert "".join(map(text_of, parts)) == '{"a": 1}'
-        assert (parts[-1]["done"], parts[-1]["done_reason"]) == (True, "stop")
-        assert not any("tool_calls" in part.get("message", {}) for part in parts)
-
-
 async def test_errors_are_in_its_own_shape(connect: Connect) -> None:
     client = await connect(backend(b"ab"), api_keys=(b"key",))
     for path in ("/api/chat", "/api/tags", "/api/embed"):

@@ -57,10 +57,12 @@ async def test_an_answer_that_nobody_gave_a_length_ends(connect: Connect) -> Non
         assert json.loads(line.removeprefix(b"data: "))["max_tokens"] == most, asked
 
 
-async def test_messages_in_place_of_the_prompt_of_a_completion(connect: Connect) -> None:
-    client = await connect(backend(b"ab"))
-    response = await client.post("/v1/completions", json={"messages": HELLO, "model": "fake", "seed": 0})
-    assert (await response.json())["choices"][0]["text"] == "ab"
+async def test_the_stop_strings_of_a_chat_template_are_never_shown(connect: Connect) -> None:
+    fake = backend(b"ab#cd|")
+    fake.chat_template = ChatTemplate(SOURCE, stop=("#", "|"))
+    for stop, text in ((None, "ab"), ("b", "ab"), ("#", "ab#")):
+        reply = await chat(connect, fake, include_stop_str_in_output=True, stop=stop)
+        assert reply["choices"][0]["message"]["content"] == text
 
 
 async def test_what_the_template_gets(connect: Connect) -> None:

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from fake_backend import FakeBackend
 from mixed import ascii_babble
 from server.conftest import Client, Connect, events_of
@@ -77,34 +76,6 @@ async def test_a_request_that_is_refused_takes_nothing(connect: Connect) -> None
     engine.max_queue = most
     events = events_of(await asked(client, **NATIVE | {"ahead": 0}))
     assert (events[0]["seeds"], fake.decodes) == ([(first[0]["seeds"][0] + 1) % 2**32], n)
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "place"),
-    [
-        ("/v1/completions", {"stream": False}, ("choices", 0, "text")),
-        ("/completion", {}, ("content",)),
-        ("/api/v1/generate", {"max_length": 12, "sampler_seed": -1}, ("results", 0, "text")),
-    ],
-)
-async def test_other_formats(connect: Connect, path: str, body: dict[str, Any], place: tuple[Any, ...]) -> None:
-    client = await connect(fake := backend())
-    sent = BODY | body
-
-    async def ask(**more: Any) -> str:
-        value = json.loads(await asked(client, path, **sent | more))
-        for key in place:
-            value = value[key]
-        return str(value)
-
-    await ask()
-    n = await idle(client, fake)
-    text = await ask(ahead=0)  # after this nothing further is drawn
-    assert text
-    assert fake.decodes == n
-    assert client.app
-    ahead = client.app[ENGINE].prefetcher
-    assert ahead.n_taken == 1
 
 
 async def test_the_seed_that_is_shown_is_that_of_the_text(connect: Connect) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fake_backend import END, FakeBackend
 from server.conftest import Client, Connect, posted
-from server.formats.test_tools import assembled, send
+from server.formats.test_tools import send
 from server.routes.test_response_routes import KEPT
 
 from srb.engine.sampling_params import SamplingParams
@@ -46,21 +46,6 @@ class Spoken:
 
 async def chat(connect: Connect, model: Spoken, **body: Any) -> Any:
     return await send(await connect(model.backend), **{"tools": None, "messages": HELLO} | body)
-
-
-def thoughts_of(chunks: list[Any], index: int = 0) -> str:
-    choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
-    return "".join(choice["delta"].get("reasoning_content") or "" for choice in choices)
-
-
-async def test_a_chat_with_thoughts_in_its_content(connect: Connect) -> None:
-    for source, text in BOTH:
-        model = Spoken(source, text)
-        message = (await chat(connect, model, reasoning_format="none"))["choices"][0]["message"]
-        chunks = await chat(connect, model, reasoning_format="none", stream=True)
-        assert "reasoning_content" not in message
-        assert message["content"] == assembled(chunks, 0)[0] == "<think>\nHm,\nso.\n</think>\n\nYes."
-        assert thoughts_of(chunks) == ""
 
 
 async def test_anthropics_thinking_may_be_disabled(connect: Connect) -> None:

@@ -116,13 +116,3 @@ async def test_what_has_no_effect_is_reported(connect: Connect) -> None:
     assert response.headers["x-srb-ignored"] == "add_generation_prompt, model, prompt, messages"
     response = await client.post("/v1/token/decode", json={"tokens": [], "decode_special_tokens": True})
     assert response.headers["x-srb-ignored"] == "decode_special_tokens"
-
-
-@pytest.mark.parametrize("path", ["/apply-template", "/v1/token/encode"])
-async def test_only_another_model_than_the_servers_is_ignored(connect: Connect, path: str) -> None:
-    client = await connect(backend())
-    text: dict[str, Any] = CHAT if path == "/apply-template" else {"text": "a"}
-    response = await client.post(path, json=text | {"model": "fake"})
-    assert "x-srb-ignored" not in response.headers
-    response = await client.post(path, json=text | {"model": "other"})
-    assert response.headers["x-srb-ignored"] == "model"
