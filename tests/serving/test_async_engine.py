@@ -11,11 +11,11 @@ from fake_backend import FakeBackend, FakeCompiled, Gate, babble, says
 from waiting import Clock, until
 
 from srb.engine.engine import Engine
-from srb.engine.events import ErrorEvent, Event, StartEvent
+from srb.engine.events import Event
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
-from srb.errors import EngineDeadError, InvalidRequestError, ModelLoadError, QueueFullError, UnavailableError
+from srb.errors import InvalidRequestError, ModelLoadError, QueueFullError, UnavailableError
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.event_log import EventLog
 from srb.serving.request_registry import RequestRegistry
@@ -27,20 +27,6 @@ def engine_on(backend: FakeBackend, **options: Any) -> AsyncEngine:
 
 async def collect(engine: AsyncEngine, each: CompletionRequest) -> list[Event]:
     return [event async for event in engine.generate(each)]
-
-
-async def test_requests_at_once_wait_their_turn_and_are_counted() -> None:
-    gate = Gate(backend := FakeBackend())
-    async with engine_on(backend) as engine:
-        requests = [request(n=6, max_tokens=4) for _ in range(4)]
-        tasks = [asyncio.create_task(collect(engine, requests[0]))]
-        await until(lambda: gate.holds)  # else some of the others might be admitted together with it
-        tasks += [asyncio.create_task(collect(engine, each)) for each in requests[1:]]
-        await until(lambda: (engine.health.running, engine.health.waiting) == (1, 3))
-        gate.open()
-        for each, events in zip(requests, await asyncio.gather(*tasks), strict=True):
-            check_order(events, each)
-        assert (engine.health.running, engine.health.waiting) == (0, 0)
 
 
 async def test_stats_are_up_to_date_even_if_events_are_recorded_late() -> None:
@@ -163,20 +149,6 @@ async def test_an_engine_that_cannot_be_made_says_so_and_frees_the_model() -> No
     assert backend.closed
 
 
-async def test_a_model_that_cannot_be_loaded() -> None:
-    def load(_progress: Callable[[float], bool]) -> FakeBackend:
-        raise ModelLoadError("no such model")
-
-    engine = AsyncEngine(load)
-    engine.start()
-    with pytest.raises(ModelLoadError, match="no such model"):
-        await engine.ready()
-    assert engine.health.status == "dead"
-    with pytest.raises(EngineDeadError):
-        engine.check_ready()
-    await engine.stop()
-
-
 async def test_progress_is_seen_while_the_model_loads_and_stopping_ends_the_loading() -> None:
     went_on = threading.Event()
 
@@ -194,25 +166,6 @@ async def test_progress_is_seen_while_the_model_loads_and_stopping_ends_the_load
         engine.check_ready()
     await engine.stop()
     assert not [each for each in threading.enumerate() if each.name == "srb-engine" and each not in before]
-
-
-async def test_an_engine_that_breaks_ends_every_stream_and_refuses_new_requests() -> None:
-    backend = FakeBackend()
-    gate = Gate(backend)
-    async with engine_on(backend) as engine:
-        requests = [request(n=2), request(n=3), request()]
-        streams = [await engine.submit(each) for each in requests]  # so the engine has all
-        backend.script = lambda _params, _tokens: 1 // 0
-        gate.open()
-        for each, stream in zip(requests, streams, strict=True):
-            events = [event async for step in stream for event in step]
-            check_order(events, each, started=isinstance(events[0], StartEvent))
-            assert any(isinstance(event, ErrorEvent) and "ZeroDivisionError" in event.error.message for event in events)
-        assert "ZeroDivisionError" in (await engine.died()).message
-        assert engine.health.status == "dead"
-        with pytest.raises(EngineDeadError):
-            await engine.submit(request())
-    assert backend.closed
 
 
 async def test_a_request_whose_client_has_gone_pauses_while_others_run() -> None:
@@ -305,19 +258,6 @@ async def test_more_requests_than_may_wait_are_refused() -> None:
         for stream in (streams[0], *streams[2:]):
             check_order(await stream.collect(), stream.request)
         engine.check_queue()
-
-
-async def test_a_request_that_waits_too_long_is_aborted_and_one_that_runs_is_not() -> None:
-    clock, gate = Clock(), Gate(backend := FakeBackend())
-    async with engine_on(backend, queue_timeout=30) as engine:
-        first = await engine.submit(request(n=6, max_tokens=4, ignore_eos=True))
-        await until(lambda: gate.holds and first.event_log.started)
-        second = await engine.submit(request(n=6))
-        await clock.until(lambda: second.event_log.refusal is not None, by=10)
-        gate.open()
-        check_order(events := [event async for batch in second for event in batch], second.request, started=False)
-        assert {(stop.finish_reason, stop.stop_reason) for stop in stops(events).values()} == {("abort", "timeout")}
-        assert {stop.finish_reason for stop in stops(await first.collect()).values()} == {"length"}
 
 
 async def test_collecting_a_request_that_never_started_tells_the_limit() -> None:

@@ -1,8 +1,6 @@
 """Requests that are read again, looked at, forgotten."""
 
 import asyncio
-import json
-import random
 from typing import Any
 
 import pytest
@@ -10,7 +8,6 @@ from fake_backend import FakeBackend, Gate, babble, says
 from server.conftest import Client, Connect
 from waiting import Clock, until
 
-from srb.llama.model.chat_template import ChatTemplate
 from srb.server.http.exchange import ENGINE
 
 BODY: dict[str, Any] = {"prompt": "p", "n": 3, "seed": 0, "max_tokens": 6, "ignore_eos": True, "stop": ["zz"]}
@@ -50,30 +47,6 @@ async def test_what_is_read_again_after_any_event_is_byte_for_byte_the_rest(conn
             assert blocks(await response.read()) == events[after:]
     response = await client.get(path, params={"starting_after": "1"}, headers={"Last-Event-ID": "3"})
     assert blocks(await response.read()) == events[3:]  # so does a browser's EventSource when it comes again
-
-
-async def test_several_read_at_once_and_each_may_be_cut_off(connect: Connect) -> None:
-    gate = Gate(backend := FakeBackend(script=babble, n_cells=1_000))
-    client = await connect(backend, **KEPT)
-    first = await client.post("/v1/completions", json=BODY | {"max_tokens": 40, "detach": True})
-    path, rng = EVENTS.format(first.headers["X-Request-Id"]), random.Random(0)
-
-    async def read() -> list[bytes]:
-        got: list[bytes] = []
-        while not got or b'"event": "done"' not in got[-1]:
-            headers = {"Last-Event-ID": got[-1].split(b"\n")[0].removeprefix(b"id: ").decode()} if got else {}
-            response = await client.get(path, headers=headers)
-            for _ in range(rng.randint(1, 30)):
-                block = await response.content.readuntil(b"\n\n")
-                got += blocks(block)
-                gate.step(1)
-                if b'"event": "done"' in block:
-                    break
-            response.close()
-        return got
-
-    readers = await asyncio.gather(*(read() for _ in range(4)))
-    assert readers == [blocks(await first.read())] * 4
 
 
 @pytest.mark.parametrize("detach", [True, False])
@@ -297,26 +270,3 @@ async def test_a_request_is_there_only_for_the_key_that_made_it(connect: Connect
     gate.open()
     await response.read()
     await check()
-
-
-async def test_a_page_may_say_where_it_was(connect: Connect) -> None:
-    client = await connect(FakeBackend())
-    origin = {"Origin": "http://localhost:3000"}
-    asking = {"Access-Control-Request-Method": "GET", "Access-Control-Request-Headers": "last-event-id"}
-    response = await client.options(EVENTS.format("x"), headers=origin | asking)
-    assert "*" in response.headers["Access-Control-Allow-Headers"].split(", ")
-    request_id, _ = await post(client)
-    response = await client.get(EVENTS.format(request_id), headers=origin)
-    assert response.headers["Access-Control-Allow-Origin"] == origin["Origin"]
-
-
-async def test_json_of_a_chat_is_read_again_under_both_addresses(connect: Connect) -> None:
-    client = await connect(FakeBackend(script=babble, chat_template=ChatTemplate("hi")), **KEPT)
-    body = {"prompt": None, "messages": [{"role": "user", "content": "hi"}], "detach": True, "stream": True}
-    request_id, whole = await post(client, "/v1/chat/completions", **body)
-    for base in ("/v1/completions", "/v1/chat/completions"):
-        assert await (await client.get(f"{base}/{request_id}/events")).read() == whole
-    state = await (await client.get(f"/v1/completions/{request_id}")).json()
-    said = [json.loads(block[6:]) for block in blocks(whole)[:-1]]
-    text = "".join(each["choices"][0]["delta"].get("content", "") for each in said if each["choices"][0]["index"] == 0)
-    assert state["choices"][0]["text"] == text

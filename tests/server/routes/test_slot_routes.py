@@ -92,15 +92,6 @@ async def test_an_erased_slot_is_evaluated_again(start: Callable[..., Any], wind
     assert await act(client, 0, "erase") == {"id_slot": 0, "n_erased": 0}
 
 
-async def test_alternatives_have_slots_of_their_own(start: Callable[..., Any]) -> None:
-    client = await start()
-    async with client.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 20, "n": 3}) as answer:
-        await answer.read()
-    sizes = [(await act(client, slot, "save"))["n_saved"] for slot in range(4)]
-    assert sizes == [len(PROMPT) + 19] * 3 + [0]
-    assert (await act(client, 3, "restore"))["n_restored"] == 0  # an empty slot is one, too
-
-
 async def test_what_was_erased_is_gone_from_the_disk(connect: Connect, tmp_path: Path) -> None:
     def make(backend: Backend) -> Engine:
         return Engine(backend, store=DiskCache(tmp_path / "cache", "fake", 1 << 20))
