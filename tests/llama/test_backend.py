@@ -26,6 +26,11 @@ def test_a_temperature_too_small_to_divide_by_is_0(load: Load) -> None:
         assert texts(run(engine, request(temperature=temperature, max_tokens=20))) == greedy
 
 
+def test_reproducible_states_fit_no_other_server(load: Load) -> None:
+    reproducible = load(reproducible=True, ubatch_size=64)
+    assert reproducible.identity != load(flash_attn="off", ubatch_size=64).identity
+
+
 def test_a_full_context_is_used_to_the_last_cell(load: Load) -> None:
     engine = Engine(backend := load(ctx_size=256))
     ended = stops(run(engine, request("p" * 200, 4, max_tokens=-1, ignore_eos=True)))
