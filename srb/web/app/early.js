@@ -39,5 +39,12 @@ export async function rest(first = LOOK) {
   while (performance.now() - early.at < REST) await pause(LOOK);
 }
 
-/** Have a reload wait for that, too: worker.js answers when this lock is free. */
-addEventListener("beforeunload", () => navigator.locks?.request("srb-rest", () => rest(0)));
+// A reload waits for that, too: worker.js answers when this lock is free. A page that asks for it at the reload may come
+// after the worker.
+let isTyping = false;
+addEventListener("input", async () => {
+  if (isTyping) return;
+  isTyping = true;
+  await navigator.locks?.request("srb-rest", () => rest(0));
+  isTyping = false;
+});
