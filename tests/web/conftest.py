@@ -337,8 +337,10 @@ def profile(
     def hear(message: ConsoleMessage) -> None:
         # An alternative that the page ends may have ended by itself a moment before, which is a 404 and no fault.
         has_ended = "404" in message.text and "/choices/" in message.location["url"]
-        if message.type == "error" and not has_ended:
-            story.faults.append(message.text)
+        # What a page sends as it is left may overtake what it sent before. The page merges what conflicts.
+        is_merged = "409" in message.text and "/v1/stories/" in message.location["url"]
+        if message.type == "error" and not has_ended and not is_merged:
+            story.faults.append(f"{message.text} {message.location['url']}")
 
     story.page.on("console", hear)
     story.page.on("pageerror", lambda error: story.faults.append(str(error)))
