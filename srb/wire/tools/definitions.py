@@ -360,7 +360,7 @@ def tools_of(tools: list[ToolFields] | None, choice: Any, parallel: Any) -> Tool
     mode, names = _choice(choice)
     usable = f"none of the tools: {', '.join(functions):.300}" if functions else f"no function: {_without(tools)}"
     for name in names or ():
-        if name not in functions:
+        if not isinstance(name, str) or name not in functions:
             raise InvalidRequestError(f"tool_choice names {show(name)}, which is {usable}", param="tool_choice")
     if mode == "none":
         return None

@@ -361,6 +361,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"tool_choice": {"type": "function", "function": {"name": "nope"}}}, "tool_choice", "none of the tools: weather"),
     ({"tool_choice": {"type": "function"}}, "tool_choice", "names None"),
+    ({"tool_choice": {"type": [["web_search"]]}}, "tool_choice", "none of the tools: weather"),
     ({"parallel_tool_calls": "yes"}, "parallel_tool_calls", "true or false"),
     ({"grammar": 'root ::= "x"'}, "grammar", "exclude each other"),
     ({"regex": "x"}, "regex", "regex and tools exclude each other"),
