@@ -158,7 +158,8 @@ class Scoring(Sampling):
 
     def before_step(self) -> None:
         for seq in self.rows if not self._prompt.block_size else ():
-            seq.draft_tokens = self._active.request.candidates[seq.index][seq.length : -1]
+            n_given = len(seq.resumed_tokens) + seq.n_own_computed + 1  # fewer than `length` if some are computed again
+            seq.draft_tokens = self._active.request.candidates[seq.index][n_given:-1]
 
     def _next_token(self, seq: Sequence, inputs: SamplingInput) -> int:
         return self._active.request.candidates[seq.index][seq.length]

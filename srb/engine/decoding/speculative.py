@@ -41,6 +41,8 @@ class SpeculativeSampling(Sampling):
     def _draft(self, seq: Sequence) -> abc.Sequence[int]:
         """Return the draft tokens that are worth a row, and fit: the last token of a text is never evaluated."""
         backend, scheduler = self._parts.backend, self._parts.scheduler
+        if seq.n_own_computed + 1 < len(seq.tokens):
+            return ()  # the next tokens are known, and computed again
         room = min(seq.max_tokens - 1 - seq.n_own, scheduler.cells_left(seq) - 1)
         n_rows = scheduler.n_rows
         proposers = [each for each in self._proposers.get(seq, ()) if n_rows <= each.max_rows and room > 0]

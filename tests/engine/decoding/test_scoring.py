@@ -235,6 +235,17 @@ def test_candidates_go_on_after_a_fault_and_after_an_interruption() -> None:
     assert [bytes(tokens_of(events, index)).decode() for index in range(4)] == ENDS
 
 
+def test_candidates_that_were_preempted_without_memory_are_computed_again() -> None:
+    engine, _ = make(cache_bytes=0, n_outputs=7, n_cells=80)
+    each = dataclasses.replace(candidates(CONTEXTS[0], *ENDS), priority=1)
+    engine.add_request(each)
+    events = engine.step() + engine.step() + engine.step()
+    engine.add_request(request("u" * 70, max_tokens=1))
+    events += run(engine)
+    assert engine.stats().preemptions
+    assert [bytes(tokens_of(events, index)).decode() for index in range(4)] == ENDS
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

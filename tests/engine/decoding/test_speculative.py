@@ -97,6 +97,16 @@ def test_accepted_draft_tokens_save_steps() -> None:
     assert (other.stats().n_drafted, other.stats().n_accepted) == (0, 0)
 
 
+def test_nothing_is_drafted_while_tokens_are_computed_again() -> None:
+    one = Engine(fake(n_cells=90), cache_bytes=0)
+    one.add_request(dataclasses.replace(with_grammar(), priority=1))
+    one.step(), one.step(), one.step(), one.step()
+    run(one, request("u" * 70, max_tokens=1))
+    stats = one.stats()
+    assert stats.preemptions == 1
+    assert stats.n_drafted == stats.n_accepted > 25
+
+
 def test_wrong_draft_tokens_soon_get_no_rows() -> None:
     one = engine(wrong_every=1, costs=PROCESSOR)
     run(one, with_grammar(max_tokens=200))
