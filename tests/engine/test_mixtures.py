@@ -76,6 +76,7 @@ class Mixture:
         self.of_backend: dict[str, Any] = {
             "n_parallel": n_parallel,
             "n_batch": 16,
+            "n_outputs": self.pick([3, 128]),
             "window": self.window,
             "max_seqs": max(6, n_parallel + self.pick([2, 4, 30])),  # an alternative with a guide and marks takes 6
             "costs": self.pick([*COSTS, *COSTS[-1:] * 4]),
@@ -167,7 +168,9 @@ class Mixture:
         resumed_tokens = [self.text() for _ in range(self.pick([1, 1, 2, 3]))]
         prompts = tuple(tuple(text.encode()) for text in resumed_tokens)
         n = self.pick([1, 1, 2, 3, 6, 12])
-        kind = self.pick(["plain"] * 4 + ["search", "media", "bridge"] + ["shift", "explore"] * (self.window is None))
+        kind = self.pick(
+            ["plain"] * 4 + ["search", "media", "bridge", "score"] + ["shift", "explore"] * (self.window is None)
+        )
         if kind == "explore":
             depth, top_k, most = self.pick([1, 2, 4]), self.pick([1, 3, 10]), self.pick([1, 5, 30])
             explore = Explore(depth=depth, top_k=top_k, min_probability=0.0, max_nodes=most, min_entropy=0.0)
@@ -178,6 +181,9 @@ class Mixture:
         options |= {"shared_within": self.pick(["", "", "ann", "bob"]), "priority": self.pick([0] * 8 + [-1, 1])}
         options |= {"logprobs": self.pick([0, 2])} if "logprobs" in features else {}
         options |= {"echo": "echo" in features and kind != "media"}
+        if kind == "score":
+            ends = [tuple(self.text().encode()) for _ in range(n)]
+            return dataclasses.replace(CompletionRequest.scoring(prompts[0], ends), priority=options["priority"])
         if kind == "search":
             one = SamplingParams(seed=0, max_tokens=self.pick([None, 0, 1, 5]), logit_bias=ASCII)
             return CompletionRequest(prompts, one.alternatives(n), search="beam", **options | {"heal": False})
