@@ -248,9 +248,11 @@ class EngineClient(ABC):
             event_log = EventLog(request)
         event_log.arrived = self._loop.time()
         stream = self._registry.add(event_log, linger)
+        beginning = asyncio.create_task(self._begin(event_log, prefetched))
         try:
-            await asyncio.shield(self._begin(event_log, prefetched))
+            await asyncio.shield(beginning)
         except asyncio.CancelledError:
+            beginning.add_done_callback(lambda task: task.exception())  # a refusal that nobody waits for any more
             stream.close()
             raise
         return stream

@@ -1,6 +1,7 @@
 """The engine's thread and the asyncio side of it, on the fake backend."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -51,9 +52,12 @@ async def test_an_id_is_used_once_at_a_time() -> None:
         gate.open()
 
 
-async def test_a_reader_that_is_cancelled_while_it_submits_leaves_nothing() -> None:
+@pytest.mark.parametrize("lora", [(), ((7, 1.0),)], ids=["a request", "one that is refused"])
+async def test_a_reader_that_is_cancelled_while_it_submits_leaves_nothing(lora: Any) -> None:
+    problems: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, problem: problems.append(problem))
     async with engine_on(backend := FakeBackend()) as engine:
-        task = asyncio.create_task(engine.submit(request(n=4, ignore_eos=True)))
+        task = asyncio.create_task(engine.submit(request(n=4, ignore_eos=True, lora=lora)))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -62,6 +66,8 @@ async def test_a_reader_that_is_cancelled_while_it_submits_leaves_nothing() -> N
         stats = engine.health.stats
         assert stats is not None
         await until(lambda: backend.cells == 0 and backend.open_samplers == 0)
+    gc.collect()
+    assert problems == []
 
 
 async def test_abort_says_whether_there_was_anything_to_abort() -> None:
