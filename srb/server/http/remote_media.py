@@ -1,8 +1,8 @@
 """Downloads images and sounds by their URLs (`--allow-remote-media`), safe against server-side request forgery.
 
 A client can name an address that only this server can reach: another service of its machine, or a cloud's secrets. So
-the server only connects to public addresses. An address is checked where the connection is made: after its name is
-resolved, and again for each redirect. So a name can't resolve to another address in between.
+the server only connects to public addresses. An address is checked where the socket of the connection is made: after
+its name is resolved, and again for each redirect. So a name can't resolve to another address in between.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ from functools import partial
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
-from yarl import URL
 
 from srb.errors import InvalidRequestError
 
@@ -63,15 +62,20 @@ def is_public(address: str) -> bool:
     return is_used and ip.is_global and not ip.is_multicast and not any(ip in network for network in _NOT_PUBLIC)
 
 
-class _RefusedError(Exception):
+class _RefusedError(OSError):
     pass
 
 
-class _Resolver(AbstractResolver):
-    """Resolves names to allowed addresses only."""
+def _socket_to(is_allowed: IsAllowed, info: aiohttp.AddrInfoType) -> socket.socket:
+    """Makes the socket of a connection, which only goes to an allowed address."""
+    family, kind, proto, _, (address, *_) = info
+    if not is_allowed(str(address)):
+        raise _RefusedError("its address isn't public")
+    return socket.socket(family, kind, proto)
 
-    def __init__(self, is_allowed: IsAllowed) -> None:
-        self._is_allowed = is_allowed
+
+class _Resolver(AbstractResolver):
+    """Resolves names in threads of its own."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
@@ -79,14 +83,10 @@ class _Resolver(AbstractResolver):
         find = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
         found = await asyncio.get_running_loop().run_in_executor(_THREADS, find)
         numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
-        allowed = [
+        return [
             ResolveResult(hostname=host, host=str(sockaddr[0]), port=port, family=kind, proto=proto, flags=numeric)
             for kind, _, proto, _, sockaddr in found
-            if self._is_allowed(str(sockaddr[0]))
         ]
-        if not allowed:
-            raise _RefusedError("its address isn't public")
-        return allowed
 
     async def close(self) -> None:
         """Does nothing: all requests share the threads."""
@@ -106,17 +106,23 @@ async def fetch(
             code="invalid_media",
         )
     left = _Left(max_bytes, max_bytes)
-    connector = aiohttp.TCPConnector(resolver=_Resolver(is_allowed), use_dns_cache=False)
+    connector = aiohttp.TCPConnector(
+        resolver=_Resolver(), use_dns_cache=False, socket_factory=partial(_socket_to, is_allowed)
+    )
     async with aiohttp.ClientSession(
         connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
     ) as session:
         try:
             async with asyncio.timeout(SECONDS):
-                return list(await asyncio.gather(*(_fetch(session, url, is_allowed, left) for url in urls)))
+                return list(await asyncio.gather(*(_fetch(session, url, left) for url in urls)))
         except TimeoutError:
             raise _error(f"it took longer than {SECONDS:g} seconds") from None
         except _RefusedError as error:
             raise _error(str(error)) from None
+        except aiohttp.TooManyRedirects:
+            raise _error(f"it has more than {_REDIRECTS} redirects") from None
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
+            raise _error("the URL must begin with http:// or https://, and be valid") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             refused = error.__cause__ if isinstance(error.__cause__, _RefusedError) else None
             raise _error(str(refused or "no response")) from None
@@ -130,21 +136,15 @@ class _Left:
     max_bytes: int
 
 
-async def _fetch(session: aiohttp.ClientSession, url: str, is_allowed: IsAllowed, left: _Left) -> bytes:
-    location = URL(url)
-    for _ in range(_REDIRECTS + 1):
-        _check(location, is_allowed)
-        headers = {"Accept": "image/*, audio/*", "Accept-Encoding": "identity"}
-        async with session.get(location, allow_redirects=False, headers=headers) as answer:
-            if answer.status in (301, 302, 303, 307, 308):
-                location = location.join(URL(answer.headers.get("Location", "")))
-                continue
-            if answer.status != 200:
-                raise _RefusedError(f"the status was {answer.status}")
-            if not answer.headers.get("Content-Type", _TYPES[-1]).lower().startswith(_TYPES):
-                raise _RefusedError("it is neither an image nor a sound")
-            return await _read(answer, left)
-    raise _RefusedError(f"it has more than {_REDIRECTS} redirects")
+async def _fetch(session: aiohttp.ClientSession, url: str, left: _Left) -> bytes:
+    headers = {"Accept": "image/*, audio/*", "Accept-Encoding": "identity"}
+    # aiohttp refuses the last one of `max_redirects`
+    async with session.get(url, max_redirects=_REDIRECTS + 1, headers=headers) as answer:
+        if answer.status != 200:
+            raise _RefusedError(f"the status was {answer.status}")
+        if not answer.headers.get("Content-Type", _TYPES[-1]).lower().startswith(_TYPES):
+            raise _RefusedError("it is neither an image nor a sound")
+        return await _read(answer, left)
 
 
 async def _read(answer: aiohttp.ClientResponse, left: _Left) -> bytes:
@@ -157,17 +157,6 @@ async def _read(answer: aiohttp.ClientResponse, left: _Left) -> bytes:
         if left.n_bytes < 0:
             raise _RefusedError(f"all files of the request have more than {left.max_bytes} bytes")
     return bytes(data)
-
-
-def _check(location: URL, is_allowed: IsAllowed) -> None:
-    """Refuses a URL that may not be fetched. An IP address is checked here, because `_Resolver` only sees names."""
-    host = location.host or ""
-    if location.scheme not in ("http", "https") or not host:
-        raise _RefusedError("the URL must begin with http:// or https://")
-    # Systems accept 0x7f.1 or 2130706433 as IP addresses, too. The last part of all such forms begins with a digit.
-    is_number = ":" in host or host.rstrip(".").rsplit(".", 1)[-1][:1].isdigit()
-    if is_number and not is_allowed(host):
-        raise _RefusedError("its address isn't public")
 
 
 def _error(reason: str) -> InvalidRequestError:

@@ -75,9 +75,11 @@ async def test_what_cant_be_fetched(elsewhere: TestServer) -> None:
         ("/loop", "more than 3 redirects"),
         ("/inside", "isn't public"),
         ("/file", "must begin with http"),
+        ("file:///etc/passwd", "must begin with http"),
+        ("http://", "must begin with http"),
         ("/slow", "longer than 10 seconds"),
     ):
-        urls = [str(elsewhere.make_url("/cat")), str(elsewhere.make_url(path))]
+        urls = [str(elsewhere.make_url("/cat")), path if ":" in path else str(elsewhere.make_url(path))]
         fetching = asyncio.create_task(fetch(urls, only_this))
         await (clock.until(fetching.done) if path == "/slow" else asyncio.wait({fetching}))
         with pytest.raises(InvalidRequestError, match=reason):
@@ -98,7 +100,7 @@ async def test_only_public_addresses_are_spoken_to(elsewhere: TestServer) -> Non
     port = elsewhere.port
     hosts = ("127.0.0.1", "localhost", "2130706433", "0x7f.1", "127.1", "0177.0.0.1", "[::1]", "[::ffff:127.0.0.1]")
     for host in (*hosts, "0", "[::]"):
-        with pytest.raises(InvalidRequestError, match="isn't public"):
+        with pytest.raises(InvalidRequestError, match="isn't public|URL must .* be valid"):
             await fetch([f"http://{host}:{port}/cat"])
 
 
