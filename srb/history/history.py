@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from srb.engine.events import Event
+from srb.engine.resume import ending
 from srb.errors import HistoryError, NotFoundError, SettingsError
 from srb.history.database import check_place, connect, explained, prepare, remove_orphans
-from srb.history.queries import Recorded, Unfinished, end_of, unfinished
+from srb.history.queries import Recorded, Unfinished, unfinished
 from srb.history.recorder import Recorder, Submitted
 from srb.history.stories import Draft, Node, Story, empty_trash, read_nodes
 from srb.history.writer import Change, Writer
@@ -123,18 +124,18 @@ class History:
     def __init__(self, path: Path, keep_seconds: float = 0) -> None:
         self.path = path
         self.on_recovery: Callable[[], object] = lambda: None
-        self._recorder = Recorder(keep_seconds)  # only the writer's thread uses it
         check_place(path)
         self._lock = _lock(path)
         try:
             prepare(path)
             self.interrupted = self.read(unfinished)
+            self._recorder = self.read(Recorder, keep_seconds)  # only the writer's thread uses it
             with explained(path):
                 self.writer = Writer(path, self._recorder.lose_steps, lambda: self.on_recovery())
         except BaseException:
             os.close(self._lock)
             raise
-        self._record(lambda recorder: [recorder.restore, empty_trash])
+        self._record(lambda _recorder: [empty_trash])
 
     @property
     def problem(self) -> HistoryError | None:
@@ -191,15 +192,10 @@ class History:
         """Resumes a request that is in the file. Pass its further events to `take`."""
         self._record(lambda recorder: recorder.resume(each.submitted, each.number, each.events, each.losses))
 
-    def interrupt(self, each: Unfinished) -> None:
-        """Marks a request as interrupted, and writes its texts so far. A person may continue it."""
-        self.resume(each)
-        self._record(lambda recorder: recorder.interrupt(each.submitted.request.id, end_of(each)))
-
     def end(self, each: Unfinished) -> None:
         """Ends an interrupted request that won't be resumed."""
         self.resume(dataclasses.replace(each, submitted=dataclasses.replace(each.submitted, detach=False)))
-        self.take(end_of(each))
+        self.take(ending(each.submitted.request, each.events, "abort", "shutdown"))
 
     def _record(
         self,

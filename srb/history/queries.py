@@ -13,7 +13,6 @@ from typing import Any
 
 from srb.engine.events import Event, StopEvent
 from srb.engine.request import CompletionRequest
-from srb.engine.resume import ending
 from srb.errors import InvalidRequestError, NotFoundError, SrbError
 from srb.history import recorder as events
 from srb.history.database import ANYBODY, SPACE, from_row, spaced, unpack_tokens
@@ -234,17 +233,17 @@ def interrupt_unreadable(db: sqlite3.Connection) -> None:
     for row in db.execute("SELECT * FROM requests WHERE status = 'running' AND request IS NOT NULL").fetchall():
         if _request(row) is None:
             interrupt(db, row["number"], row["id"])
+            drop_events(row["number"], db)
 
 
 def interrupt(db: sqlite3.Connection, number: int, request: str) -> None:
-    """Marks a running request as interrupted for good. Its alternatives and nodes end with the texts so far."""
+    """Marks a running request as interrupted. Its alternatives and nodes end with the texts so far."""
     texts = _texts(db, number)
     rows = db.execute("SELECT number FROM alternatives WHERE request = ? AND finish_reason IS NULL", (number,))
     for (index,) in rows.fetchall():
         text, tokens = texts.get(index, ("", []))
         stop = StopEvent(request, index, len(tokens), "abort", "shutdown")
         end_alternative(db, number, request, stop, text, tokens)
-    drop_events(number, db)
     db.execute("UPDATE requests SET status = 'interrupted' WHERE number = ?", (number,))
 
 
@@ -311,8 +310,3 @@ def _nodes_of(db: sqlite3.Connection, row: sqlite3.Row) -> list[int]:
         (row["id"], row["story"], row["number"]),
     )
     return [node for (node,) in nodes]
-
-
-def end_of(each: Unfinished) -> list[Event]:
-    """Makes the events that end a request that can't resume."""
-    return ending(each.submitted.request, each.events, "abort", "shutdown")

@@ -169,7 +169,7 @@ class _Running:
     """
 
     submitted: Submitted
-    number: int = 0
+    number: int
     story: int | None = None
     nodes: list[int] = field(default_factory=list)
     texts: list[list[str]] = field(default_factory=list)
@@ -195,31 +195,17 @@ class _Running:
 class Recorder:
     """Decides what is written of the running requests. The events of a finished one stay for `keep_seconds`."""
 
-    def __init__(self, keep_seconds: float) -> None:
+    def __init__(self, db: sqlite3.Connection, keep_seconds: float) -> None:
         self._keep_seconds = keep_seconds
         self._running: dict[str, _Running] = {}
-        self._finished: dict[int, float] = {}  # their times, by number, in this order
-        self._last_number = 0
-
-    def restore(self, db: sqlite3.Connection) -> None:
-        """Finds the finished requests that still have their events, after a start."""
         (self._last_number,) = db.execute("SELECT coalesce(max(number), 0) FROM requests").fetchone()
-        rows = db.execute(
-            "SELECT number, finished FROM requests WHERE status = 'finished' AND request IS NOT NULL ORDER BY finished"
-        )
-        self._finished = {number: finished or 0 for number, finished in rows}
 
     def begin(self, submitted: Submitted, nodes: list[int]) -> list[Change]:
         """Adds a request. nodes: gets the ids of its alternatives' nodes when they are written."""
-        running = self._running[submitted.request.id] = _Running(submitted, nodes=nodes)
-        return [partial(self._begin, running)]
-
-    def _begin(self, running: _Running, db: sqlite3.Connection) -> None:
-        if not running.number:  # else the transaction is tried again
-            # SQLite would reuse the number of a removed request, which may still get events under this number.
-            (last,) = db.execute("SELECT coalesce(max(number), 0) FROM requests").fetchone()
-            running.number = self._last_number = max(last, self._last_number) + 1
-        _begin(running, db)
+        # SQLite would reuse the number of a removed request, which may still get events under this number.
+        self._last_number += 1
+        running = self._running[submitted.request.id] = _Running(submitted, self._last_number, nodes=nodes)
+        return [partial(_begin, running)]
 
     def resume(self, submitted: Submitted, number: int, events: list[Event], losses: int) -> list[Change]:
         """Resumes a request that is in the file. events: its events so far. losses: `_Running`."""
@@ -241,22 +227,12 @@ class Recorder:
         for request_id, batch in by_request(events).items():
             if running := self._running.get(request_id):
                 changes += self._take(running, batch)
-        first = next(iter(self._finished), None)
-        if first is not None and self._finished[first] < time.time() - self._keep_seconds:
-            del self._finished[first]
-            changes.append(partial(drop_events, first))
         return changes
 
     def lose_steps(self) -> None:
         """Notes that changes of the running requests are lost."""
         for running in self._running.values():
             running.has_gap = True
-
-    def interrupt(self, request_id: str, events: list[Event]) -> list[Change]:
-        """Writes the texts of a request as if these events had ended it. It can still be resumed."""
-        running = self._running.pop(request_id)
-        stops = [partial(_stop_at, running, event) for event in events if isinstance(event, StopEvent)]
-        return [*stops, partial(_set_status, running, "interrupted")]
 
     def _take(self, running: _Running, events: list[Event]) -> Iterator[Change]:
         if running.submitted.detach:
@@ -272,9 +248,10 @@ class Recorder:
             elif isinstance(event, StopEvent):
                 yield partial(_stop_at, running, event)
             elif isinstance(event, DoneEvent):
-                yield partial(_finish, running, event.usage, self._finished)
+                yield partial(_finish, running, event.usage)
                 if running.has_gap:
-                    yield lambda db: drop_events(running.number, db)
+                    yield partial(drop_events, running.number)
+                yield partial(_drop_old_events, int(time.time() - self._keep_seconds))
                 del self._running[running.submitted.request.id]
 
 
@@ -408,12 +385,22 @@ def end_alternative(
         )
 
 
-def _finish(running: _Running, usage: Usage, finished: dict[int, float], db: sqlite3.Connection) -> None:
-    finished.setdefault(running.number, time.time())
+def _finish(running: _Running, usage: Usage, db: sqlite3.Connection) -> None:
     db.execute(
         "UPDATE requests SET status = 'finished', finished = ?, usage = ? WHERE number = ?",
         (int(time.time()), json.dumps(dataclasses.asdict(usage)), running.number),
     )
+
+
+def _drop_old_events(before: int, db: sqlite3.Connection) -> None:
+    """Removes the events of the oldest two requests that have any, if they finished before a time.
+
+    There are no more at a time, so that no step waits for long.
+    """
+    oldest = "SELECT * FROM requests WHERE status = 'finished' AND request IS NOT NULL ORDER BY number LIMIT 2"
+    rows = db.execute(f"SELECT number FROM ({oldest}) WHERE coalesce(finished, 0) < ?", (before,))
+    for (number,) in rows.fetchall():
+        drop_events(number, db)
 
 
 def drop_events(number: int, db: sqlite3.Connection) -> None:
@@ -434,7 +421,3 @@ def forget_events(db: sqlite3.Connection, owner: str | None, request: str) -> bo
     if row:
         drop_events(row["number"], db)
     return row is not None
-
-
-def _set_status(running: _Running, status: str, db: sqlite3.Connection) -> None:
-    db.execute("UPDATE requests SET status = ? WHERE number = ?", (status, running.number))

@@ -15,7 +15,7 @@ from srb.errors import HistoryError, NotSupportedError, SrbError, UnavailableErr
 from srb.history.database import UnusableError
 from srb.history.history import History
 from srb.history.queries import Unfinished, interrupt, interrupt_unreadable
-from srb.history.recorder import Submitted
+from srb.history.recorder import Submitted, drop_events
 from srb.server.access import owner_of
 from srb.serving.engine_client import EngineClient, Record
 from srb.serving.event_log import EventLog
@@ -165,16 +165,17 @@ class HistoryService:
                 request_id = each.submitted.request.id
                 logger.exception("request %s is interrupted; its data in the history may be damaged", request_id)
                 self.store.write(interrupt, each.number, request_id)
+                self.store.write(partial(drop_events, each.number))
 
     async def _resume_or_end(self, engine: EngineClient, each: Unfinished, model: str, *, enabled: bool) -> None:
         submitted = each.submitted
         if not submitted.detach:
             self.store.end(each)  # its reader's connection ended with the server
         elif not enabled or submitted.model != model:
-            self.store.interrupt(each)
+            self.store.write(interrupt, each.number, submitted.request.id)
             logger.warning("request %s stays interrupted; it was made with %s", submitted.request.id, submitted.model)
         elif each.losses >= MAX_LOSSES:
-            self.store.interrupt(each)
+            self.store.write(interrupt, each.number, submitted.request.id)
             logger.error(
                 "request %s stays interrupted: %d servers in a row crashed while they ran it, without a further "
                 "token; it may be the cause",

@@ -100,7 +100,7 @@ async def test_only_public_addresses_are_spoken_to(elsewhere: TestServer) -> Non
     port = elsewhere.port
     hosts = ("127.0.0.1", "localhost", "2130706433", "0x7f.1", "127.1", "0177.0.0.1", "[::1]", "[::ffff:127.0.0.1]")
     for host in (*hosts, "0", "[::]"):
-        with pytest.raises(InvalidRequestError, match="isn't public|URL must .* be valid"):
+        with pytest.raises(InvalidRequestError, match=r"isn't public|URL must .* be valid"):
             await fetch([f"http://{host}:{port}/cat"])
 
 
