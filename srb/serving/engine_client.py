@@ -244,7 +244,7 @@ class EngineClient(ABC):
             if offline.has_texts(request):  # in a thread, because long texts take a while
                 request = await asyncio.to_thread(offline.with_tokens, request, self.tokenize)
                 self.check_ready()  # again: the engine may have ended meanwhile, and would never answer
-            request, prefetched, _ = self.prefetcher.take(request)
+            request, prefetched = self.prefetcher.take(request)
             event_log = EventLog(request)
         event_log.arrived = self._loop.time()
         stream = self._registry.add(event_log, linger)

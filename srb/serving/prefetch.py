@@ -109,22 +109,11 @@ class _Continuation:
             events.append(DoneEvent(request.id, request.count, usage, _at_once(sum(lengths), n_truncated)))
         return events
 
-    def take(self, n: int) -> abc.Callable[[], None]:
-        """Removes the first n alternatives.
-
-        Returns:
-            A function that puts them back, unless others were taken since.
-        """
-        before, events, wanted = self.request, self.events, self.wanted
-        self.request = after = _from_seed(before, (self.seed + n) % (MAX_SEED + 1))
-        self.events = [dataclasses.replace(event, index=event.index - n) for event in events if event.index >= n]
-        self.wanted = max(0, wanted - n)
-
-        def put_back() -> None:
-            if self.request is after:
-                self.request, self.events, self.wanted = before, events, max(self.wanted, wanted)
-
-        return put_back
+    def drop(self, n: int) -> None:
+        """Removes the first n alternatives."""
+        self.request = _from_seed(self.request, (self.seed + n) % (MAX_SEED + 1))
+        self.events = [dataclasses.replace(event, index=event.index - n) for event in self.events if event.index >= n]
+        self.wanted = max(0, self.wanted - n)
 
 
 def _at_once(n_tokens: int, n_truncated: int) -> Timings:
@@ -180,18 +169,15 @@ class Prefetcher:
         """Whether the engine has requests of it, which may pause."""
         return bool(self._running)
 
-    def take(
-        self, request: CompletionRequest, owner: str | None = None
-    ) -> tuple[CompletionRequest, list[Event], abc.Callable[[], None]]:
+    def take(self, request: CompletionRequest, owner: str | None = None) -> tuple[CompletionRequest, list[Event]]:
         """Takes what was prefetched for a request, and ends the request that was prefetching it.
 
         Returns:
-            The request, with the prefetched seeds if it takes any; its events so far; and a function that puts them
-            back, for a request that is refused.
+            The request, with the prefetched seeds if it takes any, and its events so far.
         """
         found = self._find(request, owner) if self._continuations else None
         if found is None or (not request.any_seed and request.branches[0].seed != found.seed):
-            return request, [], lambda: None
+            return request, []
         self._stop(found)
         n = len(request.branches)
         seeds = found.request.branches[0].alternatives(n)
@@ -201,15 +187,9 @@ class Prefetcher:
         request = dataclasses.replace(request, branches=branches)
         events = found.events_of(request)
         self.n_taken += len({event.index for event in events if isinstance(event, StreamEvent | StopEvent)})
-        put_back = found.take(n)
+        found.drop(n)
         self._run(found)
-
-        def refuse() -> None:
-            self._stop(found)
-            put_back()
-            self._run(found)
-
-        return request, events, refuse
+        return request, events
 
     def note(self, event_log: EventLog) -> None:
         """Notes what to prefetch after a request that has ended, if it asks for that, and wasn't ended early."""

@@ -59,7 +59,7 @@ async def test_the_next_swipes_are_there() -> None:
         assert {event.request_id for event in recorded} == {first.id}
         assert [each.ahead for _, each in replicas.ran] == [0, 0]  # no replica prefetches by itself
         for seed in (1, 2):
-            each, said, _ = engine.prefetcher.take(swipe(seed=99))
+            each, said = engine.prefetcher.take(swipe(seed=99))
             assert isinstance(said[-1], DoneEvent)
             check_order([*said], each)
             assert texts([*said]) == {0: text_of(seed)}

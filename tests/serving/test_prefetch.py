@@ -33,7 +33,7 @@ def engine_on(backend: FakeBackend, **options: Any) -> AsyncEngine:
 
 async def collect(engine: AsyncEngine, each: CompletionRequest, owner: str | None = None) -> list[Event]:
     """The events of a request, as the server asks for them."""
-    each, said, _ = engine.prefetcher.take(each, owner)
+    each, said = engine.prefetcher.take(each, owner)
     async with await engine.submit(each, event_log=EventLog(each, owner=owner), prefetched=said) as stream:
         events = await stream.collect()
     check_order(events, each)
@@ -121,7 +121,7 @@ async def test_another_request_gets_none(other: CompletionRequest) -> None:
     async with engine_on(backend := FakeBackend(script=babble)) as engine:
         await collect(engine, swipe())
         await prefetched(engine, backend)
-        assert engine.prefetcher.take(other)[:2] == (other, [])
+        assert engine.prefetcher.take(other) == (other, [])
         assert engine.prefetcher.take(swipe(seed=1, any_seed=False))[1]
 
 
@@ -155,7 +155,7 @@ async def test_an_unfinished_alternative_resumes_when_it_is_taken() -> None:
             await until(lambda: gate.holds)
         await task
         assert ahead.is_running
-        each, said, _ = engine.prefetcher.take(swipe(ignore_eos=True))
+        each, said = engine.prefetcher.take(swipe(ignore_eos=True))
         assert len(text(said)) >= 1
         assert not isinstance(said[-1], DoneEvent)
         stream = await engine.submit(each, event_log=EventLog(each), prefetched=said)
@@ -316,7 +316,7 @@ async def test_the_number_of_prefetched_tokens_is_limited() -> None:
         assert [len({event.index for event in said if isinstance(event, StopEvent)}) for said in given] == [0, 1, 1]
         await collect(engine, swipe(prompt="d", ahead=5, max_tokens=4, ignore_eos=True))
         await prefetched(engine, backend)
-        _, said, _ = engine.prefetcher.take(swipe(5, prompt="d", max_tokens=4, ignore_eos=True))
+        _, said = engine.prefetcher.take(swipe(5, prompt="d", max_tokens=4, ignore_eos=True))
         assert len({event.index for event in said if isinstance(event, StopEvent)}) == 3
 
 

@@ -131,7 +131,7 @@ async def submit(request: web.Request, reply: Reply, created: int) -> web.Stream
     kept = replace(reply, completion=None, blame=None)  # stored for long: without the body and its images
     engine, history_service = request.app[ENGINE], request.app[HISTORY]
     completion = _shared(reply.completion, await shared_within(request))
-    completion, prefetched, put_back = engine.prefetcher.take(completion, owner_of(request))
+    completion, prefetched = engine.prefetcher.take(completion, owner_of(request))
     # In a thread, because many settings take a while.
     held = await asyncio.to_thread(memory_of, (kept.ignored, kept.payload, completion.branches))
     is_stored = history_service.is_on and completion.explore is None
@@ -172,7 +172,6 @@ async def submit(request: web.Request, reply: Reply, created: int) -> web.Stream
     except BaseException:  # the request was refused, or its client has disconnected
         if event_log not in engine.requests:
             history_service.forget(completion.id)
-            put_back()
         raise
     async with stream:
         return await respond(request, stream, kept, is_first=True)
