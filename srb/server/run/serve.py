@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import socket
-import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -51,52 +50,34 @@ LINGER_SECONDS = 2.0
 NOTIFY_SOCKET = "NOTIFY_SOCKET"
 """The environment variable with systemd's socket; see sd_notify(3)."""
 
-_STOPPING = (signal.SIGTERM, signal.SIGINT)
-
 
 @contextmanager
 def stop_signal() -> Iterator[asyncio.Future[None]]:
     """A future that the first SIGTERM or SIGINT completes. A second one, or STOP_SECONDS, end the process.
 
-    A thread of its own receives the signals, since the event loop may hang. If none was received, the previous handlers
-    are restored at the end.
+    Python runs its own handlers between two instructions, also where the event loop hangs; asyncio's handlers wait for
+    the loop. If no signal was received, the previous handlers are restored at the end.
     """
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[None] = loop.create_future()
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
-    wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    handlers = {}
-    for number in _STOPPING:
-        # Without a Python handler, nothing is written to the socket.
-        handlers[number] = signal.signal(number, lambda *_: None)
-        signal.siginterrupt(number, False)
-    received = threading.Event()
+    is_received = False
 
-    def watch() -> None:
-        with reader:
-            numbers = (byte[0] for byte in iter(lambda: reader.recv(1), b"") if byte[0] in _STOPPING)
-            if next(numbers, None) is None:
-                return
-            received.set()
-            faulthandler.dump_traceback_later(STOP_SECONDS, exit=True)
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(stop.set_result, None)
-            os._exit(128 + next(numbers))
+    def receive(number: int, _frame: object) -> None:
+        nonlocal is_received
+        if is_received:
+            os._exit(128 + number)
+        is_received = True
+        faulthandler.dump_traceback_later(STOP_SECONDS, exit=True)
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(stop.set_result, None)
 
-    watcher = threading.Thread(target=watch, name="srb-signals", daemon=True)
-    watcher.start()
+    handlers = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
     finally:
-        if not received.is_set():
-            signal.set_wakeup_fd(wakeup)
+        if not is_received:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-            writer.close()
-            watcher.join()
-        else:
-            writer.detach()  # the thread reads until the process ends
 
 
 @asynccontextmanager

@@ -263,5 +263,3 @@ async def test_signals_mean_what_they_meant_when_a_server_has_ended_by_itself() 
         assert signal.getsignal(signal.SIGINT) not in before
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     assert not stop.done()
-    assert not any(thread.name == "srb-signals" for thread in threading.enumerate())
-    assert signal.set_wakeup_fd(-1) == -1
