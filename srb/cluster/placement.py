@@ -8,14 +8,14 @@ replica that has a block has the whole prefix up to its end. An example with thr
     b has    "Once upon a time"
 
 The prompt goes to a. If the load of a is too high, b doesn't get the prompt because of its one block: it has less than
-half of the prompt. Then the prompt's first block that no replica has, "who had a horse", is looked up on a ring of
-hashes, and the next replica on the ring gets the prompt. The ring and the bound of the load are those of V. Mirrokni,
-M. Thorup and M. Zadimoghaddam, "Consistent Hashing with Bounded Loads" (SODA 2018).
+half of the prompt. Then the prompt's first block that no replica has, "who had a horse", is hashed with the name of
+each replica, and the highest hash wins: D. Thaler and C. Ravishankar, "Using Name-Based Mappings to Increase Hit Rates"
+(1998). The bound of the load is that of V. Mirrokni, M. Thorup and M. Zadimoghaddam, "Consistent Hashing with Bounded
+Loads" (SODA 2018).
 """
 
 import math
 import struct
-from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -32,8 +32,6 @@ MAX_UNREPORTED = 1 << 16
 """The number of blocks that a replica may get here without a report, besides those of its last report."""
 
 _HASH = 8
-_HASHES = 8
-"""The number of hashes of its name that a replica has on the ring. Each gives 8 points."""
 
 
 def blocks_of(tokens: Sequence[int], before: Sequence[int] = (), *, within: str = "") -> list[int]:
@@ -66,6 +64,11 @@ def _hash(data: bytes) -> bytes:
     return blake2b(data, digest_size=_HASH).digest()
 
 
+def _preferred(block: int, names: set[str]) -> str:
+    """Returns the replica of these that a block is mapped to. If another one joins or leaves, few blocks move."""
+    return max(names, key=lambda name: _hash(f"{block} {name}".encode()))
+
+
 class _Replica:
     """A replica: the blocks that it has cached, and the weight and the blocks of each request in flight there."""
 
@@ -89,7 +92,6 @@ class Placement:
         self._loads: dict[str, int] = {}  # sorted by name, so that all servers prefer the same one of equal loads
         self._holders: dict[int, set[str]] = {}
         self._places: dict[Hashable, str] = {}
-        self._ring: list[tuple[int, str]] = []
 
     @property
     def n_blocks(self) -> int:
@@ -104,13 +106,8 @@ class Placement:
             self._remove_blocks(name, replica.cached)
             for request_id in replica.in_flight:
                 del self._places[request_id]
-        self._ring = [point for point in self._ring if point[1] in names]
         for name in names - self._replicas.keys():
             self._replicas[name] = _Replica()
-            for k in range(_HASHES):
-                points = unpack_blocks(blake2b(f"{name} {k}".encode()).digest())
-                self._ring += ((point, name) for point in points)
-        self._ring.sort()
         self._loads = {name: self._loads.get(name, 0) for name in sorted(names)}
 
     def report(self, name: str, load: int, blocks: Collection[int]) -> None:
@@ -131,7 +128,7 @@ class Placement:
 
         A replica fits if its load is now at most 1.25 times the mean load. So at least one always fits, whatever the
         number of alternatives. Of those that fit, the one that has most of the longest prompt is chosen; of equal ones,
-        one with the smallest load. If none has half of the prompt, the ring alone decides. Without this rule, if all
+        one with the smallest load. If none has half of the prompt, hashes alone decide. Without this rule, if all
         prompts began alike, all would go to the first replica that had this prefix. Replicas in `avoid`, which may
         hang, are chosen only if there is no other.
         """
@@ -179,17 +176,8 @@ class Placement:
                 n_seen = len(holders)
                 if candidates := holders & fitting:
                     least = min(map(self._loads.__getitem__, candidates))
-                    return self._on_ring(first_missing, {name for name in candidates if self._loads[name] == least})
-        return self._on_ring(first_missing, fitting)
-
-    def _on_ring(self, key: int, names: set[str]) -> str:
-        """Returns the first of these replicas on the ring, from a key on."""
-        if len(names) == 1:
-            (name,) = names
-            return name
-        start = bisect_left(self._ring, (key, ""))
-        around = (self._ring[at - len(self._ring)][1] for at in range(start, start + len(self._ring)))
-        return next(name for name in around if name in names)
+                    return _preferred(first_missing, {name for name in candidates if self._loads[name] == least})
+        return _preferred(first_missing, fitting)
 
     def _set_blocks(self, name: str, replica: _Replica, blocks: Iterable[int]) -> None:
         cached = set(blocks).union(*(those for _, those in replica.in_flight.values()))
