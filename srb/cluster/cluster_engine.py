@@ -31,7 +31,6 @@ from srb.engine.sampling_params import SamplingParams
 from srb.engine.stats import EngineStats
 from srb.errors import InvalidRequestError, ModelLoadError, NotSupportedError, SrbError
 from srb.serving.engine_client import EngineClient
-from srb.serving.health import ReplicaHealth
 
 
 class Place(NamedTuple):
@@ -176,7 +175,7 @@ class ClusterEngine(EngineClient):
         assert self._vocabulary is not None
         await asyncio.to_thread(self._vocabulary.check, request.branches, self.model.n_cells)
         request = dataclasses.replace(request, ahead=0)  # this server prefetches, and not each replica
-        room = min(each.report.n_parallel for each in self._reports.values())
+        room = min(each.report.stats.max_sequences for each in self._reports.values())
         whole = SplitRequest(request, split(request, room, max(1, len(self._reports) - len(self.lost))))
         self._runs[request.id] = runs = [PartRun(self, whole, part) for part in whole.parts]
         for run in runs:
@@ -262,14 +261,7 @@ class ClusterEngine(EngineClient):
             self.placement.report(report.name, report.load, unpack_blocks(report.blocks))
         lost = self.lost
         self._replicas = tuple(
-            ReplicaHealth(
-                name,
-                each.report.node,
-                "lost" if name in lost else "ready",
-                each.report.running,
-                each.report.waiting,
-                each.report.stats,
-            )
+            dataclasses.replace(each.report, status="lost" if name in lost else "ready")
             for name, each in sorted(self._reports.items())
         )
         if self._reports:

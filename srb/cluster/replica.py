@@ -12,10 +12,10 @@ from srb.engine.events import AbortReason, Event
 from srb.engine.kv_cache.radix import Tokens, pack
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.request import CompletionRequest
-from srb.engine.stats import EngineStats
 from srb.errors import EngineDeadError, NotSupportedError, SrbError, UnavailableError
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.event_log import EventLog, RequestStream
+from srb.serving.health import ReplicaHealth
 from srb.serving.prefetch import is_prefetch
 
 BEAT_SECONDS = 1.0
@@ -33,33 +33,23 @@ class ReplicaLostError(SrbError):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(ReplicaHealth):
     """The state of a replica, as it reports it.
 
     Attributes:
-        node: the address of its machine.
         model: the hash of its model file.
         identity: `ModelFacts.identity`.
         n_cells: the longest context of a request.
-        n_parallel: the number of sequences that run at a time.
-        running: the number of running requests, or parts of such.
-        waiting: the number of waiting requests, or parts of such.
         load: the number of alternatives that wait or run.
         blocks: of the prompts that it has cached, packed (`Placement.report`).
         embeds: of its `Embedder`: `max_tokens`, `pools` and `rank_template`. None if it has none.
     """
 
-    name: str
-    node: str
     model: str
     identity: str
     n_cells: int
-    n_parallel: int
-    running: int
-    waiting: int
     load: int
     blocks: bytes
-    stats: EngineStats
     embeds: tuple[int, bool, str | None] | None = None
 
 
@@ -204,15 +194,15 @@ class Replica:
         return Report(
             self._name,
             self._node,
+            "ready",
+            sum(event_log.started for event_log in self._asked),
+            sum(not event_log.started for event_log in self._asked),
+            health.stats,
             self._model,
             engine.model.identity,
             engine.model.n_cells,
-            health.stats.max_sequences,
-            sum(event_log.started for event_log in self._asked),
-            sum(not event_log.started for event_log in self._asked),
             self._load,
             self._blocks,
-            health.stats,
             (embedder.max_tokens, embedder.pools, embedder.rank_template) if embedder else None,
         )
 

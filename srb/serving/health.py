@@ -23,7 +23,7 @@ class ReplicaHealth:
     status: Literal["ready", "lost"]
     running: int
     waiting: int
-    stats: EngineStats | None
+    stats: EngineStats
 
 
 @dataclass(frozen=True, slots=True)

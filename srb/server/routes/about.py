@@ -94,7 +94,7 @@ def _replica(replica: ReplicaHealth) -> dict[str, Any]:
         "status": replica.status,
         "running": replica.running,
         "waiting": replica.waiting,
-        **(_stats(replica.stats) if replica.stats else {}),
+        **_stats(replica.stats),
     }
 
 

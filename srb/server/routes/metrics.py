@@ -145,9 +145,7 @@ class _EngineCollector(Collector):
                 ("replica",),
                 {(name,): float(each.status == "ready") for name, each in replicas.items()},
             )
-            yield from _engine_metrics(
-                ("replica",), {(name,): each.stats for name, each in replicas.items() if each.stats}
-            )
+            yield from _engine_metrics(("replica",), {(name,): each.stats for name, each in replicas.items()})
         elif health.stats:
             yield from _engine_metrics((), {(): health.stats})
 
