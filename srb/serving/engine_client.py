@@ -46,7 +46,10 @@ MAX_TRIES = 5
 _KEEP_BYTES = 256 << 20
 """The memory for the event logs of finished requests, in bytes."""
 
-Record = abc.Callable[[list[Event], abc.Callable[[], object]], object]
+Publish = abc.Callable[..., object]
+"""Gives events to their readers, and then calls the functions that it gets, in the event loop."""
+
+Record = abc.Callable[[list[Event], Publish], object]
 """Gets the events of a step, and a function that it must call when readers may see them."""
 
 
@@ -279,11 +282,11 @@ class EngineClient(ABC):
         It may be called from any thread. All of this is in the order of the calls.
         """
         batches = (partial(self._on_events, batch) for batch in by_request(events).values())
-        call = partial(self._call, *batches, *then)
+        publish = partial(self._call, *batches, *then)
         if self._record:  # prefetched alternatives are recorded for the request that takes them
-            self._record([event for event in events if not self.prefetcher.is_own(event.request_id)], call)
+            self._record([event for event in events if not self.prefetcher.is_own(event.request_id)], publish)
         else:
-            call()
+            publish()
 
     def find(self, request_id: str, owner: str | None = None) -> EventLog:
         """Finds the event log of a request.

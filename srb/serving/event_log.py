@@ -79,11 +79,11 @@ class EventLog:
         lasts: whether a detached request resumes after a restart, if the server has a history. False if it isn't in it.
         exact: whether readers get all events as they came, and never merged. Readers of a format that numbers its own
             events need this.
-        arrived: when it was submitted, in seconds of the event loop's clock.
         created: when it was submitted, in seconds since 1970.
         extra_bytes: the memory of its settings and answers, besides its prompts and events.
 
     Attributes:
+        arrived: when it was submitted, in seconds of the event loop's clock.
         is_given: whether an engine has it, or is given it. If that engine fails, it resumes.
         priority: its present one. The engine has the lowest one for a request that waits for its client to come back.
         started: whether it has left the queue.
@@ -105,7 +105,6 @@ class EventLog:
         detach: bool = False,
         lasts: bool = True,
         exact: bool = False,
-        arrived: float = 0.0,
         created: int = 0,
         extra_bytes: int = 0,
     ) -> None:
@@ -114,7 +113,7 @@ class EventLog:
         self.detach = detach
         self.lasts = lasts
         self.exact = exact
-        self.arrived = arrived
+        self.arrived = 0.0
         self.created = created
         self.is_given = False
         self.priority = request.priority
@@ -160,11 +159,6 @@ class EventLog:
             if isinstance(event, StreamEvent):
                 parts[event.index].append(event.text)
         return ["".join(each) for each in parts]
-
-    def raise_refusal(self) -> None:
-        """Raises `UnavailableError` if the server ended the request before it started."""
-        if self.refusal and not self.started:
-            raise self.refusal
 
     def put(self, events: list[Event]) -> None:
         """Adds the events of a step, except for the start of a request that resumes, and wakes the readers."""
@@ -303,7 +297,8 @@ class RequestStream:
             raise UnavailableError(
                 f"the server is shutting down, or has failed; request {self.request.id} resumes with its next start"
             )
-        self.event_log.raise_refusal()
+        if self.event_log.refusal and not self.event_log.started:
+            raise self.event_log.refusal
 
     async def __aenter__(self) -> Self:
         return self

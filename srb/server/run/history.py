@@ -17,7 +17,7 @@ from srb.history.history import History
 from srb.history.queries import Unfinished, interrupt, interrupt_unreadable
 from srb.history.recorder import Submitted, drop_events
 from srb.server.access import owner_of
-from srb.serving.engine_client import EngineClient, Record
+from srb.serving.engine_client import EngineClient, Publish, Record
 from srb.serving.event_log import EventLog
 
 logger = logging.getLogger("srb")
@@ -90,18 +90,11 @@ class HistoryService:
         """
         return None if self._store is None else self._record
 
-    def _record(self, events: list[Event], published: Callable[[], object]) -> None:
-        store, loop = self._store, self._loop
-        if not isinstance(store, History):
-            published()
-            return
-
-        def written() -> None:
-            published()
-            if loop:
-                loop.call_soon_threadsafe(self.feeds.notify_events, events)
-
-        store.take(events, written)
+    def _record(self, events: list[Event], publish: Publish) -> None:
+        if isinstance(self._store, History):
+            self._store.take(events, partial(publish, partial(self.feeds.notify_events, events)))
+        else:
+            publish()
 
     def _on_recovery(self) -> None:
         if self._loop:
