@@ -189,7 +189,7 @@ def _found_in(index: str) -> str:
         LEFT JOIN requests ON requests.number = alternatives.request
         LEFT JOIN nodes ON nodes.text = {index}.rowid
         LEFT JOIN stories ON stories.number = nodes.story
-        WHERE {index} MATCH :words AND {index}.rowid < :before
+        WHERE {index} MATCH :words AND {index}.rowid < coalesce(:before, {2**62})
             AND (requests.id IS NOT NULL AND {_seen("requests")} OR stories.id IS NOT NULL AND {_seen("stories")})
             AND stories.deleted IS NULL
             AND coalesce(requests.story, '') NOT IN (SELECT id FROM stories WHERE deleted IS NOT NULL)
@@ -200,7 +200,7 @@ _FOUND = f"{_found_in('search')} UNION ALL {_found_in('search_spaced')} ORDER BY
 
 
 def search(
-    db: sqlite3.Connection, owner: str | None, words: str, *, limit: int = 50, before: int = 2**62
+    db: sqlite3.Connection, owner: str | None, words: str, *, limit: int = 50, before: int | None = None
 ) -> list[Found]:
     """Searches the texts of an owner and without one that have all of these words, the latest first.
 

@@ -95,11 +95,11 @@ async def reading(generator: AsyncGenerator[Iterable[Item], None]) -> AsyncItera
 
     Cancelling the wait for a generator would end it. So a task waits for it, and isn't cancelled.
     """
-    task: asyncio.Task[Iterable[Item]] | None = None
+    task: asyncio.Future[Iterable[Item]] | None = None
 
     async def read() -> Iterable[Item]:
         nonlocal task
-        task = task or asyncio.create_task(_next(generator))
+        task = task or asyncio.ensure_future(anext(generator))
         await asyncio.wait({task})
         ended, task = task, None
         return ended.result()
@@ -111,10 +111,6 @@ async def reading(generator: AsyncGenerator[Iterable[Item], None]) -> AsyncItera
             task.cancel()
             await asyncio.wait({task})
         await generator.aclose()
-
-
-async def _next(generator: AsyncGenerator[Iterable[Item], None]) -> Iterable[Item]:
-    return await anext(generator)
 
 
 async def respond(

@@ -48,9 +48,8 @@ async def import_document(request: web.Request) -> web.Response:
     data = await read_body(request, MAX_DOCUMENT_BYTES)
     if kind == "txt":
         plain = await asyncio.to_thread(read_plain_text, data, request.query.get("encoding", ""))
-        return json_response(
-            _document(text=plain.text, left_out=plain.left_out, encoding=plain.encodings[0], encodings=plain.encodings)
-        )
+        encodings = {"encoding": plain.encodings[0], "encodings": plain.encodings}
+        return json_response(_document(plain.text, plain.left_out) | encodings)
 
     def read() -> Document:
         with depth_refused():
@@ -70,18 +69,11 @@ async def import_document(request: web.Request) -> web.Response:
     markdown, left_out = await asyncio.to_thread(finish)
     if int(pictures):
         left_out = [count(int(pictures), "picture"), *left_out]
-    return json_response(_document(title=title.strip(), text=markdown, pictures=int(pictures), left_out=left_out))
+    return json_response(_document(markdown, left_out, title.strip(), int(pictures)))
 
 
-def _document(*, title: str = "", text: str, pictures: int = 0, left_out: list[str], **about: Any) -> dict[str, Any]:
-    return {
-        "object": "document",
-        "title": title,
-        "text": text,
-        "pictures": pictures,
-        "left_out": left_out,
-        **about,
-    }
+def _document(text: str, left_out: list[str], title: str = "", pictures: int = 0) -> dict[str, Any]:
+    return {"object": "document", "title": title, "text": text, "pictures": pictures, "left_out": left_out}
 
 
 async def export_document(request: web.Request) -> web.Response:

@@ -273,9 +273,7 @@ async def list_or_search(request: web.Request) -> web.Response:
         data, last = [as_json(each) for each in listed], listed[-1].id if listed else None
     else:
         place = query_number(request, "before")
-        found = await read_file(
-            request, find.search, words, limit=limit, **({} if place is None else {"before": place})
-        )
+        found = await read_file(request, find.search, words, limit=limit, before=place)
         data, last = [as_json(each) for each in found], found[-1].place if found else None
     return web.json_response({"object": "list", "data": data, "before": last if len(data) == limit else None})
 
