@@ -1,9 +1,11 @@
 """The file: what is written there is there, whatever happens to the disk, the file or the process."""
 
+import dataclasses
 import os
 import resource
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -19,7 +21,7 @@ from srb.history import database, stories, writer
 from srb.history import queries as find
 from srb.history.database import UnusableError, prepare
 from srb.history.history import History
-from srb.history.queries import read_events, unfinished
+from srb.history.queries import Unfinished, read_events, unfinished
 from srb.history.recorder import Submitted
 from srb.history.stories import NewNode
 from srb.history.writer import Change
@@ -276,6 +278,33 @@ async def test_a_change_that_is_tried_again_is_made_once(retrying: History) -> N
     change.is_full = False
     await until(lambda: retrying.problem is None)
     assert retrying.read(lambda db: db.execute("SELECT number, status FROM requests").fetchone()[:]) == (1, "finished")
+
+
+def test_events_are_dropped_some_time_after_the_end_of_their_request(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(name: str) -> list[Event]:
+        submitted, (start, one) = request_with("one")
+        renamed = dataclasses.replace(submitted.request, id=name)
+        history.begin(dataclasses.replace(submitted, request=renamed))
+        return [dataclasses.replace(event, request_id=name) for event in (*start, *one, *end(1))]
+
+    def found(name: str) -> object:
+        history.write(lambda _db: None).result()
+        return history.read(read_events, None, name)
+
+    now = time.time()
+    with History(path, keep_seconds=900) as history:
+        running = begin("running")[:2]
+        history.take(running)
+        for minutes, name in ((0, "first"), (10, "second"), (20, "third")):
+            monkeypatch.setattr(time, "time", lambda at=now + 60 * minutes: at)
+            history.take(begin(name))
+            found(name)  # waits until it is written
+        assert [isinstance(found(name), Unfinished) for name in ("first", "second", "third")] == [False, True, True]
+        assert found("first") == "finished"
+        (left,) = history.read(unfinished)
+        assert left.events == running
 
 
 @pytest.mark.parametrize("ends", [False, True])

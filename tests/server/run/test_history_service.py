@@ -427,37 +427,6 @@ async def test_a_request_that_waits_while_servers_are_lost_goes_on(connect: Conn
         await client.app[ENGINE].stop()  # it can tell nothing any more when the file is closed
 
 
-async def test_without_resume_it_stays_interrupted(connect: Connect, tmp_path: Path) -> None:
-    request_id, path = await crash(connect, tmp_path, **LONG)
-    with History(path) as history:
-        client = await connect(FakeBackend(), history=history)
-        await go_on(client, goes_on=False)
-        await asyncio.wrap_future(history.write(lambda _db: None))
-        stored = await get(client, f"/v1/history/{request_id}")
-        assert stored["status"] == "interrupted"
-        state = await get(client, f"/v1/completions/{request_id}")
-        assert (state["status"], [each["text"] for each in state["choices"]]) == (
-            "interrupted",
-            [each["text"] for each in stored["choices"]],
-        )
-        await get(client, f"/v1/completions/{request_id}/events", 410)
-        assert all(each["text"] and each["finish_reason"] == "abort" for each in stored["choices"])
-
-
-async def test_a_request_that_has_finished_can_be_read_after_a_restart(connect: Connect, tmp_path: Path) -> None:
-    path = tmp_path / "history.db"
-    with History(path, keep_seconds=900) as history:
-        request_id, events = await run(await connect(FakeBackend(), history=history), **LONG)
-    with History(path, keep_seconds=900) as history:
-        client = await connect(FakeBackend(), history=history)
-        async with client.get(f"/v1/completions/{request_id}/events?starting_after=5") as answer:
-            assert [each async for each in read(answer)] == events[5:]
-        assert (await get(client, f"/v1/completions/{request_id}"))["status"] == "finished"
-        assert (await client.delete(f"/v1/history/{request_id}")).status == 204
-        assert (await client.delete(f"/v1/history/{request_id}")).status == 404
-        await get(client, f"/v1/completions/{request_id}", 404)
-
-
 @pytest.mark.parametrize("stream", few(True, many=[False]))
 @pytest.mark.parametrize("path", ["/v1/completions", "/openai/v1/completions/", "/v1/chat/completions"])
 async def test_openais_formats_are_read_again_after_a_restart(
@@ -515,12 +484,16 @@ async def test_a_story_that_is_gone_leaves_native_events(connect: Connect, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("change", "detach", "status", "reason"),
-    [("UPDATE requests SET model = 'other'", True, "interrupted", None), ("", False, "finished", "shutdown")],
-    ids=["another model", "attached"],
+    ("change", "detach", "resumes", "status"),
+    [
+        ("", True, False, "interrupted"),
+        ("UPDATE requests SET model = 'other'", True, True, "interrupted"),
+        ("", False, True, "finished"),
+    ],
+    ids=["no resume", "another model", "attached"],
 )
 async def test_requests_that_do_not_go_on(
-    connect: Connect, tmp_path: Path, change: str, detach: bool, status: str, reason: str | None
+    connect: Connect, tmp_path: Path, change: str, detach: bool, resumes: bool, status: str
 ) -> None:
     request_id, path = await crash(connect, tmp_path, **LONG | {"detach": detach})
     with closing(sqlite3.connect(path)) as db, db:
@@ -529,12 +502,17 @@ async def test_requests_that_do_not_go_on(
         client = await connect(FakeBackend(), history=history)
         if not detach:  # until it is known whether it goes on, it isn't gone
             await get(client, f"/v1/completions/{request_id}/events", 503)
-        await go_on(client, goes_on=True)
+        await go_on(client, goes_on=resumes)
         await asyncio.wrap_future(history.write(lambda _db: None))
         stored = await get(client, f"/v1/history/{request_id}")
         assert stored["status"] == status
-        assert reason is None or {each["stop_reason"] for each in stored["choices"]} == {reason}
-        assert all(each["text"] for each in stored["choices"])
+        assert all(each["text"] and each["finish_reason"] == "abort" for each in stored["choices"])
+        assert {each["stop_reason"] for each in stored["choices"]} == {"shutdown"}
+        if status == "interrupted":
+            state = await get(client, f"/v1/completions/{request_id}")
+            texts_so_far = [each["text"] for each in stored["choices"]]
+            assert (state["status"], [each["text"] for each in state["choices"]]) == (status, texts_so_far)
+            await get(client, f"/v1/completions/{request_id}/events", 410)
 
 
 async def test_a_subscriber_is_notified_of_what_is_written_when_there_is_room(
@@ -690,19 +668,6 @@ async def test_what_still_comes_of_a_removed_request_isnt_another_ones(connect: 
         assert [event async for event in read(answer)] == seen
     stored = await get(client, f"/v1/history/{second.headers['X-Request-Id']}")
     assert (stored["status"], stored["choices"][0]["length"]) == ("finished", 5)
-
-
-async def test_a_removed_requests_time_isnt_another_ones(connect: Connect, tmp_path: Path) -> None:
-    """Its events would have been dropped long ago; those of the next request stay until it has ended."""
-    with History(tmp_path / "history.db", keep_seconds=0) as history:
-        backend = FakeBackend()
-        client = await connect(backend, history=history)
-        first, _ = await run(client, prompt="a", n=1, max_tokens=3)
-        assert (await client.delete(f"/v1/history/{first}")).status == 204
-        path = snapshot_at(backend, history, backend.decodes + 40)
-        await run(client, **LONG)
-    with History(path) as history:
-        assert len(history.read(unfinished)) == 1
 
 
 @pytest.mark.parametrize("path", ["/completion", "/api/v1/generate", "/api/generate"])
@@ -904,17 +869,22 @@ async def test_a_finished_request_with_wrong_events_is_said(connect: Connect, tm
             assert "is damaged: move it away" in refused["error"]["message"]
 
 
-async def test_a_restart_with_another_model_keeps_the_name_of_the_one_that_answered(
+async def test_finished_requests_can_be_read_after_a_restart_with_another_model(
     connect: Connect, tmp_path: Path
 ) -> None:
     path, chat = tmp_path / "history.db", {"messages": [{"role": "user", "content": "p"}], "detach": True}
     with History(path, keep_seconds=900) as history:
         client = await connect(FakeBackend(chat_template=TEMPLATE), history=history)
-        request_id, events = await run(client, prompt="p", n=1, max_tokens=3, detach=True)
+        request_id, events = await run(client, **LONG)
         async with client.post("/v1/chat/completions", json=chat | {"max_tokens": 3}) as answer:
             chat_id, said = answer.headers["X-Request-Id"], await answer.json()
     with History(path, keep_seconds=900) as history:
         client = await connect(FakeBackend(chat_template=TEMPLATE), history=history, model="other")
-        async with client.get(f"/v1/completions/{request_id}/events") as answer:
-            assert [event async for event in read(answer)] == events
+        for after in (0, 5):
+            async with client.get(f"/v1/completions/{request_id}/events?starting_after={after}") as answer:
+                assert [event async for event in read(answer)] == events[after:]
         assert (await get(client, f"/v1/completions/{chat_id}/events"))["model"] == said["model"]
+        assert (await get(client, f"/v1/completions/{request_id}"))["status"] == "finished"
+        assert (await client.delete(f"/v1/history/{request_id}")).status == 204
+        assert (await client.delete(f"/v1/history/{request_id}")).status == 404
+        await get(client, f"/v1/completions/{request_id}", 404)
