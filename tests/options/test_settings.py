@@ -2,6 +2,7 @@ import argparse
 import dataclasses
 import functools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,9 +31,10 @@ def test_the_defaults() -> None:
 
 def test_a_flag_wins_over_a_variable_and_that_over_the_file(tmp_path: Path) -> None:
     config = tmp_path / "srb.toml"
-    config.write_text('n = 1\nctx-size = 1\nbatch_size = 1\nmodel = "file.gguf"\n')
+    config.write_text('n = 1\nctx-size = 1\nbatch_size = 1\nmodel = "file.gguf"\nn-predict = 7')
     settings = load("--config", str(config), "--n", "3", SRB_N="2", SRB_CTX_SIZE="2")
-    assert (settings.n, settings.ctx_size, settings.batch_size, settings.model) == (3, 2, 1, Path("file.gguf"))
+    model = Path("file.gguf")
+    assert settings == Settings(n=3, ctx_size=2, batch_size=1, model=model, max_tokens=7)
     assert load(SRB_CONFIG=str(config)).n == 1
 
 
@@ -68,33 +70,24 @@ def test_every_option_is_a_flag_and_a_variable() -> None:
         assert by_flag == by_variable
 
 
-def test_llama_servers_short_names() -> None:
-    settings = load("-m", "x.gguf", "-c", "512", "-b", "64", "-ub", "32", "-ngl", "3", "-fa", "off", "-t", "2")
-    assert settings == Settings(
-        model=Path("x.gguf"), ctx_size=512, batch_size=64, ubatch_size=32, n_gpu_layers=3, flash_attn="off", threads=2
-    )
-
-
-def test_several_addresses() -> None:
-    assert (
-        load("--host", "127.0.0.1", "--host", "::1")
-        == load("--host", "127.0.0.1,::1")
-        == load(SRB_HOST="127.0.0.1,::1")
-    )
-
-
-def test_words_for_numbers() -> None:
-    assert load("-c", "auto", SRB_N_GPU_LAYERS="all") == Settings(ctx_size=-1, n_gpu_layers=-2)
-    assert load().n_gpu_layers == -1  # auto
-
-
-def test_a_name_of_llama_server_stands_for_the_option(tmp_path: Path) -> None:
-    config = tmp_path / "srb.toml"
-    config.write_text("n-predict = 7")
-    assert [
-        settings.max_tokens
-        for settings in (load("--n-predict", "5"), load(SRB_PREDICT="6"), load("--config", str(config)))
-    ] == [5, 6, 7]
+@pytest.mark.parametrize(
+    ("flags", "environ", "expected"),
+    [
+        ("-m x.gguf -c 512 -b 64", {}, {"model": Path("x.gguf"), "ctx_size": 512, "batch_size": 64}),
+        ("-ub 32 -ngl 3 -fa off -t 2", {}, {"ubatch_size": 32, "n_gpu_layers": 3, "flash_attn": "off", "threads": 2}),
+        ("--host 127.0.0.1 --host ::1", {}, {"host": "127.0.0.1,::1"}),
+        ("--host 127.0.0.1,::1", {}, {"host": "127.0.0.1,::1"}),
+        ("", {"SRB_HOST": "127.0.0.1,::1"}, {"host": "127.0.0.1,::1"}),
+        ("-c auto", {"SRB_N_GPU_LAYERS": "all"}, {"ctx_size": -1, "n_gpu_layers": -2}),
+        ("-ngl auto", {}, {}),
+        ("--n-predict 5", {}, {"max_tokens": 5}),
+        ("", {"SRB_PREDICT": "6"}, {"max_tokens": 6}),
+    ],
+)
+def test_short_names_names_of_llama_server_and_words_for_numbers(
+    flags: str, environ: dict[str, str], expected: dict[str, Any]
+) -> None:
+    assert load(*flags.split(), **environ) == Settings(**expected)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +109,7 @@ def test_a_name_of_llama_server_stands_for_the_option(tmp_path: Path) -> None:
         ([], {"SRB_EXIT_ON_FATAL": "perhaps"}, "SRB_EXIT_ON_FATAL takes true or false, got 'perhaps'"),
         ([], {"SRB_PROT": "1"}, "SRB_PROT is not an option; did you mean port?; unset it"),
         (["--config", "/nowhere.toml"], {}, "/nowhere.toml can't be read: No such file"),
+        (["--ahead", "9", "--max-n", "8", "--n", "1"], {}, "--ahead 9 is more than --max-n 8"),
     ],
 )
 def test_wrong_values_are_named(flags: list[str], environ: dict[str, str], message: str) -> None:
@@ -131,6 +125,7 @@ def test_wrong_values_are_named(flags: list[str], environ: dict[str, str], messa
         ("alias = 5", "alias takes a string, got 5"),
         ("ctx-sise = 5", "ctx-sise is not an option; did you mean ctx-size?"),
         ("n = ", "is not valid TOML"),
+        ("api-key = 12345", "api-key takes a string, got int"),
     ],
 )
 def test_wrong_files_are_named(tmp_path: Path, text: str, message: str) -> None:
@@ -139,14 +134,7 @@ def test_wrong_files_are_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SettingsError, match=r"srb\.toml") as caught:
         load("--config", str(config))
     assert message in caught.value.message
-
-
-def test_a_key_of_another_type_is_refused_without_showing_it(tmp_path: Path) -> None:
-    config = tmp_path / "srb.toml"
-    config.write_text("api-key = 12345")
-    with pytest.raises(SettingsError) as caught:
-        load("--config", str(config))
-    assert caught.value.message.endswith("api-key takes a string, got int")
+    assert "12345" not in caught.value.message
 
 
 def test_keys_come_from_the_option_and_the_file(tmp_path: Path) -> None:
@@ -173,11 +161,6 @@ def test_no_keys_where_there_should_be_some_is_an_error(tmp_path: Path) -> None:
     ):
         with pytest.raises(SettingsError, match=message):
             read_keys(settings)
-
-
-def test_no_more_is_drawn_ahead_than_a_request_may_have() -> None:
-    with pytest.raises(SettingsError, match="--ahead 9 is more than --max-n 8"):
-        Settings(ahead=9, max_n=8, n=1)
 
 
 def test_settings_dont_show_the_keys() -> None:
