@@ -419,5 +419,5 @@ class SafetyOptions:
     slots: bool = option(True, "enable GET /slots, which shows the settings of running requests")
     log_level: str = option("info", "minimum level of log messages", choices=LOG_LEVELS)
     exit_on_fatal: bool = option(
-        False, "end the process if the engine fails three times within ten minutes, so that a supervisor can restart it"
+        False, "end the process if the engine fails six times without progress, so that a supervisor can restart it"
     )

@@ -53,9 +53,8 @@ class AsyncEngine(EngineClient):
         load: makes the backend, in the thread.
         make: makes the engine, in the thread.
         sleep_after: the idle time after which the engine sleeps (`Engine.sleep`), in seconds. None: it never does.
-        max_failures: the number of failures in `failure_seconds` after which the engine isn't restarted. Those that a
-            request has caused, which has ended with an error, don't count, unless as many requests end so in a row.
-        failure_seconds: how long a failure counts, in seconds.
+        max_failures: the number of failures after which the engine isn't restarted, if no request goes on in between.
+            A request that has caused two of them ends with an error.
         options: `EngineClient`. `record` is called in the thread, once per step.
     """
 
@@ -65,8 +64,7 @@ class AsyncEngine(EngineClient):
         *,
         make: Callable[[Backend], Engine] = Engine,
         sleep_after: float | None = None,
-        max_failures: int = 3,
-        failure_seconds: float = 600.0,
+        max_failures: int = 6,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -74,10 +72,8 @@ class AsyncEngine(EngineClient):
         self._make = make
         self._sleep_after = sleep_after
         self._max_failures = max_failures
-        self._failure_seconds = failure_seconds
         self._engine: Engine | None = None
         self._recovery = Recovery(self._registry, self._add, self.put)
-        self._failed_at: list[float] = []  # when there were failures that count, in seconds of the event loop's clock
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._main, name="srb-engine", daemon=True)
@@ -175,18 +171,15 @@ class AsyncEngine(EngineClient):
     def _on_ended(self, event_log: EventLog) -> None:
         super()._on_ended(event_log)
         if not event_log.error and not event_log.aborted:
-            self._recovery.n_ended = 0
+            self._recovery.n_failures = 0
 
     def _on_failure(self, error: Exception, cause: str | None, judged: "Future[bool]") -> None:
         """Interrupts all requests, and says whether the engine may be restarted."""
         if self._status == "ready":
             self._status = "restarting"
         self.prefetcher.interrupt()
-        now, since = self._loop.time(), self._recovery.interrupt(error, cause)
-        self._failed_at = [at for at in self._failed_at if now - at < self._failure_seconds] + [now]
-        if since is not None:
-            self._failed_at = [at for at in self._failed_at if at < since]
-        judged.set_result(max(len(self._failed_at), self._recovery.n_ended) < self._max_failures)
+        self._recovery.interrupt(error, cause)
+        judged.set_result(self._recovery.n_failures < self._max_failures)
 
     def _on_restart(self, engine: Engine) -> None:
         self._engine, self._model = engine, engine.model

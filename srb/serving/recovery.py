@@ -8,7 +8,7 @@ A request may be the cause. The engine can't always name it, because a batch has
 resumed one at a time, the most urgent first, of these the shortest: the next one waits until the one before has gone on
 for two steps, unless that is paused for a more urgent one. The suspect of a failure is the request that the engine
 names, or else the one that was being resumed. It is resumed first. If it is the suspect of the next failure, too, it
-ends with an error, and the failures since it came count no more.
+ends with an error.
 
 A failure and a restart are told in order with the events, so the logs are complete when requests resume.
 """
@@ -33,8 +33,7 @@ class Recovery:
         put: delivers events that no engine has made.
 
     Attributes:
-        n_ended: the number of requests that have ended as the cause of failures since one has gone on. An engine that
-            fails on each request is broken.
+        n_failures: the number of failures since a request has gone on. An engine that fails on each request is broken.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Recovery:
         self._resuming: EventLog | None = None
         self._n_steps = 0  # those that its log had when the engine got it
         self._suspect: EventLog | None = None  # that of the last failure
-        self.n_ended = 0
+        self.n_failures = 0
         self._task: asyncio.Task[None] | None = None
         self._is_over = asyncio.Event()
         self._is_over.set()
@@ -79,35 +78,30 @@ class Recovery:
             self._pending.remove(log)
             self._end([log], "abort", reason)
 
-    def interrupt(self, error: Exception, cause: str | None) -> float | None:
+    def interrupt(self, error: Exception, cause: str | None) -> None:
         """Takes the requests of an engine that has failed. They and new ones wait for `resume`.
 
         Args:
             error: why it failed.
             cause: the id of the request that it was working on; None if it was working on several.
-
-        Returns:
-            When the request came that is the cause and has ended now, in seconds of the event loop's clock; None: no
-            request is to blame.
         """
+        if self._resuming is not None and self._is_back(self._resuming):  # `_resume_pending` may not know it yet
+            self._resuming, self.n_failures = None, 0
+        self.n_failures += 1
         self._is_over.clear()
         self._generation += 1
         if self._task:
             self._task.cancel()
         self._pending = self._registry.in_engine
         suspect = self._find_suspect(error, cause)
-        since = None
         for log in [each for each in self._pending if each.aborted]:
             self.abort(log.request.id, log.aborts[None])
         if suspect is not None and suspect is self._suspect:
-            self.n_ended += 1
-            since = suspect.arrived
             self._pending = [each for each in self._pending if each is not suspect]
             reason = f"the engine has failed twice on this request ({type(error).__name__}); its log says why"
             self._end([suspect], "error", error=SrbError(reason, code="engine_failed"))
         self._pending.sort(key=lambda log: (log is not suspect, log.priority, not log.started, log.n_tokens))
         self._suspect, self._resuming = suspect, None
-        return since
 
     def resume(self) -> None:
         """Resumes the requests of a failed engine on the present one."""
@@ -116,8 +110,7 @@ class Recovery:
     def _find_suspect(self, error: Exception, cause: str | None) -> EventLog | None:
         if isinstance(error, OSError | MemoryError):
             return None  # a full disk, no memory, too few file descriptors: no request is to blame
-        resuming = None if self._resuming is None or self._is_back(self._resuming) else self._resuming
-        return next((log for log in self._pending if log.request.id == cause), resuming)
+        return next((log for log in self._pending if log.request.id == cause), self._resuming)
 
     def _is_back(self, log: EventLog) -> bool:
         """Tells whether the resumed request goes on. Its first step only needs the prompt to be computed."""
@@ -150,7 +143,7 @@ class Recovery:
             while not is_paused and not self._is_back(log) and await log.grown(len(log)):
                 pass
             if self._is_back(log):
-                self.n_ended = 0
+                self.n_failures = 0
         self._resuming = None
         self._is_over.set()
 

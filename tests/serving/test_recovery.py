@@ -73,10 +73,10 @@ def check_same(events: list[Event], expected: list[Event], each: CompletionReque
 async def test_texts_resume_after_their_last_token() -> None:
     each = request(n=8, max_tokens=30, ignore_eos=True)
     (expected,) = await undisturbed(each)
-    failing_at(backend := FakeBackend(), 1, 8, 20, 32, 44)
-    async with engine_on(backend, max_failures=6) as engine:
+    failing_at(backend := FakeBackend(), 1, *range(8, 70, 9))
+    async with engine_on(backend) as engine:
         check_same(await collect(engine, each), expected, each)
-        assert engine.health.engine_restarts == 5
+        assert engine.health.engine_restarts > 6  # some tokens come between any two failures
         assert engine.health.status == "ready"
         assert engine.health.stats
         assert engine.health.stats.last_error == "BugError"
@@ -190,6 +190,9 @@ async def test_failures_of_poisonous_requests_do_not_count(is_named: bool) -> No
             await collect(engine, request())  # the other one may have ended, and an engine that always fails is dead
         check_same(await running, expected, good)
         assert engine.health.engine_restarts == (6 if is_named else 9)
+        for _ in range(3):  # nothing is resumed beside it, but others end
+            await collect(engine, request("x", label="poison", ignore_eos=True))
+            check_order(await collect(engine, each := request()), each)
         assert engine.health.status == "ready"
 
 
@@ -223,9 +226,9 @@ async def test_unrelated_failures_blame_no_request() -> None:
         assert engine.health.engine_restarts == 2
 
 
-async def test_three_failures_that_no_request_has_caused_are_the_end() -> None:
+async def test_failures_without_progress_are_the_end() -> None:
     requests = [request("p" * k, n=2, max_tokens=150, ignore_eos=True) for k in range(1, 4)]
-    goes_on = failing_at(backend := FakeBackend(n_cells=1000), 30, 70, 110)
+    goes_on = failing_at(backend := FakeBackend(n_cells=1000), *range(30, 100), error=MemoryError())
     goes_on.clear()
     async with engine_on(backend) as engine:
         streams = [await engine.submit(each) for each in requests]
@@ -235,18 +238,10 @@ async def test_three_failures_that_no_request_has_caused_are_the_end() -> None:
             check_order(events, each)
             (error,) = [event.error for event in events if isinstance(event, ErrorEvent)]
             assert isinstance(error, EngineDeadError)
-        assert "BugError" in (await engine.died()).message
-        assert engine.health.status == "dead"
+        assert "MemoryError" in (await engine.died()).message
+        assert (engine.health.status, engine.health.engine_restarts) == ("dead", 5)
         with pytest.raises(EngineDeadError):
             await engine.submit(request())
-
-
-async def test_failures_that_lie_ten_minutes_apart_do_not_add_up() -> None:
-    each = request(max_tokens=20, ignore_eos=True)
-    failing_at(backend := FakeBackend(), 2, 5, 8, 11, 14)
-    async with engine_on(backend, failure_seconds=0.0) as engine:
-        check_order(await collect(engine, each), each)
-        assert engine.health.engine_restarts == 5
 
 
 async def test_an_engine_that_cannot_be_restarted_is_dead() -> None:
