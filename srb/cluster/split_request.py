@@ -30,7 +30,7 @@ from srb.engine.events import (
     Usage,
 )
 from srb.engine.request import CompletionRequest
-from srb.engine.resume import ending, progress, resume
+from srb.engine.resume import beginning, ending, progress, resume
 from srb.errors import BackendError, EngineDeadError, SrbError, UnavailableError
 from srb.serving.prefetch import is_prefetch
 
@@ -135,19 +135,7 @@ class SplitRequest:
                 if self._has_started:
                     return []
                 self._has_started = True
-                branches = request.branches * len(request.prompts)
-                seeds, labels = (tuple(getattr(each, name) for each in branches) for name in ("seed", "label"))
-                return [
-                    dataclasses.replace(
-                        event,
-                        request_id=request.id,
-                        count=request.count,
-                        prompt_tokens=request.prompt_tokens,
-                        seeds=seeds,
-                        labels=labels,
-                        guided=request.guided,
-                    )
-                ]
+                return [beginning(request, event)]
             case ErrorEvent():
                 living = [k for k, each in enumerate(progress(part.request, part.events)) if each.finished is None]
                 indices = living if event.index is None else [event.index]

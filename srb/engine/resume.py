@@ -99,6 +99,20 @@ def ending(
     ]
 
 
+def beginning(request: CompletionRequest, start: StartEvent) -> StartEvent:
+    """Return the `StartEvent` of a request, from one that has the same prompts in part."""
+    branches = request.branches * len(request.prompts)
+    return dataclasses.replace(
+        start,
+        request_id=request.id,
+        count=request.count,
+        prompt_tokens=request.prompt_tokens,
+        seeds=tuple(each.seed for each in branches),
+        labels=tuple(each.label for each in branches),
+        guided=request.guided,
+    )
+
+
 def progress(request: CompletionRequest, events: Iterable[Event]) -> tuple[Resumed, ...]:
     """Return what each alternative has after these events."""
     before = request.resumed or (Resumed(),) * request.count

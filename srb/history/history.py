@@ -119,6 +119,7 @@ class History:
     Attributes:
         on_recovery: called in a thread when a problem is over, and everything pending is written.
         interrupted: the requests that ran when the last server ended.
+        writer: the thread that writes the file.
     """
 
     def __init__(self, path: Path, keep_seconds: float = 0) -> None:
@@ -136,16 +137,6 @@ class History:
             os.close(self._lock)
             raise
         self._record(lambda _recorder: [empty_trash])
-
-    @property
-    def problem(self) -> HistoryError | None:
-        """The reason why nothing can be written now; None if it can."""
-        return self.writer.problem
-
-    @property
-    def n_pending(self) -> int:
-        """The number of changes that wait until the file can be written again."""
-        return self.writer.n_pending
 
     def read(
         self,

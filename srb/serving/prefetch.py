@@ -29,7 +29,7 @@ from srb.engine.events import (
     Usage,
 )
 from srb.engine.request import LOWEST_PRIORITY, CompletionRequest, new_request_id
-from srb.engine.resume import resume
+from srb.engine.resume import beginning, resume
 from srb.engine.sampling_params import MAX_SEED
 from srb.engine.validation.exclusions import excludes
 from srb.serving.event_log import EventLog
@@ -86,17 +86,8 @@ class _Continuation:
         if self.start is None or not theirs:
             return []
         n_truncated = self.start.n_truncated
-        events: list[Event] = [
-            dataclasses.replace(
-                self.start,
-                request_id=request.id,
-                count=request.count,
-                cached_tokens=request.prompt_tokens,
-                seeds=tuple(params.seed for params in request.branches),
-                labels=tuple(params.label for params in request.branches),
-                guided=request.guided,
-            )
-        ]
+        start = dataclasses.replace(self.start, cached_tokens=request.prompt_tokens)
+        events: list[Event] = [beginning(request, start)]
         lengths = []
         for event in theirs:
             changes: dict[str, Any] = {}

@@ -91,7 +91,7 @@ def test_a_byte_that_is_no_utf8_is_replaced_and_its_place_is_logged(
         assert history.read(find.search, None, "Nobody")[0].snippet == replaced
         changed = history.write(stories.remark, None, story, 2, {"notes": "still good"}).result()
         assert (changed.text, changed.notes) == (replaced, "still good")
-        assert history.problem is None
+        assert history.writer.problem is None
     said = [record.getMessage() for record in caplog.records]
     assert len([each for each in said if "column words" in each and "story=1" in each and "id=2" in each]) == 1
     assert "dragon" not in caplog.text

@@ -155,9 +155,9 @@ def test_a_full_disk_is_said_until_there_is_room(history: History, caplog: pytes
     history.write(limit_size, 2).result()
     with pytest.raises(HistoryError, match=r"disk is full; make room on its disk"):
         history.write(stories.make_story, None, "x" * 100_000).result()
-    assert "disk is full" in str(history.problem)
+    assert "disk is full" in str(history.writer.problem)
     history.write(stories.make_story, None, "small").result()
-    assert history.problem is None
+    assert history.writer.problem is None
     assert titles(history) == ["small"]
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
 
@@ -194,14 +194,14 @@ def test_what_the_engine_did_is_written_as_soon_as_it_can_be(history: History) -
     told = threading.Event()
     history.writer.record(lambda: [change], told.set)
     assert told.wait(10)  # its caller continues
-    assert history.problem
+    assert history.writer.problem
     assert titles(history) == []
     with pytest.raises(HistoryError):  # it doesn't say that missing data is there
         history.write(stories.make_story, None, "from a person").result()
     is_full = False
     history.write(stories.make_story, None, "from a person, again").result()
     assert titles(history) == ["from a person, again", "from the engine"]
-    assert history.problem is None
+    assert history.writer.problem is None
 
 
 class FullDisk:
@@ -232,18 +232,18 @@ async def test_pending_changes_are_written_when_the_disk_has_room(
 ) -> None:
     caplog.set_level("INFO")
     record(retrying, change := FullDisk())
-    assert (retrying.n_pending, titles(retrying)) == (1, [])
-    assert "the disk is full" in str(retrying.problem)
+    assert (retrying.writer.n_pending, titles(retrying)) == (1, [])
+    assert "the disk is full" in str(retrying.writer.problem)
     change.is_full = False
-    await until(lambda: retrying.problem is None)
-    assert (retrying.n_pending, titles(retrying)) == (0, ["from the engine"])
+    await until(lambda: retrying.writer.problem is None)
+    assert (retrying.writer.n_pending, titles(retrying)) == (0, ["from the engine"])
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
 
 
 async def test_a_write_that_was_refused_leaves_no_problem_when_there_is_room(retrying: History) -> None:
     with pytest.raises(HistoryError, match="the disk is full"):
         retrying.write(FullDisk()).result()
-    await until(lambda: retrying.problem is None)
+    await until(lambda: retrying.writer.problem is None)
     assert titles(retrying) == []
 
 
@@ -252,7 +252,7 @@ def test_the_engine_doesnt_wait_for_a_full_disk_at_each_step(history: History) -
     for _ in range(100):
         record(history, lambda _db: None)
     assert change.tries < 10
-    assert history.n_pending == 101
+    assert history.writer.n_pending == 101
     change.is_full = False
 
 
@@ -276,7 +276,7 @@ async def test_a_change_that_is_tried_again_is_made_once(retrying: History) -> N
     record(retrying, change := FullDisk())
     await until(lambda: change.tries > 5)
     change.is_full = False
-    await until(lambda: retrying.problem is None)
+    await until(lambda: retrying.writer.problem is None)
     assert retrying.read(lambda db: db.execute("SELECT number, status FROM requests").fetchone()[:]) == (1, "finished")
 
 
@@ -321,9 +321,9 @@ async def test_a_request_that_lost_steps_is_never_read_with_a_gap(
         history.write(lambda _db: None).result()
         record(history, change := FullDisk())
         history.take(others[0])
-        await until(lambda: history.n_pending == 2)
+        await until(lambda: history.writer.n_pending == 2)
         record(history, lambda _db: None)
-        await until(lambda: history.problem is None)
+        await until(lambda: history.writer.problem is None)
         change.is_full = False
         history.take(others[1])
         if ends:

@@ -69,13 +69,13 @@ class HistoryService:
     @property
     def status(self) -> str | None:
         """`ok`, or why the history can't be written now; None if no history was asked for."""
-        problem = self._store.problem if isinstance(self._store, History) else self._store
+        problem = self._store.writer.problem if isinstance(self._store, History) else self._store
         return problem.message if problem else "ok" if self._store else None
 
     @property
     def n_pending_writes(self) -> int:
         """How many changes are pending until the history can be written again."""
-        return self._store.n_pending if isinstance(self._store, History) else 0
+        return self._store.writer.n_pending if isinstance(self._store, History) else 0
 
     def check_resumed(self) -> None:
         """Raises `UnavailableError` if requests of an earlier server haven't resumed yet."""

@@ -546,7 +546,7 @@ async def test_a_full_disk_keeps_nobody_from_reading(connect: Connect, history: 
     refused = await client.post("/v1/stories", json={"title": "x" * 1_000})
     assert refused.status == 503
     history.writer._db.execute("PRAGMA max_page_count = 1000000").fetchone()
-    await until(lambda: history.problem is None)
+    await until(lambda: history.writer.problem is None)
     health = await get(client, "/health")
     assert (health["history"], health["history_owed"], health["status"]) == ("ok", 0, "ok")
     assert "srb_history_owed 0.0" in await (await client.get("/metrics")).text()
