@@ -397,7 +397,8 @@ def _drop_old_events(before: int, db: sqlite3.Connection) -> None:
 
     There are no more at a time, so that no step waits for long.
     """
-    oldest = "SELECT * FROM requests WHERE status = 'finished' AND request IS NOT NULL ORDER BY number LIMIT 2"
+    has_events = "status = 'finished' AND request IS NOT NULL"
+    oldest = f"SELECT number, finished FROM requests WHERE {has_events} ORDER BY number LIMIT 2"
     rows = db.execute(f"SELECT number FROM ({oldest}) WHERE coalesce(finished, 0) < ?", (before,))
     for (number,) in rows.fetchall():
         drop_events(number, db)
