@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import logging
+import re
 import resource
 import socket
 import ssl
@@ -73,9 +74,9 @@ class Client:
             return int(head.split()[1]), await self.reader.readexactly(length)
 
     async def stream(self) -> bytes:
-        """The rest of a stream."""
+        """The rest of a stream, without the sizes of its chunks, which may stand anywhere in it."""
         async with asyncio.timeout(10):
-            return await self.reader.readuntil(b"\r\n0\r\n\r\n")
+            return re.sub(rb"\r\n[0-9a-f]+\r\n", b"", await self.reader.readuntil(b"\r\n0\r\n\r\n"))
 
     async def closed(self) -> None:
         """Returns when the server has closed the connection without a word."""
