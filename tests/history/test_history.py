@@ -286,24 +286,24 @@ def test_events_are_dropped_some_time_after_the_end_of_their_request(
     def begin(name: str) -> list[Event]:
         submitted, (start, one) = request_with("one")
         renamed = dataclasses.replace(submitted.request, id=name)
-        history.begin(dataclasses.replace(submitted, request=renamed))
+        file.begin(dataclasses.replace(submitted, request=renamed))
         return [dataclasses.replace(event, request_id=name) for event in (*start, *one, *end(1))]
 
     def found(name: str) -> object:
-        history.write(lambda _db: None).result()
-        return history.read(read_events, None, name)
+        file.write(lambda _db: None).result()
+        return file.read(read_events, None, name)
 
     now = time.time()
-    with History(path, keep_seconds=900) as history:
+    with History(path, keep_seconds=900) as file:
         running = begin("running")[:2]
-        history.take(running)
+        file.take(running)
         for minutes, name in ((0, "first"), (10, "second"), (20, "third")):
             monkeypatch.setattr(time, "time", lambda at=now + 60 * minutes: at)
-            history.take(begin(name))
+            file.take(begin(name))
             found(name)  # waits until it is written
         assert [isinstance(found(name), Unfinished) for name in ("first", "second", "third")] == [False, True, True]
         assert found("first") == "finished"
-        (left,) = history.read(unfinished)
+        (left,) = file.read(unfinished)
         assert left.events == running
 
 
