@@ -1,10 +1,10 @@
 """Runs the engine on several machines: replicas of it on Ray Serve, and servers in front of them.
 
-    server/ ── ClusterEngine (front.py) ── Replicas (replicas.py) ── Ray ──┬── Replica (replica.py): an AsyncEngine
-               parts.py: splits a          ray_replicas.py: calls,         ├── Replica
-               request, and runs its       deploy.py: what Ray Serve       └── Replica
-               parts on replicas           runs, and its router
-               placement.py: chooses       peers.py: other servers
+    server/ ── ClusterEngine (cluster_engine.py) ── Replicas ── Ray ──┬── Replica (replica.py): an AsyncEngine
+               split_request.py: splits     ray_replicas.py: calls,   ├── Replica
+               a request, and runs its      deploy.py: what Ray       └── Replica
+               parts on replicas            Serve runs, its router
+               placement.py: chooses
                the replica
 
 The event logs are in the front, so nothing is lost with a replica: the front has all events so far, and another replica
@@ -12,7 +12,7 @@ resumes from there (`srb.engine.resume`).
 
 The front has only the vocabulary of the model. A replica sends the events of each step as one message. The id of a
 request doesn't name a place: a front that doesn't have it asks the others (`srb.server.http.proxy`), whose addresses
-are in a Ray actor (peers.py). Ray Serve starts, watches and stops replicas, and carries messages; placement.py chooses
+are in a Ray actor (`Peers`). Ray Serve starts, watches and stops replicas, and carries messages; placement.py chooses
 the replica of a request.
 """
 

@@ -3,6 +3,10 @@
 The engine is in a thread of this process (`srb.serving.async_engine`) or on other machines (`srb.cluster`). What both
 have in common is here: requests, their readers, and how they end. A client belongs to the event loop. Other threads may
 only call the methods that say so.
+
+The way of an event: `Engine.step` or a replica -> `put` -> the thread of the history, if there is one, which writes it
+-> `_call`, into the event loop -> `_deliver` -> `_on_events` -> `RequestRegistry.put` -> `EventLog.put`, which wakes
+the readers. The events of prefetched alternatives leave it at `_on_events`, for the `Prefetcher`.
 """
 
 import asyncio
