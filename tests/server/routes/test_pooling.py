@@ -213,9 +213,3 @@ async def test_who_has_left_is_embedded_no_further(connect: Connect) -> None:
 async def test_without_pooling_there_is_no_vector_for_a_text(connect: Connect) -> None:
     response = await post(connect, pools=False, input="a")
     assert (response.status, "--pooling" in await response.text()) == (400, True)
-
-
-async def test_a_server_without_embeddings_says_so(connect: Connect) -> None:
-    client = await connect(FakeBackend())
-    response = await client.post("/v1/embeddings", json={"input": "a"})
-    assert (response.status, "--embeddings" in await response.text()) == (501, True)

@@ -78,9 +78,14 @@ async def test_what_is_refused(connect: Connect, body: dict[str, Any], message: 
     assert (response.status, message in (await response.json())["error"]["message"]) == (400, True)
 
 
-async def test_a_server_does_one_of_the_two(connect: Connect) -> None:
-    ranks, embeds = (FakeBackend(embedder=FakeEmbedder(rank_template=each)) for each in (TEMPLATE, None))
-    for backend, path, way in ((ranks, "/v1/embeddings", "--embeddings"), (embeds, "/rerank", "--reranking")):
-        response = await (await connect(backend)).post(path, json={})
+async def test_a_server_does_one_of_the_two_or_neither(connect: Connect) -> None:
+    ranks, embeds = (FakeEmbedder(rank_template=each) for each in (TEMPLATE, None))
+    for embedder, path, way in (
+        (ranks, "/v1/embeddings", "--embeddings"),
+        (None, "/v1/embeddings", "--embeddings"),
+        (embeds, "/rerank", "--reranking"),
+        (None, "/rerank", "--reranking"),
+    ):
+        response = await (await connect(FakeBackend(embedder=embedder))).post(path, json={})
         assert response.status == 501
         assert way in (await response.json())["error"]["message"]
