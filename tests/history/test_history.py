@@ -6,7 +6,7 @@ import resource
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -67,32 +67,35 @@ def test_a_wrong_path_is_said(tmp_path: Path, name: str, message: str) -> None:
         History(tmp_path / name)
 
 
-def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
+def of_a_newer_version(path: Path) -> None:
     History(path).close()
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("PRAGMA user_version = 99")
-    db.close()
-    before = path.read_bytes()
-    with pytest.raises(HistoryError, match=r"newer srb \(its version is 99, .* update srb, or name another file"):
-        History(path)
-    assert path.read_bytes() == before
 
 
-def test_a_file_of_another_program_is_left_alone(path: Path) -> None:
-    with sqlite3.connect(path) as db:
+def of_another_program(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE recipes(text)")
-    db.close()
+
+
+def no_database(path: Path) -> None:
+    path.write_bytes(b"GGUF" * 1_000)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (of_a_newer_version, r"newer srb \(its version is 99, .* update srb, or name another file"),
+        (of_another_program, "belongs to another program"),
+        (no_database, "is damaged: move it away"),
+    ],
+)
+def test_a_file_that_srb_cant_use_is_left_alone(path: Path, make: Callable[[Path], None], message: str) -> None:
+    make(path)
     before = path.read_bytes()
-    with pytest.raises(HistoryError, match="belongs to another program"):
+    with pytest.raises(HistoryError, match=message):
         History(path)
     assert path.read_bytes() == before
-
-
-def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
-    path.write_bytes(b"GGUF" * 1_000)
-    with pytest.raises(HistoryError, match=r"is damaged: move it away"):
-        History(path)
-    assert path.read_bytes() == b"GGUF" * 1_000
 
 
 def test_old_texts_without_spaces_are_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,35 +133,6 @@ async def test_a_model_that_cannot_wake_is_a_503_and_the_next_request_tries_agai
             assert (await answer.json())["choices"][0]["text"] == "text"
 
 
-async def test_delete_ends_a_request_or_one_alternative(connect: Connect) -> None:
-    gate = Gate(backend := FakeBackend(n_cells=1000))
-    client = await connect(backend)
-    bodies = {"prompt": "p", "n": 3, "max_tokens": 100, "ignore_eos": True}
-    first, second = [await client.post("/v1/completions", json=bodies) for _ in range(2)]
-    path = f"/v1/completions/{first.headers['X-Request-Id']}"
-    assert (await client.delete(f"{path}/choices/1")).status == 204
-    assert (await client.delete(f"/v1/completions/{second.headers['X-Request-Id']}")).status == 204
-    for missing in (
-        "/v1/completions/cmpl-nobody",
-        f"{path}/choices/3",
-        f"{path}/choices/x",
-        f"{path}/choices/-1",
-        f"{path}/choices/{'9' * 5000}",
-    ):
-        response = await client.delete(missing)
-        assert response.status == 404
-        assert (await response.json())["error"]["code"] == "not_found"
-    gate.open()
-    stops = {event["index"]: event for event in await events_of(first) if event["event"] == "stop"}
-    assert stops[1]["finish_reason"] == "abort"
-    assert stops[1]["stop_reason"] == "cancelled"
-    assert stops[1]["stop"] == 0
-    assert stops[0]["length"] == stops[2]["length"] == 100
-    events = await events_of(second)
-    assert {event["finish_reason"] for event in events if event["event"] == "stop"} == {"abort"}
-    assert (await client.delete(path)).status == 404
-
-
 async def test_pings_while_nothing_comes(connect: Connect) -> None:
     clock = Clock()
     gate = Gate(backend := FakeBackend(script=says(b"a")))

@@ -256,31 +256,20 @@ async def test_an_end_of_the_server_waits_for_nothing() -> None:
     assert ahead.n_tokens < 190
 
 
-async def test_a_request_that_was_ended_early_has_no_next_one() -> None:
-    gate = Gate(backend := FakeBackend(script=babble))
-    async with engine_on(backend) as engine:
-        first = asyncio.create_task(collect(engine, each := swipe(ignore_eos=True)))
-        gate.step()
-        await until(lambda: gate.holds and engine.health.running == 1)  # else it would be told of the end too late
-        engine.abort(each.id)
-        gate.open()
-        assert stops(await first)[0].finish_reason == "abort"
-        await prefetched(engine, backend)
-        assert engine.prefetcher.take(swipe(ignore_eos=True))[1] == []
-
-
-async def test_alternatives_that_were_ended_early_have_a_next_one() -> None:
+@pytest.mark.parametrize("index", [None, 0])
+async def test_a_request_that_was_ended_early_has_no_next_one_but_its_alternatives_have(index: int | None) -> None:
     """The page ends each alternative at the end of a sentence."""
     gate = Gate(backend := FakeBackend(script=babble))
     async with engine_on(backend) as engine:
         first = asyncio.create_task(collect(engine, each := swipe(ignore_eos=True)))
         gate.step()
         await until(lambda: gate.holds and engine.health.running == 1)  # else it would be told of the end too late
-        engine.abort(each.id, 0)
+        engine.abort(each.id, index)
         gate.open()
         assert stops(await first)[0].finish_reason == "abort"
         await prefetched(engine, backend)
-        assert text(engine.prefetcher.take(swipe(ignore_eos=True))[1]) == text_of(1, ignore_eos=True)
+        found = engine.prefetcher.take(swipe(ignore_eos=True))[1]
+        assert text(found) == ("" if index is None else text_of(1, ignore_eos=True))
 
 
 async def test_other_scales_of_adapters_give_other_texts() -> None:

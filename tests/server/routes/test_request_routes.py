@@ -205,29 +205,35 @@ async def test_an_event_that_there_is_not_is_refused_with_the_limit(connect: Con
     assert str(len(blocks(whole)) if after == "999" else "a whole number") in error["message"]
 
 
-async def test_finished_requests_are_forgotten_and_running_ones_ended(connect: Connect) -> None:
+async def test_delete_ends_a_request_or_one_alternative_and_forgets_what_has_finished(connect: Connect) -> None:
     gate = Gate(backend := FakeBackend(script=babble, n_cells=1_000))
     client = await connect(backend, **KEPT)
-    gate.step(2)
-    running = await leave(client, detach=True, max_tokens=100)
-    assert (await client.delete(f"/v1/completions/{running}")).status == 204
-    gate.open()
     engine = client.app[ENGINE]
+    gate.step(2)
+    first, second = [await leave(client, detach=True, max_tokens=100) for _ in range(2)]
+    path = f"/v1/completions/{first}"
+
+    async def delete(status: int, *places: str) -> None:
+        for place in places:
+            response = await client.delete(place)
+            assert response.status == status, place
+            if status == 404:
+                assert (await response.json())["error"]["code"] == "not_found"
+
+    await delete(204, f"{path}/choices/1", f"/v1/completions/{second}")
+    missing = [f"{path}/choices/{index}" for index in ("3", "x", "-1", "9" * 5000)]
+    await delete(404, "/v1/completions/cmpl-nobody", *missing)
+    gate.open()
     await until(lambda: not engine.requests)
-    assert {stop.stop_reason for stop in engine.find(running).stops} == {"cancelled"}
-    path = f"/v1/completions/{running}"
-    for method, where, status in (
-        ("DELETE", f"{path}/choices/0", 404),
-        ("DELETE", path, 204),
-        ("DELETE", path, 404),
-        ("GET", path, 404),
-        ("GET", f"{path}/events", 404),
-        ("GET", "/v1/completions/cmpl-nobody", 404),
-    ):
-        response = await client.request(method, where)
-        assert response.status == status, (method, where)
-        if status == 404:
-            assert (await response.json())["error"]["code"] == "not_found"
+    lengths = {stop.index: (stop.length, stop.stop_reason) for stop in engine.find(first).stops}
+    assert lengths[0] == lengths[2] == (100, None)
+    assert lengths[1][1] == "cancelled"
+    assert {(stop.finish_reason, stop.stop_reason) for stop in engine.find(second).stops} == {("abort", "cancelled")}
+    await delete(404, f"{path}/choices/0")
+    await delete(204, path)
+    await delete(404, path)
+    for place in (path, f"{path}/events", "/v1/completions/cmpl-nobody"):
+        assert (await client.get(place)).status == 404
 
 
 @pytest.mark.parametrize("limit", [{"keep_seconds": 0.01}, {"keep_bytes": 5_000}])
