@@ -12,7 +12,7 @@ from srb.history import queries as find
 from srb.history import stories
 from srb.history.database import ANYBODY
 from srb.history.history import History, story_as_markdown
-from srb.history.stories import Draft, NewNode, Node
+from srb.history.stories import NewNode, Node
 
 
 @pytest.fixture
@@ -221,24 +221,6 @@ def test_a_node_may_end_earlier_and_nothing_is_lost(history: History, story: str
     assert "One. Two 👩.\n" in history.read(story_as_markdown, None, story, node.id)
     again = history.write(stories.remark, None, story, node.id, {"ends_at": None}).result()
     assert (again.text, again.tokens) == (node.text, node.tokens)
-
-
-def test_a_draft_that_was_changed_since_isnt_replaced(history: History, story: str) -> None:
-    def write(text: str | None, since: int) -> Draft:
-        return history.write(stories.write_draft, None, story, 0, text, '{"marks": "w4"}', since).result()
-
-    first = write("Once", 0)
-    assert (first.node, first.text, first.metadata, first.change) == (0, "Once", {"marks": "w4"}, 1)
-    with pytest.raises(ConflictError, match=r"node 0 was changed by change 1, after change 0; get it"):
-        write("Twice", 0)
-    assert history.read(stories.read_drafts, None, story) == [first]
-    removed = write(None, first.change)
-    assert history.read(stories.read_drafts, None, story, first.change) == [removed]
-    assert removed.text is None
-    with pytest.raises(ConflictError):  # a removed draft has a change, too
-        write("Twice", first.change)
-    with pytest.raises(NotFoundError):
-        history.write(stories.write_draft, None, story, 7, "Once", None, 0).result()
 
 
 def test_a_title_and_a_context_that_were_changed_since_arent_replaced(history: History, story: str) -> None:

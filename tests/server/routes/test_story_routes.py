@@ -93,8 +93,11 @@ async def test_drafts_are_stored_with_their_story_and_watched(client: Client) ->
         assert (await call(client, "GET", f"/v1/stories/{story}"))["drafts"] == [draft]
         await call(client, "PATCH", f"/v1/stories/{story}", {"place": {"node": 0, "cursor": 4}})
         assert (await anext(seen))["story"]["place"] == {"node": 0, "cursor": 4}
-        await call(client, "PUT", path, {"text": None, "since": draft["change"]})
-        assert (await anext(seen))["draft"]["text"] is None
+        removed = await call(client, "PUT", path, {"text": None, "since": draft["change"]})
+        assert await anext(seen) == {"event": "draft", "draft": removed}
+        assert (removed["text"], removed["change"] > draft["change"]) == (None, True)
+        await call(client, "PUT", path, {"text": "Twice", "since": draft["change"]}, status=409)
+        await call(client, "PUT", f"/v1/stories/{story}/drafts/7", {"text": "Once"}, status=404)
 
 
 async def test_what_was_exported_can_be_imported(client: Client) -> None:
