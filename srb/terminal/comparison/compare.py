@@ -14,8 +14,8 @@ from srb.errors import InvalidRequestError, ModelLoadError, SettingsError, SrbEr
 from srb.options.arguments import pip_install
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
 from srb.terminal.comparison.inspect_logs import write_logs
-from srb.terminal.comparison.measures import Findings, Result, groups_of
-from srb.terminal.comparison.rating import Rating, Ratings, rate, read_ratings, strengths
+from srb.terminal.comparison.measures import Findings
+from srb.terminal.comparison.rating import Ratings, rate, read_ratings, strengths
 from srb.terminal.comparison.report import write_report
 from srb.terminal.comparison.results import Results, differences, read_results, write_tables
 from srb.terminal.comparison.running import begin, judge, run
@@ -96,9 +96,9 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
     if arguments.until is not None and not arguments.spec:
         raise SettingsError("--until needs a spec, because it decides what to generate")
     if arguments.report:
-        return _report(arguments.report, arguments.out, arguments.export)
+        return _report("--report", arguments.report, arguments.out, arguments.export)
     if arguments.rate:
-        return _rate(arguments.rate, arguments.out)
+        return _report("--rate", arguments.rate, arguments.out, None)
     if arguments.until is not None and not 0 < arguments.until < 1:
         raise SettingsError(f"--until must be above 0 and below 1, such as 0.05, got {arguments.until:g}")
     if arguments.until is not None and arguments.verify:
@@ -229,79 +229,53 @@ def _export(folder: Path, found: Findings, export: str | None) -> None:
         print(f"to see them in inspect-ai: inspect view --log-dir {write_logs(folder, found.results)}")
 
 
-def _report(folders: list[Path], out: Path | None, export: str | None) -> int:
-    """Write one report about several runs, each named after its folder."""
-    names = _names("--report", folders)
+def _report(option: str, folders: list[Path], out: Path | None, export: str | None) -> int:
+    """Write one report about several runs, or that of one again. With `--rate` a person rates their texts first."""
+    names, out = _names(option, folders, out)
     results = [each for folder, name in names.items() for each in read_results(folder, name)]
     if not results:
-        raise SettingsError(f"--report: there are no results in {', '.join(map(str, folders))}")
-    out = _out(names, out)
-    found, notes = _findings(names, results)
+        raise SettingsError(f"{option}: there are no results in {', '.join(map(str, folders))}")
+    others = [folder for folder in folders if folder.absolute() != out.absolute()]
+    ratings = Ratings(out, results, [each for folder in others for each in read_ratings(folder, names[folder])])
+    out.mkdir(parents=True, exist_ok=True)
+    if option == "--rate":
+        if not ratings.left and not ratings.given:
+            where = " and ".join(map(str, folders))
+            raise SettingsError(
+                f"{where} has no pair of different texts with the same prompt and seed; compare at least two settings"
+            )
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(rate(ratings))
+    decisions = [(name, each) for folder, name in names.items() for each in read_decisions(folder)]
+    found = Findings.of(results, [(name, each.test()) for name, each in decisions])
     write_tables(out, found)
-    between = [] if out.absolute() in map(Path.absolute, folders) else read_ratings(out)  # by --rate of several runs
-    ratings = _ratings(names) + between
-    write_report(out / "report.html", found, notes=[_runs(names), *notes], date=_now(), ratings=ratings)
-    print(f"{len(results)} alternatives; see {out / 'report.html'}")
+    runs = [f"Runs: {', '.join(names.values())}."] if len(folders) > 1 else []
+    notes = runs + notes_of([f"{name}: {each}" if name else str(each) for name, each in decisions])
+    write_report(out / "report.html", found, notes=notes, date=_now(), ratings=ratings.given)
+    if option == "--rate":
+        for kind, each in strengths(ratings.given, results).items():
+            ends = " ({:.0f} to {:.0f})".format(*each.interval) if each.interval else ""
+            print(f"{each.elo:5.0f}{ends} {found.names[kind]}")
+    count = f"{len(ratings.given)} ratings" if option == "--rate" else f"{len(results)} alternatives"
+    print(f"{count}; see {out / 'report.html'}")
     _export(out, found, export)
     return 0
 
 
-def _names(option: str, folders: list[Path]) -> dict[Path, str]:
-    """Return the names of runs, which are those of their folders. Raises `SettingsError`."""
-    names = {folder: folder.absolute().name or str(folder) for folder in folders}
-    if len({*names.values()}) < len(folders):
-        every = ", ".join(names[folder] for folder in folders)
-        raise SettingsError(f"{option} takes folders with different names, got {every}")
-    return names
+def _names(option: str, folders: list[Path], out: Path | None) -> tuple[dict[Path, str], Path]:
+    """Return the names of runs, which are those of their folders, and the folder for the report.
 
-
-def _out(names: dict[Path, str], out: Path | None) -> Path:
-    """Make the folder of what several runs have in common."""
-    out = out or Path("-".join(names.values()))
-    out.mkdir(parents=True, exist_ok=True)
-    return out
-
-
-def _findings(names: dict[Path, str], results: list[Result]) -> tuple[Findings, list[str]]:
-    """Measure the results of several runs, and say which ended with --until."""
-    decisions = [(name, each) for folder, name in names.items() for each in read_decisions(folder)]
-    found = Findings.of(results, [(name, each.test()) for name, each in decisions])
-    return found, notes_of([f"{name}: {each}" if len(names) > 1 else str(each) for name, each in decisions])
-
-
-def _runs(names: dict[Path, str]) -> str:
-    return f"Runs: {', '.join(names.values())}."
-
-
-def _ratings(names: dict[Path, str]) -> list[Rating]:
-    return [each for folder, name in names.items() for each in read_ratings(folder, name)]
-
-
-def _rate(folders: list[Path], out: Path | None) -> int:
-    """Let a person rate the texts in a folder, and update its report; or the texts of several runs."""
-    alone = len(folders) == 1
-    if out and (alone or out.absolute() in map(Path.absolute, folders)):
-        raise SettingsError(f"--rate takes --out for several folders, and it must be another folder, got {out}")
-    names = {folders[0]: ""} if alone else _names("--rate", folders)
-    results = [each for folder, name in names.items() for each in read_results(folder, name)]
-    folder = folders[0] if alone else _out(names, out)
-    ratings = Ratings(folder, results, [] if alone else _ratings(names))
-    if not ratings.left and not ratings.given:
-        where = " and ".join(map(str, folders))
-        raise SettingsError(
-            f"{where} has no pair of different texts with the same prompt and seed; compare at least two settings"
-        )
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(rate(ratings))
-    found, notes = _findings(names, results)
-    runs = [] if alone else [_runs(names)]
-    write_report(folder / "report.html", found, notes=[*runs, *notes], date=_now(), ratings=ratings.given)
-    known = {kind: each for kind, each in strengths(ratings.given, groups_of(results)).items() if kind in found.names}
-    for kind, each in known.items():
-        ends = " ({:.0f} to {:.0f})".format(*each.interval) if each.interval else ""
-        print(f"{each.elo:5.0f}{ends} {found.names[kind]}")
-    print(f"{len(ratings.given)} ratings; see {folder / 'report.html'}")
-    return 0
+    A single run has no name, and its own folder by default. Raises `SettingsError`.
+    """
+    if len(folders) == 1:
+        return {folders[0]: ""}, out or folders[0]
+    names = [folder.absolute().name or str(folder) for folder in folders]
+    if len({*names}) < len(names):
+        raise SettingsError(f"{option} takes folders with different names, got {', '.join(names)}")
+    out = out or Path("-".join(names))
+    if out.absolute() in map(Path.absolute, folders):
+        raise SettingsError(f"{option} takes another folder for --out, got {out}")
+    return dict(zip(folders, names, strict=True)), out
 
 
 def _now() -> str:

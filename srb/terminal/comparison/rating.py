@@ -6,7 +6,7 @@ import json
 import math
 import random
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from srb.errors import SettingsError
-from srb.terminal.comparison.measures import SEED, Group, Interval, Kind, Place, Result, margin
+from srb.terminal.comparison.measures import SEED, Interval, Kind, Result, groups_of, margin
 
 MEAN_ELO = 1_000
 ITERATIONS = 500
@@ -139,8 +139,8 @@ class Strength:
     count: int
 
 
-def strengths(ratings: Sequence[Rating], groups: Mapping[Place, Group]) -> dict[Kind, Strength]:
-    """Compute the Elo rating of each kind, by the model of Bradley and Terry 1952, the strongest first.
+def strengths(ratings: Sequence[Rating], results: Sequence[Result]) -> dict[Kind, Strength]:
+    """Compute the Elo rating of each kind of result, by the model of Bradley and Terry 1952, the strongest first.
 
     A kind with 400 points more than another is 10 times as likely to win. A rating of neither is half a win for both.
     Each kind also gets half a win and half a defeat against an opponent of 1,000 points, so that a kind that always won
@@ -157,6 +157,7 @@ def strengths(ratings: Sequence[Rating], groups: Mapping[Place, Group]) -> dict[
     sides = np.array([[kinds.index(kind) for kind in each.kinds] for each in ratings])
     winners = np.array([each.winner for each in ratings])
     # Ratings of texts that are no longer among the results still count.
+    groups, known = groups_of(results), {each.kind for each in results}
     of_each = [groups.get((each.prompt, each.seed), (each.prompt, each.seed)) for each in ratings]
     numbers = {group: number for number, group in enumerate(dict.fromkeys(of_each))}
     of_group = np.zeros((len(numbers), len(kinds), len(kinds)))
@@ -170,7 +171,8 @@ def strengths(ratings: Sequence[Rating], groups: Mapping[Place, Group]) -> dict[
     found = {}
     for k, kind in enumerate(kinds):
         elo, half = float(whole[0, k]), float(halves[k])
-        found[kind] = Strength(elo, (elo - half, elo + half) if math.isfinite(half) else None, int(counts[k]))
+        if kind in known:
+            found[kind] = Strength(elo, (elo - half, elo + half) if math.isfinite(half) else None, int(counts[k]))
     return dict(sorted(found.items(), key=lambda item: -item[1].elo))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from srb import __version__
-from srb.terminal.comparison.measures import Findings, Kind, Measures, Result, groups_of, repeats
+from srb.terminal.comparison.measures import Findings, Kind, Measures, Result, repeats
 from srb.terminal.comparison.rating import Rating, strengths
 from srb.terminal.show import harmless
 
@@ -126,8 +126,6 @@ def render(found: Findings, *, notes: list[str], date: str, ratings: Sequence[Ra
     """Return the HTML of the report."""
     prompts = {each.prompt: each.prompt_text for each in found.results}
     models = dict.fromkeys(each.model for each in found.results)
-    # Ratings of kinds that are no longer among the results count, but these kinds aren't shown.
-    known = {kind: each for kind, each in strengths(ratings, groups_of(found.results)).items() if kind in found.names}
     pooled = {("all prompts", kind): each for kind, each in found.pooled.items()}
     html: str = _template().render(
         title=f"{_count(len(prompts), 'prompt')}, {_count(len(found.kinds), 'kind')} of texts, {', '.join(models)}",
@@ -143,7 +141,7 @@ def render(found: Findings, *, notes: list[str], date: str, ratings: Sequence[Ra
         pooled_and_each=(pooled if len(prompts) > 1 else {}) | found.cells,
         prompts=prompts,
         first={each.kind: each for each in reversed(found.results)},
-        strengths=known,
+        strengths=strengths(ratings, found.results),
         max_bars=MAX_BARS,
         min_groups=MIN_GROUPS,
         aligned=partial(_aligned, found),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from terminal.conftest import Run
 
 from srb.errors import SettingsError
-from srb.terminal.comparison.measures import Findings, Kind, Result, groups_of
+from srb.terminal.comparison.measures import Findings, Kind, Result
 from srb.terminal.comparison.rating import Rating, Ratings, Strength, create_app, pairs_of, read_ratings, strengths
 from srb.terminal.comparison.report import render
 
@@ -104,9 +104,9 @@ def test_texts_of_several_runs_are_rated_against_each_other(
     assert again == table, "a report keeps the ratings between its runs"
     assert "old · a" in table
 
-    assert srb("compare", "--rate", "old", "new", "--out", "new") == 2
-    assert srb("compare", "--rate", "new", "--out", "other") == 2
-    assert "--rate takes --out for several folders, and it must be another folder" in capsys.readouterr().err
+    for option in ("--rate", "--report"):
+        assert srb("compare", option, "old", "new", "--out", "new") == 2
+        assert f"{option} takes another folder for --out, got new" in capsys.readouterr().err
 
 
 @settings(max_examples=8)
@@ -116,7 +116,7 @@ def test_texts_of_several_runs_are_rated_against_each_other(
 def test_strengths_are_the_likeliest_ones(given: list[tuple[tuple[Kind, Kind], float]]) -> None:
     """Each kind wins as often as its strength says, counting the game against 1,000 points that each is given."""
     ratings = [rated(*pair, winner) for pair, winner in given]
-    found = strengths(ratings, {})
+    found = strengths(ratings, RESULTS)
     elos = {kind: each.elo for kind, each in found.items()}
 
     def wins(one: float, other: float) -> float:
@@ -132,8 +132,8 @@ def test_strengths_are_the_likeliest_ones(given: list[tuple[tuple[Kind, Kind], f
 
 
 def test_who_wins_is_stronger_and_more_ratings_make_it_surer() -> None:
-    few = strengths([rated(A, B, (seed - 1) // 2, seed) for seed in (1, 2, 3)], {})
-    many = strengths([rated(A, B, seed % 3 // 2, seed) for seed in range(90)], {})
+    few = strengths([rated(A, B, (seed - 1) // 2, seed) for seed in (1, 2, 3)], RESULTS)
+    many = strengths([rated(A, B, seed % 3 // 2, seed) for seed in range(90)], RESULTS)
 
     def ends(found: dict[Kind, Strength], kind: Kind) -> tuple[float, float]:
         interval = found[kind].interval
@@ -147,15 +147,16 @@ def test_who_wins_is_stronger_and_more_ratings_make_it_surer() -> None:
     # With many ratings the odds are those of the wins, 2 to 1.
     assert many[A].elo - many[B].elo == pytest.approx(400 * math.log10(2), abs=5)
     assert ends(many, A)[0] > ends(many, B)[1]
-    assert strengths([], {}) == {}
+    assert strengths([], RESULTS) == {}
+    assert [*strengths([rated(A, B, 0)], RESULTS[:2])] == [A], "kinds that have no results any more only count"
 
 
 @pytest.mark.usefixtures("no_plots")
 def test_ratings_of_one_prompt_among_several_say_nothing_of_others() -> None:
     results = [result(kind, seed, f"{kind[2]}{seed}", prompt) for kind in kinds for seed in range(9) for prompt in "pq"]
     ratings = [rated(A, B, seed % 3 // 2, seed) for seed in range(9)]
-    assert strengths(ratings, groups_of(results))[A].interval is None
-    assert strengths(ratings, groups_of(each for each in results if each.prompt == "p"))[A].interval is not None
+    assert strengths(ratings, results)[A].interval is None
+    assert strengths(ratings, [each for each in results if each.prompt == "p"])[A].interval is not None
     page = render(Findings.of(results), notes=[], date="today", ratings=ratings)
     assert "<h2>Blind ratings</h2>" in page
 
