@@ -115,7 +115,7 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
         except (SettingsError, InvalidRequestError):
             raise  # the results in the folder may belong to another spec, so no report is written
         except BaseException:
-            if not results.is_empty:
+            if len(results):
                 _finish(folder, results, until)
                 print(
                     f"srb: {folder} has {len(results)} of {results.wanted} alternatives; run it again to continue",
@@ -133,7 +133,7 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 def _verify(settings: Settings, spec: Spec, folder: Path) -> int:
-    recorded = sum(each.finish_reason != "abort" for each in read_results(folder))
+    recorded = len(read_results(folder))
     with tempfile.TemporaryDirectory() as again:
         with Results(Path(again), dataclasses.replace(spec, scorers=Scorers())) as results:
             _run(settings, results)
@@ -200,14 +200,9 @@ def _finish(folder: Path, results: Results, until: Sequential | None = None) -> 
     write_decisions(folder, decisions)
     found = results.finish([each.test() for each in decisions])
     each = len(results.spec.all_seeds)
-    cut = len(found.results) - len(results)
     notes = [
         f"{len(results)} of {results.wanted} alternatives, {each} for each prompt and kind. Last run: {results.usage}."
     ]
-    if cut:
-        notes.append(
-            f"The run was interrupted: {cut} more alternatives are incomplete, and marked. Run it again to continue."
-        )
     notes += [*notes_of([*map(str, decisions)]), _repeats(results.fingerprints)]
     write_report(folder / "report.html", found, notes=notes, date=_now(), ratings=read_ratings(folder))
     return found

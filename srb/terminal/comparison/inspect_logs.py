@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import srb
@@ -26,19 +27,15 @@ _STOP_REASONS = {"stop": "stop", "length": "max_tokens"}
 
 
 def write_logs(folder: Path, results: list[Result]) -> Path:
-    """Write a log for each setting and model, instead of those of earlier runs, into the folder that is returned.
-
-    Incomplete texts are left out.
-    """
+    """Write a log for each setting and model, instead of those of earlier runs, into the folder that is returned."""
     logs = folder / FOLDER
     logs.mkdir(parents=True, exist_ok=True)
     for old in logs.glob("*.json"):
         old.unlink()
     now = datetime.now(UTC).replace(microsecond=0).isoformat()
     name = folder.absolute().name
-    whole = [each for each in results if each.is_whole]
-    for kind in dict.fromkeys(each.kind for each in whole):
-        log = _log([each for each in whole if each.kind == kind], name, now)
+    for kind in dict.fromkeys(each.kind for each in results):
+        log = _log([each for each in results if each.kind == kind], name, now)
         task = re.sub(r"[\W_]+", "-", log["eval"]["task"])
         path = logs / f"{re.sub('[:+]', '-', now)}_{task}_{log['eval']['task_id']}.json"
         path.write_text(json.dumps(log, ensure_ascii=False, indent=1), encoding="utf-8")
@@ -129,12 +126,11 @@ def _scores(by_prompt: dict[str, list[Result]]) -> list[dict[str, Any]]:
     for name in dict.fromkeys(name for results in by_prompt.values() for each in results for name in each.scores):
         values = [[each.scores.get(name) for each in results] for results in by_prompt.values()]
         known = [[value for value in some if value is not None] for some in values]
-        means = [math.fsum(some) / len(some) for some in known if some]
+        means = [fmean(some) for some in known if some]
         if not means:
             continue
-        mean = math.fsum(means) / len(means)
-        variance = math.fsum((value - mean) ** 2 for value in means) / max(1, len(means) - 1)
-        metrics = {"mean": mean, "stderr": math.sqrt(variance / len(means))}
+        stderr = stdev(means) / math.sqrt(len(means)) if len(means) > 1 else 0.0
+        metrics = {"mean": fmean(means), "stderr": stderr}
         n_scored = sum(map(len, known))
         scores.append(
             {

@@ -3,7 +3,6 @@
 Statistics are computed over groups of texts that don't depend on each other (`groups_of`).
 """
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -125,7 +124,6 @@ class Result:
 
     Attributes:
         length: The length in tokens.
-        finish_reason: Why the text ended; `abort` for an incomplete text.
         mean_logprob: The mean log-probability of its tokens, by the model; None without tokens.
         scores: The scores, by scorer.
         tokens: For each token `[text, logprob, [[text, logprob], ...]]`, with the top tokens in the inner list.
@@ -157,11 +155,6 @@ class Result:
     messages: list[dict[str, Any]] | None = None
     relative: list[str] = field(default_factory=list)
     direction: str | None = None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the text is complete. Measures ignore incomplete texts."""
-        return self.finish_reason != "abort"
 
     @property
     def kind(self) -> "Kind":
@@ -275,26 +268,17 @@ def groups_of(results: Iterable[Result]) -> dict[Place, Group]:
     the same `group`. With several groups of prompts, each is a group, and findings hold for prompts like these. With
     one, a group is a seed, or the seeds of a request whose alternatives depend on each other, in any prompt and kind.
     """
-    firsts: dict[str, dict[int, int]] = {}
     group_of: dict[Place, str] = {}
+    firsts: dict[int, int] = {}
     for each in results:
-        name = group_of[each.prompt, each.seed] = each.group or each.prompt
-        of_group = firsts.setdefault(name, {})
+        group_of[each.prompt, each.seed] = each.group or each.prompt
         first = each.seed if each.first is None else each.first
-        of_group[each.seed] = min(first, of_group.get(each.seed, first))
-    if len(firsts) > 1:
+        firsts[each.seed] = min(first, firsts.get(each.seed, first))
+    if len({*group_of.values()}) > 1:
         return {place: (name, None) for place, name in group_of.items()}
-    lowest_of: dict[int, int] = {}
-    for seeds in firsts.values():
-        ordered = [*sorted(seeds, reverse=True), -math.inf]
-        lowest, pending = math.inf, list[int]()
-        for seed, lower in itertools.pairwise(ordered):
-            pending.append(int(seed))
-            lowest = min(lowest, seeds[int(seed)])
-            if lowest > lower:  # none of these depends on a lower seed
-                lowest_of |= dict.fromkeys(pending, int(seed))
-                lowest, pending = math.inf, []
-    return {(prompt, seed): (name, lowest_of[seed]) for (prompt, seed), name in group_of.items()}
+    for seed, first in sorted(firsts.items()):
+        firsts[seed] = firsts.get(first, first)  # what that one depends on, in another run
+    return {(prompt, seed): (name, firsts[seed]) for (prompt, seed), name in group_of.items()}
 
 
 def group_means(results: Iterable[Result], name: str, groups: Mapping[Place, Group]) -> Means:
@@ -305,7 +289,7 @@ def group_means(results: Iterable[Result], name: str, groups: Mapping[Place, Gro
     found: dict[Group, list[float]] = {}
     for each in results:
         value = each.scores[name] if name in each.scores else getattr(each, name, None)
-        if value is not None and each.is_whole:
+        if value is not None:
             group = groups[each.prompt, each.seed]
             found.setdefault((group[0], None) if name in each.relative else group, []).append(float(value))
     return {group: _mean(values) for group, values in found.items()}
@@ -337,7 +321,6 @@ def measure(
 
     The means of the groups and the measures of diversity are computed from these texts, unless they are given.
     """
-    results = [each for each in results if each.is_whole]
     groups = groups_of(results)
     means = means or {name: group_means(results, name, groups) for name in names_of_means(results)}
     found = {name: _mean([*each.values()]) for name, each in means.items()}

@@ -117,8 +117,7 @@ def pairs_of(results: Sequence[Result]) -> list[Pair]:
     """
     by_place: dict[tuple[str, str, int], list[Result]] = {}
     for each in results:
-        if each.is_whole:
-            by_place.setdefault((each.prompt, each.prompt_text, each.seed), []).append(each)
+        by_place.setdefault((each.prompt, each.prompt_text, each.seed), []).append(each)
     chance = random.Random(SEED)
     found = [
         chance.sample(two, 2)

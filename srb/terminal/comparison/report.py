@@ -174,8 +174,7 @@ def _aligned(found: Findings, prompt: str) -> tuple[list[Kind], Iterator[tuple[i
     results = [each for each in found.results if each.prompt == prompt]
     kinds = [kind for kind in found.kinds if any(each.kind == kind for each in results)]
     by_place = {(each.kind, each.seed): each for each in results}
-    whole = [each for each in results if each.is_whole]
-    counts = {kind: dict(repeats([each.text for each in whole if each.kind == kind])) for kind in kinds}
+    counts = {kind: dict(repeats([each.text for each in results if each.kind == kind])) for kind in kinds}
     shown: dict[tuple[Kind, str], int] = {}
 
     def cell(kind: Kind, seed: int) -> tuple[Any, ...] | None:
@@ -183,7 +182,7 @@ def _aligned(found: Findings, prompt: str) -> tuple[list[Kind], Iterator[tuple[i
         if each is None:
             return None
         text = each.text.strip()
-        return (each, counts[kind][text], shown.setdefault((kind, text), seed)) if each.is_whole else (each, 1, seed)
+        return each, counts[kind][text], shown.setdefault((kind, text), seed)
 
     seeds = sorted({each.seed for each in results})
     return kinds, ((seed, [cell(kind, seed) for kind in kinds]) for seed in seeds)

@@ -56,7 +56,6 @@ class Results:
         self.usage = Usage()
         self._saved: list[Row] = []
         self._lines: dict[Alternative, Row] = {}
-        self._incomplete: dict[Alternative, Row] = {}
         self._names: dict[str, str] = {}
         self._identities: dict[str, str] = {}
         self._judged: dict[str, float | None] = {}
@@ -91,11 +90,6 @@ class Results:
         return len(self._lines)
 
     @property
-    def is_empty(self) -> bool:
-        """Whether there are no results, not even incomplete ones."""
-        return not self._lines and not self._incomplete
-
-    @property
     def fingerprints(self) -> set[str | None]:
         """The fingerprints of the results. It is None without `--reproducible`."""
         return {line.get("fingerprint") for line in self._lines.values()}
@@ -123,7 +117,7 @@ class Results:
                     f"{self._path}, line {number}, has a model, weights, prompt, setting or seed that isn't in the "
                     "spec; choose another folder with --out, or delete this one"
                 )
-            if alternative and line["finish_reason"] != "abort":
+            if alternative:
                 lines[alternative] = line | self._origin(alternative)  # prompts and settings may have other names now
         self._lines |= lines
         return [each for each in wanted.values() if each not in lines]
@@ -132,15 +126,9 @@ class Results:
         """Write a result at once, so that it survives a killed process. A second one is ignored."""
         if alternative in self._lines:
             return
-        self._incomplete.pop(alternative, None)
         line = self._lines[alternative] = self._line(alternative, ended)
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
-
-    def add_incomplete(self, alternative: Alternative, ended: Row) -> None:
-        """Store an interrupted alternative for the report. The next run generates it again."""
-        if alternative not in self._lines:
-            self._incomplete[alternative] = self._line(alternative, ended)
 
     def unscored(self, scorer: Judge | Surprise) -> list[tuple[str, list[Row]]]:
         """Return the results without a score of `scorer`, by their contexts."""
@@ -172,9 +160,8 @@ class Results:
         return [result_of(line) for line in self._with_scores(lines)]
 
     def finish(self, tests: Iterable[Paired] = ()) -> Findings:
-        """Write the files in the order of the spec, and return the findings, including incomplete results."""
-        known = self._incomplete | self._lines
-        lines = [known[each] for model in self._names for each in self._wanted(model) if each in known]
+        """Write the files in the order of the spec, and return the findings."""
+        lines = [self._lines[each] for model in self._names for each in self._wanted(model) if each in self._lines]
         # An earlier run may have results of models that this one hasn't reached.
         lines += [line for line in self._saved if line["model"] in self.spec.models.keys() - self._names.keys()]
         lines = self._with_scores(lines)
@@ -224,7 +211,7 @@ class Results:
         return _hash([scorer.model, self._identities.get(scorer.model), *scorer.depends_on(context, line)])
 
     def _with_scores(self, lines: list[Row]) -> list[Row]:
-        """Return these results with their scores. Incomplete texts have none."""
+        """Return these results with their scores."""
         scorers = self.spec.scorers
         asked = [(name, scorer, scorer.contexts(lines)) for name, scorer in scorers.judges.items()]
 
@@ -235,8 +222,7 @@ class Results:
                 found[name] = None if context is None else self._judged.get(self._score_key(scorer, context, line))
             return found
 
-        more = ({"scores": {} if each["finish_reason"] == "abort" else scores(each)} for each in lines)
-        return [line | own | {"relative": scorers.relative} for line, own in zip(lines, more, strict=True)]
+        return [line | {"scores": scores(line), "relative": scorers.relative} for line in lines]
 
 
 _FIELDS = {field.name for field in dataclasses.fields(Result)}
@@ -252,14 +238,16 @@ def _read(file: Any, path: Path) -> list[Row]:
     lines = []
     for number, line in enumerate(filter(None, file.read().split("\n")[:-1]), 1):
         try:
-            lines.append(json.loads(line))
+            each = json.loads(line)
+            each["key"]
             if path.stem == "results":
-                result_of(lines[-1])
-            lines[-1]["key"]
+                result_of(each)
         except (ValueError, TypeError, LookupError):
             raise SettingsError(
                 f"{path}, line {number}, is not a result; choose another folder with --out, or delete this one"
             ) from None
+        if each.get("finish_reason") != "abort":  # srb 0.1.0 stored incomplete texts, too
+            lines.append(each)
     return lines
 
 
@@ -326,8 +314,6 @@ def differences(recorded: Path, again: Path) -> Iterator[str]:
     """Yield a line for each recorded result that differs in another folder, even in the last bit of a number."""
     others = {_name(each): each for each in read_results(again)}
     for each in read_results(recorded):
-        if each.finish_reason == "abort":
-            continue
         where = f"{each.prompt}, {each.setting}, seed {each.seed}"
         other = others.get(_name(each))
         if other is None:

@@ -164,41 +164,26 @@ async def _open(stack: AsyncExitStack, source: Source, request: Request) -> Even
 async def _read(request: Request, events: Events, results: Results, advance: Callable[[float], None]) -> None:
     """Store each alternative when it ends. Failed alternatives are left for the next run."""
     tokens: list[list[Any]] = [[] for _ in request.alternatives]
-    unfinished = set(range(len(tokens)))
     server: dict[str, str] = {}
-
-    def ended(index: int, length: int, event: dict[str, Any]) -> Row:
-        fields = {name: event.get(name) for name in ("finish_reason", "stop_reason", "mean_logprob")}
-        text = "".join(each[0] for each in tokens[index])
-        return {"text": text, "length": length, "tokens": tokens[index]} | fields | server
-
-    try:
-        async for event in events:
-            match event["event"]:
-                case "start" if "fingerprint" in event:
-                    server["fingerprint"] = event["fingerprint"]
-                case "stream":
-                    tokens[event["index"]].append(_token(event))
-                    advance(1)
-                case "stop" if event["finish_reason"] in ("stop", "length"):
-                    index, length = event["index"], event["length"]
-                    each = request.alternatives[index]
-                    unfinished.discard(index)
-                    results.add(each, ended(index, length, event))
-                    advance(results.spec.most_tokens(each.setting) - length)
-                case "stop" if event["finish_reason"] == "abort":
-                    results.usage.errors.append(f"{_name(request, event['index'])}: aborted: {event['stop_reason']}")
-                case "error":
-                    what = _name(request, event["index"]) if "index" in event else request.alternatives[0].prompt
-                    results.usage.errors.append(f"{what}: {event['error']['message']}")
-                case "done":
-                    results.usage.add(event["usage"])
-    except asyncio.CancelledError:
-        for index in unfinished:
-            if tokens[index]:
-                stop = {"finish_reason": "abort", "stop_reason": "cancelled"}
-                results.add_incomplete(request.alternatives[index], ended(index, len(tokens[index]), stop))
-        raise
+    async for event in events:
+        match event["event"]:
+            case "start" if "fingerprint" in event:
+                server["fingerprint"] = event["fingerprint"]
+            case "stream":
+                tokens[event["index"]].append(_token(event))
+                advance(1)
+            case "stop" if event["finish_reason"] in ("stop", "length"):
+                each, own = request.alternatives[event["index"]], tokens[event["index"]]
+                ended = {name: event.get(name) for name in ("length", "finish_reason", "stop_reason", "mean_logprob")}
+                results.add(each, {"text": "".join(token[0] for token in own), "tokens": own} | ended | server)
+                advance(results.spec.most_tokens(each.setting) - event["length"])
+            case "stop" if event["finish_reason"] == "abort":
+                results.usage.errors.append(f"{_name(request, event['index'])}: aborted: {event['stop_reason']}")
+            case "error":
+                what = _name(request, event["index"]) if "index" in event else request.alternatives[0].prompt
+                results.usage.errors.append(f"{what}: {event['error']['message']}")
+            case "done":
+                results.usage.add(event["usage"])
 
 
 def _name(request: Request, index: int) -> str:

@@ -60,7 +60,7 @@ class Judge:
 
     def contexts(self, lines: Iterable[Row]) -> dict[str, str]:
         """Return a context for each text, by the key of its result: each is judged alone."""
-        return {line["key"]: line["key"] for line in lines if line["finish_reason"] != "abort"}
+        return {line["key"]: line["key"] for line in lines}
 
     def depends_on(self, _context: str, line: Row) -> list[Any]:
         """Return everything but the model that a score depends on."""
@@ -117,7 +117,7 @@ class Surprise:
         """Return the context of each text that has one, by the key of its result."""
         cells: dict[tuple[str, ...], list[Row]] = {}
         for line in lines:
-            if line["text"] and line["finish_reason"] != "abort":
+            if line["text"]:
                 cells.setdefault((line["model"], line["prompt"], line["setting"]), []).append(line)
         found: dict[str, str] = {}
         for cell in cells.values():

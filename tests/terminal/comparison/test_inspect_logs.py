@@ -41,7 +41,6 @@ def test_a_log_for_each_setting_with_a_sample_for_each_text(tmp_path: Path) -> N
         result("one", 5, settings=settings, scores={"ends": 1.0, "judged": None}, variables=variables),
         result("one", 0, settings=settings, scores={"ends": 0.0, "judged": None}, finish_reason="stop"),
         result("two", 0, settings=settings, scores={"ends": 1.0, "judged": 0.5}, messages=ASKED),
-        result("two", 5, settings=settings, finish_reason="abort"),
         result("one", 0, "cold"),
     ]
     cold, wild = written(tmp_path / "cities", results)

@@ -1,12 +1,10 @@
 """Measures against values known from elsewhere, or worked out by hand."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
-from srb.terminal.comparison.measures import Findings, Result, distinct, measure, perplexity, repeats, self_bleu
-from srb.terminal.comparison.report import render
+from srb.terminal.comparison.measures import Result, distinct, measure, perplexity, repeats, self_bleu
 
 
 def result(text: str, length: int = 1, mean_logprob: float | None = None) -> Result:
@@ -49,13 +47,3 @@ def test_the_mean_is_over_texts_and_not_over_tokens() -> None:
 def test_nothing_to_measure() -> None:
     nothing = measure([])
     assert (nothing.count, nothing.different, nothing.mean_logprob, nothing.length) == (0, 0, None, None)
-
-
-@pytest.mark.usefixtures("no_plots")
-def test_what_was_cut_is_marked_also_where_it_says_the_same_as_a_whole_text() -> None:
-    ends = ("stop", "abort", "stop", "abort")
-    results = [replace(result("again"), seed=seed, finish_reason=end) for seed, end in enumerate(ends)]
-    page = render(Findings.of(results), notes=[], date="today")
-    assert page.count("incomplete ·") == page.count("'text cut'") == 2
-    assert page.count("same as seed 0") == 1
-    assert page.count("&times; 2") == 2

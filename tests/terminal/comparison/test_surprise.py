@@ -33,7 +33,7 @@ siblings = 0
 
 
 def line(seed: int, text: str, **fields: Any) -> dict[str, Any]:
-    common = {"model": "m", "prompt": "p", "setting": "s", "prompt_text": "Once", "finish_reason": "stop"}
+    common = {"model": "m", "prompt": "p", "setting": "s", "prompt_text": "Once"}
     return common | {"seed": seed, "text": text, "key": f"{seed}{fields}"} | fields
 
 
@@ -60,13 +60,12 @@ def test_only_whole_texts_of_the_same_prompt_and_setting_are_siblings() -> None:
     rows = [
         line(0, "a"),
         line(1, "b"),
-        line(2, "c", finish_reason="abort"),
         line(3, ""),
         line(0, "d", setting="t"),
         line(0, "e", prompt="q", messages=[]),
         line(0, "f", model="n"),
     ]
-    assert contexts(8, rows) == ["Onceb\n\nOnce", "Oncea\n\nOnce", *[None] * 5], "one text has no sibling"
+    assert contexts(8, rows) == ["Onceb\n\nOnce", "Oncea\n\nOnce", *[None] * 4], "one text has no sibling"
     rows = [line(seed, "a", messages=[{"role": "user", "content": "x"}], prompt_text="user: x") for seed in (0, 1)]
     assert contexts(8, rows)[0] == "user: x\nassistant: a\n\nuser: x\nassistant: "
 
