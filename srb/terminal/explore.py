@@ -5,7 +5,6 @@ import asyncio
 import dataclasses
 import json
 import math
-import sys
 import time
 from typing import Self
 
@@ -18,7 +17,7 @@ from srb.engine.request import Explore
 from srb.engine.validation.fields import meanings
 from srb.options.settings import SERVER_OPTIONS, Settings, add_arguments
 from srb.terminal.generate import add_prompt_arguments, check_url_options, read_prompt
-from srb.terminal.show import Event, JsonLines, View, one_line
+from srb.terminal.show import Event, View, one_line, show_all, view_of
 from srb.terminal.source import Body, Source, open_source
 from srb.wire.limits import Limits
 from srb.wire.native.explore import explore_reply
@@ -51,26 +50,12 @@ def explore(settings: Settings, arguments: argparse.Namespace) -> int:
             body[field.name] = value
     if settings.url is None:
         explore_reply(json.dumps(body).encode(), Limits("", settings.n, settings.max_n), time.time())
-    return asyncio.run(_explore(open_source(settings), body, _view(as_json=arguments.json)))
+    return asyncio.run(_explore(open_source(settings), body, view_of(GrowingTree, PathLines, as_json=arguments.json)))
 
 
 async def _explore(source: Source, body: Body, view: View) -> int:
-    failed = False
     async with source, source.explore(body) as events:
-        with view:
-            async for event in events:
-                if event["event"] == "error":
-                    print(f"srb: {event['error']['message']}", file=sys.stderr)
-                failed |= event["event"] == "error" or event.get("finish_reason") == "abort"
-                view.show(event)
-    return int(failed)
-
-
-def _view(*, as_json: bool) -> View:
-    if as_json:
-        return JsonLines()
-    console = Console(highlight=False)
-    return GrowingTree(console) if console.is_terminal else PathLines()
+        return int(await show_all(events, view))
 
 
 class PathLines(View):
@@ -80,6 +65,7 @@ class PathLines(View):
         self._texts = {None: ""}
 
     def show(self, event: Event) -> None:
+        super().show(event)
         if event["event"] == "node":
             text = self._texts[event["id"]] = self._texts[event["parent"]] + event["text"]
             print(f"{math.exp(event['cumulative_logprob']):.4f} {one_line(text)}", flush=True)
@@ -103,6 +89,7 @@ class GrowingTree(View):
         self._console.print(self._tree)
 
     def show(self, event: Event) -> None:
+        super().show(event)
         if event["event"] == "node":
             ends = " ■" if event["finish_reason"] == "stop" else ""
             label = Text.assemble(one_line(event["text"]) + ends, (f"  {math.exp(event['logprob']):.0%}", "dim"))

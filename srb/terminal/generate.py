@@ -8,13 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from srb.engine.sampling_params import GRAMMAR_FIELDS
 from srb.errors import InvalidRequestError, SettingsError
 from srb.options.settings import CHAT_OPTIONS, CLIENT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments, is_given
 from srb.terminal.options import add_field_arguments, given_fields
-from srb.terminal.show import Alternative, Growing, JsonLines, PlainLines, View, harmless
+from srb.terminal.show import Alternative, Growing, PlainLines, harmless, show_all, view_of
 from srb.terminal.source import Body, Source, open_source
 from srb.wire.limits import Limits
 from srb.wire.request.body import parse
@@ -88,29 +86,15 @@ def check_url_options(settings: Settings, arguments: argparse.Namespace) -> None
 async def _generate(source: Source, body: Body, *, as_json: bool, is_interactive: bool) -> int:
     async with source:
         while True:
-            view = _view(as_json=as_json)
-            failed = await _show(source, body, view)
+            view = view_of(Growing, PlainLines, as_json=as_json)
+            async with source.submit(body) as events:
+                failed = await show_all(events, view)
             next_body = (
                 continued(body, view.alternatives, ask) if is_interactive and isinstance(view, Growing) else None
             )
             if next_body is None:
                 return int(failed)
             body = next_body
-
-
-async def _show(source: Source, body: Body, view: View) -> bool:
-    """Run a request, and return whether something failed."""
-    failed = False
-    async with source.submit(body) as events:
-        with view:
-            async for event in events:
-                if event["event"] == "start" and event["ignored"]:
-                    print(f"srb: no effect: {', '.join(event['ignored'])}", file=sys.stderr)
-                if event["event"] == "stop" and event["finish_reason"] == "abort":
-                    print(f"srb: alternative {event['index']} was aborted: {event['stop_reason']}", file=sys.stderr)
-                failed |= event["event"] == "error" or event.get("finish_reason") == "abort"
-                view.show(event)
-    return failed
 
 
 def continued(body: Body, alternatives: Sequence[Alternative], ask: Callable[[str], str]) -> Body | None:
@@ -146,13 +130,6 @@ def ask(question: str) -> str:
         signal.signal(signal.SIGINT, previous)
 
 
-def _view(*, as_json: bool) -> View:
-    if as_json:
-        return JsonLines()
-    console = Console(highlight=False)
-    return Growing(console) if console.is_terminal else PlainLines()
-
-
 def _body(settings: Settings, arguments: argparse.Namespace) -> Body:
     prompt = read_prompt(arguments)
     body: Body = {"prompt": prompt, **given_fields(arguments)}
@@ -176,17 +153,19 @@ def read_prompt(arguments: argparse.Namespace) -> str:
     """Return the prompt, without a line break at its end. Raises `InvalidRequestError`."""
     if arguments.file and arguments.prompt is not None:
         raise InvalidRequestError("the prompt and --file exclude each other: leave one out", param="prompt")
+    if arguments.prompt not in (None, "-"):
+        return str(arguments.prompt)
+    if arguments.file is None and arguments.prompt is None and sys.stdin.isatty():
+        raise InvalidRequestError("the prompt is missing; add one, or --file FILE, or - to type it", param="prompt")
+    name = f"--file {arguments.file}" if arguments.file else "the prompt"
+    return read_text(arguments.file, name).removesuffix("\n")
+
+
+def read_text(path: Path | None, name: str) -> str:
+    """Read a file, or stdin without a path. `name` is its name in errors. Raises `InvalidRequestError`."""
     try:
-        if arguments.file:
-            text = arguments.file.read_text("utf-8-sig")
-        elif arguments.prompt is None and sys.stdin.isatty():
-            raise InvalidRequestError("the prompt is missing; add one, or --file FILE, or - to type it", param="prompt")
-        elif arguments.prompt in (None, "-"):
-            text = sys.stdin.buffer.read().decode("utf-8-sig")
-        else:
-            return str(arguments.prompt)
+        return path.read_text("utf-8-sig") if path else sys.stdin.buffer.read().decode("utf-8-sig")
     except OSError as error:
-        raise InvalidRequestError(f"--file {arguments.file} can't be read: {error.strerror}", param="prompt") from None
+        raise InvalidRequestError(f"{name} can't be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise InvalidRequestError(f"the prompt is not UTF-8: byte {error.start}", param="prompt") from None
-    return str(text).removesuffix("\n")
+        raise InvalidRequestError(f"{name} is not UTF-8: byte {error.start}") from None

@@ -11,7 +11,7 @@ from typing import Any
 from srb.errors import InvalidRequestError
 from srb.files.download import show_count
 from srb.options.settings import SERVER_OPTIONS, Settings, add_arguments
-from srb.terminal.generate import check_url_options
+from srb.terminal.generate import check_url_options, read_text
 from srb.terminal.show import Event, JsonLines, one_line
 from srb.terminal.source import Body, Source, open_source
 from srb.wire.native.score import parse_score, text_of, texts_of
@@ -77,14 +77,8 @@ async def _score(source: Source, bodies: list[Body], count: int, show: Callable[
 
 def _lines(name: str) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file."""
-    try:
-        text = sys.stdin.buffer.read().decode("utf-8-sig") if name == "-" else Path(name).read_text("utf-8-sig")
-    except OSError as error:
-        raise InvalidRequestError(f"{name} can't be read: {error.strerror}", param="file") from None
-    except UnicodeDecodeError as error:
-        raise InvalidRequestError(f"{name} is not UTF-8: byte {error.start}", param="file") from None
     n_lines = 0
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(read_text(None if name == "-" else Path(name), name).split("\n"), 1):
         if not line.strip():
             continue
         n_lines += 1

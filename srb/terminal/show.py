@@ -3,6 +3,7 @@
 import json
 import sys
 import unicodedata
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -28,6 +29,30 @@ class View:
 
     def show(self, event: Event) -> None:
         """Show the next event."""
+        if event["event"] == "error":
+            print(f"srb: {event['error']['message']}", file=sys.stderr)
+
+
+async def show_all(events: AsyncIterator[Event], view: View) -> bool:
+    """Show the events of a request, and return whether something failed."""
+    failed = False
+    with view:
+        async for event in events:
+            if event["event"] == "start" and event["ignored"]:
+                print(f"srb: no effect: {', '.join(event['ignored'])}", file=sys.stderr)
+            if event["event"] == "stop" and event["finish_reason"] == "abort":
+                print(f"srb: alternative {event['index']} was aborted: {event['stop_reason']}", file=sys.stderr)
+            failed |= event["event"] == "error" or event.get("finish_reason") == "abort"
+            view.show(event)
+    return failed
+
+
+def view_of(growing: Callable[[Console], View], lines: Callable[[], View], *, as_json: bool) -> View:
+    """Return lines of JSON, or what grows on a terminal, or lines where there is none."""
+    if as_json:
+        return JsonLines()
+    console = Console(highlight=False)
+    return growing(console) if console.is_terminal else lines()
 
 
 @dataclass
@@ -118,14 +143,15 @@ class Growing(_Texts):
                 self._console.print(Text(harmless(alternative.text)))
                 self._console.print()
         elif self.alternatives:
-            self._console.print(self._grid([self._cell(each, Text(harmless(each.text))) for each in self.alternatives]))
+            cells = [Group(_title(each), Text(harmless(each.text)), Text()) for each in self.alternatives]
+            self._console.print(self._grid(cells))
 
     @property
     def _columns(self) -> int:
         """The number of columns. Each is at least `COLUMN_CHARS` wide, unless the console is narrower."""
         return max(1, min(len(self.alternatives), self._console.width // COLUMN_CHARS))
 
-    def _grid(self, cells: list[RenderableType]) -> Table:
+    def _grid(self, cells: list[Group]) -> Table:
         grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
         for _ in range(self._columns):
             grid.add_column(ratio=1)
@@ -133,29 +159,19 @@ class Growing(_Texts):
             grid.add_row(*cells[k : k + self._columns])
         return grid
 
-    def _cell(self, alternative: Alternative, *lines: RenderableType) -> RenderableType:
-        return Group(_title(alternative), *lines, Text())
-
     def render(self) -> RenderableType:
         if not any(alternative.text or alternative.end for alternative in self.alternatives):
             return Text(self.reading and f"reading {self.reading}", style="dim")
         n_rows = -(-len(self.alternatives) // self._columns)
-        height = (self._console.height - 1) // n_rows - 1
-        if self._columns > 1 and height > 2:
-            width = self._console.width // self._columns - 2
-            texts = [Text(harmless(each.text)).wrap(self._console, width) for each in self.alternatives]
-            cells = zip(self.alternatives, texts, strict=True)
-            return self._grid([self._cell(each, *lines[-(height - 2) :]) for each, lines in cells])
-        height = (self._console.height - 1) // len(self.alternatives) - 1
-        rows: list[RenderableType] = []
-        for alternative in self.alternatives:
-            name = _name(alternative) if height < 1 else Text()  # otherwise it has its own line
-            lines = Text(harmless(alternative.text)).wrap(self._console, self._console.width - len(name))
-            if height < 1:
-                rows.append(Text.assemble(name, *lines[-1:]))
-            else:
-                rows += [_title(alternative), *lines[-height:]]
-        return Group(*rows)
+        height = (self._console.height - 1) // n_rows
+        if height < 2:  # a line for each
+            return Group(*(Text.assemble(_name(each), *self._last_lines(each, 1)) for each in self.alternatives))
+        return self._grid([Group(_title(each), *self._last_lines(each, height - 1)) for each in self.alternatives])
+
+    def _last_lines(self, alternative: Alternative, count: int) -> list[Text]:
+        """Return the last lines of a text, as they are in a column."""
+        width = self._console.width // self._columns - 2
+        return list(Text(harmless(alternative.text)).wrap(self._console, width)[-count:])
 
 
 def _rank(alternative: Alternative) -> int:

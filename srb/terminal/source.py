@@ -10,10 +10,11 @@ import json
 import os
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import aiohttp
 
@@ -34,10 +35,14 @@ from srb.wire.limits import Limits
 from srb.wire.native import reply as native
 from srb.wire.native.explore import explore_reply
 from srb.wire.native.score import ScoreBuilder, parse_score
+from srb.wire.reply import Reply
 from srb.wire.request.body import parse
 
 Body = dict[str, Any]
 Events = AsyncIterator[dict[str, Any]]
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+EXPLORE, SCORE = "/v1/explore", "/v1/score"
 
 SILENCE_SECONDS = 60
 """Without a byte for this long, the connection counts as lost. A server sends a ping every 15 s."""
@@ -52,35 +57,40 @@ ERRORS = {
 }
 
 
-class Source(Protocol):
-    """Answers requests. Use it as a context manager.
+class Source(ABC):
+    """Answers requests with native events. Use it as a context manager.
 
-    Attributes:
-        model: The model's name.
-        identity: The model and the weights and settings that results depend on. Of a server only its model's name is
-            known.
+    The methods queue a request, and leaving their context early cancels it. They raise `SrbError`.
     """
 
-    model: str
+    model = ""
+    """The model's name."""
 
     @property
-    def identity(self) -> str: ...
+    def identity(self) -> str:
+        """What results depend on: the model, and of an engine in this process its weights and settings."""
+        return self.model
 
+    @abstractmethod
     async def __aenter__(self) -> Self: ...
 
+    @abstractmethod
     async def __aexit__(self, *_error: object) -> None: ...
 
     def submit(self, body: Body) -> AbstractAsyncContextManager[Events]:
-        """Queue a request and yield its native events. Leaving the context early cancels the request.
-
-        Raises `SrbError`.
-        """
+        """Queue a body of `POST /v1/completions`, or of `POST /v1/chat/completions`."""
+        return self._post(CHAT if "messages" in body else COMPLETIONS, body | {"stream": "events"})
 
     def explore(self, body: Body) -> AbstractAsyncContextManager[Events]:
-        """Queue a body of `POST /v1/explore`, like `submit`."""
+        """Queue a body of `POST /v1/explore`."""
+        return self._post(EXPLORE, body)
 
     def score(self, body: Body) -> AbstractAsyncContextManager[Events]:
-        """Queue a body of `POST /v1/score`, like `submit`."""
+        """Queue a body of `POST /v1/score`."""
+        return self._post(SCORE, body)
+
+    @abstractmethod
+    def _post(self, path: str, body: Body) -> AbstractAsyncContextManager[Events]: ...
 
 
 def open_source(settings: Settings) -> Source:
@@ -98,7 +108,7 @@ def sampling_defaults(settings: Settings) -> dict[str, Any]:
     return sampling_of(settings)
 
 
-class InProcess:
+class InProcess(Source):
     """An engine in this process. Entering the context loads the model and shows the progress."""
 
     def __init__(self, settings: Settings) -> None:
@@ -126,50 +136,46 @@ class InProcess:
 
     @property
     def identity(self) -> str:
-        """The model's name, and the engine's fingerprint of weights and settings."""
         return f"{self.model}/{self._engine.model.identity}"
 
     @asynccontextmanager
-    async def submit(self, body: Body) -> AsyncIterator[Events]:
-        sent = json.dumps(body).encode()
-        parsed = await asyncio.to_thread(parse, sent, self._limits, chat="messages" in body)
-        to_json = partial(native.to_json, model=self.model, created=int(time.time()), ignored=parsed.ignored)
-        async with await self._engine.submit(parsed.completion) as stream:
-            yield (to_json(event) async for batch in stream for event in batch)
-
-    @asynccontextmanager
-    async def explore(self, body: Body) -> AsyncIterator[Events]:
-        sent = json.dumps(body).encode()
-        reply = await asyncio.to_thread(explore_reply, sent, self._limits, time.time())
+    async def _post(self, path: str, body: Body) -> AsyncIterator[Events]:
+        sent, now = json.dumps(body).encode(), int(time.time())
+        if path == SCORE:
+            parsed = await asyncio.to_thread(parse_score, sent, self.model)
+            async with TableRun(self._engine, parsed.table) as table:
+                await table.start()
+                fingerprint = self._engine.fingerprint
+                answer = ScoreBuilder(parsed, table.id, model=self.model, created=now, fingerprint=fingerprint)
+                yield (event async for events in answer.events(table) for event in events)
+            return
+        reply = await asyncio.to_thread(self._reply, path, sent, now)
         assert reply.completion
-        assert reply.make
-        assert reply.blame
-        to_json = reply.make().chunks
         try:
             stream = await self._engine.submit(reply.completion)
         except InvalidRequestError as error:
-            raise reply.blame(error) from None
+            raise (reply.blame(error) if reply.blame else error) from None
         async with stream:
-            yield (event async for batch in stream for event in to_json(batch))
+            if reply.make:
+                to_json = reply.make().chunks
+                yield (event async for batch in stream for event in to_json(batch))
+            else:
+                to_json = partial(native.to_json, model=self.model, created=now, ignored=reply.ignored)
+                yield (to_json(event) async for batch in stream for event in batch)
 
-    @asynccontextmanager
-    async def score(self, body: Body) -> AsyncIterator[Events]:
-        parsed = await asyncio.to_thread(parse_score, json.dumps(body).encode(), self.model)
-        async with TableRun(self._engine, parsed.table) as table:
-            await table.start()
-            fingerprint = self._engine.fingerprint
-            answer = ScoreBuilder(parsed, table.id, model=self.model, created=int(time.time()), fingerprint=fingerprint)
-            yield (event async for events in answer.events(table) for event in events)
+    def _reply(self, path: str, sent: bytes, now: int) -> Reply:
+        if path == EXPLORE:
+            return explore_reply(sent, self._limits, now)
+        return Reply.of(parse(sent, self._limits, chat=path == CHAT), stream=True, make=None)
 
 
-class Server:
+class Server(Source):
     """The server at `--url`, with the first API key of `--api-key` or `--api-key-file`."""
 
     def __init__(self, settings: Settings) -> None:
         url = settings.url or ""
         if not url.startswith(("http://", "https://")):
             raise SettingsError(f"--url must begin with http:// or https://, got {url!r}")
-        self.model = ""
         self._url = url.rstrip("/").removesuffix("/v1")
         keys = read_keys(settings)
         self._headers = {"Authorization": f"Bearer {keys[0].decode(errors='surrogateescape')}"} if keys else {}
@@ -194,21 +200,6 @@ class Server:
 
     async def __aexit__(self, *_error: object) -> None:
         await self._session.close()
-
-    @property
-    def identity(self) -> str:
-        """The model's name."""
-        return self.model
-
-    def submit(self, body: Body) -> AbstractAsyncContextManager[Events]:
-        path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-        return self._post(path, body | {"stream": "events"})
-
-    def explore(self, body: Body) -> AbstractAsyncContextManager[Events]:
-        return self._post("/v1/explore", body)
-
-    def score(self, body: Body) -> AbstractAsyncContextManager[Events]:
-        return self._post("/v1/score", body)
 
     @asynccontextmanager
     async def _post(self, path: str, body: Body) -> AsyncIterator[Events]:

@@ -34,10 +34,15 @@ def asked(backend: FakeBackend) -> list[str]:
     return asked
 
 
-def test_a_question_is_written_by_the_chat_template(srb: Run, backend: FakeBackend, asked: list[str]) -> None:
+def test_a_question_is_written_by_the_chat_template(
+    srb: Run, asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert srb("generate", "Who are you?", "--chat", "-n", "1", "--max-tokens", "2") == 0
     assert srb("generate", "Who are you?", "--system", "Be brief.", "-n", "1", "--max-tokens", "2") == 0
     assert asked == ["u:Who are you?|a:", "s:Be brief.|u:Who are you?|a:"]
+    capsys.readouterr()
+    assert srb("generate", "Who are you?", "--chat", "--max-tokens", "2") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 8
 
 
 def test_a_wrong_option_of_a_chat_is_told_before_the_model_is_loaded(
@@ -93,7 +98,7 @@ def test_a_chat_goes_on_with_the_answer_and_the_next_message() -> None:
 def growing(in_terminal: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Has texts that grow in a terminal, which nobody sees."""
     console = Console(file=io.StringIO(), force_terminal=True, width=70)
-    monkeypatch.setattr(generate, "_view", lambda **_: Growing(console))
+    monkeypatch.setattr(generate, "view_of", lambda *_, **__: Growing(console))
 
 
 @pytest.mark.usefixtures("growing")

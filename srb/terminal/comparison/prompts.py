@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from srb.errors import InvalidRequestError
+from srb.terminal.generate import read_text
 from srb.terminal.options import check_names
 
 MAX_FORKS = 32
@@ -126,7 +127,7 @@ def _prompt(where: str, value: Any, folder: Path) -> Prompt:
         check_names(value, KEYS, where)
         forks, group = value.get("forks", 0), value.get("group", "")
         if "file" in value:
-            value = {"text": read_text(folder, value["file"], where).removesuffix("\n")}
+            value = {"text": read_file(folder, value["file"], where).removesuffix("\n")}
     body = body_of(value, where)
     if forks and "messages" in body:
         raise InvalidRequestError(f"{where}: a chat can't have forks; leave them out, or use a text")
@@ -141,17 +142,12 @@ def _prompt(where: str, value: Any, folder: Path) -> Prompt:
     return Prompt(body, forks=forks, group=group)
 
 
-def read_text(folder: Path, name: Any, where: str) -> str:
+def read_file(folder: Path, name: Any, where: str) -> str:
     """Read a file in the folder of the spec. Raises `InvalidRequestError`."""
     if not isinstance(name, str):
         raise InvalidRequestError(f"{where}: file must be a file name, got {name!r:.60}")
     path = folder / name
-    try:
-        return path.read_text("utf-8-sig")
-    except OSError as error:
-        raise InvalidRequestError(f"{where}: the file {path} can't be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InvalidRequestError(f"{where}: the file {path} is not UTF-8: byte {error.start}") from None
+    return read_text(path, f"{where}: the file {path}")
 
 
 def read_rows(variables: Any, folder: Path) -> list[dict[str, Any]] | None:
@@ -162,7 +158,7 @@ def read_rows(variables: Any, folder: Path) -> list[dict[str, Any]] | None:
     if variables is None:
         return None
     if isinstance(variables, str):
-        text = read_text(folder, variables, "variables")
+        text = read_file(folder, variables, "variables")
         is_csv = variables.endswith(".csv")
         try:
             rows = list(_csv_rows(text) if is_csv else map(json.loads, filter(None, map(str.strip, text.split("\n")))))

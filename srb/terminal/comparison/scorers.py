@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from srb.errors import InvalidRequestError, SettingsError
 from srb.options.arguments import pip_install
-from srb.terminal.comparison.prompts import body_of, filled_body, read_text
+from srb.terminal.comparison.prompts import body_of, filled_body, read_file
 from srb.terminal.options import check_names
 from srb.terminal.show import Event
 from srb.terminal.source import Events, Source
@@ -262,7 +262,7 @@ def _schema(schema: Any, folder: Path, where: str) -> Score:
         raise SettingsError(f"{where} needs jsonschema: {command}") from None
     if isinstance(schema, str):
         try:
-            schema = json.loads(read_text(folder, schema, where))
+            schema = json.loads(read_file(folder, schema, where))
         except ValueError as error:
             raise InvalidRequestError(f"{where}: {schema} is not JSON: {error}") from None
     kind = jsonschema.Draft202012Validator
