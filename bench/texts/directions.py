@@ -120,9 +120,8 @@ def likelihood(plain: str, texts: list[str]) -> float:
 
 def surprise(plain: str, texts: list[str]) -> float:
     """Return the mean conditional surprise, as `srb compare` does."""
-    common = {"model": "", "prompt": "", "setting": "", "finish_reason": "length", "prompt_text": plain}
     contexts = Surprise(SIBLINGS, "").contexts(
-        {"key": text, "seed": k, "text": text} | common for k, text in enumerate(texts)
+        Result("", "", seed, text, prompt_text=plain, key=text) for seed, text in enumerate(texts)
     )
     found = []
     for context in dict.fromkeys(contexts.values()):

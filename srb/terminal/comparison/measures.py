@@ -120,7 +120,7 @@ def adjusted(tests: Sequence[Paired]) -> list[Paired]:
 
 @dataclass(frozen=True)
 class Result:
-    """An alternative and where it comes from, as in results.jsonl.
+    """An alternative and where it comes from, as in results.jsonl. Before it has ended, it has no text.
 
     Attributes:
         length: The length in tokens.
@@ -133,16 +133,18 @@ class Result:
         messages: The messages of a chat; None for a text.
         relative: The names of scores that depend on the other texts of the same prompt and kind.
         direction: The line that only its prompt has, or None.
+        key: A hash of everything that it depends on.
+        fingerprint: What its texts depend on beside the request, with `--reproducible`.
     """
 
     prompt: str
     setting: str
     seed: int
-    text: str
-    length: int
-    finish_reason: str
-    stop_reason: str | None
-    mean_logprob: float | None
+    text: str = ""
+    length: int = 0
+    finish_reason: str = ""
+    stop_reason: str | None = None
+    mean_logprob: float | None = None
     model: str = ""
     prompt_text: str = ""
     variables: dict[str, Any] = field(default_factory=dict)
@@ -155,6 +157,21 @@ class Result:
     messages: list[dict[str, Any]] | None = None
     relative: list[str] = field(default_factory=list)
     direction: str | None = None
+    key: str = ""
+    fingerprint: str | None = None
+
+    @property
+    def name(self) -> tuple[str, str, str, int]:
+        """Its name among the results of a run."""
+        return self.model, self.prompt, self.setting, self.seed
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Its object in results.jsonl."""
+        return {name: value for name, value in vars(self).items() if name != "run"}
+
+    def __str__(self) -> str:
+        return f"{self.prompt}, {self.setting}, seed {self.seed}"
 
     @property
     def kind(self) -> "Kind":

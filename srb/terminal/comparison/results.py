@@ -4,26 +4,22 @@ import csv
 import dataclasses
 import fcntl
 import hashlib
+import itertools
 import json
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from srb.errors import SettingsError
-from srb.terminal.comparison.measures import Findings, Group, Paired, Place, Result, groups_of, perplexity
-from srb.terminal.comparison.scorers import Judge, Row, Surprise
+from srb.terminal.comparison.measures import Findings, Paired, Place, Result, perplexity
+from srb.terminal.comparison.scorers import Judge, Surprise
 from srb.terminal.comparison.spec import Spec
 
+Name = tuple[str, str, str, int]
+"""`Result.name`."""
 
-@dataclasses.dataclass(frozen=True)
-class Alternative:
-    """An alternative of the spec: the names of its model, prompt and setting, and its seed."""
-
-    model: str
-    prompt: str
-    setting: str
-    seed: int
+Parsed = TypeVar("Parsed")
 
 
 @dataclasses.dataclass
@@ -54,8 +50,10 @@ class Results:
         self._path = folder / "results.jsonl"
         self.spec = spec
         self.usage = Usage()
-        self._saved: list[Row] = []
-        self._lines: dict[Alternative, Row] = {}
+        self.asked: dict[Name, Result] = {}
+        """What the spec asks of the models that have been opened, without texts."""
+        self._saved: list[Result] = []
+        self._done: dict[Name, Result] = {}
         self._names: dict[str, str] = {}
         self._identities: dict[str, str] = {}
         self._judged: dict[str, float | None] = {}
@@ -75,10 +73,10 @@ class Results:
                 raise SettingsError(
                     f"{self._path} can't be written: {error.strerror}; choose another folder with --out"
                 ) from None
-            self._saved = _read(self._file, self._path)
+            self._saved = _read_results(self._file, self._path)
             _trim(self._file)
             with (self._folder / "judged.jsonl").open("a+", encoding="utf-8") as file:
-                self._judged = {each["key"]: each["score"] for each in _read(file, Path(file.name))}
+                self._judged = dict(_read(file, Path(file.name), lambda line: (line["key"], line["score"])))
                 _trim(file)
             self._exit = opened.pop_all()
         return self
@@ -87,12 +85,12 @@ class Results:
         self._exit.close()
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._done)
 
     @property
     def fingerprints(self) -> set[str | None]:
         """The fingerprints of the results. It is None without `--reproducible`."""
-        return {line.get("fingerprint") for line in self._lines.values()}
+        return {each.fingerprint for each in self._done.values()}
 
     @property
     def wanted(self) -> int:
@@ -100,7 +98,7 @@ class Results:
         spec = self.spec
         return len(spec.models) * len(spec.prompts) * len(spec.settings) * len(spec.all_seeds)
 
-    def open(self, model: str, name: str, identity: str) -> list[Alternative]:
+    def open(self, model: str, name: str, identity: str) -> list[Result]:
         """Return the alternatives of a model that earlier runs haven't finished. Raises `SettingsError`.
 
         Results depend on the identity of the source.
@@ -108,123 +106,105 @@ class Results:
         spec = self.spec
         self._names[model], self._identities[model] = model or name, identity
         others = {self._names.get(each, each) for each in spec.models if each != model}
-        wanted = {self._key(each): each for each in self._wanted(model)}
-        lines = {}
-        for number, line in enumerate(self._saved, 1):
-            alternative = wanted.get(line["key"])
-            if alternative is None and line["model"] not in others:
+        by_key = {each.key: each for each in self._asked(model)}
+        self.asked |= {each.name: each for each in by_key.values()}
+        for number, saved in enumerate(self._saved, 1):
+            asked = by_key.get(saved.key)
+            if asked is None and saved.model not in others:
                 raise SettingsError(
                     f"{self._path}, line {number}, has a model, weights, prompt, setting or seed that isn't in the "
                     "spec; choose another folder with --out, or delete this one"
                 )
-            if alternative:
-                lines[alternative] = line | self._origin(alternative)  # prompts and settings may have other names now
-        self._lines |= lines
-        return [each for each in wanted.values() if each not in lines]
+            if asked:  # prompts and settings may have other names now
+                outcome = {name: getattr(saved, name) for name in (*_OUTCOME, "fingerprint")}
+                self._done[asked.name] = dataclasses.replace(asked, **outcome)
+        return [each for each in by_key.values() if each.name not in self._done]
 
-    def add(self, alternative: Alternative, ended: Row) -> None:
+    def add(self, result: Result) -> None:
         """Write a result at once, so that it survives a killed process. A second one is ignored."""
-        if alternative in self._lines:
+        if result.name in self._done:
             return
-        line = self._lines[alternative] = self._line(alternative, ended)
-        self._file.write(json.dumps(line) + "\n")
+        self._done[result.name] = result
+        self._file.write(json.dumps(result.row) + "\n")
         self._file.flush()
 
-    def unscored(self, scorer: Judge | Surprise) -> list[tuple[str, list[Row]]]:
+    def unscored(self, scorer: Judge | Surprise) -> list[tuple[str, list[Result]]]:
         """Return the results without a score of `scorer`, by their contexts."""
-        found: dict[str, list[Row]] = {}
-        contexts = scorer.contexts(self._lines.values())
-        for line in self._lines.values():
-            context = contexts.get(line["key"])
-            if context is not None and self._score_key(scorer, context, line) not in self._judged:
-                found.setdefault(context, []).append(line)
+        found: dict[str, list[Result]] = {}
+        contexts = scorer.contexts(self._done.values())
+        for each in self._done.values():
+            context = contexts.get(each.key)
+            if context is not None and self._score_key(scorer, context, each) not in self._judged:
+                found.setdefault(context, []).append(each)
         return [*found.items()]
 
-    def score(self, scorer: Judge | Surprise, context: str, line: Row, score: float | None) -> None:
+    def score(self, scorer: Judge | Surprise, context: str, result: Result, score: float | None) -> None:
         """Store the score of a text in a context."""
-        key = self._score_key(scorer, context, line)
+        key = self._score_key(scorer, context, result)
         self._judged[key] = score
         with (self._folder / "judged.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"key": key, "score": score}) + "\n")
 
-    def groups(self) -> dict[Place, Group]:
-        """Return the group of each prompt and seed of the spec."""
-        nothing = {"text": "", "length": 0, "finish_reason": "", "stop_reason": None, "mean_logprob": None}
-        return groups_of(
-            result_of(self._origin(each) | nothing) for model in self._names for each in self._wanted(model)
-        )
-
     def scored(self, places: Set[Place]) -> list[Result]:
-        """Return the complete results of prompts and seeds, with their scores."""
-        lines = [line for each, line in self._lines.items() if (each.prompt, each.seed) in places]
-        return [result_of(line) for line in self._with_scores(lines)]
+        """Return the results of prompts and seeds, with their scores."""
+        return self._with_scores([each for each in self._done.values() if (each.prompt, each.seed) in places])
 
     def finish(self, tests: Iterable[Paired] = ()) -> Findings:
         """Write the files in the order of the spec, and return the findings."""
-        lines = [self._lines[each] for model in self._names for each in self._wanted(model) if each in self._lines]
+        results = [self._done[name] for name in self.asked if name in self._done]
         # An earlier run may have results of models that this one hasn't reached.
-        lines += [line for line in self._saved if line["model"] in self.spec.models.keys() - self._names.keys()]
-        lines = self._with_scores(lines)
+        results += [each for each in self._saved if each.model in self.spec.models.keys() - self._names.keys()]
+        results = self._with_scores(results)
         ordered = self._path.with_suffix(".tmp")
-        ordered.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        ordered.write_text("".join(json.dumps(each.row) + "\n" for each in results), encoding="utf-8")
         ordered.replace(self._path)
-        found = Findings.of([result_of(line) for line in lines], [("", each) for each in tests])
+        found = Findings.of(results, [("", each) for each in tests])
         write_tables(self._folder, found)
         return found
 
-    def _wanted(self, model: str) -> list[Alternative]:
+    def _asked(self, model: str) -> Iterator[Result]:
+        """Yield what the spec asks of a model."""
         spec = self.spec
-        return [
-            Alternative(model, prompt, setting, seed)
-            for prompt in spec.prompts
-            for setting in spec.settings
-            for seed in spec.all_seeds
-        ]
+        for (name, prompt), setting, seed in itertools.product(spec.prompts.items(), spec.settings, spec.all_seeds):
+            fields, siblings = spec.fields(setting, seed), spec.siblings(setting, seed)
+            depends_on = [self._identities[model], prompt.body, fields, seed]
+            if len(siblings) > 1:
+                depends_on.append(siblings)
+            yield Result(
+                name,
+                setting,
+                seed,
+                model=self._names[model],
+                prompt_text=prompt.text,
+                messages=prompt.body.get("messages"),
+                group=prompt.group,
+                variables=prompt.variables,
+                settings=spec.settings[setting],
+                direction=fields.get("direction"),
+                first=siblings[0],
+                key=_hash(depends_on),
+            )
 
-    def _origin(self, each: Alternative) -> Row:
-        prompt = self.spec.prompts[each.prompt]
-        return dataclasses.asdict(each) | {
-            "model": self._names[each.model],
-            "prompt_text": prompt.text,
-            "messages": prompt.body.get("messages"),
-            "group": prompt.group,
-            "variables": prompt.variables,
-            "settings": self.spec.settings[each.setting],
-            "direction": self.spec.fields(each.setting, each.seed).get("direction"),
-            "first": self.spec.siblings(each.setting, each.seed)[0],
-        }
-
-    def _line(self, each: Alternative, ended: Row) -> Row:
-        return self._origin(each) | ended | {"scores": {}, "key": self._key(each)}
-
-    def _key(self, each: Alternative) -> str:
-        """Return a hash of everything that a result depends on."""
-        spec = self.spec
-        fields = spec.fields(each.setting, each.seed)
-        parts = [self._identities[each.model], spec.prompts[each.prompt].body, fields, each.seed]
-        if len(siblings := spec.siblings(each.setting, each.seed)) > 1:
-            parts.append(siblings)
-        return _hash(parts)
-
-    def _score_key(self, scorer: Judge | Surprise, context: str, line: Row) -> str:
+    def _score_key(self, scorer: Judge | Surprise, context: str, result: Result) -> str:
         # Earlier scores are found once the scorer's model is loaded, and its identity is known.
-        return _hash([scorer.model, self._identities.get(scorer.model), *scorer.depends_on(context, line)])
+        return _hash([scorer.model, self._identities.get(scorer.model), *scorer.depends_on(context, result)])
 
-    def _with_scores(self, lines: list[Row]) -> list[Row]:
+    def _with_scores(self, results: list[Result]) -> list[Result]:
         """Return these results with their scores."""
         scorers = self.spec.scorers
-        asked = [(name, scorer, scorer.contexts(lines)) for name, scorer in scorers.judges.items()]
+        asked = [(name, scorer, scorer.contexts(results)) for name, scorer in scorers.judges.items()]
 
-        def scores(line: Row) -> dict[str, float | None]:
-            found = scorers.score(line)
+        def scores(each: Result) -> dict[str, float | None]:
+            found = scorers.score(each)
             for name, scorer, contexts in asked:
-                context = contexts.get(line["key"])
-                found[name] = None if context is None else self._judged.get(self._score_key(scorer, context, line))
+                context = contexts.get(each.key)
+                found[name] = None if context is None else self._judged.get(self._score_key(scorer, context, each))
             return found
 
-        return [line | {"scores": scores(line), "relative": scorers.relative} for line in lines]
+        return [dataclasses.replace(each, scores=scores(each), relative=scorers.relative) for each in results]
 
 
+_OUTCOME = ("text", "tokens", "length", "finish_reason", "stop_reason", "mean_logprob")
 _FIELDS = {field.name for field in dataclasses.fields(Result)}
 
 
@@ -232,23 +212,23 @@ def _hash(parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _read(file: Any, path: Path) -> list[Row]:
+def _read(file: Any, path: Path, parse: Callable[[Any], Parsed]) -> list[Parsed]:
     """Read the lines of a file, without an incomplete last one, left by a killed process or being written now."""
     file.seek(0)
-    lines = []
+    found = []
     for number, line in enumerate(filter(None, file.read().split("\n")[:-1]), 1):
         try:
-            each = json.loads(line)
-            each["key"]
-            if path.stem == "results":
-                result_of(each)
-        except (ValueError, TypeError, LookupError):
+            found.append(parse(json.loads(line)))
+        except (ValueError, TypeError, AttributeError, LookupError):
             raise SettingsError(
                 f"{path}, line {number}, is not a result; choose another folder with --out, or delete this one"
             ) from None
-        if each.get("finish_reason") != "abort":  # srb 0.1.0 stored incomplete texts, too
-            lines.append(each)
-    return lines
+    return found
+
+
+def _read_results(file: Any, path: Path) -> list[Result]:
+    results = _read(file, path, lambda line: Result(**{name: line[name] for name in line.keys() & _FIELDS}))
+    return [each for each in results if each.finish_reason != "abort"]  # srb 0.1.0 stored incomplete texts, too
 
 
 def _trim(file: Any) -> None:
@@ -258,20 +238,15 @@ def _trim(file: Any) -> None:
     file.truncate(len((whole + end).encode()))
 
 
-def result_of(line: Row) -> Result:
-    """Parse a line of results.jsonl. Raises `TypeError` or `AttributeError` if it isn't a result."""
-    return Result(**{name: value for name, value in line.items() if name in _FIELDS})
-
-
 def read_results(folder: Path, run: str = "") -> list[Result]:
     """Read the results of an earlier run, whose name in reports is `run`. Raises `SettingsError`."""
     path = folder / "results.jsonl"
     try:
         with path.open(encoding="utf-8") as file:
-            lines = _read(file, path)
+            results = _read_results(file, path)
     except OSError as error:
         raise SettingsError(f"{path} can't be read: {error.strerror}; is {folder} a folder of srb compare?") from None
-    return [result_of(line | {"run": run}) for line in lines]
+    return [dataclasses.replace(each, run=run) for each in results]
 
 
 def write_tables(folder: Path, found: Findings) -> None:
@@ -290,16 +265,18 @@ def write_tables(folder: Path, found: Findings) -> None:
     _write_csv(folder / "tests.csv", [dataclasses.asdict(each) for each in found.tests])
 
 
-def _flat(each: Result) -> Row:
+def _flat(each: Result) -> dict[str, Any]:
     """Return a row of the tables: variables and settings as JSON, no tokens, and a chat as its `prompt_text`."""
-    row = dataclasses.asdict(each)
-    del row["tokens"], row["messages"], row["relative"]
-    scores = {f"score_{name}": score for name, score in row.pop("scores").items()}
+    row = {name: value for name, value in vars(each).items() if name not in _NOT_FLAT}
+    scores = {f"score_{name}": score for name, score in each.scores.items()}
     row |= {name: json.dumps(row[name], ensure_ascii=False) for name in ("variables", "settings")}
     return row | {"perplexity": perplexity(each.mean_logprob)} | scores
 
 
-def _write_csv(path: Path, rows: list[Row]) -> None:
+_NOT_FLAT = ("tokens", "messages", "relative", "scores", "key", "fingerprint")
+
+
+def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
     names = list(dict.fromkeys(name for row in rows for name in row))
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, names)
@@ -307,23 +284,19 @@ def _write_csv(path: Path, rows: list[Row]) -> None:
         writer.writerows(rows)
 
 
-_VERIFIED = ("text", "tokens", "length", "finish_reason", "stop_reason", "mean_logprob")
-
-
 def differences(recorded: Path, again: Path) -> Iterator[str]:
     """Yield a line for each recorded result that differs in another folder, even in the last bit of a number."""
-    others = {_name(each): each for each in read_results(again)}
+    others = {each.name: each for each in read_results(again)}
     for each in read_results(recorded):
-        where = f"{each.prompt}, {each.setting}, seed {each.seed}"
-        other = others.get(_name(each))
+        other = others.get(each.name)
         if other is None:
-            yield f"{where}: it was not generated again"
+            yield f"{each}: it was not generated again"
         elif difference := _difference(each, other):
-            yield f"{where}: {difference}"
+            yield f"{each}: {difference}"
 
 
 def _difference(before: Result, now: Result) -> str | None:
-    found = [name for name in _VERIFIED if getattr(before, name) != getattr(now, name)]
+    found = [name for name in _OUTCOME if getattr(before, name) != getattr(now, name)]
     if not found:
         return None
     if before.text != now.text:
@@ -336,7 +309,3 @@ def _difference(before: Result, now: Result) -> str | None:
 
 def _excerpt(each: Result, place: int) -> str:
     return repr(each.text[place : place + 20])
-
-
-def _name(each: Result) -> tuple[str, str, str, int]:
-    return each.model, each.prompt, each.setting, each.seed

@@ -13,9 +13,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from srb.errors import SrbError
 from srb.files.download import error_console
+from srb.terminal.comparison.measures import Result
 from srb.terminal.comparison.prompts import Prompt
-from srb.terminal.comparison.results import Alternative, Results
-from srb.terminal.comparison.scorers import Judge, Row, Surprise
+from srb.terminal.comparison.results import Name, Results
+from srb.terminal.comparison.scorers import Judge, Surprise
 from srb.terminal.comparison.spec import Spec, check_prompts
 from srb.terminal.source import Body, Events, Source
 
@@ -29,24 +30,24 @@ Item = TypeVar("Item")
 class Request:
     """A request for some alternatives of one prompt."""
 
-    alternatives: list[Alternative]
+    alternatives: list[Result]
     body: Body
 
 
-async def begin(source: Source, model: str, results: Results) -> list[Alternative]:
+async def begin(source: Source, model: str, results: Results) -> list[Result]:
     """Return the missing alternatives of a model. `source` must be entered."""
     results.spec = await _with_forks(source, results.spec)
     return results.open(model, source.model, source.identity)
 
 
-async def run(source: Source, model: str, results: Results, missing: list[Alternative], max_n: int) -> None:
+async def run(source: Source, model: str, results: Results, missing: list[Result], max_n: int) -> None:
     """Generate missing alternatives of a model. `source` must be entered."""
     spec = results.spec
     with _progress() as progress:
         total = sum(spec.most_tokens(each.setting) for each in missing)
         task = progress.add_task(f"comparing {model}".rstrip(), total=total)
         advance = partial(progress.advance, task)
-        for group in _batched([*requests(missing, spec, max_n)]):
+        for group in _batched([*requests(missing, results, max_n)]):
             async with AsyncExitStack() as stack:
                 # Open all requests before reading, so that a refused one fails at once.
                 opened = [(each, await _open(stack, source, each)) for each in group]
@@ -61,7 +62,7 @@ async def judge(source: Source, name: str, scorer: Judge | Surprise, results: Re
     with _progress() as progress:
         task = progress.add_task(f"scoring: {name}", total=total)
 
-        async def ask(context: str, lines: list[Row]) -> None:
+        async def ask(context: str, lines: list[Result]) -> None:
             nonlocal without
             async with scorer.ask(source, context, lines) as events:
                 async for event in events:
@@ -127,25 +128,28 @@ async def _all(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
         raise errors.exceptions[0] from None
 
 
-def requests(missing: list[Alternative], spec: Spec, max_n: int) -> Iterator[Request]:
+def requests(missing: list[Result], results: Results, max_n: int) -> Iterator[Request]:
     """Yield the requests for the missing alternatives: one for each prompt, or more for more than `max_n` alternatives.
 
     Alternatives that depend on each other share a request, also if some of them have a result. Prompts are sorted, so
     that those with a shared prefix follow each other, and the prefix is still cached.
     """
 
-    def text(each: Alternative) -> str:
+    spec = results.spec
+
+    def text(each: Result) -> str:
         return json.dumps(spec.prompts[each.prompt].body, ensure_ascii=False)
 
     by_text = sorted(missing, key=text)  # a stable sort: settings and seeds keep their order
     for _, group in itertools.groupby(by_text, text):
-        alone, joint = [], dict[Alternative, list[Alternative]]()
+        alone, joint = [], dict[Name, list[Result]]()
         for each in group:
-            siblings = [replace(each, seed=seed) for seed in spec.siblings(each.setting, each.seed)]
+            seeds = spec.siblings(each.setting, each.seed)
+            siblings = [results.asked[each.model, each.prompt, each.setting, seed] for seed in seeds]
             if len(siblings) == 1:
                 alone.append(each)
             else:
-                joint[siblings[0]] = siblings
+                joint[siblings[0].name] = siblings
         parts = [alone[i : i + max_n] for i in range(0, len(alone), max_n)]
         for some in (*parts, *joint.values()):
             branches = [spec.fields(each.setting, each.seed) | {"seed": each.seed} for each in some]
@@ -164,31 +168,37 @@ async def _open(stack: AsyncExitStack, source: Source, request: Request) -> Even
 async def _read(request: Request, events: Events, results: Results, advance: Callable[[float], None]) -> None:
     """Store each alternative when it ends. Failed alternatives are left for the next run."""
     tokens: list[list[Any]] = [[] for _ in request.alternatives]
-    server: dict[str, str] = {}
+    fingerprint = None
     async for event in events:
         match event["event"]:
-            case "start" if "fingerprint" in event:
-                server["fingerprint"] = event["fingerprint"]
+            case "start":
+                fingerprint = event.get("fingerprint")
             case "stream":
                 tokens[event["index"]].append(_token(event))
                 advance(1)
             case "stop" if event["finish_reason"] in ("stop", "length"):
                 each, own = request.alternatives[event["index"]], tokens[event["index"]]
-                ended = {name: event.get(name) for name in ("length", "finish_reason", "stop_reason", "mean_logprob")}
-                results.add(each, {"text": "".join(token[0] for token in own), "tokens": own} | ended | server)
+                results.add(
+                    replace(
+                        each,
+                        text="".join(token[0] for token in own),
+                        tokens=own,
+                        length=event["length"],
+                        finish_reason=event["finish_reason"],
+                        stop_reason=event["stop_reason"],
+                        mean_logprob=event.get("mean_logprob"),
+                        fingerprint=fingerprint,
+                    )
+                )
                 advance(results.spec.most_tokens(each.setting) - event["length"])
             case "stop" if event["finish_reason"] == "abort":
-                results.usage.errors.append(f"{_name(request, event['index'])}: aborted: {event['stop_reason']}")
+                each = request.alternatives[event["index"]]
+                results.usage.errors.append(f"{each}: aborted: {event['stop_reason']}")
             case "error":
-                what = _name(request, event["index"]) if "index" in event else request.alternatives[0].prompt
+                what = request.alternatives[event["index"]] if "index" in event else request.alternatives[0].prompt
                 results.usage.errors.append(f"{what}: {event['error']['message']}")
             case "done":
                 results.usage.add(event["usage"])
-
-
-def _name(request: Request, index: int) -> str:
-    each = request.alternatives[index]
-    return f"{each.prompt}, {each.setting}, seed {each.seed}"
 
 
 def _token(event: dict[str, Any]) -> list[Any]:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from srb.errors import InvalidRequestError, SettingsError
 from srb.options.arguments import pip_install
+from srb.terminal.comparison.measures import Result
 from srb.terminal.comparison.prompts import body_of, filled_body, read_file
 from srb.terminal.options import check_names
 from srb.terminal.show import Event
@@ -30,10 +31,7 @@ MORE = {"judge": ("answers", "model"), "siblings": ("model",)}
 
 ANSWERS = {"yes": 1.0, "no": 0.0}
 
-Row = dict[str, Any]
-"""A result, as in results.jsonl."""
-
-Score = Callable[[Row], float | None]
+Score = Callable[[Result], float | None]
 """Returns the score of a result, or None."""
 
 
@@ -58,26 +56,26 @@ class Judge:
         """Why a text may have no score."""
         return f"none of the top 100 tokens starts {' or '.join(map(repr, self.answers))}"
 
-    def contexts(self, lines: Iterable[Row]) -> dict[str, str]:
+    def contexts(self, results: Iterable[Result]) -> dict[str, str]:
         """Return a context for each text, by the key of its result: each is judged alone."""
-        return {line["key"]: line["key"] for line in lines}
+        return {each.key: each.key for each in results}
 
-    def depends_on(self, _context: str, line: Row) -> list[Any]:
+    def depends_on(self, _context: str, result: Result) -> list[Any]:
         """Return everything but the model that a score depends on."""
-        return [self.answers, self.request(line)]
+        return [self.answers, self.request(result.text, result.prompt_text, result.variables)]
 
-    def ask(self, source: Source, _context: str, lines: list[Row]) -> AbstractAsyncContextManager[Events]:
+    def ask(self, source: Source, _context: str, results: list[Result]) -> AbstractAsyncContextManager[Events]:
         """Ask about the one text of a context."""
-        return source.submit(self.request(lines[0]))
+        (each,) = results
+        return source.submit(self.request(each.text, each.prompt_text, each.variables))
 
-    def read(self, event: Event, lines: list[Row]) -> tuple[Row, float | None] | None:
+    def read(self, event: Event, results: list[Result]) -> tuple[Result, float | None] | None:
         """Return the text that an event has a score of, and the score."""
-        return (lines[0], self.score(event["top_logprobs"])) if "top_logprobs" in event else None
+        return (results[0], self.score(event["top_logprobs"])) if "top_logprobs" in event else None
 
-    def request(self, row: Row) -> dict[str, Any]:
+    def request(self, text: str, prompt: str, variables: dict[str, Any]) -> dict[str, Any]:
         """Return the request about a text. Raises `InvalidRequestError` for a placeholder without a value."""
-        values = row["variables"] | {"text": row["text"], "prompt": row["prompt_text"]}
-        body = filled_body(self.body, values, "the judge's prompt")
+        body = filled_body(self.body, variables | {"text": text, "prompt": prompt}, "the judge's prompt")
         return body | {"n": 1, "max_tokens": 1, "temperature": 0, "ignore_eos": True, "logprobs": 100}
 
     def score(self, top_logprobs: list[dict[str, Any]]) -> float | None:
@@ -113,37 +111,37 @@ class Surprise:
     model: str
     no_score: ClassVar[str] = "their first token continues the prompt's last word"
 
-    def contexts(self, lines: Iterable[Row]) -> dict[str, str]:
+    def contexts(self, results: Iterable[Result]) -> dict[str, str]:
         """Return the context of each text that has one, by the key of its result."""
-        cells: dict[tuple[str, ...], list[Row]] = {}
-        for line in lines:
-            if line["text"]:
-                cells.setdefault((line["model"], line["prompt"], line["setting"]), []).append(line)
+        cells: dict[tuple[str, ...], list[Result]] = {}
+        for each in results:
+            if each.text:
+                cells.setdefault((each.model, each.prompt, each.setting), []).append(each)
         found: dict[str, str] = {}
         for cell in cells.values():
-            cell.sort(key=lambda line: int(line["seed"]))
+            cell.sort(key=lambda each: each.seed)
             count = min(self.siblings, len(cell) // 2)
             if self.siblings and not count:
                 continue
             for one, other in ((0, 1), (1, 0)):
-                before = "".join(f"{_asked(line)}{line['text']}\n\n" for line in cell[other::2][:count])
-                found |= {line["key"]: before + _asked(line) for line in cell[one::2]}
+                before = "".join(f"{_asked(each)}{each.text}\n\n" for each in cell[other::2][:count])
+                found |= {each.key: before + _asked(each) for each in cell[one::2]}
         return found
 
-    def depends_on(self, context: str, line: Row) -> list[Any]:
+    def depends_on(self, context: str, result: Result) -> list[Any]:
         """Return everything but the model that a score depends on."""
-        return [context, line["text"]]
+        return [context, result.text]
 
-    def ask(self, source: Source, context: str, lines: list[Row]) -> AbstractAsyncContextManager[Events]:
+    def ask(self, source: Source, context: str, results: list[Result]) -> AbstractAsyncContextManager[Events]:
         """Ask about all texts of a context, which is evaluated once."""
-        return source.score({"contexts": [context], "continuations": [line["text"] for line in lines]})
+        return source.score({"contexts": [context], "continuations": [each.text for each in results]})
 
-    def read(self, event: Event, lines: list[Row]) -> tuple[Row, float | None] | None:
+    def read(self, event: Event, results: list[Result]) -> tuple[Result, float | None] | None:
         """Return the text that an event has a score of, and the score."""
         if event["event"] != "score":
             return None
-        line = lines[event["continuation"]]
-        return line, self.score(event, line["text"])
+        each = results[event["continuation"]]
+        return each, self.score(event, each.text)
 
     def score(self, event: Mapping[str, Any], text: str) -> float | None:
         """Return the score from a `score` event, or None if it is that of another text."""
@@ -153,10 +151,9 @@ class Surprise:
         return bits / len(text.encode())
 
 
-def _asked(line: Row) -> str:
+def _asked(result: Result) -> str:
     """Return the prompt of a text, with which it is a plain text; a chat is its messages, each with its role."""
-    prompt: str = line["prompt_text"]
-    return f"{prompt}\nassistant: " if line.get("messages") else prompt
+    return f"{result.prompt_text}\nassistant: " if result.messages else result.prompt_text
 
 
 @dataclass(frozen=True)
@@ -171,9 +168,9 @@ class Scorers:
         """The names of the scorers whose scores depend on other texts."""
         return [name for name, each in self.judges.items() if isinstance(each, Surprise) and each.siblings]
 
-    def score(self, row: Row) -> dict[str, float | None]:
+    def score(self, result: Result) -> dict[str, float | None]:
         """Return the scores of the functions for a text. Raises `SettingsError` if one fails."""
-        return {name: score(row) for name, score in self.functions.items()}
+        return {name: score(result) for name, score in self.functions.items()}
 
 
 def scorer_tables(named: Any) -> dict[str, Any]:
@@ -251,7 +248,7 @@ def _regex(pattern: str, where: str) -> Score:
         compiled = re.compile(pattern)
     except re.error as error:
         raise InvalidRequestError(f"{where}: regex must be a Python regular expression: {error}") from None
-    return lambda row: float(compiled.search(row["text"]) is not None)
+    return lambda result: float(compiled.search(result.text) is not None)
 
 
 def _schema(schema: Any, folder: Path, where: str) -> Score:
@@ -274,9 +271,9 @@ def _schema(schema: Any, folder: Path, where: str) -> Score:
         raise InvalidRequestError(f"{where}: schema must be a JSON schema: {error.message:.200}") from None
     validator = kind(schema)
 
-    def score(row: Row) -> float:
+    def score(result: Result) -> float:
         try:
-            value = json.loads(row["text"], parse_constant=_refuse)
+            value = json.loads(result.text, parse_constant=_refuse)
         except (ValueError, RecursionError):
             return 0.0
         try:
@@ -304,17 +301,18 @@ def _function(name: str, folder: Path, where: str) -> Score:
     if not callable(function):
         raise InvalidRequestError(f"{where}: function must be MODULE:FUNCTION, got {name!r}")
 
-    def score(row: Row) -> float | None:
-        text = f"the text of {row['prompt']}, {row['setting']}, seed {row['seed']}"
+    def score(result: Result) -> float | None:
         try:
-            value = function(copy.deepcopy(row))  # a copy, because the function may change it
+            value = function(copy.deepcopy(result.row))  # a copy, because the function may change it
         except Exception as error:
-            raise SettingsError(f"{where}: {name} failed for {text}: {type(error).__name__}: {error}") from error
+            message = f"{where}: {name} failed for the text of {result}: {type(error).__name__}: {error}"
+            raise SettingsError(message) from error
         try:
             return None if value is None or not math.isfinite(value) else float(value)
         except (TypeError, OverflowError):
             raise SettingsError(
-                f"{where}: {name} returned {value!r:.60} for {text}; it must return a number, True, False or None"
+                f"{where}: {name} returned {value!r:.60} for the text of {result}; it must return a number, True, "
+                "False or None"
             ) from None
 
     return score

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from srb.errors import SettingsError
-from srb.terminal.comparison.measures import Interval, Paired, Place, Result, group_means
-from srb.terminal.comparison.results import Alternative, Results
+from srb.terminal.comparison.measures import Interval, Paired, Place, Result, group_means, groups_of
+from srb.terminal.comparison.results import Results
 
 ROUND = 4
 """The number of groups that are generated between two looks, so that a batch has some rows."""
@@ -236,12 +236,12 @@ class Sequential:
             found.append(Decision(self._first, setting, self.measure, *sizes, difference, low, high, p, bound))
         return found
 
-    def rounds(self, missing: Sequence[Alternative]) -> Iterator[list[Alternative]]:
+    def rounds(self, missing: Sequence[Result]) -> Iterator[list[Result]]:
         """Yield the missing alternatives of the next groups, and look at the results after each round.
 
         Raises `SettingsError`.
         """
-        groups = self._results.groups()
+        groups = groups_of(self._results.asked.values())
         planned: dict[object, list[Place]] = {}
         for place, group in groups.items():
             planned.setdefault(group, []).append(place)

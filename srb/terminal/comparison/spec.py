@@ -272,7 +272,7 @@ def _unknown_placeholders(scorers: Scorers, prompts: dict[str, Prompt]) -> Itera
     for name, judge in judges.items():
         try:
             for prompt in prompts.values():
-                judge.request({"text": "", "prompt_text": "", "variables": prompt.variables})
+                judge.request("", "", prompt.variables)
         except InvalidRequestError as error:
             yield f"scorers.{name}: {error.message}"
 

@@ -13,7 +13,7 @@ from terminal.conftest import Run
 
 from srb.errors import SettingsError
 from srb.llama.model.chat_template import ChatTemplate
-from srb.terminal.comparison.measures import Findings
+from srb.terminal.comparison.measures import Findings, Result
 from srb.terminal.comparison.results import Results, read_results
 
 pytestmark = pytest.mark.e2e  # it needs no model, but drawing the plots takes long
@@ -187,12 +187,12 @@ def test_what_a_function_returns_and_changes(tmp_path: Path) -> None:
 
     (tmp_path / "returning.py").write_text("def what(row):\n    row['settings']['n'] = 5\n    return row.pop('text')\n")
     score = read_scorers({"s": {"function": "returning:what"}}, tmp_path, [""]).functions["s"]
-    row: dict[str, Any] = {"prompt": "p", "setting": "s", "seed": 1, "settings": {}}
-    found = [score(row | {"text": value}) for value in (2, 0.5, True, None, math.nan, -math.inf)]
-    assert found == [2.0, 0.5, 1.0, None, None, None]
-    assert row["settings"] == {}
+    values: list[Any] = [2, 0.5, True, None, math.nan, -math.inf]
+    results = [Result("p", "s", 1, value) for value in values]
+    assert [score(each) for each in results] == [2.0, 0.5, 1.0, None, None, None]
+    assert [(each.settings, repr(each.text)) for each in results] == [({}, repr(value)) for value in values]
     with pytest.raises(SettingsError, match="returned '3' for the text of p, s, seed 1; it must return a number, True"):
-        score(row | {"text": "3"})
+        score(Result("p", "s", 1, "3"))
 
 
 def test_a_judge_that_has_no_answer_is_told_once(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,7 +275,7 @@ def test_json_schemas_in_files(srb: Run) -> None:
     Path("schema.json").write_text(json.dumps({"type": "object", "required": ["a"]}))
     score = read_scorers({"s": {"schema": "schema.json"}}, Path(), [""]).functions["s"]
     texts = ['{"a": 1}', "{}", "{", "[]", '{"a": NaN}', "[" * 100_000]
-    assert [score({"text": text}) for text in texts] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert [score(Result("p", "s", 1, text)) for text in texts] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     score = read_scorers({"s": {"schema": {"$ref": "#/$defs/none"}}}, Path(), [""]).functions["s"]
     with pytest.raises(SettingsError, match=r"scorers\.s: schema can't be used"):
-        score({"text": "{}"})
+        score(Result("p", "s", 1, "{}"))

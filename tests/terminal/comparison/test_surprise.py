@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from terminal.conftest import Run
 
 from srb.errors import SettingsError
 from srb.options.settings import Settings
-from srb.terminal.comparison.measures import Findings
+from srb.terminal.comparison.measures import Findings, Result
 from srb.terminal.comparison.results import read_results
 from srb.terminal.comparison.scorers import Surprise
 from srb.terminal.comparison.sequential import read_decisions
@@ -32,18 +33,18 @@ siblings = 0
 """
 
 
-def line(seed: int, text: str, **fields: Any) -> dict[str, Any]:
-    common = {"model": "m", "prompt": "p", "setting": "s", "prompt_text": "Once"}
-    return common | {"seed": seed, "text": text, "key": f"{seed}{fields}"} | fields
+def result(seed: int, text: str, **fields: Any) -> Result:
+    made = Result("p", "s", seed, text, model="m", prompt_text="Once", key=f"{seed}{fields}")
+    return replace(made, **fields)
 
 
-def contexts(siblings: int, rows: list[dict[str, Any]]) -> list[str | None]:
-    found = Surprise(siblings, "").contexts(rows)
-    return [found.get(row["key"]) for row in rows]
+def contexts(siblings: int, results: list[Result]) -> list[str | None]:
+    found = Surprise(siblings, "").contexts(results)
+    return [found.get(each.key) for each in results]
 
 
 def test_each_half_comes_after_the_other() -> None:
-    rows = [line(seed, f" {seed}") for seed in (3, 0, 2, 1, 9)]  # as they arrived
+    rows = [result(seed, f" {seed}") for seed in (3, 0, 2, 1, 9)]  # as they arrived
     even, odd = "Once 0\n\nOnce 2\n\nOnce", "Once 1\n\nOnce 3\n\nOnce"
     assert contexts(8, rows) == [even, odd, odd, even, odd]
     assert contexts(1, rows) == [
@@ -58,15 +59,15 @@ def test_each_half_comes_after_the_other() -> None:
 
 def test_only_whole_texts_of_the_same_prompt_and_setting_are_siblings() -> None:
     rows = [
-        line(0, "a"),
-        line(1, "b"),
-        line(3, ""),
-        line(0, "d", setting="t"),
-        line(0, "e", prompt="q", messages=[]),
-        line(0, "f", model="n"),
+        result(0, "a"),
+        result(1, "b"),
+        result(3, ""),
+        result(0, "d", setting="t"),
+        result(0, "e", prompt="q", messages=[]),
+        result(0, "f", model="n"),
     ]
     assert contexts(8, rows) == ["Onceb\n\nOnce", "Oncea\n\nOnce", *[None] * 4], "one text has no sibling"
-    rows = [line(seed, "a", messages=[{"role": "user", "content": "x"}], prompt_text="user: x") for seed in (0, 1)]
+    rows = [result(seed, "a", messages=[{"role": "user", "content": "x"}], prompt_text="user: x") for seed in (0, 1)]
     assert contexts(8, rows)[0] == "user: x\nassistant: a\n\nuser: x\nassistant: "
 
 
@@ -85,7 +86,7 @@ def test_texts_are_scored_after_their_siblings(srb: Run, capsys: pytest.CaptureF
     (tmp_path / "asked.jsonl").write_text(
         "".join(
             json.dumps({"context": context, "continuations": [row["text"]]}) + "\n"
-            for row, context in zip(rows, contexts(8, rows), strict=True)
+            for row, context in zip(rows, contexts(8, read_results(Path("spec-results"))), strict=True)
         )
     )
     capsys.readouterr()
