@@ -241,8 +241,8 @@ def test_in_a_notebook_tqdm_counts(loaded: Loaded, monkeypatch: pytest.MonkeyPat
         def __enter__(self) -> Any:
             return self
 
-        def update(self) -> bool:
-            counted.append(1)
+        def update(self, n: int) -> bool:
+            counted.append(n)
             return True
 
     tqdm: Any = types.ModuleType("tqdm.auto")

@@ -30,6 +30,9 @@ SILENCE_SECONDS = 60
 Progress = Callable[[int, int], object]
 """Gets the number of bytes so far, and of all bytes of the file."""
 
+Count = Callable[..., None]
+"""Counts one, or as many as its argument says."""
+
 ShowProgress = Callable[[str], AbstractContextManager[Progress]]
 """Makes a `Progress` for the file with this name."""
 
@@ -267,11 +270,11 @@ def show_loading(fraction: Callable[[], float]) -> Iterator[None]:
 
 
 @contextmanager
-def show_count(what: str, total: int, *, show: bool = True) -> Iterator[Callable[[], None]]:
-    """Shows a count up to `total` in a terminal or a notebook. The block gets a function to call once for each."""
+def show_count(what: str, total: int, *, show: bool = True) -> Iterator[Count]:
+    """Shows a count up to `total` in a terminal or a notebook. The block gets a `Count`."""
     console = error_console()
     if not show or not (console.is_terminal or console.is_jupyter):
-        yield lambda: None
+        yield lambda _n=1: None
     elif console.is_jupyter:
         with _notebook_count(what, total) as count:
             yield count
@@ -288,23 +291,23 @@ def show_count(what: str, total: int, *, show: bool = True) -> Iterator[Callable
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
             task = bar.add_task(what, total=total)
-            yield lambda: bar.advance(task)
+            yield lambda n=1: bar.advance(task, n)
 
 
 @contextmanager
-def _notebook_count(what: str, total: int) -> Iterator[Callable[[], None]]:
+def _notebook_count(what: str, total: int) -> Iterator[Count]:
     """Shows a count in a notebook if tqdm is installed, which needs no widgets, as rich does."""
     try:
         with warnings.catch_warnings():  # without ipywidgets, its count is a line of text
             warnings.simplefilter("ignore")
             from tqdm.auto import tqdm
     except ImportError:
-        yield lambda: None
+        yield lambda _n=1: None
         return
     with tqdm(total=total, desc=what, leave=False) as bar:
 
-        def count() -> None:
-            bar.update()
+        def count(n: int = 1) -> None:
+            bar.update(n)
 
         yield count
 

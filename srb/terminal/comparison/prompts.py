@@ -52,26 +52,21 @@ class Prompt:
         return {text: replace(self, body={"prompt": before + text}, forks=0) for text in texts}
 
 
-def read_prompts(named: Mapping[str, Any], rows: list[dict[str, Any]] | None, folder: Path) -> dict[str, Prompt]:
-    """Read the prompts of a spec by name, and fill their placeholders with each row of the variables, if it has any.
+def read_prompt(name: str, value: Any, rows: list[dict[str, Any]] | None, folder: Path) -> dict[str, Prompt]:
+    """Read a prompt of a spec, and fill its placeholders with each row of the variables.
 
     With several rows, the row's number is added to the name. Raises `InvalidRequestError`.
     """
+    prompt = _prompt(f"prompts.{name}", value, folder)
+    if rows is None:
+        return {name: replace(prompt, group=prompt.group or name)}
     found = {}
-    for name, value in named.items():
-        prompt = _prompt(f"prompts.{name}", value, folder)
-        group = prompt.group or name
-        if rows is None:
-            found[name] = replace(prompt, group=group)
-            continue
-        for number, row in enumerate(rows, 1):
-            where = f"prompts.{name} {number}"
-            body, own = filled_body(prompt.body, row, where), fill(group, row, where) if prompt.group else name
-            filled = replace(prompt, body=body, variables=row, group=own)
-            if filled.body == prompt.body:  # without placeholders all rows would give the same prompt
-                found[name] = replace(prompt, group=own)
-                break
-            found[f"{name} {number}"] = filled
+    for number, row in enumerate(rows, 1):
+        where = f"prompts.{name} {number}"
+        body, group = filled_body(prompt.body, row, where), fill(prompt.group, row, where) or name
+        if body == prompt.body:  # without placeholders all rows would give the same prompt
+            return {name: replace(prompt, group=group)}
+        found[f"{name} {number}"] = replace(prompt, body=body, variables=row, group=group)
     return found
 
 

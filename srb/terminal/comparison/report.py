@@ -131,7 +131,7 @@ def render(found: Findings, *, notes: list[str], date: str, ratings: Sequence[Ra
         title=f"{_count(len(prompts), 'prompt')}, {_count(len(found.kinds), 'kind')} of texts, {', '.join(models)}",
         version=__version__,
         date=date,
-        seeds=_ranges(sorted({each.seed for each in found.results})),
+        seeds={each.seed for each in found.results},
         notes=notes,
         picture=plot(found),
         found=found,
@@ -207,17 +207,6 @@ def _percent(logprob: float) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _ranges(seeds: list[int]) -> str:
-    """Format seeds as ranges, such as `0 to 3, 100 to 103`."""
-    runs: list[list[int]] = []
-    for seed in seeds:
-        if runs and seed == runs[-1][1] + 1:
-            runs[-1][1] = seed
-        else:
-            runs.append([seed, seed])
-    return ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in runs) or "none"
 
 
 def _number(value: float | None) -> str:

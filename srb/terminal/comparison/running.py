@@ -3,16 +3,13 @@
 import asyncio
 import itertools
 import json
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeVar
 
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
 from srb.errors import SrbError
-from srb.files.download import error_console
+from srb.files.download import Count, show_count
 from srb.terminal.comparison.measures import Result
 from srb.terminal.comparison.prompts import Prompt
 from srb.terminal.comparison.results import Name, Results
@@ -43,10 +40,8 @@ async def begin(source: Source, model: str, results: Results) -> list[Result]:
 async def run(source: Source, model: str, results: Results, missing: list[Result], max_n: int) -> None:
     """Generate missing alternatives of a model. `source` must be entered."""
     spec = results.spec
-    with _progress() as progress:
-        total = sum(spec.most_tokens(each.setting) for each in missing)
-        task = progress.add_task(f"comparing {model}".rstrip(), total=total)
-        advance = partial(progress.advance, task)
+    total = sum(spec.most_tokens(each.setting) for each in missing)
+    with show_count(f"comparing {model}".rstrip(), total) as advance:
         for group in _batched([*requests(missing, results, max_n)]):
             async with AsyncExitStack() as stack:
                 # Open all requests before reading, so that a refused one fails at once.
@@ -59,8 +54,7 @@ async def judge(source: Source, name: str, scorer: Judge | Surprise, results: Re
     tables = results.unscored(scorer)
     total, without = sum(len(lines) for _, lines in tables), 0
     errors: list[str] = []
-    with _progress() as progress:
-        task = progress.add_task(f"scoring: {name}", total=total)
+    with show_count(f"scoring: {name}", total) as advance:
 
         async def ask(context: str, lines: list[Result]) -> None:
             nonlocal without
@@ -69,7 +63,7 @@ async def judge(source: Source, name: str, scorer: Judge | Surprise, results: Re
                     if found := scorer.read(event, lines):
                         results.score(scorer, context, *found)
                         without += found[1] is None
-                        progress.advance(task)
+                        advance()
                     elif event["event"] == "error":
                         errors.append(event["error"]["message"])
                     elif event["event"] == "done":
@@ -110,12 +104,6 @@ async def _top_tokens(source: Source, prompt: Prompt, count: int) -> tuple[str, 
 
 def _batched(items: list[Item]) -> Iterator[list[Item]]:
     return (items[i : i + MAX_REQUESTS] for i in range(0, len(items), MAX_REQUESTS))
-
-
-def _progress() -> Progress:
-    console = error_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True)
 
 
 async def _all(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
@@ -165,7 +153,7 @@ async def _open(stack: AsyncExitStack, source: Source, request: Request) -> Even
         raise
 
 
-async def _read(request: Request, events: Events, results: Results, advance: Callable[[float], None]) -> None:
+async def _read(request: Request, events: Events, results: Results, advance: Count) -> None:
     """Store each alternative when it ends. Failed alternatives are left for the next run."""
     tokens: list[list[Any]] = [[] for _ in request.alternatives]
     fingerprint = None
@@ -175,7 +163,7 @@ async def _read(request: Request, events: Events, results: Results, advance: Cal
                 fingerprint = event.get("fingerprint")
             case "stream":
                 tokens[event["index"]].append(_token(event))
-                advance(1)
+                advance()
             case "stop" if event["finish_reason"] in ("stop", "length"):
                 each, own = request.alternatives[event["index"]], tokens[event["index"]]
                 results.add(

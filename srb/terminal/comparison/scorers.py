@@ -163,6 +163,12 @@ class Scorers:
     functions: dict[str, Score] = field(default_factory=dict)
     judges: dict[str, Judge | Surprise] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, named: dict[str, Score | Judge | Surprise]) -> "Scorers":
+        """Sort the scorers of a spec."""
+        judges = {name: each for name, each in named.items() if isinstance(each, (Judge, Surprise))}
+        return cls({name: each for name, each in named.items() if not isinstance(each, (Judge, Surprise))}, judges)
+
     @property
     def relative(self) -> list[str]:
         """The names of the scorers whose scores depend on other texts."""
@@ -173,36 +179,25 @@ class Scorers:
         return {name: score(result) for name, score in self.functions.items()}
 
 
-def scorer_tables(named: Any) -> dict[str, Any]:
-    """Return the `scorers` of a spec, by name. Raises `InvalidRequestError`."""
-    if not isinstance(named, dict):
-        raise InvalidRequestError(f"scorers must be tables, such as [scorers.short], got {named!r:.60}")
-    return named
-
-
-def read_scorers(named: Mapping[str, Any], folder: Path, models: list[str]) -> Scorers:
-    """Read scorers of a spec. Raises `InvalidRequestError`."""
-    functions: dict[str, Score] = {}
-    judges: dict[str, Judge | Surprise] = {}
-    for name, table in named.items():
-        where = f"scorers.{name}"
-        if name in MEASURES:
-            raise InvalidRequestError(f"{where} is the name of a measure; choose another name")
-        if not isinstance(table, dict) or len(kinds := [kind for kind in KINDS if kind in table]) != 1:
-            raise InvalidRequestError(f"{where} must have exactly one of {', '.join(KINDS)}, got {table!r:.60}")
-        check_names(table, [*kinds, *MORE.get(kinds[0], ())], where)
-        value = table[kinds[0]]
-        if kinds == ["judge"]:
-            judges[name] = _judge(table, where, models)
-        elif kinds == ["siblings"]:
-            judges[name] = _surprise(table, where, models)
-        elif kinds == ["schema"]:
-            functions[name] = _schema(value, folder, where)
-        elif not isinstance(value, str):
-            raise InvalidRequestError(f"{where}: {kinds[0]} must be a text, got {value!r:.60}")
-        else:
-            functions[name] = _regex(value, where) if kinds == ["regex"] else _function(value, folder, where)
-    return Scorers(functions, judges)
+def read_scorer(name: str, table: Any, folder: Path, models: list[str]) -> Score | Judge | Surprise:
+    """Read a scorer of a spec. Raises `InvalidRequestError`."""
+    where = f"scorers.{name}"
+    if name in MEASURES:
+        raise InvalidRequestError(f"{where} is the name of a measure; choose another name")
+    if not isinstance(table, dict) or len(kinds := [kind for kind in KINDS if kind in table]) != 1:
+        raise InvalidRequestError(f"{where} must have exactly one of {', '.join(KINDS)}, got {table!r:.60}")
+    (kind,) = kinds
+    check_names(table, [kind, *MORE.get(kind, ())], where)
+    value = table[kind]
+    if kind == "judge":
+        return _judge(table, where, models)
+    if kind == "siblings":
+        return _surprise(table, where, models)
+    if kind == "schema":
+        return _schema(value, folder, where)
+    if not isinstance(value, str):
+        raise InvalidRequestError(f"{where}: {kind} must be a text, got {value!r:.60}")
+    return _regex(value, where) if kind == "regex" else _function(value, folder, where)
 
 
 def _judge(table: Mapping[str, Any], where: str, models: list[str]) -> Judge:

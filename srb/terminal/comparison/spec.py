@@ -13,8 +13,8 @@ from srb.engine.request import MAX_LOGPROBS
 from srb.engine.sampling_params import DEFAULT_MAX_TOKENS, MAX_SEED
 from srb.errors import InvalidRequestError, SettingsError
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings
-from srb.terminal.comparison.prompts import Prompt, read_prompts, read_rows
-from srb.terminal.comparison.scorers import Judge, Scorers, read_scorers, scorer_tables
+from srb.terminal.comparison.prompts import Prompt, read_prompt, read_rows
+from srb.terminal.comparison.scorers import Judge, Scorers, read_scorer
 from srb.terminal.options import BRANCH_NAMES, check_names
 from srb.wire.limits import Limits
 from srb.wire.request.body import Parsed, parse
@@ -36,7 +36,9 @@ FIELDS = {name for name in BRANCH_NAMES if ALIASES.get(name, name) not in ("seed
 
 TAKES = {
     "prompts": "a list of texts, or a table of them",
+    "settings": "tables, such as [settings.wild]",
     "models": "a list of paths, or tables of options",
+    "scorers": "tables, such as [scorers.short]",
 }
 
 
@@ -125,6 +127,11 @@ class _Mistakes:
             self.messages.append(error.message)
             return default
 
+    def each(self, named: dict[str, Any], read: Callable[..., Any], *args: Any) -> dict[str, Any]:
+        """Return `read(name, value, *args)` by name, without those that are mistakes."""
+        found = {name: self.tried(None, read, name, value, *args) for name, value in named.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
     def check(self) -> None:
         """Raise `InvalidRequestError` if there are mistakes."""
         if self.messages:
@@ -140,22 +147,16 @@ def _spec(data: dict[str, Any], settings: Settings, folder: Path, mistakes: _Mis
     max_tokens = DEFAULT_MAX_TOKENS if settings.max_tokens is None else settings.max_tokens
     common = {"max_tokens": max_tokens}
     common |= _fields(mistakes, "the spec", {name: data[name] for name in data if name in FIELDS}) or {}
-    each: dict[str, Any] = tried({}, _named, "settings", data.get("settings", {"default": {}}))
-    own = {name: _fields(mistakes, f"settings.{name}", fields, common) for name, fields in each.items()}
+    settings_of: dict[str, Any] = tried({}, _named, "settings", data.get("settings", {"default": {}}))
+    own = {name: _fields(mistakes, f"settings.{name}", fields, common) for name, fields in settings_of.items()}
     merged = {name: common | fields for name, fields in own.items() if fields is not None}
-    prompts: dict[str, Prompt] = {}
     rows: list[dict[str, Any]] | None = tried([], read_rows, data.get("variables"), folder)
-    for name, value in tried({}, _named, "prompts", data.get("prompts")).items():
-        prompts |= tried({}, read_prompts, {name: value}, rows, folder)
+    filled = mistakes.each(tried({}, _named, "prompts", data.get("prompts")), read_prompt, rows, folder)
+    prompts: dict[str, Prompt] = {name: prompt for each in filled.values() for name, prompt in each.items()}
     named: dict[str, Any] = tried({}, _named, "models", data["models"]) if "models" in data else {"": {}}
-    models: dict[str, dict[str, Any]] = {}
-    for name, options in named.items():
-        models |= tried({}, _model, name, options, settings, folder)
-    scorers = Scorers()
-    tables: dict[str, Any] = tried({}, scorer_tables, data.get("scorers", {}))
-    for name, table in tables.items() if named else ():
-        read = tried(Scorers(), read_scorers, {name: table}, folder, list(named))
-        scorers = Scorers(scorers.functions | read.functions, scorers.judges | read.judges)
+    models = mistakes.each(named, _model, settings, folder)
+    tables = tried({}, _named, "scorers", data["scorers"]) if data.get("scorers", {}) != {} else {}
+    scorers = Scorers.of(mistakes.each(tables, read_scorer, folder, [*named]) if named else {})
     logprobs = tried(0, _integer, "logprobs", data.get("logprobs", DEFAULT_LOGPROBS), 0, MAX_LOGPROBS)
     decides = tried(None, _decides, data.get("decides"), tables)
     for name, fields in merged.items():
@@ -239,8 +240,8 @@ def _named(key: str, value: Any) -> dict[str, Any]:
     """Return a list or a table as a table. The items of a list are named by their numbers, from 1."""
     named = {str(k): item for k, item in enumerate(value, 1)} if isinstance(value, list) else value
     if not isinstance(named, dict) or not named:
-        takes = TAKES.get(key, "tables, such as [settings.wild]")
-        raise InvalidRequestError(f"{key} must be {takes}, got {'nothing' if value is None else repr(value)[:60]}")
+        shown = "nothing" if value is None else repr(value)[:60]
+        raise InvalidRequestError(f"{key} must be {TAKES[key]}, got {shown}")
     for name in named:
         if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
             raise InvalidRequestError(
@@ -249,21 +250,21 @@ def _named(key: str, value: Any) -> dict[str, Any]:
     return named
 
 
-def _model(name: str, options: Any, settings: Settings, folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the options of a model, under its name. Paths are relative to the folder of the spec."""
+def _model(name: str, options: Any, settings: Settings, folder: Path) -> dict[str, Any]:
+    """Return the options of a model. Paths are relative to the folder of the spec."""
     where = f"models.{name}"
     paths = ("model", "models_dir", "chat_template_file")
-    options = {"model": options} if isinstance(options, str) else options
-    if not isinstance(options, dict):
-        raise InvalidRequestError(f"{where} must be a path, or a table of srb options, got {options!r:.60}")
-    options = {key.replace("-", "_"): option for key, option in options.items()}
-    check_names(options, Settings.__dataclass_fields__.keys() - SERVER_OPTIONS | CHAT_OPTIONS, where)
-    options |= {key: str(folder / option) for key, option in options.items() if key in paths}
+    given = {"model": options} if isinstance(options, str) else options
+    if not isinstance(given, dict):
+        raise InvalidRequestError(f"{where} must be a path, or a table of srb options, got {given!r:.60}")
+    found = {key.replace("-", "_"): option for key, option in given.items()}
+    check_names(found, Settings.__dataclass_fields__.keys() - SERVER_OPTIONS | CHAT_OPTIONS, where)
+    found |= {key: str(folder / option) for key, option in found.items() if key in paths}
     try:
-        replace(settings, **options)
+        replace(settings, **found)
     except SettingsError as error:
         raise InvalidRequestError(f"{where}: {error.message}") from None
-    return {name: options}
+    return found
 
 
 def _unknown_placeholders(scorers: Scorers, prompts: dict[str, Prompt]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from srb.errors import SettingsError
 from srb.llama.model.chat_template import ChatTemplate
 from srb.terminal.comparison.measures import Findings, Result
 from srb.terminal.comparison.results import Results, read_results
+from srb.terminal.comparison.scorers import read_scorer
 
 pytestmark = pytest.mark.e2e  # it needs no model, but drawing the plots takes long
 
@@ -183,10 +184,8 @@ def test_a_function_that_fails_is_named(srb: Run, capsys: pytest.CaptureFixture[
 
 
 def test_what_a_function_returns_and_changes(tmp_path: Path) -> None:
-    from srb.terminal.comparison.scorers import read_scorers
-
     (tmp_path / "returning.py").write_text("def what(row):\n    row['settings']['n'] = 5\n    return row.pop('text')\n")
-    score = read_scorers({"s": {"function": "returning:what"}}, tmp_path, [""]).functions["s"]
+    score: Any = read_scorer("s", {"function": "returning:what"}, tmp_path, [""])
     values: list[Any] = [2, 0.5, True, None, math.nan, -math.inf]
     results = [Result("p", "s", 1, value) for value in values]
     assert [score(each) for each in results] == [2.0, 0.5, 1.0, None, None, None]
@@ -255,7 +254,7 @@ def test_no_plot_is_constant_and_the_head_says_what_it_is(srb: Run) -> None:
     assert "mean log-probability" in svg
     assert ">tokens<" not in svg
     assert "<td>tokens</td>" not in page  # nor is it tested
-    assert "seeds 7 to 8, 20 to 21" in page
+    assert "4 seeds from 7 to 21" in page
     assert "srb 0.1.0 · 20" in page
 
 
@@ -270,12 +269,10 @@ def test_the_numbers_of_a_judge_are_weighed_by_their_probabilities(srb: Run) -> 
 
 
 def test_json_schemas_in_files(srb: Run) -> None:
-    from srb.terminal.comparison.scorers import read_scorers
-
     Path("schema.json").write_text(json.dumps({"type": "object", "required": ["a"]}))
-    score = read_scorers({"s": {"schema": "schema.json"}}, Path(), [""]).functions["s"]
+    score: Any = read_scorer("s", {"schema": "schema.json"}, Path(), [""])
     texts = ['{"a": 1}', "{}", "{", "[]", '{"a": NaN}', "[" * 100_000]
     assert [score(Result("p", "s", 1, text)) for text in texts] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-    score = read_scorers({"s": {"schema": {"$ref": "#/$defs/none"}}}, Path(), [""]).functions["s"]
+    score = read_scorer("s", {"schema": {"$ref": "#/$defs/none"}}, Path(), [""])
     with pytest.raises(SettingsError, match=r"scorers\.s: schema can't be used"):
         score(Result("p", "s", 1, "{}"))
