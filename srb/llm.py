@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from srb.engine import offline
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, Event, by_request
+from srb.engine.events import DoneEvent, Event
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.kv_cache.state_store import write_text
 from srb.engine.mailbox import Answer
@@ -95,9 +95,13 @@ class LLM:
             InvalidRequestError: A request can never run.
             RuntimeError: The engine has other work.
         """
-        self._check_idle()
-        waiting = iter(requests)
-        for request in islice(waiting, REQUESTS_AT_ONCE):
+        return self._run(iter(requests), REQUESTS_AT_ONCE)
+
+    def _run(self, waiting: Iterator[CompletionRequest], at_once: int) -> Iterator[Event]:
+        """Yields the events of requests, which are made one by one, and of which so many run at a time."""
+        if self.engine.has_work:
+            raise RuntimeError("LLM is for an engine that has no other work; use add_request() and step()")
+        for request in islice(waiting, at_once):
             self.engine.add_request(request)
         while self.engine.has_work:
             for event in self.engine.step():
@@ -144,21 +148,21 @@ class LLM:
         A row that can't be scored has an `error`. Leaving the loop ends the rest. Raises `InvalidRequestError` for a
         `lora` that isn't loaded.
         """
-        self._check_idle()
         engine = self.engine
         scorer, parts = TableScorer(table, engine.tokenize, engine.check), dict[str, Part]()
+
+        def requests() -> Iterator[CompletionRequest]:
+            while part := scorer.next_part():
+                parts[part.request.id] = part
+                yield part.request
+
         try:
-            while True:
-                while len(parts) < PARTS_AT_ONCE and (part := scorer.next_part()):
-                    engine.add_request(part.request)
-                    parts[part.request.id] = part
-                yield from scorer.take_rows()
-                if not parts:
-                    return
-                for request_id, events in by_request(engine.step()).items():
-                    parts[request_id].take(events)
-                    if parts[request_id].done:
-                        scorer.put(parts.pop(request_id))
+            for event in self._run(requests(), PARTS_AT_ONCE):
+                parts[event.request_id].take([event])
+                if parts[event.request_id].done:
+                    scorer.put(parts.pop(event.request_id))
+                    yield from scorer.take_rows()
+            yield from scorer.take_rows()
         finally:
             for request_id in parts:  # the caller has left the loop
                 engine.abort(request_id)
@@ -206,7 +210,3 @@ class LLM:
         while not answer.done():
             self.engine.step()
         return answer.result()
-
-    def _check_idle(self) -> None:
-        if self.engine.has_work:
-            raise RuntimeError("LLM is for an engine that has no other work; use add_request() and step()")

@@ -45,10 +45,10 @@ def read_measures(folder: Path, spec: Spec) -> dict[str, dict[float, Cell]]:
         measured = [measure(results) for results in cell.values()]
         whole = measure([each for results in cell.values() for each in results])
         genres.setdefault(genre, {})[diversity] = {
-            "self-BLEU": mean(each.self_bleu or 0 for each in measured),
-            "perplexity": whole.perplexity or 0,
-            "distinct-2": mean(each.distinct_2 or 0 for each in measured),
-            "tokens": whole.length or 0,
+            "self-BLEU": mean(each.values["self_bleu"] or 0 for each in measured),
+            "perplexity": whole.values["perplexity"] or 0,
+            "distinct-2": mean(each.values["distinct_2"] or 0 for each in measured),
+            "tokens": whole.values["length"] or 0,
             "loops": sum((distinct([each.text], 2) or 0) < 0.5 for results in cell.values() for each in results),
         }
     return genres

@@ -133,15 +133,16 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 def _verify(settings: Settings, spec: Spec, folder: Path) -> int:
-    recorded = len(read_results(folder))
-    with tempfile.TemporaryDirectory() as again:
-        with Results(Path(again), dataclasses.replace(spec, scorers=Scorers())) as results:
-            _run(settings, results)
-            results.finish()
-        found = [*differences(folder, Path(again))]
+    recorded = read_results(folder)
+    with (
+        tempfile.TemporaryDirectory() as again,
+        Results(Path(again), dataclasses.replace(spec, scorers=Scorers())) as results,
+    ):
+        _run(settings, results)
+        found = [*differences(recorded, results.finish().results)]
     for message in (*results.usage.errors, *found):
         print(f"srb: {message}", file=sys.stderr)
-    print(f"{recorded - len(found)} of {recorded} alternatives are identical")
+    print(f"{len(recorded) - len(found)} of {len(recorded)} alternatives are identical")
     return int(bool(found))
 
 

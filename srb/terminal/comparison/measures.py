@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, overload
 
 CONFIDENCE = 0.95
 MAX_EXACT = 13
@@ -201,30 +201,16 @@ class Measures:
 
     Attributes:
         count: The number of texts.
-        different: The number of different texts.
-        mean_logprob: The mean of the texts' mean natural log-probabilities, by the model and before the samplers.
-        perplexity: e to the power of -mean_logprob.
-        length: The mean length in tokens.
-        distinct_1, distinct_2: distinct-n, by `distinct`.
-        self_bleu: Self-BLEU, by `self_bleu`.
-        scores: The mean of each scorer's scores.
+        values: The measures, by name; None for too few texts. `mean_logprob`: the mean of the texts' mean natural
+            log-probabilities, by the model and before the samplers. `perplexity`: e to the power of minus that.
+            `length`: the mean length in tokens. `different`: the number of different texts. `distinct_1`,
+            `distinct_2`: `distinct`. `self_bleu`: `self_bleu`. The others are means of scores.
         intervals: The intervals of the means, by their names.
     """
 
     count: int
-    different: int
-    mean_logprob: float | None
-    perplexity: float | None
-    length: float | None
-    distinct_1: float | None
-    distinct_2: float | None
-    self_bleu: float | None
-    scores: dict[str, float | None] = field(default_factory=dict)
-    intervals: dict[str, Interval | None] = field(default_factory=dict)
-
-    def value(self, name: str) -> float | None:
-        """Return a measure or a score by its name."""
-        return self.scores[name] if name in self.scores else getattr(self, name, None)
+    values: dict[str, float | None]
+    intervals: dict[str, Interval | None]
 
 
 @dataclass(frozen=True)
@@ -340,21 +326,12 @@ def measure(
     """
     groups = groups_of(results)
     means = means or {name: group_means(results, name, groups) for name in names_of_means(results)}
-    found = {name: _mean([*each.values()]) for name, each in means.items()}
+    values = {name: _mean([*each.values()]) for name, each in means.items()}
+    values["perplexity"] = perplexity(values["mean_logprob"])
     intervals = {name: interval([*each.values()]) for name, each in means.items()}
-    if ends := intervals.get("mean_logprob"):
-        low, high = perplexity(ends[1]), perplexity(ends[0])
-        intervals["perplexity"] = None if low is None or high is None else (low, high)
-    mean_logprob = found.pop("mean_logprob", None)
-    return Measures(
-        count=len(results),
-        mean_logprob=mean_logprob,
-        perplexity=perplexity(mean_logprob),
-        length=found.pop("length", None),
-        scores=found,
-        intervals=intervals,
-        **(diversity or _diversity([result.text for result in results])),
-    )
+    if ends := intervals["mean_logprob"]:
+        intervals["perplexity"] = perplexity(ends[1]), perplexity(ends[0])
+    return Measures(len(results), values | (diversity or _diversity([each.text for each in results])), intervals)
 
 
 def _diversity(texts: list[str]) -> dict[str, Any]:
@@ -393,9 +370,9 @@ def pooled(results: Sequence[Result], cells: Cells, means: dict[str, dict[Kind, 
     for kind in dict.fromkeys(each.kind for each in results):
         own = [measures for (_, other), measures in cells.items() if other == kind]
         diversity = {
-            name: _mean([getattr(each, name) for each in own]) for name in ("distinct_1", "distinct_2", "self_bleu")
+            name: _mean([each.values[name] for each in own]) for name in ("distinct_1", "distinct_2", "self_bleu")
         }
-        diversity["different"] = sum(each.different for each in own)
+        diversity["different"] = sum(each.values["different"] or 0 for each in own)
         of_kind = {name: by_kind[kind] for name, by_kind in means.items()}
         found[kind] = measure([each for each in results if each.kind == kind], means=of_kind, diversity=diversity)
     return found
@@ -431,6 +408,10 @@ def labels(kinds: Sequence[Kind]) -> dict[Kind, str]:
     return {kind: " · ".join(filter(None, (kind[k] for k in parts))) for kind in kinds}
 
 
+@overload
+def perplexity(mean_logprob: float) -> float: ...
+@overload
+def perplexity(mean_logprob: float | None) -> float | None: ...
 def perplexity(mean_logprob: float | None) -> float | None:
     """Return e to the power of the negative mean log-probability; infinity if that overflows."""
     if mean_logprob is None:

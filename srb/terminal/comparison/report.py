@@ -91,12 +91,12 @@ def _groups(found: Findings) -> dict[str, Group]:
 
 
 def _differs(groups: dict[str, Group], name: str) -> bool:
-    found = {measures.value(name) for group in groups.values() for measures in group.values()} - {None}
+    found = {measures.values.get(name) for group in groups.values() for measures in group.values()} - {None}
     return len(found) > 1
 
 
 def _height(measures: Measures | None, name: str) -> float:
-    value = None if measures is None else measures.value(name)
+    value = None if measures is None else measures.values.get(name)
     return math.nan if value is None or math.isinf(value) else value
 
 

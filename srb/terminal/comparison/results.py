@@ -252,15 +252,15 @@ def read_results(folder: Path, run: str = "") -> list[Result]:
 def write_tables(folder: Path, found: Findings) -> None:
     """Write measures.csv, tests.csv and results.csv."""
     _write_csv(folder / "results.csv", [_flat(each) for each in found.results])
-    measures = []
+    scores, measures = found.scores, []
     for (prompt, (run, model, setting)), each in found.cells.items():
-        flat = dataclasses.asdict(each)
-        scores, intervals = flat.pop("scores"), flat.pop("intervals")
-        flat |= {f"score_{name}": value for name, value in scores.items()}
-        for name, ends in intervals.items():
+        row = {"prompt": prompt, "run": run, "model": model, "setting": setting, "count": each.count}
+        for name, value in each.values.items():
             label = f"score_{name}" if name in scores else name
-            flat |= {f"{label}_low": ends and ends[0], f"{label}_high": ends and ends[1]}
-        measures.append({"prompt": prompt, "run": run, "model": model, "setting": setting} | flat)
+            row[label] = value
+            if name in each.intervals:
+                row[f"{label}_low"], row[f"{label}_high"] = each.intervals[name] or (None, None)
+        measures.append(row)
     _write_csv(folder / "measures.csv", measures)
     _write_csv(folder / "tests.csv", [dataclasses.asdict(each) for each in found.tests])
 
@@ -284,10 +284,10 @@ def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def differences(recorded: Path, again: Path) -> Iterator[str]:
-    """Yield a line for each recorded result that differs in another folder, even in the last bit of a number."""
-    others = {each.name: each for each in read_results(again)}
-    for each in read_results(recorded):
+def differences(recorded: list[Result], again: list[Result]) -> Iterator[str]:
+    """Yield a line for each recorded result that differs from the same one again, even in the last bit of a number."""
+    others = {each.name: each for each in again}
+    for each in recorded:
         other = others.get(each.name)
         if other is None:
             yield f"{each}: it was not generated again"

@@ -98,7 +98,7 @@ def test_the_tables_and_the_report_have_the_numbers_that_were_found(srb: Run) ->
     found = Findings.of(read_results(Path("spec-results")))
     cell = found.cells["city 1", ("", "fake", "wild")]
     low, high = cell.intervals["good"] or (0.0, 0.0)
-    numbers = {"self_bleu": cell.self_bleu, "score_good": cell.scores["good"]}
+    numbers = {"self_bleu": cell.values["self_bleu"], "score_good": cell.values["good"]}
     numbers |= {"score_good_low": low, "score_good_high": high}
     (row,) = [each for each in table("measures.csv") if (each["prompt"], each["setting"]) == ("city 1", "wild")]
     assert {name: float(row[name]) for name in numbers} == pytest.approx(numbers)
@@ -107,7 +107,9 @@ def test_the_tables_and_the_report_have_the_numbers_that_were_found(srb: Run) ->
     row = next(each for each in table("tests.csv") if each["measure"] == "good")
     assert {name: float(row[name]) for name in tested} == pytest.approx(tested)
     page = Path("spec-results/report.html").read_text()
-    assert all(f"{value:.3g}" in page for value in (cell.self_bleu, cell.scores["good"], test.difference, test.p))
+    assert all(
+        f"{value:.3g}" in page for value in (cell.values["self_bleu"], cell.values["good"], test.difference, test.p)
+    )
 
 
 def test_the_likeliest_tokens_are_what_a_number_of_forks_begins_with(srb: Run) -> None:

@@ -114,11 +114,11 @@ def test_the_table_and_the_test_agree() -> None:
     results.append(result("b", 3, None))  # it has no tokens: left out, the other one of its pair is left out, too
     found = Findings.of(results)
     (test,) = [each for each in found.tests if each.measure == "mean_logprob"]
-    one, other = (each.mean_logprob for each in found.pooled.values())
+    one, other = (each.values["mean_logprob"] for each in found.pooled.values())
     assert one is not None
     assert other is not None
     assert test.difference == pytest.approx(other - one) == pytest.approx(-0.25)
-    assert [each.mean_logprob for each in found.cells.values()] == [one, other]
+    assert [each.values["mean_logprob"] for each in found.cells.values()] == [one, other]
 
 
 def test_what_has_no_prompt_in_common_isnt_tested() -> None:
@@ -130,6 +130,6 @@ def test_what_has_no_prompt_in_common_isnt_tested() -> None:
         for k, prompt in enumerate(prompts)
     ]
     found = Findings.of(results)
-    assert [each.mean_logprob for each in found.pooled.values()] == [-2, -2, -1]
+    assert [each.values["mean_logprob"] for each in found.pooled.values()] == [-2, -2, -1]
     assert found.tests == []
     assert [each.measure for each in Findings.of([each for each in results if each.setting != "c"]).tests]

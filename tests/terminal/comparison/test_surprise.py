@@ -114,7 +114,7 @@ def test_siblings_are_one_group(srb: Run, tmp_path: Path) -> None:
     assert {each.measure for each in found.tests} >= {"alone"}
     assert "surprise" not in {each.measure for each in found.tests}
     for each in found.pooled.values():
-        assert each.scores["surprise"]
+        assert each.values["surprise"]
         assert each.intervals["surprise"] is None
         assert each.intervals["alone"]
 
