@@ -74,14 +74,9 @@ def test_the_files_of_a_comparison(srb: Run, capsys: pytest.CaptureFixture[str])
     out, err = capsys.readouterr()
     assert out.startswith("72 of 72 alternatives; ")
     assert out.endswith(" 432 tokens generated; see spec-results/report.html\n")
+    evaluated = BEGINNING + 2 * len("one") + len("another prompt, which is a different one")
+    assert f" {evaluated} prompt tokens evaluated" in out, "a shared beginning is evaluated once"
     assert err == ""
-
-
-def test_each_shared_beginning_is_evaluated_once(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert srb("compare", "spec.toml") == 0
-    evaluated = re.search(r"(\d+) prompt tokens evaluated", capsys.readouterr().out)
-    assert evaluated
-    assert int(evaluated[1]) == BEGINNING + 2 * len("one") + len("another prompt, which is a different one")
 
 
 def test_a_report_and_a_rating_change_nothing_of_what_another_run_writes(srb: Run) -> None:
@@ -153,7 +148,7 @@ def test_a_signal_keeps_what_is_done(
     assert len(lines()) == 72
 
 
-def test_more_in_the_spec_keeps_what_is_there(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_changed_spec_keeps_what_is_there(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert srb("compare", "spec.toml") == 0
     (tmp_path / "spec.toml").write_text(SPEC + "[settings.wilder]\ntemperature = 3\n")
     capsys.readouterr()
@@ -161,21 +156,14 @@ def test_more_in_the_spec_keeps_what_is_there(srb: Run, capsys: pytest.CaptureFi
     out = capsys.readouterr().out
     assert out.startswith("96 of 96 alternatives; ")
     assert f" {24 * 6} tokens generated; " in out
-
-
-def test_results_of_something_else_are_not_thrown_away(
-    srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert srb("compare", "spec.toml") == 0
-    before = Path("spec-results/results.jsonl").read_text()
-    (tmp_path / "spec.toml").write_text(SPEC.replace("temperature = 2", "temperature = 3"))
-    capsys.readouterr()
+    before = lines()
+    (tmp_path / "spec.toml").write_text(SPEC)  # without the new setting
     assert srb("compare", "spec.toml") == 2
     message = (
-        "results.jsonl, line 17, has a model, weights, prompt, setting or seed that isn't in the spec; choose another"
+        "results.jsonl, line 25, has a model, weights, prompt, setting or seed that isn't in the spec; choose another"
     )
     assert message in capsys.readouterr().err
-    assert Path("spec-results/results.jsonl").read_text() == before
+    assert lines() == before
     assert srb("compare", "spec.toml", "--out", "elsewhere") == 0
     assert len(lines("elsewhere/results.jsonl")) == 72
 
@@ -354,20 +342,22 @@ def test_runs_with_until_have_their_own_tests(srb: Run, capsys: pytest.CaptureFi
     assert "a/until.json isn't what srb compare --until has written" in capsys.readouterr().err
 
 
-def test_until_says_what_it_needs(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert srb("compare", "spec.toml", "--until", "0.05") == 2
-    assert "3 groups can't tell 3 settings apart" in capsys.readouterr().err
-    (tmp_path / "one.toml").write_text(UNTIL.replace("n = 40", "n = 1"))
-    assert srb("compare", "one.toml", "--until", "0.9") == 2
-    assert "1 group can't tell 2 settings apart, because p is at least 2 / 2 ** 1" in capsys.readouterr().err
-    assert srb("compare", "spec.toml", "--until", "5") == 2
-    assert "--until must be above 0 and below 1" in capsys.readouterr().err
-    (tmp_path / "spec.toml").write_text(UNTIL.replace("[settings.long]\nmax_tokens = 3", ""))
-    assert srb("compare", "spec.toml", "--until", "0.05") == 2
-    assert "1 models and 1 settings" in capsys.readouterr().err
-    (tmp_path / "spec.toml").write_text(UNTIL.replace("length", "beauty"))
-    assert srb("compare", "spec.toml", "--until", "0.05") == 2
-    assert "decides must be one of mean_logprob, length, got 'beauty'" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("error", "spec", "message"),
+    [
+        ("0.05", SPEC, "3 groups can't tell 3 settings apart"),
+        ("0.9", UNTIL.replace("40", "1"), "1 group can't tell 2 settings apart, because p is at least 2 / 2 ** 1"),
+        ("5", SPEC, "--until must be above 0 and below 1"),
+        ("0.05", UNTIL.partition("[settings.long]")[0], "1 models and 1 settings"),
+        ("0.05", UNTIL.replace("length", "beauty"), "decides must be one of mean_logprob, length, got 'beauty'"),
+    ],
+)
+def test_until_says_what_it_needs(
+    srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path, error: str, spec: str, message: str
+) -> None:
+    (tmp_path / "spec.toml").write_text(spec)
+    assert srb("compare", "spec.toml", "--until", error) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("no_plots")
