@@ -1,4 +1,4 @@
-"""The command line. Each command is a `Command` in `COMMANDS`, imported when it is called."""
+"""The command line. Each command is a `Command` in `COMMANDS`, and its module is imported when it is called."""
 
 import argparse
 import errno
@@ -122,46 +122,6 @@ def _without_collecting() -> Iterator[None]:
         gc.enable()
 
 
-def _serve_command() -> tuple[AddOptions, Run]:
-    return partial(add_arguments, without=CLIENT_OPTIONS), _serve
-
-
-def _generate_command() -> tuple[AddOptions, Run]:
-    from srb.terminal.generate import add_generate_arguments, generate
-
-    return add_generate_arguments, generate
-
-
-def _explore_command() -> tuple[AddOptions, Run]:
-    from srb.terminal.explore import add_explore_arguments, explore
-
-    return add_explore_arguments, explore
-
-
-def _score_command() -> tuple[AddOptions, Run]:
-    from srb.terminal.score import add_score_arguments, score
-
-    return add_score_arguments, score
-
-
-def _compare_command() -> tuple[AddOptions, Run]:
-    from srb.terminal.comparison.compare import add_compare_arguments, compare
-
-    return add_compare_arguments, compare
-
-
-def _history_command() -> tuple[AddOptions, Run]:
-    from srb.terminal.history import add_history_arguments, history
-
-    return add_history_arguments, history
-
-
-def _tune_command() -> tuple[AddOptions, Run]:
-    from srb.terminal.tune import add_tune_arguments, tune
-
-    return add_tune_arguments, tune
-
-
 class Command(NamedTuple):
     """A command of the command line.
 
@@ -169,27 +129,26 @@ class Command(NamedTuple):
         usage: Its usage, after its name. Its help lists the options in groups.
         text: A line about it, for `srb --help`.
         description: The start of its own help.
-        load: Imports and returns the functions that add its options and run it.
         first: Names of the basic options, which `--help` shows without `all`.
+        module: Its module in `srb.terminal`; "": the one with its name.
     """
 
     usage: str
     text: str
     description: str
-    load: Callable[[], tuple[AddOptions, Run]]
     first: frozenset[str] = frozenset()
+    module: str = ""
 
 
 _CLIENT_FIRST = frozenset({"model", "url", "api_key"})
 """Basic options of the commands that send requests."""
 
 COMMANDS = {
-    "serve": Command("[OPTION...]", "start the HTTP server", "Starts the HTTP server.", _serve_command, FIRST_OPTIONS),
+    "serve": Command("[OPTION...]", "start the HTTP server", "Starts the HTTP server.", FIRST_OPTIONS),
     "generate": Command(
         "[PROMPT] [OPTION...]",
         "write alternatives of a prompt to the terminal",
         "Writes n alternatives of a prompt, and shows them as they grow.",
-        _generate_command,
         _CLIENT_FIRST
         | {"interactive", "json", "file", "chat", "system", "n", "max_tokens"}
         | {f"field_{name}" for name in ("temperature", "top_p", "min_p", "seed", "stop", "banned_strings")},
@@ -198,36 +157,40 @@ COMMANDS = {
         "[PROMPT] [OPTION...]",
         "show the most likely continuations of a prompt, as a tree",
         "Shows the most likely continuations of a prompt, as a growing tree.",
-        _explore_command,
         _CLIENT_FIRST | {"depth", "max_nodes", "min_probability", "min_entropy"},
     ),
     "score": Command(
         "FILE [OPTION...]",
         "print log-probabilities of continuations given a context",
         "Prints log-probabilities of continuations given a context, for each line of a file.",
-        _score_command,
     ),
     "compare": Command(
         "SPEC [OPTION...]",
         "compare prompts and sampler settings in a report",
         "Generates texts for each prompt with each sampler setting, and writes a report that compares them.",
-        _compare_command,
         _CLIENT_FIRST | {"out", "report", "rate", "verify"},
+        "comparison.compare",
     ),
     "history": Command(
         "[--history FILE] COMMAND [OPTION...]",
         "list, show, search, export or prune requests and stories",
         "Shows the requests, texts and stories in the file of a server with --history FILE.",
-        _history_command,
     ),
     "tune": Command(
         "[OPTION...]",
         "find the fastest settings for a model on this machine",
         "Measures which settings are fastest for a model on this machine, and saves them for the other commands.",
-        _tune_command,
         frozenset({"model", "hf_repo", "hf_file", "config", "once"}),
     ),
 }
+
+
+def _load(name: str) -> tuple[AddOptions, Run]:
+    """Import the functions that add the options of a command and run it."""
+    if name == "serve":
+        return partial(add_arguments, without=CLIENT_OPTIONS), _serve
+    module = importlib.import_module(f"srb.terminal.{COMMANDS[name].module or name}")
+    return getattr(module, f"add_{name}_arguments"), getattr(module, name)
 
 
 def _parser(words: list[str]) -> Parser:
@@ -246,7 +209,7 @@ def _parser(words: list[str]) -> Parser:
             name, help=command.text, description=description, usage=usage, first=command.first
         )
         if named in (name, None):
-            add_options, run = command.load()
+            add_options, run = _load(name)
             add_options(subparser)
             subparser.set_defaults(run=run)
     return parser

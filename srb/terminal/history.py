@@ -20,7 +20,7 @@ from srb.history.queries import Recorded
 from srb.options.settings import Settings, add_arguments
 
 _SECONDS = {"h": 3_600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
-_BYTES = {"K": 10, "M": 20, "G": 30}
+_BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def add_history_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,19 +91,13 @@ def _stories(path: Path, _arguments: argparse.Namespace) -> None:
 
 
 def _show(path: Path, arguments: argparse.Namespace) -> None:
-    try:
-        print(request_as_markdown(read(path, find.get_request, ANYBODY, arguments.id)), end="")
-    except NotFoundError:
-        print(_story_as_markdown(path, arguments.id, arguments.node), end="")
+    print(_markdown(path, _find(path, arguments.id), arguments.node), end="")
 
 
-def _story_as_markdown(path: Path, name: str, node: int | None = None) -> str:
-    try:
-        return read(path, story_as_markdown, ANYBODY, name, node)
-    except NotFoundError as error:
-        if error.param == "node":
-            raise
-        raise NotFoundError(f"the history {path} has no request and no story {name}", param="id") from None
+def _markdown(path: Path, found: Recorded | dict[str, Any], node: int | None = None) -> str:
+    if isinstance(found, Recorded):
+        return request_as_markdown(found)
+    return read(path, story_as_markdown, ANYBODY, found["id"], node)
 
 
 def _search(path: Path, arguments: argparse.Namespace) -> None:
@@ -117,7 +111,7 @@ def _export(path: Path, arguments: argparse.Namespace) -> None:
     found = (_find(path, each) for each in arguments.id) if arguments.id else _everything(path)
     if arguments.format == "markdown":
         for each in found:
-            print(request_as_markdown(each) if isinstance(each, Recorded) else _story_as_markdown(path, each["id"]))
+            print(_markdown(path, each))
         return
     separator, end = ("\n", "\n") if arguments.format == "jsonl" else (",\n", "\n]\n")
     sys.stdout.write("[\n" if arguments.format == "json" else "")
@@ -160,8 +154,7 @@ def _prune(path: Path, arguments: argparse.Namespace) -> None:
     if arguments.older_than is not None:
         before = int(time.time()) - _amount("--older-than", arguments.older_than, _SECONDS, "12h, 30d, 8w or 1y")
     if arguments.to_size is not None:
-        powers = {unit: 2**power for unit, power in _BYTES.items()}
-        to_bytes = _amount("--to-size", arguments.to_size.upper(), powers, "500M or 2G")
+        to_bytes = _amount("--to-size", arguments.to_size.upper(), _BYTES, "500M or 2G")
     with explained(path), closing(connect(path)) as db:
         removed = prune(db, before=before, to_bytes=to_bytes)
         print(f"deleted {removed} requests; the file has {size_of(db) / 2**20:.1f} MiB")

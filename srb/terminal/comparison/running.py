@@ -8,13 +8,13 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from srb.errors import SrbError
+from srb.errors import InvalidRequestError, SrbError
 from srb.files.download import Count, show_count
 from srb.terminal.comparison.measures import Result
 from srb.terminal.comparison.prompts import Prompt
 from srb.terminal.comparison.results import Name, Results
 from srb.terminal.comparison.scorers import Judge, Surprise
-from srb.terminal.comparison.spec import Spec, check_prompts
+from srb.terminal.comparison.spec import Spec, mistakes_of
 from srb.terminal.source import Body, Events, Source
 
 MAX_REQUESTS = 64
@@ -89,7 +89,8 @@ async def _with_forks(source: Source, spec: Spec) -> Spec:
             continue
         forks = prompt.forks if isinstance(prompt.forks, tuple) else await _top_tokens(source, prompt, prompt.forks)
         prompts |= {f"{name} {text!r}": forked for text, forked in prompt.forked(forks).items()}
-    check_prompts(prompts)
+    for mistake in mistakes_of(prompts):
+        raise InvalidRequestError(mistake)
     return replace(spec, prompts=prompts)
 
 

@@ -161,8 +161,7 @@ def _spec(data: dict[str, Any], settings: Settings, folder: Path, mistakes: _Mis
     decides = tried(None, _decides, data.get("decides"), tables)
     for name, fields in merged.items():
         tried(None, _check_directions, f"settings.{name}", fields, n)
-    tried(None, _check_number, prompts)
-    mistakes.messages += _repeated_prompts(prompts)
+    mistakes.messages += mistakes_of(prompts)
     mistakes.messages += [*_repeated("settings", merged), *_repeated("models", models)]
     mistakes.messages += _unknown_placeholders(scorers, prompts)
     mistakes.check()
@@ -201,23 +200,14 @@ def _seeds(seeds: Any, n: int) -> list[int]:
     return found
 
 
-def check_prompts(prompts: dict[str, Prompt]) -> None:
-    """Raise `InvalidRequestError` for too many prompts, and for identical ones, even with different variables.
+def mistakes_of(prompts: dict[str, Prompt]) -> Iterator[str]:
+    """Yield a message for too many prompts, and for identical ones, even with different variables.
 
     The results of identical prompts are the same.
     """
-    _check_number(prompts)
-    for message in _repeated_prompts(prompts):
-        raise InvalidRequestError(message)
-
-
-def _check_number(prompts: dict[str, Prompt]) -> None:
     if len(prompts) > MAX_PROMPTS:
-        raise InvalidRequestError(f"there are {len(prompts)} prompts; the limit is {MAX_PROMPTS}")
-
-
-def _repeated_prompts(prompts: dict[str, Prompt]) -> Iterator[str]:
-    return _repeated("prompts", {name: (each.body, each.forks) for name, each in prompts.items()})
+        yield f"there are {len(prompts)} prompts; the limit is {MAX_PROMPTS}"
+    yield from _repeated("prompts", {name: (each.body, each.forks) for name, each in prompts.items()})
 
 
 def _repeated(key: str, values: dict[str, Any]) -> Iterator[str]:
