@@ -337,62 +337,30 @@ def shrink(program: Program, fails: Callable[[Program], bool], seconds: float) -
             return program
 
 
-def _smaller(program: Program) -> Iterator[Program]:
-    """Programs that lack something of this one. Those that lack the most come first."""
-    for ops in _without(program.ops):
-        yield dataclasses.replace(program, ops=ops)
-    for field in dataclasses.fields(Program):
-        if field.name != "ops" and getattr(program, field.name) != field.default:
-            simpler: dict[str, Any] = {field.name: field.default}
-            yield dataclasses.replace(program, **simpler)
-    for i, op in enumerate(program.ops):
-        for smaller in _smaller_ops(op):
-            yield dataclasses.replace(program, ops=(*program.ops[:i], smaller, *program.ops[i + 1 :]))
+_LENGTHS = ("length", "times", "max_tokens")
+"""Numbers that may be smaller in a smaller program."""
 
 
-def _smaller_ops(op: Op) -> Iterator[Op]:
-    if isinstance(op, Step):
-        for times in _less(op.times):
-            yield Step(times)
-    if not isinstance(op, Ask):
-        return
-    for prompts in _without(op.prompts):
-        yield dataclasses.replace(op, prompts=prompts)
-    for branches in _without(op.branches):
-        yield dataclasses.replace(op, branches=branches)
-    if op.echo:
-        yield dataclasses.replace(op, echo=False)
-    if op.suffix:
-        yield dataclasses.replace(op, suffix=None)
-        for length in _less(op.suffix.length):
-            yield dataclasses.replace(op, suffix=dataclasses.replace(op.suffix, length=length))
-    if not op.cache_prompt:
-        yield dataclasses.replace(op, cache_prompt=True)
-    for i, parts in enumerate(op.prompts):
-        for less in (*_without(parts), *_shorter(parts)):
-            yield dataclasses.replace(op, prompts=(*op.prompts[:i], less, *op.prompts[i + 1 :]))
-    for i, branch in enumerate(op.branches):
-        for simpler in _simpler(branch):
-            yield dataclasses.replace(op, branches=(*op.branches[:i], simpler, *op.branches[i + 1 :]))
-
-
-def _shorter(parts: Parts) -> Iterator[Parts]:
-    for i, part in enumerate(parts):
-        for length in _less(part.length):
-            yield (*parts[:i], dataclasses.replace(part, length=length), *parts[i + 1 :])
-
-
-def _simpler(branch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for name, value in branch.items():
-        if name != "max_tokens":
-            yield {each: branch[each] for each in branch if each != name}
-        else:
-            for less in _less(value):
-                yield branch | {name: less}
-
-
-def _less(number: int) -> list[int]:
-    return [less for less in dict.fromkeys((number // 2, number * 3 // 4, number * 7 // 8)) if 0 < less < number]
+def _smaller(value: Any, name: str = "") -> Iterator[Any]:
+    """Values that lack something of this one, which a field `name` has. Those that lack the most come first."""
+    if isinstance(value, tuple):
+        yield from _without(value)
+        for k, each in enumerate(value):
+            yield from ((*value[:k], less, *value[k + 1 :]) for less in _smaller(each))
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            if key not in _LENGTHS:
+                yield {other: value[other] for other in value if other != key}
+            yield from (value | {key: less} for less in _smaller(each, key))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            own = getattr(value, field.name)
+            default = [] if field.default in (dataclasses.MISSING, own) else [field.default]
+            for less in itertools.chain(default, _smaller(own, field.name)):
+                yield dataclasses.replace(value, **{field.name: less})
+    elif name in _LENGTHS and value:
+        lengths = dict.fromkeys((value // 2, value * 3 // 4, value * 7 // 8))
+        yield from (less for less in lengths if 0 < less < value)
 
 
 _Item = TypeVar("_Item")
