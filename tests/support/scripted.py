@@ -67,6 +67,7 @@ class Scripted(Asked):
         self._left = -1
         self._pace = 0.0
         self.backend = Speller(n_cells=8192, script=script, chat_template=TEMPLATE, on_decode=self._wait)
+        self.keeps_stories = history is not None
         self._file, self._options = history, options
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))

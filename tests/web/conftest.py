@@ -1,5 +1,6 @@
 """The page in Debian's Chromium, on a server with a scripted backend; `test_default_model` has the default model."""
 
+import json
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, ViewportSize, expect, sync_playwright
+from real_server import Asked
 from scripted import Scripted
 
 AXE = (Path(__file__).parent / "axe-core" / "axe.min.js").read_text()
@@ -120,6 +122,32 @@ class Story:
         """Put the cursor after this many characters, or select up to `end`."""
         places = [start, start if end is None else end]
         self.find("#story").evaluate("(box, [a, b]) => { box.focus(); box.setSelectionRange(a, b); }", places)
+
+    @contextmanager
+    def asking(self) -> Iterator[dict[str, Any]]:
+        """Wait for the request for texts that is sent meanwhile. What is yielded is its body, afterwards."""
+        body: dict[str, Any] = {}
+        with self.page.expect_request(lambda each: '"detach"' in (each.post_data or "")) as asked:
+            yield body
+        body |= json.loads(asked.value.post_data or "")
+
+    def nodes(self, server: Asked) -> list[dict[str, Any]]:
+        """Return the nodes that a server keeps of this story."""
+        nodes: list[dict[str, Any]] = json.loads(server.request(self.path)[1])["nodes"]
+        return nodes
+
+    @property
+    def path(self) -> str:
+        """The address of this story on a server that keeps it."""
+        return f"/v1/stories/{self.page.url.partition('#')[2]}"
+
+    def begin(self, url: str | None = None) -> None:
+        """Begin a new story, on a server if its address is given."""
+        if url:
+            self.open(url)
+        self.find("#open-stories").click()
+        self.leave("#new")
+        expect(self.find("#title")).to_have_text("(no title)")
 
     @contextmanager
     def leaving(self) -> Iterator[None]:
@@ -307,6 +335,12 @@ def start_scripted() -> Iterator[Callable[..., Scripted]]:
     yield make
     for server in servers:
         server.close()
+
+
+@pytest.fixture(params=[False, True], ids=["browser", "server"])
+def either(request: pytest.FixtureRequest, start_scripted: Callable[..., Scripted], tmp_path: Path) -> Scripted:
+    """A server that keeps stories, and one that leaves this to the browser."""
+    return start_scripted(tmp_path / "stories.db" if request.param else None)
 
 
 @contextmanager

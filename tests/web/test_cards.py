@@ -1,13 +1,11 @@
 """Styles, and actions of a card other than *Keep*."""
 
-import json
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Dialog, Locator, Request, expect
+from playwright.sync_api import Dialog, Locator, expect
 from scripted import Scripted
 from web.conftest import PROMPT, Story
 
@@ -24,9 +22,8 @@ def test_mixed_is_one_request_with_a_style_for_each_alternative(story: Story) ->
     story.pictures("mixed")
     story.reload()
     expect(story.find("#style")).to_have_value("Mixed")
-    with story.page.expect_request(is_generation) as asked:
+    with story.asking() as sent:
         story.find("#generate").click()
-    sent = json.loads(asked.value.post_data or "")
     assert [each.get("temperature") for each in sent["branches"]] == [0.5, None, 1, 1.3, 0.5]
     assert [each["seed"] for each in sent["branches"]] == [7, 8, 9, 10, 11]
     story.wait_done()
@@ -76,22 +73,16 @@ def test_an_own_style_is_stored_for_all_stories_until_it_is_deleted(story: Story
         expect(style).to_have_value("Your own")
 
 
-def is_generation(request: Request) -> bool:
-    """Whether a request asks for alternatives, and doesn't only evaluate a text."""
-    return request.url.endswith("/v1/completions") and '"branches"' in (request.post_data or "")
-
-
 def test_more_like_this_has_the_same_beginning_and_settings(story: Story) -> None:
     story.set(n=2, max_tokens=12, temperature=0.7)
     story.generate(PROMPT, cards=2)
     like = story.said(story.cards.last)
     story.set(temperature=1.2, n=3)
     for count in (5, 8):  # what they begin with is there once
-        with story.page.expect_request(is_generation) as asked:
+        with story.asking() as sent:
             story.press(story.cards.last, "More like this")
         expect(story.cards).to_have_count(count)
         story.wait_done()
-        sent = json.loads(asked.value.post_data or "")
         assert (sent["temperature"], len(sent["branches"])) == (0.7, 3)
     first = story.find(".batch[aria-label='Like alternative 2'] .card").first
     begun = first.locator(".stem-text").inner_text()
@@ -126,30 +117,28 @@ def test_more_like_this_is_shared_with_other_devices(
     story.open(server.url)
     story.set(n=2, max_tokens=12)
     story.generate(PROMPT, cards=2)
-    with story.page.expect_request(is_generation) as asked:
+    with story.asking() as sent:
         story.press(story.cards.last, "More like this")
     expect(story.cards).to_have_count(4)
     story.wait_done()
     like = story.find(".batch[aria-label='Like alternative 2'] .card").first
     begun, said = like.locator(".stem-text").inner_text(), story.said(like)
 
-    def begins(asked: Request) -> dict[str, Any]:
-        """Whether the request continues this node."""
-        with urllib.request.urlopen(f"{server.url}/v1/stories/{story.page.url.partition('#')[2]}") as answer:
-            nodes = {each["id"]: each for each in json.load(answer)["nodes"]}
-        return dict(nodes[json.loads(asked.post_data or "")["node"]])
+    def continued(sent: dict[str, Any]) -> dict[str, Any]:
+        """The node that a request continues."""
+        return {each["id"]: each for each in story.nodes(server)}[sent["node"]]
 
-    stem = begins(asked.value)
+    stem = continued(sent)
     assert (stem["text"].strip(), stem["settings"]["stem"], stem["kept"]) == (begun, True, None)
     kept = PROMPT + stem["text"] + said
     other.open(server.url)
     other.reads(PROMPT)
     expect(other.cards).to_have_count(4)
     other.set(n=2, max_tokens=12)
-    with other.page.expect_request(is_generation) as asked:  # of a text that came as a whole
+    with other.asking() as sent:  # of a text that came as a whole
         other.press(other.cards.last, "More like this")
     expect(other.cards).to_have_count(6)
-    assert begins(asked.value)["text"].strip() == begun
+    assert continued(sent)["text"].strip() == begun
     other.press(other.find(".batch[aria-label='Like alternative 2'] .card").nth(2), "Keep")
     other.reads(kept)
 

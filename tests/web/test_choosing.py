@@ -1,12 +1,9 @@
 """Choosing among alternatives: what a card shows, the way back, and the bar in a low window."""
 
-import json
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Request, Route, expect
+from playwright.sync_api import Route, expect
 from scripted import Scripted
 from web.conftest import PROMPT, Story
 
@@ -244,12 +241,9 @@ def test_blind_alternatives_have_letters_until_one_is_kept(story: Story) -> None
     expect(story.find("#statistics")).to_contain_text("Nothing to compare yet.")
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_the_widest_earlier_fork_is_gone_back_to(
-    blank: Story, start_scripted: Callable[..., Scripted], tmp_path: Path, is_shared: bool
-) -> None:
-    story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
-    story.open(server.url)
+def test_the_widest_earlier_fork_is_gone_back_to(blank: Story, either: Scripted) -> None:
+    story = blank
+    story.open(either.url)
     keyboard, forks = story.page.keyboard, story.find("#earlier-forks li button")
     story.set(n=2, max_tokens=40, seed=1)
     story.generate(PROMPT, cards=2)
@@ -276,14 +270,13 @@ def test_the_widest_earlier_fork_is_gone_back_to(
     within = forks.filter(has=story.page.locator("span", has_text=re.compile(re.escape(kept.split()[0]))))
     word = within.first.locator("strong").text_content()
     assert word
-    with story.page.expect_request(is_generation) as asked:
+    with story.asking() as body:
         within.first.click()
     expect(story.cards).to_have_count(2)
     story.wait_done()
     assert (PROMPT + kept).startswith(story.text)
     assert (PROMPT + kept)[len(story.text) :].lstrip().startswith(word)
-    body = json.loads(asked.value.post_data or "")
-    assert ("node" in body) if is_shared else (bytes(body["prompt"]).decode() == story.text)
+    assert ("node" in body) if either.keeps_stories else (bytes(body["prompt"]).decode() == story.text)
     story.find("#undo").click()
     story.reads(PROMPT + kept)
 
@@ -313,7 +306,3 @@ def test_the_widest_earlier_fork_is_gone_back_to(
     assert before + behind == story.text
     assert PROMPT[:40].startswith(before)
     assert PROMPT[len(before) :].lstrip().startswith(typed)
-
-
-def is_generation(request: Request) -> bool:
-    return request.url.endswith("/v1/completions") and '"n"' in (request.post_data or "")

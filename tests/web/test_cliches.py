@@ -4,16 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Request, expect
+from playwright.sync_api import expect
 from web.conftest import Story
 
 pytestmark = pytest.mark.web
 
 PHRASE = "A shiver ran down her spine"
-
-
-def asked(request: Request) -> bool:
-    return '"max_tokens":8' in (request.post_data or "")  # the text alone is evaluated before
 
 
 def test_a_repeated_phrase_is_banned_and_the_ban_is_lifted(story: Story, tmp_path: Path) -> None:
@@ -32,10 +28,10 @@ def test_a_repeated_phrase_is_banned_and_the_ban_is_lifted(story: Story, tmp_pat
     for name, wanted in (("Ban", [f"(?i){PHRASE}"]), ("Lift the ban", None)):
         expect(rows.locator("button")).to_have_text(name)
         rows.locator("button").click()
-        with story.page.expect_request(asked) as request:
+        with story.asking() as body:
             story.find("#generate").click()
         story.wait_done()
-        assert json.loads(request.value.post_data or "").get("banned_strings") == wanted
+        assert body.get("banned_strings") == wanted
         if wanted:
             story.reload()
             story.find("#open-stories").click()  # which remembers what is open in it

@@ -1,6 +1,5 @@
 """A server that is killed, on the default model."""
 
-import json
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,8 +50,7 @@ def test_it_continues_after_the_server_is_killed_and_restarted(
         assert now.startswith(before)
         assert len(now) > len(before)
     assert said == server.texts(prompt=prompt, n=2, max_tokens=MANY, seed=5, ignore_eos=True, heal=True)
-    story = json.loads(server.request(f"/v1/stories/{blank.page.url.partition('#')[2]}")[1])
-    assert [node["text"] for node in story["nodes"]] == [prompt, *said]
+    assert [node["text"] for node in blank.nodes(server)] == [prompt, *said]
     blank.reload()
     assert [blank.said(card) for card in blank.cards.all()] == said
     blank.press(blank.cards.first, "Keep")

@@ -25,10 +25,10 @@ def test_an_editor_is_asked_and_an_insertion_is_one_step(story: Story, server: S
         """Ask with the keyboard, and return what was sent."""
         expect(story.find("#question")).to_be_focused()
         keyboard.type(question)
-        with story.page.expect_request(lambda each: '"detach"' in (each.post_data or "")) as asked:
+        with story.asking() as body:
             keyboard.press("Control+Enter")
         expect(answers).to_have_count(count)
-        return json.loads(asked.value.post_data or "")
+        return body
 
     # Asked with the keyboard alone; two answers stream, and go on after a reload.
     box.press("Escape")
@@ -100,12 +100,12 @@ def test_the_end_of_a_long_text_is_sent_after_the_memory(blank: Story, server: S
     note = "The keeper is called Ada."
     with blank.panel("model-view"):
         blank.find("#memory").fill(note)
-    with blank.page.expect_request("**/v1/completions") as asked:
+    with blank.asking() as body:
         blank.generate(text, cards=2)
-    sent = json.loads(server.request("/detokenize", {"tokens": json.loads(asked.value.post_data or "")["prompt"]})[1])
+    sent = json.loads(server.request("/detokenize", {"tokens": body["prompt"]})[1])
     assert sent["content"].startswith(note + "\n\n")
     assert sent["content"].endswith(text[-100:])
-    assert len(json.loads(asked.value.post_data or "")["prompt"]) <= 960 - 2 * 5
+    assert len(body["prompt"]) <= 960 - 2 * 5
     blank.reads(text)
     expect(blank.find("#seen")).to_contain_text("The model sees the last")
     blank.pictures("longer-than-the-context")

@@ -1,7 +1,5 @@
 """The tree of likely continuations."""
 
-import json
-
 import pytest
 from playwright.sync_api import expect
 from scripted import Scripted
@@ -48,10 +46,9 @@ def test_it_is_explored_with_the_keyboard_and_a_choice_continues(story: Story) -
     expect(story.find("#explorer")).to_be_hidden()
     story.reads(PROMPT + text)
     expect(story.find("#path button")).to_have_count(3)
-    with story.page.expect_request("**/v1/completions") as asked:
+    with story.asking() as body:
         story.find("#story").press("Control+Enter")
-    sent = json.loads(asked.value.post_data or "")["prompt"]
-    assert all(isinstance(token, int) for token in sent), "its tokens are known"
+    assert all(isinstance(token, int) for token in body["prompt"]), "its tokens are known"
     story.wait_done()
     story.reload()
     story.reads(PROMPT + text)

@@ -2,22 +2,16 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Request, expect
+from playwright.sync_api import expect
 from scripted import Scripted
 from web.conftest import PHONE, Story
 
 pytestmark = pytest.mark.web
 
 BEFORE, BEHIND = "The keeper slept. ", "He woke at dawn."
-
-
-def is_drawn(request: Request) -> bool:
-    """Whether it asks for alternatives."""
-    return request.url.endswith("/completions") and '"seed"' in (request.post_data or "")
 
 
 def begin(story: Story, server: Scripted, text: str = BEFORE + BEHIND, **settings: object) -> None:
@@ -33,11 +27,8 @@ def cursor(story: Story) -> int:
     return place
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_alternatives_are_inserted_at_the_cursor(
-    start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path, is_shared: bool
-) -> None:
-    story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
+def test_alternatives_are_inserted_at_the_cursor(blank: Story, either: Scripted) -> None:
+    story, server = blank, either
     keyboard, box = story.page.keyboard, story.find("#story")
     begin(story, server, n=2, max_tokens=8, seed=1)
     story.select(len(BEFORE))
@@ -76,12 +67,11 @@ def test_alternatives_are_inserted_at_the_cursor(
     count = path.count()
     assert cursor(story) == len(BEFORE + said)
     story.find("#story").focus()
-    with story.page.expect_request(is_drawn) as asked:
+    with story.asking() as body:
         keyboard.press("Control+Enter")
     expect(story.cards).to_have_count(2)
     story.wait_done()
-    body = json.loads(asked.value.post_data or "")
-    assert ("node" in body) if is_shared else (len(body["prompt"]) > len(BEFORE))
+    assert ("node" in body) if server.keeps_stories else (len(body["prompt"]) > len(BEFORE))
     assert path.count() == count + 1  # the text after it has changed
     story.select(len(kept))
     story.generate(cards=2)
@@ -91,7 +81,7 @@ def test_alternatives_are_inserted_at_the_cursor(
     assert cursor(story) == len(story.text)
 
     # It lasts: the tree has it, also on another device and in files.
-    if is_shared:
+    if server.keeps_stories:
         with story.page.context.expect_page() as opened:
             story.page.evaluate("window.open(location.href)")
         again = Story(opened.value)
@@ -108,11 +98,8 @@ def test_alternatives_are_inserted_at_the_cursor(
     ]
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_a_passage_is_rewritten_and_its_versions_are_compared(
-    start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path, is_shared: bool
-) -> None:
-    story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
+def test_a_passage_is_rewritten_and_its_versions_are_compared(blank: Story, either: Scripted) -> None:
+    story, server = blank, either
     keyboard, box = story.page.keyboard, story.find("#story")
     begin(story, server, "He slept. " + BEHIND, n=2, seed=3, max_tokens=8)
     expect(story.find("#rewrite")).to_be_disabled()
@@ -123,18 +110,17 @@ def test_a_passage_is_rewritten_and_its_versions_are_compared(
     expect(story.find("#rewriter-how")).to_be_focused()
     story.pictures("rewriter", axe=True)
     keyboard.type("Shorter.")
-    with story.page.expect_request(is_drawn) as asked:
+    with story.asking() as body:
         keyboard.press("Enter")
     expect(story.cards).to_have_count(2)
     story.wait_done()
-    body = json.loads(asked.value.post_data or "")
     story_so_far = "He slept. " + BEHIND
     assert body["prompt"] == (
         f"<user>This is a part of a story:\n\n{story_so_far}\n\nOne passage of it is to be written anew:"
         "\n\nHe slept.\n\nShorter. Answer with the new passage alone.<assistant>"
     )
     assert "heal" not in body
-    assert (body.get("story") is not None) == is_shared
+    assert (body.get("story") is not None) == server.keeps_stories
     expect(box).to_have_js_property("value", story_so_far)
     expect(box).to_be_focused()
     expect(story.find("#version blockquote")).to_have_text("He slept.")
@@ -162,27 +148,23 @@ def test_a_passage_is_rewritten_and_its_versions_are_compared(
     expect(story.find("#version")).to_be_visible()
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_a_bridge_leads_to_the_text_after_it_and_the_best_is_first(
-    start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path, is_shared: bool
-) -> None:
-    story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
+def test_a_bridge_leads_to_the_text_after_it_and_the_best_is_first(blank: Story, either: Scripted) -> None:
+    story, server = blank, either
     keyboard, box = story.page.keyboard, story.find("#story")
     begin(story, server, n=3, seed=1, max_tokens=30)
     expect(story.find("#bridge")).to_be_disabled()
     story.select(len(BEFORE))
     expect(story.find("#bridge")).to_be_enabled()
-    with story.page.expect_request(is_drawn) as asked:
+    with story.asking() as body:
         keyboard.press("Control+Alt+Enter")
     expect(story.cards).to_have_count(3)
     story.wait_done()
-    body = json.loads(asked.value.post_data or "")
     assert (body["suffix"], body["n"]) == (" " + BEHIND, 3)
-    assert ("node" in body) == is_shared
+    assert ("node" in body) == server.keeps_stories
     expect(story.find(".follows").first).to_have_text("fits the rest best")
     marks = story.find(".follows").all_text_contents()
     assert all("the rest" in each for each in marks)
-    if not is_shared:
+    if not server.keeps_stories:
         story.pictures("bridge", axe=True)
     said = story.said(story.cards.first)
     story.press(story.cards.first, "Keep")

@@ -24,11 +24,8 @@ def shown(story: Story) -> list[str]:
     return story.find("#prompt p").all_text_contents()
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_the_background_is_sent_but_not_part_of_the_story(
-    start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path, is_shared: bool
-) -> None:
-    story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
+def test_the_background_is_sent_but_not_part_of_the_story(blank: Story, either: Scripted, tmp_path: Path) -> None:
+    story, server = blank, either
     story.open(server.url)
     story.set(n=2, max_tokens=6)
     story.find("#story").fill(TEXT)
@@ -48,10 +45,9 @@ def test_the_background_is_sent_but_not_part_of_the_story(
         story.pictures("model-view", axe=True)
 
     def sent(press: Callable[[], Any]) -> str:
-        with story.page.expect_request(lambda each: '"detach"' in (each.post_data or "")) as asked:
+        with story.asking() as body:
             press()
-        prompt = json.loads(asked.value.post_data or "")["prompt"]
-        return str(json.loads(server.request("/detokenize", {"tokens": prompt})[1])["content"])
+        return str(json.loads(server.request("/detokenize", {"tokens": body["prompt"]})[1])["content"])
 
     prompt = f"Ada is ninety.\n\nAda limps.\n\n{before}\n\n[Night.]\n\n{after}"
     assert sent(lambda: story.generate(cards=2)) == prompt
@@ -63,9 +59,8 @@ def test_the_background_is_sent_but_not_part_of_the_story(
     assert story.text == TEXT + said
     story.tool("#open-model-view")
     expect(story.find("#prompt p").last).to_have_text(after + said)
-    if is_shared:
-        path = f"/v1/stories/{story.page.url.partition('#')[2]}"
-        nodes = json.loads(server.request(path)[1])["nodes"]
+    if server.keeps_stories:
+        nodes = story.nodes(server)
         assert [node["text"] for node in nodes if node["parent"] is None] == [TEXT]
         assert {node["text"] for node in nodes if node["kept"]} == {said}
 

@@ -37,7 +37,7 @@ def test_a_page_without_its_server_is_written_on(
         copy = "import('/web/story/copies.js').then(({ readCopy }) => readCopy(location.hash.slice(1)))"
         while len(story.page.evaluate(copy)["nodes"]) < 3:  # the prompt and two alternatives, which the server tells of
             story.page.wait_for_timeout(50)
-        path, end = f"/v1/stories/{story.page.url.partition('#')[2]}", len(story.text)
+        path, end = story.path, len(story.text)
         while json.loads(server.request(path)[1])["place"].get("cursor") != end:
             story.page.wait_for_timeout(50)
         server.vanish()

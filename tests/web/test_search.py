@@ -159,25 +159,23 @@ def test_a_selection_can_be_searched_in_other_stories(story: Story) -> None:
     expect(story.find("#find-in-others")).to_be_enabled()
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_a_place_in_another_story_is_found_and_opened(
-    start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path, is_shared: bool
-) -> None:
-    story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
-    story.open(server.url)
+def test_a_place_in_another_story_is_found_and_opened(blank: Story, either: Scripted) -> None:
+    story = blank
+    story.open(either.url)
     story.set(n=2, max_tokens=8, seed=1)
     begun = "\n".join(["A morning.", *["It rained."] * 60, "Ada lit the lamp."])
     story.generate(begun, cards=2)
     story.press(story.cards.nth(1), "Keep")
     kept = story.text
-    story.find("#open-stories").click()
-    story.leave("#new")
+    story.begin()
     story.tool("#open-search")
     story.find("#find").fill("the LAM")
     expect(story.find("#found-count")).to_have_text("Nothing found.")
     story.find("#find").press("Enter")
     expect(story.find("#other-stories-status")).to_contain_text("1 found in other stories.")
-    assert ("The search doesn't find" in (story.find("#other-stories-status").text_content() or "")) is is_shared
+    assert (
+        "The search doesn't find" in (story.find("#other-stories-status").text_content() or "")
+    ) is either.keeps_stories
     story.picture("elsewhere")
     link = story.find("#other-stories li")
     expect(link.locator("mark")).to_have_text("the lam")

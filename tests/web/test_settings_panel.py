@@ -1,6 +1,5 @@
 """Settings: sliders and the negative prompt, with the keyboard and on a phone's width; styles; lengths."""
 
-import json
 from typing import Any
 
 import pytest
@@ -28,9 +27,8 @@ KEEP = """([settings, styles]) => new Promise((done) => {
 
 def sent(story: Story) -> dict[str, Any]:
     """Return the diversity and guidance of the next request."""
-    with story.page.expect_request("**/v1/completions", timeout=60_000) as asked:
+    with story.asking() as body:
         story.find("#story").press("Control+Enter")
-    body = json.loads(asked.value.post_data or "")
     expect(story.find("#stop")).to_be_disabled()
     return {name: body[name] for name in (*NAMES, "ahead") if name in body}
 
@@ -124,9 +122,8 @@ def test_settings_of_an_older_page_apply_and_count_as_changed(story: Story, serv
         expect(story.find("#style")).to_have_value("Your own")
         story.picture("changed", axe=True)
     story.find("#story").fill(PROMPT)
-    with story.page.expect_request(lambda each: '"detach"' in (each.post_data or "")) as asked:
+    with story.asking() as body:
         story.generate(cards=2)
-    body = json.loads(asked.value.post_data or "")
     wanted = {"max_tokens": 4, "n": 2, "diversity": 2, "banned_strings": ["(?i)delve"]}
     wanted |= {"top_k": 30, "ignore_eos": True, "banned_tokens": ["113"]}
     assert {name: body[name] for name in body if name in kept} == wanted

@@ -1,6 +1,5 @@
 """Stories that the server keeps: begun on one device, read and continued on another."""
 
-import json
 import re
 from collections.abc import Callable
 from itertools import count
@@ -13,18 +12,10 @@ from web.conftest import PROMPT, Story, length
 pytestmark = pytest.mark.web
 
 
-def begin(story: Story, keeper: Scripted) -> None:
-    """A new story."""
-    story.open(keeper.url)
-    story.find("#open-stories").click()
-    story.leave("#new")
-    expect(story.find("#title")).to_have_text("(no title)")
-
-
 def test_a_request_continues_without_the_tab_and_on_another_device(
     blank: Story, other: Story, keeper: Scripted
 ) -> None:
-    begin(blank, keeper)
+    blank.begin(keeper.url)
     blank.set(n=2, max_tokens=1000)
     keeper.hold_after(20)
     blank.generate(PROMPT, cards=2, wait=False)
@@ -46,8 +37,7 @@ def test_a_request_continues_without_the_tab_and_on_another_device(
     for card in other.cards.all():
         expect(card.locator(".facts")).to_contain_text("stopped")
     said = [other.said(card) for card in other.cards.all()]
-    story = json.loads(keeper.request(f"/v1/stories/{url.partition('#')[2]}")[1])
-    assert [node["text"] for node in story["nodes"]] == [PROMPT, *said]
+    assert [node["text"] for node in other.nodes(keeper)] == [PROMPT, *said]
     other.press(other.cards.nth(1), "Keep")
     other.reload()
     other.reads(PROMPT + said[1])
@@ -55,7 +45,7 @@ def test_a_request_continues_without_the_tab_and_on_another_device(
 
 
 def test_lengths_end_at_boundaries_on_the_server(blank: Story, other: Story, keeper: Scripted) -> None:
-    begin(blank, keeper)
+    blank.begin(keeper.url)
     other.open(blank.page.url)
     blank.set(n=3, max_tokens=1, seed=1)
     with blank.panel("options"):
@@ -68,15 +58,14 @@ def test_lengths_end_at_boundaries_on_the_server(blank: Story, other: Story, kee
     expect(blank.cards.first.locator(".facts")).to_contain_text("reached its length")
     for card, text in zip(other.cards.all(), said, strict=True):
         expect(card.locator(".text")).to_have_text(text)
-    path = f"/v1/stories/{blank.page.url.partition('#')[2]}"
-    nodes = json.loads(keeper.request(path)[1])["nodes"]
+    nodes = blank.nodes(keeper)
     assert [(node["text"], node["ends_at"]) for node in nodes[1:]] == [(text, len(text)) for text in said]
     blank.press(blank.cards.first, "Keep")
-    with blank.page.expect_request("**/v1/completions") as asked:
+    with blank.asking() as body:
         blank.generate(cards=3)
-    assert json.loads(asked.value.post_data or "")["node"] == nodes[1]["id"]
+    assert body["node"] == nodes[1]["id"]
     blank.reads(PROMPT + said[0])
-    assert keeper.request(f"{path}?format=markdown&node={nodes[1]['id']}")[1].endswith(f"{PROMPT}{said[0]}\n")
+    assert keeper.request(f"{blank.path}?format=markdown&node={nodes[1]['id']}")[1].endswith(f"{PROMPT}{said[0]}\n")
     with blank.panel("options"):
         blank.find("#length-unit").select_option("words")
         blank.find("#setting-max_tokens").fill("60")
@@ -169,7 +158,7 @@ def hold_nodes(story: Story, after: int = 0) -> list[Route]:
 
 
 def test_two_quick_presses_store_typed_text_once(blank: Story, keeper: Scripted) -> None:
-    begin(blank, keeper)
+    blank.begin(keeper.url)
     blank.set(n=2, max_tokens=6)
     blank.find("#story").fill("Once upon a")
     held = hold_nodes(blank)
@@ -182,12 +171,11 @@ def test_two_quick_presses_store_typed_text_once(blank: Story, keeper: Scripted)
     expect(blank.cards).to_have_count(4)
     blank.wait_done()
     blank.reads("Once upon a time")
-    story = json.loads(keeper.request(f"/v1/stories/{blank.page.url.partition('#')[2]}")[1])
-    assert [node["text"] for node in story["nodes"] if node["author"] == "person"] == ["Once upon a"]
+    assert [node["text"] for node in blank.nodes(keeper) if node["author"] == "person"] == ["Once upon a"]
 
 
 def test_keys_pressed_until_the_server_has_a_fork_go_to_the_text(blank: Story, keeper: Scripted) -> None:
-    begin(blank, keeper)
+    blank.begin(keeper.url)
     blank.set(n=2, max_tokens=12)
     held = hold_nodes(blank, after=1)  # before the first: Chromium may miss requests right after `route`
     blank.generate(PROMPT, cards=2)
@@ -205,7 +193,7 @@ def test_keys_pressed_until_the_server_has_a_fork_go_to_the_text(blank: Story, k
 
 def test_alternatives_reported_before_the_response_are_shown(blank: Story, keeper: Scripted) -> None:
     blank.page.route("**/v1/completions", lambda route: route.fulfill(response=route.fetch()))
-    begin(blank, keeper)
+    blank.begin(keeper.url)
     blank.set(n=2, max_tokens=12)
     box = blank.find("#story")
     box.fill("The lamp burned.\n\n" * 60)
@@ -222,7 +210,7 @@ def test_an_alternative_that_ended_unseen_can_be_forked(blank: Story, keeper: Sc
 
     is_gone: whether the server has forgotten the request. Then the page has the text alone.
     """
-    begin(blank, keeper)
+    blank.begin(keeper.url)
     blank.set(n=2, max_tokens=12)
     held: list[WebSocketRoute] = []
     is_deaf = True
@@ -238,8 +226,7 @@ def test_an_alternative_that_ended_unseen_can_be_forked(blank: Story, keeper: Sc
     with blank.page.expect_response(lambda each: each.url.endswith("/completions")) as asked:
         blank.find("#story").fill("Once upon a")
         blank.find("#story").press("Control+Enter")
-    path = f"/v1/stories/{blank.page.url.partition('#')[2]}"
-    while [node["length"] for node in json.loads(keeper.request(path)[1])["nodes"]] != [None, 12, 12]:
+    while [node["length"] for node in blank.nodes(keeper)] != [None, 12, 12]:
         blank.page.wait_for_timeout(20)
     if is_gone:
         keeper.request(f"/v1/completions/{asked.value.headers['x-request-id']}", method="DELETE")
@@ -259,7 +246,7 @@ def test_an_alternative_that_ended_unseen_can_be_forked(blank: Story, keeper: Sc
 
 def test_probabilities_are_requested_after_a_reload(blank: Story, keeper: Scripted) -> None:
     """The story has only texts, so the page requests the probabilities again."""
-    begin(blank, keeper)
+    blank.begin(keeper.url)
     blank.set(n=2, max_tokens=12)
     blank.generate(PROMPT, cards=2)
     said = [blank.said(card) for card in blank.cards.all()]

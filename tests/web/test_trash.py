@@ -1,8 +1,5 @@
 """A deleted story is in the trash for 30 days, in the browser and on a server."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from playwright.sync_api import expect
 from scripted import Scripted
@@ -24,12 +21,8 @@ AGE = """(days) => new Promise((resolve) => {
 """Lets stories in the trash of the browser get older."""
 
 
-@pytest.mark.parametrize("is_on_server", [False, True])
-def test_a_deleted_story_and_a_discarded_alternative_are_restored(
-    blank: Story, start_scripted: Callable[..., Scripted], tmp_path: Path, is_on_server: bool
-) -> None:
-    server = start_scripted(tmp_path / "stories.db" if is_on_server else None)
-    blank.open(server.url)
+def test_a_deleted_story_and_a_discarded_alternative_are_restored(blank: Story, either: Scripted) -> None:
+    blank.open(either.url)
     blank.page.on("dialog", lambda dialog: dialog.accept())
     blank.set(n=2, max_tokens=6)
     blank.generate(PROMPT, cards=2)
@@ -45,7 +38,7 @@ def test_a_deleted_story_and_a_discarded_alternative_are_restored(
     blank.find("#question").fill("Why?")
     blank.find("#story").press("Control+End")
     blank.page.keyboard.insert_text(" A draft.")
-    if is_on_server:
+    if either.keeps_stories:
         blank.page.wait_for_event("response", lambda each: "/drafts/" in each.url)
     blank.leave("#delete-story")
     assert blank.text == ""
@@ -53,14 +46,14 @@ def test_a_deleted_story_and_a_discarded_alternative_are_restored(
     expect(blank.find("#story-list")).not_to_contain_text(PROMPT[:30])
     blank.reach("#deleted-stories")
     blank.find("#trash").scroll_into_view_if_needed()
-    blank.picture(f"trash-{is_on_server}", axe=True)
+    blank.picture(f"trash-{either.keeps_stories}", axe=True)
     blank.find("#deleted-stories button").click()
     expect(blank.find("#story-list :focus")).to_contain_text(PROMPT[:30])
     blank.leave(f"#story-list a:has-text('{PROMPT[:30]}')")
     assert blank.text == PROMPT + " A draft."
     expect(blank.cards).to_have_count(2)
     assert blank.find("#question").input_value() == "Why?"
-    if is_on_server:
+    if either.keeps_stories:
         return
     blank.find("#open-stories").click()
     blank.leave("#delete-story")

@@ -12,18 +12,10 @@ pytestmark = pytest.mark.web
 HOUR = " The keeper counted his matches." * 40
 
 
-def begin(story: Story, keeper: Scripted) -> None:
-    """A new story."""
-    story.open(keeper.url)
-    story.find("#open-stories").click()
-    story.leave("#new")
-
-
 def test_typed_prose_title_place_and_kept_text_are_on_the_other_device(
     blank: Story, other: Story, keeper: Scripted
 ) -> None:
-    begin(blank, keeper)
-    story = blank.page.url.partition("#")[2]
+    blank.begin(keeper.url)
     with blank.page.expect_response("**/drafts/0", timeout=2000) as sent:
         blank.find("#story").fill(PROMPT)
     assert sent.value.request.method == "PUT"
@@ -48,12 +40,12 @@ def test_typed_prose_title_place_and_kept_text_are_on_the_other_device(
     with other.page.expect_response("**/drafts/*"):
         other.page.keyboard.insert_text(" And so on.")
     blank.reads(text + HOUR + said + " And so on.")
-    stored = json.loads(keeper.request(f"/v1/stories/{story}")[1])
+    stored = json.loads(keeper.request(blank.path)[1])
     assert [(draft["node"], draft["text"] is None) for draft in stored["drafts"]] == [(0, True), (3, False)]
 
 
 def test_what_two_devices_type_in_one_text_is_merged(blank: Story, other: Story, keeper: Scripted) -> None:
-    begin(blank, keeper)
+    blank.begin(keeper.url)
     with blank.page.expect_response("**/drafts/0"):
         blank.find("#story").fill(PROMPT + "\n\nThe lamp was red.")
     other.open(blank.page.url)
@@ -75,15 +67,14 @@ def test_what_two_devices_type_in_one_text_is_merged(blank: Story, other: Story,
 def test_a_title_that_was_given_meanwhile_is_replaced_only_by_choice(
     blank: Story, other: Story, keeper: Scripted
 ) -> None:
-    begin(blank, keeper)
-    story = blank.page.url.partition("#")[2]
+    blank.begin(keeper.url)
     other.open(blank.page.url)
     asked = []
 
     def answer(dialog: Dialog) -> None:
         asked.append(dialog.message)
         if dialog.type == "prompt":
-            keeper.request(f"/v1/stories/{story}", {"title": "The keeper"}, method="PATCH")
+            keeper.request(blank.path, {"title": "The keeper"}, method="PATCH")
         dialog.accept("The lamp")
 
     blank.page.on("dialog", answer)

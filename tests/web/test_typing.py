@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -225,8 +224,7 @@ def test_drafts_move_to_the_server_with_their_story(start_scripted: Start, blank
         story.find("#memory").fill("Ada is ninety.")
     with story.panel("ask"):
         keyboard.type("Who?")
-    story.find("#open-stories").click()
-    story.leave("#new")
+    story.begin()
     keyboard.type("Nothing but a draft")
     story.page.unroute("**/health")
 
@@ -257,9 +255,8 @@ KEYS = 1000
 """In each of two kinds of stories; each key is another letter, so that each can be looked for."""
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_no_key_is_lost(start_scripted: Start, blank: Story, tmp_path: Path, is_shared: bool) -> None:
-    story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
+def test_no_key_is_lost(blank: Story, either: Scripted, tmp_path: Path) -> None:
+    story, server = blank, either
     story.page.add_init_script("addEventListener('mousedown', (event) => { window.hit = event.target; }, true)")
     begin(story, server)
     story.page.on("dialog", lambda dialog: dialog.accept())
@@ -294,12 +291,8 @@ def test_no_key_is_lost(start_scripted: Start, blank: Story, tmp_path: Path, is_
         assert story.text == before, f"after {done}"
 
     def another_device() -> None:
-        if not is_shared:
-            return
-        body = json.dumps({"text": "Meanwhile"}).encode()
-        name = page.url.partition("#")[2]
-        request = urllib.request.Request(f"{server.url}/v1/stories/{name}/nodes", data=body)
-        urllib.request.urlopen(request, timeout=10).close()
+        if server.keeps_stories:
+            assert server.request(f"{story.path}/nodes", {"text": "Meanwhile"})[0] < 300
 
     def reload() -> None:
         story.reload()
@@ -340,12 +333,9 @@ def test_no_key_is_lost(start_scripted: Start, blank: Story, tmp_path: Path, is_
     story.wait_done()
     reload()
     kept = page.evaluate(KEPT)
-    if is_shared:
-        data = json.loads(urllib.request.urlopen(f"{server.url}/v1/stories", timeout=10).read())["data"]
-        for each in data:
-            nodes = json.loads(urllib.request.urlopen(f"{server.url}/v1/stories/{each['id']}", timeout=10).read())[
-                "nodes"
-            ]
+    if server.keeps_stories:
+        for each in json.loads(server.request("/v1/stories")[1])["data"]:
+            nodes = json.loads(server.request(f"/v1/stories/{each['id']}")[1])["nodes"]
             kept += "".join(node["text"] + json.dumps(node["settings"], ensure_ascii=False) for node in nodes)
     assert [key for key in typed if key not in kept] == []
     story.excuse("status of 404")  # what Stop wanted to end had ended

@@ -10,8 +10,7 @@ pytestmark = pytest.mark.web
 
 def test_undo_ends_at_the_beginning_of_the_story(story: Story) -> None:
     story.find("#story").fill("Another story.")
-    story.find("#open-stories").click()
-    story.leave("#new")
+    story.begin()
     story.set(n=2, max_tokens=8)
     story.find("#story").click()
     keyboard, box, url = story.page.keyboard, story.find("#story"), story.page.url

@@ -1,6 +1,5 @@
 """Writing: generating, keeping, continuing, forking, comparing."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,11 +91,10 @@ def test_a_stop_string_is_not_part_of_the_continuation(blank: Story, start_scrip
         story.generate(PROMPT, cards=1)
         expect(story.cards.locator(".facts")).to_contain_text(ends)
         assert story.said(story.cards) == (" Yes" if seed else " Yes.")
-        with story.page.expect_request("**/v1/completions") as asked:
+        with story.asking() as body:
             story.press(story.cards.first, "Continue")
-        sent = json.loads(asked.value.post_data or "")["prompt"]
         story.wait_done()
-        assert sent == (PROMPT + " Yes" if seed else [*(PROMPT + " Yes.").encode()])
+        assert body["prompt"] == (PROMPT + " Yes" if seed else [*(PROMPT + " Yes.").encode()])
         story.press(story.cards.first, "Discard")
 
 
@@ -134,9 +132,9 @@ def test_new_openings_only(story: Story) -> None:
     story.reload()
     assert story.find("#unseen").is_checked()
     for count in (5, 8):
-        with story.page.expect_request(lambda each: '"avoid"' in (each.post_data or "")) as asked:
+        with story.asking() as body:
             story.generate(cards=count)
-        assert json.loads(asked.value.post_data or "")["avoid"] == seen
+        assert body["avoid"] == seen
         new = [story.said(card) for card in story.cards.all()[:3]]
         assert len({*seen, *new}) == len({*seen}) + 3
         seen += new
