@@ -1,4 +1,3 @@
-import itertools
 from collections.abc import Callable
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -8,7 +7,27 @@ from fake_backend import FakeBackend, babble
 
 from srb.cli import main
 
-Run = Callable[..., int]
+
+class Run:
+    """The command line, on the fake backend. out, err: what the last command has printed."""
+
+    out = err = ""
+    is_in_terminal = False
+
+    def __init__(self, backend: FakeBackend, capsys: pytest.CaptureFixture[str]) -> None:
+        self._backend, self._capsys, self._is_closed = backend, capsys, False
+
+    def __call__(self, *arguments: str | Path) -> int:
+        if self._is_closed:  # an engine closes its backend
+            self._backend.__post_init__()
+        self._is_closed = True
+        self._capsys.readouterr()
+        with pytest.MonkeyPatch.context() as patch:
+            for stream in ("stdin", "stdout") if self.is_in_terminal else ():
+                patch.setattr(f"sys.{stream}.isatty", lambda: True)
+            code = main([str(argument) for argument in arguments])
+        self.out, self.err = self._capsys.readouterr()
+        return code
 
 
 @pytest.fixture
@@ -24,13 +43,6 @@ def backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeBackend:
 
 
 @pytest.fixture
-def in_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has commands that seem to be read and written in a terminal."""
-    for stream in ("stdin", "stdout"):
-        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
-
-
-@pytest.fixture
 def write_stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Sets what commands read from stdin."""
     return lambda text: monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(text.encode())))
@@ -43,13 +55,11 @@ def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def srb(backend: FakeBackend) -> Run:
-    """The command line, on the fake backend."""
-    count = itertools.count()
+def srb(backend: FakeBackend, capsys: pytest.CaptureFixture[str]) -> Run:
+    return Run(backend, capsys)
 
-    def run(*arguments: str | Path) -> int:
-        if next(count):  # an engine closes its backend
-            backend.__post_init__()
-        return main([str(argument) for argument in arguments])
 
-    return run
+@pytest.fixture
+def in_terminal(srb: Run) -> None:
+    """Has commands that seem to be read and written in a terminal."""
+    srb.is_in_terminal = True

@@ -14,12 +14,12 @@ from srb.terminal.show import one_line
 OPTIONS = ("--depth", "2", "--top-k", "3", "--max-nodes", "5", "--min-probability", "0")
 
 
-def test_a_line_for_each_node_the_likeliest_first(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_for_each_node_the_likeliest_first(srb: Run) -> None:
     assert srb("explore", "p", *OPTIONS, "--json") == 0
-    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    events = [json.loads(line) for line in srb.out.splitlines()]
     assert [event["event"] for event in events] == ["start", *["node"] * 5, "done"]
     assert srb("explore", "p", *OPTIONS) == 0
-    out, err = capsys.readouterr()
+    out, err = srb.out, srb.err
     assert err == ""
     nodes = {event["id"]: event for event in events if event["event"] == "node"}
     assert {node["parent"] is None for node in nodes.values()} == {True, False}
@@ -50,13 +50,11 @@ def test_the_tree_has_each_text_below_what_it_goes_on_from() -> None:
         (["p", "--file", "p"], "the prompt and --file exclude each other"),
     ],
 )
-def test_wrong_options_are_told_before_the_model_is_loaded(
-    srb: Run, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
+def test_wrong_options_are_told_before_the_model_is_loaded(srb: Run, arguments: list[str], message: str) -> None:
     assert srb("explore", *arguments) == 2
-    assert message in capsys.readouterr().err
+    assert message in srb.err
 
 
-def test_what_has_no_room_is_told_by_its_own_name(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_has_no_room_is_told_by_its_own_name(srb: Run) -> None:
     assert srb("explore", "p" * 4000, "--depth", "128") == 2
-    assert "explore with a smaller depth" in capsys.readouterr().err
+    assert "explore with a smaller depth" in srb.err

@@ -34,25 +34,20 @@ def asked(backend: FakeBackend) -> list[str]:
     return asked
 
 
-def test_a_question_is_written_by_the_chat_template(
-    srb: Run, asked: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_question_is_written_by_the_chat_template(srb: Run, asked: list[str]) -> None:
     assert srb("generate", "Who are you?", "--chat", "-n", "1", "--max-tokens", "2") == 0
     assert srb("generate", "Who are you?", "--system", "Be brief.", "-n", "1", "--max-tokens", "2") == 0
     assert asked == ["u:Who are you?|a:", "s:Be brief.|u:Who are you?|a:"]
-    capsys.readouterr()
     assert srb("generate", "Who are you?", "--chat", "--max-tokens", "2") == 0
-    assert len(capsys.readouterr().out.splitlines()) == 8
+    assert len(srb.out.splitlines()) == 8
 
 
-def test_a_wrong_option_of_a_chat_is_told_before_the_model_is_loaded(
-    srb: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_option_of_a_chat_is_told_before_the_model_is_loaded(srb: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("srb.serving.async_engine.load_backend")
     assert srb("generate", "Who?", "--chat", "--top-p", "7") == 2
-    assert "top_p must be from 0 to 1" in capsys.readouterr().err
+    assert "top_p must be from 0 to 1" in srb.err
     assert srb("generate", "Who?", "--chat", "--interactive") == 2
-    assert "--interactive needs a terminal" in capsys.readouterr().err
+    assert "--interactive needs a terminal" in srb.err
 
 
 def answers(*said: str) -> tuple[list[str], Callable[[str], str]]:
@@ -113,11 +108,9 @@ def test_a_person_goes_on_until_nothing_is_kept(
 
 
 @pytest.mark.usefixtures("growing")
-def test_a_chat_asks_for_nothing_that_has_no_effect(
-    srb: Run, asked: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_chat_asks_for_nothing_that_has_no_effect(srb: Run, asked: list[str]) -> None:
     assert srb("generate", "--chat", "p", "-n", "1", "--max-tokens", "1") == 0
-    assert capsys.readouterr().err == ""
+    assert srb.err == ""
 
 
 def test_wide_windows_have_columns() -> None:

@@ -29,11 +29,9 @@ def expected(context: bytes, end: bytes) -> float:
     return sum(scores(tuple(text[:k]))[text[k]] for k in range(len(context), len(text)))
 
 
-def test_each_context_has_its_continuations_below_it_the_likeliest_first(
-    srb: Run, capsys: pytest.CaptureFixture[str], path: Path
-) -> None:
+def test_each_context_has_its_continuations_below_it_the_likeliest_first(srb: Run, path: Path) -> None:
     assert srb("score", path) == 0
-    out, err = capsys.readouterr()
+    out, err = srb.out, srb.err
     assert err == "srb: no effect: more\n"
     lines = out.splitlines()
     assert lines[0] == "0: Once upon\\n a time "
@@ -48,23 +46,23 @@ def test_each_context_has_its_continuations_below_it_the_likeliest_first(
 
 
 def test_json_has_the_numbers_of_the_lines_whatever_bodies_they_were_asked_for_with(
-    srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, path: Path
+    srb: Run, monkeypatch: pytest.MonkeyPatch, path: Path
 ) -> None:
     found = []
     for most in (1 << 20, 1):
         monkeypatch.setattr(score, "MAX_BODY_CHARS", most)
         assert srb("score", path, "--json", "--logprobs", "1") == 0
-        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        rows = [json.loads(line) for line in srb.out.splitlines()]
         found.append(sorted(rows, key=lambda row: (row["context"], row["continuation"])))
     assert found[0] == found[1]
     assert [(row["context"], row["continuation"]) for row in found[0]] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
     assert [len(token["top_logprobs"]) for token in found[0][1]["logprobs"]] == [1, 1, 1]
 
 
-def test_what_cant_be_scored_is_told(srb: Run, capsys: pytest.CaptureFixture[str], path: Path) -> None:
+def test_what_cant_be_scored_is_told(srb: Run, path: Path) -> None:
     path.write_text(json.dumps({"context": "a", "continuations": ["b", "c" * 5000]}))
     assert srb("score", path) == 1
-    out = capsys.readouterr().out.splitlines()
+    out = srb.out.splitlines()
     assert out[1].startswith("   1 ")
     assert out[2].startswith("   -  continuations[1] and the text before it are too long together: ")
 
@@ -82,7 +80,6 @@ def test_what_cant_be_scored_is_told(srb: Run, capsys: pytest.CaptureFixture[str
 )
 def test_what_is_wrong_in_the_file_is_told_before_the_model_is_loaded(
     srb: Run,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     write_stdin: Callable[[str], None],
     text: str,
@@ -91,11 +88,11 @@ def test_what_is_wrong_in_the_file_is_told_before_the_model_is_loaded(
     monkeypatch.delattr("srb.serving.async_engine.load_backend")
     write_stdin(text)
     assert srb("score", "-") == 2
-    assert message in capsys.readouterr().err
+    assert message in srb.err
 
 
-def test_a_file_that_isnt_there(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_isnt_there(srb: Run) -> None:
     assert srb("score", "none.jsonl") == 2
-    assert "none.jsonl can't be read: No such file" in capsys.readouterr().err
+    assert "none.jsonl can't be read: No such file" in srb.err
     assert srb("score", "none.jsonl", "--url", "http://localhost:1", "--ctx-size", "9") == 2
-    assert "--ctx-size has no effect with --url" in capsys.readouterr().err
+    assert "--ctx-size has no effect with --url" in srb.err

@@ -71,9 +71,7 @@ def test_a_pair_has_the_same_prompt_in_all_runs() -> None:
 
 
 @pytest.mark.usefixtures("no_plots")
-def test_texts_of_several_runs_are_rated_against_each_other(
-    srb: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_texts_of_several_runs_are_rated_against_each_other(srb: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for run, kinds in (("old", "a"), ("new", "ab")):
         rows = [replace(result(("", "m", kind), seed, f"{run} {kind}"), run="") for kind in kinds for seed in (1, 2)]
         Path(run).mkdir()
@@ -90,7 +88,7 @@ def test_texts_of_several_runs_are_rated_against_each_other(
 
     monkeypatch.setattr("srb.terminal.comparison.compare.rate", prefer_new)
     assert srb("compare", "--rate", "old", "new") == 0
-    *elos, last = capsys.readouterr().out.splitlines()
+    *elos, last = srb.out.splitlines()
     assert last == "6 ratings; see old-new/report.html"
     assert elos[-1].endswith(" old · a")
     found = read_ratings(Path("old-new"))
@@ -105,7 +103,7 @@ def test_texts_of_several_runs_are_rated_against_each_other(
 
     for option in ("--rate", "--report"):
         assert srb("compare", option, "old", "new", "--out", "new") == 2
-        assert f"{option} takes another folder for --out, got new" in capsys.readouterr().err
+        assert f"{option} takes another folder for --out, got new" in srb.err
 
 
 @settings(max_examples=8)

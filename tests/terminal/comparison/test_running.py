@@ -81,16 +81,15 @@ def test_a_row_for_each_alternative_has_its_text_settings_and_scores(srb: Run) -
     assert [row["score_good"] for row in table("results.csv")] == [str(row["scores"]["good"]) for row in rows]
 
 
-def test_what_was_judged_isnt_asked_again(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_judged_isnt_asked_again(srb: Run) -> None:
     assert srb("compare", "spec.toml") == 0
     before = lines()
-    capsys.readouterr()
     assert srb("compare", "spec.toml") == 0
-    assert "; 0 prompt tokens evaluated, 0 tokens generated;" in capsys.readouterr().out
+    assert "; 0 prompt tokens evaluated, 0 tokens generated;" in srb.out
     assert lines() == before
     Path("spec.toml").write_text(SPEC.replace("Good?", "Really good?"))
     assert srb("compare", "spec.toml") == 0
-    assert f"{len(before)} tokens generated" in capsys.readouterr().out  # a token of the judge for each
+    assert f"{len(before)} tokens generated" in srb.out  # a token of the judge for each
 
 
 def test_the_tables_and_the_report_have_the_numbers_that_were_found(srb: Run) -> None:
@@ -123,7 +122,7 @@ def test_the_likeliest_tokens_are_what_a_number_of_forks_begins_with(srb: Run) -
 
 
 def test_several_models_in_one_report_and_the_rest_after_an_interruption(
-    srb: Run, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    srb: Run, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("spec.toml").write_text(SPEC + '[models.one]\n[models.two]\nmodel = "two.gguf"\nctx_size = 100\n')
     asked = []
@@ -145,19 +144,17 @@ def test_several_models_in_one_report_and_the_rest_after_an_interruption(
     assert {each["one"] for each in table("tests.csv")} == {"one · usual"}
     path = Path("spec-results/results.jsonl")
     path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if '"seed": 51' not in line))
-    capsys.readouterr()
     assert srb("compare", "spec.toml") == 0
-    assert f"{2 * 2 * len(PROMPTS) * 8} tokens generated" in capsys.readouterr().out
+    assert f"{2 * 2 * len(PROMPTS) * 8} tokens generated" in srb.out
     assert lines() == rows
 
 
-def test_two_runs_in_one_report(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_runs_in_one_report(srb: Run) -> None:
     assert srb("compare", "spec.toml", "--out", "a") == 0
     Path("spec.toml").write_text(SPEC.replace("max_tokens = 8", "max_tokens = 4"))
     assert srb("compare", "spec.toml", "--out", "b") == 0
-    capsys.readouterr()
     assert srb("compare", "--report", "a", "b") == 0
-    out = capsys.readouterr().out
+    out = srb.out
     assert out == f"{len(lines('a/results.jsonl')) * 2} alternatives; see a-b/report.html\n"
     others = {(each["other"], each["groups"]) for each in table("tests.csv", "a-b")}
     assert others == {(kind, str(len(GROUPS))) for kind in ("a · wild", "b · usual", "b · wild")}
@@ -170,18 +167,18 @@ def test_two_runs_in_one_report(srb: Run, capsys: pytest.CaptureFixture[str]) ->
     rated = Path("rated/report.html").read_text().partition("<h2>Blind ratings</h2>")[2]
     assert rated.index("b · usual") < rated.index("b · wild"), "blind ratings are in a report of several folders"
     assert srb("compare", "--report", "a", "nowhere") == 2
-    assert "nowhere/results.jsonl can't be read: No such file or directory" in capsys.readouterr().err
+    assert "nowhere/results.jsonl can't be read: No such file or directory" in srb.err
     assert srb("compare") == 2
     assert srb("compare", "spec.toml", "--report", "a") == 2
-    assert "takes either a spec, or --report or --rate with the results" in capsys.readouterr().err
+    assert "takes either a spec, or --report or --rate with the results" in srb.err
 
 
-def test_a_function_that_fails_is_named(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_function_that_fails_is_named(srb: Run) -> None:
     Path("failing.py").write_text("def fail(row):\n    raise ValueError('no luck')\n")
     Path("spec.toml").write_text('n = 1\nprompts = ["p"]\nscorers.s.function = "failing:fail"\n')
     assert srb("compare", "spec.toml", "--max-tokens", "2") == 2
     text = "the text of 1, default, seed 0"
-    assert capsys.readouterr().err == f"srb: scorers.s: failing:fail failed for {text}: ValueError: no luck\n"
+    assert srb.err == f"srb: scorers.s: failing:fail failed for {text}: ValueError: no luck\n"
     assert len(lines()) == 1
 
 
@@ -196,19 +193,17 @@ def test_what_a_function_returns_and_changes(tmp_path: Path) -> None:
         score(Result("p", "s", 1, "3"))
 
 
-def test_a_judge_that_has_no_answer_is_told_once(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_judge_that_has_no_answer_is_told_once(srb: Run) -> None:
     Path("spec.toml").write_text(
         'n = 3\nmax_tokens = 2\nprompts = ["p"]\nscorers.good = {judge = "{text}", answers = {"→" = 1, "←" = 0}}\n'
     )
     assert srb("compare", "spec.toml") == 0
     reason = "because none of the top 100 tokens starts '→' or '←'"
-    assert capsys.readouterr().err == f"srb: scorers.good: 3 of 3 texts have no score, {reason}\n"
+    assert srb.err == f"srb: scorers.good: 3 of 3 texts have no score, {reason}\n"
     assert [line["scores"] for line in lines()] == [{"good": None}] * 3
 
 
-def test_all_models_that_cant_be_used_are_told_before_another_runs(
-    srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_models_that_cant_be_used_are_told_before_another_runs(srb: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from srb.llama.model.model_file import find_model
 
     monkeypatch.setattr("srb.terminal.source.find_model", lambda path: find_model(path) if path else Path("fake"))
@@ -216,16 +211,14 @@ def test_all_models_that_cant_be_used_are_told_before_another_runs(
         'n = 1\nprompts = ["p"]\n[models]\none = {}\ntwo = "nowhere.gguf"\nthree.url = "ftp:x"\n'
     )
     assert srb("compare", "spec.toml", "--max-tokens", "2") == 1
-    first, two, three = capsys.readouterr().err.splitlines()
+    first, two, three = srb.err.splitlines()
     assert first == "srb: some models can't be used:"
     assert two.startswith("- models.two: the model nowhere.gguf can't be read")
     assert three.startswith("- models.three: --url must begin with")
     assert not Path("spec-results/results.jsonl").read_text()
 
 
-def test_a_full_disk_keeps_what_is_there(
-    srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_keeps_what_is_there(srb: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_args: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -234,9 +227,9 @@ def test_a_full_disk_keeps_what_is_there(
         patch.setattr(Results, "finish", fail)
         assert srb("compare", "spec.toml") == 1
     message = "srb: the results can't be written: No space left on device; earlier results are intact\n"
-    assert capsys.readouterr().err == message
+    assert srb.err == message
     assert srb("compare", "spec.toml") == 0
-    assert "2 of 2 alternatives; 0 prompt tokens evaluated, 0 tokens generated" in capsys.readouterr().out
+    assert "2 of 2 alternatives; 0 prompt tokens evaluated, 0 tokens generated" in srb.out
 
 
 def test_many_prompts_fold_their_measures(srb: Run) -> None:

@@ -79,7 +79,7 @@ def test_a_score_is_in_bits_per_byte() -> None:
 
 @pytest.mark.e2e  # it needs no model, but self-BLEU and statistics take long to import
 @pytest.mark.usefixtures("no_plots")
-def test_texts_are_scored_after_their_siblings(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_texts_are_scored_after_their_siblings(srb: Run, tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(SPEC)
     assert srb("compare", "spec.toml") == 0
     rows = lines()
@@ -89,9 +89,8 @@ def test_texts_are_scored_after_their_siblings(srb: Run, capsys: pytest.CaptureF
             for row, context in zip(rows, contexts(8, read_results(Path("spec-results"))), strict=True)
         )
     )
-    capsys.readouterr()
     assert srb("score", "asked.jsonl", "--json") == 0
-    scores = [json.loads(each) for each in capsys.readouterr().out.splitlines()]
+    scores = [json.loads(each) for each in srb.out.splitlines()]
     for row, event in zip(rows, sorted(scores, key=lambda each: each["context"]), strict=True):
         bits = -event["logprob"] / math.log(2) / len(row["text"].encode())
         assert row["scores"]["surprise"] == pytest.approx(bits, rel=1e-4)
@@ -101,7 +100,7 @@ def test_texts_are_scored_after_their_siblings(srb: Run, capsys: pytest.CaptureF
     before = Path("spec-results/judged.jsonl").read_text()
     assert srb("compare", "spec.toml") == 0
     assert Path("spec-results/judged.jsonl").read_text() == before, "no text is scored twice"
-    assert "; 0 prompt tokens evaluated, 0 tokens generated;" in capsys.readouterr().out
+    assert "; 0 prompt tokens evaluated, 0 tokens generated;" in srb.out
 
 
 @pytest.mark.e2e  # it needs no model, but self-BLEU and statistics take long to import
@@ -121,10 +120,10 @@ def test_siblings_are_one_group(srb: Run, tmp_path: Path) -> None:
 
 @pytest.mark.e2e  # it needs no model, but self-BLEU and statistics take long to import
 @pytest.mark.usefixtures("no_plots")
-def test_texts_without_a_score_are_told(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_texts_without_a_score_are_told(srb: Run, tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(SPEC.replace('"one", "two"', f'"{"x" * 3000}"'))  # two are too long
     assert srb("compare", "spec.toml") == 0
-    assert "srb: scorers.surprise: 8 of 8 texts have no score: " in capsys.readouterr().err
+    assert "srb: scorers.surprise: 8 of 8 texts have no score: " in srb.err
     assert {row["scores"]["surprise"] for row in lines()} == {None}
     assert all(row["scores"]["alone"] for row in lines())
 
