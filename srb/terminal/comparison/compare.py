@@ -7,7 +7,6 @@ import dataclasses
 import importlib.util
 import sys
 import tempfile
-from datetime import datetime
 from pathlib import Path
 
 from srb.errors import InvalidRequestError, ModelLoadError, SettingsError, SrbError
@@ -16,7 +15,7 @@ from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, add_arg
 from srb.terminal.comparison.inspect_logs import write_logs
 from srb.terminal.comparison.measures import Findings
 from srb.terminal.comparison.rating import Ratings, rate, read_ratings, strengths
-from srb.terminal.comparison.report import write_report
+from srb.terminal.comparison.report import render
 from srb.terminal.comparison.results import Results, differences, read_results, write_tables
 from srb.terminal.comparison.running import begin, judge, run
 from srb.terminal.comparison.scorers import Scorers
@@ -205,7 +204,7 @@ def _finish(folder: Path, results: Results, until: Sequential | None = None) -> 
         f"{len(results)} of {results.wanted} alternatives, {each} for each prompt and kind. Last run: {results.usage}."
     ]
     notes += [*notes_of([*map(str, decisions)]), _repeats(results.fingerprints)]
-    write_report(folder / "report.html", found, notes=notes, date=_now(), ratings=read_ratings(folder))
+    (folder / "report.html").write_text(render(found, notes, read_ratings(folder)), encoding="utf-8")
     return found
 
 
@@ -247,7 +246,7 @@ def _report(option: str, folders: list[Path], out: Path | None, export: str | No
     write_tables(out, found)
     runs = [f"Runs: {', '.join(names.values())}."] if len(folders) > 1 else []
     notes = runs + notes_of([f"{name}: {each}" if name else str(each) for name, each in decisions])
-    write_report(out / "report.html", found, notes=notes, date=_now(), ratings=ratings.given)
+    (out / "report.html").write_text(render(found, notes, ratings.given), encoding="utf-8")
     if option == "--rate":
         for kind, each in strengths(ratings.given, results).items():
             ends = " ({:.0f} to {:.0f})".format(*each.interval) if each.interval else ""
@@ -272,7 +271,3 @@ def _names(option: str, folders: list[Path], out: Path | None) -> tuple[dict[Pat
     if out.absolute() in map(Path.absolute, folders):
         raise SettingsError(f"{option} takes another folder for --out, got {out}")
     return dict(zip(folders, names, strict=True)), out
-
-
-def _now() -> str:
-    return f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"

@@ -5,6 +5,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -117,12 +118,7 @@ MIN_GROUPS = 6
 """With fewer groups, p can't be below 0.05."""
 
 
-def write_report(path: Path, found: Findings, *, notes: list[str], date: str, ratings: Sequence[Rating] = ()) -> None:
-    """Write the report."""
-    path.write_text(render(found, notes=notes, date=date, ratings=ratings), encoding="utf-8")
-
-
-def render(found: Findings, *, notes: list[str], date: str, ratings: Sequence[Rating] = ()) -> str:
+def render(found: Findings, notes: Sequence[str] = (), ratings: Sequence[Rating] = ()) -> str:
     """Return the HTML of the report."""
     prompts = {each.prompt: each.prompt_text for each in found.results}
     models = dict.fromkeys(each.model for each in found.results)
@@ -130,7 +126,7 @@ def render(found: Findings, *, notes: list[str], date: str, ratings: Sequence[Ra
     html: str = _template().render(
         title=f"{_count(len(prompts), 'prompt')}, {_count(len(found.kinds), 'kind')} of texts, {', '.join(models)}",
         version=__version__,
-        date=date,
+        date=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
         seeds={each.seed for each in found.results},
         notes=notes,
         picture=plot(found),

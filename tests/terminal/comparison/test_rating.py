@@ -154,7 +154,7 @@ def test_ratings_of_one_prompt_among_several_say_nothing_of_others() -> None:
     ratings = [rated(A, B, seed % 3 // 2, seed) for seed in range(9)]
     assert strengths(ratings, results)[A].interval is None
     assert strengths(ratings, [each for each in results if each.prompt == "p"])[A].interval is not None
-    page = render(Findings.of(results), notes=[], date="today", ratings=ratings)
+    page = render(Findings.of(results), ratings=ratings)
     assert "<h2>Blind ratings</h2>" in page
 
 

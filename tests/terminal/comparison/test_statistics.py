@@ -49,7 +49,7 @@ def test_siblings_that_depend_on_each_other_are_one_group() -> None:
     assert len({*groups_of(only_cut).values()}) == 2
     two_runs = [*diverse, *(result("diverse", seed, -2.0, first=4, run="b") for seed in (4, 101))]
     assert len({*groups_of(two_runs).values()}) == 1
-    page = render(Findings.of([*plain, *diverse]), notes=[], date="today")
+    page = render(Findings.of([*plain, *diverse]))
     assert "about this prompt only" in page
     assert "Its texts form 2 groups" in page
     assert "p is at least 0.5" in page
@@ -59,7 +59,7 @@ def test_siblings_that_depend_on_each_other_are_one_group() -> None:
 def test_one_group_is_too_few_for_a_test() -> None:
     found = [result("s", seed, -1.0, first=1, settings={"diversity": 1}) for seed in (1, 2, 101)]
     assert len({*groups_of(found).values()}) == 1
-    page = render(Findings.of([*found, result("t", 1, -2.0)]), notes=[], date="today")
+    page = render(Findings.of([*found, result("t", 1, -2.0)]))
     assert "That is too few for a test." in page
 
 
@@ -73,7 +73,7 @@ def test_prompts_are_groups_and_the_report_says_so() -> None:
     ]
     found = Findings.of(results)
     assert {each.groups for each in found.tests} == {len(found.groups)} == {2}
-    page = render(found, notes=[], date="today")
+    page = render(found)
     assert "Each of the 2 prompts is a group. More seeds" in page
 
 
@@ -88,12 +88,12 @@ def test_prompts_of_one_group_count_once_and_the_report_names_the_groups() -> No
     ]
     found = Findings.of(results)
     assert {each.groups for each in found.tests} == {2}
-    page = render(found, notes=[], date="today")
+    page = render(found)
     assert "The 3 prompts form 2 groups" in page
     assert "depend on each other: a, b. More seeds" in page
     of_one = Findings.of([each for each in results if each.group == "a"])
     assert {each.groups for each in of_one.tests} == {3}, "with one group of prompts, seeds are groups"
-    assert "about these forks or rows of one text only" in render(of_one, notes=[], date="today")
+    assert "about these forks or rows of one text only" in render(of_one)
 
 
 @pytest.mark.parametrize("groups", few(8, 30, many=[16]))
