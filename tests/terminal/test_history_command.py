@@ -53,6 +53,7 @@ def test_list_and_show(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (story,) = run(capsys, path, "stories").splitlines()
     assert story.endswith("2 nodes  A tale")
     assert run(capsys, path, "show", story.split()[2]) == "# A tale\n\nOnce upon\n"
+    assert run(capsys, path, "show", story.split()[2], "--node", "1") == "# A tale\n\nOnce\n"
     shown = run(capsys, path, "show", "cmpl-3")
     assert "> Prompt 3" in shown
     assert "### Alternative 1\n\nSeed 7\n\ntext 3 dragon" in shown
