@@ -10,7 +10,7 @@ from srb.engine.events import Event, ProgressEvent, Timings, Token
 from srb.engine.request import CompletionRequest, new_request_id
 from srb.errors import InvalidRequestError
 from srb.wire.context import Abort, RequestContext
-from srb.wire.request.body import Parsed, parse_fields
+from srb.wire.request.body import Format, Parsed, parse_fields
 from srb.wire.request.fields import CompletionFields, SamplingFields
 from srb.wire.request.messages import Message
 from srb.wire.request.read import BodyFields, show, validate
@@ -138,6 +138,7 @@ def parse_one(
     sampling: SamplingFields | None,
     context: RequestContext,
     *,
+    stream: bool,
     prefix: str | None = None,
     **given: Any,
 ) -> Parsed:
@@ -157,7 +158,8 @@ def parse_one(
     known = SamplingFields.model_fields.keys() & sampling.model_fields_set if sampling else ()
     sent = {name: getattr(sampling, name) for name in known}
     asked = validate(sent | {name: value for name, value in given.items() if value is not None}, CompletionFields)
-    parsed = parse_fields(asked, context.limits, chat=asked.messages is not None)
+    form: Format = "chunks" if stream else "object"
+    parsed = parse_fields(asked, context.limits, chat=asked.messages is not None, form=form)
     parsed.ignored.extend(name for name in extra if name not in _OF_SEVERAL)
     if prefix:
         completion = replace(parsed.completion, id=prefix + new_request_id().removeprefix("cmpl-"))

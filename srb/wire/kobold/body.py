@@ -5,14 +5,12 @@ from typing import Any
 from pydantic import Field
 
 from srb.engine.model_facts import ModelFacts
-from srb.engine.request import CompletionRequest
 from srb.engine.samplers import KOBOLD_IDS, kobold_order
 from srb.engine.sampling_params import ANY_CASE
 from srb.engine.validation.patterns import is_pattern
 from srb.errors import InvalidRequestError
 from srb.wire.context import RequestContext
-from srb.wire.request import body
-from srb.wire.request.body import count_alternatives, make_branches, make_request
+from srb.wire.request.body import Parsed, parse_fields
 from srb.wire.request.fields import CompletionFields
 from srb.wire.request.read import BodyFields, Int, read_fields, show
 from srb.wire.tokens import is_text, tokens_of
@@ -54,6 +52,16 @@ class KoboldFields(CompletionFields):
     render_special: bool = Field(False, description="ignored.")
     images: list[Any] = Field([], description="ignored.")
 
+    def cut_to_one(self) -> None:
+        """Leave out all alternatives but the first."""
+        if self.n is not None and self.n > 1:
+            self.n = 1
+            self._left_out.append("n")
+        for name in ("branches", "directions"):
+            if len(several := getattr(self, name) or ()) > 1:
+                setattr(self, name, several[:1])
+                self._left_out.append(f"{name} (all but the first)")
+
 
 class KeyFields(BodyFields):
     """The body of `POST /api/extra/generate/check`, `abort` and `last_logprobs`. It may be left out."""
@@ -74,59 +82,36 @@ class IdsFields(BodyFields):
     ids: list[Int] | None = Field(None, description="the ids of tokens.")
 
 
-def parse(data: bytes, context: RequestContext, *, stream: bool) -> tuple[KoboldFields, CompletionRequest, list[str]]:
-    """Read a body.
-
-    A stream has one alternative, because its events have no index, and their readers join all texts into one.
-    The last result names the fields without effect.
-    """
-    limits, model = context.limits, context.engine.model
+def parse(data: bytes, context: RequestContext, *, stream: bool) -> tuple[KoboldFields, Parsed]:
+    """Read a body. A stream has one alternative: its events have no index, and their readers join all texts."""
+    model = context.engine.model
     fields = read_fields(data, KoboldFields)
-    unused = _drop_unused(fields)
-    unused += _cut_to_one(fields, stream)
+    fields.leave_out(*_WITHOUT_EFFECT)
+    if not fields.trim_stop and fields.include_stop_str_in_output is None:
+        fields.include_stop_str_in_output = True
+    if stream:
+        fields.cut_to_one()
     _take_phrases(fields)
-    n = count_alternatives(fields, 1, limits)
     if fields.max_tokens in (None, -1):
         fields.max_tokens = default_length(model.n_cells)
-    if fields.sampler_order and fields.samplers is None:
+    if fields.samplers is not None:
+        fields.leave_out("sampler_order")
+    elif fields.sampler_order:
         fields.samplers = _ordered(fields.sampler_order)
-    branches = make_branches(fields, n, limits)
-    ignored = body.ignored_fields(fields, limits) + unused
-    prompt, n_truncated = _prompt(fields, model, max(params.max_tokens or 0 for params in branches))
+    lengths = (each.max_tokens for each in fields.branches or (fields,))
+    most = max(fields.max_tokens if length is None else length for length in lengths)
+    fields.prompt, n_truncated = _prompt(fields, model, most)
+    fields.n_probs = TOP_LOGPROBS if fields.logprobs is True else fields.logprobs or fields.n_probs
+    fields.logprobs = None
+    parsed = parse_fields(fields, context.limits, chat=False, form="chunks" if stream else "object")
     if n_truncated:
-        ignored.append(f"prompt (its first {n_truncated} tokens)")
-    logprobs = TOP_LOGPROBS if fields.logprobs is True else fields.logprobs or fields.n_probs
-    request = make_request(fields, (prompt,), branches, limits, logprobs=logprobs or None)
-    return fields, request, ignored
+        parsed.ignored.append(f"prompt (its first {n_truncated} tokens)")
+    return fields, parsed
 
 
 def default_length(n_cells: int) -> int:
     """Return how many tokens to generate for a body that doesn't say, in a context of `n_cells`."""
     return min(MAX_LENGTH, max(1, n_cells // 2))
-
-
-def _cut_to_one(fields: KoboldFields, stream: bool) -> list[str]:
-    """Reduce a stream to its first alternative, and return the names of the fields that asked for more."""
-    if not stream:
-        return []
-    ignored = []
-    if fields.n is not None and fields.n > 1:
-        fields.n = 1
-        ignored.append("n")
-    if fields.branches is not None and len(fields.branches) > 1:
-        fields.branches = fields.branches[:1]
-        ignored.append("branches (all but the first)")
-    return ignored
-
-
-def _drop_unused(fields: KoboldFields) -> list[str]:
-    """Drop the fields that are known but have no effect in this format, and return their names."""
-    ignored = [name for name in _WITHOUT_EFFECT if getattr(fields, name)]
-    for name in ignored:
-        setattr(fields, name, None)
-    if not fields.trim_stop and fields.include_stop_str_in_output is None:
-        fields.include_stop_str_in_output = True
-    return ignored + (["sampler_order"] if fields.sampler_order and fields.samplers is not None else [])
 
 
 def _take_phrases(fields: KoboldFields) -> None:

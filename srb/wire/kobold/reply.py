@@ -51,19 +51,11 @@ class Results:
 
 def parse_generate(body: bytes, context: RequestContext, *, stream: bool = False) -> Reply:
     """Continue a prompt, as in KoboldAI: a result for each alternative."""
-    fields, completion, ignored = parse(body, context, stream=stream)
+    fields, parsed = parse(body, context, stream=stream)
+    completion = parsed.completion
     form = Results(len(completion.prompts[0]), completion.count, completion.logprobs is not None)
-    generation = Generation(fields.genkey, completion.id, form)
-    return Reply(
-        completion,
-        ignored,
-        stream,
-        partial(Response, form),
-        SSE_MESSAGE,
-        detach=bool(fields.detach),
-        watch=partial(context.state(Generations).watch, generation),
-        payload=fields.genkey,
-    )
+    watch = partial(context.state(Generations).watch, Generation(fields.genkey, completion.id, form))
+    return Reply.of(parsed, stream, partial(Response, form), frame=SSE_MESSAGE, watch=watch, payload=fields.genkey)
 
 
 def _finish(reason: str) -> str:

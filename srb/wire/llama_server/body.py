@@ -1,19 +1,15 @@
 """Turns the bodies of llama-server's routes into requests for the engine. Pure functions."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from pydantic import Field
 
-from srb.engine.media import Media
 from srb.engine.model import SpecialTokens, Tokenizer
-from srb.engine.request import DEFAULT_CANDIDATES, SUFFIX_TOKENS, CompletionRequest
+from srb.engine.request import DEFAULT_CANDIDATES, SUFFIX_TOKENS
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
-from srb.wire.request import body
-from srb.wire.request.body import count_alternatives, make_branches, make_request, take_all_room, tokenize_for
+from srb.wire.request.body import Parsed, parse_fields, take_all_room, take_candidates
 from srb.wire.request.fields import BRIDGE_FIELDS, CompletionFields
-from srb.wire.request.prompts import make_prompts
 from srb.wire.request.read import BodyFields, Int, read_fields, show
 from srb.wire.tokens import Parts, check_text, tokens_of
 
@@ -50,42 +46,19 @@ class InfillFields(LlamaFields):
     input_extra: list[ExtraFields] | None = Field(None, description="other files that may help.")
 
 
-@dataclass(frozen=True)
-class LlamaParsed:
-    """The request that a body makes, and how to answer it.
-
-    Attributes:
-        ignored: the names of the body's fields that have no effect.
-        detach: whether the request goes on without readers.
-        t_max_predict_ms: milliseconds after which an alternative ends at its next new line; 0: never.
-        response_fields: the only fields of a result to return; `a/b` is the field b of the object a. Empty: all.
-    """
-
-    completion: CompletionRequest
-    ignored: list[str]
-    stream: bool
-    detach: bool
-    timings_per_token: bool
-    t_max_predict_ms: int
-    response_fields: tuple[str, ...]
-
-
-def parse_completion(data: bytes, limits: Limits) -> LlamaParsed:
-    """Read the body of `POST /completion`. Raises `InvalidRequestError`."""
+def parse_completion(data: bytes, limits: Limits) -> tuple[LlamaFields, Parsed]:
+    """Read the body of `POST /completion`. Raises what `parse_fields` does."""
     fields = read_fields(data, LlamaFields)
-    n = count_alternatives(fields, 1, limits)
-    prompts, media = make_prompts(fields.prompt, limits, n, tokenize_for(fields, limits))
-    return _parsed(fields, prompts, n, limits, media)
+    return fields, _parsed(fields, limits)
 
 
-def parse_infill(data: bytes, limits: Limits, tokenizer: Tokenizer, n_cells: int) -> LlamaParsed:
+def parse_infill(data: bytes, limits: Limits, tokenizer: Tokenizer, n_cells: int) -> tuple[LlamaFields, Parsed]:
     """Read the body of `POST /infill`, for a context of `n_cells`.
 
     If `input_extra` doesn't fit, it is cut at its beginning, and `ignored` says so. If the model has no
     fill-in-the-middle tokens, the request is a bridge: candidates are sampled and scored.
     """
     fields = read_fields(data, InfillFields)
-    n = count_alternatives(fields, 1, limits)
     if not isinstance(fields.prompt, str | None):
         raise InvalidRequestError(f"prompt must be a string, got {show(fields.prompt)}", param="prompt")
 
@@ -96,7 +69,7 @@ def parse_infill(data: bytes, limits: Limits, tokenizer: Tokenizer, n_cells: int
     prompt += tokens_of([fields.prompt or ""], "prompt", tokenizer)
     suffix = tokens_of(fields.input_suffix, "input_suffix", tokenizer, parse_special=False)
     files = [(each.filename, each.text) for each in fields.input_extra or ()]
-    body.take_candidates(fields)
+    take_candidates(fields)
     is_bridge = bool(fields.searches or {*BRIDGE_FIELDS} & fields.model_fields_set)
     known, gap, scored = _infill(prompt, suffix, files, tokenizer.special, plain, is_bridge=is_bridge)
     head = tokenizer.tokenize("")
@@ -106,15 +79,31 @@ def parse_infill(data: bytes, limits: Limits, tokenizer: Tokenizer, n_cells: int
         fields.suffix = [*scored]
         fields.max_tokens = None if fields.max_tokens == -1 else fields.max_tokens
         most += min(len(scored), SUFFIX_TOKENS)
+        n = fields.n or len(fields.branches or fields.directions or ())
         n_texts = max(n, fields.candidates or DEFAULT_CANDIDATES)
     room = max(0, n_cells - len(head) - len(gap) - n_texts * most)
     extra = known[max(0, len(known) - room) :]
-    parsed = _parsed(fields, ((*head, *extra, *gap),), n, limits)
+    fields.prompt = (*head, *extra, *gap)
+    parsed = _parsed(fields, limits)
     unknown = [name for each in fields.input_extra or () for name in each.model_extra or ()]
     parsed.ignored.extend(f"input_extra.{name}" for name in dict.fromkeys(unknown))
     if len(extra) < len(known):
         parsed.ignored.append(f"input_extra (its first {len(known) - len(extra)} tokens)")
-    return parsed
+    return fields, parsed
+
+
+def _parsed(fields: LlamaFields, limits: Limits) -> Parsed:
+    if isinstance(fields.stream, str):
+        raise InvalidRequestError(f"stream must be true or false, got {show(fields.stream)}", param="stream")
+    if (limit := fields.t_max_predict_ms or 0) < -1:
+        raise InvalidRequestError(f"t_max_predict_ms must be at least -1, got {limit!s:.60}", param="t_max_predict_ms")
+    take_candidates(fields)
+    if fields.n_probs is None:  # by either name, 0 is off
+        fields.n_probs, fields.logprobs = fields.logprobs, None
+    fields.leave_out("logprobs", "best_of", "stream_options")
+    fields.return_tokens = fields.return_tokens or fields.stream
+    take_all_room(fields, limits)
+    return parse_fields(fields, limits, chat=False, form="chunks" if fields.stream else "object", has_times=True)
 
 
 def _infill(
@@ -152,49 +141,3 @@ def _file_head(name: str, special: SpecialTokens, tokens_of: Callable[[str], tup
     if special.fim_sep is None:
         return list(tokens_of("\n\n"))
     return [special.fim_sep, *tokens_of(f"{name}\n")]
-
-
-def _parsed(
-    fields: LlamaFields,
-    prompts: tuple[tuple[int, ...], ...],
-    n: int,
-    limits: Limits,
-    media: tuple[Media, ...] = (),
-) -> LlamaParsed:
-    stream = fields.stream or False
-    if isinstance(stream, str):
-        raise InvalidRequestError(f"stream must be true or false, got {show(stream)}", param="stream")
-    body.take_candidates(fields)
-    take_all_room(fields, limits)
-    n_probs = fields.logprobs if fields.n_probs is None else fields.n_probs
-    without_effect = {
-        "best_of": fields.best_of is not None,
-        "stream_options": fields.stream_options is not None,
-        "post_sampling_probs": bool(fields.post_sampling_probs and not n_probs),
-        "return_progress": bool(fields.return_progress and not stream),
-        "timings_per_token": bool(fields.timings_per_token and not stream),
-        "logprobs": fields.logprobs is not None and fields.n_probs is not None,
-    }
-    limit = fields.t_max_predict_ms or 0
-    if limit < -1:
-        raise InvalidRequestError(f"t_max_predict_ms must be at least -1, got {limit!s:.60}", param="t_max_predict_ms")
-    completion = make_request(
-        fields,
-        prompts,
-        make_branches(fields, n, limits),
-        limits,
-        media=media,
-        logprobs=n_probs or None,
-        return_tokens=stream or bool(fields.return_tokens),
-        return_progress=stream and bool(fields.return_progress),
-        slot=body.take_slot(fields, limits),
-    )
-    return LlamaParsed(
-        completion,
-        [*body.ignored_fields(fields, limits), *(name for name, sent in without_effect.items() if sent)],
-        stream,
-        detach=bool(fields.detach),
-        timings_per_token=bool(fields.timings_per_token),
-        t_max_predict_ms=max(0, limit),
-        response_fields=tuple(fields.response_fields or ()),
-    )

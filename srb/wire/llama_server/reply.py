@@ -4,17 +4,19 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from srb.engine.events import ErrorEvent, Event, ProgressEvent, StopEvent, StreamEvent, Token
+from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.wire.answer import Answer, Change, Response
 from srb.wire.context import Abort, JsonAnswer, RequestContext
-from srb.wire.llama_server.body import LlamaParsed, parse_completion, parse_infill
+from srb.wire.llama_server.body import LlamaFields, parse_completion, parse_infill
 from srb.wire.native import reply as native
 from srb.wire.reply import Reply, Watch, prompt_progress, timings
+from srb.wire.request.body import Parsed
 from srb.wire.request.media import MARKER
 from srb.wire.slots import generation_settings
 from srb.wire.tokens import name_of
@@ -45,18 +47,24 @@ class TimeLimit:
         return [index for index in sorted(self._with_line_break) if now - self._started_at[index] > self._limit]
 
 
+@dataclass(frozen=True)
 class Results:
     """llama-server's results of a request.
 
-    Creating the object detokenizes each prompt, which takes a while for long ones. So create it in a worker thread, and
-    only after the engine has accepted the request: then the vocabulary has all tokens of the prompts.
+    Attributes:
+        model: The name of the model.
+        stream: Whether they are streamed.
+        has_times: Whether each chunk has `timings`.
+        only: The only fields of a result to return; `a/b` is the field b of the object a. Empty: all.
+        prompts: The texts of the prompts.
     """
 
-    def __init__(self, parsed: LlamaParsed, *, model: str, detokenize: Detokenize) -> None:
-        self._parsed = parsed
-        self._request = parsed.completion
-        self._model = model
-        self._prompts = [detokenize(prompt).decode(errors="replace") for prompt in self._request.token_ids]
+    request: CompletionRequest
+    model: str
+    stream: bool
+    has_times: bool
+    only: tuple[str, ...]
+    prompts: list[str] = field(default_factory=list)
 
     def chunk(self, answer: Answer, event: Event, _changes: list[Change]) -> Iterator[dict[str, Any]]:
         """The chunks for an event. The last chunk of each index has `stop` true, and all fields."""
@@ -68,7 +76,7 @@ class Results:
                 chunk = _partial(event.index, event.text, event.tokens)
                 if event.token:
                     chunk["completion_probabilities"] = [self._probability(event.token)]
-                if self._parsed.timings_per_token:
+                if self.has_times:
                     chunk["timings"] = timings(answer.running_timings(event.index), answer.prompt_tokens)
                 answer[event.index].drain()
                 yield chunk
@@ -92,10 +100,10 @@ class Results:
 
     def _place(self, stop: StopEvent) -> tuple[int, bool, int]:
         """Sorts by prompt. The candidates of a bridge are sorted by their ranks."""
-        return stop.index // len(self._request.branches), not stop.rank, stop.rank or 0
+        return stop.index // len(self.request.branches), not stop.rank, stop.rank or 0
 
     def _final(self, answer: Answer, event: StopEvent, text: str) -> dict[str, Any]:
-        request, alternative = self._request, answer[event.index]
+        request, alternative = self.request, answer[event.index]
         branches = request.branches
         number = event.index // len(branches)
         prompt, params = request.prompts[number], branches[event.index % len(branches)]
@@ -109,11 +117,11 @@ class Results:
             "content": text,
             "tokens": alternative.tokens.ids,
             "stop": True,
-            "model": self._model,
+            "model": self.model,
             "tokens_predicted": event.length,
             "tokens_evaluated": n_prompt,
-            "generation_settings": generation_settings(params, request) | {"stream": self._parsed.stream},
-            "prompt": self._prompts[number],
+            "generation_settings": generation_settings(params, request) | {"stream": self.stream},
+            "prompt": self.prompts[number],
             "has_new_line": "\n" in alternative.text,
             "truncated": event.truncated or (event.finish_reason == "length" and event.length != params.max_tokens),
             "stop_type": _stop_type(event),
@@ -123,11 +131,11 @@ class Results:
         }
         if alternative.tokens.reported:
             result["completion_probabilities"] = [self._probability(token) for token in alternative.tokens.reported]
-        return _only(result, self._parsed.response_fields) if self._parsed.response_fields else result
+        return _only(result, self.only) if self.only else result
 
     def _probability(self, token: Token) -> dict[str, Any]:
         """The JSON of a token, with the top tokens at its position."""
-        if not self._request.post_sampling_probs:
+        if not self.request.post_sampling_probs:
             return native.token_json(token) | {"top_logprobs": [native.token_json(each) for each in token.top_logprobs]}
         top = [_prob(each) for each in token.top_logprobs]
         return _prob(token) | {"top_probs": [each for each in top if each["prob"]]}
@@ -139,33 +147,32 @@ def _partial(index: int, text: str, tokens: Iterable[int]) -> dict[str, Any]:
 
 def completion(body: bytes, context: RequestContext) -> Reply:
     """Continue a prompt, as in llama-server: chunks, an object, or an array of objects."""
-    return _reply(parse_completion(body, context.limits), context)
+    return _reply(*parse_completion(body, context.limits), context)
 
 
 def infill(body: bytes, context: RequestContext) -> Reply:
     """Fill in the text between a prefix and a suffix, if the model can."""
     model = context.engine.model
-    return _reply(parse_infill(body, context.limits, model.tokenizer, model.n_cells), context)
+    return _reply(*parse_infill(body, context.limits, model.tokenizer, model.n_cells), context)
 
 
-def _reply(parsed: LlamaParsed, context: RequestContext) -> Reply:
-    # The builder is stored for a long time, and needs no images.
-    stored = replace(parsed, completion=replace(parsed.completion, media=())) if parsed.completion.media else parsed
-    tokenizer = context.engine.model.tokenizer
-    form = partial(Results, stored, model=context.limits.model, detokenize=tokenizer.detokenize)
-    return Reply(
-        parsed.completion,
-        parsed.ignored,
-        parsed.stream,
-        partial(_response, form),
-        detach=parsed.detach,
-        watch=_watch(parsed.completion.id, parsed.t_max_predict_ms),
-        payload=parsed.response_fields,
-    )
+def _reply(fields: LlamaFields, parsed: Parsed, context: RequestContext) -> Reply:
+    request, stream = parsed.completion, fields.stream is True
+    if request.media:
+        request = replace(request, media=())  # the form is stored for a long time, and needs no images
+    form = Results(request, context.limits.model, stream, parsed.times, tuple(fields.response_fields or ()))
+    make = partial(make_response, form, context.engine.model.tokenizer.detokenize)
+    watch = _watch(request.id, max(0, fields.t_max_predict_ms or 0))
+    return Reply.of(parsed, stream, make, watch=watch, payload=form.only)
 
 
-def _response(form: Callable[[], Results]) -> Response:
-    return Response(form())
+def make_response(form: Results, detokenize: Detokenize) -> Response:
+    """Return what builds the results of a request, whose prompts it detokenizes: for long ones that takes a while.
+
+    The engine must have accepted the request: then the vocabulary has all tokens of the prompts.
+    """
+    prompts = [detokenize(prompt).decode(errors="replace") for prompt in form.request.token_ids]
+    return Response(replace(form, prompts=prompts))
 
 
 def _watch(request_id: str, limit: int) -> Watch | None:

@@ -22,7 +22,7 @@ from srb.engine.events import (
     Token,
     Usage,
 )
-from srb.errors import NotFoundError
+from srb.errors import InvalidRequestError, NotFoundError
 from srb.wire.answer import Alternative, Answer, Change, Response, Tokens
 from srb.wire.context import JsonAnswer, RequestContext
 from srb.wire.native.reply import usage_json
@@ -46,6 +46,12 @@ def parse_as(kind: type["Completion"], body: bytes, context: RequestContext, *, 
     """Parses the body of a completion or a chat."""
     parsed = parse(body, context.limits, chat=chat)
     completion = context.original or parsed.completion
+    if parsed.token_ids and completion.heal and completion.echo and parsed.format != "events":
+        raise InvalidRequestError(
+            "return_token_ids with echo and heal is for native events: heal takes the prompt's last token back; leave "
+            "echo or heal out",
+            param="heal",
+        )
     head = {"id": completion.id, "created": int(context.now), "model": context.limits.model}
     form = kind(
         head=head | {"system_fingerprint": context.fingerprint},

@@ -1,6 +1,6 @@
 """Turns the body of `POST /v1/completions` and `POST /v1/chat/completions` into a request for the engine.
 
-Pure functions. The bodies of other vendors use parts of them, above all `make_request`.
+Pure functions. The bodies of other vendors become such fields, and then take the same way: `parse_fields`.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from srb.engine.media import Media
-from srb.engine.model import ChatTemplate, Tokenize
+from srb.engine.model import ChatTemplate
 from srb.engine.request import SEARCHES, CompletionRequest, new_request_id
 from srb.engine.samplers import SAMPLERS, sampler_named, without_effect
 from srb.engine.sampling_params import DEFAULT_MOST_TOKENS, GRAMMAR_FIELDS, SamplingParams
@@ -69,22 +69,27 @@ class Parsed:
 
 
 def parse(body: bytes, limits: Limits, *, chat: bool = False) -> Parsed:
-    """Read a body. Raises `InvalidRequestError`, and what `Limits.path_to` and `Limits.texts_of` raise."""
+    """Read a body of OpenAI's routes, or of srb's own. Raises what `parse_fields` does."""
     fields = read_fields(body, CompletionFields)
+    return parse_fields(fields, limits, chat=chat, form=_format(fields, chat or limits.openai), has_times=chat)
+
+
+def parse_fields(
+    fields: CompletionFields, limits: Limits, *, chat: bool, form: Format, has_times: bool = False
+) -> Parsed:
+    """Make a request of the fields of a body, for an answer in this format.
+
+    has_times: whether the chunks of this format have `timings`. Raises `InvalidRequestError`, and what `Limits.path_to`
+    and `Limits.texts_of` raise.
+    """
+    template = limits.template
     take_path(fields, chat, limits.path_to)
     take_texts(fields, limits.texts_of)
-    return parse_fields(fields, limits, chat=chat)
-
-
-def parse_fields(fields: CompletionFields, limits: Limits, *, chat: bool) -> Parsed:
-    """Make a request of the fields of a body. Raises `InvalidRequestError`."""
-    template = limits.template
     _refuse_unsupported(fields)
     take_candidates(fields)
-    form = _format(fields, chat or limits.openai)
-    n = count_alternatives(fields, limits.n if form == "events" else 1, limits)
+    n = _count_alternatives(fields, limits.n if form == "events" else 1, limits)
     is_open = fields.messages is not None and take_all_room(fields, limits)
-    branches = make_branches(fields, max(n, _best_of(fields, n, form, limits)), limits)
+    branches = _make_branches(fields, max(n, _best_of(fields, n, form, limits)), limits)
     tools = _tools(fields)
     in_text = fields.reasoning_format == "none" or bool(fields.echo)
     is_free = tools is not None or all(getattr(each, name) is None for each in branches for name in GRAMMAR_FIELDS)
@@ -96,9 +101,12 @@ def parse_fields(fields: CompletionFields, limits: Limits, *, chat: bool) -> Par
     prefix = opening if in_text and not fields.echo and chat else ""
     reasoning = None if in_text else tags
     direction_at = None
+    tokenize = limits.tokenize
+    if _shifts(fields, limits):  # the prompt may be longer than the context
+        tokenize = partial(tokenize, any_length=True)
     if marker:
-        sent, direction_at = divided(sent, marker, tokenize_for(fields, limits))
-    prompts, media = make_prompts(sent, limits, len(branches), tokenize_for(fields, limits))
+        sent, direction_at = divided(sent, marker, tokenize)
+    prompts, media = make_prompts(sent, limits, len(branches), tokenize)
     if media and fields.story is not None:
         raise InvalidRequestError("a story's texts have no images and sounds; leave story out", param="story")
     calls = call_format(template) if tools and template else None
@@ -109,16 +117,10 @@ def parse_fields(fields: CompletionFields, limits: Limits, *, chat: bool) -> Par
     if fields.messages is not None and template and template.stop:
         hidden = tuple(stop for stop in template.stop if not any(stop in each.stop for each in branches))
         branches = tuple(dataclasses.replace(each, stop=(*each.stop, *template.stop)) for each in branches)
-    if fields.return_tokens and fields.heal and fields.echo and form != "events":
-        raise InvalidRequestError(
-            "return_token_ids with echo and heal is for native events: heal takes the prompt's last token back; leave "
-            "echo or heal out",
-            param="heal",
-        )
     logprobs = _logprobs(fields)
     splits = chat and form != "events"
-    times = bool(fields.timings_per_token) and chat and form == "chunks"
-    completion = make_request(
+    times = bool(fields.timings_per_token) and has_times and form == "chunks"
+    completion = _make_request(
         fields,
         prompts,
         branches,
@@ -131,12 +133,12 @@ def parse_fields(fields: CompletionFields, limits: Limits, *, chat: bool) -> Par
         special_tokens=bool((calls and calls.is_native) or (splits and tags and tags.is_special)),
         hidden_stop=hidden,
         direction_at=direction_at,
-        slot=take_slot(fields, limits),
+        slot=_slot(fields, limits),
         id=f"chat{new_request_id()}" if chat else new_request_id(),
     )
     return Parsed(
         completion,
-        [*ignored_fields(fields, limits), *_ignored_here(fields, form, tools, logprobs, times, splits)],
+        [*_ignored_fields(fields, limits), *_ignored_here(fields, form, tools, logprobs, times, splits)],
         form,
         n,
         logprobs is not None,
@@ -188,7 +190,7 @@ _PASSED -= _READ_APART
 """The fields of a body that `CompletionRequest` takes as they are."""
 
 
-def make_request(
+def _make_request(
     fields: CompletionFields,
     prompts: tuple[tuple[int, ...], ...],
     branches: tuple[SamplingParams, ...],
@@ -211,11 +213,6 @@ def _shifts(fields: CompletionFields, limits: Limits) -> bool:
     return limits.context_shift if fields.context_shift is None else fields.context_shift
 
 
-def tokenize_for(fields: CompletionFields, limits: Limits) -> Tokenize:
-    """Return the `Tokenize` for a prompt. With context shift, the prompt may be longer than the context."""
-    return partial(limits.tokenize, any_length=True) if _shifts(fields, limits) else limits.tokenize
-
-
 def _with_shift(request: CompletionRequest, fields: CompletionFields, limits: Limits) -> CompletionRequest:
     """Return the request with context shift, if the body asks for it, or the server does and it is possible."""
     if not _shifts(fields, limits) or (fields.context_shift is None and excludes(request, "context_shift")):
@@ -234,7 +231,7 @@ def _with_ahead(request: CompletionRequest, fields: CompletionFields, limits: Li
     return dataclasses.replace(request, ahead=ahead)
 
 
-def count_alternatives(fields: CompletionFields, default: int, limits: Limits) -> int:
+def _count_alternatives(fields: CompletionFields, default: int, limits: Limits) -> int:
     """Return the number of alternatives of each prompt; default: of a body without n. Raises `InvalidRequestError`.
 
     Directions become branches before they are counted.
@@ -254,7 +251,7 @@ def count_alternatives(fields: CompletionFields, default: int, limits: Limits) -
     return n
 
 
-def make_branches(fields: CompletionFields, n: int, limits: Limits) -> tuple[SamplingParams, ...]:
+def _make_branches(fields: CompletionFields, n: int, limits: Limits) -> tuple[SamplingParams, ...]:
     """Return the parameters of each of n alternatives. Raises `InvalidRequestError`."""
     for each in (fields, *(fields.branches or ())):
         each.cut()
@@ -291,7 +288,7 @@ def take_all_room(fields: CompletionFields, limits: Limits) -> bool:
     return all(branch.max_tokens != -1 for branch in fields.branches or ())
 
 
-def take_slot(fields: CompletionFields, limits: Limits) -> int:
+def _slot(fields: CompletionFields, limits: Limits) -> int:
     """Return the slot of a request's first alternative: 0 if the body names none, or if slots can't be saved here."""
     slot = -1 if fields.id_slot is None or not limits.saved_slots else fields.id_slot
     if not -1 <= slot < limits.saved_slots and limits.saved_slots:
@@ -306,10 +303,9 @@ def take_candidates(fields: CompletionFields) -> None:
     """Take `best_of` as the number of candidates, if there is a suffix."""
     if fields.suffix and fields.best_of is not None and fields.candidates is None:
         fields.candidates, fields.best_of = fields.best_of, None
-        fields.model_fields_set.discard("best_of")
 
 
-def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
+def _ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
     """Return the names of the fields that were sent and have no effect in any format."""
     unused = [_unused(branch, fields, limits) for branch in fields.branches or (fields,)]
     ignored = fields.ignored(frozenset.intersection(*unused), fields.search)

@@ -225,8 +225,8 @@ class SamplingFields(_Sampling):
     avoid: Avoid | None = declared(
         SamplingParams,
         "avoid",
-        'At /v1/completions an entry may be {"request": "cmpl-..."}, for all texts of this request, or have an '
-        "`index`, too, for one of them.",
+        'An entry may be {"request": "cmpl-..."}, for all texts of this request, or have an `index`, too, for one of '
+        "them.",
     )
     negative_prompt: str | list[int | str] | None = Field(
         None,
@@ -265,7 +265,15 @@ class SamplingFields(_Sampling):
     )
 
     _left_out: list[str] = PrivateAttr(default_factory=list)
-    """What `cut` and `given` have changed or left out, for `ignored`."""
+    """What `leave_out`, `cut` and `given` have changed or left out, for `ignored`."""
+
+    def leave_out(self, *names: str) -> None:
+        """Remove fields that have no effect in a format. `ignored` reports those that ask for something."""
+        for name in names:
+            value = getattr(self, name)
+            if value or type(value) is int:
+                self._left_out.append(name)
+            setattr(self, name, None)
 
     def ignored(self, unused: frozenset[str], search: str | None = None) -> list[str]:
         """Return the names of the fields and samplers that were sent and have no effect. No sampler reads `unused`."""
@@ -354,16 +362,8 @@ _LONGEST = {
 _DRY_BYTES = 40  # llama.cpp reads no more of a breaker
 
 
-def _avoided(entries: list[str | list[int] | KeptTexts]) -> tuple[str | tuple[int, ...], ...]:
-    if any(isinstance(each, KeptTexts) for each in entries):
-        raise InvalidRequestError(
-            "avoid takes the id of a request only at /v1/completions and in chats; send its texts", param="avoid"
-        )
-    return tuple(each if isinstance(each, str) else tuple(each) for each in entries if not isinstance(each, KeptTexts))
-
-
 _CONVERT: dict[str, Callable[[Any], Any]] = {
-    "avoid": _avoided,
+    "avoid": lambda entries: tuple(each if isinstance(each, str) else tuple(each) for each in entries),
     "lora": lambda adapters: tuple(each.asked for each in adapters),
     "samplers": lambda names: tuple(dict.fromkeys(filter(None, map(sampler_named, names)))),
 }

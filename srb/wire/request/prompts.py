@@ -80,6 +80,8 @@ def _prompt_tokens(name: str, prompt: Any, tokenize: Tokenize, take: Take) -> tu
         prompt = with_data(prompt)
     if isinstance(prompt, Mixed):
         return take(prompt.parts)
+    if isinstance(prompt, tuple):  # a format has tokenized it
+        return prompt, ()
     if isinstance(prompt, str):
         return tokenize(prompt), ()
     wrong = {name: prompt}

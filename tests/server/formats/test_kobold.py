@@ -105,7 +105,7 @@ async def test_n_results_and_one_in_a_stream(connect: Connect) -> None:
     assert [each["text"] for each in answer["results"]] == ["ab", "c"]
     assert [each["completion_tokens"] for each in answer["results"]] == [3, 2]
     assert len(answer["results"][0]["logprobs"]["content"][0]["top_logprobs"]) == 5
-    for several in ({"n": 2}, {"branches": [{}, {"top_k": 1}]}):
+    for several in ({"n": 2}, {"branches": [{}, {"top_k": 1}]}, {"directions": ["", "loud"]}):
         response = await client.post(
             "/api/extra/generate/stream", json={"prompt": "upon", "sampler_seed": 0, **several}
         )

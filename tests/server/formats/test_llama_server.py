@@ -139,12 +139,16 @@ async def test_what_has_no_effect_is_in_a_header(connect: Connect) -> None:
         "model": "other",
         "return_progress": True,
         "timings_per_token": True,
+        "reasoning_format": "none",
+        "tool_choice": "auto",
     }
     response = await post(connect, FakeBackend(script=says(b"a")), **body)
-    assert response.headers["x-srb-ignored"] == "n_keep, id_slot, model, best_of, return_progress, timings_per_token"
+    assert {*response.headers["x-srb-ignored"].split(", ")} == body.keys() - {"prompt"}
     assert response.headers["X-Request-Id"].startswith("cmpl-")
     response = await post(connect, FakeBackend(script=says(b"a")), prompt="p", cache_prompt=False, stream=False)
     assert "x-srb-ignored" not in response.headers
+    _, got = await error(connect, FakeBackend(), prompt="p", messages=[{"role": "user", "content": "hi"}])
+    assert got["message"] == "prompt and messages exclude each other"
 
 
 @pytest.mark.parametrize("path", ["/completion", "/v1/completions"])

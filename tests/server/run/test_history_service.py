@@ -638,8 +638,8 @@ async def test_texts_of_a_request_that_is_stored_are_avoided(connect: Connect, h
         async with client.post("/v1/completions", json=common | {"avoid": avoid}) as answer:
             assert answer.status == 400
             assert message in (await answer.json())["error"]["message"]
-    async with client.post("/completion", json={"prompt": "p", "avoid": [{"request": first}]}) as answer:
-        assert answer.status == 400
+    async with client.post("/completion", json=common | {"avoid": [{"request": first}]}) as answer:
+        assert (await answer.json())["content"] != whole
     assert backend.open_samplers == 0
 
 

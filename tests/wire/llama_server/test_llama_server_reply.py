@@ -22,9 +22,9 @@ LIMITS = Limits("fake", n=4, max_n=8, tokenize=RequestLimits(TOKENIZER, 4096).to
 
 
 def completion(**body: Any) -> tuple[Response, list[float]]:
-    parsed = parse_completion(json.dumps({"prompt": "p", "seed": 0} | body).encode(), LIMITS)
+    _, parsed = parse_completion(json.dumps({"prompt": "p", "seed": 0} | body).encode(), LIMITS)
     now = [100.0]
-    form = Results(parsed, model="fake", detokenize=TOKENIZER.detokenize)
+    form = Results(parsed.completion, "fake", stream=False, has_times=False, only=(), prompts=["p"])
     return Response(form, clock=lambda: now[0]), now
 
 

@@ -32,7 +32,7 @@ def read(limits: Limits = LIMITS, **fields: Any) -> Parsed:
 
 
 def read_by_llama_server(limits: Limits = LIMITS, **fields: Any) -> CompletionRequest:
-    return llama_body.parse_completion(json.dumps({"prompt": "p"} | fields).encode(), limits).completion
+    return llama_body.parse_completion(json.dumps({"prompt": "p"} | fields).encode(), limits)[1].completion
 
 
 def search_of(request: CompletionRequest) -> tuple[Any, ...]:

@@ -79,7 +79,7 @@ def test_other_servers_names(alias: str, name: str, value: Any) -> None:
 def test_a_formats_own_name_counts_if_a_body_has_two() -> None:
     for fields in ({"n_predict": 3, "max_tokens": 8}, {"max_tokens": 8, "n_predict": 3, "max_length": 9}):
         body = json.dumps({"prompt": "p", "n_cmpl": 2, "n": 4} | fields).encode()
-        parsed = llama_body.parse_completion(body, LIMITS)
+        _, parsed = llama_body.parse_completion(body, LIMITS)
         assert [branch.max_tokens for branch in parsed.completion.branches] == [3, 3]
         told = ["max_tokens (n_predict is used)", "n (n_cmpl is used)"]
         assert sorted(parsed.ignored) == sorted(told + ["max_length"] * ("max_length" in fields))
@@ -261,7 +261,7 @@ def test_healing_is_asked_for() -> None:
     assert request(heal=True).heal
     assert request(heal="true", prompt=[1, 2]).heal, "who asks for it with ids gets it"
     body = json.dumps({"prompt": "p ", "heal": True}).encode()
-    assert llama_body.parse_completion(body, LIMITS).completion.heal
+    assert llama_body.parse_completion(body, LIMITS)[1].completion.heal
 
 
 def test_what_only_the_library_has_is_reported() -> None:
