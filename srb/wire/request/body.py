@@ -88,9 +88,11 @@ def parse_fields(
     _refuse_unsupported(fields)
     take_candidates(fields)
     n = _count_alternatives(fields, limits.n if form == "events" else 1, limits)
+    tools = _tools(fields)
+    splits = chat and form != "events"
+    _leave_out_unused(fields, limits, form, splits=splits, has_times=has_times)
     is_open = fields.messages is not None and take_all_room(fields, limits)
     branches = _make_branches(fields, max(n, _best_of(fields, n, form, limits)), limits)
-    tools = _tools(fields)
     in_text = fields.reasoning_format == "none" or bool(fields.echo)
     is_free = tools is not None or all(getattr(each, name) is None for each in branches for name in GRAMMAR_FIELDS)
     marker = new_marker() if fields.messages and has_directions(fields) else ""
@@ -118,8 +120,6 @@ def parse_fields(
         hidden = tuple(stop for stop in template.stop if not any(stop in each.stop for each in branches))
         branches = tuple(dataclasses.replace(each, stop=(*each.stop, *template.stop)) for each in branches)
     logprobs = _logprobs(fields)
-    splits = chat and form != "events"
-    times = bool(fields.timings_per_token) and has_times and form == "chunks"
     completion = _make_request(
         fields,
         prompts,
@@ -128,8 +128,7 @@ def parse_fields(
         media=media,
         most_tokens=DEFAULT_MOST_TOKENS if is_open else None,
         logprobs=0 if logprobs is None and len(branches) > n else logprobs,  # needed to find the best
-        return_tokens=times or bool(fields.return_tokens),
-        return_progress=bool(fields.return_progress) and form != "object",
+        return_tokens=bool(fields.timings_per_token or fields.return_tokens),
         special_tokens=bool((calls and calls.is_native) or (splits and tags and tags.is_special)),
         hidden_stop=hidden,
         direction_at=direction_at,
@@ -138,13 +137,13 @@ def parse_fields(
     )
     return Parsed(
         completion,
-        [*_ignored_fields(fields, limits), *_ignored_here(fields, form, tools, logprobs, times, splits)],
+        [*left_out(fields.tools), *_ignored_fields(fields, limits), *(tools.ignored if tools else ())],
         form,
         n,
         logprobs is not None,
         usage=form == "object" or bool((fields.stream_options or {}).get("include_usage")),
         detach=bool(fields.detach),
-        times=times,
+        times=bool(fields.timings_per_token),
         token_ids=bool(fields.return_tokens),
         tools=tools,
         reader=partial(AnswerReader, calls, reasoning if chat else None, prefix),
@@ -181,12 +180,9 @@ def chat_prompt(fields: CompletionFields, template: ChatTemplate | None) -> str:
     return prompt_of(fields.messages, fields.chat_template_kwargs or {}, template, _tools(fields))
 
 
-_READ_APART = frozenset(
-    {"branches", "suffix", "search", *BEAM_FIELDS, *BRIDGE_FIELDS, "logprobs", "context_shift", "n_keep", "n_discard"}
-    | {"ahead"}
-)
 _PASSED = {field.name for field in dataclasses.fields(CompletionRequest)} & {*CompletionFields.model_fields}
-_PASSED -= _READ_APART
+_PASSED -= {"branches", "suffix", "candidates", "logprobs", "early_stopping"}  # which are something else there
+_PASSED -= {"context_shift", "n_keep", "n_discard", "ahead"}  # which have defaults of the server's
 """The fields of a body that `CompletionRequest` takes as they are."""
 
 
@@ -200,8 +196,10 @@ def _make_request(
     **others: Any,
 ) -> CompletionRequest:
     """Make a request of a body's fields and of others, which depend on the format. Raises `InvalidRequestError`."""
-    sent = {name: getattr(fields, name) for name in _PASSED}
-    given = {name: value for name, value in sent.items() if value is not None} | fields.search_settings
+    sent = {name: getattr(fields, name) for name in _PASSED} | {"n_candidates": fields.candidates}
+    given = {name: value for name, value in sent.items() if value is not None}
+    if fields.early_stopping is not None:
+        given["early_stopping"] = {"true": True, "false": False}.get(fields.early_stopping, fields.early_stopping)
     given["suffix"] = joined("suffix", fields.suffix or [], limits.tokenize, is_prompt=False)
     given["any_seed"] = all(each.seed in (None, -1) for each in (fields, *(fields.branches or ())))
     branches = directed(fields, branches, limits.tokenize)
@@ -290,8 +288,8 @@ def take_all_room(fields: CompletionFields, limits: Limits) -> bool:
 
 def _slot(fields: CompletionFields, limits: Limits) -> int:
     """Return the slot of a request's first alternative: 0 if the body names none, or if slots can't be saved here."""
-    slot = -1 if fields.id_slot is None or not limits.saved_slots else fields.id_slot
-    if not -1 <= slot < limits.saved_slots and limits.saved_slots:
+    slot = -1 if fields.id_slot is None else fields.id_slot
+    if not -1 <= slot < max(1, limits.saved_slots):
         raise InvalidRequestError(
             f"id_slot must be from 0 to {limits.saved_slots - 1} (--parallel), or -1 for any, got {slot!s:.60}",
             param="id_slot",
@@ -305,21 +303,37 @@ def take_candidates(fields: CompletionFields) -> None:
         fields.candidates, fields.best_of = fields.best_of, None
 
 
+def _leave_out_unused(fields: CompletionFields, limits: Limits, form: Format, *, splits: bool, has_times: bool) -> None:
+    """Leave out the fields that have no effect with the others, on this server, or in this format.
+
+    splits: whether thoughts are split off. has_times: as for `parse_fields`.
+    """
+    has_tools = any(tool.usable for tool in fields.tools or ())
+    both = ((each.guidance_scale, fields.guidance_scale) for each in fields.branches or (fields,))
+    scales = [_first(*of_each, limits.sampling.get("guidance_scale"), 1) for of_each in both]
+    for is_unused, names in (
+        (fields.search not in SEARCHES, ("search",)),
+        (fields.search != "beam", sorted(BEAM_FIELDS)),
+        (not fields.suffix, sorted(BRIDGE_FIELDS)),
+        (not _shifts(fields, limits), ("n_discard", "n_keep")),
+        (not limits.saved_slots, ("id_slot",)),
+        ({*scales} == {1}, ("negative_prompt",)),
+        (fields.messages is None, ("chat_template_kwargs",)),
+        (not has_tools, ("parallel_tool_calls", "tool_choice")),
+        (not splits or fields.reasoning_format not in REASONING_FORMATS, ("reasoning_format",)),
+        (_logprobs(fields) is None, ("post_sampling_probs",)),
+        (form == "object", ("return_progress",)),
+        (form != "chunks" or not has_times, ("timings_per_token",)),
+    ):
+        if is_unused:
+            fields.leave_out(*names)
+
+
 def _ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
-    """Return the names of the fields that were sent and have no effect in any format."""
+    """Return the names of the fields that were sent and have no effect."""
     unused = [_unused(branch, fields, limits) for branch in fields.branches or (fields,)]
     ignored = fields.ignored(frozenset.intersection(*unused), fields.search)
-    if not _shifts(fields, limits):
-        ignored += sorted({"n_keep", "n_discard"} & fields.model_fields_set)
-    ignored += sorted(({*BEAM_FIELDS, *BRIDGE_FIELDS} - {*fields.search_fields}) & fields.model_fields_set)
-    own = [each.guidance_scale for each in fields.branches or ()] or [None]
-    scales = [fields.guidance_scale if scale is None else scale for scale in own]
-    ignored += _names(
-        search=fields.search not in (None, *SEARCHES),
-        id_slot=fields.id_slot is not None and not limits.saved_slots,
-        model=fields.model not in (None, limits.model),
-        negative_prompt=bool(fields.negative_prompt) and all(scale in (None, 1) for scale in scales),
-    )
+    ignored += [] if fields.model in (None, limits.model) else ["model"]
     for k, branch in enumerate(fields.branches or ()):
         ignored += [f"branches[{k}].{name}" for name in branch.ignored(unused[k], fields.search)]
     return ignored
@@ -336,29 +350,6 @@ def _unused(branch: SamplingFields, fields: SamplingFields, limits: Limits) -> f
 
 def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
-
-
-def _ignored_here(
-    fields: CompletionFields, form: Format, tools: Tools | None, logprobs: int | None, times: bool, splits: bool
-) -> list[str]:
-    """Return the names of the fields that were sent and have no effect in this format of the answer."""
-    ignored = _names(chat_template_kwargs=fields.messages is None and fields.chat_template_kwargs is not None)
-    ignored += left_out(fields.tools)
-    if not any(tool.usable for tool in fields.tools or ()):
-        ignored += sorted({"tool_choice", "parallel_tool_calls"} & fields.model_fields_set)
-    if tools:
-        ignored += tools.ignored
-    return ignored + _names(
-        reasoning_format=fields.reasoning_format not in ((None, *REASONING_FORMATS) if splits else (None,)),
-        post_sampling_probs=bool(fields.post_sampling_probs) and logprobs is None,
-        best_of=fields.best_of is not None and form == "events",
-        return_progress=bool(fields.return_progress) and form == "object",
-        timings_per_token=bool(fields.timings_per_token) and not times,
-    )
-
-
-def _names(**are_ignored: bool) -> list[str]:
-    return [name for name, is_ignored in are_ignored.items() if is_ignored]
 
 
 def _tools(fields: CompletionFields) -> Tools | None:
@@ -421,7 +412,7 @@ def _format(fields: CompletionFields, openai: bool) -> Format:
 
 
 def _best_of(fields: CompletionFields, n: int, form: Format, limits: Limits) -> int:
-    """Return how many alternatives to choose n from."""
+    """Return how many alternatives to choose n from. Native events show all that run."""
     best_of = n if fields.best_of is None else fields.best_of
     message = None
     if best_of < n and form != "events":
@@ -439,4 +430,6 @@ def _best_of(fields: CompletionFields, n: int, form: Format, limits: Limits) -> 
         message = f"best_of must be at most {limits.max_n} (--max-n), got {best_of!s:.60}"
     if message:
         raise InvalidRequestError(message, param="best_of")
+    if form == "events":
+        fields.leave_out("best_of")
     return best_of

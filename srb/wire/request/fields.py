@@ -271,9 +271,10 @@ class SamplingFields(_Sampling):
         """Remove fields that have no effect in a format. `ignored` reports those that ask for something."""
         for name in names:
             value = getattr(self, name)
-            if value or type(value) is int:
+            if value or type(value) in (int, float):
                 self._left_out.append(name)
             setattr(self, name, None)
+            self.model_fields_set.discard(name)
 
     def ignored(self, unused: frozenset[str], search: str | None = None) -> list[str]:
         """Return the names of the fields and samplers that were sent and have no effect. No sampler reads `unused`."""
@@ -513,20 +514,3 @@ class CompletionFields(SamplingFields, ModelFields):
     def searches(self) -> bool:
         """Whether a beam search or a bridge finds the texts, in place of alternatives that go on alone."""
         return self.search == "beam" or bool(self.suffix)
-
-    @property
-    def search_fields(self) -> tuple[str, ...]:
-        """The names of the fields of a beam search and of a bridge that have an effect."""
-        return (BEAM_FIELDS if self.search == "beam" else ()) + (BRIDGE_FIELDS if self.suffix else ())
-
-    @property
-    def search_settings(self) -> dict[str, Any]:
-        """The fields of a beam search and of a bridge, as `CompletionRequest` takes them."""
-        names = {BODY_NAMES.get(name, name): name for names in REQUIREMENTS.values() for name in names}
-        sent = {names[name]: getattr(self, name) for name in self.search_fields}
-        given = {name: value for name, value in sent.items() if value is not None}
-        if self.search == "beam":
-            given["search"] = "beam"
-        if (stopping := given.get("early_stopping")) in ("true", "false"):
-            given["early_stopping"] = stopping == "true"
-        return given

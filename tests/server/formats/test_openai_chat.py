@@ -80,7 +80,7 @@ async def test_fields_of_openai_without_effect_are_named(connect: Connect) -> No
     body = {"messages": HELLO, "max_completion_tokens": 1, "tools": [], **dict.fromkeys(names, "x")}
     response = await client.post("/v1/chat/completions", json=body)
     assert response.headers["x-srb-ignored"] == ", ".join(names)
-    body = {"prompt": "p", "model": "fake", "chat_template_kwargs": {}}
+    body = {"prompt": "p", "model": "fake", "chat_template_kwargs": {"mood": "glad"}}
     response = await client.post("/v1/completions", json=body)
     assert response.headers["x-srb-ignored"] == "chat_template_kwargs"
 
