@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import dataclasses
-import json
 import math
 import time
 from typing import Self
@@ -20,7 +19,8 @@ from srb.terminal.generate import add_prompt_arguments, check_url_options, read_
 from srb.terminal.show import Event, View, one_line, show_all, view_of
 from srb.terminal.source import Body, Source, open_source
 from srb.wire.limits import Limits
-from srb.wire.native.explore import explore_reply
+from srb.wire.native.explore import ExploreFields, explore_reply
+from srb.wire.request.read import validate
 
 
 def add_explore_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def explore(settings: Settings, arguments: argparse.Namespace) -> int:
         if (value := getattr(arguments, field.name)) is not None:
             body[field.name] = value
     if settings.url is None:
-        explore_reply(json.dumps(body).encode(), Limits("", settings.n, settings.max_n), time.time())
+        explore_reply(validate(body, ExploreFields), Limits("", settings.n, settings.max_n), time.time())
     return asyncio.run(_explore(open_source(settings), body, view_of(GrowingTree, PathLines, as_json=arguments.json)))
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import json
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +15,8 @@ from srb.terminal.show import Alternative, Growing, PlainLines, harmless, show_a
 from srb.terminal.source import Body, Source, open_source
 from srb.wire.limits import Limits
 from srb.wire.request.body import parse
-from srb.wire.request.read import ALIASES
+from srb.wire.request.fields import CompletionFields
+from srb.wire.request.read import ALIASES, validate
 
 SHARED = CLIENT_OPTIONS | {"n", "max_n", "max_tokens", "api_key", "api_key_file", "log_level"}
 """Options that have an effect with `--url`."""
@@ -64,7 +64,7 @@ def generate(settings: Settings, arguments: argparse.Namespace) -> int:
         raise SettingsError("--ahead needs --url: only a server can prefetch alternatives after the command has ended")
     if settings.url is None:  # a server checks the body
         checked = {name: value for name, value in body.items() if name != "messages"} | {"prompt": "x"}
-        parse(json.dumps(checked).encode(), Limits("", settings.n, settings.max_n))
+        parse(validate(checked, CompletionFields), Limits("", settings.n, settings.max_n))
     if arguments.interactive and (arguments.json or not (sys.stdin.isatty() and sys.stdout.isatty())):
         raise SettingsError("--interactive needs a terminal, and excludes --json: leave one out")
     source = open_source(settings)

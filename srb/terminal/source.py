@@ -33,10 +33,12 @@ from srb.serving.async_engine import AsyncEngine
 from srb.serving.score_tables import TableRun
 from srb.wire.limits import Limits
 from srb.wire.native import reply as native
-from srb.wire.native.explore import explore_reply
+from srb.wire.native.explore import ExploreFields, explore_reply
 from srb.wire.native.score import ScoreBuilder, parse_score
 from srb.wire.reply import Reply
 from srb.wire.request.body import parse
+from srb.wire.request.fields import CompletionFields
+from srb.wire.request.read import validate
 
 Body = dict[str, Any]
 Events = AsyncIterator[dict[str, Any]]
@@ -140,16 +142,16 @@ class InProcess(Source):
 
     @asynccontextmanager
     async def _post(self, path: str, body: Body) -> AsyncIterator[Events]:
-        sent, now = json.dumps(body).encode(), int(time.time())
+        now = int(time.time())
         if path == SCORE:
-            parsed = await asyncio.to_thread(parse_score, sent, self.model)
+            parsed = await asyncio.to_thread(parse_score, json.dumps(body).encode(), self.model)
             async with TableRun(self._engine, parsed.table) as table:
                 await table.start()
                 fingerprint = self._engine.fingerprint
                 answer = ScoreBuilder(parsed, table.id, model=self.model, created=now, fingerprint=fingerprint)
                 yield (event async for events in answer.events(table) for event in events)
             return
-        reply = await asyncio.to_thread(self._reply, path, sent, now)
+        reply = await asyncio.to_thread(self._reply, path, body, now)
         assert reply.completion
         try:
             stream = await self._engine.submit(reply.completion)
@@ -163,10 +165,11 @@ class InProcess(Source):
                 to_json = partial(native.to_json, model=self.model, created=now, ignored=reply.ignored)
                 yield (to_json(event) async for batch in stream for event in batch)
 
-    def _reply(self, path: str, sent: bytes, now: int) -> Reply:
+    def _reply(self, path: str, body: Body, now: int) -> Reply:
         if path == EXPLORE:
-            return explore_reply(sent, self._limits, now)
-        return Reply.of(parse(sent, self._limits, chat=path == CHAT), stream=True, make=None)
+            return explore_reply(validate(body, ExploreFields), self._limits, now)
+        fields = validate(body, CompletionFields)
+        return Reply.of(parse(fields, self._limits, chat=path == CHAT), stream=True, make=None)
 
 
 class Server(Source):

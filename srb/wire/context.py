@@ -13,9 +13,6 @@ from srb.serving.health import Health
 from srb.wire.limits import Limits
 from srb.wire.request.messages import Message
 
-JsonAnswer = tuple[Any, list[str]]
-"""The JSON of a response, and the names of the body's fields that have no effect."""
-
 Abort = Callable[[str, int | None, AbortReason], bool]
 """Ends a request, or one alternative of it: `EngineClient.abort`."""
 

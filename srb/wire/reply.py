@@ -126,8 +126,8 @@ class Reply:
         )
 
 
-BodyParser = Callable[[bytes, RequestContext], Reply]
-"""Parses a body. Raises `InvalidRequestError`."""
+BodyParser = Callable[[Any, RequestContext], Reply]
+"""Makes a request of the fields of a body. Raises `InvalidRequestError`."""
 
 _OF_SEVERAL = ("n", "n_cmpl", "best_of", "branches")
 """Fields that formats with one alternative refuse."""

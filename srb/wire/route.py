@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 
 from srb.errors import SrbError
-from srb.wire.context import JsonAnswer, RequestContext
+from srb.wire.context import RequestContext
 from srb.wire.embeddings import EmbeddingFormat
 from srb.wire.reply import BodyParser
 
@@ -21,7 +21,7 @@ class GenerateHandler:
     """Queues a request, and answers with its events.
 
     Attributes:
-        parse: Parses a body.
+        parse: Makes a request of the fields of the route's body.
         replayable: Whether the response can be built again from the history, with `RequestContext.original`.
     """
 
@@ -34,12 +34,13 @@ class JsonHandler:
     """Answers with JSON at once, without a request to the engine.
 
     Attributes:
-        function: Returns the response. For a GET it is called in the event loop with an empty body, and must be quick;
-            for other methods it is called in a worker thread. May raise `SrbError`.
+        function: Returns the response as JSON, for the fields of the route's body, which may be empty. A GET has none:
+            the function is called in the event loop, and must be quick. Else it is called in a worker thread. May raise
+            `SrbError`.
         before_load: Whether it answers before the model is loaded, too.
     """
 
-    function: Callable[[bytes, RequestContext], JsonAnswer]
+    function: Callable[[Any, RequestContext], Any]
     before_load: bool = False
 
 

@@ -5,12 +5,12 @@ from typing import Any
 from pydantic import Field
 
 from srb.engine.model import ChatTemplate, Tokenizer
-from srb.wire.context import JsonAnswer, RequestContext
+from srb.wire.context import RequestContext
 from srb.wire.request.body import chat_prompt
 from srb.wire.request.fields import CompletionFields, ToolChoice
 from srb.wire.request.media import MARKER
 from srb.wire.request.messages import Message, prompt_of
-from srb.wire.request.read import Int, ModelFields, read_fields
+from srb.wire.request.read import Int, ModelFields
 from srb.wire.route import INTEGER, OBJECT, STRING, JsonHandler, also_below, get, list_of, object_of, post
 from srb.wire.tokens import Parts, decoded, name_of, tokens_of
 from srb.wire.tools.definitions import ToolList, tools_of
@@ -53,18 +53,18 @@ class EncodeFields(ModelFields):
     encode_special_tokens: bool = Field(True, description="parse the names of special tokens.")
 
 
-def tokenize(data: bytes, context: RequestContext) -> JsonAnswer:
+def tokenize(fields: TokenizeFields, context: RequestContext) -> dict[str, Any]:
     """Tokenize a text, or a prompt or a chat with the count of its tokens."""
-    fields, model = read_fields(data, TokenizeFields), context.engine.model
-    tokenizer, ignored = model.tokenizer, fields.unread(context.limits.model)
+    model = context.engine.model
+    tokenizer = model.tokenizer
     if fields.content is not None or (fields.prompt is None and fields.messages is None):
-        ignored += [name for name in ("prompt", "messages") if getattr(fields, name) is not None]
+        fields.leave_out("prompt", "messages")
         special = {"add_special": fields.add_special, "parse_special": fields.parse_special}
         tokens = tokens_of(fields.content or [], "content", tokenizer, **special)
         pieces = [{"id": token, "piece": _piece(tokenizer, token)} for token in tokens] if fields.with_pieces else None
-        return {"tokens": pieces or tokens}, ignored
+        return {"tokens": pieces or tokens}
     if fields.prompt is not None:
-        ignored += ["messages"] if fields.messages is not None else []
+        fields.leave_out("messages")
         tokens = tokens_of(fields.prompt, "prompt", tokenizer, add_special=fields.add_special_tokens)
     else:
         tokens = tokens_of([_apply(fields, model.chat_template)], "messages", tokenizer, add_special=True)
@@ -74,62 +74,56 @@ def tokenize(data: bytes, context: RequestContext) -> JsonAnswer:
         "max_model_len": model.n_cells,
         "tokens": tokens,
         "token_strs": names,
-    }, ignored
+    }
 
 
-def detokenize(data: bytes, context: RequestContext) -> JsonAnswer:
+def detokenize(fields: DetokenizeFields, context: RequestContext) -> dict[str, Any]:
     """Detokenize tokens."""
-    fields = read_fields(data, DetokenizeFields)
     text = decoded(fields.tokens, "tokens", context.engine.model.tokenizer)
-    return {"content": text, "prompt": text}, fields.unread(context.limits.model)
+    return {"content": text, "prompt": text}
 
 
-def apply_template(data: bytes, context: RequestContext) -> JsonAnswer:
+def apply_template(fields: TemplateFields, context: RequestContext) -> dict[str, Any]:
     """Apply the model's chat template to a conversation."""
-    fields = read_fields(data, TemplateFields)
-    prompt = _apply(fields, context.engine.model.chat_template, marker=MARKER)
-    return {"prompt": prompt}, fields.unread(context.limits.model)
+    return {"prompt": _apply(fields, context.engine.model.chat_template, marker=MARKER)}
 
 
-def encode(data: bytes, context: RequestContext) -> JsonAnswer:
+def encode(fields: EncodeFields, context: RequestContext) -> dict[str, Any]:
     """Tokenize a text, as in text-generation-webui."""
-    fields, model = read_fields(data, EncodeFields), context.engine.model
-    text = fields.text
+    text, model = fields.text, context.engine.model
     if not isinstance(text, str):
         text = prompt_of(text, {}, model.chat_template)
     special = {"add_special": fields.add_bos_token, "parse_special": fields.encode_special_tokens}
     tokens = tokens_of([text], "text", model.tokenizer, **special)
-    return {"tokens": tokens, "length": len(tokens)}, fields.unread(context.limits.model)
+    return {"tokens": tokens, "length": len(tokens)}
 
 
-def token_count(data: bytes, context: RequestContext) -> JsonAnswer:
+def token_count(fields: EncodeFields, context: RequestContext) -> dict[str, Any]:
     """Count the tokens of a text, as in text-generation-webui."""
-    answer, ignored = encode(data, context)
-    return {"length": answer["length"]}, ignored
+    return {"length": encode(fields, context)["length"]}
 
 
-def decode(data: bytes, context: RequestContext) -> JsonAnswer:
+def decode(fields: DetokenizeFields, context: RequestContext) -> dict[str, Any]:
     """Detokenize tokens, as in text-generation-webui."""
-    answer, ignored = detokenize(data, context)
-    return {"text": answer["content"]}, ignored
+    return {"text": detokenize(fields, context)["content"]}
 
 
-def input_tokens(data: bytes, context: RequestContext) -> JsonAnswer:
+def input_tokens(fields: CompletionFields, context: RequestContext) -> dict[str, Any]:
     """Count the tokens of a chat's prompt.
 
     The body is that of the chat. Sampling fields have no effect here, and aren't reported.
     """
-    return count_prompt(read_fields(data, CompletionFields), context, "messages", object="response.input_tokens")
+    return count_prompt(fields, context, "messages", object="response.input_tokens")
 
 
-def count_prompt(fields: CompletionFields, context: RequestContext, name: str, **head: str) -> JsonAnswer:
+def count_prompt(fields: CompletionFields, context: RequestContext, name: str, **head: str) -> dict[str, Any]:
     """The count of tokens in a chat's prompt. name: the field with the conversation. head: other fields."""
     model = context.engine.model
     prompt = chat_prompt(fields, model.chat_template)
-    return head | {"input_tokens": len(tokens_of([prompt], name, model.tokenizer, add_special=True))}, []
+    return head | {"input_tokens": len(tokens_of([prompt], name, model.tokenizer, add_special=True))}
 
 
-def tokenizer_info(_data: bytes, context: RequestContext) -> JsonAnswer:
+def tokenizer_info(_fields: None, context: RequestContext) -> dict[str, Any]:
     """Show the special tokens and the chat template, as in vLLM."""
     model = context.engine.model
     tokenizer, template = model.tokenizer, model.chat_template
@@ -140,7 +134,7 @@ def tokenizer_info(_data: bytes, context: RequestContext) -> JsonAnswer:
         "add_bos_token": bool(tokenizer.tokenize("")),
         "model_max_length": model.n_cells,
         "chat_template": template.source if template else None,
-    }, []
+    }
 
 
 def _apply(fields: TemplateFields, template: ChatTemplate | None, marker: str | None = None) -> str:

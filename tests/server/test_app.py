@@ -402,7 +402,7 @@ async def test_a_full_queue_is_429_before_the_body_is_read(
         pass
     assert health["running"] == 1
     responses.append(await client.post("/v1/completions", json=body))
-    monkeypatch.setattr("srb.wire.openai.completions.parse", lambda *_, **__: pytest.fail("it was read"))
+    monkeypatch.setattr("srb.server.routes.mount.read_json", lambda *_, **__: pytest.fail("it was read"))
     refused = await client.post("/v1/completions", json=body)
     assert (refused.status, refused.headers["Retry-After"]) == (429, "2")
     error = (await refused.json())["error"]

@@ -1,6 +1,5 @@
 """Thoughts in a model's text: the tags that templates name, and prompts that end within thoughts."""
 
-import json
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +11,8 @@ from srb.llama.model.chat_template import ChatTemplate
 from srb.wire.limits import Limits
 from srb.wire.reasoning import AnswerReader, ReasoningFormat, reasoning_format
 from srb.wire.request.body import Parsed, parse
+from srb.wire.request.fields import CompletionFields
+from srb.wire.request.read import validate
 from srb.wire.tools.calls import PLAIN
 
 TURNS = "{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}\n{% endfor %}{{ '<assistant>\\n' }}"
@@ -103,7 +104,7 @@ def take(parts: Sequence[Any]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
 
 def read(template: ChatTemplate, *messages: dict[str, Any], chat: bool = True, **fields: Any) -> tuple[str, Parsed]:
     """The end of the prompt, after the assistant's tag, and what was parsed."""
-    body = json.dumps({"messages": list(messages) or [HELLO], "stream": False} | fields).encode()
+    body = validate({"messages": list(messages) or [HELLO], "stream": False} | fields, CompletionFields)
     limits = Limits("fake", 1, 8, tokenize=lambda text, **_: tuple(text.encode()), template=template, take=take)
     parsed = parse(body, limits, chat=chat)
     prompt = parsed.completion.prompts[0]

@@ -40,19 +40,19 @@ from srb.wire.context import RequestContext
 from srb.wire.embeddings import EmbeddingFormat
 from srb.wire.reply import Reply
 from srb.wire.request.messages import Message
-from srb.wire.request.read import depth_refused, in_sent_names
+from srb.wire.request.read import BodyFields, depth_refused, read_fields, read_json, sent_names, validate
 from srb.wire.route import GenerateHandler, JsonHandler, Route
 from srb.wire.vendors import ROUTES as VENDORS
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _REPLAYABLE = {
-    path: route.handler
+    path: (route.handler.parse, route.body)
     for route in VENDORS
-    if isinstance(route.handler, GenerateHandler) and route.handler.replayable
+    if isinstance(route.handler, GenerateHandler) and route.handler.replayable and route.body
     for path in route.paths
 }
-"""The handlers whose responses can be built again from the history, by path."""
+"""How the responses are built again that can be, from the history: the parser and the body's model, by path."""
 
 CREATED = web.AppKey("created", float)
 """When the server started, in seconds since 1970."""
@@ -80,52 +80,63 @@ def setup(app: web.Application) -> None:
 def _handler_of(route: Route) -> Handler:
     match route.handler:
         case GenerateHandler() as handler:
+            assert route.body
             return partial(_generate, handler, route.body)
         case JsonHandler() as handler:
-            return partial(_answer_with_json, handler)
+            return partial(_answer_with_json, handler, route.body)
         case EmbeddingFormat() as form:
             return partial(embeddings, form)
         case handler:
             return handler
 
 
-async def _answer_with_json(handler: JsonHandler, request: web.Request) -> web.Response:
+async def _answer_with_json(handler: JsonHandler, kind: type[BaseModel] | None, request: web.Request) -> web.Response:
     context = _context(request, time.time())
-
-    def respond(data: bytes) -> web.Response:
-        with depth_refused():
-            value, ignored = handler.function(data, context)
-        return json_response(value, ignored_header(ignored))
-
     if request.method in (hdrs.METH_GET, hdrs.METH_HEAD):
-        return respond(b"")
-    return await with_lookups(partial(respond, await read_body(request)))
+        return json_response(handler.function(None, context))
+    assert kind
+    assert issubclass(kind, BodyFields)
+    body = (await read_body(request)).strip() or b"{}"
+
+    def respond() -> web.Response:
+        with depth_refused():
+            fields = read_fields(body, kind)
+            value = handler.function(fields, context)
+        return json_response(value, ignored_header(fields.unread(context.limits.model)))
+
+    return await with_lookups(respond)
 
 
-async def _generate(handler: GenerateHandler, kind: type[BaseModel] | None, request: web.Request) -> web.StreamResponse:
+async def _generate(handler: GenerateHandler, kind: type[BaseModel], request: web.Request) -> web.StreamResponse:
     now = time.time()
     request.app[ENGINE].check_ready()
     request.app[ENGINE].check_queue()
     body = await read_body(request, body_limit(request.app))
     context = _context(request, now)
+    names: dict[str, str] = {}
+    blame = None
 
     def parse() -> Reply:
-        try:
-            with depth_refused():
-                return handler.parse(body, context)
-        except InvalidRequestError as error:
-            raise in_sent_names(error, body, kind) from None
+        with depth_refused():
+            sent = read_json(body)
+            fields = validate(sent, kind)
+            names.update(sent_names(sent, kind))
+            return handler.parse(fields, context)
 
-    reply = await with_lookups(parse)
-    if reply.completion is None:
-        assert reply.make is not None
-        return json_response(reply.make().object([]), ignored_header(reply.ignored))
     try:
+        reply = await with_lookups(parse)
+        if reply.completion is None:
+            assert reply.make is not None
+            return json_response(reply.make().object([]), ignored_header(reply.ignored))
+        blame = reply.blame
         # The response has the time `now`. One that is built again later must have it, too.
         return await submit(request, reply, int(now))
     except InvalidRequestError as error:
-        error = reply.blame(error) if reply.blame else error
-        raise await asyncio.to_thread(in_sent_names, error, body, kind) from None
+        if blame:
+            error = blame(error)
+        if type(error) is InvalidRequestError and error.param in names:
+            error.rename(names[error.param])
+        raise error from None
 
 
 def _context(request: web.Request, now: float, original: CompletionRequest | None = None) -> RequestContext:
@@ -159,11 +170,12 @@ async def _restore_reply(request: web.Request, event_log: EventLog) -> Reply:
     """The reply of a request in the history: native events, unless its own format is replayable."""
     reply, original = NATIVE, event_log.request
     if request.app[HISTORY].is_on and (sent := await read_file(request, find_sent, original.id)):
-        if handler := _REPLAYABLE.get(sent.path):
+        if sent.path in _REPLAYABLE:
+            parse, kind = _REPLAYABLE[sent.path]
             context = _context(request, event_log.created, original)
             context = replace(context, limits=replace(context.limits, model=sent.model))
             with suppress(SrbError):  # for example, the request continued a story that was deleted
-                reply = await with_lookups(partial(handler.parse, sent.body, context))
+                reply = await with_lookups(lambda: parse(read_fields(sent.body, kind), context))
         reply = replace(reply, completion=None, blame=None, model=sent.model, nodes=sent.nodes or None)
     request.app[REPLIES][event_log] = reply
     return reply

@@ -18,7 +18,8 @@ from srb.terminal.comparison.scorers import Judge, Scorers, read_scorer
 from srb.terminal.options import BRANCH_NAMES, check_names
 from srb.wire.limits import Limits
 from srb.wire.request.body import Parsed, parse
-from srb.wire.request.read import ALIASES
+from srb.wire.request.fields import CompletionFields
+from srb.wire.request.read import ALIASES, validate
 
 MAX_PROMPTS = 1_000
 
@@ -310,8 +311,7 @@ def _checked(where: str, fields: dict[str, Any], common: dict[str, Any]) -> dict
 def _parsed(where: str, fields: dict[str, Any]) -> Parsed:
     """Read the fields of a request as a server does. Raises `InvalidRequestError`."""
     n = {} if fields.get("directions") else {"n": 1}
-    body = json.dumps({"prompt": "x"} | n | fields).encode()
     try:
-        return parse(body, Limits("", 1, MAX_ALTERNATIVES))
+        return parse(validate({"prompt": "x"} | n | fields, CompletionFields), Limits("", 1, MAX_ALTERNATIVES))
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{where}: {error.message}") from None

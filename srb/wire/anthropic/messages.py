@@ -11,12 +11,12 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent
 from srb.errors import InvalidRequestError, SrbError
 from srb.wire.answer import Alternative, Answer, Change, Item, Response
-from srb.wire.context import JsonAnswer, RequestContext
+from srb.wire.context import RequestContext
 from srb.wire.reply import SSE_TYPED, Reply, parse_one
 from srb.wire.request.fields import CompletionFields, SamplingFields
 from srb.wire.request.media import as_content
 from srb.wire.request.messages import Message, Text, system_message
-from srb.wire.request.read import ModelFields, PartFields, read_fields, show, validate
+from srb.wire.request.read import ModelFields, PartFields, show, validate
 from srb.wire.tokenize import count_prompt
 from srb.wire.tools.definitions import ToolList
 
@@ -173,9 +173,8 @@ class MessagesFields(SamplingFields, ModelFields):
         }
 
 
-def parse_messages(body: bytes, context: RequestContext) -> Reply:
+def parse_messages(fields: MessagesFields, context: RequestContext) -> Reply:
     """Continue a conversation, as in Anthropic's API: a message, or events."""
-    fields = read_fields(body, MessagesFields)
     parsed = parse_one(
         fields,
         fields,
@@ -198,9 +197,9 @@ def parse_messages(body: bytes, context: RequestContext) -> Reply:
     return Reply.of(parsed, fields.stream, make, frame=SSE_TYPED)
 
 
-def count_tokens(data: bytes, context: RequestContext) -> JsonAnswer:
+def count_tokens(fields: MessagesFields, context: RequestContext) -> dict[str, Any]:
     """Count the tokens of the prompt of such a conversation."""
-    return count_prompt(validate(read_fields(data, MessagesFields).chat, CompletionFields), context, "messages")
+    return count_prompt(validate(fields.chat, CompletionFields), context, "messages")
 
 
 def error_json(error: SrbError) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from srb.errors import InvalidRequestError
 from srb.wire.context import RequestContext
 from srb.wire.request.body import Parsed, parse_fields
 from srb.wire.request.fields import CompletionFields
-from srb.wire.request.read import BodyFields, Int, read_fields, show
+from srb.wire.request.read import BodyFields, Int, show
 from srb.wire.tokens import is_text, tokens_of
 
 MAX_LENGTH = 896
@@ -64,7 +64,7 @@ class KoboldFields(CompletionFields):
 
 
 class KeyFields(BodyFields):
-    """The body of `POST /api/extra/generate/check`, `abort` and `last_logprobs`. It may be left out."""
+    """The body of `POST /api/extra/generate/check`, `abort` and `last_logprobs`. Some clients send none."""
 
     genkey: str = Field("", description="the `genkey` that the request was sent with.")
 
@@ -82,10 +82,9 @@ class IdsFields(BodyFields):
     ids: list[Int] | None = Field(None, description="the ids of tokens.")
 
 
-def parse(data: bytes, context: RequestContext, *, stream: bool) -> tuple[KoboldFields, Parsed]:
-    """Read a body. A stream has one alternative: its events have no index, and their readers join all texts."""
+def parse(fields: KoboldFields, context: RequestContext, *, stream: bool) -> Parsed:
+    """Make a request of a body. A stream has one alternative, since its events have no index."""
     model = context.engine.model
-    fields = read_fields(data, KoboldFields)
     fields.leave_out(*_WITHOUT_EFFECT)
     if not fields.trim_stop and fields.include_stop_str_in_output is None:
         fields.include_stop_str_in_output = True
@@ -106,7 +105,7 @@ def parse(data: bytes, context: RequestContext, *, stream: bool) -> tuple[Kobold
     parsed = parse_fields(fields, context.limits, chat=False, form="chunks" if stream else "object")
     if n_truncated:
         parsed.ignored.append(f"prompt (its first {n_truncated} tokens)")
-    return fields, parsed
+    return parsed
 
 
 def default_length(n_cells: int) -> int:
@@ -149,12 +148,3 @@ def _prompt(fields: KoboldFields, model: ModelFacts, max_length: int) -> tuple[t
     room = min(limit or model.n_cells, model.n_cells) - max_length - len(memory)
     n_truncated = max(0, len(rest) - room) if room > 0 else 0  # without room, the engine says what is too long
     return (*memory, *rest[n_truncated:]), n_truncated
-
-
-def read_key(data: bytes) -> tuple[str, list[str]]:
-    """Return the `genkey` of a body, maybe empty, and the names of the fields without effect.
-
-    Some clients send no body. Raises `InvalidRequestError`.
-    """
-    fields = read_fields(data.strip() or b"{}", KeyFields)
-    return fields.genkey, fields.unread()

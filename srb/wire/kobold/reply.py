@@ -9,11 +9,10 @@ from typing import Any
 
 from srb.engine.events import Event, StopEvent, StreamEvent
 from srb.wire.answer import Answer, Change, Response
-from srb.wire.context import Abort, JsonAnswer, RequestContext
-from srb.wire.kobold.body import CountFields, IdsFields, parse, read_key
+from srb.wire.context import Abort, RequestContext
+from srb.wire.kobold.body import CountFields, IdsFields, KeyFields, KoboldFields, parse
 from srb.wire.openai.completions import Completion, content_of
 from srb.wire.reply import SSE_MESSAGE, Reply
-from srb.wire.request.read import read_fields
 from srb.wire.tokens import decoded, tokens_of
 
 
@@ -49,9 +48,9 @@ class Results:
                 yield {"token": "", "finish_reason": _finish(event.finish_reason)} | error
 
 
-def parse_generate(body: bytes, context: RequestContext, *, stream: bool = False) -> Reply:
+def parse_generate(fields: KoboldFields, context: RequestContext, *, stream: bool = False) -> Reply:
     """Continue a prompt, as in KoboldAI: a result for each alternative."""
-    fields, parsed = parse(body, context, stream=stream)
+    parsed = parse(fields, context, stream=stream)
     completion = parsed.completion
     form = Results(len(completion.prompts[0]), completion.count, completion.logprobs is not None)
     watch = partial(context.state(Generations).watch, Generation(fields.genkey, completion.id, form))
@@ -63,18 +62,15 @@ def _finish(reason: str) -> str:
     return "stop" if reason == "stop" else "length"
 
 
-def token_count(data: bytes, context: RequestContext) -> JsonAnswer:
+def token_count(fields: CountFields, context: RequestContext) -> dict[str, Any]:
     """Tokenize a text, as in KoboldCpp."""
-    fields = read_fields(data, CountFields)
     tokens = tokens_of([fields.prompt], "prompt", context.engine.model.tokenizer, add_special=fields.special)
-    return {"value": len(tokens), "ids": tokens}, fields.unread()
+    return {"value": len(tokens), "ids": tokens}
 
 
-def detokenize(data: bytes, context: RequestContext) -> JsonAnswer:
+def detokenize(fields: IdsFields, context: RequestContext) -> dict[str, Any]:
     """Detokenize tokens, as in KoboldCpp."""
-    fields = read_fields(data, IdsFields)
-    text = decoded(fields.ids, "ids", context.engine.model.tokenizer)
-    return {"result": text, "success": True}, fields.unread()
+    return {"result": decoded(fields.ids, "ids", context.engine.model.tokenizer), "success": True}
 
 
 @dataclass(eq=False)
@@ -182,30 +178,27 @@ class Generations:
         return any(ended)
 
 
-def check(body: bytes, context: RequestContext) -> JsonAnswer:
+def check(fields: KeyFields | None, context: RequestContext) -> dict[str, Any]:
     """Show the texts so far of the request with this genkey."""
-    genkey, ignored = read_key(body)
-    found = context.state(Generations).named(genkey, context.owner)
-    return found[-1].so_far() if found else {"results": [{"text": ""}]}, ignored
+    found = context.state(Generations).named(fields.genkey if fields else "", context.owner)
+    return found[-1].so_far() if found else {"results": [{"text": ""}]}
 
 
-def last_logprobs(body: bytes, context: RequestContext) -> JsonAnswer:
+def last_logprobs(fields: KeyFields, context: RequestContext) -> dict[str, Any]:
     """Show the log-probabilities of the last request with this genkey, or null, as in KoboldCpp."""
-    genkey, ignored = read_key(body)
-    generations = context.state(Generations)
+    genkey, generations = fields.genkey, context.state(Generations)
     ended = generations.last.get(context.owner)
     found = [*([ended] if ended and ended.genkey == genkey else []), *generations.named(genkey, context.owner)]
-    return {"logprobs": found[-1].logprobs() if found else None}, ignored
+    return {"logprobs": found[-1].logprobs() if found else None}
 
 
-def abort(body: bytes, context: RequestContext) -> JsonAnswer:
+def abort(fields: KeyFields, context: RequestContext) -> dict[str, Any]:
     """Abort the requests with this genkey."""
-    genkey, ignored = read_key(body)
-    ended = context.call_in_loop((context.state(Generations).abort, genkey, context.owner))
-    return {"success": ended, "done": ended}, ignored
+    ended = context.call_in_loop((context.state(Generations).abort, fields.genkey, context.owner))
+    return {"success": ended, "done": ended}
 
 
-def perf(_body: bytes, context: RequestContext) -> JsonAnswer:
+def perf(_fields: None, context: RequestContext) -> dict[str, Any]:
     """Show the speed of the last request, as in KoboldCpp."""
     health, generations, now = context.engine.health, context.state(Generations), context.now
     idle_since = context.created if generations.idle_since is None else generations.idle_since
@@ -218,4 +211,4 @@ def perf(_body: bytes, context: RequestContext) -> JsonAnswer:
         "quiet": True,
     }
     last = generations.last.get(context.owner)
-    return _NO_PERF | (last.perf() if last else {}) | busy, []
+    return _NO_PERF | (last.perf() if last else {}) | busy

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from srb.wire.context import JsonAnswer, RequestContext
+from srb.wire.context import RequestContext
 from srb.wire.kobold.body import CountFields, IdsFields, KeyFields, KoboldFields, default_length
 from srb.wire.kobold.reply import abort, check, detokenize, last_logprobs, parse_generate, perf, token_count
 from srb.wire.route import (
@@ -40,9 +40,9 @@ def _version(context: RequestContext) -> dict[str, Any]:
 def _fact(path: str, summary: str, value_of: Callable[[RequestContext], Any], **schema: Any) -> Route:
     """A route that shows a fact. value_of: returns the response, or its first field."""
 
-    def answer(_body: bytes, context: RequestContext) -> JsonAnswer:
+    def answer(_fields: None, context: RequestContext) -> dict[str, Any]:
         value = value_of(context)
-        return value if isinstance(value, dict) else {next(iter(schema)): value}, []
+        return value if isinstance(value, dict) else {next(iter(schema)): value}
 
     return get(path, JsonHandler(answer), object_of(**schema), summary=summary)
 

@@ -10,7 +10,7 @@ from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
 from srb.wire.request.body import Parsed, parse_fields, take_all_room, take_candidates
 from srb.wire.request.fields import BRIDGE_FIELDS, CompletionFields
-from srb.wire.request.read import BodyFields, Int, read_fields, show
+from srb.wire.request.read import BodyFields, Int, show
 from srb.wire.tokens import Parts, check_text, tokens_of
 
 _INFILL_TOKENS = 256
@@ -46,19 +46,12 @@ class InfillFields(LlamaFields):
     input_extra: list[ExtraFields] | None = Field(None, description="other files that may help.")
 
 
-def parse_completion(data: bytes, limits: Limits) -> tuple[LlamaFields, Parsed]:
-    """Read the body of `POST /completion`. Raises what `parse_fields` does."""
-    fields = read_fields(data, LlamaFields)
-    return fields, _parsed(fields, limits)
-
-
-def parse_infill(data: bytes, limits: Limits, tokenizer: Tokenizer, n_cells: int) -> tuple[LlamaFields, Parsed]:
-    """Read the body of `POST /infill`, for a context of `n_cells`.
+def parse_infill(fields: InfillFields, limits: Limits, tokenizer: Tokenizer, n_cells: int) -> Parsed:
+    """Make a request of the body of `POST /infill`, for a context of `n_cells`.
 
     If `input_extra` doesn't fit, it is cut at its beginning, and `ignored` says so. If the model has no
     fill-in-the-middle tokens, the request is a bridge: candidates are sampled and scored.
     """
-    fields = read_fields(data, InfillFields)
     if not isinstance(fields.prompt, str | None):
         raise InvalidRequestError(f"prompt must be a string, got {show(fields.prompt)}", param="prompt")
 
@@ -84,15 +77,16 @@ def parse_infill(data: bytes, limits: Limits, tokenizer: Tokenizer, n_cells: int
     room = max(0, n_cells - len(head) - len(gap) - n_texts * most)
     extra = known[max(0, len(known) - room) :]
     fields.prompt = (*head, *extra, *gap)
-    parsed = _parsed(fields, limits)
+    parsed = parse_completion(fields, limits)
     unknown = [name for each in fields.input_extra or () for name in each.model_extra or ()]
     parsed.ignored.extend(f"input_extra.{name}" for name in dict.fromkeys(unknown))
     if len(extra) < len(known):
         parsed.ignored.append(f"input_extra (its first {len(known) - len(extra)} tokens)")
-    return fields, parsed
+    return parsed
 
 
-def _parsed(fields: LlamaFields, limits: Limits) -> Parsed:
+def parse_completion(fields: LlamaFields, limits: Limits) -> Parsed:
+    """Make a request of the body of `POST /completion`. Raises what `parse_fields` does."""
     if isinstance(fields.stream, str):
         raise InvalidRequestError(f"stream must be true or false, got {show(fields.stream)}", param="stream")
     if (limit := fields.t_max_predict_ms or 0) < -1:

@@ -12,8 +12,8 @@ from srb.engine.events import ErrorEvent, Event, ProgressEvent, StopEvent, Strea
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.wire.answer import Answer, Change, Response
-from srb.wire.context import Abort, JsonAnswer, RequestContext
-from srb.wire.llama_server.body import LlamaFields, parse_completion, parse_infill
+from srb.wire.context import Abort, RequestContext
+from srb.wire.llama_server.body import InfillFields, LlamaFields, parse_completion, parse_infill
 from srb.wire.native import reply as native
 from srb.wire.reply import Reply, Watch, prompt_progress, timings
 from srb.wire.request.body import Parsed
@@ -145,15 +145,15 @@ def _partial(index: int, text: str, tokens: Iterable[int]) -> dict[str, Any]:
     return {"index": index, "content": text, "tokens": list(tokens), "stop": False}
 
 
-def completion(body: bytes, context: RequestContext) -> Reply:
+def completion(fields: LlamaFields, context: RequestContext) -> Reply:
     """Continue a prompt, as in llama-server: chunks, an object, or an array of objects."""
-    return _reply(*parse_completion(body, context.limits), context)
+    return _reply(fields, parse_completion(fields, context.limits), context)
 
 
-def infill(body: bytes, context: RequestContext) -> Reply:
+def infill(fields: InfillFields, context: RequestContext) -> Reply:
     """Fill in the text between a prefix and a suffix, if the model can."""
     model = context.engine.model
-    return _reply(*parse_infill(body, context.limits, model.tokenizer, model.n_cells), context)
+    return _reply(fields, parse_infill(fields, context.limits, model.tokenizer, model.n_cells), context)
 
 
 def _reply(fields: LlamaFields, parsed: Parsed, context: RequestContext) -> Reply:
@@ -190,7 +190,7 @@ _KV_CACHE = ("layout", "n_preempted", "layout_changes", "preemptions", "swapped_
 """The fields of `EngineStats` that `/props` shows as `kv_cache`."""
 
 
-def props(_body: bytes, context: RequestContext) -> JsonAnswer:
+def props(_fields: None, context: RequestContext) -> dict[str, Any]:
     """Show facts about the server and its model."""
     engine, limits, model, stats = context.engine, context.limits, context.engine.model, context.stats
     tokenizer, template = model.tokenizer, model.chat_template
@@ -212,7 +212,7 @@ def props(_body: bytes, context: RequestContext) -> JsonAnswer:
         "cpu_variant": model.cpu_variant,
         "is_sleeping": engine.health.is_sleeping,
         "kv_cache": {name: getattr(stats, name) for name in _KV_CACHE},
-    }, []
+    }
 
 
 def _prob(token: Token) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from srb.wire.reply import Reply
 from srb.wire.request.fields import Prompt, with_fields_of
 from srb.wire.request.media import not_here
 from srb.wire.request.prompts import make_prompts
-from srb.wire.request.read import BodyFields, ModelFields, read_fields
+from srb.wire.request.read import BodyFields, ModelFields
 
 if TYPE_CHECKING:
     _Explore = BodyFields
@@ -34,14 +34,13 @@ class ExploreFields(ModelFields, _Explore):
     prompt: Prompt = Field(None, description="a text, or a list of token ids.")
 
 
-def parse_explore(body: bytes, context: RequestContext) -> Reply:
+def parse_explore(fields: ExploreFields, context: RequestContext) -> Reply:
     """Stream the tree of a prompt's likely continuations, the most probable nodes first."""
-    return explore_reply(body, context.limits, context.now)
+    return explore_reply(fields, context.limits, context.now)
 
 
-def explore_reply(body: bytes, limits: Limits, now: float) -> Reply:
-    """Parses a body without a `RequestContext`. now: in seconds since 1970. Raises `InvalidRequestError`."""
-    fields = read_fields(body, ExploreFields)
+def explore_reply(fields: ExploreFields, limits: Limits, now: float) -> Reply:
+    """Makes the reply without a `RequestContext`. now: in seconds since 1970. Raises `InvalidRequestError`."""
     names = {each.name for each in dataclass_fields(Explore)} & fields.model_fields_set
     explore = Explore(**{name: getattr(fields, name) for name in names})
     prompts, _ = make_prompts(fields.prompt, replace(limits, take=not_here), 1, limits.tokenize)

@@ -13,7 +13,7 @@ from pydantic import Field
 from srb.engine.events import DoneEvent, ErrorEvent, Event, Token
 from srb.errors import InvalidRequestError, SrbError
 from srb.wire.answer import Answer, Change, Item, Response
-from srb.wire.context import JsonAnswer, RequestContext
+from srb.wire.context import RequestContext
 from srb.wire.embeddings import EmbeddingFormat, EmbeddingRequest, Vectors
 from srb.wire.openai.completions import content_of
 from srb.wire.reasoning import reasoning_format
@@ -21,7 +21,7 @@ from srb.wire.reply import LINES, Reply, parse_one
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.media import with_images
 from srb.wire.request.messages import Message
-from srb.wire.request.read import Int, ModelFields, read_fields, show
+from srb.wire.request.read import Int, ModelFields, show
 from srb.wire.tools.definitions import ToolList
 
 VERSION = "0.13.0"
@@ -78,9 +78,8 @@ class OllamaShowFields(ModelFields):
     """The body of `POST /api/show`."""
 
 
-def parse_generate(body: bytes, context: RequestContext) -> Reply:
+def parse_generate(fields: OllamaGenerateFields, context: RequestContext) -> Reply:
     """Answer a prompt, as in Ollama: lines, or an object."""
-    fields = read_fields(body, OllamaGenerateFields)
     if fields.raw or fields.suffix:
         if fields.images:
             raise InvalidRequestError("images go with a chat template; leave raw out", param="images")
@@ -92,9 +91,8 @@ def parse_generate(body: bytes, context: RequestContext) -> Reply:
     return _reply(fields, context, _response, bool(fields.prompt), suffix=fields.suffix, **prompt)
 
 
-def parse_chat(body: bytes, context: RequestContext) -> Reply:
+def parse_chat(fields: OllamaChatFields, context: RequestContext) -> Reply:
     """Continue a conversation, as in Ollama: lines, or an object."""
-    fields = read_fields(body, OllamaChatFields)
     for k, message in enumerate(fields.messages or ()):
         images = (message.model_extra or {}).pop("images", None)
         message.content = with_images(message.content, images, f"messages[{k}].images")
@@ -281,32 +279,32 @@ def _times(context: RequestContext) -> dict[str, str]:
     return {"modified_at": time_of(int(context.created))}
 
 
-def _models(context: RequestContext, **more: Any) -> JsonAnswer:
+def _models(context: RequestContext, **more: Any) -> dict[str, Any]:
     name, info = context.limits.model, context.engine.model.info
     model = {"name": name, "model": name, **_times(context), "size": info.n_bytes, "digest": info.digest}
-    return {"models": [model | {"details": _details(context)} | more]}, []
+    return {"models": [model | {"details": _details(context)} | more]}
 
 
-def tags(_body: bytes, context: RequestContext) -> JsonAnswer:
+def tags(_fields: None, context: RequestContext) -> dict[str, Any]:
     """List the server's one model, as in Ollama."""
     _ = context.engine.model  # raises an error until the model is loaded
     return _models(context)
 
 
-def ps(_body: bytes, context: RequestContext) -> JsonAnswer:
+def ps(_fields: None, context: RequestContext) -> dict[str, Any]:
     """List the loaded model, as in Ollama."""
     model = context.engine.model
     return _models(context, expires_at=NEVER, context_length=model.n_cells, size_vram=model.info.n_bytes_gpu)
 
 
-def version(_body: bytes, _context: RequestContext) -> JsonAnswer:
+def version(_fields: None, _context: RequestContext) -> dict[str, Any]:
     """Show the version of Ollama's API that srb has."""
-    return {"version": VERSION}, []
+    return {"version": VERSION}
 
 
-def show_model(body: bytes, context: RequestContext) -> JsonAnswer:
+def show_model(_fields: OllamaShowFields, context: RequestContext) -> dict[str, Any]:
     """Show the model, as in Ollama."""
-    fields, name, model = read_fields(body, OllamaShowFields), context.limits.model, context.engine.model
+    model = context.engine.model
     info, template = model.info, model.chat_template
     # Ollama leaves long lists out, too.
     metadata = {name: value for name, value in info.metadata.items() if not isinstance(value, list)}
@@ -318,7 +316,7 @@ def show_model(body: bytes, context: RequestContext) -> JsonAnswer:
         "model_info": metadata
         | {
             "general.architecture": info.architecture,
-            "general.basename": name,
+            "general.basename": context.limits.model,
             "general.parameter_count": info.n_params,
             # Clients look for a name that ends with `.context_length`. This server's is meant, not the model's.
             f"{info.architecture}.context_length": model.n_cells,
@@ -326,7 +324,7 @@ def show_model(body: bytes, context: RequestContext) -> JsonAnswer:
         },
         "capabilities": _capabilities(context),
         **_times(context),
-    }, fields.unread(name)
+    }
 
 
 def _capabilities(context: RequestContext) -> list[str]:

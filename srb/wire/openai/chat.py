@@ -8,11 +8,12 @@ from srb.wire.context import RequestContext
 from srb.wire.openai.completions import Completion, content_of, parse_as
 from srb.wire.reply import Reply
 from srb.wire.reply import timings as timings_json
+from srb.wire.request.fields import CompletionFields
 
 
-def parse_chat(body: bytes, context: RequestContext) -> Reply:
+def parse_chat(fields: CompletionFields, context: RequestContext) -> Reply:
     """Continue a conversation, in n alternatives: OpenAI's object or chunks, or native events."""
-    return parse_as(ChatCompletion, body, context, chat=True)
+    return parse_as(ChatCompletion, fields, context, chat=True)
 
 
 class ChatCompletion(Completion):

@@ -24,27 +24,30 @@ from srb.engine.events import (
 )
 from srb.errors import InvalidRequestError, NotFoundError
 from srb.wire.answer import Alternative, Answer, Change, Response, Tokens
-from srb.wire.context import JsonAnswer, RequestContext
+from srb.wire.context import RequestContext
 from srb.wire.native.reply import usage_json
 from srb.wire.reasoning import AnswerReader
 from srb.wire.reply import Reply, logprob_of, prompt_progress
 from srb.wire.reply import timings as timings_json
 from srb.wire.request.body import parse
+from srb.wire.request.fields import CompletionFields
 
 
-def parse_completion(body: bytes, context: RequestContext, *, openai: bool = False) -> Reply:
+def parse_completion(fields: CompletionFields, context: RequestContext, *, openai: bool = False) -> Reply:
     """Continue a prompt, in n alternatives: native events, OpenAI's chunks, or OpenAI's object.
 
     With `openai`, a body that names no format gets OpenAI's.
     """
     if openai:
         context = replace(context, limits=replace(context.limits, openai=True))
-    return parse_as(Completion, body, context)
+    return parse_as(Completion, fields, context)
 
 
-def parse_as(kind: type["Completion"], body: bytes, context: RequestContext, *, chat: bool = False) -> Reply:
-    """Parses the body of a completion or a chat."""
-    parsed = parse(body, context.limits, chat=chat)
+def parse_as(
+    kind: type["Completion"], fields: CompletionFields, context: RequestContext, *, chat: bool = False
+) -> Reply:
+    """Makes the reply to a completion or a chat."""
+    parsed = parse(fields, context.limits, chat=chat)
     completion = context.original or parsed.completion
     if parsed.token_ids and completion.heal and completion.echo and parsed.format != "events":
         raise InvalidRequestError(
@@ -307,30 +310,30 @@ def _usage(usage: Usage) -> dict[str, Any]:
     return value
 
 
-def models(_body: bytes, context: RequestContext) -> JsonAnswer:
+def models(_fields: None, context: RequestContext) -> dict[str, Any]:
     """List the server's one model."""
-    return {"object": "list", "data": [_model(context)]}, []
+    return {"object": "list", "data": [_model(context)]}
 
 
-def one_model(_body: bytes, context: RequestContext) -> JsonAnswer:
+def one_model(_fields: None, context: RequestContext) -> dict[str, Any]:
     """Show the model of this name."""
     model, name = _model(context), context.path_params["id"]
     if model["id"] not in (name, name.removesuffix("/")):
         raise NotFoundError(f"there is no model {name}; there is {model['id']}", param="model", code="model_not_found")
-    return model, []
+    return model
 
 
-def model_card(_body: bytes, context: RequestContext) -> JsonAnswer:
+def model_card(_fields: None, context: RequestContext) -> dict[str, Any]:
     """Show the model with the size of its context, as in TabbyAPI."""
-    return _model(context) | {"parameters": {"max_seq_len": context.engine.model.n_cells}}, []
+    return _model(context) | {"parameters": {"max_seq_len": context.engine.model.n_cells}}
 
 
-def model_info(_body: bytes, context: RequestContext) -> JsonAnswer:
+def model_info(_fields: None, context: RequestContext) -> dict[str, Any]:
     """Show the model's name, as in text-generation-webui.
 
     SillyTavern asks for it before it counts tokens.
     """
-    return {"model_name": context.limits.model, "lora_names": [], "loader": "llama.cpp"}, []
+    return {"model_name": context.limits.model, "lora_names": [], "loader": "llama.cpp"}
 
 
 def _model(context: RequestContext) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from srb.engine.events import DoneEvent, Event, StartEvent
 from srb.errors import InvalidRequestError
 from srb.wire.answer import Answer, Change, Item, Response
-from srb.wire.context import JsonAnswer, RequestContext
+from srb.wire.context import RequestContext
 from srb.wire.openai.completions import content_of
 from srb.wire.reply import SSE_TYPED, Reply, parse_one
 from srb.wire.request.fields import CompletionFields, Parallel, SamplingFields, ToolChoice
 from srb.wire.request.messages import Content, Message, Text, system_message
 from srb.wire.request.prompts import MAX_REQUESTS
-from srb.wire.request.read import Int, ModelFields, PartFields, read_fields, show, validate
+from srb.wire.request.read import Int, ModelFields, PartFields, show, validate
 from srb.wire.tokenize import count_prompt
 from srb.wire.tools.definitions import ToolList
 
@@ -213,9 +213,8 @@ def response_format(text: dict[str, Any] | None) -> dict[str, Any]:
     return {"response_format": form}
 
 
-def parse_response(body: bytes, context: RequestContext) -> Reply:
+def parse_response(fields: ResponseFields, context: RequestContext) -> Reply:
     """Continue a conversation, as OpenAI's responses: an object, or events."""
-    fields = read_fields(body, ResponseFields)
     refuse(fields, "conversation")
     before = context.previous_messages(fields.previous_response_id) if fields.previous_response_id else []
     items, unknown = resolved(fields.input, context)
@@ -253,9 +252,8 @@ def parse_response(body: bytes, context: RequestContext) -> Reply:
     )
 
 
-def input_tokens(data: bytes, context: RequestContext) -> JsonAnswer:
+def input_tokens(fields: ResponseFields, context: RequestContext) -> dict[str, Any]:
     """Count the tokens of the prompt of such a conversation."""
-    fields = read_fields(data, ResponseFields)
     refuse(fields, "conversation", "previous_response_id")
     asked = validate(fields.chat(conversation_of(fields.input)), CompletionFields)
     return count_prompt(asked, context, "input", object="response.input_tokens")

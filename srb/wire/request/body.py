@@ -22,7 +22,7 @@ from srb.wire.request.fields import BEAM_FIELDS, BRIDGE_FIELDS, BranchFields, Co
 from srb.wire.request.media import new_marker
 from srb.wire.request.messages import prefill_text, prompt_of
 from srb.wire.request.prompts import make_prompts, sent_prompt, take_path, take_texts
-from srb.wire.request.read import read_fields, show
+from srb.wire.request.read import show
 from srb.wire.tokens import MAX_BIASED_TEXTS
 from srb.wire.tools.calls import call_format
 from srb.wire.tools.definitions import Tools, left_out, tools_of
@@ -68,9 +68,8 @@ class Parsed:
         return self.tools.blame if self.tools else None
 
 
-def parse(body: bytes, limits: Limits, *, chat: bool = False) -> Parsed:
-    """Read a body of OpenAI's routes, or of srb's own. Raises what `parse_fields` does."""
-    fields = read_fields(body, CompletionFields)
+def parse(fields: CompletionFields, limits: Limits, *, chat: bool = False) -> Parsed:
+    """Make a request of a body that names the format of its answer. Raises what `parse_fields` does."""
     return parse_fields(fields, limits, chat=chat, form=_format(fields, chat or limits.openai), has_times=chat)
 
 

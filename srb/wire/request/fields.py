@@ -14,7 +14,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PrivateAttr,
     StrictBool,
     WithJsonSchema,
     create_model,
@@ -87,12 +86,13 @@ def of_response_format(form: dict[str, Any]) -> dict[str, Any]:
 
 def _schema_of(value: Any, name: str) -> dict[str, Any]:
     """Return a JSON schema, or the text of one, as a field of `SamplingParams`. Raises `InvalidRequestError`."""
+    param = name.partition(".")[0]
     try:
         schema = as_schema(value)
     except ValueError as error:
-        raise InvalidRequestError(f"{name}: {error}", param="response_format") from None
+        raise InvalidRequestError(f"{name}: {error}", param=param) from None
     if not isinstance(schema, dict | bool):
-        raise InvalidRequestError(f"{name} must be an object, got {value!r:.60}", param="response_format")
+        raise InvalidRequestError(f"{name} must be an object, got {value!r:.60}", param=param)
     return _json(schema)
 
 
@@ -105,10 +105,7 @@ def of_structured_outputs(asked: dict[str, Any]) -> dict[str, Any]:
     if kind == "json_object":
         return _json({"type": "object"})
     if kind == "json":
-        try:
-            return _json(as_schema(value))
-        except ValueError as error:
-            raise _wrong(f".json: {error}") from None
+        return _schema_of(value, "structured_outputs.json")
     if kind == "choice":
         if not (isinstance(value, list) and value and all(isinstance(text, str) and text for text in value)):
             raise _wrong(f".choice must be a list of texts, got {value!r:.60}")
@@ -264,21 +261,9 @@ class SamplingFields(_Sampling):
         None, description=f"what the text must match, in vLLM's notation: one of {', '.join(KINDS)}."
     )
 
-    _left_out: list[str] = PrivateAttr(default_factory=list)
-    """What `leave_out`, `cut` and `given` have changed or left out, for `ignored`."""
-
-    def leave_out(self, *names: str) -> None:
-        """Remove fields that have no effect in a format. `ignored` reports those that ask for something."""
-        for name in names:
-            value = getattr(self, name)
-            if value or type(value) in (int, float):
-                self._left_out.append(name)
-            setattr(self, name, None)
-            self.model_fields_set.discard(name)
-
     def ignored(self, unused: frozenset[str], search: str | None = None) -> list[str]:
         """Return the names of the fields and samplers that were sent and have no effect. No sampler reads `unused`."""
-        unknown = [*BodyFields.unread(self), *self._left_out]
+        unknown = BodyFields.unread(self)
         unknown += [f"samplers.{name}" for name in self.samplers or () if not sampler_named(name)]
         unknown += [f"structured_outputs.{name}" for name in self.structured_outputs or () if name not in KINDS]
         if search == "beam":

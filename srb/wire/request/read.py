@@ -15,6 +15,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     RootModel,
     ValidationError,
     model_validator,
@@ -239,9 +240,21 @@ class BodyFields(BaseModel):
         _read_textgen(fields)
         return fields
 
-    def unread(self) -> list[str]:
-        """Return the names of the unknown fields, for a body whose known fields all have an effect."""
-        return list(self.model_extra or ())
+    _left_out: list[str] = PrivateAttr(default_factory=list)
+    """What was changed or left out of the known fields, for `unread`."""
+
+    def leave_out(self, *names: str) -> None:
+        """Remove fields that have no effect. `unread` names those that ask for something."""
+        for name in names:
+            value = getattr(self, name)
+            if value or type(value) in (int, float):
+                self._left_out.append(name)
+            setattr(self, name, None)
+            self.model_fields_set.discard(name)
+
+    def unread(self, model: str = "") -> list[str]:
+        """Return the names of the unknown fields, and what was left out of the others."""
+        return [*(self.model_extra or ()), *self._left_out]
 
 
 class ModelFields(BodyFields):
@@ -266,13 +279,15 @@ def depth_refused() -> Iterator[None]:
 Fields = TypeVar("Fields", bound=BaseModel)
 
 
-@depth_refused()
 def read_fields(body: bytes, kind: type[Fields]) -> Fields:
     """Return the fields of a body: a JSON object, or a list for a `RootModel`. Raises `InvalidRequestError`."""
-    return validate(_read_json(body), kind)
+    return validate(read_json(body), kind)
 
 
-def _read_json(body: bytes) -> Any:
+@depth_refused()
+def read_json(body: bytes) -> Any:
+    """Return the JSON of a body. Raises `InvalidRequestError`."""
+
     def refuse(constant: str) -> NoReturn:
         raise InvalidRequestError(f"the body is not JSON: {constant} is no JSON number", code="invalid_json")
 
@@ -284,6 +299,7 @@ def _read_json(body: bytes) -> Any:
         raise InvalidRequestError("the body has a number with too many digits", code="invalid_json") from None
 
 
+@depth_refused()
 def validate(data: Any, kind: type[Fields]) -> Fields:
     """Return the fields of a body that is already read as JSON. Raises `InvalidRequestError`."""
     wanted, name = (list, "list") if issubclass(kind, RootModel) else (dict, "object")
@@ -296,7 +312,7 @@ def validate(data: Any, kind: type[Fields]) -> Fields:
         param, value = "", data
         for k, part in enumerate(first["loc"]):
             is_last = k == len(first["loc"]) - 1
-            part = sent_name(value, part, own_names_of(kind)) if isinstance(part, str) else part
+            part = sent_name(value, part, kind) if isinstance(part, str) else part
             if isinstance(part, int):
                 param += f"[{part}]"
             elif not param or (is_last and param.endswith("]")) or (isinstance(value, dict) and part in value):
@@ -311,34 +327,24 @@ def validate(data: Any, kind: type[Fields]) -> Fields:
         raise InvalidRequestError(f"{param}: {message}, got {got}", param=param) from None
 
 
-def own_names_of(kind: type[BaseModel] | None) -> frozenset[str]:
-    """Return the `own_names` of a kind of body. Other models have none."""
-    return kind.own_names if kind and issubclass(kind, BodyFields) else frozenset()
-
-
-def sent_name(fields: Any, name: str, own_names: frozenset[str]) -> str:
+def sent_name(fields: Any, name: str, kind: type[BaseModel]) -> str:
     """Return the name that a field was read by in an object of a body: `name`, or another server's."""
     if not isinstance(fields, dict):
         return name
+    own_names = kind.own_names if issubclass(kind, BodyFields) else ()
     sent = [alias for alias, each in ALIASES.items() if each == name and fields.get(alias) is not None]
     own = [alias for alias in sent if alias in own_names]
     return next(iter([*own, name] if fields.get(name) is not None else [*own, *sent, name]))
 
 
-def in_sent_names(error: InvalidRequestError, body: bytes, kind: type[BaseModel] | None) -> InvalidRequestError:
-    """Return an error about a field with the name that it was read by, at the top or in Ollama's `options`.
+def sent_names(fields: dict[str, Any], kind: type[BaseModel]) -> dict[str, str]:
+    """Return the other servers' names by which fields of a body were read, at the top or in Ollama's `options`.
 
-    kind: what validates the body.
+    They are for errors after `validate`, which names fields itself.
     """
-    name, fields = error.param or "", None
-    if name not in ALIASES.values() or type(error) is not InvalidRequestError:
-        return error
-    with suppress(ValueError, RecursionError):
-        fields = json.loads(body)
-    options = fields.get("options") if isinstance(fields, dict) else None
-    names = (sent_name(each, name, own_names_of(kind)) for each in (fields, options))
-    error.rename(next((found for found in names if found != name), name))
-    return error
+    places = (fields.get("options"), fields)
+    found = ((name, sent_name(each, name, kind)) for each in places for name in ALIASES.values())
+    return {name: sent for name, sent in found if sent != name}
 
 
 def _inside(value: Any, part: str | int) -> Any:

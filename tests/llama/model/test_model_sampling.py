@@ -1,6 +1,5 @@
 """Sampling defaults in a model's file are read, logged, and used unless a request sets them. Takes a second."""
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ from srb.options.settings import Settings
 from srb.server.openapi import describe
 from srb.wire.limits import Limits
 from srb.wire.request.body import parse
+from srb.wire.request.fields import CompletionFields
+from srb.wire.request.read import validate
 from srb.wire.vendors import ROUTES
 
 
@@ -55,7 +56,7 @@ def test_the_file_says_what_a_request_leaves_open(
     assert "temperature 0.6" in caplog.text
     limits = Limits("m", 2, 8, sampling=found, tokenize=lambda text, **_: tuple(text.encode()))
     body: dict[str, Any] = {"prompt": "a", "top_k": 5, "branches": [{}, {"temperature": 1.5}]}
-    parsed = parse(json.dumps(body).encode(), limits)
+    parsed = parse(validate(body, CompletionFields), limits)
     first, second = parsed.completion.branches
     assert (first.temperature, first.top_k, first.repeat_penalty, first.samplers) == (0.6, 5, 1.05, samplers)
     assert second.temperature == 1.5
@@ -82,7 +83,7 @@ def test_a_file_without_such_keys_changes_nothing(plain: Path, caplog: pytest.Lo
 
 def test_mirostat_of_the_file_says_which_fields_have_no_effect() -> None:
     limits = Limits("m", 1, 8, sampling={"mirostat": 2})
-    parsed = parse(b'{"prompt": "a", "top_k": 5}', limits)
+    parsed = parse(validate({"prompt": "a", "top_k": 5}, CompletionFields), limits)
     assert parsed.ignored == ["top_k"]
 
 

@@ -10,7 +10,7 @@ from server.conftest import Connect, posted
 from srb.errors import InvalidRequestError
 from srb.llama.model.chat_template import ChatTemplate
 from srb.wire.kobold.body import KoboldFields
-from srb.wire.request.read import ALIASES, in_sent_names
+from srb.wire.request.read import ALIASES, sent_names
 
 MESSAGES = {"messages": [{"role": "user", "content": "p"}]}
 OF_PATH: dict[str, dict[str, Any]] = {
@@ -89,8 +89,8 @@ async def test_errors_name_the_one_of_two_names_that_counts(connect: Connect, pa
 @pytest.mark.parametrize("quoted", ['"no stop"', """'no stop'""", r'"\"stop"', '"a stop that is too lo...'])
 def test_what_a_message_quotes_is_not_renamed(quoted: str) -> None:
     error = InvalidRequestError(f"stop can't be {quoted}", param="stop")
-    renamed = in_sent_names(error, b'{"stop_sequence": ["no stop"]}', KoboldFields)
-    assert (str(renamed), renamed.param) == (f"stop_sequence can't be {quoted}", "stop_sequence")
+    error.rename(sent_names({"stop_sequence": ["no stop"]}, KoboldFields)["stop"])
+    assert (str(error), error.param) == (f"stop_sequence can't be {quoted}", "stop_sequence")
 
 
 @pytest.mark.parametrize("path", ["/v1/responses/input_tokens", "/v1/messages/count_tokens", "/apply-template"])

@@ -113,6 +113,6 @@ async def test_what_has_no_effect_is_reported(connect: Connect) -> None:
     client = await connect(backend())
     body: dict[str, Any] = {"content": "a", "prompt": "b", "model": "other", "add_generation_prompt": False}
     response = await client.post("/tokenize", json=body | CHAT)
-    assert response.headers["x-srb-ignored"] == "add_generation_prompt, model, prompt, messages"
+    assert response.headers["x-srb-ignored"] == "add_generation_prompt, prompt, messages, model"
     response = await client.post("/v1/token/decode", json={"tokens": [], "decode_special_tokens": True})
     assert response.headers["x-srb-ignored"] == "decode_special_tokens"

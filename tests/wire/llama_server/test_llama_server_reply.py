@@ -1,6 +1,5 @@
 """llama-server's results from events, by a clock that stands still."""
 
-import json
 from typing import Any
 
 import pytest
@@ -13,8 +12,9 @@ from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError
 from srb.wire.answer import Response
 from srb.wire.limits import Limits
-from srb.wire.llama_server.body import parse_completion
+from srb.wire.llama_server.body import LlamaFields, parse_completion
 from srb.wire.llama_server.reply import Results, TimeLimit
+from srb.wire.request.read import validate
 from srb.wire.slots import generation_settings, public_settings
 
 TOKENIZER = ByteTokenizer()
@@ -22,7 +22,7 @@ LIMITS = Limits("fake", n=4, max_n=8, tokenize=RequestLimits(TOKENIZER, 4096).to
 
 
 def completion(**body: Any) -> tuple[Response, list[float]]:
-    _, parsed = parse_completion(json.dumps({"prompt": "p", "seed": 0} | body).encode(), LIMITS)
+    parsed = parse_completion(validate({"prompt": "p", "seed": 0} | body, LlamaFields), LIMITS)
     now = [100.0]
     form = Results(parsed.completion, "fake", stream=False, has_times=False, only=(), prompts=["p"])
     return Response(form, clock=lambda: now[0]), now

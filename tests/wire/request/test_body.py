@@ -1,6 +1,5 @@
 """Bodies as requests: beam search, context shift and prefetching, and the server's settings for bodies without them."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +9,12 @@ from srb.engine.events import StartEvent, StopEvent, Timings
 from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
-from srb.wire.llama_server import body as llama_body
+from srb.wire.llama_server.body import LlamaFields, parse_completion
 from srb.wire.native import reply as native
 from srb.wire.reply import timings
 from srb.wire.request.body import Parsed, parse
+from srb.wire.request.fields import CompletionFields
+from srb.wire.request.read import validate
 
 
 def tokenize(text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
@@ -28,11 +29,11 @@ THREE_AHEAD = replace(LIMITS, ahead=3)
 
 
 def read(limits: Limits = LIMITS, **fields: Any) -> Parsed:
-    return parse(json.dumps({"prompt": "p"} | fields).encode(), limits)
+    return parse(validate({"prompt": "p"} | fields, CompletionFields), limits)
 
 
 def read_by_llama_server(limits: Limits = LIMITS, **fields: Any) -> CompletionRequest:
-    return llama_body.parse_completion(json.dumps({"prompt": "p"} | fields).encode(), limits)[1].completion
+    return parse_completion(validate({"prompt": "p"} | fields, LlamaFields), limits).completion
 
 
 def search_of(request: CompletionRequest) -> tuple[Any, ...]:

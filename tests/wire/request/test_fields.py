@@ -17,11 +17,13 @@ from srb.wire.anthropic.messages import MessagesFields
 from srb.wire.kobold.body import KoboldFields
 from srb.wire.limits import Limits
 from srb.wire.llama_server import body as llama_body
+from srb.wire.llama_server.body import LlamaFields
 from srb.wire.ollama.chat import OllamaOptions
 from srb.wire.openai.responses import ResponseFields
-from srb.wire.request.body import parse
+from srb.wire.request import body as bodies
+from srb.wire.request.body import Parsed
 from srb.wire.request.fields import BranchFields, CompletionFields
-from srb.wire.request.read import validate
+from srb.wire.request.read import read_fields, validate
 
 
 def tokenize(text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
@@ -29,6 +31,10 @@ def tokenize(text: str, *, is_prompt: bool = True, any_length: bool = False) -> 
 
 
 LIMITS = Limits("fake", n=1, max_n=8, tokenize=tokenize)
+
+
+def parse(body: bytes, limits: Limits) -> Parsed:
+    return bodies.parse(read_fields(body, CompletionFields), limits)
 
 
 def params(**fields: Any) -> SamplingParams:
@@ -79,7 +85,7 @@ def test_other_servers_names(alias: str, name: str, value: Any) -> None:
 def test_a_formats_own_name_counts_if_a_body_has_two() -> None:
     for fields in ({"n_predict": 3, "max_tokens": 8}, {"max_tokens": 8, "n_predict": 3, "max_length": 9}):
         body = json.dumps({"prompt": "p", "n_cmpl": 2, "n": 4} | fields).encode()
-        _, parsed = llama_body.parse_completion(body, LIMITS)
+        parsed = llama_body.parse_completion(read_fields(body, LlamaFields), LIMITS)
         assert [branch.max_tokens for branch in parsed.completion.branches] == [3, 3]
         told = ["max_tokens (n_predict is used)", "n (n_cmpl is used)"]
         assert sorted(parsed.ignored) == sorted(told + ["max_length"] * ("max_length" in fields))
@@ -261,7 +267,7 @@ def test_healing_is_asked_for() -> None:
     assert request(heal=True).heal
     assert request(heal="true", prompt=[1, 2]).heal, "who asks for it with ids gets it"
     body = json.dumps({"prompt": "p ", "heal": True}).encode()
-    assert llama_body.parse_completion(body, LIMITS)[1].completion.heal
+    assert llama_body.parse_completion(read_fields(body, LlamaFields), LIMITS).completion.heal
 
 
 def test_what_only_the_library_has_is_reported() -> None:
