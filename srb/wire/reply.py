@@ -111,17 +111,17 @@ class Reply:
     nodes: list[int] | None = None
 
     @classmethod
-    def of(cls, parsed: Parsed, stream: bool, make: Callable[[], Any] | None, **more: Any) -> "Reply":
+    def of(cls, parsed: Parsed, make: Callable[[], Any] | None, **more: Any) -> "Reply":
         """The reply to a parsed body. more: other attributes."""
         return cls(
             parsed.completion,
             parsed.ignored,
-            stream,
+            parsed.format != "object",
             make,
-            blame=parsed.blame,
-            detach=parsed.detach,
-            story=parsed.story,
-            node=parsed.node,
+            blame=parsed.tools.blame if parsed.tools else None,
+            detach=bool(parsed.fields.detach),
+            story=parsed.fields.story,
+            node=parsed.fields.node,
             **more,
         )
 

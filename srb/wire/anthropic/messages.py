@@ -194,7 +194,7 @@ def parse_messages(fields: MessagesFields, context: RequestContext) -> Reply:
         parsed.ignored.append("thinking")
     form = AnthropicMessage(parsed.completion.id, context.limits.model)
     make = partial(Response, form, parsed.completion.id, parsed.reader)
-    return Reply.of(parsed, fields.stream, make, frame=SSE_TYPED)
+    return Reply.of(parsed, make, frame=SSE_TYPED)
 
 
 def count_tokens(fields: MessagesFields, context: RequestContext) -> dict[str, Any]:

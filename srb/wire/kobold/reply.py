@@ -54,7 +54,7 @@ def parse_generate(fields: KoboldFields, context: RequestContext, *, stream: boo
     completion = parsed.completion
     form = Results(len(completion.prompts[0]), completion.count, completion.logprobs is not None)
     watch = partial(context.state(Generations).watch, Generation(fields.genkey, completion.id, form))
-    return Reply.of(parsed, stream, partial(Response, form), frame=SSE_MESSAGE, watch=watch, payload=fields.genkey)
+    return Reply.of(parsed, partial(Response, form), frame=SSE_MESSAGE, watch=watch, payload=fields.genkey)
 
 
 def _finish(reason: str) -> str:

@@ -157,13 +157,14 @@ def infill(fields: InfillFields, context: RequestContext) -> Reply:
 
 
 def _reply(fields: LlamaFields, parsed: Parsed, context: RequestContext) -> Reply:
-    request, stream = parsed.completion, fields.stream is True
+    request, has_times = parsed.completion, bool(fields.timings_per_token)
     if request.media:
         request = replace(request, media=())  # the form is stored for a long time, and needs no images
-    form = Results(request, context.limits.model, stream, parsed.times, tuple(fields.response_fields or ()))
+    only = tuple(fields.response_fields or ())
+    form = Results(request, context.limits.model, parsed.format == "chunks", has_times, only)
     make = partial(make_response, form, context.engine.model.tokenizer.detokenize)
     watch = _watch(request.id, max(0, fields.t_max_predict_ms or 0))
-    return Reply.of(parsed, stream, make, watch=watch, payload=form.only)
+    return Reply.of(parsed, make, watch=watch, payload=only)
 
 
 def make_response(form: Results, detokenize: Detokenize) -> Response:

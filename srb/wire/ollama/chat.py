@@ -156,7 +156,7 @@ def _reply(
     )
     parsed.ignored.extend(f"options.{name}" for name in (options and options.model_extra) or ())
     make = partial(Response, form, parsed.completion.id, parsed.reader)
-    return Reply.of(parsed, fields.stream, make, frame=replace(LINES, ping=form.ping()))
+    return Reply.of(parsed, make, frame=replace(LINES, ping=form.ping()))
 
 
 def _schema(form: Any) -> dict[str, Any]:

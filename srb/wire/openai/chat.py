@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from srb.engine.events import Timings
 from srb.wire.answer import Alternative, Change, Item, Tokens
 from srb.wire.context import RequestContext
-from srb.wire.openai.completions import Completion, content_of, parse_as
+from srb.wire.openai.completions import Completion, content_of, finish, parse_as
 from srb.wire.reply import Reply
 from srb.wire.reply import timings as timings_json
 from srb.wire.request.fields import CompletionFields
@@ -33,7 +33,7 @@ class ChatCompletion(Completion):
         if not alternative.calls:
             return {"message": message}
         calls = [_call(item, item.text) for item in alternative.calls]
-        return {"message": message | {"content": content or None, "tool_calls": calls}} | _finish(alternative)
+        return {"message": message | {"content": content or None, "tool_calls": calls}} | finish(alternative)
 
     def content(self, change: Change) -> dict[str, Any]:
         item, text = change.item, change.text
@@ -42,9 +42,6 @@ class ChatCompletion(Completion):
         if change.kind == "begin":
             return {"delta": {"tool_calls": [{"index": item.call, **_call(item, "")}]}}
         return {"delta": {"tool_calls": [{"index": item.call, "function": {"arguments": text}}]}} if text else {}
-
-    def end(self, alternative: Alternative) -> dict[str, Any]:
-        return self.nothing | _finish(alternative)
 
     def timings(self, timings: Timings | None, n_prompt: int) -> dict[str, Any]:
         return {} if timings is None else {"timings": timings_json(timings, n_prompt)}
@@ -56,8 +53,3 @@ class ChatCompletion(Completion):
 
 def _call(item: Item, arguments: str) -> dict[str, Any]:
     return {"id": item.id, "type": "function", "function": {"name": item.name, "arguments": arguments}}
-
-
-def _finish(alternative: Alternative) -> dict[str, Any]:
-    """The finish reason `tool_calls`, if the answer ends with complete calls; else nothing."""
-    return {"finish_reason": "tool_calls"} if alternative.ends_with_calls else {}

@@ -49,7 +49,7 @@ def parse_as(
     """Makes the reply to a completion or a chat."""
     parsed = parse(fields, context.limits, chat=chat)
     completion = context.original or parsed.completion
-    if parsed.token_ids and completion.heal and completion.echo and parsed.format != "events":
+    if fields.return_tokens and completion.heal and completion.echo and parsed.format != "events":
         raise InvalidRequestError(
             "return_token_ids with echo and heal is for native events: heal takes the prompt's last token back; leave "
             "echo or heal out",
@@ -61,13 +61,13 @@ def parse_as(
         per_prompt=len(completion.branches),
         n=parsed.n,
         has_logprobs=parsed.logprobs,
-        prompts=completion.token_ids if parsed.token_ids else None,
+        prompts=completion.token_ids if fields.return_tokens else None,
         echo=completion.echo,
-        has_usage=parsed.usage,
-        has_times=parsed.times,
+        has_usage=parsed.format == "object" or bool((fields.stream_options or {}).get("include_usage")),
+        has_times=bool(fields.timings_per_token),
     )
     make = partial(Response, form, completion.id, parsed.reader if chat else AnswerReader)
-    reply = Reply.of(parsed, parsed.format != "object", None if parsed.format == "events" else make)
+    reply = Reply.of(parsed, None if parsed.format == "events" else make)
     return replace(reply, completion=completion)
 
 
@@ -140,7 +140,7 @@ class Completion:
                 alternative = answer[event.index]
                 yield from self._contents(alternative, changes)
                 tokens = self._shown(alternative.drain(), alternative)
-                chunk = self._chunk(alternative, self.end(alternative), tokens, event)
+                chunk = self._chunk(alternative, self.nothing | finish(alternative), tokens, event)
                 yield chunk | self.timings(event.timings, answer.prompt_tokens)
             case StartEvent():
                 for index in range(event.count) if self.first else ():
@@ -235,10 +235,6 @@ class Completion:
         """The content of a chunk. Empty: there is no chunk for this change."""
         return {"text": change.text} if change.text else {}
 
-    def end(self, alternative: Alternative) -> dict[str, Any]:
-        """The content of the last chunk."""
-        return self.nothing
-
     def timings(self, timings: Timings | None, n_prompt: int) -> dict[str, Any]:
         """`timings` of an alternative or the request, with a prompt of n_prompt tokens. A completion has none."""
         return {}
@@ -258,6 +254,11 @@ class Completion:
             "text_offset": tokens.offsets,
             "content": content_of(reported),  # as in llama-server, for lm-eval's `gguf`
         }
+
+
+def finish(alternative: Alternative) -> dict[str, Any]:
+    """The finish reason `tool_calls`, if the answer ends with complete calls; else nothing."""
+    return {"finish_reason": "tool_calls"} if alternative.ends_with_calls else {}
 
 
 def _place(stop: StopEvent) -> tuple[bool, bool, float]:

@@ -243,7 +243,6 @@ def parse_response(fields: ResponseFields, context: RequestContext) -> Reply:
     make = partial(ResponseBuilder, ResponseObject(head, conversation, parsed.logprobs), head["id"], parsed.reader)
     return Reply.of(
         parsed,
-        fields.stream,
         make,
         frame=SSE_TYPED,
         stored=make,

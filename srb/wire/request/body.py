@@ -41,11 +41,10 @@ class Parsed:
     Attributes:
         ignored: the names of the body's fields that have no effect.
         n: how many alternatives of each prompt to return; `best_of` runs more.
-        logprobs, token_ids, usage, times: whether to show them, in OpenAI's formats.
-        detach: whether the request goes on without readers.
+        logprobs: whether to show log-probabilities.
+        fields: the body's fields, without those that have no effect.
         tools: the functions that may be called; None without tools.
         reader: returns what splits the text of an alternative into thoughts, text and calls.
-        story, node: the story that the alternatives belong to, and the node that they continue.
     """
 
     completion: CompletionRequest
@@ -53,19 +52,9 @@ class Parsed:
     format: Format
     n: int
     logprobs: bool
-    usage: bool
-    detach: bool
-    times: bool
-    token_ids: bool = False
-    tools: Tools | None = None
-    reader: Callable[[], AnswerReader] = AnswerReader
-    story: str | None = None
-    node: int | None = None
-
-    @property
-    def blame(self) -> Callable[[InvalidRequestError], InvalidRequestError] | None:
-        """Translates the engine's refusal into the terms of the body. None without tools."""
-        return self.tools.blame if self.tools else None
+    fields: CompletionFields
+    tools: Tools | None
+    reader: Callable[[], AnswerReader]
 
 
 def parse(fields: CompletionFields, limits: Limits, *, chat: bool = False) -> Parsed:
@@ -140,14 +129,9 @@ def parse_fields(
         form,
         n,
         logprobs is not None,
-        usage=form == "object" or bool((fields.stream_options or {}).get("include_usage")),
-        detach=bool(fields.detach),
-        times=bool(fields.timings_per_token),
-        token_ids=bool(fields.return_tokens),
-        tools=tools,
-        reader=partial(AnswerReader, calls, reasoning if chat else None, prefix),
-        story=fields.story,
-        node=fields.node,
+        fields,
+        tools,
+        partial(AnswerReader, calls, reasoning if chat else None, prefix),
     )
 
 
