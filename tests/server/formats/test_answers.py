@@ -38,6 +38,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "responses": {"tools": [{"type": "function", **FUNCTION}]},
     "messages": {"tools": [{"name": "time", "input_schema": {"type": "object"}}]},
 }
+FEW = {"max_tokens": 4, "logit_bias": [[token, False] for token in range(256) if token not in b"abc"]}
 USAGE = {"stream_options": {"include_usage": True}}
 WITH_USAGE = {"completions": USAGE, "chat": USAGE}
 
@@ -66,6 +67,7 @@ ROWS: dict[str, Row] = {
     "timings": (("ab",), SEVERAL, {"timings_per_token": True, "return_progress": True}, []),
     "a prompt": (("a",), ("native", "completions", "chat"), {"prompt_logprobs": 1, "return_token_ids": True}, []),
     "probabilities": (("a",), ("llama-server",), {"n_probs": 2, "post_sampling_probs": True}, []),
+    "a search": (("",), ("native", "completions", "llama-server"), {"search": "beam", "n": 3, **FEW, "top_k": 1}, []),
     "a middle": (("a", "b", "c"), ("completions", "llama-server"), {"suffix": "end", "n": 2, "candidates": 3}, []),
 }
 
@@ -89,7 +91,7 @@ _MASKED = (
     (r"\b(cmpl|chatcmpl|resp|msg|rs)[-_][0-9a-zA-Z]{16,}", r"\1-ID"),
     (r'"(id|call_id|item_id)": "(fc_)?\w{9}"', r'"\1": "\2CALL"'),
     (r'"system_fingerprint": "[^"]*"', '"system_fingerprint": ""'),
-    (r'"generation_settings": {.*?}', '"generation_settings": {}'),
+    (r'"generation_settings": {.*?}(?=, "prompt")', '"generation_settings": {}'),
 )
 
 

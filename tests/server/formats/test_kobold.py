@@ -148,6 +148,8 @@ async def test_settings_are_mapped(connect: Connect) -> None:
     assert {"render_special", "images"} <= ignored
     assert "trim_stop" not in ignored
     assert not any(name.startswith("banned") for name in ignored)
+    both = {"prompt": "upon", "samplers": ["top_k"], "sampler_order": [6]}
+    assert (await client.post("/api/v1/generate", json=both)).headers["x-srb-ignored"] == "sampler_order"
 
 
 async def test_a_prompt_that_does_not_fit_is_truncated_after_the_memory(connect: Connect) -> None:

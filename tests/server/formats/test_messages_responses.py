@@ -117,28 +117,5 @@ async def test_errors_of_messages(connect: Connect) -> None:
     assert (fault["error"]["type"], end["delta"]["stop_reason"]) == ("api_error", "pause_turn")
 
 
-async def test_an_empty_input(connect: Connect) -> None:
-    client = await connect(backend(b"k"))
-    for items in ([], [{"type": "item_reference", "id": "rs_1"}]):
-        answer = await posted(client, "/v1/responses", {"input": items}, 400)
-        assert answer["error"]["param"] == "input"
-    await posted(client, "/v1/responses", {"input": [], "instructions": "be"})
-
-
-async def test_errors_of_responses(connect: Connect) -> None:
-    client = await connect(backend(b"ab"))
-    call = {"type": "function_call_output", "output": "x"}
-    bad: list[tuple[dict[str, Any], str]] = [
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"conversation": "conv_1"}, "conversation"),
-        ({"tool_choice": "required", "tools": [{"type": "function", "name": "x y"}]}, "tool_choice"),
-        ({"tool_choice": "all", "tools": [{"type": "function", "name": "x"}]}, "tool_choice"),
-        ({"n": 2}, "n"),
-        ({"input": [call]}, "input[0]"),
-        ({"input": []}, "input"),
-        ({"text": {"format": {"type": "yaml"}}}, "text.format"),
-        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
-    ]
-    for fields, param in bad:
-        answer = await posted(client, "/v1/responses", OPENAI | fields, 400)
-        assert answer["error"]["param"] == param
+async def test_instructions_are_enough(connect: Connect) -> None:
+    await posted(await connect(backend(b"k")), "/v1/responses", {"input": [], "instructions": "be"})

@@ -1,4 +1,4 @@
-"""What is wrong in a body is named, on the routes of KoboldCpp, of llama-server and for tokens."""
+"""What is wrong in a body is named, on the routes of KoboldCpp, of llama-server, for responses and for tokens."""
 
 from typing import Any
 
@@ -39,6 +39,16 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("/infill", {"input_prefix": "a", "input_suffix": "b", "prompt": [1]}, "prompt"),
     ("/infill", {"input_prefix": "a", "input_suffix": "b", "input_extra": {}}, "input_extra"),
     ("/infill", {"input_prefix": "a", "input_suffix": "b", "input_extra": [{}]}, "input_extra[0].text"),
+    ("/v1/responses", {"input": "a", "previous_response_id": "resp_1"}, "previous_response_id"),
+    ("/v1/responses", {"input": "a", "conversation": "conv_1"}, "conversation"),
+    ("/v1/responses", {"input": "a", "tool_choice": "required", "tools": [{"name": "x y"}]}, "tool_choice"),
+    ("/v1/responses", {"input": "a", "tool_choice": "all", "tools": [{"name": "x"}]}, "tool_choice"),
+    ("/v1/responses", {"input": "a", "n": 2}, "n"),
+    ("/v1/responses", {"input": [{"type": "function_call_output", "output": "x"}]}, "input[0]"),
+    ("/v1/responses", {"input": []}, "input"),
+    ("/v1/responses", {"input": [{"type": "item_reference", "id": "rs_1"}]}, "input"),
+    ("/v1/responses", {"input": "a", "text": {"format": {"type": "yaml"}}}, "text.format"),
+    ("/v1/responses", {"input": "a", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
 ]
 
 

@@ -32,10 +32,6 @@ def read(limits: Limits = LIMITS, **fields: Any) -> Parsed:
     return parse(validate({"prompt": "p"} | fields, CompletionFields), limits)
 
 
-def read_by_llama_server(limits: Limits = LIMITS, **fields: Any) -> CompletionRequest:
-    return parse_completion(validate({"prompt": "p"} | fields, LlamaFields), limits).completion
-
-
 def search_of(request: CompletionRequest) -> tuple[Any, ...]:
     return request.search, request.n_rows, request.length_penalty, request.early_stopping
 
@@ -57,7 +53,6 @@ def test_the_fields_of_a_beam_search(sent: dict[str, Any], meant: tuple[Any, ...
     parsed = read(**sent)
     assert search_of(parsed.completion) == meant
     assert parsed.ignored == []
-    assert search_of(read_by_llama_server(**{"n": 2} | sent)) == meant
 
 
 @pytest.mark.parametrize(
@@ -91,9 +86,13 @@ def test_a_search_refuses_other_fields(sent: dict[str, Any], param: str) -> None
     assert caught.value.param == param
 
 
-def test_llama_servers_default_length_is_no_length_for_a_search() -> None:
-    assert read_by_llama_server().branches[0].max_tokens == -1
-    assert read_by_llama_server(search="beam").branches[0].max_tokens is None
+@pytest.mark.parametrize(
+    ("sent", "length", "logprobs"),
+    [({}, -1, None), ({"search": "beam"}, None, None), ({"logprobs": 3}, -1, 3), ({"logprobs": 0}, -1, None)],
+)
+def test_llama_servers_length_and_probabilities(sent: dict[str, Any], length: int | None, logprobs: int | None) -> None:
+    request = parse_completion(validate({"prompt": "p"} | sent, LlamaFields), LIMITS).completion
+    assert (request.branches[0].max_tokens, request.logprobs) == (length, logprobs)
 
 
 def test_events_have_the_log_probability_of_a_search() -> None:
@@ -128,7 +127,6 @@ def test_the_fields_of_a_context_shift(
 ) -> None:
     parsed = read(limits, **sent)
     assert (shift_of(parsed.completion), parsed.ignored) == (meant, ignored)
-    assert shift_of(read_by_llama_server(limits, **sent)) == meant
 
 
 def test_a_context_shift_that_is_not_possible_is_refused() -> None:
@@ -160,7 +158,6 @@ def test_events_have_the_dropped_tokens_of_a_context_shift() -> None:
 def test_the_number_of_prefetched_alternatives(limits: Limits, sent: dict[str, Any], ahead: int) -> None:
     parsed = read(limits, **sent)
     assert (parsed.completion.ahead, parsed.ignored) == (ahead, [])
-    assert read_by_llama_server(limits, **sent).ahead == ahead
 
 
 @pytest.mark.parametrize(
@@ -176,7 +173,6 @@ def test_the_number_of_prefetched_alternatives(limits: Limits, sent: dict[str, A
 )
 def test_a_body_without_a_seed_takes_any(sent: dict[str, Any], any_seed: bool) -> None:
     assert read(**sent).completion.any_seed is any_seed
-    assert read_by_llama_server(**sent).any_seed is any_seed
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ from srb.wire.llama_server import body as llama_body
 from srb.wire.llama_server.body import LlamaFields
 from srb.wire.ollama.chat import OllamaOptions
 from srb.wire.openai.responses import ResponseFields
-from srb.wire.request import body as bodies
-from srb.wire.request.body import Parsed
+from srb.wire.request.body import Parsed, parse
 from srb.wire.request.fields import BranchFields, CompletionFields
 from srb.wire.request.read import read_fields, validate
 
@@ -33,18 +32,22 @@ def tokenize(text: str, *, is_prompt: bool = True, any_length: bool = False) -> 
 LIMITS = Limits("fake", n=1, max_n=8, tokenize=tokenize)
 
 
-def parse(body: bytes, limits: Limits) -> Parsed:
-    return bodies.parse(read_fields(body, CompletionFields), limits)
+def read(limits: Limits = LIMITS, **fields: Any) -> Parsed:
+    return parse(read_fields(json.dumps({"prompt": "p"} | fields).encode(), CompletionFields), limits)
+
+
+def branches_of(**fields: Any) -> tuple[SamplingParams, ...]:
+    return read(**fields).completion.branches
 
 
 def params(**fields: Any) -> SamplingParams:
-    parsed = parse(json.dumps({"prompt": "p", "seed": 0} | fields).encode(), LIMITS)
+    parsed = read(**{"seed": 0} | fields)
     assert parsed.ignored == []
     return parsed.completion.branches[0]
 
 
 def ignored(**fields: Any) -> list[str]:
-    return parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS).ignored
+    return read(**fields).ignored
 
 
 def test_nothing_said_means_llama_servers_defaults() -> None:
@@ -76,9 +79,7 @@ def test_nothing_said_means_llama_servers_defaults() -> None:
     ],
 )
 def test_other_servers_names(alias: str, name: str, value: Any) -> None:
-    assert (
-        getattr(parse(json.dumps({"prompt": "p", alias: value}).encode(), LIMITS).completion.branches[0], name) == value
-    )
+    assert getattr(params(**{"seed": None, alias: value}), name) == value
     assert ignored(**{name: value, alias: value}) == [alias]
 
 
@@ -120,8 +121,7 @@ def test_numbers_as_strings() -> None:
 )
 def test_seeds_are_taken_modulo_2_to_the_32(name: str, sent: Any, taken: int) -> None:
     assert params(**{"seed": None} | {name: sent}).seed == taken
-    body = json.dumps({"prompt": "p", "seed": 1, "branches": [{name: sent}]}).encode()
-    assert parse(body, LIMITS).completion.branches[0].seed == taken
+    assert params(seed=1, branches=[{name: sent}]).seed == taken
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_logit_bias_as_an_object_and_as_pairs(bias: Any, expected: dict[int, flo
 def test_biases_without_effect_are_reported(sent: dict[str, Any], used: dict[int, float], reported: str) -> None:
     limits = dataclasses.replace(LIMITS, n_vocab=256)
     for body, place in ((sent, ""), ({"branches": [sent]}, "branches[0].")):
-        parsed = parse(json.dumps({"prompt": "p"} | body).encode(), limits)
+        parsed = read(limits, **body)
         assert dict(parsed.completion.branches[0].logit_bias) == used
         assert [each.startswith(place + reported) for each in parsed.ignored] == [True], parsed.ignored
 
@@ -193,10 +193,10 @@ def test_biases_without_effect_are_reported(sent: dict[str, Any], used: dict[int
     ("name", "most"), [("dry_sequence_breakers", 128), ("banned_strings", 1000), ("bad_words", 1000), ("avoid", 1000)]
 )
 def test_lists_that_are_too_long_are_cut_and_reported(name: str, most: int) -> None:
-    sent = [f"x{k}" for k in range(most + 1)]
-    parsed = parse(json.dumps({"prompt": "p", name: sent}).encode(), LIMITS)
+    sent: Any = [f"x{k}" for k in range(most + 1)]
+    parsed = read(**{name: sent})
     assert getattr(parsed.completion.branches[0], name) == tuple(sent[:most])
-    assert ignored(**{name: sent}) == [f"{name} (all but the first {most})"]
+    assert parsed.ignored == [f"{name} (all but the first {most})"]
     assert ignored(**{name: sent[:-1]}) == []
     branches = [{}, {name: sent}]
     assert ignored(branches=branches) == [f"branches[1].{name} (all but the first {most})"]
@@ -204,9 +204,9 @@ def test_lists_that_are_too_long_are_cut_and_reported(name: str, most: int) -> N
 
 def test_long_sequence_breakers_are_cut_as_llama_cpp_does() -> None:
     sent = ["x" * 40, "x" * 41, "\N{CRESCENT MOON}" * 11]
-    parsed = parse(json.dumps({"prompt": "p", "dry_sequence_breakers": sent}).encode(), LIMITS)
+    parsed = read(dry_sequence_breakers=sent)
     assert parsed.completion.branches[0].dry_sequence_breakers == ("x" * 40, "x" * 40, sent[2][:10])
-    assert ignored(dry_sequence_breakers=sent) == ["dry_sequence_breakers (all but the first 40 bytes of 2)"]
+    assert parsed.ignored == ["dry_sequence_breakers (all but the first 40 bytes of 2)"]
 
 
 def test_banned_tokens_as_ids_and_as_text() -> None:
@@ -238,7 +238,7 @@ def test_text_generation_webuis_greedy_decoding_and_penalty_range() -> None:
 
 def test_a_lowest_and_a_highest_temperature() -> None:
     def both(**fields: Any) -> tuple[float, float]:
-        branch = parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS).completion.branches[0]
+        branch = branches_of(**fields)[0]
         return branch.temperature, branch.dynatemp_range
 
     given: dict[str, Any] = {"dynatemp_low": 0.5, "dynatemp_high": "1.5"}
@@ -254,25 +254,11 @@ def test_a_lowest_and_a_highest_temperature() -> None:
     ):
         assert both(**given | {"temperature": 0.7} | unused) == (0.7, 0)
         assert {"dynatemp_low", "dynatemp_high"} <= set(ignored(**given | unused))
-    body = json.dumps({"prompt": "p", "branches": [{}, given]}).encode()
-    assert [each.dynatemp_range for each in parse(body, LIMITS).completion.branches] == [0, 0.5]
-
-
-def test_healing_is_asked_for() -> None:
-    def request(**fields: Any) -> CompletionRequest:
-        body = json.dumps({"prompt": "p "} | fields).encode()
-        return parse(body, LIMITS).completion
-
-    assert not request().heal
-    assert request(heal=True).heal
-    assert request(heal="true", prompt=[1, 2]).heal, "who asks for it with ids gets it"
-    body = json.dumps({"prompt": "p ", "heal": True}).encode()
-    assert llama_body.parse_completion(read_fields(body, LlamaFields), LIMITS).completion.heal
+    assert [each.dynatemp_range for each in branches_of(branches=[{}, given])] == [0, 0.5]
 
 
 def test_what_only_the_library_has_is_reported() -> None:
-    fields = {"logits_processor": "print"}
-    parsed = parse(json.dumps({"prompt": "p", "seed": 0} | fields).encode(), LIMITS)
+    parsed = read(logits_processor="print", seed=0)
     assert parsed.ignored == ["logits_processor"]
     assert parsed.completion.branches[0] == SamplingParams(seed=0)
 
@@ -303,8 +289,7 @@ def test_texts_to_avoid(sent: Any, avoid: Any) -> None:
     assert params(avoid=sent).avoid == avoid
     with pytest.raises(InvalidRequestError, match="avoid"):
         params(avoid=[{"x": 1}])
-    body = {"prompt": "p", "avoid": ["x"], "branches": [{}, {"avoid": [], "diversity": 2}]}
-    first, second = parse(json.dumps(body).encode(), LIMITS).completion.branches
+    first, second = branches_of(avoid=["x"], branches=[{}, {"avoid": [], "diversity": 2}])
     assert (first.avoid, first.diversity, second.avoid, second.diversity) == (("x",), 0, (), 2)
 
 
@@ -325,7 +310,7 @@ def test_the_order_of_samplers_and_unknown_ones() -> None:
 
 def test_probabilities_have_two_names() -> None:
     def logprobs(**fields: Any) -> int | None:
-        return parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS).completion.logprobs
+        return read(**fields).completion.logprobs
 
     assert logprobs() is None
     assert logprobs(logprobs=0) == 0
@@ -374,22 +359,6 @@ def test_a_schema_in_three_notations() -> None:
     assert params(grammar="").grammar is None
 
 
-def test_a_branchs_grammar_or_schema_takes_the_place_of_either() -> None:
-    branches: list[dict[str, Any]] = [{}, {"json_schema": {}}, {"grammar": "g"}, {"grammar": ""}]
-    for common, expected in (
-        ({"grammar": "root"}, ("root", None)),
-        ({"json_schema": True}, (None, "true")),
-    ):
-        body = json.dumps({"prompt": "p", "branches": branches} | common).encode()
-        made = parse(body, LIMITS).completion.branches
-        assert [(each.grammar, each.json_schema) for each in made] == [
-            expected,
-            (None, "{}"),
-            ("g", None),
-            (None, None),
-        ]
-
-
 def test_what_a_text_must_match_in_vllms_notation() -> None:
     schema = {"type": "integer"}
     for asked, expected in (
@@ -421,31 +390,33 @@ def test_a_grammar_in_lark_has_a_field_of_its_own() -> None:
         params(lark="start: /a/", grammar='root ::= "a"')
 
 
-def test_a_branchs_own_takes_the_place_of_what_all_texts_must_match() -> None:
-    branches: list[dict[str, Any]] = [
-        {},
-        {"regex": "a"},
-        {"grammar": ""},
-        {"structured_outputs": {"json_object": True}},
+@pytest.mark.parametrize(
+    ("common", "expected"),
+    [
+        ({"grammar": in_lark("start: /b/")}, (in_lark("start: /b/"), None, None)),
+        ({"json_schema": True}, (None, "true", None)),
+        ({"regex": "b"}, (None, None, "b")),
+    ],
+)
+def test_a_branchs_own_takes_the_place_of_what_all_texts_must_match(
+    common: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    own: list[tuple[dict[str, Any], tuple[Any, ...]]] = [
+        ({}, expected),
+        ({"grammar": "g"}, ("g", None, None)),
+        ({"json_schema": {}}, (None, "{}", None)),
+        ({"regex": "a"}, (None, None, "a")),
+        ({"grammar": ""}, (None, None, None)),
+        ({"structured_outputs": {"json_object": True}}, (None, '{"type": "object"}', None)),
     ]
-    body = json.dumps({"prompt": "p", "branches": branches, "grammar": in_lark("start: /b/")}).encode()
-    made = parse(body, LIMITS).completion.branches
-    assert [(each.grammar, each.regex, each.json_schema) for each in made] == [
-        (in_lark("start: /b/"), None, None),
-        (None, "a", None),
-        (None, None, None),
-        (None, None, '{"type": "object"}'),
-    ]
+    made = branches_of(branches=[branch for branch, _ in own], **common)
+    assert [(each.grammar, each.json_schema, each.regex) for each in made] == [each for _, each in own]
 
 
 def test_each_branch_may_have_its_own() -> None:
-    body = {
-        "prompt": "p",
-        "top_k": 5,
-        "branches": [{"grammar": 'root ::= "x"'}, {"mirostat": 2, "seed": 9}, {"logit_bias": {"7": 1}}],
-    }
-    first, second, third = parse(json.dumps(body).encode(), LIMITS).completion.branches
-    assert (first.grammar, second.grammar) == ('root ::= "x"', None)
+    branches = [{"stop": ["x"]}, {"mirostat": 2, "seed": 9}, {"logit_bias": {"7": 1}}]
+    first, second, third = branches_of(top_k=5, branches=branches)
+    assert (first.stop, second.stop) == (("x",), ())
     assert (second.mirostat, second.seed, third.mirostat) == (2, 9, 0)
     assert third.logit_bias == ((7, 1.0),)
     assert (first.top_k, second.top_k, third.top_k) == (5, 5, 5)
@@ -468,12 +439,12 @@ def test_the_texts_of_biases_are_counted_before_they_are_tokenized(fields: dict[
         tokenized.append(text)
         return tokenize(text, is_prompt=is_prompt)
 
-    body = json.dumps({"prompt": "p"} | fields).encode()
+    limits = dataclasses.replace(LIMITS, tokenize=tokenize_and_count)
     if message is None:
-        assert parse(body, dataclasses.replace(LIMITS, tokenize=tokenize_and_count)).completion.branches
+        assert read(limits, **fields).completion.branches
         return
     with pytest.raises(InvalidRequestError, match=f"have {message}.* the limit is 10000; send token ids") as caught:
-        parse(body, dataclasses.replace(LIMITS, tokenize=tokenize_and_count))
+        read(limits, **fields)
     assert (caught.value.param, tokenized) == ("logit_bias", [])
 
 
@@ -543,8 +514,7 @@ def test_a_negative_prompt_without_a_scale_is_reported() -> None:
 
 
 def test_branches_have_their_own_negative_prompts() -> None:
-    body = {"prompt": "p", "guidance_scale": 2, "branches": [{}, {"negative_prompt": "y"}, {"guidance_scale": 1}]}
-    completion = parse(json.dumps(body).encode(), LIMITS).completion
+    completion = read(guidance_scale=2, branches=[{}, {"negative_prompt": "y"}, {"guidance_scale": 1}]).completion
     assert completion.guided == (0, 1)
     assert [each.negative_prompt for each in completion.branches] == [None, (0, 121), None]
 
