@@ -13,8 +13,8 @@ from srb.serving.health import Health
 from srb.wire.limits import Limits
 from srb.wire.request.messages import Message
 
-Abort = Callable[[str, int | None, AbortReason], bool]
-"""Ends a request, or one alternative of it: `EngineClient.abort`."""
+Abort = Callable[[str, int | None, AbortReason], object]
+"""Ends a request, or one alternative of it, as `EngineClient.abort` does. May be called from any thread."""
 
 State = TypeVar("State")
 
@@ -49,8 +49,6 @@ class RequestContext:
         has_keys: Whether the server has API keys.
         path_params: The parameters of the path, by name.
         states: What formats remember between requests, by class (`state`).
-        call_in_loop: Calls a function in the event loop, with an `Abort` and the other arguments, and returns its
-            result. A body may be parsed several times, but the function is called once: equal calls are one call.
         stored_answers: Returns the message of each of these responses that is stored, by id.
         previous_messages: Returns the conversation that ends with a response. Raises `InvalidRequestError` if that
             isn't stored.
@@ -66,7 +64,6 @@ class RequestContext:
     has_keys: bool = False
     path_params: Mapping[str, str] = field(default_factory=dict)
     states: dict[Callable[[], Any], Any] = field(default_factory=dict)
-    call_in_loop: Callable[[tuple[Any, ...]], Any] = lambda _call: None
     previous_messages: Callable[[str], list[Message]] = no_responses
     stored_answers: Callable[[tuple[str, ...]], Mapping[str, Message]] = lambda _response_ids: {}
     original: CompletionRequest | None = None

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -206,7 +207,9 @@ async def respond(
         assert reply.stored is not None
         return json_response(reply.stored().state([]), headers)
     builder = await asyncio.to_thread(reply.make)
-    watching = reply.watch(stream.event_log.owner, request.app[ENGINE].abort) if reply.watch else nullcontext(len)
+    in_loop: Callable[..., object] = asyncio.get_running_loop().call_soon_threadsafe
+    abort = partial(in_loop, request.app[ENGINE].abort)
+    watching = reply.watch(stream.event_log.owner, abort) if reply.watch else nullcontext(len)
     with watching as on_events:
 
         def to_json(events: list[Event]) -> Any:

@@ -159,7 +159,6 @@ def _context(request: web.Request, now: float, original: CompletionRequest | Non
         has_keys=bool(request.app[API_KEYS]),
         path_params=request.match_info,
         states=request.app[STATES],
-        call_in_loop=lookup(partial(_call, request)),
         previous_messages=lookup(partial(_previous_messages, request)),
         stored_answers=lookup(partial(_stored_answers, request)),
         original=original,
@@ -179,11 +178,6 @@ async def _restore_reply(request: web.Request, event_log: EventLog) -> Reply:
         reply = replace(reply, completion=None, blame=None, model=sent.model, nodes=sent.nodes or None)
     request.app[REPLIES][event_log] = reply
     return reply
-
-
-async def _call(request: web.Request, call: tuple[Any, ...]) -> Any:
-    function, *arguments = call
-    return function(request.app[ENGINE].abort, *arguments)
 
 
 def _path_to(request: web.Request, story: str, node: int | None, is_needed: bool) -> list[int | str]:

@@ -75,12 +75,13 @@ def detokenize(fields: IdsFields, context: RequestContext) -> dict[str, Any]:
 
 @dataclass(eq=False)
 class Generation:
-    """A generation. form: how its results look. answer: what has come of it."""
+    """A generation. form: how its results look. answer: what has come of it. abort: ends it while it is running."""
 
     genkey: str
     request_id: str
     form: Results
     answer: Answer = field(default_factory=Answer)
+    abort: Callable[[], object] = lambda: None
 
     def take(self, events: list[Event]) -> None:
         """Takes the next events."""
@@ -151,9 +152,10 @@ class Generations:
 
     @contextmanager
     def watch(
-        self, generation: Generation, owner: str | None, _end: Abort
+        self, generation: Generation, owner: str | None, abort: Abort
     ) -> Iterator[Callable[[list[Event]], object]]:
         """Registers a generation while the block runs. The function takes its events."""
+        generation.abort = partial(abort, generation.request_id, None, "cancelled")
         self.running.append((owner, generation))
         try:
             yield generation.take
@@ -172,11 +174,6 @@ class Generations:
         found = [each for its, each in tuple(self.running) if (its, each.genkey) == (owner, genkey)]
         return found if genkey or len(found) == 1 else []
 
-    def abort(self, abort: Abort, genkey: str, owner: str | None) -> bool:
-        """Ends the running generations of an owner with this genkey. Returns False if there are none."""
-        ended = [abort(each.request_id, None, "cancelled") for each in self.named(genkey, owner)]  # all of them
-        return any(ended)
-
 
 def check(fields: KeyFields | None, context: RequestContext) -> dict[str, Any]:
     """Show the texts so far of the request with this genkey."""
@@ -194,8 +191,10 @@ def last_logprobs(fields: KeyFields, context: RequestContext) -> dict[str, Any]:
 
 def abort(fields: KeyFields, context: RequestContext) -> dict[str, Any]:
     """Abort the requests with this genkey."""
-    ended = context.call_in_loop((context.state(Generations).abort, fields.genkey, context.owner))
-    return {"success": ended, "done": ended}
+    found = context.state(Generations).named(fields.genkey, context.owner)
+    for each in found:
+        each.abort()
+    return {"success": bool(found), "done": bool(found)}
 
 
 def perf(_fields: None, context: RequestContext) -> dict[str, Any]:

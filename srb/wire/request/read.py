@@ -342,9 +342,11 @@ def sent_names(fields: dict[str, Any], kind: type[BaseModel]) -> dict[str, str]:
 
     They are for errors after `validate`, which names fields itself.
     """
-    places = (fields.get("options"), fields)
-    found = ((name, sent_name(each, name, kind)) for each in places for name in ALIASES.values())
-    return {name: sent for name, sent in found if sent != name}
+    names: dict[str, str] = {}
+    for each in (fields.get("options"), fields):
+        aliases = ALIASES.keys() & each if isinstance(each, dict) else ()
+        names |= {ALIASES[alias]: sent_name(each, ALIASES[alias], kind) for alias in aliases}
+    return names
 
 
 def _inside(value: Any, part: str | int) -> Any:
