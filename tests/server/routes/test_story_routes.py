@@ -79,6 +79,16 @@ async def test_a_story_is_written_and_read(client: Client) -> None:
     assert error["message"] == "permanent is true or false, got yes"
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/completion", "/api/v1/generate"])
+async def test_every_format_with_alternatives_writes_to_a_story(client: Client, path: str) -> None:
+    story = await begin(client)
+    body = {"prompt": "p", "model": "fake", "n": 2, "max_tokens": 3, "ignore_eos": True, "story": story}
+    await call(client, "POST", path, body)
+    assert [node["parent"] for node in (await call(client, "GET", f"/v1/stories/{story}"))["nodes"]] == [None, None]
+    body |= {"story": "none"}
+    assert (await call(client, "POST", path, body, status=404))["error"]["param"] == "story"
+
+
 async def test_drafts_are_stored_with_their_story_and_watched(client: Client) -> None:
     story = await begin(client)
     path = f"/v1/stories/{story}/drafts/0"
