@@ -94,7 +94,9 @@ def parse_completion(fields: LlamaFields, limits: Limits) -> Parsed:
     take_candidates(fields)
     if fields.n_probs is None:  # by either name, 0 is off
         fields.n_probs, fields.logprobs = fields.logprobs, None
-    fields.leave_out("logprobs", "best_of", "stream_options")
+    fields.leave_out("logprobs", "top_logprobs", "best_of", "stream_options")
+    if fields.messages is None:
+        fields.leave_out("tools")
     fields.return_tokens = fields.return_tokens or fields.stream
     take_all_room(fields, limits)
     return parse_fields(fields, limits, chat=False, form="chunks" if fields.stream else "object", has_times=True)

@@ -140,7 +140,9 @@ async def test_what_has_no_effect_is_in_a_header(connect: Connect) -> None:
         "return_progress": True,
         "timings_per_token": True,
         "reasoning_format": "none",
+        "tools": [{"function": {"name": "f"}}],
         "tool_choice": "auto",
+        "top_logprobs": 2,
     }
     response = await post(connect, FakeBackend(script=says(b"a")), **body)
     assert {*response.headers["x-srb-ignored"].split(", ")} == body.keys() - {"prompt"}
