@@ -26,7 +26,6 @@ from srb.errors import InvalidRequestError, NotFoundError
 from srb.wire.answer import Alternative, Answer, Change, Response, Tokens
 from srb.wire.context import RequestContext
 from srb.wire.native.reply import usage_json
-from srb.wire.reasoning import AnswerReader
 from srb.wire.reply import Reply, logprob_of, prompt_progress
 from srb.wire.reply import timings as timings_json
 from srb.wire.request.body import parse
@@ -38,16 +37,12 @@ def parse_completion(fields: CompletionFields, context: RequestContext, *, opena
 
     With `openai`, a body that names no format gets OpenAI's.
     """
-    if openai:
-        context = replace(context, limits=replace(context.limits, openai=True))
-    return parse_as(Completion, fields, context)
+    return parse_as(Completion, fields, context, openai=openai)
 
 
-def parse_as(
-    kind: type["Completion"], fields: CompletionFields, context: RequestContext, *, chat: bool = False
-) -> Reply:
-    """Makes the reply to a completion or a chat."""
-    parsed = parse(fields, context.limits, chat=chat)
+def parse_as(kind: type["Completion"], fields: CompletionFields, context: RequestContext, **how: bool) -> Reply:
+    """Makes the reply to a completion or a chat. how: for `parse`."""
+    parsed = parse(fields, context.limits, **how)
     completion = context.original or parsed.completion
     if fields.return_tokens and completion.heal and completion.echo and parsed.format != "events":
         raise InvalidRequestError(
@@ -66,7 +61,7 @@ def parse_as(
         has_usage=parsed.format == "object" or bool((fields.stream_options or {}).get("include_usage")),
         has_times=bool(fields.timings_per_token),
     )
-    make = partial(Response, form, completion.id, parsed.reader if chat else AnswerReader)
+    make = partial(Response, form, completion.id, parsed.reader)
     reply = Reply.of(parsed, None if parsed.format == "events" else make)
     return replace(reply, completion=completion)
 

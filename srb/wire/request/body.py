@@ -57,9 +57,13 @@ class Parsed:
     reader: Callable[[], AnswerReader]
 
 
-def parse(fields: CompletionFields, limits: Limits, *, chat: bool = False) -> Parsed:
-    """Make a request of a body that names the format of its answer. Raises what `parse_fields` does."""
-    return parse_fields(fields, limits, chat=chat, form=_format(fields, chat or limits.openai), has_times=chat)
+def parse(fields: CompletionFields, limits: Limits, *, chat: bool = False, openai: bool = False) -> Parsed:
+    """Make a request of a body that names the format of its answer. Raises what `parse_fields` does.
+
+    openai: whether a body that names none gets OpenAI's, as chats do.
+    """
+    form = _format(fields, chat or openai or limits.openai)
+    return parse_fields(fields, limits, chat=chat, form=form, has_times=chat)
 
 
 def parse_fields(
@@ -88,7 +92,7 @@ def parse_fields(
         fields = fields.model_copy(update={"messages": marked(fields.messages, marker)})
     sent = sent_prompt(fields, template, chat, tools, thinks=in_text or is_free)
     tags, opening = _reasoning(fields, template, sent, is_free=is_free)
-    prefix = opening if in_text and not fields.echo and chat else ""
+    prefix = opening if in_text and not fields.echo else ""
     reasoning = None if in_text else tags
     direction_at = None
     tokenize = limits.tokenize
@@ -131,7 +135,7 @@ def parse_fields(
         logprobs is not None,
         fields,
         tools,
-        partial(AnswerReader, calls, reasoning if chat else None, prefix),
+        partial(AnswerReader, calls, reasoning, prefix) if chat else AnswerReader,
     )
 
 
