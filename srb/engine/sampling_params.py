@@ -20,7 +20,6 @@ from srb.engine.validation.fields import (
     check_text,
     described,
     documented,
-    ranges,
 )
 from srb.engine.validation.patterns import is_pattern, patterns_of
 from srb.errors import InvalidRequestError
@@ -83,7 +82,7 @@ def is_lark(grammar: str | None) -> bool:
 class SamplingParams:
     """How one alternative is sampled, and when it ends. Names, defaults and meanings are llama-server's.
 
-    `help(SamplingParams)` shows what each field means. `RANGES` has the limits of the numbers.
+    `help(SamplingParams)` shows what each field means.
 
     Raises:
         InvalidRequestError: a value has a wrong type or is out of range, or fields exclude each other.
@@ -390,10 +389,6 @@ class SamplingParams:
 def author_note(direction: str) -> str:
     """Return a direction as the model reads it: as writers put notes for a model into a text."""
     return f"[Author's note: {direction.strip()}]"
-
-
-RANGES = ranges(SamplingParams)
-"""The lowest and the highest value of each number in `SamplingParams`, both allowed."""
 
 
 def _check_banned(strings: tuple[str, ...]) -> None:

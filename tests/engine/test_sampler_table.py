@@ -15,8 +15,7 @@ from srb.engine.samplers import (
     kobold_order,
     sampler_named,
 )
-from srb.engine.sampling_params import RANGES, SamplingParams
-from srb.engine.validation.fields import defaults, meanings
+from srb.engine.sampling_params import SamplingParams
 
 ROOT = Path(__file__).parents[2]
 FIELDS = [name for each in TABLE for name in each.fields]
@@ -25,7 +24,7 @@ ALL_FIELDS = {*FIELDS, *MIROSTAT_FIELDS, *ADAPTIVE_FIELDS, "min_keep", "samplers
 
 def test_every_field_belongs_to_one_sampler() -> None:
     assert len(set(FIELDS)) == len(FIELDS)
-    assert set(meanings(SamplingParams)) >= ALL_FIELDS
+    assert {each.name for each in dataclasses.fields(SamplingParams)} >= ALL_FIELDS
 
 
 def test_names_and_aliases_are_of_one_sampler() -> None:
@@ -65,11 +64,13 @@ ROWS = [
 ]
 
 
+NUMBERS = {each.name: each for each in dataclasses.fields(SamplingParams) if each.metadata["range"]}
+
+
 def written(name: str) -> tuple[str, str]:
     """The range and the default of a number, as the page writes them."""
-    low, high = RANGES[name]
-    value = defaults(SamplingParams)[name]
-    return f"{low} to {high}" if high < 2**31 - 1 else f"{low} and up", f"{value:g}"
+    low, high = NUMBERS[name].metadata["range"]
+    return f"{low} to {high}" if high < 2**31 - 1 else f"{low} and up", f"{NUMBERS[name].default:g}"
 
 
 def test_the_documentation_has_every_field() -> None:
@@ -80,7 +81,7 @@ def test_the_documentation_has_every_field() -> None:
     assert ", ".join(f"`{name}`" for name in SAMPLERS) in samplers
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if set(re.findall(r"`(\w+)`", row[0])) <= RANGES.keys()])
+@pytest.mark.parametrize("row", [row for row in ROWS if set(re.findall(r"`(\w+)`", row[0])) <= NUMBERS.keys()])
 def test_the_documentation_has_the_ranges_and_defaults_of_numbers(row: list[str]) -> None:
     ranges, defaults = zip(*(written(name) for name in re.findall(r"`(\w+)`", row[0])), strict=True)
     for cell, wanted in zip(row[1:], (ranges, defaults), strict=True):

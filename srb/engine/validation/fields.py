@@ -46,18 +46,6 @@ def meanings(kind: Any) -> dict[str, str]:
     return {each.name: each.metadata["meaning"] for each in dataclasses.fields(kind)}
 
 
-def ranges(kind: Any) -> dict[str, Range]:
-    """Return the range of each number in a dataclass, by the field's name."""
-    found = {each.name: each.metadata.get("range") for each in dataclasses.fields(kind)}
-    return {name: within for name, within in found.items() if within}
-
-
-def defaults(kind: Any) -> dict[str, Any]:
-    """Return the default of each field of a dataclass that has one, as JSON has it: lists in place of tuples."""
-    values = {each.name: each.default for each in dataclasses.fields(kind) if each.default is not dataclasses.MISSING}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-
 def documented(kind: type[Kind]) -> type[Kind]:
     """Add the meanings of the fields to the docstring of a dataclass, for `help`."""
     texts = "\n".join(f"    - `{name}`: {text}" for name, text in meanings(kind).items())

@@ -3,6 +3,7 @@
 FUZZ_BODIES=5000 runs more of them than the tests do every time.
 """
 
+import dataclasses
 import json
 import math
 import os
@@ -14,7 +15,7 @@ from aiohttp.test_utils import TestClient
 from tiny_model import N_VOCAB
 
 from srb.engine.samplers import SAMPLERS
-from srb.engine.sampling_params import RANGES
+from srb.engine.sampling_params import SamplingParams
 from srb.server.app import create_app
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
@@ -74,8 +75,9 @@ def number(rng: random.Random, low: float, high: float) -> Any:
 def sampling_fields(rng: random.Random) -> dict[str, Any]:
     """Some sampling fields, most of them valid."""
     fields: dict[str, Any] = {}
-    for name in rng.sample(sorted(RANGES), rng.randrange(6)):
-        fields[name] = number(rng, *RANGES[name])
+    numbers = [each for each in dataclasses.fields(SamplingParams) if each.metadata["range"]]
+    for each in rng.sample(sorted(numbers, key=lambda number: number.name), rng.randrange(6)):
+        fields[each.name] = number(rng, *each.metadata["range"])
     choices: dict[str, list[Any]] = {
         "stop": ["a", ["a", "bc"], ["x" * 999], [""], 5],
         "ignore_eos": [True, False, "true", 7],
