@@ -169,7 +169,7 @@ class InProcess(Source):
         if path == EXPLORE:
             return explore_reply(validate(body, ExploreFields), self._limits, now)
         fields = validate(body, CompletionFields)
-        return Reply.of(parse(fields, self._limits, chat=path == CHAT), stream=True, make=None)
+        return Reply.of(parse(fields, self._limits, chat=path == CHAT), make=None)
 
 
 class Server(Source):
