@@ -27,7 +27,7 @@ from srb.llama.model.loader import load_model
 from srb.llama.model.model_file import find_model
 from srb.llama.native.context import new_context
 from srb.llama.native.params import engine_params, physical_cores, start
-from srb.llama.native.state import in_streams
+from srb.llama.native.state import StateFormat, converted
 from srb.llama.tune.result import choose
 
 SHAPES = ((1, 1), (1, 8), (1, 32), (2, 8), (4, 4), (8, 1), (16, 1))
@@ -55,7 +55,8 @@ class Pool:
         began, before = time.perf_counter(), resident()
         laid_out = Layout(unified, n_cells if unified else per_seq, n_seqs - unified, flash_attn)
         params = engine_params(model, settings, laid_out, n_outputs=n_seqs)
-        self._n_streams = 1 if unified else params.n_seq_max
+        n_streams = 1 if unified else params.n_seq_max
+        self._format = StateFormat(params.type_k, params.type_v, flash_attn == "off", n_streams)
         self.context = new_context(model, params, "a context")
         self.seconds, self.bytes = time.perf_counter() - began, resident() - before
         self._memory = llama_cpp.llama_get_memory(self.context)
@@ -101,9 +102,8 @@ class Pool:
 
     def restore(self, state: Any, seq_id: int) -> None:
         """Restore a sequence from the state of a unified cache."""
-        if self._n_streams > 1:
-            state = in_streams(memoryview(state).cast("B"), self._n_streams)
-            state = (ctypes.c_uint8 * len(state)).from_buffer(state)
+        state = converted(bytearray(state), self._format)
+        state = (ctypes.c_uint8 * len(state)).from_buffer(state)
         assert llama_cpp.llama_state_seq_set_data(self.context, state, len(state), seq_id) == len(state)
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from srb.llama.multimodal.projector import LlamaMedia
 from srb.llama.native import library as log
 from srb.llama.native.batch import Positions, Rows
 from srb.llama.native.params import engine_params
-from srb.llama.native.state import first_position, relaid, retyped, without_beginning
+from srb.llama.native.state import StateFormat, converted
 from srb.llama.sampling.candidates import Floats
 from srb.options.settings import Settings
 
@@ -91,7 +91,7 @@ class Context:
         n_cells: the most cells of one sequence.
         cell_bytes: the bytes of memory per cell.
         can_shift: `Backend.can_shift`.
-        types: the ggml types of keys and values.
+        format: what the saved states of sequences have in common.
     """
 
     def __init__(
@@ -121,7 +121,8 @@ class Context:
         self._adapters = adapters or {}
         self._media = media
         self._positions = Positions()
-        self.types = int(params.type_k), int(params.type_v)
+        n_streams = 1 if layout.is_unified else self._n_seq_ids
+        self.format = StateFormat(params.type_k, params.type_v, layout.flash_attn == "off", n_streams)
         self._has_positions = media is not None and media.has_positions  # of images, with M-RoPE
         is_plain = self._window is None and not self._has_positions  # `state.py` can read its states
         self._is_plain = is_plain and bool(llama_cpp.llama_memory_can_shift(self._memory))
@@ -256,18 +257,12 @@ class Context:
         return state if written == len(state) else None
 
     def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
-        # The state may come from a context with the other setting of flash attention, or with other cache types.
         first = self._positions.of(seq_id, start)
         if self._has_positions:
             state = self._positions.take(state, seq_id, end)
-        if self._is_plain:
-            if first_position(state) < start:  # from a stream; there may be no room for all of it
-                state = without_beginning(state, start)
-            state = retyped(state, *self.types)
         with log.collected() as messages:
-            restored = self._read(state, self._scratch) or (
-                (other := relaid(state)) is not None and self._read(other, self._scratch)
-            )
+            # A state from a stream begins before `start`, and there may be no room for all of it.
+            restored = self._read(state, self._scratch, start)
         if restored:
             last = self._positions.of(seq_id, end)
             llama_cpp.llama_memory_seq_cp(self._memory, self._scratch, seq_id, first, last)
@@ -279,7 +274,10 @@ class Context:
         self.remove(self._scratch)
         return restored
 
-    def _read(self, state: State, seq_id: int) -> bool:
+    def _read(self, state: State, seq_id: int, start: int = 0) -> bool:
+        """Fill an empty sequence with the cells of a state from `start` on. Returns whether this worked."""
+        if self._is_plain:  # it may come from a context of another kind
+            state = converted(state, self.format, start)
         read = llama_cpp.llama_state_seq_set_data(self.pointer, _bytes_of(state), len(state), seq_id)
         return bool(read == len(state))
 

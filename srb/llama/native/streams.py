@@ -22,7 +22,7 @@ from srb.engine.kv_cache.allocator import Layout
 from srb.errors import ModelLoadError
 from srb.llama.native import library as log
 from srb.llama.native.context import Context
-from srb.llama.native.state import first_position, in_one_stream, in_streams, relaid, retyped
+from srb.llama.native.state import first_position
 from srb.llama.sampling.candidates import Floats
 from srb.options.settings import Settings
 
@@ -37,9 +37,7 @@ class Streams(Context):
 
     def __init__(self, model: Any, settings: Settings, layout: Layout, **kwargs: Any) -> None:
         super().__init__(model, settings, layout, **kwargs)
-        # By its target, each fork that llama.cpp carries out with the next decode; None if its source is gone.
-        self._sources: dict[int, int | None] = {}
-        self._copied: set[int] = set()  # the sources of these forks
+        self._has_forks = False  # llama.cpp copies their cells with the next decode
         self._places: dict[int, int] = {}  # the rows of the last batch, as llama.cpp numbers them
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
@@ -79,8 +77,7 @@ class Streams(Context):
                 llama_cpp.llama_memory_seq_rm(self._memory, seq_id, end, -1)
 
     def _begin_decode(self) -> None:
-        self._sources.clear()
-        self._copied.clear()
+        self._has_forks = False
         self._places.clear()
 
     def logits(self, row: int) -> Floats:
@@ -103,41 +100,28 @@ class Streams(Context):
         # llama.cpp copies all cells of a sequence, or none.
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
         self._positions.fork(source, target, n_tokens)
-        self._sources[target] = source
-        self._copied.add(source)
+        self._has_forks = True
         self.truncate(target, n_tokens)
-
-    def remove(self, seq_id: int) -> None:
-        super().remove(seq_id)
-        # The seq_id may be used again before llama.cpp has copied the forks of this sequence.
-        self._sources |= {target: None for target, source in self._sources.items() if source == seq_id}
 
     def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
         """Return the state of all of a sequence's cells; None if it is larger than `max_bytes`, or can't be had.
 
-        If the sequence is a fork that isn't copied yet, and its source is gone, this decodes a row.
+        If a fork isn't copied yet, this decodes a row.
         """
-        at: int | None = seq_id
-        while at in self._sources:  # its cells are still those of its source
-            at = self._sources[at]
-        if at != seq_id and (at is None or end > self.length(at)) and self._copy_now():
-            at = seq_id
-        if at is None or not end <= self.length(at) <= self._longest:
+        if not (end <= self.length(seq_id) <= self._longest and self._copy_forks()):
             return None
-        size = llama_cpp.llama_state_seq_get_size(self.pointer, at)
-        state = None if size > max_bytes else self._written(at, size)
-        return in_one_stream(state) if state and self._is_plain else state
+        size = llama_cpp.llama_state_seq_get_size(self.pointer, seq_id)
+        return None if size > max_bytes else self._written(seq_id, size)
 
     @property
     def _longest(self) -> int:
         """The most tokens of a sequence that can be saved."""
         return self.n_cells
 
-    def _read(self, state: State, seq_id: int) -> bool:
-        return super()._read(in_streams(state, self._n_seq_ids) if self._is_plain else state, seq_id)
-
-    def _copy_now(self) -> bool:
-        """Make llama.cpp copy the forks, by decoding a padding row. Returns False if no stream has room."""
+    def _copy_forks(self) -> bool:
+        """Make llama.cpp copy the cells of forks, by decoding a padding row. Returns False if no stream has room."""
+        if not self._has_forks:
+            return True
         ends = ((seq_id, self._end(seq_id)) for seq_id in range(self._n_seq_ids))
         free = next(((seq_id, end) for seq_id, end in ends if end < self.n_cells), None)
         if free is None:
@@ -152,20 +136,18 @@ class Streams(Context):
     def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
         """Replace the cells of a sequence with the first `end` of a saved state.
 
-        If a fork from the sequence or to it isn't copied yet, this decodes a row.
+        If a fork isn't copied yet, this decodes a row.
 
         Returns:
             False if that isn't possible. The sequence then stays as it was if the state begins after position 0, and is
             empty if llama.cpp refuses the state.
         """
-        if (seq_id in self._sources or seq_id in self._copied) and not self._copy_now():
+        if not self._copy_forks():
             return False  # llama.cpp would copy afterwards: what is restored now, or over it
-        if self._is_plain:
-            if first_position(state) > 0:
-                return False
-            state = retyped(state, *self.types)
+        if self._is_plain and first_position(state) > 0:
+            return False
         with log.collected() as messages:
-            restored = self._read(state, seq_id) or ((other := relaid(state)) is not None and self._read(other, seq_id))
+            restored = self._read(state, seq_id)
         if restored and self.truncate(seq_id, end):
             return True
         messages.log()

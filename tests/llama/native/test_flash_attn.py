@@ -15,7 +15,7 @@ from srb.engine.kv_cache.allocator import Load
 from srb.llama import contexts, layouts
 from srb.llama.backend import LlamaBackend
 from srb.llama.native import cost_model as cost_module
-from srb.llama.native.state import retyped
+from srb.llama.native.state import StateFormat, converted, first_position
 from srb.options.settings import Settings
 
 LONG = Load(10**6, 0, 0, 8, 0, 10**3)
@@ -53,23 +53,29 @@ def cached_states(backend: LlamaBackend) -> list[bytearray]:
     return [bytearray(each) for each in {bytes(piece.state) for pieces in answer.result() for piece in pieces}]
 
 
-def test_a_state_is_converted_to_other_types_and_back(backend: LlamaBackend) -> None:
-    f16, bf16 = 1, 30
-    for state in cached_states(backend):  # its keys are f16
-        other = retyped(state, bf16, f16)
-        assert other != state
-        assert retyped(other, bf16, f16) is other
-        again = retyped(other, f16, f16)
-        assert retyped(again, bf16, f16) == other  # bf16 numbers that are so small stay the same as f16
-        assert retyped(state[:-1], bf16, f16) == state[:-1]
-    assert retyped(bytearray(), bf16, f16) == bytearray()
+F16, BF16 = 1, 30
+
+
+@pytest.mark.parametrize(
+    "change", [{"keys": BF16}, {"by_channel": True}, {"n_streams": 3}, {"keys": BF16, "n_streams": 2}]
+)
+def test_a_state_is_converted_and_back(backend: LlamaBackend, change: dict[str, int]) -> None:
+    own = backend.context.format
+    for state in cached_states(backend):
+        other = converted(state, wanted := own._replace(**change))
+        assert converted(other, wanted) is other != state
+        back = converted(other, own)
+        assert converted(back, wanted) == other  # bf16 numbers that are so small stay the same as f16
+        assert "keys" in change or back[8:] == state[8:]
+        assert first_position(other) == first_position(state)
+        assert converted(state[:-1], wanted) == state[:-1]
+    assert converted(bytearray(), own) == bytearray()
 
 
 def test_a_number_that_the_other_type_does_not_have_leaves_a_state_as_it_is() -> None:
-    tensor = struct.pack("<iQ2H", 30, 4, 0x3F80, 0x7F00)  # 1 and 1.7e38, as bf16
+    tensor = struct.pack("<iQ2H", BF16, 4, 0x3F80, 0x7F00)  # 1 and 1.7e38
     state = bytearray(struct.pack("<IiII3iII", 0xAF143CD8, 0, 1, 1, 0, 1, 0, 0, 1) + tensor + tensor)
-    assert retyped(state, 1, 1) is state
-    assert retyped(state[:-2] + b"\x80\x3f", 1, 30)[-32:] == state[-32:-2] + b"\x80\x3f"
+    assert converted(state, StateFormat(F16, F16, by_channel=False, n_streams=1)) is state
 
 
 @pytest.mark.usefixtures("cheap")
@@ -96,27 +102,33 @@ def test_each_kind_has_its_own_type_of_keys_and_values(
     with LlamaBackend(Settings(model=tiny_model, ctx_size=1024, parallel=8)) as backend:
         assert "keys bf16, values bf16 or keys f16, values f16" in backend.identity
         engine = Engine(backend, cache_bytes=10_000_000)
-        seen = [backend.context.types]
+        seen = [backend.context.format[:2]]
         for n in (2, 8, 2, 8):
             run(engine, request(STORY, n, max_tokens=8, ignore_eos=True))
-            seen.append(backend.context.types)
-        f16, bf16 = (1, 1), (30, 30)
-        assert seen == [bf16, f16, bf16, f16, bf16]
+            seen.append(backend.context.format[:2])
+        assert seen == [(each, each) for each in (BF16, F16, BF16, F16, BF16)]
         assert engine.stats().prompt_tokens_evaluated == 200
         assert not backend.can_shift  # not in both kinds
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [("f32", 0.05), ("f16", 0.05), ("bf16", 0.2)])
 @pytest.mark.parametrize("before", ["on", "off"])
-@pytest.mark.parametrize("keys", [("f16", "f16"), ("bf16", "f16"), ("f16", "bf16")])
+@pytest.mark.parametrize(
+    ("keys", "values", "tolerance"),
+    [
+        (("f16", "f16"), "f32", 0.05),
+        (("f16", "f16"), "f16", 0.05),
+        (("bf16", "f16"), "f16", 0.2),
+        (("f16", "bf16"), "bf16", 0.2),
+    ],
+)
 def test_a_state_means_the_same_in_the_other_kind(
-    tiny_model: Path, before: str, kind: str, tolerance: float, keys: tuple[str, str]
+    tiny_model: Path, before: str, keys: tuple[str, str], values: str, tolerance: float
 ) -> None:
-    settings = Settings(model=tiny_model, ctx_size=1024, parallel=8, cache_type_v=kind)
-    tolerance = 0.2 if "bf16" in keys else tolerance
+    settings = Settings(model=tiny_model, ctx_size=1024, parallel=8, cache_type_v=values)
+    after = "off" if before == "on" else "on"
     logits = []
     state: bytearray | None = None
-    for flash_attn, key in zip((before, "off" if before == "on" else "on"), keys, strict=True):
+    for flash_attn, key in zip((before, after), keys, strict=True):
         with LlamaBackend(dataclasses.replace(settings, flash_attn=flash_attn, cache_type_k=key)) as backend:
             batch = Batch()
             if state is None:
