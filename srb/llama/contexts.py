@@ -19,11 +19,6 @@ from srb.llama.native.streams import ReproducibleStreams, Streams
 from srb.llama.tune.result import Choice
 from srb.options.settings import Settings
 
-_UBATCH_WITHOUT_FLASH = 256
-"""The most tokens of a ubatch without flash attention on a processor.
-
-A larger table of tokens by cells doesn't fit into the processor's cache (docs/figures/layouts.md)."""
-
 
 class Contexts:
     """Makes the contexts of a model, one at a time. Raises `ModelLoadError`.
@@ -140,11 +135,7 @@ class Contexts:
 
     def _settings_of(self, flash_attn: str) -> Settings:
         """Return the settings of a context with this kind of attention."""
-        settings = self._settings
-        if not self._chooses:
-            return settings
-        if flash_attn == "off" and not self._media:  # an image may have to fit into one ubatch
-            settings = dataclasses.replace(settings, ubatch_size=min(settings.ubatch_size, _UBATCH_WITHOUT_FLASH))
-        if cache_type := self._cost_model.of(flash_attn).cache_type:
-            settings = dataclasses.replace(settings, cache_type_k=cache_type, cache_type_v=cache_type)
-        return settings
+        cache_type = self._cost_model.of(flash_attn).cache_type
+        if not (self._chooses and cache_type):
+            return self._settings
+        return dataclasses.replace(self._settings, cache_type_k=cache_type, cache_type_v=cache_type)

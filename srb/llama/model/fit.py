@@ -28,7 +28,14 @@ from srb.llama.native import library as log
 from srb.llama.native.context import cells_bytes, window_of
 from srb.llama.native.cost_model import can_choose_attention
 from srb.llama.native.library import Device, devices
-from srb.llama.native.params import device_names, engine_params, is_on_gpu, model_params, tensor_placements
+from srb.llama.native.params import (
+    device_names,
+    engine_params,
+    is_on_gpu,
+    model_params,
+    tensor_placements,
+    ubatch_size,
+)
 from srb.llama.tune.result import Choice
 from srb.options.settings import Settings
 
@@ -75,9 +82,10 @@ def max_cells(model: Any, settings: Settings, n_cells: int, cell_bytes: int, fre
     """
     if is_on_gpu(settings):
         return n_cells
-    # Without flash attention, each token of a ubatch takes a number per cell and head.
-    attention = 0 if settings.flash_attn == "on" else 4 * settings.ubatch_size * llama_cpp.llama_model_n_head(model)
-    affordable: int = free // 2 // (cell_bytes + attention)
+    per_cell = cell_bytes
+    if settings.flash_attn != "on":  # without it, each token of a ubatch takes a number per cell and head
+        per_cell += 4 * ubatch_size(settings, "off") * int(llama_cpp.llama_model_n_head(model))
+    affordable = free // 2 // per_cell
     return max(n_cells, min(settings.parallel * CELLS_PER_ROW, affordable) // 256 * 256)
 
 

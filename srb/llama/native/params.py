@@ -33,6 +33,11 @@ _ROPE_OPTIONS = (
     *("rope_freq_base", "rope_freq_scale"),
     *("yarn_orig_ctx", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow", "yarn_beta_fast"),
 )
+_UBATCH_WITHOUT_FLASH = 256
+"""The most tokens of a ubatch where flash attention is off by choice.
+
+A larger table of tokens by cells doesn't fit into the processor's cache (docs/figures/layouts.md)."""
+
 _NUMA = {"distribute": 1, "isolate": 2, "numactl": 3}
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # llama.cpp's own pattern
 _KEY_BYTES = 127
@@ -134,7 +139,7 @@ def engine_params(model: Any, settings: Settings, layout: Layout, *, n_outputs: 
     # With a window, llama.cpp 0.3.36 first looks for the cells of all ubatches of a decode. For a later ubatch it may
     # drop cells that have left the window, but that an earlier ubatch still needs.
     has_window = llama_cpp.llama_model_n_swa(model) > 0
-    params.n_ubatch = params.n_batch if has_window else settings.ubatch_size
+    params.n_ubatch = params.n_batch if has_window else ubatch_size(settings, layout.flash_attn)
     # llama.cpp's default is an output for each token of a batch. With fewer outputs than sequences it ends the process.
     params.n_outputs_max = max(n_outputs, params.n_seq_max)
     params.n_threads = settings.threads or physical_cores()
@@ -144,6 +149,14 @@ def engine_params(model: Any, settings: Settings, layout: Layout, *, n_outputs: 
     params.type_v = _ggml_type(settings.cache_type_v)
     params.kv_unified = layout.is_unified
     return params
+
+
+def ubatch_size(settings: Settings, flash_attn: str) -> int:
+    """Return the most tokens of a ubatch in a context with this kind of attention."""
+    is_chosen = flash_attn == "off" != settings.flash_attn
+    if is_chosen and not settings.mmproj:  # an image may have to fit into one ubatch
+        return min(settings.ubatch_size, _UBATCH_WITHOUT_FLASH)
+    return settings.ubatch_size
 
 
 def round_up(n_cells: int) -> int:

@@ -79,10 +79,23 @@ def test_flash_attention_stays_on_where_it_only_fits_with_it(model: Path, free: 
         sums.append(sum(map(int, sizes.groups())))
     on, off = sums
     assert off > on + 10
-    for mib, kind in ((off + 5, "auto"), (on + 5, "on")):
+    by_choice = (on + off) // 2  # in ubatches of half as many tokens
+    for mib, kind in ((by_choice + 5, "auto"), (on + 5, "on")):
         free(mib * MIB)
         with LlamaBackend(asked) as backend:
             assert f"flash attention {kind}" in backend.identity
+
+
+def test_half_of_the_memory_is_for_cells_and_attention_over_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_cpp, "llama_model_n_head", lambda _model: 4)
+    kinds = {"auto": 904 + 4 * 4 * 256, "off": 904 + 4 * 4 * 512, "on": 904}
+    for kind, cell in kinds.items():
+        asked = Settings(flash_attn=kind, parallel=32)
+        assert [fit.max_cells(None, asked, 1000, 904, 2 * n * cell) for n in (999, 9984, 40_000)] == [
+            1000,
+            9984,
+            32_768,
+        ]
 
 
 def test_weights_that_are_too_large(model: Path, free: Callable[[int], None]) -> None:

@@ -15,7 +15,7 @@ from tiny_model import write_tiny_model
 from srb.engine.backend import Batch
 from srb.errors import ModelLoadError, SettingsError
 from srb.llama.backend import LlamaBackend
-from srb.llama.native.params import context_params, is_on_gpu, model_params
+from srb.llama.native.params import context_params, is_on_gpu, model_params, ubatch_size
 from srb.llama.tune.result import tuned_path
 from srb.options.settings import Settings
 
@@ -168,6 +168,12 @@ def test_a_smaller_window(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> N
         assert ("2048 cells" in cells[-1]) == swa_full
     assert np.allclose(found[0][0], found[1][0])
     assert found[0][1] != found[1][1]
+
+
+def test_ubatches_are_smaller_where_flash_attention_is_off_by_choice() -> None:
+    asked: list[dict[str, Any]] = [{}, {"flash_attn": "off"}, {"mmproj": Path("m")}, {"ubatch_size": 64}]
+    assert [ubatch_size(Settings(**each), "off") for each in asked] == [256, 512, 512, 64]
+    assert ubatch_size(Settings(), "auto") == 512
 
 
 def test_several_nodes(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
