@@ -27,7 +27,7 @@ from srb.llama.model.loader import LoadedModel, Progress, load_model
 from srb.llama.model.metadata import read_model_info
 from srb.llama.model.model_file import find_model
 from srb.llama.model.tokenizer import LlamaTokenizer
-from srb.llama.multimodal.projector import LlamaMedia, check_media, load_media
+from srb.llama.multimodal.projector import LlamaMedia, check_media
 from srb.llama.native import library as log
 from srb.llama.native.context import Context, window_of
 from srb.llama.native.params import is_on_gpu, physical_cores, start
@@ -76,8 +76,9 @@ class LlamaBackend:
             n_threads = settings.threads_batch or settings.threads or physical_cores()
             self._waiting = ThreadWaiting(IdleTeam.of_libgomp())
             stack.callback(self._waiting.close)
-            self.media = load_media(model, self.tokenizer, settings, n_threads, self._waiting)
-            if self.media:
+            self.media = None
+            if settings.mmproj:
+                self.media = LlamaMedia(settings.mmproj, model, self.tokenizer, settings, n_threads, self._waiting)
                 stack.callback(self.media.close)  # runs after `tokenizer.close`, which waits for readers
             stack.callback(self.tokenizer.close)
             self.chat_template = chat_template_of(model, settings)

@@ -14,6 +14,7 @@ from srb.engine.engine import Engine
 from srb.errors import BackendError, ModelLoadError, UnavailableError
 from srb.llama.backend import LlamaBackend
 from srb.llama.model.tokenizer import LlamaTokenizer
+from srb.llama.native.stack import with_stack
 from srb.options.settings import Settings
 
 Load = Callable[..., LlamaBackend]
@@ -114,6 +115,12 @@ def test_a_long_run_of_one_character_is_tokenized(tmp_path: Path, pre: str) -> N
     with LlamaBackend(Settings(model=path)) as backend:
         for char in ("a", " ", "1", "!", "\n"):
             assert len(backend.tokenizer.tokenize(char * 300_000)) == 300_000
+
+
+def test_without_memory_for_a_stack_there_is_an_error() -> None:
+    with pytest.raises(UnavailableError, match="no memory for a thread with a stack of"):
+        with_stack(int, 1 << 50)
+    assert threading.stack_size() == 0
 
 
 def test_many_threads_tokenize_at_once(load: Load) -> None:

@@ -49,14 +49,9 @@ class Chunk:
 
 
 class LlamaMedia:
-    """A projector. Implements `srb.engine.media.MediaReader`. `decode` belongs to the engine's thread.
+    """The projector of `--mmproj`. Implements `srb.engine.media.MediaReader`. `decode` belongs to the engine's thread.
 
-    Raises `ModelLoadError`.
-
-    Args:
-        n_batch, n_ubatch: the most cells of a decode, and of one pass.
-        n_tokens: the fewest and the most cells of an image, for projectors with images of different sizes. -1: the
-            projector's own limit.
+    Call `check_media` before. Raises `ModelLoadError`.
 
     Attributes:
         pointer: the `mtmd_context`.
@@ -70,20 +65,18 @@ class LlamaMedia:
         path: Path,
         model: Any,
         tokenizer: LlamaTokenizer,
-        *,
+        settings: Settings,
         n_threads: int,
         waiting: ThreadWaiting,
-        n_batch: int,
-        n_ubatch: int,
-        use_gpu: bool,
-        n_tokens: tuple[int, int],
     ) -> None:
         self._mtmd = mtmd = _library()
         mtmd.mtmd_helper_log_set(log.callback, ctypes.c_void_p(0))
         params = mtmd.mtmd_context_params_default()
-        params.use_gpu = use_gpu
+        params.use_gpu = is_on_gpu(settings)
         params.print_timings = False
         params.n_threads = n_threads
+        # Of an image, for projectors with images of different sizes. -1: the projector's own limit.
+        n_tokens = settings.image_min_tokens or -1, settings.image_max_tokens or -1
         params.image_min_tokens, params.image_max_tokens = n_tokens
         # llama.cpp ends the process if the file lacks tensors. This line is then the last of the log.
         log.logger.info("loading the projector %s", path)
@@ -107,8 +100,8 @@ class LlamaMedia:
         self._tokenizer = tokenizer
         self._waiting = waiting
         self._n_embd = int(llama_cpp.llama_model_n_embd_inp(model))
-        self._n_batch = n_batch
-        self._n_ubatch = n_ubatch
+        self._n_batch = settings.batch_size
+        self._n_ubatch = min(settings.batch_size, settings.ubatch_size)
         self._encoder = ThreadPoolExecutor(1, "srb-media")  # one thread, because mtmd's context isn't thread-safe
         self._vectors: dict[str, Future[Vectors]] = {}  # by the media's names, the least recently used first
 
@@ -253,22 +246,3 @@ def check_media(settings: Settings) -> None:
         check_pillow()
         _library()
         check_gguf(settings.mmproj, "--mmproj")
-
-
-def load_media(
-    model: Any, tokenizer: LlamaTokenizer, settings: Settings, n_threads: int, waiting: ThreadWaiting
-) -> LlamaMedia | None:
-    """Load the projector of `--mmproj`, if there is one. Raises `ModelLoadError`. Call `check_media` before."""
-    if settings.mmproj is None:
-        return None
-    return LlamaMedia(
-        settings.mmproj,
-        model,
-        tokenizer,
-        n_threads=n_threads,
-        waiting=waiting,
-        n_batch=settings.batch_size,
-        n_ubatch=min(settings.batch_size, settings.ubatch_size),
-        use_gpu=is_on_gpu(settings),
-        n_tokens=(settings.image_min_tokens or -1, settings.image_max_tokens or -1),
-    )

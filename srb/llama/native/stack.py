@@ -3,6 +3,7 @@
 import mmap
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from srb.errors import UnavailableError
@@ -19,29 +20,17 @@ def with_stack(call: Callable[[], Result], more: int) -> Result:
 
     For calls that recurse in C as deeply as their input is long. Raises `UnavailableError`.
     """
-    results: list[Result] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(call())
-        except BaseException as error:
-            errors.append(error)
-
     stack = _STACK_BYTES + more
-    with _stack_size_lock:
-        previous = threading.stack_size(stack + -stack % mmap.PAGESIZE)
-        thread = threading.Thread(target=run, name="srb-deep")
-        try:
-            thread.start()
-        except RuntimeError as error:
-            raise UnavailableError(
-                f"there is no memory for a thread with a stack of {stack} bytes, or there are as many threads as there "
-                f"may be ({error}); try again soon"
-            ) from None
-        finally:
-            threading.stack_size(previous)
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    with ThreadPoolExecutor(1, "srb-deep") as pool:
+        with _stack_size_lock:
+            previous = threading.stack_size(stack + -stack % mmap.PAGESIZE)
+            try:
+                result = pool.submit(call)  # starts the thread
+            except RuntimeError as error:
+                raise UnavailableError(
+                    f"there is no memory for a thread with a stack of {stack} bytes, or there are as many threads as "
+                    f"there may be ({error}); try again soon"
+                ) from None
+            finally:
+                threading.stack_size(previous)
+        return result.result()

@@ -88,7 +88,7 @@ class LlamaSampler:
         # Whether the last sampler of the chain uses one random number per token, and has no other state.
         self._uses_one_random_number = params.mirostat != 2 and (params.mirostat == 1 or params.adaptive_target < 0)
         self._n_sampled = 0
-        self._forced: list[int] = []  # the rest of the last result of `forced`
+        self._forced: list[int] = []  # the rest of the last result of `forced`, up to the first other token
         self._first = tokenizer.beginning_with(healed) if healed else None  # the tokens that may come first; None: all
         self._top_k = narrowing_top_k(params, self._n_vocab)
         self._changed: Places = np.empty(0, np.intp)  # the tokens that the chain may give other logits
@@ -319,7 +319,6 @@ class LlamaSampler:
             llama_cpp.llama_sampler_free(before.chain)
             before = self._snapshots.pop()
         self._chain, self._constraint, self._n_sampled = before
-        self._forced = []
         if self._processor:
             self._processor.go_back(n_tokens)
         if self._mirostat:

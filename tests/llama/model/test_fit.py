@@ -6,6 +6,7 @@ import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import llama_cpp
@@ -157,8 +158,9 @@ def test_every_kind_of_memory_is_measured(tmp_path: Path, free: Callable[[int], 
 @pytest.fixture
 def projector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of 20 MiB that takes the place of a projector, where llama.cpp may have no reader for these."""
-    for name in ("check_media", "load_media"):
-        monkeypatch.setitem(LlamaBackend.__init__.__globals__, name, lambda *_arguments: None)
+    media = SimpleNamespace(close=lambda: None, has_positions=False, identity="")
+    for name in ("check_media", "LlamaMedia"):
+        monkeypatch.setitem(LlamaBackend.__init__.__globals__, name, lambda *_arguments: media)
     path = tmp_path / "mmproj.gguf"
     path.write_bytes(b"GGUF" + bytes(20 * MIB))
     return path
