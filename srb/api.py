@@ -16,7 +16,7 @@ from srb.engine.sampling_params import SamplingParams
 from srb.engine.score_table import Score
 from srb.engine.validation.fields import Text
 from srb.errors import InvalidRequestError
-from srb.files.download import show_count, show_download
+from srb.files.download import show_count
 from srb.llm import LLM
 from srb.options.settings import Settings
 
@@ -230,7 +230,7 @@ class _LoadedModel:
         with self._lock:
             if self._llm is None or settings != self._settings:
                 self.close()
-                self._llm = LLM.from_settings(settings, show_download)
+                self._llm = LLM.from_settings(settings)
                 self._settings = settings
             try:
                 yield self._llm

@@ -80,11 +80,10 @@ def _terminate(*_signal: object) -> None:
 
 
 def _serve(settings: Settings, _arguments: argparse.Namespace) -> int:
-    from srb.files.download import show_download
     from srb.server.run.bind import bound
 
     with bound(settings) as sockets:
-        settings = fetch_model(settings, show_download)
+        settings = fetch_model(settings)
         # Importing the HTTP server takes longer than loading a small model, so do both at the same time.
         with _begin_loading(settings) as load:
             with _without_collecting():

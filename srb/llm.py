@@ -19,7 +19,7 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.score_table import PARTS_AT_ONCE, Part, Score, ScoredRow, Table, TableScorer
 from srb.engine.validation.fields import Text
-from srb.files.download import ShowProgress, fetch_model, show_nothing
+from srb.files.download import fetch_model
 from srb.options.settings import Settings
 from srb.serving.async_engine import make_engine
 
@@ -49,12 +49,11 @@ class LLM:
         self._backend: LlamaBackend | None = None
 
     @classmethod
-    def from_settings(cls, settings: Settings, show: ShowProgress = show_nothing) -> Self:
+    def from_settings(cls, settings: Settings) -> Self:
         """Downloads the model if needed, and loads it.
 
         Args:
             settings: of the model and the engine.
-            show: reports the download.
 
         Raises:
             SettingsError: A setting has a wrong value.
@@ -63,7 +62,7 @@ class LLM:
         from srb.llama.backend import LlamaBackend  # imported here, so that other backends don't need llama.cpp
         from srb.llama.model.metadata import sampling_of
 
-        fetched = fetch_model(settings, show)
+        fetched = fetch_model(settings)
         backend = LlamaBackend(fetched)
         try:
             llm = cls(make_engine(settings, backend))

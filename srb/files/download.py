@@ -13,9 +13,9 @@ import urllib.parse
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from srb.errors import ModelLoadError, SettingsError
 from srb.options.arguments import pip_install
@@ -33,18 +33,11 @@ Progress = Callable[[int, int], object]
 Count = Callable[..., None]
 """Counts one, or as many as its argument says."""
 
-ShowProgress = Callable[[str], AbstractContextManager[Progress]]
-"""Makes a `Progress` for the file with this name."""
 
-
-def show_nothing(_name: str) -> AbstractContextManager[Progress]:
-    """Downloads silently."""
-    return nullcontext(lambda _done, _total: None)
-
-
-def fetch_model(settings: Settings, show: ShowProgress = show_nothing) -> Settings:
+def fetch_model(settings: Settings) -> Settings:
     """Finds the model file that the settings name, and downloads it if it isn't on this machine.
 
+    A terminal shows the progress.
     Raises `SettingsError` for several models or one that doesn't exist, and `ModelLoadError` if it can't be downloaded.
     """
     given = {"--model": settings.model, "--model-url": settings.model_url, "--hf-repo": settings.hf_repo}
@@ -54,7 +47,7 @@ def fetch_model(settings: Settings, show: ShowProgress = show_nothing) -> Settin
     if settings.hf_file is not None and settings.hf_repo is None:
         raise SettingsError(f"--hf-file {settings.hf_file} is a file in --hf-repo, which is missing")
     if settings.model_url is not None:
-        path = fetch_url(settings.model_url, show)
+        path = fetch_url(settings.model_url)
     elif settings.hf_repo is not None:
         path = fetch_from_hub(settings.hf_repo, settings.hf_file)
     elif settings.models_dir is not None and not (settings.model and settings.model.exists()):
@@ -117,7 +110,7 @@ def models_folder() -> Path:
     return cache_folder() / "models"
 
 
-def fetch_url(url: str, show: ShowProgress = show_nothing) -> Path:
+def fetch_url(url: str) -> Path:
     """Downloads a file to `models_folder`, unless it is there. Resumes an interrupted download.
 
     Raises `SettingsError` and `ModelLoadError`.
@@ -131,9 +124,9 @@ def fetch_url(url: str, show: ShowProgress = show_nothing) -> Path:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with locked(target.with_name(name + ".lock")), show(name) as progress:
+        with locked(target.with_name(name + ".lock")), show_download(name) as progress:
             if not target.exists():  # another process may have downloaded it while this one waited
-                _Download(url, target).run(progress)
+                _download(url, target, progress)
     except urllib.error.HTTPError as error:
         raise ModelLoadError(f"--model-url {url}: the server answered {error.code} {error.reason}") from None
     except urllib.error.URLError as error:
@@ -159,76 +152,52 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-class _Download:
-    """An unfinished download: `NAME.part`, and `NAME.validator` to check that the server still has the same file."""
-
-    def __init__(self, url: str, target: Path) -> None:
-        self._url = url
-        self._target = target
-        self._part = target.with_name(target.name + ".part")
-        self._validator = target.with_name(target.name + ".validator")
-
-    def run(self, progress: Progress) -> None:
-        """Fetches the missing bytes. Reconnects as long as each connection has brought some bytes."""
-        while True:
-            before = self._size()
-            try:
-                total = self._fetch(progress)
-            except (ConnectionError, TimeoutError):
-                if self._size() <= before:
-                    raise
-                continue
-            if self._size() != total:
-                raise OSError(f"{self._size()} bytes came instead of {total}")
-            break
-        self._part.rename(self._target)
-        self._validator.unlink(missing_ok=True)
-
-    def _size(self) -> int:
-        return self._part.stat().st_size if self._part.exists() else 0
-
-    def _fetch(self, progress: Progress) -> int:
-        """Fetches the rest of the file. Returns the length of the whole file, in bytes."""
-        with self._open() as reply:
-            is_rest = reply.status == http.client.PARTIAL_CONTENT
-            start = self._size() if is_rest else 0
-            length = reply.headers["Content-Length"]
-            if length is None:
-                raise OSError("the server doesn't send the length of the file")
-            total = start + int(length)
-            if not is_rest:
-                self._validator.write_text(_validator(reply.headers))
-            with self._part.open("ab" if is_rest else "wb") as file:
-                self._copy(reply, file, start, total, progress)
-            return total
-
-    def _open(self) -> http.client.HTTPResponse:
-        headers = {"User-Agent": "srb", "Accept-Encoding": "identity"}
-        validator = self._validator.read_text() if self._validator.exists() else ""
-        if (size := self._size()) and validator:
-            headers |= {"Range": f"bytes={size}-", "If-Range": validator}
-        request = urllib.request.Request(self._url, headers=headers)
+def _download(url: str, target: Path, progress: Progress) -> None:
+    """Fetches a file, or what is missing of it. Reconnects as long as each connection has brought some bytes."""
+    part, validator = (target.with_name(target.name + suffix) for suffix in (".part", ".validator"))
+    while True:
+        size = _size(part)
         try:
-            reply: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=SILENCE_SECONDS)
+            _fetch_rest(url, part, validator, progress)
         except urllib.error.HTTPError as error:
-            if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE or not size:
                 raise
             error.close()
-            self._part.unlink()  # the part was already as long as the file, or longer
-            return self._open()
-        if reply.status == http.client.PARTIAL_CONTENT and not reply.headers["Content-Range"].startswith(
-            f"bytes {size}-"
-        ):
-            reply.close()
-            raise OSError(f"the server sent {reply.headers['Content-Range']} instead of all bytes from {size} on")
-        return reply
+            part.unlink()  # it was already as long as the file, or longer
+        except (ConnectionError, TimeoutError):
+            if _size(part) <= size:
+                raise
+        else:
+            break
+    part.rename(target)
+    validator.unlink(missing_ok=True)
 
-    def _copy(self, reply: http.client.HTTPResponse, file: BinaryIO, done: int, total: int, progress: Progress) -> None:
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+def _fetch_rest(url: str, part: Path, validator: Path, progress: Progress) -> None:
+    """Appends what is missing to a part, or begins it again if the server doesn't confirm that the file is the same."""
+    headers, size = {"User-Agent": "srb", "Accept-Encoding": "identity"}, _size(part)
+    if size and validator.exists() and (confirmed := validator.read_text()):
+        headers |= {"Range": f"bytes={size}-", "If-Range": confirmed}
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=SILENCE_SECONDS) as reply:
+        done = size if reply.status == http.client.PARTIAL_CONTENT else 0
+        length, sent = reply.headers["Content-Length"], reply.headers["Content-Range"]
+        if length is None:
+            raise OSError("the server doesn't send the length of the file")
+        if done and not sent.startswith(f"bytes {done}-"):
+            raise OSError(f"the server sent {sent} instead of all bytes from {done} on")
+        if not done:
+            validator.write_text(_validator(reply.headers))
+        total = done + int(length)
         progress(done, total)
-        while chunk := reply.read1(CHUNK_BYTES):
-            file.write(chunk)
-            done += len(chunk)
-            progress(done, total)
+        with part.open("ab" if done else "wb") as file:
+            while chunk := reply.read1(CHUNK_BYTES):
+                file.write(chunk)
+                done += len(chunk)
+                progress(done, total)
         if done < total:  # read1 raises nothing when the connection ends too early
             raise ConnectionError(f"the connection broke off after {done} of {total} bytes")
 
@@ -279,17 +248,10 @@ def show_count(what: str, total: int, *, show: bool = True) -> Iterator[Count]:
         with _notebook_count(what, total) as count:
             yield count
     else:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import MofNCompleteColumn, Progress
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task(what, total=total)
             yield lambda n=1: bar.advance(task, n)
 
@@ -313,12 +275,12 @@ def _notebook_count(what: str, total: int) -> Iterator[Count]:
 
 
 @contextmanager
-def show_download(name: str) -> Iterator[Callable[[int, int], None]]:
+def show_download(name: str) -> Iterator[Progress]:
     """Shows a download. The block gets a `Progress`."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
     console = error_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+    columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(name, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

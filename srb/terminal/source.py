@@ -26,7 +26,7 @@ from srb.errors import (
     SrbError,
     UnavailableError,
 )
-from srb.files.download import fetch_model, show_download, show_loading
+from srb.files.download import fetch_model, show_loading
 from srb.llama.model.model_file import find_model
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, read_keys
 from srb.serving.async_engine import AsyncEngine
@@ -114,7 +114,7 @@ class InProcess(Source):
     """An engine in this process. Entering the context loads the model and shows the progress."""
 
     def __init__(self, settings: Settings) -> None:
-        settings = fetch_model(settings, show_download)
+        settings = fetch_model(settings)
         # SRB_ variables may be meant for a server, so options of a server are ignored.
         defaults = {name: getattr(Settings(), name) for name in SERVER_OPTIONS - CHAT_OPTIONS}
         settings = dataclasses.replace(settings, **defaults)

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from srb.errors import SrbError
-from srb.files.download import error_console, fetch_model, show_download
+from srb.files.download import error_console, fetch_model
 from srb.llama.model.model_file import find_model
 from srb.llama.model.weights import converted_path
 from srb.llama.tune.result import processor, read_tuned, save_result, stored_files
@@ -29,7 +29,7 @@ def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
 
 def tune(settings: Settings, arguments: argparse.Namespace) -> int:
     """Run `srb tune`. Returns the exit code: 0, or 130 if it was stopped, which saves nothing. Raises `SrbError`."""
-    settings = fetch_model(settings, show_download)
+    settings = fetch_model(settings)
     path = find_model(settings.model)
     if arguments.forget:
         for file in stored_files(path):

@@ -1,8 +1,10 @@
 """Models from elsewhere, from servers of this machine that stand in for it."""
 
 import hashlib
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -11,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from srb.errors import ModelLoadError, SettingsError
 from srb.files.download import fetch_model, fetch_url, models_folder
@@ -106,33 +109,21 @@ def part_of(server: Elsewhere) -> Path:
     return models_folder() / hashlib.sha256(url.encode()).hexdigest()[:16] / "m.gguf.part"
 
 
-def test_a_file_is_downloaded_once_with_progress(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
+def test_a_file_is_downloaded_once_with_progress(
+    elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr("srb.files.download.error_console", lambda: shown)
     settings = Settings(model_url=f"{elsewhere.url}/a/m.gguf?x=1")
-    fetched = fetch_model(settings, lambda _name: _Told(told))
+    fetched = fetch_model(settings)
     assert fetched.model is not None
     assert fetched.model.read_bytes() == FILE
     assert (fetched.model.name, fetched.model_url) == ("m.gguf", None)
     assert tmp_path / "llama-srb/models" in fetched.model.parents
-    assert told[0] == (0, len(FILE))
-    assert told[-1] == (len(FILE), len(FILE))
+    assert re.search(r"m\.gguf .*100%.*256\.0/256\.0 kB", shown.file.getvalue())  # type: ignore[attr-defined]
     assert {path.name for path in fetched.model.parent.iterdir()} == {"m.gguf", "m.gguf.lock"}
     assert fetch_model(settings) == fetched
     assert len(elsewhere.asked) == 1
-
-
-class _Told:
-    def __init__(self, told: list[tuple[int, int]]) -> None:
-        self._told = told
-
-    def __enter__(self) -> "_Told":
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        pass
-
-    def __call__(self, done: int, total: int) -> None:
-        self._told.append((done, total))
 
 
 def test_a_broken_connection_is_made_anew(elsewhere: Elsewhere) -> None:
@@ -160,16 +151,16 @@ def test_a_file_that_has_changed_is_fetched_from_its_beginning(elsewhere: Elsewh
     assert fetch_url(f"{elsewhere.url}/m.gguf").read_bytes() == FILE[::-1]
 
 
-@pytest.mark.parametrize("what", ["ranges", "validator"])
-def test_servers_that_cannot_resume_a_download(elsewhere: Elsewhere, what: str) -> None:
-    if what == "ranges":
-        elsewhere.knows_ranges = False
-    else:
-        elsewhere.etag = 'W/"weak"'
+@pytest.mark.parametrize(("lacks", "resumed"), [({"knows_ranges": False}, "bytes=1000-"), ({"etag": 'W/"weak"'}, None)])
+def test_servers_that_cannot_resume_a_download(
+    elsewhere: Elsewhere, lacks: dict[str, object], resumed: str | None
+) -> None:
+    vars(elsewhere).update(lacks)
     elsewhere.break_after = [1000, 0]
     with pytest.raises(ModelLoadError):
         fetch_url(f"{elsewhere.url}/m.gguf")
     assert fetch_url(f"{elsewhere.url}/m.gguf").read_bytes() == FILE
+    assert [range_ for _, range_, _ in elsewhere.asked] == [None, resumed, None]
 
 
 def test_a_part_that_is_whole_or_too_long(elsewhere: Elsewhere) -> None:

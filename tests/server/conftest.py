@@ -35,7 +35,7 @@ sys.path.insert(0, {support!r})
 from fake_backend import FakeBackend, babble as script
 
 serve.find_model = lambda _model: Path("fake.gguf")
-cli.fetch_model = lambda settings, _show: settings
+cli.fetch_model = lambda settings: settings
 cli._begin_loading = lambda _settings: nullcontext()
 AsyncEngine.from_settings = lambda *arguments: AsyncEngine(lambda _: FakeBackend(script=script), record=arguments[2])
 {changes}
