@@ -69,8 +69,9 @@ def measure(model: Path) -> dict[Pair, Timings]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         os.environ["XDG_CACHE_HOME"] = folder
         loaded = {
-            name: stack.enter_context(Weights(model if name == FILE else convert(model, name), Settings()))
+            name: stack.enter_context(contextlib.closing(Weights(each, Settings())))
             for name in NAMES
+            for each in [model if name == FILE else convert(model, name)]
         }
         tokens = loaded[FILE].tokenize(Path(__file__).read_text())
         for _ in range(ROUNDS):

@@ -1,12 +1,10 @@
 """Measures how long a model takes with some weights and attention settings. `srb tune` compares these times."""
 
 import dataclasses
-import math
 import time
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
 
 import llama_cpp
 import numpy as np
@@ -62,6 +60,7 @@ class Timings:
         walks_all: whether rows attend over all cells in use, as without flash attention.
         first, last: of a prefill chunk, at the beginning of a prompt and after `depth` tokens.
         shallow, deep: of a step, by its number of rows, after the first chunk and after `depth` tokens.
+        cell_bytes: the bytes of memory per cell of the cache.
     """
 
     shape: Shape
@@ -70,6 +69,7 @@ class Timings:
     last: float = float("inf")
     shallow: dict[int, float] = field(default_factory=dict)
     deep: dict[int, float] = field(default_factory=dict)
+    cell_bytes: int = 0
 
     def merge(self, other: "Timings") -> "Timings":
         """Add another repetition: keep the lesser of each two times. Returns itself."""
@@ -122,35 +122,21 @@ class Timings:
 
 
 class Weights:
-    """A loaded model without a context. Use it as a context manager. Raises `ModelLoadError`."""
+    """A loaded model without a context. `close` must be called. Raises `ModelLoadError`."""
 
     def __init__(self, path: Path, settings: Settings) -> None:
         self._settings = settings
         start(settings)
-        with ExitStack() as stack:
-            self._model = load_model(path, settings)
-            stack.callback(llama_cpp.llama_model_free, self._model)
-            self._exit = stack.pop_all()
+        self._model = load_model(path, settings)
         self.n_bytes: int = llama_cpp.llama_model_size(self._model)
-        self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
         self.n_trained: int = llama_cpp.llama_model_n_ctx_train(self._model)
         self.window = window_of(self._model)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Free the model."""
-        self._exit.close()
-
-    def cache_bytes(self, n_cells: int) -> int:
-        """Return the bytes of a cache of `n_cells`, in f16 or bf16."""
-        get = llama_cpp.llama_model_n_head_kv(self._model), llama_cpp.llama_model_n_layer(self._model)
-        head = llama_cpp.llama_model_n_embd(self._model) // llama_cpp.llama_model_n_head(self._model)
-        return int(2 * 2 * math.prod(get) * head * n_cells)
+        """Free the model. May be called again."""
+        model, self._model = self._model, None
+        if model:
+            llama_cpp.llama_model_free(model)
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Return the tokens of a text."""
@@ -177,9 +163,8 @@ class Weights:
 
     def log_probabilities(self, attention: Attention, tokens: tuple[int, ...]) -> Floats:
         """Return the log-probabilities of what follows each token, of shape (len(tokens), n_vocab)."""
-        context = self.context(attention, len(tokens), 1)
         rows = []
-        try:
+        with closing(self.context(attention, len(tokens), 1)) as context:
             for start in range(0, len(tokens), _LOGITS_CHUNK):
                 batch = Batch()
                 chunk = tokens[start : start + _LOGITS_CHUNK]
@@ -188,8 +173,6 @@ class Weights:
                 logits = np.stack([context.logits(row) for row in range(len(chunk))])
                 logits -= logits.max(axis=1, keepdims=True)
                 rows.append(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)))
-        finally:
-            context.close()
         return np.concatenate(rows)
 
     def measure(
@@ -198,18 +181,15 @@ class Weights:
         """Measure once. tokens: of any text, for the prompts. deep: whether to measure after `depth` tokens, too."""
         n_rows = max(shape.rows)
         n_cells = shape.chunk + (shape.depth if deep else 0) + 2 * n_rows
-        context = self.context(attention, n_cells, n_rows, threads)
-        try:
+        with closing(self.context(attention, n_cells, n_rows, threads)) as context:
             bench = _Bench(context, tokens)
-            result = Timings(shape, attention.flash_attn == "off")
+            result = Timings(shape, attention.flash_attn == "off", cell_bytes=context.cell_bytes)
             result.first = bench.chunk(shape.chunk)
             result.shallow = {n: bench.rows(n) for n in shape.rows}
             if deep:
                 bench.grow(shape.depth, by_moving=self.window is None)
                 result.deep = {n: bench.rows(n) for n in shape.rows}
                 result.last = bench.chunk(shape.chunk)
-        finally:
-            context.close()
         return result
 
 
@@ -223,10 +203,11 @@ class _Bench:
 
     def chunk(self, n_tokens: int) -> float:
         """Decode the next tokens of the prompt, and return the seconds."""
+        tokens = (self._tokens * (1 + n_tokens // len(self._tokens)))[:n_tokens]
         if not self.length:
-            self._decode(self._part(min(_WARM_UP, n_tokens), 0, 0))
+            self._decode(tokens[:_WARM_UP])
             self._context.remove(0)
-        seconds = self._decode(self._part(n_tokens, self.length, 0))
+        seconds = self._decode(tokens)
         self.length += n_tokens
         return seconds
 
@@ -248,42 +229,27 @@ class _Bench:
 
     def rows(self, n: int) -> float:
         """Measure a step of n sequences that continue the prompt."""
+        batch = Batch()
         for seq_id in range(1, n + 1):
             self._context.fork(0, seq_id, self.length)
+            batch.add_row(self._tokens[seq_id], self.length, seq_id)
         found: list[float] = []
         while len(found) < _STEPS and sum(found) < _ENOUGH_SECONDS:
-            found.append(self._step(n))
-        self._remove(n)
-        return min(found)
-
-    def _step(self, n: int) -> float:
-        seconds = self._decode(self._rows(n))
-        self._truncate(n)
-        return seconds
-
-    def _rows(self, n: int) -> Batch:
-        batch = Batch()
-        for seq_id in range(1, n + 1):
-            batch.add_row(self._tokens[seq_id], self.length, seq_id)
-        return batch
-
-    def _part(self, n_tokens: int, start: int, seq_id: int) -> Batch:
-        batch = Batch()
-        tokens = (self._tokens * (1 + n_tokens // len(self._tokens)))[:n_tokens]
-        batch.add(tokens, start, seq_id, outputs=1)
-        return batch
-
-    def _truncate(self, n: int) -> None:
-        for seq_id in range(1, n + 1):
-            if not self._context.truncate(seq_id, self.length):  # a recurrent state can't be truncated
-                self._context.remove(seq_id)
-                self._context.fork(0, seq_id, self.length)
-
-    def _remove(self, n: int) -> None:
+            found.append(self._timed(batch))
+            for seq_id in range(1, n + 1):
+                if not self._context.truncate(seq_id, self.length):  # a recurrent state can't be truncated
+                    self._context.remove(seq_id)
+                    self._context.fork(0, seq_id, self.length)
         for seq_id in range(1, n + 1):
             self._context.remove(seq_id)
+        return min(found)
 
-    def _decode(self, batch: Batch) -> float:
+    def _decode(self, tokens: tuple[int, ...]) -> float:
+        batch = Batch()
+        batch.add(tokens, self.length, 0, outputs=1)
+        return self._timed(batch)
+
+    def _timed(self, batch: Batch) -> float:
         start = time.perf_counter()
         self._context.decode(batch, None)
         return time.perf_counter() - start

@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,9 +88,9 @@ class Search:
     def run(self) -> Tuned:
         """Search, and return the choice. Raises `ModelLoadError` and `BackendError` if the file can't be measured."""
         with ExitStack() as stack:
-            file = stack.enter_context(Weights(self.path, self._settings))
+            file = stack.enter_context(closing(Weights(self.path, self._settings)))
             self._prepare(file)
-            as_it_is = self._new(FILE, DEFAULT_ATTENTION, file)
+            as_it_is = self._new(FILE, DEFAULT_ATTENTION)
             as_it_is.kl = 0.0
             best, weights = self._choose_weights(as_it_is, file, stack)
             gain = 1 / self._ratio(best, as_it_is)
@@ -142,7 +142,7 @@ class Search:
             other = self._load(name, stack)
             if other is None:
                 continue
-            candidate = self._new(name, DEFAULT_ATTENTION, other)
+            candidate = self._new(name, DEFAULT_ATTENTION)
             if self._is_close(candidate, other):
                 self._try_in_turn([(weights, best), (other, candidate)])
             if candidate.timings and self._better(best, candidate) is candidate:
@@ -163,18 +163,18 @@ class Search:
                 if not target.exists():
                     self.made.append(target)
                 convert(self.path, name, lambda _fraction: self._report(f"converting the weights to {name}"))
-                return stack.enter_context(Weights(target, self._settings))
+                return stack.enter_context(closing(Weights(target, self._settings)))
             except ModelLoadError as error:
                 note = error.message
         else:
             note = f"not converted: {note}"
-        self.candidates.append(Candidate(name, DEFAULT_ATTENTION, note=note))
+        self._new(name, DEFAULT_ATTENTION).note = note
         return None
 
     def _choose_attention(self, best: Candidate, weights: Weights) -> list[Candidate]:
         """Return the chosen candidate of these weights; two if flash attention can be chosen per request."""
         # Not with the timings of the choice of weights, which are of a short context.
-        auto, off = (self._new(best.weights, each, weights) for each in (DEFAULT_ATTENTION, _no_flash(self._settings)))
+        auto, off = (self._new(best.weights, each) for each in (DEFAULT_ATTENTION, _no_flash(self._settings)))
         auto.kl = best.kl
         options = [auto, off] if self._is_close(off, weights) else [auto]
         self._try_in_turn([(weights, each) for each in options], deep=True)
@@ -209,10 +209,9 @@ class Search:
         on, off = (each.timings.costs(each.attention.cache_type) for each in options if each.timings)
         start = time.perf_counter()
         n_cells = self._n_cells(weights)
-        context = weights.context(self.chosen.attention, n_cells, 2 * self._settings.parallel)
-        context.close()
-        seconds = time.perf_counter() - start
-        per_mib = max(0.0, seconds - CONTEXT_SECONDS) / (n_cells * context.cell_bytes / 2**20)
+        with closing(weights.context(self.chosen.attention, n_cells, 2 * self._settings.parallel)) as context:
+            mib = n_cells * context.cell_bytes / 2**20
+        per_mib = max(0.0, time.perf_counter() - start - CONTEXT_SECONDS) / mib
         return CostModel(on, off, self.chosen.attention.flash_attn, per_mib)
 
     def _is_close(self, candidate: Candidate, weights: Weights) -> bool:
@@ -235,6 +234,7 @@ class Search:
                 shape = self._shape if deep else self._few_rows
                 timings = weights.measure(candidate.attention, self._tokens, shape, deep=deep)
                 candidate.timings = candidate.timings.merge(timings) if candidate.timings else timings
+                candidate.memory = weights.n_bytes + timings.cell_bytes * self._n_cells(weights)
 
     def _better(self, one: Candidate, other: Candidate) -> Candidate:
         """Return the second candidate if it is faster by more than the noise, else the first."""
@@ -245,10 +245,8 @@ class Search:
         ratios = [mine / others for mine, others in zip(self.seconds(one), self.seconds(other), strict=True)]
         return math.prod(ratios) ** (1 / len(ratios))
 
-    def _new(self, name: str, attention: Attention, weights: Weights) -> Candidate:
-        memory = weights.n_bytes + weights.cache_bytes(self._n_cells(weights))
-        candidate = Candidate(name, attention, memory=memory)
-        self.candidates.append(candidate)
+    def _new(self, name: str, attention: Attention) -> Candidate:
+        self.candidates.append(candidate := Candidate(name, attention))
         return candidate
 
     def _n_cells(self, weights: Weights) -> int:

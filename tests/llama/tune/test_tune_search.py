@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -257,7 +258,7 @@ def test_a_raised_state_continues_further_on(tiny_model: Path) -> None:
 @pytest.mark.parametrize("arch", ["gemma3", "mamba", "jamba"])
 def test_other_kinds_of_memory(tmp_path: Path, arch: str) -> None:
     path = write_tiny_model(tmp_path / "model.gguf", arch=arch)
-    with Weights(path, Settings(parallel=4)) as loaded:
+    with closing(Weights(path, Settings(parallel=4))) as loaded:
         tokens = loaded.tokenize("a text " * 20)
         timings = loaded.measure(DEFAULT_ATTENTION, tokens, Shape(32, 256, (1, 4)), deep=True)
         assert timings.deep[4] > 0
