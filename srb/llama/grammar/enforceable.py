@@ -21,7 +21,7 @@ from srb.llama.grammar.json_schema import (
     schemas_in,
     unenforced,
 )
-from srb.llama.grammar.limits import LARGE, USUAL, GrammarLimits, is_too_large
+from srb.llama.grammar.limits import compiled, is_too_large
 
 _STACK_BYTES_PER_CHAR = 1024
 _MAX_TRIED = 1_000_000
@@ -52,9 +52,7 @@ def enforceable(text: str) -> tuple[Any, tuple[str, ...]]:
 @lru_cache(maxsize=32)
 def fits(grammar: str) -> bool:
     """Return whether a grammar in Lark, of schemas that can be enforced, is within the limits of all together."""
-    if len(grammar) > MAX_LARK_CHARS:
-        return False
-    return not is_too_large(_error_of(grammar, USUAL)) or not is_too_large(_error_of(grammar, LARGE))
+    return len(grammar) <= MAX_LARK_CHARS and not is_too_large(_error_of(grammar))
 
 
 def place_of_fault(schema: Any) -> str | None:
@@ -79,7 +77,7 @@ def refusal(schema: Any, *, lenient: bool = True) -> str | None:
         grammar = f"start: {as_lark(schema, lenient=lenient)}"
     except RecursionError:
         return "it is nested too deeply"
-    return _error_of(grammar, USUAL).partition("\n")[0].removeprefix(_HEAD) or None
+    return _error_of(grammar).partition("\n")[0].removeprefix(_HEAD) or None
 
 
 def _has_too_many(schema: dict[str, Any]) -> bool:
@@ -88,19 +86,12 @@ def _has_too_many(schema: dict[str, Any]) -> bool:
     return isinstance(properties, dict) and len(properties) - n_required > _MAX_OPTIONAL
 
 
-def _error_of(grammar: str, limits: GrammarLimits) -> str:
+def _error_of(grammar: str) -> str:
     """Return llguidance's message about a grammar in Lark; empty if there is none."""
-    from llguidance import LLMatcher
-
     from srb.llama.native.stack import with_stack
 
-    def compiled() -> str:
-        matcher = LLMatcher(_bytes(), grammar, log_level=0, limits=limits.of_parser())
-        if not matcher.is_error():
-            matcher.compute_bitmask()  # fails if no text can match
-        return str(matcher.get_error())
-
-    return with_stack(compiled, _STACK_BYTES_PER_CHAR * len(grammar))
+    matcher = with_stack(lambda: compiled(_bytes(), grammar), _STACK_BYTES_PER_CHAR * len(grammar))
+    return matcher.get_error()
 
 
 def _kind(reason: str | None) -> str | None:

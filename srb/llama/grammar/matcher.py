@@ -18,7 +18,7 @@ from srb.engine.sampling_params import is_lark
 from srb.errors import InvalidRequestError, NoTokenError
 from srb.llama.grammar import gbnf, json_schema
 from srb.llama.grammar.enforceable import place_of_fault
-from srb.llama.grammar.limits import LARGE, USUAL, is_too_large
+from srb.llama.grammar.limits import compiled
 from srb.llama.model.tokenizer import LlamaTokenizer
 from srb.llama.native.stack import with_stack
 
@@ -165,8 +165,9 @@ class LarkCompiler:
             with self._lock:
                 if special_tokens not in self._lark_tokenizers:
                     self._lark_tokenizers[special_tokens] = self._make_tokenizer(vocab, special_tokens)
+            tokenizer = self._lark_tokenizers[special_tokens]
             matchers = with_stack(
-                lambda: [self._matcher(each, special_tokens) for each in (grammar, bounding) if each is not None],
+                lambda: [compiled(tokenizer, each + _OPTIONS) for each in (grammar, bounding) if each is not None],
                 _STACK_BYTES_PER_CHAR * len(grammar),
             )
             error = next((each.get_error() for each in matchers if each.is_error()), None)
@@ -204,17 +205,6 @@ class LarkCompiler:
             with suppress(InvalidRequestError):
                 return self.compile(vocab, f"start: {json_schema.as_lark(narrower, coerce_one_of=True)}", "json_schema")
         return whole
-
-    def _matcher(self, grammar: str, special_tokens: bool) -> "LLMatcher":
-        from llguidance import LLMatcher
-
-        tokenizer, text = self._lark_tokenizers[special_tokens], grammar + _OPTIONS
-        matcher = LLMatcher(tokenizer, text, log_level=0, limits=USUAL.of_parser())
-        if is_too_large(matcher.get_error()):
-            matcher = LLMatcher(tokenizer, text, log_level=0, limits=LARGE.of_parser())
-        if not matcher.is_error():
-            matcher.compute_bitmask()  # here, not in the engine: it may be slow, and fails if no text can match
-        return matcher
 
     def _make_tokenizer(self, vocab: int, special_tokens: bool) -> Any:
         from llguidance import LLTokenizer

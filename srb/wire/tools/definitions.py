@@ -15,7 +15,7 @@ from srb.engine.sampling_params import GRAMMAR_FIELDS, SamplingParams, in_lark
 from srb.errors import InvalidRequestError
 from srb.llama.grammar.enforceable import enforceable, fits, refusal
 from srb.llama.grammar.json_schema import as_lark, corrected
-from srb.llama.grammar.limits import LARGE, is_too_large
+from srb.llama.grammar.limits import MAX_SYMBOLS, is_too_large
 from srb.wire.reasoning import ReasoningFormat
 from srb.wire.request.read import show, without_nulls
 from srb.wire.tools.calls import PLAIN, CallFormat
@@ -253,7 +253,7 @@ class Tools:
         if error.param != "grammar":
             return error
         return InvalidRequestError(
-            f"{len(self.functions)} tools are too many for one grammar of {LARGE.symbols} symbols: {error.message}; "
+            f"{len(self.functions)} tools are too many for one grammar of {MAX_SYMBOLS} symbols: {error.message}; "
             "send fewer of them",
             param="tools",
         )
