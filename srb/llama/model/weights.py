@@ -12,7 +12,6 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,9 +85,6 @@ FORMATS = tuple(_FORMATS)
 
 _MARGIN_BYTES = 64 << 20  # room for the file's metadata, and so that the disk doesn't become full
 
-Progress = Callable[[float], object]
-"""Called with the fraction that is done, from 0 to 1."""
-
 
 def mixed(kind: str, target: str) -> str:
     """Return the name of a format in which only tensors of type `kind` are converted: for example `q4_1-as-q8_0`."""
@@ -135,7 +131,7 @@ def reason_not_to_convert(path: Path, weights: str) -> str | None:
     return None
 
 
-def convert(path: Path, weights: str, progress: Progress = lambda _fraction: None) -> Path:
+def convert(path: Path, weights: str) -> Path:
     """Return the file of the model's weights in another format. It is made unless it exists. Raises `ModelLoadError`.
 
     Args:
@@ -152,36 +148,24 @@ def convert(path: Path, weights: str, progress: Progress = lambda _fraction: Non
         with locked(target.with_suffix(".lock")):
             if not target.exists():  # another process may have made it while this one waited for the lock
                 part = target.with_suffix(".part")
-                expected = converted_bytes(read_tensors(path), weights)
-                _run(path, part, weights, what, lambda: progress(min(1.0, part.stat().st_size / expected)))
+                _run(path, part, weights, what)
                 part.rename(target)
     except OSError as error:
         raise ModelLoadError(f"{what}: {error}") from None
     return target
 
 
-def _run(path: Path, part: Path, weights: str, what: str, report: Callable[[], object]) -> None:
+def _run(path: Path, part: Path, weights: str, what: str) -> None:
     """Convert in a process of its own. After a failure, no partial file is left."""
     command = [sys.executable, "-m", "srb.llama.model.weights", str(path), str(part), weights]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
     try:
-        while process.poll() is None:
-            try:
-                process.wait(0.1)
-            except subprocess.TimeoutExpired:
-                if part.exists():
-                    report()
-        if process.returncode:
-            said = process.stderr.read().strip().splitlines() or [f"it ended with {process.returncode}"]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
             raise ModelLoadError(f"{what}: {said[-1]}")
     except BaseException:
-        process.kill()
-        process.wait()
         part.unlink(missing_ok=True)
         raise
-    finally:
-        process.stderr.close()
 
 
 def _main(source: str, target: str, weights: str) -> int:

@@ -16,7 +16,7 @@ from srb.engine.sampling_params import SamplingParams
 from srb.errors import NoTokenError
 from srb.llama.grammar.matcher import GrammarMatcher
 from srb.llama.model.tokenizer import LlamaTokenizer
-from srb.llama.sampling.candidates import Candidates, Floats, Places, largest_of, logprobs, narrowing_top_k, only
+from srb.llama.sampling.candidates import Candidates, Floats, Places, logprobs, narrowing_top_k, only
 from srb.llama.sampling.compiled import CompiledSampling, checked
 from srb.llama.sampling.own_samplers import Mirostat, ProcessorCall, XtcGuard, possible_interface, smoothing_interface
 
@@ -41,14 +41,10 @@ class LlamaRanker:
         scores[self._biased] += self._biases
         if not may_end:
             scores[self._ends] = -np.inf
-        highest = scores.max()
-        if highest == -np.inf:
+        if scores.max() == -np.inf:
             return []
-        scores -= highest
-        logprobs = scores - np.log(np.exp(scores).sum())
-        best = largest_of(logprobs, min(top + len(self._ends), len(logprobs)))
-        best = best[logprobs[best] > -np.inf]
-        return list(zip(best.tolist(), logprobs[best].tolist(), strict=True))
+        _, best = logprobs(scores, 0, top + len(self._ends))
+        return [(token, logprob) for token, logprob in best if logprob > _BAN]
 
 
 class _Snapshot(NamedTuple):

@@ -37,8 +37,7 @@ def types(path: Path) -> dict[str, int]:
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "q8_0"])
 def test_the_weights_in_another_format(tiny_model: Path, empty_cache: Path, kind: str) -> None:
-    said: list[float] = []
-    made = convert(tiny_model, kind, said.append)
+    made = convert(tiny_model, kind)
     assert list(types(made)) == [kind]
     assert made.stat().st_size == pytest.approx(converted_bytes(read_tensors(tiny_model), kind), rel=0.1)
     assert [each.name for each in empty_cache.iterdir() if each.suffix != ".lock"] == [made.name]
@@ -83,16 +82,16 @@ def test_what_llama_cpp_cannot_convert_leaves_no_file(tmp_path: Path, empty_cach
     assert [each.suffix for each in empty_cache.iterdir()] == [".lock"]
 
 
-def test_a_stopped_conversion_leaves_no_file(tiny_model: Path, empty_cache: Path) -> None:
-    part = converted_path(tiny_model, "bf16").with_suffix(".part")
-    part.parent.mkdir(parents=True)
-    part.write_bytes(b"what a killed one left")
-
-    def stop(_fraction: float) -> None:
+def test_a_stopped_conversion_leaves_no_file(
+    tiny_model: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(command: list[str], **_options: object) -> None:
+        Path(command[-2]).write_bytes(b"half")
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(weights.subprocess, "run", stop)
     with pytest.raises(KeyboardInterrupt):
-        convert(tiny_model, "bf16", stop)
+        convert(tiny_model, "bf16")
     assert [each.suffix for each in empty_cache.iterdir()] == [".lock"]
 
 

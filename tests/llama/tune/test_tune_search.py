@@ -75,7 +75,7 @@ class Machine:
         self.on_measure(weights, attention, timings)
         return timings
 
-    def convert(self, path: Path, name: str, _progress: object) -> None:
+    def convert(self, path: Path, name: str) -> None:
         target = weights.converted_path(path, name)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(self.converted / name, target)
