@@ -3,7 +3,6 @@
 import ctypes
 import math
 from collections.abc import Iterable
-from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -38,38 +37,17 @@ def smoothing(factor: float, curve: float, logits: Floats) -> Floats:
     return np.where(logits > -np.inf, moved, -np.inf).astype(np.float32)
 
 
-def smoothing_interface(factor: float, curve: float) -> Any:
-    """Make the interface of a llama.cpp sampler that smooths, for `llama_sampler_init` without a context.
+def drop_impossible(array: Any) -> None:
+    """Drop impossible candidates: those with a logit of -inf, and those whose probability is 0 as a float.
 
-    llama.cpp has a pointer to the interface, so it must live as long as the sampler.
+    Some samplers of llama.cpp don't survive them: `typ_p` computes 0 * -inf, the dynamic temperature counts them when
+    it computes the largest possible entropy, and XTC with a threshold of 0 leaves one of them.
     """
-    # The sampler has no state, so llama.cpp needs no other function.
-    return llama_cpp.llama_sampler_i(apply=llama_cpp.llama_sampler_i_apply(partial(_apply, factor, curve)))
-
-
-def _apply(factor: float, curve: float, _: Any, array: Any) -> None:
-    rows = rows_of(array.contents)
-    rows["logit"] = smoothing(factor, curve, rows["logit"])
-    array.contents.sorted = False
-
-
-def possible_interface() -> Any:
-    """Make the interface of a llama.cpp sampler that drops impossible candidates, for `llama_sampler_init`.
-
-    These are candidates with a logit of -inf, and those whose probability is 0 as a float. Some samplers of llama.cpp
-    don't survive them: `typ_p` computes 0 * -inf, the dynamic temperature counts them when it computes the largest
-    possible entropy, and XTC with a threshold of 0 leaves one of them. llama.cpp has a pointer to the interface, so it
-    must live as long as the sampler.
-    """
-    return llama_cpp.llama_sampler_i(apply=llama_cpp.llama_sampler_i_apply(_drop_impossible))
-
-
-def _drop_impossible(_: Any, array: Any) -> None:
-    rows = rows_of(array.contents)
+    rows = rows_of(array)
     remaining = rows[rows["logit"] > rows["logit"].max() - _FARTHEST]
     if 0 < len(remaining) < len(rows):
         rows[: len(remaining)] = remaining
-        array.contents.size = len(remaining)
+        array.size = len(remaining)
 
 
 class Mirostat:
@@ -78,9 +56,6 @@ class Mirostat:
     llama.cpp's own computes the number of candidates as a C integer. This overflows once `mu` has grown, as it does
     where texts surprise less than `tau`, and from then on llama.cpp takes the likeliest token only.
 
-    `interface` is for `llama_sampler_init` without a context. llama.cpp has a pointer to it, so it must live as long as
-    the chain.
-
     Args:
         tau: the surprise to aim for, in bits.
     """
@@ -88,14 +63,14 @@ class Mirostat:
     def __init__(self, n_vocab: int, tau: float, eta: float) -> None:
         self._n_vocab, self._tau, self._eta = n_vocab, tau, eta
         self._mu = [2 * tau]  # before each token, so that tokens can be taken back
-        self.interface = llama_cpp.llama_sampler_i(apply=llama_cpp.llama_sampler_i_apply(self._narrow))
 
-    def _narrow(self, _: Any, array: Any) -> None:
-        rows = rows_of(array.contents)
+    def narrow(self, array: Any) -> None:
+        """Keep the most probable candidates."""
+        rows = rows_of(array)
         if (k := self._n_candidates(rows["logit"])) < len(rows):
             rows[:k] = rows[largest_of(rows["logit"], k)]
-            array.contents.size = k
-            array.contents.sorted = False
+            array.size = k
+            array.sorted = False
 
     def _n_candidates(self, logits: Floats) -> int:
         n = min(len(logits), _MIROSTAT_M)
@@ -122,8 +97,7 @@ class Mirostat:
 class XtcGuard:
     """Undoes a step of XTC if it has dropped a token that ends the text or a line, as text-generation-webui does.
 
-    `before` and `after` are the interfaces of two samplers around llama.cpp's XTC, for `llama_sampler_init` without a
-    context. They have no state between steps. llama.cpp has a pointer to each, so they must live as long as the chain.
+    `before` and `after` run around llama.cpp's XTC. They have no state between steps.
 
     Args:
         spared: the tokens that XTC may not drop.
@@ -132,26 +106,22 @@ class XtcGuard:
     def __init__(self, spared: Places) -> None:
         self._spared = spared
         self._first = self._size = 0
-        self.before = llama_cpp.llama_sampler_i(apply=llama_cpp.llama_sampler_i_apply(self._note))
-        self.after = llama_cpp.llama_sampler_i(apply=llama_cpp.llama_sampler_i_apply(self._restore))
 
-    def _note(self, _: Any, array: Any) -> None:
-        self._first, self._size = _address(array), array.contents.size
+    def before(self, array: Any) -> None:
+        """Note the candidates."""
+        self._first, self._size = ctypes.addressof(array.data.contents), array.size
 
-    def _restore(self, _: Any, array: Any) -> None:
+    def after(self, array: Any) -> None:
+        """Put back what XTC has dropped, if a spared token is among it."""
         # XTC sorts the candidates, and moves the beginning of the array behind those that it drops.
-        n_dropped = self._size - array.contents.size
+        n_dropped = self._size - array.size
         if not n_dropped:
             return
         whole = llama_cpp.llama_token_data_array(
-            ctypes.cast(self._first, llama_cpp.llama_token_data_p), self._size, array.contents.selected, True
+            ctypes.cast(self._first, llama_cpp.llama_token_data_p), self._size, array.selected, True
         )
         if np.isin(rows_of(whole)["id"][:n_dropped], self._spared).any():
-            array.contents.data, array.contents.size = whole.data, whole.size
-
-
-def _address(array: Any) -> int:
-    return ctypes.cast(array.contents.data, ctypes.c_void_p).value or 0
+            array.data, array.size = whole.data, whole.size
 
 
 def as_read(breakers: Iterable[str]) -> dict[bytes, str]:

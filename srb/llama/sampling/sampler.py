@@ -3,8 +3,9 @@
 import ctypes
 import hashlib
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import llama_cpp
@@ -16,9 +17,9 @@ from srb.engine.sampling_params import SamplingParams
 from srb.errors import NoTokenError
 from srb.llama.grammar.matcher import GrammarMatcher
 from srb.llama.model.tokenizer import LlamaTokenizer
-from srb.llama.sampling.candidates import Candidates, Floats, Places, logprobs, narrowing_top_k, only
+from srb.llama.sampling.candidates import Candidates, Floats, Places, logprobs, narrowing_top_k, only, rows_of
 from srb.llama.sampling.compiled import CompiledSampling, checked
-from srb.llama.sampling.own_samplers import Mirostat, ProcessorCall, XtcGuard, possible_interface, smoothing_interface
+from srb.llama.sampling.own_samplers import Mirostat, ProcessorCall, XtcGuard, drop_impossible, smoothing
 
 _SMALLEST_TEMPERATURE = 1e-30  # logits divided by less may overflow a float
 _BAN = float("-inf")
@@ -92,10 +93,7 @@ class LlamaSampler:
         self._penalizes = False  # whether a sampler of the chain changes the logits of tokens that it has seen
         self._min_tokens = 0 if params.ignore_eos and not params.stop_token_ids else params.min_tokens
         self._snapshots: deque[_Snapshot] = deque()  # before each of the last tokens, if they may be taken back
-        # Interfaces to which llama.cpp has pointers.
-        self._smoothing: Any = None
-        self._possible: Any = None
-        self._xtc_guard: XtcGuard | None = None
+        self._own: list[Any] = []  # interfaces to which llama.cpp has pointers
         self._mirostat: Mirostat | None = None
         self._processor = ProcessorCall(params.logits_processor, prompt) if params.logits_processor else None
         with ExitStack() as stack:
@@ -146,8 +144,8 @@ class LlamaSampler:
                 )
                 return
             self._mirostat = Mirostat(self._n_vocab, params.mirostat_tau, params.mirostat_eta)
-            self._drop_impossible()
-            self._add(llama_cpp.llama_sampler_init(self._mirostat.interface, None))
+            self._add_own(drop_impossible)
+            self._add_own(self._mirostat.narrow)
             self._add(llama_cpp.llama_sampler_init_dist(_fixed_seed(params.seed)))
             return
         for name in params.samplers:
@@ -186,7 +184,7 @@ class LlamaSampler:
             case "top_k" if params.top_k > 0:
                 return llama_cpp.llama_sampler_init_top_k(params.top_k)
             case "typ_p" if params.typical_p < 1:
-                self._drop_impossible()
+                self._add_own(drop_impossible)
                 return llama_cpp.llama_sampler_init_typical(params.typical_p, min_keep)
             case "top_p" if params.top_p < 1:
                 return llama_cpp.llama_sampler_init_top_p(params.top_p, min_keep)
@@ -194,27 +192,20 @@ class LlamaSampler:
                 return llama_cpp.llama_sampler_init_min_p(params.min_p, min_keep)
             case "xtc" if params.xtc_probability > 0:
                 seed = _fixed_seed(_derived_seed(params.seed, name))
-                self._xtc_guard = XtcGuard(
-                    np.append(tokenizer.text_and_line_ends, np.array(params.stop_token_ids, np.intp))
-                )
-                self._drop_impossible()
-                self._add(llama_cpp.llama_sampler_init(self._xtc_guard.before, None))
+                guard = XtcGuard(np.append(tokenizer.text_and_line_ends, np.array(params.stop_token_ids, np.intp)))
+                self._add_own(drop_impossible)
+                self._add_own(guard.before)
                 self._add(
                     llama_cpp.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, min_keep, seed)
                 )
-                return llama_cpp.llama_sampler_init(self._xtc_guard.after, None)
+                self._add_own(guard.after)
             case "temperature":
                 spread = params.dynatemp_range if _temperature(params) else 0
                 if spread:
-                    self._drop_impossible()
-                temperature = llama_cpp.llama_sampler_init_temp_ext(
-                    _temperature(params), spread, params.dynatemp_exponent
-                )
-                if not params.smoothing_factor:
-                    return temperature
-                self._add(temperature)
-                self._smoothing = smoothing_interface(params.smoothing_factor, params.smoothing_curve)
-                return llama_cpp.llama_sampler_init(self._smoothing, None)
+                    self._add_own(drop_impossible)
+                self._add(llama_cpp.llama_sampler_init_temp_ext(_temperature(params), spread, params.dynatemp_exponent))
+                if params.smoothing_factor:
+                    self._add_own(partial(_smooth, params))
         return None
 
     def _bias(self, biases: dict[int, float]) -> Any:
@@ -230,10 +221,11 @@ class LlamaSampler:
             self._changed_set |= new
             self._changed = np.append(self._changed, np.fromiter(new, np.intp))
 
-    def _drop_impossible(self) -> None:
-        """Add a sampler that drops what other samplers, a ban or the grammar have excluded."""
-        self._possible = self._possible or possible_interface()
-        self._add(llama_cpp.llama_sampler_init(self._possible, None))
+    def _add_own(self, change: Callable[[Any], None]) -> None:
+        """Add a sampler without a state: a function that changes a `llama_token_data_array`."""
+        apply = llama_cpp.llama_sampler_i_apply(lambda _context, array: change(array.contents))
+        self._own.append(llama_cpp.llama_sampler_i(apply=apply))
+        self._add(llama_cpp.llama_sampler_init(self._own[-1], None))
 
     def _add(self, sampler: Any) -> None:
         llama_cpp.llama_sampler_chain_add(self._chain, checked(sampler))
@@ -432,6 +424,12 @@ class LlamaSampler:
         """Free the chain and its snapshots."""
         for chain in (self._chain, *(each.chain for each in self._snapshots)):
             llama_cpp.llama_sampler_free(chain)
+
+
+def _smooth(params: SamplingParams, array: Any) -> None:
+    rows = rows_of(array)
+    rows["logit"] = smoothing(params.smoothing_factor, params.smoothing_curve, rows["logit"])
+    array.sorted = False
 
 
 def _temperature(params: SamplingParams) -> float:

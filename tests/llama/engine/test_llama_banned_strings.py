@@ -1,7 +1,7 @@
 """What isn't to be said, on the real llama.cpp: it doesn't come, and samplers that went back are as if they had not."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -28,31 +28,37 @@ def ask(backend: LlamaBackend, *, distinct: bool = False, **params: Any) -> tupl
     return request, events
 
 
-def test_a_replacement_token_has_the_proportions_of_the_rest(load: Callable[..., LlamaBackend]) -> None:
+def test_replacement_tokens_have_the_proportions_of_the_rest(load: Callable[..., LlamaBackend]) -> None:
+    """The first and the second one: what is banned leaves the candidates, so each needs random numbers of its own."""
     backend = load()
     batch = Batch()
     row = batch.add(PROMPT, 0, 0, outputs=1)
     backend.decode(batch, None)
     logits = backend.logits(row).copy()
-    params: dict[str, Any] = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0}
+    params: dict[str, Any] = {"temperature": 4, "top_k": 8, "top_p": 1, "min_p": 0}
     compiled = backend.compile((SamplingParams(**params),))
-    first = int(np.argmax(logits))
-    sampled: Counter[int] = Counter()
-    for seed in range(8_000):
+
+    def draw(seed: int, banned: Collection[int]) -> int:
         sampler = backend.sampler(SamplingParams(seed=seed, **params), compiled, PROMPT, ())
-        if sampler.sample(logits) == first:  # as it is where something is taken back
-            again = backend.sampler(SamplingParams(seed=seed, **params), compiled, PROMPT, ())
-            sampled[again.sample(logits, (), {first: -np.inf})] += 1
-            again.close()
+        token = sampler.sample(logits, (), dict.fromkeys(banned, -np.inf))
         sampler.close()
+        return token
+
+    best = np.argsort(-logits)[:10].tolist()
+    sampled: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+    for seed in range(8_000):
+        if draw(seed, ()) == best[0]:  # as it is where something is taken back
+            second = draw(seed, best[:1])
+            sampled[0][second] += 1
+            if second == best[1]:
+                sampled[1][draw(seed, best[:2])] += 1
     compiled.close()
-    rest = np.exp(logits.astype(float) / 2)
-    rest[first] = 0
-    rest /= rest.sum()
-    n = sum(sampled.values())
-    assert n > 300
-    for token in np.argsort(-rest)[:5]:
-        assert abs(sampled[int(token)] / n - rest[token]) < 4 * np.sqrt(rest[token] / n)
+    for k, counts in enumerate(sampled, start=1):
+        rest = np.exp(logits[best[k : k + 8]].astype(float) / 4)
+        n = counts.total()
+        assert n > 150
+        for token, p in zip(best[k : k + 8], rest / rest.sum(), strict=True):
+            assert abs(counts[token] / n - p) < 4 * np.sqrt(p / n)
 
 
 def test_where_the_grammar_leaves_nothing_else_the_text_goes_on(load: Callable[..., LlamaBackend]) -> None:
