@@ -99,6 +99,9 @@ def test_the_tokenizer(load: Load) -> None:
     assert tokenizer.piece(CONTROL) == b""
     assert [token for token in range(N_VOCAB) if tokenizer.is_end(token)] == [EOS]
     assert tokenizer.longest_piece == len("<|endoftext|>")
+    assert tokenizer.detokenize([*"hé".encode(), CONTROL, EOS]) == "hé<|control|><|endoftext|>".encode()
+    assert tokenizer.tokenize("<|control|>" * 1_000, parse_special=False) == tuple(b"<|control|>" * 1_000)
+    assert (tokenizer.special.eos, tokenizer.special.fim_pre) == (EOS, None)
 
 
 def test_a_closed_tokenizer_says_so(load: Load) -> None:
@@ -155,18 +158,6 @@ def test_a_quantized_v_cache_without_flash_attention_is_refused_with_the_reason(
     with pytest.raises(ModelLoadError, match=r"(?i)flash.attn|flash attention"):
         load(flash_attn="off", cache_type_v="q8_0")
     load(flash_attn="on", cache_type_v="f16", cache_type_k="bf16")
-
-
-def test_tokens_and_their_text(load: Load) -> None:
-    tokenizer = load().tokenizer
-    assert tokenizer.detokenize([*"hé".encode(), CONTROL, EOS]) == "hé<|control|><|endoftext|>".encode()
-    assert tokenizer.tokenize("<|control|>", parse_special=False) == tuple(b"<|control|>")
-    assert tokenizer.tokenize("<|control|>" * 1_000, parse_special=False) == tuple(b"<|control|>" * 1_000)
-    assert (tokenizer.special.eos, tokenizer.special.fim_pre) == (EOS, None)
-    template = load().chat_template
-    assert template is not None
-    assert template.stop == ("\nUser:",)  # the plain one, as the model has none
-    assert load(chat_template="none").chat_template is None
 
 
 def test_as_many_alternatives_run_at_once_as_llama_cpp_has_sequences(load: Load) -> None:

@@ -178,17 +178,19 @@ def test_a_fork_is_copied_before_anything_is_saved_or_restored(f32: LlamaBackend
     read(f32, (PROMPTS[0], PROMPTS[1], PROMPTS[0][:30]))
     other = f32.save(1, 0, 30, 1 << 20)
     f32.fork(0, 3, 30)
+    f32.remove(0)
+    f32.fork(1, 0, 30)  # its seq_id has another text when llama.cpp copies
     state = f32.save(3, 0, 30, 1 << 20)
     assert state is not None
     assert other is not None
-    f32.fork(1, 4, 30)
+    f32.fork(0, 4, 30)
     assert f32.restore(state, 4, 0, 30)  # llama.cpp must not copy over it afterwards
-    f32.fork(0, 5, 30)
-    assert f32.restore(other, 0, 0, 30)  # nor copy this
+    f32.fork(4, 5, 30)
+    assert f32.restore(other, 4, 0, 30)  # nor copy this
     assert [f32.length(seq_id) for seq_id in range(7)] == [30, 49, 30, 30, 30, 30, 0]
     texts = {seq_id: [99] for seq_id in (0, 2, 3, 4, 5)}
     go_on(f32, texts, 5)
-    assert texts[0] != texts[2] == texts[3] == texts[4] == texts[5]
+    assert texts[0] == texts[4] != texts[2] == texts[3] == texts[5]
 
 
 def test_positions_move_in_streams(load: Loading) -> None:

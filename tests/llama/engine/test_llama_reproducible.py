@@ -11,7 +11,6 @@ from tiny_lora import write_tiny_lora
 from tiny_model import write_tiny_model
 from tiny_projector import has_mtmd, png, write_tiny_projector
 
-from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.events import Event, StartEvent, StopEvent, StreamEvent
 from srb.engine.request import CompletionRequest
@@ -136,31 +135,3 @@ def test_what_would_not_be_exact_is_refused(
 def test_a_model_with_a_recurrent_state_is_refused(arch: str, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="--reproducible can't be used: this model has a recurrent state"):
         LlamaBackend(settings(write_tiny_model(tmp_path / "forgets.gguf", arch=arch)))
-
-
-def test_what_is_saved_before_it_is_copied_is_of_its_own_source(load: Callable[..., LlamaBackend]) -> None:
-    """llama.cpp copies with the next decode, and by then the source's seq_id may hold another text."""
-    backend = load(reproducible=True, ubatch_size=64)
-    for seq_id, start in ((0, 10), (2, 80)):
-        block = Batch()
-        block.add(tuple(range(start, start + 64)), 0, seq_id, outputs=1)
-        backend.decode(block, None)
-
-    def saved(seq_id: int) -> bytes | None:
-        state = backend.save(seq_id, 0, 64, 1 << 30)
-        return None if state is None else bytes(state).rstrip(b"\0")[-4000:]  # other streams have zeros at the end
-
-    first, second = saved(0), saved(2)
-    assert first != second
-    backend.fork(0, 1, 64)
-    assert saved(1) == first
-    backend.remove(0)
-    backend.fork(2, 0, 64)
-    assert saved(1) == first  # the copies were made for it
-    assert saved(0) == second
-    row = Batch()
-    row.add_row(5, 64, 2)
-    backend.decode(row, None)
-    assert saved(1) == first
-    for seq_id in range(3):
-        backend.remove(seq_id)

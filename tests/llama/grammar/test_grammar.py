@@ -11,7 +11,7 @@ from tiny_model import EOS
 from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent
 from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.sampling_params import SamplingParams, in_lark
 from srb.errors import InvalidRequestError
 from srb.llama.backend import LlamaBackend
 
@@ -72,33 +72,70 @@ def test_grammars_that_took_llama_cpp_minutes(load: Load, grammar: str) -> None:
     assert stops(events)[0].finish_reason in ("stop", "length")
 
 
+GBNF: list[tuple[str, str]] = [
+    ("root ::= (", "doesn't parse"),
+    ('foo ::= "x"', "does not contain a 'root' symbol"),
+    ('root ::= root "a"', "no text can match it"),
+    ("root ::= missing", "doesn't parse"),
+    ('root ::= "a"{1000000}', "a count may be at most 100000, and is larger in line 1, before '{1000000}'"),
+    ('root ::= "a"{5,2}', "something is repeated at least 5 and at most 2 times in line 1, before '{5,2}'"),
+    ('root ::= "(" root ")" | ' + '"a"? ' * 9_000, "grammar takes too long to follow: "),
+    ('root ::= "a" \0', "a rule, a text or a class was expected in line 1"),
+    ("root ::= []", "a class has no characters"),
+    ("root ::= *", "something to repeat was expected"),
+    ('root ::= "\\q"', "a character, or an escape that GBNF has, was expected"),
+    ('root ::= "a', "a character"),
+    ("root ::= <nothing>", "<nothing> isn't one token of this model"),
+    ("root ::= <[258]>", "<[258]> isn't one token of this model"),
+    ("root ::= " + '"a"' + "*" * 50_000, "nested too deeply"),
+    ("root ::= " + "(" * 40_000 + '"a"' + ")" * 40_000, "nested too deeply"),
+    ("x" * 100_001, "the limit is 100000"),
+]
+LARK: list[tuple[str, str]] = [
+    ("", "can't be used"),
+    ("start: nope", "can't be used"),
+    ("start: /(?=x)y/", "can't be used"),
+    ("start: %json {", "can't be used"),
+    ('start: %json {"type": "nope"}', "Invalid type: nope"),
+    ('start: %json {"$ref": "https://example.org/x.json"}', "can't be used"),
+    ("start: " + "(" * 5_000 + '"a"' + ")" * 5_000, "can't be used"),
+    ("start: %json " + '{"items": ' * 500 + "{}" + "}" * 500, "recursion limit"),
+    ('start: "a"\0', "can't be used"),
+    ('start: %json {"multipleOf": 10007}', "grammar can't be used: at 2(8): multipleOf is 10007"),
+    ("x" * 1_000_001, "the limit is 1000000"),
+]
+REGEX: list[tuple[str, str]] = [
+    ("(?=x)y", "regex can't be enforced: invalid regex"),
+    (r"(a)\1", "regex parse error"),
+    (r"\bx", "lookarounds not supported"),
+    ("[", "regex parse error"),
+    ("a\\", "ends with a backslash"),
+    ("(" * 1000 + ")" * 1000, "regex can't be enforced"),
+    ("a" * 10_001, "regex has 10001 characters; the limit is 10000"),
+]
+SCHEMA = [
+    ("", "isn't JSON"),
+    ("{", "isn't JSON"),
+    ("5", "must be an object"),
+    ('{"type": "nope"}', "Invalid type: nope"),
+]
+
+
 @pytest.mark.parametrize(
-    ("grammar", "message"),
+    ("param", "text", "message"),
     [
-        ("root ::= (", "doesn't parse"),
-        ('foo ::= "x"', "does not contain a 'root' symbol"),
-        ('root ::= root "a"', "no text can match it"),
-        ("root ::= missing", "doesn't parse"),
-        ('root ::= "a"{1000000}', "a count may be at most 100000, and is larger in line 1, before '{1000000}'"),
-        ('root ::= "a"{5,2}', "something is repeated at least 5 and at most 2 times in line 1, before '{5,2}'"),
-        ('root ::= "(" root ")" | ' + '"a"? ' * 9_000, "grammar takes too long to follow: "),
-        ('root ::= "a" \0', "a rule, a text or a class was expected in line 1"),
-        ("root ::= []", "a class has no characters"),
-        ("root ::= *", "something to repeat was expected"),
-        ('root ::= "\\q"', "a character, or an escape that GBNF has, was expected"),
-        ('root ::= "a', "a character"),
-        ("root ::= <nothing>", "<nothing> isn't one token of this model"),
-        ("root ::= <[258]>", "<[258]> isn't one token of this model"),
-        ("root ::= " + '"a"' + "*" * 50_000, "nested too deeply"),
-        ("root ::= " + "(" * 40_000 + '"a"' + ")" * 40_000, "nested too deeply"),
-        ("x" * 100_001, "the limit is 100000"),
+        *(("grammar", *each) for each in GBNF),
+        *(("grammar", in_lark(rules), message) for rules, message in LARK),
+        *(("regex", *each) for each in REGEX),
+        *(("json_schema", *each) for each in SCHEMA),
     ],
+    ids=lambda each: each[:40],
 )
-def test_a_bad_grammar_is_refused_with_the_reason(load: Load, grammar: str, message: str) -> None:
+def test_a_bad_one_is_refused_with_the_reason(load: Load, param: str, text: str, message: str) -> None:
     engine = Engine(load())
     with pytest.raises(InvalidRequestError, match=re.escape(message)) as caught:
-        engine.add_request(request(grammar=grammar))
-    assert caught.value.param == "grammar"
+        engine.add_request(request(**{param: text}))  # type: ignore[arg-type]
+    assert caught.value.param == param
     assert not engine.has_work
 
 
@@ -109,12 +146,3 @@ def test_deep_and_long_grammars_within_the_limits_work(load: Load) -> None:
         "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1}" for i in range(3000)) + '\nr3000 ::= "a"',
     ):
         assert texts(run(engine, request(grammar=grammar)))[0] == "a"
-
-
-@pytest.mark.parametrize("text", ["", "{", "5", '{"type": "nope"}'])
-def test_the_engine_refuses_a_bad_schema(load: Load, text: str) -> None:
-    engine = Engine(load())
-    with pytest.raises(InvalidRequestError) as caught:
-        engine.add_request(request(json_schema=text))
-    assert caught.value.param == "json_schema"
-    assert not engine.has_work

@@ -177,48 +177,6 @@ def test_branches_match_what_each_must(load: Load) -> None:
         assert (json.loads(value) in (1, "two"), x) == (True, "x")
 
 
-@pytest.mark.parametrize(
-    ("regex", "message"),
-    [
-        ("(?=x)y", "regex can't be enforced: .*regex parse error.*; leave that out"),
-        (r"(a)\1", "regex parse error"),
-        (r"\bx", "lookarounds not supported"),
-        ("[", "regex parse error"),
-        ("a\\", "ends with a backslash"),
-        ("(" * 1000 + ")" * 1000, "regex can't be enforced"),
-        ("a" * 10_001, "regex has 10001 characters; the limit is 10000"),
-    ],
-)
-def test_a_bad_regex_is_refused_with_the_reason(load: Load, regex: str, message: str) -> None:
-    with pytest.raises(InvalidRequestError, match=message) as caught:
-        Engine(load()).add_request(request(regex=regex))
-    assert caught.value.param == "regex"
-
-
-@pytest.mark.parametrize(
-    ("rules", "message"),
-    [
-        ("", "can't be used"),
-        ("start: nope", "can't be used"),
-        ("start: /(?=x)y/", "can't be used"),
-        ("start: %json {", "can't be used"),
-        ('start: %json {"type": "nope"}', "Invalid type: nope"),
-        ('start: %json {"$ref": "https://example.org/x.json"}', "can't be used"),
-        ("start: " + "(" * 5_000 + '"a"' + ")" * 5_000, "can't be used"),
-        ("start: %json " + '{"items": ' * 500 + "{}" + "}" * 500, "recursion limit"),
-        ('start: "a"\0', "can't be used"),
-        ('start: %json {"multipleOf": 10007}', "grammar can't be used: at 2(8): multipleOf is 10007"),
-        ("x" * 1_000_001, "the limit is 1000000"),
-    ],
-)
-def test_a_bad_grammar_is_refused_with_the_reason(load: Load, rules: str, message: str) -> None:
-    engine = Engine(load())
-    with pytest.raises(InvalidRequestError, match=re.escape(message)) as caught:
-        engine.add_request(request(grammar=in_lark(rules)))
-    assert caught.value.param == "grammar"
-    assert not engine.has_work
-
-
 LOOK_AHEAD = r"^(?!\.)[^@ ]+@[^@ ]+$"
 
 REDUCED: list[tuple[Any, list[str]]] = [
