@@ -7,7 +7,7 @@ the end may differ, as it often does within a family of models.
 
 import math
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from srb.llama.model.loader import load_model
 from srb.llama.model.model_file import check_gguf
 from srb.llama.native import library as log
 from srb.llama.native.context import Context, window_of
-from srb.llama.native.params import engine_params, is_on_gpu
+from srb.llama.native.params import is_on_gpu
 from srb.llama.native.threads import ThreadWaiting
 from srb.llama.sampling.candidates import logprobs
 from srb.options.settings import Settings
@@ -49,17 +49,9 @@ def draft_settings(settings: Settings) -> Settings | None:
     )
 
 
-def draft_sizes(settings: Settings) -> tuple[Path, Settings, Callable[[Any, int], Any]] | None:
-    """Return what `srb.llama.model.fit.fit` needs to know about the draft model; None if there is none."""
-    draft = draft_settings(settings)
-    if not draft or not draft.model:
-        return None
-    n = draft.parallel
-
-    def context_params(model: Any, n_cells: int) -> Any:
-        return engine_params(model, draft, Layout(True, n_cells, n, draft.flash_attn), n_outputs=n)
-
-    return draft.model, draft, context_params
+def draft_layout(settings: Settings, n_cells: int) -> Layout:
+    """Return the layout of the draft model's context. settings: those of `draft_settings`."""
+    return Layout(True, n_cells, settings.parallel, settings.flash_attn)
 
 
 def check_draft(path: Path, settings: Settings) -> None:
@@ -154,16 +146,15 @@ class LlamaDrafter:
                     f"--model-draft {path} can't be used: it has a sliding window or a recurrent state, so it can't "
                     "take back rejected draft tokens; use another model, or leave the option out"
                 )
-            n_texts, flash_attn = self.n_texts, self._settings.flash_attn
             self.n_cells = min(self._max_cells, int(llama_cpp.llama_model_n_ctx_train(model)))
-            layout = Layout(True, self.n_cells, n_texts, flash_attn)
-            self._context = Context(model, self._settings, layout, n_outputs=n_texts)
+            layout = draft_layout(self._settings, self.n_cells)
+            self._context = Context(model, self._settings, layout, n_outputs=self.n_texts)
             stack.pop_all()
         self._model = model
         self._n_batch = min(self._settings.batch_size, self._context.n_cells)  # with more, llama.cpp ends the process
         n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
         self._n_vocab = min(n_vocab, self._max_vocab)  # the tokens that both models have
-        self._sequences = [_DraftSequence(seq_id) for seq_id in range(n_texts)]  # the least recently used first
+        self._sequences = [_DraftSequence(seq_id) for seq_id in range(self.n_texts)]  # the least recently used first
 
     def close(self) -> None:
         """Free the model. `open` loads it again."""

@@ -19,7 +19,7 @@ from typing import Any, Self
 import llama_cpp
 
 from srb.errors import ModelLoadError
-from srb.llama.draft import draft_sizes
+from srb.llama.draft import draft_layout, draft_settings
 from srb.llama.layouts import CELLS_PER_ROW, first_layout
 from srb.llama.model.metadata import Tensor, read_tensors
 from srb.llama.model.model_file import files_of
@@ -57,9 +57,6 @@ _LARGE_CELL, _LARGE_MODEL = 1 << 20, 1.5
 _OUTPUT = "output.weight"
 
 _BUFFERS = re.compile(r"(\S+) +(?:compute|output) buffer size = +([\d.]+) MiB")
-
-ContextParams = Callable[[Any, int], Any]
-"""Makes the `llama_context_params` of a context, from a model and a number of cells."""
 
 
 def n_seqs(settings: Settings) -> int:
@@ -102,14 +99,19 @@ def fitted(choice: Choice) -> Choice:
     return dataclasses.replace(choice, settings=settings)
 
 
-def _fit(weights: Path, settings: Settings) -> Settings:
-    def context_params(model: Any, n_cells: int) -> Any:
-        chooses = settings.flash_attn == "auto" and can_choose_attention(window_of(model), settings)
-        flash_attn = "off" if chooses else settings.flash_attn  # takes more memory, and may be chosen later
-        layout = first_layout(settings, n_cells, n_seqs(settings), flash_attn)
-        return engine_params(model, settings, layout, n_outputs=settings.parallel + PROMPT_OUTPUTS)
+def _fit(path: Path, settings: Settings) -> Settings:
+    """Replace `auto` in `ctx_size` and `n_gpu_layers` with numbers that fit into the free memory.
 
-    return fit(weights, settings, context_params, draft_sizes(settings))
+    Raises `ModelLoadError`.
+    """
+    draft = draft_settings(settings)
+    draft_path = draft.model if draft else None
+    if settings.fit == "off" or _is_plain(path, settings, draft_path):
+        return settings
+    with ExitStack() as stack:
+        small = stack.enter_context(_DryRun(draft_path, draft, is_draft=True)) if draft and draft_path else None
+        large = stack.enter_context(_DryRun(path, settings, small))
+        return large.fit() if large.model else settings  # loading the model then says what is wrong with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,24 +127,6 @@ class MemoryUse:
     @property
     def total(self) -> int:
         return self.weights + self.cells + self.buffers + self.projector + self.draft
-
-
-def fit(
-    path: Path, settings: Settings, context_params: ContextParams, draft: tuple[Path, Settings, ContextParams] | None
-) -> Settings:
-    """Replace `auto` in `ctx_size` and `n_gpu_layers` with numbers that fit into the free memory.
-
-    Raises `ModelLoadError`.
-
-    Args:
-        draft: the same for the draft model; None if there is none.
-    """
-    if settings.fit == "off" or _is_plain(path, settings, draft and draft[0]):
-        return settings
-    with ExitStack() as stack:
-        small = stack.enter_context(_DryRun(*draft)) if draft else None
-        large = stack.enter_context(_DryRun(path, settings, context_params, small))
-        return large.fit() if large.model else settings  # loading the model then says what is wrong with it
 
 
 def cells_of(model: Any, settings: Settings) -> int:
@@ -196,11 +180,11 @@ class _DryRun:
     """A model that is opened without allocating memory, and its draft model. model: None if it can't be loaded."""
 
     def __init__(
-        self, path: Path, settings: Settings, context_params: ContextParams, draft: "_DryRun | None" = None
+        self, path: Path, settings: Settings, draft: "_DryRun | None" = None, *, is_draft: bool = False
     ) -> None:
         self._path = path
         self._settings = settings
-        self._context_params = context_params
+        self._is_draft = is_draft
         params = model_params(settings)
         params.no_alloc, params.load_mode = True, llama_cpp.LLAMA_LOAD_MODE_NONE
         with log.collected():
@@ -304,7 +288,7 @@ class _DryRun:
             return tuple(int(b + more * (b - a)) for a, b in zip(half, whole, strict=True))
         if cells not in self._measured:
             with log.collected() as messages:
-                context = llama_cpp.llama_init_from_model(self.model, self._context_params(self.model, cells))
+                context = llama_cpp.llama_init_from_model(self.model, self._context_params(cells))
             if not context:
                 return None
             llama_cpp.llama_free(context)
@@ -315,6 +299,15 @@ class _DryRun:
                     buffers[found[1] in names] += float(found[2])
             self._measured[cells] = cells_bytes(messages.lines), int(buffers[0] * 2**20), int(buffers[1] * 2**20)
         return self._measured[cells]
+
+    def _context_params(self, cells: int) -> Any:
+        settings = self._settings
+        if self._is_draft:
+            return engine_params(self.model, settings, draft_layout(settings, cells), n_outputs=settings.parallel)
+        chooses = settings.flash_attn == "auto" and can_choose_attention(window_of(self.model), settings)
+        flash_attn = "off" if chooses else settings.flash_attn  # takes more memory, and may be chosen later
+        layout = first_layout(settings, cells, n_seqs(settings), flash_attn)
+        return engine_params(self.model, settings, layout, n_outputs=settings.parallel + PROMPT_OUTPUTS)
 
     def _explanation(self, cells: int, layers: int) -> str:
         here, there = self._memory_use(cells, layers)
