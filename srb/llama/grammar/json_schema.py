@@ -346,8 +346,9 @@ def unenforced(schema: Any) -> list[str]:
 
 def problem(schema: Any) -> str | None:
     """Return the first part of a schema that llguidance gets wrong or takes very long for; None if there is none."""
-    if _has_least_integer(schema):
-        return f"an integer in const or enum is {-(2**63)} or next to it"
+    # llguidance overflows its stack if such a number, or one that rounds to it, is a constant.
+    if any(isinstance(each, int) and -(2**63) <= each <= 512 - 2**63 for each in _numbers(schema)):
+        return f"an integer is {-(2**63)} or next to it"
     for each in schemas_in(schema):
         multiple = each.get("multipleOf")
         if isinstance(multiple, int | float) and _digits(+multiple) > MAX_MULTIPLE:  # +True is 1
@@ -366,20 +367,6 @@ def problem(schema: Any) -> str | None:
         if any(map(_CONTROL.search, values)) or any(map(_CONTROL_ESCAPE.search, _texts(patterns))):
             return "a control character in const, enum or pattern can't be written"
     return None
-
-
-def _has_least_integer(schema: Any) -> bool:
-    """Return whether a constant anywhere is an integer that rounds to -2^63: llguidance overflows its stack on it."""
-    rest: list[tuple[Any, bool]] = [(schema, False)]
-    while rest:
-        value, is_constant = rest.pop()
-        if isinstance(value, dict):
-            rest += [(each, is_constant or name in ("const", "enum")) for name, each in value.items()]
-        elif isinstance(value, list):
-            rest += [(each, is_constant) for each in value]
-        elif is_constant and isinstance(value, int) and -(2**63) <= value <= 512 - 2**63:
-            return True
-    return False
 
 
 def _digits(number: float) -> int:
