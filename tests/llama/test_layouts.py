@@ -1,6 +1,5 @@
 """The layouts of the KV cache: which one is chosen, and that texts go on in the other one."""
 
-import random
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driver import seeds
 from gguf import GGMLQuantizationType
 from hypothesis import given
 from hypothesis import strategies as st
@@ -210,55 +208,6 @@ def test_positions_move_in_streams(load: Loading) -> None:
             backend.remove(seq_id)
     assert said[0] == said[1]
     assert said[0][0] == said[0][1]
-
-
-@pytest.mark.parametrize("seed", seeds(40, first=4))
-def test_any_traffic_in_any_layout_is_that_of_each_alone(load: Loading, tmp_path: Path, seed: int) -> None:
-    model = write_tiny_model(tmp_path / "f32.gguf", weight_type=GGMLQuantizationType.F32)
-    sizes: dict[str, Any] = {"model": model, "ctx_size": 2048, "batch_size": 256, "ubatch_size": 64, **F32}
-    backend, alone = load(**sizes), load(**sizes)
-    rng = random.Random(seed)
-    texts = dict[int, list[int]]()
-    others = [backend.layout, STREAMS, Layout(False, 512, 8, "off")]
-    for _ in range(40):
-        free = [seq_id for seq_id in range(8) if seq_id not in texts]
-        event = rng.choice(["step", "step", "step", "read", "read", "fork", "cut", "remove", "move"])
-        batch = Batch()
-        rows = dict[int, int]()
-        if event in ("read", "step"):
-            chosen_ids = rng.sample(sorted(texts), rng.randint(0, len(texts)))
-            chosen_ids += rng.sample(free, min(len(free), 2)) if event == "read" else []
-            rng.shuffle(chosen_ids)
-            for seq_id in chosen_ids:
-                text = texts.setdefault(seq_id, [])
-                part = tuple(rng.randrange(256) for _ in range(1 if event == "step" else rng.randint(1, 25)))
-                if len(text) + len(part) < 250:
-                    rows[seq_id] = batch.add(part, len(text), seq_id, outputs=1)
-                    text += part
-        elif event == "fork" and texts and free:
-            source, target = rng.choice(sorted(texts)), rng.choice(free)
-            n = rng.randint(0, len(texts[source]))
-            backend.fork(source, target, n)
-            texts[target] = texts[source][:n]
-        elif event == "cut" and texts:
-            seq_id = rng.choice(sorted(texts))
-            del texts[seq_id][rng.randint(0, len(texts[seq_id])) :]
-            assert backend.truncate(seq_id, len(texts[seq_id]))
-        elif event == "remove" and texts:
-            seq_id = rng.choice(sorted(texts))
-            del texts[seq_id]
-            backend.remove(seq_id)
-        elif event == "move" and backend.can_shift:
-            move(backend, rng.choice(others))
-        if len(batch):
-            assert backend.decode(batch, None)
-        for seq_id, row in rows.items():
-            whole = Batch()
-            last = whole.add(tuple(texts[seq_id]), 0, 0, outputs=1)
-            assert alone.decode(whole, None)
-            assert backend.logits(row) == pytest.approx(alone.logits(last), abs=1e-3)
-            alone.remove(0)
-        assert [backend.length(seq_id) for seq_id in range(8)] == [len(texts.get(s, ())) for s in range(8)]
 
 
 # The choice

@@ -35,6 +35,8 @@ _GAP = 4  # padding rows are computed for gaps up to this size, which is faster 
 class Streams(Context):
     """Sequences with cells of their own. Not for models with a window or a recurrent state, nor for M-RoPE images."""
 
+    _pads_have_logits = False
+
     def __init__(self, model: Any, settings: Settings, layout: Layout, **kwargs: Any) -> None:
         super().__init__(model, settings, layout, **kwargs)
         self._has_forks = False  # llama.cpp copies their cells with the next decode
@@ -42,34 +44,18 @@ class Streams(Context):
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         self._begin_decode()
-        ids = batch.seq_ids
-        if batch.placeholder or ids[0] == ids[-1] == min(ids) == max(ids):
+        ids, wanted = batch.seq_ids, set(batch.seq_ids)
+        if batch.placeholder or len(wanted) == 1 < len(ids):
             return super().decode(batch, interrupted)
-        wanted = set(ids)
-        rows = sorted(range(len(ids)), key=ids.__getitem__)
-        ends = {seq_id: self._end(seq_id) for seq_id in self._gaps(wanted)} if len(wanted) == len(ids) else {}
-        return self._decode_in_order(batch, rows, ends, interrupted, pads_have_logits=False)
-
-    def _decode_in_order(
-        self,
-        batch: Batch,
-        rows: list[int],
-        pads: dict[int, int],
-        interrupted: Callable[[], bool] | None,
-        *,
-        pads_have_logits: bool,
-    ) -> bool:
-        """Decode these rows of a batch in this order, with padding rows at the positions in `pads`, by seq_id."""
+        gaps = self._gaps(wanted) if len(wanted) == len(ids) else ()
+        pads = {seq_id: self._end(seq_id) for seq_id in gaps}
         padded = Batch(batch.setting)
-        waiting = sorted(pads, reverse=True)
-        for row in [*rows, None]:
-            while waiting and (row is None or waiting[-1] < batch.seq_ids[row]):
-                seq_id = waiting.pop()
-                padded.add((0,), pads[seq_id], seq_id, outputs=int(pads_have_logits))
-            if row is not None:
-                outputs = int(batch.logits[row])
-                token = (batch.tokens[row],)
-                self._places[row] = padded.add(token, batch.positions[row], batch.seq_ids[row], outputs=outputs)
+        for seq_id, row in sorted([*zip(ids, range(len(ids)), strict=True), *((seq_id, -1) for seq_id in pads)]):
+            if row < 0:
+                padded.add((0,), pads[seq_id], seq_id, outputs=int(self._pads_have_logits))
+            else:
+                place = padded.add((batch.tokens[row],), batch.positions[row], seq_id, outputs=int(batch.logits[row]))
+                self._places[row] = place
         try:
             return super().decode(padded, interrupted)
         finally:
@@ -84,7 +70,7 @@ class Streams(Context):
         return super().logits(self._places.get(row, row))
 
     def _gaps(self, wanted: set[int]) -> set[int]:
-        """Return the seq_ids in small gaps between these, if the cells of a gap aren't full."""
+        """Return the seq_ids of padding rows: those in small gaps between these, if the cells of a gap aren't full."""
         found = set[int]()
         for before, after in pairwise(sorted(wanted)):
             between = range(before + 1, after)
@@ -161,6 +147,8 @@ class ReproducibleStreams(Streams):
     Each sequence has cells for all of its tokens, even if the model has a sliding window. Raises `ModelLoadError`.
     """
 
+    _pads_have_logits = True
+
     def __init__(self, model: Any, settings: Settings, layout: Layout, **kwargs: Any) -> None:
         super().__init__(model, settings, layout, **kwargs)
         self.n_cells = layout.n_cells  # a padding row may come after the last
@@ -175,19 +163,14 @@ class ReproducibleStreams(Streams):
             raise
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
-        # Each row is alone in its sequence, or all rows are of one sequence.
-        if batch.placeholder or (len(batch) > 1 and batch.seq_ids[0] == batch.seq_ids[1]):
-            if self._least > 1 and batch.logits[-1]:  # the last layer computes only the rows that want logits
-                batch.logits[-2] = True
-            return super().decode(batch, interrupted)
-        self._begin_decode()
-        wanted = set(batch.seq_ids)
-        rows = sorted(range(len(batch)), key=batch.seq_ids.__getitem__)
-        ends = {seq_id: self._end(seq_id) for seq_id in self._filled(wanted) - wanted}
-        return self._decode_in_order(batch, rows, ends, interrupted, pads_have_logits=True)
+        # Each row is alone in its sequence, or all rows are of one sequence. The last layer computes only the rows that
+        # want logits.
+        if self._least > 1 < len(batch) and batch.seq_ids[0] == batch.seq_ids[1] and batch.logits[-1]:
+            batch.logits[-2] = True
+        return super().decode(batch, interrupted)
 
-    def _filled(self, wanted: set[int]) -> set[int]:
-        """Return these seq_ids and those in small gaps between them, so that none of them is alone."""
+    def _gaps(self, wanted: set[int]) -> set[int]:
+        """Return the seq_ids in small gaps between these, and others so that no row is alone."""
         filled = {*wanted}
         for before, after in pairwise(sorted(wanted)):
             if after - before <= _GAP + 1:
@@ -195,7 +178,7 @@ class ReproducibleStreams(Streams):
         if self._least > 1 and not self._is_always_alone:
             alone = [seq_id for seq_id in filled if not filled & {seq_id - 1, seq_id + 1}]
             filled |= {seq_id + 1 if seq_id < self._scratch else seq_id - 1 for seq_id in alone}
-        return filled
+        return filled - wanted
 
     def _changes_with_rows(self) -> bool:
         """Return whether a lone row has other logits than a row among others. Raises `ModelLoadError` if all differ."""
