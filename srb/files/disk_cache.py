@@ -272,7 +272,7 @@ class DiskCache:
         """Removes a file. It counts where it is this call that removed it, and not another thread or server."""
         with suppress(OSError):
             size = path.stat().st_size
-            if _unlink(path, missing_ok=False):
+            if _unlink(path):
                 self._count(disk_bytes=-size)
 
     def _make_room(self) -> None:
@@ -318,10 +318,10 @@ def _in_order(records: dict[str, Record], known: Collection[str]) -> list[Record
     return list(ordered.values())
 
 
-def _unlink(path: Path, *, missing_ok: bool = True) -> bool:
-    """Removes a file. Returns whether it is gone; if it must not be missing, whether this call removed it."""
+def _unlink(path: Path) -> bool:
+    """Removes a file. Returns whether this call removed it."""
     try:
-        path.unlink(missing_ok=missing_ok)
+        path.unlink()
     except FileNotFoundError:
         return False
     except OSError as error:

@@ -143,14 +143,14 @@ class LlamaMedia:
 
     def _image(self, file: bytes) -> int:
         width, height, pixels = read_image(file)
-        return int(self._mtmd.mtmd_bitmap_init(width, height, _bytes_of(pixels)))  # it copies the pixels
+        return int(self._mtmd.mtmd_bitmap_init(width, height, log.pointer_to(pixels)))  # it copies the pixels
 
     def _sound(self, file: bytes) -> int:
         mtmd, data = self._mtmd, safe_sound(file)
         option = mtmd.mtmd_helper_init_opt_default()
         with log.collected() as messages:
             made = mtmd.mtmd_helper_bitmap_init_from_buf_wrapper(
-                self.pointer, _bytes_of(data), len(data), False, option
+                self.pointer, log.pointer_to(data), len(data), False, option
             )
         if not made.bitmap:
             raise InvalidRequestError(f"a sound can't be read: {_reason(messages)}", code="invalid_media")
@@ -217,10 +217,6 @@ class LlamaMedia:
         vectors = self._mtmd.mtmd_get_output_embd(self.pointer)
         self.n_encoded += 1
         return np.ctypeslib.as_array(vectors, (chunk.n_cells, self._n_embd)).copy()
-
-
-def _bytes_of(data: bytes) -> Any:
-    return np.frombuffer(data, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def _library() -> Any:

@@ -27,7 +27,7 @@ class Positions:
         self._images: dict[int, list[Image]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._images)
+        return any(self._images.values())
 
     def of(self, seq_id: int, n_tokens: int) -> int:
         """Return the position of the token after the first `n_tokens` of a sequence."""
@@ -65,15 +65,11 @@ class Positions:
 
     def fork(self, source: int, target: int, n_tokens: int) -> None:
         """Give `target` the images among the first `n_tokens` of `source`."""
-        if images := self._within(source, 0, n_tokens):
-            self._images[target] = images
+        self._images[target] = self._within(source, 0, n_tokens)
 
     def truncate(self, seq_id: int, n_tokens: int) -> None:
         """Forget the images after the first `n_tokens` of a sequence."""
-        images = self._within(seq_id, 0, n_tokens)
-        self.remove(seq_id)
-        if images:
-            self._images[seq_id] = images
+        self._images[seq_id] = self._within(seq_id, 0, n_tokens)
 
     def remove(self, seq_id: int) -> None:
         """Forget all images of a sequence."""

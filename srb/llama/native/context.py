@@ -253,7 +253,7 @@ class Context:
     def _written(self, seq_id: int, size: int) -> bytearray | None:
         """Return the state of all of a sequence's cells, which takes `size` bytes."""
         state = bytearray(size)
-        written = llama_cpp.llama_state_seq_get_data(self.pointer, _bytes_of(state), len(state), seq_id)
+        written = llama_cpp.llama_state_seq_get_data(self.pointer, log.pointer_to(state), len(state), seq_id)
         return state if written == len(state) else None
 
     def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
@@ -278,7 +278,7 @@ class Context:
         """Fill an empty sequence with the cells of a state from `start` on. Returns whether this worked."""
         if self._is_plain:  # it may come from a context of another kind
             state = converted(state, self.format, start)
-        read = llama_cpp.llama_state_seq_set_data(self.pointer, _bytes_of(state), len(state), seq_id)
+        read = llama_cpp.llama_state_seq_set_data(self.pointer, log.pointer_to(state), len(state), seq_id)
         return bool(read == len(state))
 
     def _replace_window(self, seq_id: int) -> None:
@@ -289,11 +289,7 @@ class Context:
         """
         partial = llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         state = bytearray(llama_cpp.llama_state_seq_get_size_ext(self.pointer, self._scratch, partial))
-        pointer = _bytes_of(state)
+        pointer = log.pointer_to(state)
         llama_cpp.llama_state_seq_get_data_ext(self.pointer, pointer, len(state), self._scratch, partial)
         if llama_cpp.llama_state_seq_set_data_ext(self.pointer, pointer, len(state), seq_id, partial) != len(state):
             self.remove(seq_id)
-
-
-def _bytes_of(state: State) -> Any:
-    return np.frombuffer(state, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import llama_cpp
+import numpy as np
 from llama_cpp import _ggml
 
 from srb.errors import ModelLoadError
@@ -99,6 +100,11 @@ def function(name: str, result: Any, *arguments: Any) -> Any:
     found = getattr(_ggml.libggml, name)
     found.restype, found.argtypes = result, arguments
     return found
+
+
+def pointer_to(data: bytes | bytearray | memoryview) -> Any:
+    """Return a pointer to bytes, for C."""
+    return np.frombuffer(data, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 NATIVE = "native"
