@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def test_a_stopped_conversion_leaves_no_file(
         Path(command[-2]).write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(weights.subprocess, "run", stop)
+    monkeypatch.setattr(subprocess, "run", stop)
     with pytest.raises(KeyboardInterrupt):
         convert(tiny_model, "bf16")
     assert [each.suffix for each in empty_cache.iterdir()] == [".lock"]

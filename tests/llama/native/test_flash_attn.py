@@ -4,6 +4,7 @@ import dataclasses
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,7 +60,7 @@ F16, BF16 = 1, 30
 @pytest.mark.parametrize(
     "change", [{"keys": BF16}, {"by_channel": True}, {"n_streams": 3}, {"keys": BF16, "n_streams": 2}]
 )
-def test_a_state_is_converted_and_back(backend: LlamaBackend, change: dict[str, int]) -> None:
+def test_a_state_is_converted_and_back(backend: LlamaBackend, change: dict[str, Any]) -> None:
     own = backend.context.format
     for state in cached_states(backend):
         other = converted(state, wanted := own._replace(**change))
