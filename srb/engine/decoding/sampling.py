@@ -51,20 +51,27 @@ class Sampling(DecodingStrategy[Sequence]):
         if seq.max_tokens == 0:
             self._parts.runner.finish(seq, "length", None)
             return
-        try:
-            token, n_back = self._sample(seq, SamplingInput(logits, negative_logits))
-        except BackendError as error:
-            self.fail_sequence(seq, error)
+        n_back = 1
+        while n_back == 1:  # that token isn't evaluated yet, so another one is sampled from the same logits
+            try:
+                token, n_back = self._sample(seq, SamplingInput(logits, negative_logits))
+            except BackendError as error:
+                self.fail_sequence(seq, error)
+                return
+        if n_back:
+            self._parts.rollback.go_back(seq)
+            for each in seq.group:
+                self._parts.cells.retention.taken_back(each)
             return
-        if len(seq.rollback_window) + n_back == 1:  # this token is the first that may be taken back
+        if len(seq.rollback_window) == 1:  # this token is the first that may be taken back
             self._parts.rollback.keep(seq, logits, negative_logits)
-        self._go_on(seq, token, n_back)
+        self._go_on(seq, token)
 
     def failed_sequences(self, row: Sequence | None) -> list[Sequence]:
         return self._prompt.living if row is None else [row]
 
     def _sample(self, seq: Sequence, inputs: SamplingInput) -> tuple[int, int]:
-        """Sample a token, and return it with the number of tokens to take back. Raises `BackendError`."""
+        """Sample a token, and return it with the number of tokens that were taken back. Raises `BackendError`."""
         output = self._parts.output
         for constraint in seq.constraints:
             constraint.before_sampling(inputs)
@@ -80,7 +87,7 @@ class Sampling(DecodingStrategy[Sequence]):
         seq.tokens.append(token)
         seq.rollback_window.append((token, details, piece))
         if n_back:
-            del seq.rollback_window[-n_back:]
+            self._take_back(seq, n_back)
         while len(seq.rollback_window) > rollback_window:
             output.add_token(seq, *seq.rollback_window.pop(0))
         return token, n_back
@@ -107,12 +114,18 @@ class Sampling(DecodingStrategy[Sequence]):
             parts.observe("next_token", parts.runner.now - seq.sampled_at)
         seq.sampled_at = parts.runner.now
 
-    def _go_on(self, seq: Sequence, token: int, n_back: int) -> None:
-        """Roll a sequence back, end it, or let it have its next row."""
+    def _take_back(self, seq: Sequence, n_tokens: int) -> None:
+        """Take back the last tokens of a sequence. Another token is then sampled in place of the first of them."""
+        assert seq.sampler
+        del seq.rollback_window[-n_tokens:], seq.tokens[-n_tokens:]
+        for constraint in seq.constraints:
+            constraint.rolled_back()
+        seq.sampler.go_back(n_tokens)
+
+    def _go_on(self, seq: Sequence, token: int) -> None:
+        """End a sequence, or let it have its next row."""
         finish = self._parts.runner.finish
-        if n_back:
-            self._roll_back(seq, n_back)
-        elif self.is_end(seq.params, token):
+        if self.is_end(seq.params, token):
             finish(seq, "stop", self.stop_reason(token))
         elif seq.text.matched:
             finish(seq, "stop", seq.text.matched)
@@ -120,21 +133,6 @@ class Sampling(DecodingStrategy[Sequence]):
             finish(seq, "length", None)
         else:
             self._parts.rollback.stayed(seq)
-
-    def _roll_back(self, seq: Sequence, n_tokens: int) -> None:
-        """Take back the last tokens of a sequence. Another token is then sampled in place of the first of them.
-
-        Logits are stored only where the rollback window begins: most copies for other tokens would be in vain. If the
-        sequence goes back to another token, the next step evaluates that token again.
-        """
-        assert seq.sampler
-        del seq.tokens[-n_tokens:]
-        for constraint in seq.constraints:
-            constraint.rolled_back()
-        seq.sampler.go_back(n_tokens)
-        self._parts.rollback.go_back(seq)
-        for each in seq.group:
-            self._parts.cells.retention.taken_back(each)
 
 
 class NegativeStrategy(DecodingStrategy[Sequence]):

@@ -1,7 +1,7 @@
 """How a sequence goes back, when a constraint takes some of its tokens back.
 
-A full cache remembers every token, so the cells after a token are cut, and the sequence goes on there (`Rollback`). The
-logits after that token were saved if held-back text begins there. If it doesn't, the token is computed again.
+A full cache remembers every token. So the cells after a token are cut, the token is computed again for the logits after
+it, and the sequence goes on there (`Rollback`). Nothing is stored for that.
 
 Other models forget: a recurrent state belongs to a sequence's end alone. There a sequence sets a mark: a second seq_id
 with the state at a point which the sequence may go back to (`MarkedRollback`). It is a fork of the sequence where
@@ -28,7 +28,6 @@ class Rollback:
     def __init__(self, backend: Backend, allocator: CellAllocator) -> None:
         self._backend = backend
         self._allocator = allocator
-        self._logits: dict[Sequence, tuple[int, list[Logits]]] = {}  # after how many own tokens, and the logits there
 
     def n_ids(self, seq: Sequence) -> int:
         """Returns how many seq_ids a sequence needs besides its own."""
@@ -39,8 +38,6 @@ class Rollback:
 
     def release(self, seq: Sequence, *, is_swapped: bool = False) -> None:
         """Frees what a sequence has here. is_swapped: it goes on later, so what is in memory stays."""
-        if not is_swapped:
-            self._logits.pop(seq, None)
 
     def swap_out(self, seq: Sequence) -> None:
         """Called before the cells of a sequence are swapped out."""
@@ -54,24 +51,19 @@ class Rollback:
 
     def logits(self, seq: Sequence) -> list[Logits]:
         """Returns the logits from which a sequence without a row samples, and those of its negatives."""
-        if seq in self._logits:
-            return self._logits[seq][1]
         return [each.prompt.logits for each in seq.group if each.prompt.logits is not None]
 
     def keep(self, seq: Sequence, logits: Logits, negatives: abc.Sequence[Logits]) -> None:
         """Notes where a sequence may go back to: the token that it samples from these logits may be taken back."""
-        self._logits[seq] = seq.n_own_computed, [each.copy() for each in (logits, *negatives)]
 
     def stayed(self, seq: Sequence) -> None:
         """Called for each token that a sequence has sampled and that stays for now."""
 
     def go_back(self, seq: Sequence) -> None:
         """Removes the cells of tokens that a sequence has taken back, and sets how many it must compute again."""
-        n_tokens = len(seq.tokens)
-        has_logits = seq in self._logits and self._logits[seq][0] == n_tokens
         for each in seq.group:
             assert each.seq_id is not None
-            each.n_own_computed = n_tokens if has_logits else max(0, n_tokens - 1)
+            each.n_own_computed = max(0, len(seq.tokens) - 1)
             is_cut = self._backend.truncate(each.seq_id, each.position)
             assert is_cut, "this model remembers"
 
