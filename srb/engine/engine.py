@@ -22,7 +22,7 @@ from srb.engine.kv_cache.rollback import rollback_of
 from srb.engine.kv_cache.state_cache import StateCache
 from srb.engine.kv_cache.state_store import StateStore, StoreStats
 from srb.engine.lora import Adapters
-from srb.engine.mailbox import Abort, Answer, Mailbox, Priority
+from srb.engine.mailbox import Abort, Answer, Mailbox, Priority, Question
 from srb.engine.media import Media, PromptPart
 from srb.engine.model import ModelInfo, Tokenize
 from srb.engine.model_facts import ModelFacts
@@ -128,11 +128,11 @@ class Engine:
 
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> None:
         """Ends a request, or only its alternative `index`, at the next step. Does nothing if that has ended already."""
-        self._mail.put_abort(Abort(request_id, index, reason))
+        self._mail.put(Abort(request_id, index, reason))
 
     def prioritize(self, request_id: str, priority: int) -> None:
         """Gives a request another priority, from the next step on. Does nothing if it has ended already."""
-        self._mail.put_priority(Priority(request_id, priority))
+        self._mail.put(Priority(request_id, priority))
 
     def ask(self, slot: int, question: Callable[[StateCache], Answer]) -> "Future[Answer]":
         """Calls `question` with the cached states, in a step, after what had ended in a slot was cached.
@@ -140,20 +140,16 @@ class Engine:
         Returns:
             The future has what `question` returns, or the `SrbError` that it raises.
         """
-        return self._mail.ask(slot, question)
+        answer: Future[Answer] = Future()
+        self._mail.put(Question(slot, question, answer))
+        return answer
 
     # From the thread that calls step()
 
     @property
     def has_work(self) -> bool:
         """Whether a step would have anything to do."""
-        return bool(
-            self._mail
-            or self._mail.has_questions
-            or self._runner.finished
-            or self._scheduler.running
-            or self._scheduler.waiting
-        )
+        return bool(self._mail or self._runner.finished or self._scheduler.running or self._scheduler.waiting)
 
     @property
     def free_seqs(self) -> int:
@@ -197,8 +193,6 @@ class Engine:
         """
         self._release()
         self._read_mail()
-        for question in self._mail.take_questions({seq.slot for seq in self._runner.finished}):
-            question.resolve(self._states)
         self._admit()
         if not self._output:
             self._retention.save_running(self._scheduler.prompts)
@@ -244,9 +238,13 @@ class Engine:
     # The life of a request
 
     def _read_mail(self) -> None:
-        for message in self._mail.take():
+        for message in self._mail.read():
             if isinstance(message, ActiveRequest):
                 self._scheduler.add(message)
+            elif isinstance(message, Question):
+                if any(seq.slot == message.slot for seq in self._runner.finished):
+                    self._runner.release(is_idle=True, is_waited_for=lambda: False)  # all that has ended is cached now
+                message.resolve(self._states)
             elif active := self._scheduler.find(message.request_id):
                 if isinstance(message, Abort):
                     self._abort(active, message.index, message.reason)
@@ -356,5 +354,6 @@ class Engine:
         # An idle engine gives everything back before the next request, which then finds the same empty cells.
         is_idle = not self._scheduler.is_running
         self._runner.release(
-            is_idle=is_idle, is_waited_for=lambda: self._scheduler.is_waited_for or (is_idle and bool(self._mail))
+            is_idle=is_idle,
+            is_waited_for=lambda: self._scheduler.is_waited_for or (is_idle and self._mail.has_requests),
         )

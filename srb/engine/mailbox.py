@@ -1,7 +1,7 @@
 """What other threads ask of an engine, until the thread that calls its `step` takes it."""
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -29,8 +29,6 @@ class Priority:
     priority: int
 
 
-Message = ActiveRequest | Abort | Priority
-
 Answer = TypeVar("Answer")
 
 
@@ -51,14 +49,15 @@ class Question:
                 self.answer.set_exception(error)
 
 
+Message = ActiveRequest | Abort | Priority | Question
+
+
 class Mailbox:
-    """Messages and questions in the order in which they came. Every method may be called from any thread."""
+    """Messages in the order in which they came. Every method may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._messages: list[Message] = []
-        self._questions: list[Question] = []
-        self._aborted: set[str] = set()  # the requests that these messages abort as a whole
         self._failure: SrbError | None = None
 
     def __bool__(self) -> bool:
@@ -66,69 +65,45 @@ class Mailbox:
         return bool(self._messages)
 
     @property
-    def has_questions(self) -> bool:
-        """Whether there are questions."""
-        return bool(self._questions)
+    def has_requests(self) -> bool:
+        """Whether there are requests among them."""
+        with self._lock:
+            return any(isinstance(each, ActiveRequest) for each in self._messages)
 
-    def put(self, message: ActiveRequest) -> None:
-        """Adds a request.
+    def put(self, message: Message) -> None:
+        """Adds a message. In a closed mailbox, an abort or a change of a priority has no effect.
 
         Raises:
             InvalidRequestError: there is a request with the same id already.
             SrbError: the error that the mailbox was closed with.
         """
         with self._lock:
-            if self._failure:
+            if self._failure and isinstance(message, ActiveRequest | Question):
                 raise self._failure
-            if any(isinstance(each, ActiveRequest) and each.id == message.id for each in self._messages):
+            ids = (each.id for each in self._messages if isinstance(each, ActiveRequest))
+            if isinstance(message, ActiveRequest) and message.id in ids:
                 raise in_use(message.id)
             self._messages.append(message)
-
-    def put_abort(self, abort: Abort) -> None:
-        """Adds an abort. In a closed mailbox it has no effect."""
-        with self._lock:
-            self._messages.append(abort)
-            if abort.index is None:
-                self._aborted.add(abort.request_id)
-
-    def put_priority(self, priority: Priority) -> None:
-        """Adds a change of a priority. In a closed mailbox it has no effect."""
-        with self._lock:
-            self._messages.append(priority)
-
-    def ask(self, slot: int, question: Callable[[StateCache], Answer]) -> "Future[Answer]":
-        """Adds a question about a slot. Raises the error that the mailbox was closed with."""
-        answer: Future[Answer] = Future()
-        with self._lock:
-            if self._failure:
-                raise self._failure
-            self._questions.append(Question(slot, question, answer))
-        return answer
 
     def aborts_all(self, request_ids: Iterable[str]) -> bool:
         """Whether each of these requests is to be aborted as a whole."""
         with self._lock:
-            return all(request_id in self._aborted for request_id in request_ids)
+            aborts = (each for each in self._messages if isinstance(each, Abort))
+            return {abort.request_id for abort in aborts if abort.index is None}.issuperset(request_ids)
 
-    def take(self) -> list[Message]:
-        """Takes out all messages."""
-        with self._lock:
-            messages, self._messages, self._aborted = self._messages, [], set()
-            return messages
-
-    def take_questions(self, busy: Collection[int] = ()) -> list[Question]:
-        """Takes out all questions, but for those about these slots."""
-        with self._lock:
-            questions = [each for each in self._questions if each.slot not in busy]
-            self._questions = [each for each in self._questions if each.slot in busy]
-            return questions
+    def read(self) -> Iterator[Message]:
+        """Yields all messages. Each is taken out after it was dealt with, so that a fault loses none."""
+        while self._messages:
+            yield self._messages[0]
+            with self._lock:
+                del self._messages[0]
 
     def close(self, error: SrbError) -> list[Message]:
-        """Takes out all messages, and answers all questions with an error. From now on `put` and `ask` raise it."""
+        """Takes out all messages, and answers the questions with an error. From now on `put` raises it."""
         with self._lock:
             self._failure = error
             messages, self._messages = self._messages, []
-        for each in self.take_questions():
-            if each.answer.set_running_or_notify_cancel():
+        for each in messages:
+            if isinstance(each, Question) and each.answer.set_running_or_notify_cancel():
                 each.answer.set_exception(error)
         return messages
