@@ -211,7 +211,6 @@ class TextMatcher:
         self._n_chars = 0
         self._state = banned.start
         self._stop_state = 0
-        self._n_final = 0  # how many tokens of the window are final
         # The tokens that were taken back, with their probabilities, by their number in the alternative.
         self._rejected: dict[int, dict[int, float]] = {}
 
@@ -240,7 +239,7 @@ class TextMatcher:
     def give_up(self) -> None:
         """Accept everything from now on, because no other token can be sampled, or no rewind is left."""
         self.is_exhausted = True
-        self._openings = None
+        self.window, self._openings = [], None
 
     def push(
         self,
@@ -258,12 +257,12 @@ class TextMatcher:
             p: Its probability, needed if `is_opening`.
             is_last: Whether the text ends with this token if it stays.
         """
+        if self.is_exhausted:
+            return 0
         decoder = self._decoder.getstate()
         before = _Snapshot(decoder, self._n_chars, self._state, self._stop_state)
         self.window.append(PendingToken(token, self._n_chars + bool(decoder[0]), p, before))
         text = self._decoder.decode(piece)
-        if self.is_exhausted:
-            return 0
         stop = ""
         for char in text:
             self._n_chars += 1
@@ -287,14 +286,8 @@ class TextMatcher:
             if not self._openings.claim(each):
                 return self._take_back(self._least_certain(number), number)
             self._opening = each
-        self._n_final = len(self.window) if stop else self._count_final()
+        del self.window[: len(self.window) if stop else self._count_final()]
         return 0
-
-    def pop_final(self) -> list[PendingToken]:
-        """Remove the final tokens from the window, and return them."""
-        n_final = len(self.window) if self.is_exhausted else self._n_final
-        final, self.window, self._n_final = self.window[:n_final], self.window[n_final:], 0
-        return final
 
     def _count_final(self) -> int:
         """Return how many tokens of the window end before the text that may become a banned string."""
@@ -370,13 +363,11 @@ class BannedStrings(Constraint):
         inputs.ban(self._matcher.rejected_at(len(self._seq.tokens)))
 
     def after_sampling(self, inputs: SamplingInput, token: int, piece: bytes, *, is_last: bool) -> int:
-        matcher = self._matcher
-        if token in self._matcher.rejected_at(len(self._seq.tokens)):
+        matcher, number = self._matcher, len(self._seq.tokens)
+        if token in matcher.rejected_at(number):
             matcher.give_up()
         p = math.exp(self._backend.logprobs(inputs.model_logits, token, 0)[0]) if matcher.is_opening else 0.0
-        n_tokens = matcher.push(token, piece, len(self._seq.tokens), p=p, is_last=is_last)
-        matcher.pop_final()
-        return n_tokens
+        return matcher.push(token, piece, number, p=p, is_last=is_last)
 
     def stop_event(self, event: StopEvent) -> StopEvent:
         matcher = self._matcher
