@@ -2,10 +2,7 @@
 
 import heapq
 import math
-import random
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from driver import check_order, request, run
@@ -13,7 +10,6 @@ from fake_backend import END, N_VOCAB, FakeBackend, Scores, entropy, scores
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srb.engine.decoding.explore import TextIndex
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, ErrorEvent, Event, NodeEvent, StopEvent
 from srb.engine.request import CompletionRequest, Explore
@@ -110,39 +106,6 @@ def test_rows_are_few_where_there_are_fewer_sequences_than_texts() -> None:
     n_parents = len({node.parent for node in paths(events).values()})
     assert n_parents > 60, "or all texts would have a sequence"
     assert backend.rows < 2.5 * n_parents
-
-
-def n_same(one: Path, other: Path) -> int:
-    """How many first tokens two texts have in common."""
-    return next(n for n in range(len(one), -1, -1) if one[:n] == other[:n])
-
-
-@dataclass(eq=False)
-class State:
-    """A sequence, as the index sees it."""
-
-    state: str = "idle"
-
-
-def test_the_index_finds_the_sequence_with_most_of_a_text() -> None:
-    rng = random.Random(1)
-    sequences: list[Any] = [State() for _ in range(8)]
-    index, texts = TextIndex(), dict[Any, Path]()
-    for seq in sequences:
-        index.set(seq, ())
-    for _ in range(500):
-        seq = rng.choice(sequences)
-        seq.state = rng.choice(["idle", "running"])
-        texts[seq] = tuple(rng.choices((1, 2), k=rng.randint(0, 6)))
-        index.set(seq, texts[seq])
-        wanted = tuple(rng.choices((1, 2), k=rng.randint(0, 6)))
-        shared = {seq: n_same(texts.get(seq, ()), wanted) for seq in sequences}
-        best, n_tokens = index.longest(wanted)
-        assert n_tokens == max(shared.values()) == shared[best]
-        can_go_on = [
-            seq for seq in sequences if seq.state == "idle" and len(texts.get(seq, ())) == n_tokens == shared[seq]
-        ]
-        assert best in can_go_on or not can_go_on
 
 
 def backend_with(scores: Scores) -> FakeBackend:
