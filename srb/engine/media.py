@@ -95,6 +95,16 @@ def whole(tokens: Sequence[int], n_tokens: int) -> int:
     return n_tokens
 
 
+def whole_blocks(tokens: Sequence[int], n_tokens: int, block_size: int) -> int:
+    """Returns how many of the first `n_tokens` are in whole blocks, and in whole media; all of them without blocks.
+
+    Where a block ends, logits depend on all of it (`Backend.block_size`).
+    """
+    while block_size and (end := whole(tokens, n_tokens - n_tokens % block_size)) < n_tokens:
+        n_tokens = end
+    return n_tokens
+
+
 def words(tokens: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the tokens without placeholders: the same tuple if there are none."""
     return tuple(token for token in tokens if token >= 0) if min(tokens, default=0) < 0 else tokens

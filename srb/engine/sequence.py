@@ -18,7 +18,7 @@ from srb.engine.kv_cache.allocator import Span
 from srb.engine.kv_cache.entries import Hit
 from srb.engine.kv_cache.radix import Keys, keys_of, pack
 from srb.engine.lora import Lora, key_of
-from srb.engine.media import Media, key_of_few, placed, words
+from srb.engine.media import Media, key_of_few, placed, whole_blocks, words
 from srb.engine.output.detokenizer import IncrementalDetokenizer, StopStrings
 from srb.engine.output.logprobs import TokenReport
 from srb.engine.prompt_scores import Scores, outputs_from
@@ -56,15 +56,6 @@ class Segment:
             end = min(end, (start // block_size + 1) * block_size)
             return cls(end, is_whole=True, has_logits=end > scored_from)
         return cls(end, has_logits=True) if start >= scored_from else cls(min(end, scored_from))
-
-
-def whole_blocks(n_tokens: int, block_size: int, media_placeholders: dict[int, Media]) -> int:
-    """Returns how many of the first tokens are in whole blocks and whole images; all of them without blocks."""
-    if not block_size:
-        return n_tokens
-    n_tokens -= n_tokens % block_size
-    parted = next((at for at, media in media_placeholders.items() if at < n_tokens < at + len(media.tokens)), None)
-    return n_tokens if parted is None else whole_blocks(parted, block_size, media_placeholders)
 
 
 SequenceState = Literal["waiting", "prefilling", "running", "idle", "preempted", "finished"]
@@ -242,7 +233,7 @@ class Prompt:
 
     def begins_at(self, n_tokens: int) -> int:
         """Returns how many of its first `n_tokens` it may begin with, if it isn't complete with these: whole blocks."""
-        return whole_blocks(n_tokens, self.block_size, self.media_placeholders)
+        return whole_blocks(self.packed, n_tokens, self.block_size)
 
     @property
     def n_cells(self) -> int:

@@ -23,7 +23,7 @@ from srb.engine.kv_cache.entries import (
 )
 from srb.engine.kv_cache.radix import FOR_ALL, WORTH_SHARING, Keys, Match, PrefixTree, Tokens, keys_of, pack
 from srb.engine.kv_cache.state_store import EntryCopy, StateStore
-from srb.engine.media import whole
+from srb.engine.media import whole_blocks
 from srb.engine.prompt_scores import Scores
 from srb.errors import InvalidRequestError
 
@@ -151,7 +151,7 @@ class StateCache:
         """Caches the rest of a text, after what is known; returns None if it is too large."""
         n_tokens = len(tokens)
         parent, start = longest(matches, n_tokens)
-        start = self._in_whole_blocks(tokens, start)
+        start = whole_blocks(tokens, start, self._backend.block_size)
         if start == n_tokens and logits is None:
             return None
         if start < WORTH_SHARING:
@@ -225,16 +225,6 @@ class StateCache:
                 self._store.remove(each.name)
             self._forget(each)
         return n_tokens
-
-    def _in_whole_blocks(self, tokens: Tokens, start: int) -> int:
-        """Returns how many of the first `start` tokens a text can share.
-
-        With blocks these are whole blocks: where a block ends, logits depend on all of it.
-        """
-        block = self._backend.block_size
-        while block and (end := whole(tokens, start - start % block)) < start:
-            start = end
-        return start
 
     def _matches(self, tokens: Tokens, keys: Keys) -> list[Match[CacheEntry]]:
         """Returns what is cached of some tokens with each of these keys."""
