@@ -1,9 +1,16 @@
 """Fills and empties the cells of the KV cache: prompts and sequences begin, are swapped and are given back here.
 
-Swapping out moves the cells of a sequence to memory, and swapping in puts them back. Preemption and a change of the
-layout use it. What a sequence shares with its prompt stays in cells as long as another one needs it; the last one takes
-these cells along, and leaves them to its siblings if it ends meanwhile. If there is no memory for a state, or llama.cpp
-finds no cells for it, the sequence is computed again from its tokens. Where that is impossible, the engine fails.
+Swapping out moves cells to memory, and swapping in puts them back. Preemption and a change of the layout use it. There
+are two kinds of states (`Swapped`):
+
+- Of a sequence its own cells are saved, and those of its prompt apart, when the last sequence goes that needs them. So
+  a prompt is saved once for all of its sequences, and each is forked off it again.
+- In streams, and where a model forgets and the prompt's end is in no cells any more, a state can't be put after the
+  prompt's cells. There each sequence saves all of its cells, and the first that comes back brings those of its prompt
+  along.
+
+If there is no memory for a state, or llama.cpp finds no cells for it, the sequence is computed again from its tokens.
+Where that is impossible, the engine fails.
 
 A seq_id has one owner. A prompt has one from its admission on, and so has each of its sequences but the last: that one
 takes over the prompt's when its siblings have begun, and leaves it to the prompt again if it goes before the prompt
@@ -166,7 +173,8 @@ class Cells:
         if seq.sampler:
             seq.sampler.close()
             seq.sampler = None
-        self._leave_state(seq)
+        self._drop(seq.swapped)
+        seq.swapped = None
         self.retention.cache_finished(seq, cached)
         if seq.seq_id is not None:
             self._empty(seq)
@@ -182,16 +190,6 @@ class Cells:
                 if seq_id is not None:
                     self._backend.remove(seq_id)
             self._scheduler.release(prompt)
-
-    def _leave_state(self, seq: Sequence) -> None:
-        """Leaves the state of a sequence to its prompt if siblings go on from there that have no other, or drops it."""
-        prompt = seq.prompt
-        is_only_one = seq.swapped_cells == "all" and not (prompt.span or prompt.swapped)
-        if seq.swapped and is_only_one and any(each.swapped_cells == "own" for each in prompt.living):
-            prompt.swapped = replace(seq.swapped, end=prompt.n_cells)
-        else:
-            self._drop(seq.swapped)
-        seq.swapped = None
 
     def _empty(self, seq: Sequence) -> None:
         """Empties a sequence, but for the cells of its prompt if it is the last one that has them."""
@@ -258,9 +256,8 @@ class Cells:
         """Moves the cells of sequences, and those of prompts that no other sequence needs, to memory.
 
         Args:
-            layout: the one that they will be swapped into. In streams each needs a state with the cells of its prompt.
+            layout: the one that they will be swapped into.
         """
-        forgets = self._rollback.forgets
         rows = [seq for seq in with_negatives(group) if seq.prompt.span or seq.span]
         going = {seq for seq in rows if not seq.is_pending}
         leaving = [
@@ -274,56 +271,52 @@ class Cells:
                 prompt.beginning = None
         for prompt in leaving:
             self._turn_away(prompt, layout)
-        # Where the prompt's own sequence is gone, one of those that continue it takes its cells along; all of them, if
-        # the model forgets, since none can be forked off another one there.
-        forked = [seq for seq in rows if seq.is_forked and seq.prompt.seq_id is None]
-        first_of = {seq.prompt: seq for seq in reversed(forked) if seq.prompt in leaving}
-        take_along = set(forked if forgets else first_of.values())
+        # A state has the prompt's cells, too, if it can't be put after these: in streams, or if its end is gone.
+        has_streams = not (layout.is_unified and self._allocator.layout.is_unified)
+        whole = {seq.prompt for seq in rows if has_streams or (self._rollback.forgets and seq.prompt.seq_id is None)}
         is_change = layout != self._allocator.layout  # nothing stays swapped out for long then, whatever its size
+        for prompt in leaving:
+            self._save_prompt(prompt, is_whole=prompt in whole, must=is_change)
         for seq in rows:
             if not seq.is_pending:
-                is_whole = not layout.is_unified or seq in take_along
-                self._swap_out(seq, is_whole=is_whole, must=is_change, is_leaving=seq.prompt in leaving)
+                self._swap_out(seq, is_whole=seq.prompt in whole, must=is_change)
                 self._scheduler.release(seq, is_swapped=True)
         for seq in rows:
             if any(_lacks_state(each) for each in seq.group):  # they must all go on from the same token
                 self._drop_states(seq)
         self._scheduler.prefilling = [seq for seq in self._scheduler.prefilling if not seq.is_pending]
         for prompt in leaving:
-            self._swap_out_prompt(prompt, must=is_change)
+            for seq_id in (prompt.seq_id, *prompt.row_ids):
+                if seq_id is not None:
+                    self._backend.remove(seq_id)
+            self._scheduler.release(prompt, is_swapped=True)
 
-    def _swap_out(self, seq: Sequence, *, is_whole: bool, must: bool, is_leaving: bool) -> None:
-        """Moves the own cells of a sequence to memory; is_whole: all cells. is_leaving: its prompt goes, too."""
+    def _swap_out(self, seq: Sequence, *, is_whole: bool, must: bool) -> None:
+        """Moves the own cells of a sequence to memory; is_whole: all cells."""
         if seq.is_forked:
             assert seq.seq_id is not None
             self._rollback.swap_out(seq)
             start, end = 0 if is_whole else seq.prompt.position, self._backend.length(seq.seq_id)
             must = must or not self._can_recompute(seq, seq.state)
             state = self._save(seq.seq_id, start, end, must=must)
-            seq.swapped, seq.state, seq.is_forked = Swapped(state, start, end, seq.state), "preempted", False
-            if is_leaving:
-                self._backend.remove(seq.seq_id)
-            else:
-                self._empty(seq)
+            seq.swapped, seq.state = Swapped(state, start, end, seq.state), "preempted"
+            self._empty(seq)
         elif seq.state == "prefilling":
             seq.state = "preempted" if seq.swapped else "waiting"
         else:  # its strategy has rows in place of it
             seq.swapped, seq.state = Swapped(None, 0, 0, seq.state), "preempted"
 
-    def _swap_out_prompt(self, prompt: Prompt, *, must: bool) -> None:
+    def _save_prompt(self, prompt: Prompt, *, is_whole: bool, must: bool) -> None:
+        """Copies the cells of a prompt and its strategy's rows. is_whole: those of its sequences that have them do."""
         rows = {}
         for seq_id in prompt.row_ids:
             if (end := self._backend.length(seq_id)) > 0:
                 state = self._save(seq_id, prompt.position, end, must=True)
                 rows[seq_id] = Swapped(state, prompt.position, end)
-                self._backend.remove(seq_id)
-        if prompt.seq_id is not None:
-            must = must or _needs_state(prompt)
-            if not prompt.swapped:
-                state = self._save(prompt.seq_id, 0, prompt.position, must=must)
-                prompt.swapped = Swapped(state, 0, prompt.position, rows=rows) if state is not None else None
-            self._backend.remove(prompt.seq_id)
-        self._scheduler.release(prompt, is_swapped=True)
+        seq_id = prompt.seq_id if is_whole else prompt.source_id
+        if seq_id is not None and not prompt.swapped:
+            state = self._save(seq_id, 0, prompt.position, must=must or _needs_state(prompt))
+            prompt.swapped = Swapped(state, 0, prompt.position, rows=rows) if state is not None else None
 
     def _save(self, seq_id: int, start: int, end: int, *, must: bool) -> State | None:
         """The state of a sequence; None if there is nothing to save, or no memory. must: it can't be computed again."""
