@@ -449,7 +449,7 @@ class Scheduler:
                     n_next = int(seq.state == "running")
                     if self.cells_left(seq) < n_next:
                         return False
-                    n_drafted = len((seq.positive or seq).draft_tokens)  # a negative sequence computes them, too
+                    n_drafted = len(seq.leader.draft_tokens)  # a negative sequence computes them, too
                     end = min(seq.position + n_next + n_drafted, prompt.n_cells + max(0, seq.max_tokens - 1))
                     ends[seq.span] = max(end, seq.span.start)
         if sum(end - span.end for span, end in ends.items()) > self._allocator.free_cells:

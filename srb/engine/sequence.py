@@ -275,8 +275,10 @@ HeldToken = tuple[int, list[Token], bytes]
 class Sequence:
     """One alternative: its parameters, its text, and its cells.
 
-    An alternative may have `negatives`: sequences with rows of their own, which go on with its tokens. It is their
-    `positive`. A negative sequence samples and reports nothing. Whatever happens to its positive happens to it.
+    An alternative may have `negatives`: sequences with cells and rows of their own, which continue a negative prompt
+    with its tokens. It is their `positive`. A negative sequence has no tokens, constraints and draft tokens itself: it
+    goes by those of its `leader`. It samples and reports nothing. It is admitted, preempted and finished with its
+    positive.
     """
 
     def __init__(
@@ -313,6 +315,11 @@ class Sequence:
     def tokens(self) -> list[int]:
         """The tokens generated after its prompt: those of its positive, or its own."""
         return self.positive.tokens if self.positive else self._tokens
+
+    @property
+    def leader(self) -> "Sequence":
+        """The sequence that samples its tokens: its positive, or itself."""
+        return self.positive or self
 
     @property
     def is_over(self) -> bool:
@@ -379,12 +386,12 @@ class Sequence:
     @property
     def may_go_back(self) -> bool:
         """Whether tokens of it may be taken back."""
-        return any(constraint.may_roll_back for constraint in (self.positive or self).constraints)
+        return any(constraint.may_roll_back for constraint in self.leader.constraints)
 
     @property
     def n_final(self) -> int:
         """How many of its tokens will never be taken back."""
-        return len(self.tokens) - len((self.positive or self).rollback_window)
+        return len(self.tokens) - len(self.leader.rollback_window)
 
     def push_prompt(self, data: bytes) -> str:
         """Takes bytes that come before its first token; returns what can be shown."""

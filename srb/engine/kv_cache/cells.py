@@ -119,7 +119,7 @@ class Cells:
         if away and source.n_computed and self.repair([source]):
             self.retention.cache_part(source)
         for prompt in away:
-            self.swap_out([seq.positive or seq for seq in prompt.living], layout)
+            self.swap_out([seq.leader for seq in prompt.living], layout)
 
     # Sequences begin and end
 

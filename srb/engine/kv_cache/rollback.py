@@ -121,7 +121,7 @@ class MarkedRollback(Rollback):
         if mark is None or mark.logits is None:
             return
         assert seq.seq_id is not None
-        if (seq.positive or seq).rollback_window:
+        if seq.leader.rollback_window:
             seq.n_own_computed = mark.n_tokens
             self._backend.remove(seq.seq_id)
             self._backend.fork(mark.seq_id, seq.seq_id, seq.n_computed)
@@ -138,7 +138,7 @@ class MarkedRollback(Rollback):
 
     def n_settled(self, seq: Sequence) -> int:
         # A sequence that computes tokens again is settled only up to its mark.
-        mark = self._marks.get(seq.positive or seq)
+        mark = self._marks.get(seq.leader)
         is_at_end = seq.n_own_computed + 1 == seq.n_final == len(seq.tokens)
         if mark and mark.logits is not None and not is_at_end:
             return mark.n_tokens
