@@ -103,6 +103,30 @@ def test_a_prompt_that_is_half_computed_again_completes_no_state_for_streams() -
     assert_empty(engine, backend)
 
 
+def test_where_a_state_can_not_be_completed_for_streams_the_negative_is_computed_again_too() -> None:
+    layout = Layout(True, 130, 16)
+    backend = FakeBackend(n_cells=130, chooser=lambda _backend, _loads: layout)
+    engine = Engine(backend, cache_bytes=10**6)
+    engine.add_request(each := request(STORY[:30], max_tokens=20, ignore_eos=True, guidance_scale=2.0))
+    events = [event for _ in range(8) for event in engine.step()]
+    engine.add_request(dataclasses.replace(request("u" * 110, max_tokens=3), priority=-1))
+    while not engine.stats().n_preempted:
+        events += engine.step()
+    layout, restore, refused = STREAMS, backend.restore, list[int]()
+
+    def refuse_once(state: Any, seq_id: int, start: int, end: int) -> bool:
+        if start and not refused:
+            refused.append(seq_id)
+            return False
+        return restore(state, seq_id, start, end)
+
+    with mock.patch.object(backend, "restore", refuse_once):
+        events += run(engine, request("o" * 20, max_tokens=3))
+    assert refused
+    assert texts(own(events, each)) == alone(each)
+    assert_empty(engine, backend)
+
+
 def test_what_never_fits_is_refused_and_the_rest_goes_on() -> None:
     backend = FakeBackend(n_cells=256)
     backend.prepare(Layout(False, 32, 16))  # and there is no memory for another one

@@ -213,6 +213,7 @@ class Cells:
         if not layout.is_unified:
             for prompt in prompts:
                 self._make_whole(prompt)
+            self._level(seq for active in running for seq in active.living)
         ids = (seq_id for prompt in prompts for seq_id in (prompt.seq_id, *prompt.row_ids))
         self._allocator.reset(layout, {seq_id for seq_id in ids if seq_id is not None})
         self._totals.layout_changes += 1
@@ -281,9 +282,7 @@ class Cells:
             if not seq.is_pending:
                 self._swap_out(seq, is_whole=seq.prompt in whole, must=is_change)
                 self._scheduler.release(seq, is_swapped=True)
-        for seq in rows:
-            if any(_lacks_state(each) for each in seq.group):  # they must all go on from the same token
-                self._drop_states(seq)
+        self._level(rows)
         self._scheduler.prefilling = [seq for seq in self._scheduler.prefilling if not seq.is_pending]
         for prompt in leaving:
             for seq_id in (prompt.seq_id, *prompt.row_ids):
@@ -327,6 +326,12 @@ class Cells:
             self._states.set_aside(len(state))
             self._totals.swapped_bytes += len(state)
         return state
+
+    def _level(self, sequences: Iterable[Sequence]) -> None:
+        """Drops the states of a sequence and its negatives if one has none: all must go on from the same token."""
+        for seq in sequences:
+            if any(map(_lacks_state, seq.group)):
+                self._drop_states(seq)
 
     def _drop_states(self, seq: Sequence) -> None:
         """Lets a sequence and its negatives be computed again when they go on."""

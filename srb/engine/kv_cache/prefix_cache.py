@@ -166,10 +166,8 @@ class PrefixCache:
         if prompt.scores:
             n_scored = n_common - (not is_same) if prompt.scores.is_like(holder.scores) else 0
             n_tokens = prompt.begins_at(min(n_tokens, max(n_scored, prompt.outputs_from)))
-        n_computed = holder.n_computed
-        if holder.beginning:  # it waits for these tokens, so they don't count as computed yet
-            n_computed = holder.beginning.n_tokens
-            first = 0 if self._backend.window is None else n_computed
-        elif n_computed and holder.source_id is None:
+        if holder.beginning and self._backend.window is not None:
+            first = holder.beginning.n_tokens  # it waits for these tokens, and can't be continued before their end
+        elif holder.n_computed and holder.source_id is None:
             return 0
-        return n_tokens if n_tokens >= min(first, n_computed) else 0
+        return n_tokens if n_tokens >= first else 0

@@ -44,6 +44,16 @@ def test_where_prompts_part_a_state_is_cached_for_the_third(window: int) -> None
     assert [evaluated(engine, request(prompt, max_tokens=3)) for prompt in prompts] == [190, 190, 150]
 
 
+@pytest.mark.parametrize(("window", "n_evaluated", "n_forks"), [(None, 151, 1), (0, 201, 3), (8, 201, 3)])
+def test_a_prompt_that_will_begin_with_a_state_is_shared_before_its_end_if_the_model_remembers(
+    window: int | None, n_evaluated: int, n_forks: int
+) -> None:
+    engine, _ = make(window)
+    parting = request([STORY[:150], STORY[:50] + "x"], max_tokens=3)
+    assert evaluated(engine, request(STORY[:100], max_tokens=3), parting) == n_evaluated
+    assert engine.stats().forks == n_forks  # where models forget, each alternative is one
+
+
 def test_along_a_long_prompt_states_are_cached_at_regular_points(window: int) -> None:
     engine, backend = make(window, 10_000_000)
     assert evaluated(engine, request(BOOK[:2800], max_tokens=3)) == 2800

@@ -115,3 +115,10 @@ def test_erasing_leaves_what_others_have() -> None:
     assert answer.result() == 80
     assert evaluated(engine, within("ann", "i" * 60 + "a" * 20)) == 20
     assert evaluated(engine, within("bob", "i" * 60)) == 0
+
+
+def test_a_copy_that_ends_within_an_entry_has_no_logits() -> None:
+    engine = Engine(FakeBackend(), cache_bytes=10_000)
+    run(engine, request("x" * 40, max_tokens=1))
+    copies = [engine._states.copies(pack([120] * n))[-1] for n in (30, 40)]
+    assert [(each.end, each.logits is None) for each in copies] == [(30, True), (40, False)]
