@@ -312,9 +312,9 @@ class Cells:
             if (end := self._backend.length(seq_id)) > 0:
                 state = self._save(seq_id, prompt.position, end, must=True)
                 rows[seq_id] = Swapped(state, prompt.position, end)
-        seq_id = prompt.seq_id if is_whole else prompt.source_id
-        if seq_id is not None and not prompt.swapped:
-            state = self._save(seq_id, 0, prompt.position, must=must or _needs_state(prompt))
+        source_id = prompt.seq_id if is_whole else prompt.source_id
+        if source_id is not None and not prompt.swapped:
+            state = self._save(source_id, 0, prompt.position, must=must or _needs_state(prompt))
             prompt.swapped = Swapped(state, 0, prompt.position, rows=rows) if state is not None else None
 
     def _save(self, seq_id: int, start: int, end: int, *, must: bool) -> State | None:

@@ -116,10 +116,9 @@ def text_of(entry: CacheEntry) -> list[tuple[CacheEntry, Tokens]]:
     return entries
 
 
-def at_end(match: Match[CacheEntry], n_tokens: int) -> CacheEntry | None:
-    """Returns the entry that ends exactly where the searched text ends, which has `n_tokens`."""
-    end, entry = next(match.ends(), (0, None))
-    return entry if end == n_tokens else None
+def at_end(match: Match[CacheEntry], n_tokens: int) -> Iterator[CacheEntry]:
+    """Yields the entries that end exactly where the searched text ends, which has `n_tokens`."""
+    return (entry for end, entry in match.ends() if end == n_tokens)
 
 
 def longest(matches: list[Match[CacheEntry]], most: int) -> tuple[CacheEntry | None, int]:
@@ -145,9 +144,7 @@ def hit_in(matches: list[Match[CacheEntry]], n_tokens: int, most: int) -> Hit | 
     """Returns the longest beginning of a text of `n_tokens` that can be continued, of up to `most` tokens."""
     found: list[tuple[CacheEntry | None, int, CacheEntry | None]] = []
     for match in matches:
-        exact = at_end(match, n_tokens) if most == n_tokens else None
-        if exact and not exact.has_logits:
-            exact = None
+        exact = next((each for each in at_end(match, n_tokens) if each.has_logits), None)
         found.append((*_longest_in(match, min(most, n_tokens - (exact is None))), exact))
     entry, known, exact = max(found, key=itemgetter(1))
     entries: list[tuple[CacheEntry, int, int]] = []

@@ -130,14 +130,12 @@ class StateCache:
         if not self.is_enabled or len(tokens) < WORTH_SHARING:
             return
         matches = self._matches(tokens, keys)
-        own, *others = (at_end(match, len(tokens)) for match in matches)
-        others = [each for each in others if each and each.has(scores)]
-        enough = (each for each in (own, *others) if each and (each.has_logits or logits is None))
-        entry = next(enough, own) or self._add_new(tokens, save, logits, keys[0], matches)
+        there = (each for match in matches for each in at_end(match, len(tokens)))
+        enough = (each for each in there if each.has_logits or logits is None)
+        known = next((each for each in enough if each.key == keys[0] or each.has(scores)), None)
+        entry = known or self._add_new(tokens, save, logits, keys[0], matches)
         if entry is None:
             return
-        if logits is not None and not entry.has_logits:
-            self._add_logits(entry, tokens, logits)
         if entry in self._by_use and not entry.has(scores):
             before, entry.scores = entry.size, scores
             self.size += entry.size - before
@@ -148,7 +146,10 @@ class StateCache:
     def _add_new(
         self, tokens: Tokens, save: Save, logits: Logits | None, key: str, matches: list[Match[CacheEntry]]
     ) -> CacheEntry | None:
-        """Caches the rest of a text, after what is known; returns None if it is too large."""
+        """Caches the rest of a text, after what is known; returns None if it is too large.
+
+        If the whole text is known but for the logits after it, these get an entry without tokens.
+        """
         n_tokens = len(tokens)
         parent, start = longest(matches, n_tokens)
         start = whole_blocks(tokens, start, self._backend.block_size)
@@ -161,19 +162,6 @@ class StateCache:
             return None
         state = save(start, n_tokens, room) if start < n_tokens else bytearray()
         return None if state is None else self._insert(key, start, tokens, parent, state, logits)
-
-    def _add_logits(self, entry: CacheEntry, tokens: Tokens, logits: Logits) -> None:
-        state, is_in_memory = self._state(entry), entry in self._by_use
-        if state is None:
-            self._forget(entry)
-            return
-        entry.state, entry.logits, entry.has_logits = state, logits, True
-        self._write(entry, tokens)
-        if is_in_memory:
-            self.size += logits.nbytes
-            self._shrink()
-        else:
-            entry.state = entry.logits = None
 
     # Texts that are stored elsewhere, or erased
 
@@ -201,7 +189,7 @@ class StateCache:
         parent, tokens = None, pack(())
         for each in copies:
             tokens = tokens[: each.start] + each.tokens
-            entry = next(filter(None, (at_end(match, len(tokens)) for match in self._matches(tokens, keys))), None)
+            entry = next((each for match in self._matches(tokens, keys) for each in at_end(match, len(tokens))), None)
             if entry is None and (parent is None or parent in self._tree):
                 logits = None if each.logits is None else self._backend.logits_of(each.logits)
                 entry = self._insert(keys[0], each.start, tokens, parent, each.state, logits)

@@ -64,6 +64,14 @@ def test_along_a_long_prompt_states_are_cached_at_regular_points(window: int) ->
     assert backend.saved[:4] == [(0, 1024), (1024, 2048), (2048, 3072), (3072, 4096)]
 
 
+def test_logits_that_lack_after_a_cached_text_are_cached_when_they_are_computed(window: int) -> None:
+    engine, _ = make(window, 10_000_000)
+    for end in ("one", "two"):
+        run(engine, request(BOOK[:2600] + end * 30, max_tokens=3))  # a state is cached where they part, without logits
+    whole = request(BOOK[:2600], max_tokens=3)
+    assert [evaluated(engine, whole) for _ in range(2)] == [2600 - 2560, 0]
+
+
 def test_a_running_answer_is_forked_at_its_end_and_not_after(window: int) -> None:
     backend = FakeBackend(n_cells=3000, window=window, script=lambda params, tokens: 65)
     engine = Engine(backend)
