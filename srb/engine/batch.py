@@ -69,20 +69,22 @@ class BatchPlanner:
         prefilling = [prompt for prompt in prompts if not (prompt.is_computed or prompt.beginning) and prompt.living]
         prefilling = _ready(prefilling, self._media, must=not running)
         self._are_several = len(prefilling) > 1 or (self._are_several and bool(prefilling))
-        plans = _Plans(is_alone=not running)
         # Each prompt may be complete with this batch, and then has a row of logits, too.
         drafts = _draft_counts(running, max(0, self._n_outputs - len(prefilling)))
         chunks = list[Chunk]()
         if prefilling and not (running and self._rows_are_next):
             budget = self._budget(drafts, costs.among(in_use(prompts)))
             chunks = self._chunks(prefilling, awaiting, budget)
-        for prompt, n_tokens in chunks:
-            plans[prompt.lora].add_chunk(prompt, n_tokens)
         self._rows_are_next = rows_wait = bool(running and chunks) and (costs.in_turn or chunks[0][0].segment.is_whole)
+        rows = [] if rows_wait else [each for unit in units for each in unit.rows]
         if not rows_wait:
             self._round_robin.count(units)
-            for prompt, row in (each for unit in units for each in unit.rows):
-                plans[prompt.lora].add_row(row, drafts[row])
+        loras = dict.fromkeys(prompt.lora for prompt, _ in (*chunks, *rows))
+        plans = {lora: BatchPlan(Batch(lora), is_alone=not running) for lora in loras}
+        for prompt, n_tokens in chunks:
+            plans[prompt.lora].add_chunk(prompt, n_tokens)
+        for prompt, row in rows:
+            plans[prompt.lora].add_row(row, drafts[row])
         order = sorted(plans, key=lambda lora: lora != self._last_lora)  # changing adapters takes a while
         self._last_lora = order[-1] if order else ()
         return [plans[lora] for lora in order]
@@ -366,15 +368,4 @@ class BatchPlan:
                 plan.add_chunk(holder, sizes[holder])
             else:
                 plan.add_row(holder, n_rows[holder] - 1)
-        return plan
-
-
-class _Plans(dict[Lora, BatchPlan]):
-    """A plan for each setting of adapters that has rows."""
-
-    def __init__(self, *, is_alone: bool) -> None:
-        self._is_alone = is_alone
-
-    def __missing__(self, lora: Lora) -> BatchPlan:
-        self[lora] = plan = BatchPlan(Batch(lora), is_alone=self._is_alone)
         return plan

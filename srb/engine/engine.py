@@ -152,19 +152,9 @@ class Engine:
         return bool(self._mail or self._runner.finished or self._scheduler.running or self._scheduler.waiting)
 
     @property
-    def free_seqs(self) -> int:
-        """The number of sequence ids of the KV cache that no sequence has."""
-        return self._allocator.free_seqs
-
-    @property
     def priority(self) -> int:
         """The most urgent priority of its requests, the only one that is scheduled."""
         return self._scheduler.priority
-
-    @property
-    def n_set_aside(self) -> int:
-        """The number of states of preempted sequences that are held in memory."""
-        return self._states.n_set_aside
 
     def stats(self) -> EngineStats:
         """Returns what the engine has now, and what it has done."""

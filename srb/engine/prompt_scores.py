@@ -82,8 +82,3 @@ class Scores:
         del self._ranks[n_tokens - 1 :]
         del self._likeliest[(n_tokens - 1) * width :]
         del self._likeliest_logprobs[(n_tokens - 1) * width :]
-
-
-def outputs_from(scores: Scores | None, n_tokens: int) -> int:
-    """Returns from which of a prompt's tokens on each must be computed with logits: the next score isn't known."""
-    return scores.end - 1 if scores and scores.end < n_tokens else n_tokens

@@ -18,10 +18,10 @@ from srb.engine.kv_cache.allocator import Span
 from srb.engine.kv_cache.entries import Hit
 from srb.engine.kv_cache.radix import Keys, keys_of, pack
 from srb.engine.lora import Lora, key_of
-from srb.engine.media import Media, key_of_few, placed, whole_blocks, words
+from srb.engine.media import key_of_few, placed, whole_blocks, words
 from srb.engine.output.detokenizer import IncrementalDetokenizer, StopStrings
 from srb.engine.output.logprobs import TokenReport
-from srb.engine.prompt_scores import Scores, outputs_from
+from srb.engine.prompt_scores import Scores
 from srb.engine.request import CompletionRequest, Resumed
 from srb.engine.sampling_params import SamplingParams
 
@@ -39,23 +39,6 @@ class Segment:
     end: int
     is_whole: bool = False
     has_logits: bool = False
-
-    @classmethod
-    def of(
-        cls, start: int, end: int, media_placeholders: dict[int, Media], scored_from: int, block_size: int
-    ) -> "Segment":
-        """Returns the segment that begins at `start`, in a prompt of `end` tokens.
-
-        Args:
-            block_size: `Backend.block_size`. A block's end only depends on the prompt, not on what is cached.
-        """
-        if start in media_placeholders:
-            return cls(start + len(media_placeholders[start].tokens), is_whole=True)
-        end = min([end, *(at for at in media_placeholders if at > start)])
-        if block_size:
-            end = min(end, (start // block_size + 1) * block_size)
-            return cls(end, is_whole=True, has_logits=end > scored_from)
-        return cls(end, has_logits=True) if start >= scored_from else cls(min(end, scored_from))
 
 
 SequenceState = Literal["waiting", "prefilling", "running", "idle", "preempted", "finished"]
@@ -221,15 +204,24 @@ class Prompt:
 
     @property
     def outputs_from(self) -> int:
-        """From this token on, each one must be computed with its logits. It can't begin with later tokens."""
-        return outputs_from(self.scores, len(self.tokens))
+        """From this token on, each one must be computed with its logits: the next one's log-probability isn't known.
+
+        It can't begin with later tokens.
+        """
+        n_tokens = len(self.tokens)
+        return self.scores.end - 1 if self.scores and self.scores.end < n_tokens else n_tokens
 
     @property
     def segment(self) -> Segment:
         """The tokens that are computed next, in one manner."""
-        return Segment.of(
-            self.n_computed, len(self.tokens), self.media_placeholders, self.outputs_from, self.block_size
-        )
+        start, media, scored_from = self.n_computed, self.media_placeholders, self.outputs_from
+        if start in media:
+            return Segment(start + len(media[start].tokens), is_whole=True)
+        end = min([len(self.tokens), *(at for at in media if at > start)])
+        if self.block_size:  # a block's end only depends on the prompt, not on what is cached
+            end = min(end, (start // self.block_size + 1) * self.block_size)
+            return Segment(end, is_whole=True, has_logits=end > scored_from)
+        return Segment(end, has_logits=True) if start >= scored_from else Segment(min(end, scored_from))
 
     def begins_at(self, n_tokens: int) -> int:
         """Returns how many of its first `n_tokens` it may begin with, if it isn't complete with these: whole blocks."""

@@ -297,7 +297,7 @@ class Mixture:
         assert not self.engine.has_work, "a request starves"
         stats = self.engine.stats()
         assert (stats.sequences, stats.cells, self.backend.cells) == (0, 0, 0)
-        assert self.engine.free_seqs == self.engine._allocator.layout.n_seqs, "no seq_id is lost"
+        assert self.engine._allocator.free_seqs == self.engine._allocator.layout.n_seqs, "no seq_id is lost"
         assert (self.backend.open_samplers, self.backend.open_compiled) == (0, 0)
         for each in self.requests.values():
             events = self.events[each.id]

@@ -29,8 +29,8 @@ def alone(each: CompletionRequest, window: int | None = None) -> dict[int, str]:
 def assert_empty(engine: Engine, backend: FakeBackend) -> None:
     """Checks that nothing is allocated, set aside or open."""
     assert backend.cells == 0
-    assert (engine.stats().cells, engine.free_seqs) == (0, backend.layout.n_seqs)
-    assert engine.n_set_aside == 0
+    assert (engine.stats().cells, engine._allocator.free_seqs) == (0, backend.layout.n_seqs)
+    assert engine._states.n_set_aside == 0
     assert (backend.open_samplers, backend.open_compiled) == (0, 0)
     rollback = vars(engine._parts.rollback)
     assert not any(isinstance(each, dict) and each for each in rollback.values()), "no logits are kept"

@@ -325,8 +325,8 @@ class _Trial:
         """Compares all answers with those of their requests alone, and checks that everything was given back."""
         stats = self._engine.stats()
         assert (stats.sequences, stats.cells, self._backend.used_seq_ids()) == (0, 0, []), "not all was given back"
-        assert self._engine.free_seqs == self._backend.layout.n_seqs, "not all seq_ids were given back"
-        assert self._engine.n_set_aside == 0, "a state that was swapped out is still there"
+        assert self._engine._allocator.free_seqs == self._backend.layout.n_seqs, "not all seq_ids were given back"
+        assert self._engine._states.n_set_aside == 0, "a state that was swapped out is still there"
         for name, request in self._requests.items():
             events = self._events[name]
             errors = [event.error for event in events if isinstance(event, ErrorEvent)]

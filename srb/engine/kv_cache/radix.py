@@ -87,9 +87,6 @@ class PrefixTree(Generic[Holder]):
     def __contains__(self, holder: Holder) -> bool:
         return holder in self._places
 
-    def __len__(self) -> int:
-        return len(self._places)
-
     def add(self, holder: Holder, tokens: Tokens, key: Hashable = None) -> None:
         """Puts a holder, which must not be in the tree, where its tokens end."""
         root = self._roots.setdefault(key, _Node(pack(()), 0, None))
