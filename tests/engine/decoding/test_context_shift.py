@@ -1,14 +1,11 @@
 """Prompts and texts that are longer than the context."""
 
 import dataclasses
-from contextlib import suppress
 from typing import Any
 
 import pytest
 from driver import check_idle, check_order, few, own, request, run, stops, texts
 from fake_backend import END, FakeBackend
-from hypothesis import given
-from hypothesis import strategies as st
 from mixed import ascii_babble
 
 from srb.engine.engine import Engine
@@ -177,68 +174,6 @@ def test_what_can_not_be_done_here() -> None:
     Engine(FakeBackend(window=5)).check(shifting(n=9, max_tokens=5))
     with pytest.raises(InvalidRequestError, match="max_tokens is too high"):
         Engine(FakeBackend()).check(dataclasses.replace(shifting(max_tokens=1000), context_shift=False))
-
-
-ACTIONS = st.one_of(
-    st.tuples(
-        st.just("shift"),
-        st.integers(1, 60),  # tokens of its prompt
-        st.integers(1, 4),
-        st.sampled_from([-1, 80, 150]),
-        st.sampled_from([(0, 0), (7, 0), (-1, 3)]),
-    ),
-    st.tuples(st.just("plain"), st.integers(1, 50), st.integers(1, 3), st.sampled_from([1, 10, 30])),
-    st.tuples(st.just("step"), st.integers(1, 70)),
-    st.tuples(st.just("abort"), st.integers(0, 9), st.sampled_from([None, 0, 1])),
-    st.tuples(st.just("fail"), st.integers(1, 3)),
-)
-
-
-@given(actions=st.lists(ACTIONS, min_size=4, max_size=20), cache_bytes=st.sampled_from([0, 3000]))
-def test_whatever_happens_all_is_given_back_and_the_others_say_the_same(
-    actions: list[tuple[Any, ...]], cache_bytes: int
-) -> None:
-    backend = small(60, n_parallel=4, n_batch=16)
-    engine = Engine(backend, cache_bytes=cache_bytes)
-    requests: list[CompletionRequest] = []
-    events = []
-    for what, *values in actions:
-        if what == "shift":
-            length, n, most, (n_keep, n_discard) = values
-            prompt = bytes(32 + k % 90 for k in range(3 * length))
-            requests.append(shifting(prompt, n, n_keep=n_keep, n_discard=n_discard, max_tokens=most, seed=length))
-            engine.add_request(requests[-1])
-        elif what == "plain":
-            length, n, most = values
-            requests.append(
-                request(bytes(32 + k % 90 for k in range(length)).decode(), n, max_tokens=most, seed=length)
-            )
-            with suppress(InvalidRequestError):  # too long
-                engine.add_request(requests[-1])
-                continue
-            requests.pop()
-        elif what == "step":
-            for _ in range(values[0]):
-                events += engine.step()
-                assert backend.cells <= engine.stats().cells <= 60
-        elif what == "abort" and values[0] < len(requests):
-            engine.abort(requests[values[0]].id, values[1])
-        elif what == "fail":
-            backend.fail_decodes |= {backend.decodes + 1, backend.decodes + values[0]}
-    for each in requests:
-        if each.branches[0].max_tokens == -1:
-            engine.abort(each.id)
-    events += run(engine)
-    check_idle(engine, backend)
-    for each in requests:
-        found = own(events, each)
-        ends, said = stops(found), texts(found)
-        assert ends.keys() == set(range(each.count))
-        if not each.context_shift:
-            expected = texts(run(Engine(FakeBackend(n_cells=1000, script=ascii_babble)), each))
-            for k, text in said.items():
-                assert expected[k].startswith(text)
-                assert text == expected[k] or ends[k].finish_reason in ("abort", "error")
 
 
 class Patient:
