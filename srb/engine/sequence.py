@@ -153,7 +153,7 @@ class Prompt:
         self.beginning: Beginning | None = None  # what it will begin with; None once it has begun
         self.logits: Logits | None = None  # those after its last token, once it is computed
         self.scores: Scores | None = None  # the log-probabilities of its own tokens, if they are wanted
-        self.seq_id: int | None = None
+        self.seq_id: int | None = None  # None: it waits or is swapped out, or its last sequence has taken this over
         self.row_ids: list[int] = []  # the seq_ids of its strategy's own rows; they stay while it is swapped out
         self.span: Span | None = None
         self.swapped: Swapped | None = None
@@ -298,7 +298,7 @@ class Sequence:
         self.n_own_computed = 0  # how many of its tokens count as computed: mostly all but the last
         self.is_forked = False  # whether it has the cells of its prompt
         self.sampled_at = 0.0  # when its last token was sampled, in seconds of the engine's clock
-        self.seq_id: int | None = None
+        self.seq_id: int | None = None  # None: it waits or is swapped out, or takes over its prompt's when it begins
         self.span: Span | None = None
         self.swapped: Swapped | None = None
         self.sampler: Sampler | None = None
