@@ -60,8 +60,6 @@ class Sampling(DecodingStrategy[Sequence]):
                 return
         if n_back:
             self._parts.rollback.go_back(seq)
-            for each in seq.group:
-                self._parts.cells.retention.taken_back(each)
             return
         if len(seq.rollback_window) == 1:  # this token is the first that may be taken back
             self._parts.rollback.keep(seq, logits, negative_logits)

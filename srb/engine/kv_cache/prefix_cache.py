@@ -105,7 +105,6 @@ class PrefixCache:
         if not self._backend.truncate(prompt.seq_id, n_tokens):
             self._backend.remove(prompt.seq_id)
             n_tokens = 0
-        self._retention.restored(prompt, n_tokens)
         prompt.logits = logits if n_tokens == length else None
         return n_tokens
 

@@ -153,15 +153,6 @@ class RetentionPolicy:
 
     # Running sequences, for the store
 
-    def restored(self, prompt: Prompt, n_tokens: int) -> None:
-        """Notes that the first tokens of a prompt come from a cached state."""
-        self._of(prompt).n_tokens = n_tokens
-
-    def taken_back(self, seq: Sequence) -> None:
-        """Notes that the last tokens of a sequence were taken back."""
-        saved = self._of(seq)
-        saved.n_tokens = min(saved.n_tokens, seq.n_computed)
-
     def save_running(self, prompts: Iterable[Prompt]) -> None:
         """Saves the state of one prompt or alternative in the store, if there is time and one has enough new tokens.
 
