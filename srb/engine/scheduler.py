@@ -369,9 +369,8 @@ class Scheduler:
         )
         n_cells += sum(map(_strategy_cells, prompts)) + sum(end - start for start, end in own) + self._margin(members)
         get_id = {each for each in prompts if each.seq_id is None and each not in taken_along}
-        take_over = {
-            seq for seq in members if _can_take_over(seq) and (seq.prompt.seq_id is not None or seq.prompt in get_id)
-        }
+        last = [seq for seq in members if has_row(seq) and _is_last(seq)]
+        take_over = {seq for seq in last if seq.prompt.seq_id is not None or seq.prompt in get_id}
         n_ids = len(get_id) + sum(map(has_row, members)) - len(take_over)
         n_ids += sum(each.strategy.n_rows - len(each.row_ids) for each in prompts if each not in taken_along)
         n_ids += sum(map(self._rollback.n_ids, members + with_negatives(admitted)))
@@ -574,13 +573,11 @@ def has_row(seq: Sequence) -> bool:
 
 
 def _is_last(seq: Sequence) -> bool:
-    """Whether a sequence is the last of its prompt, which may take over the prompt's seq_id."""
+    """Whether a sequence is the last of its prompt, which may take over the prompt's seq_id.
+
+    Its siblings were admitted before, or are with it, so none is forked off that seq_id later (`Cells.can_begin`).
+    """
     return seq.prompt.sequences[-1] is seq
-
-
-def _can_take_over(seq: Sequence) -> bool:
-    """Whether a sequence may take over the seq_id of its prompt: none will be forked off that later."""
-    return has_row(seq) and _is_last(seq) and not any(each.swapped and each is not seq for each in seq.prompt.living)
 
 
 def _n_rows(group: list[Sequence]) -> int:
