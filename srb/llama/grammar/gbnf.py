@@ -225,10 +225,15 @@ def _wrong(problem: str) -> InvalidRequestError:
 
 def _class(ranges: list[tuple[int, int]], *, is_negative: bool = False) -> str:
     """Return the regular expression of a character in one of these ranges, or in none of them."""
+    ranges = sorted(each for each in ranges if each[0] <= each[1])
+    if is_negative:
+        lows = [0, *(high + 1 for _, high in ranges)]
+        highs = [*(low - 1 for low, _ in ranges), 0x10FFFF]
+        # A range may end before the previous one does.
+        lows = [max(lows[: k + 1]) for k in range(len(lows))]
+        ranges = list(zip(lows, highs, strict=True))
     parts = [(max(low, least), min(high, most)) for low, high in ranges for least, most in _CHARS]
     inner = "".join(rf"\x{{{low:X}}}-\x{{{high:X}}}" for low, high in parts if low <= high)
-    if is_negative:
-        return rf"/[^\x{{0}}{inner}]/"
     return f"/[{inner}]/" if inner else f"/{_NOTHING}/"
 
 
