@@ -38,8 +38,8 @@ class Sampling(DecodingStrategy[Sequence]):
             each.n_own_computed += 1
         if seq.n_own_computed == len(seq.tokens):
             self._sample_next(seq, logits, *negative_logits)
-        elif seq.n_own_computed == seq.n_final:
-            self._parts.rollback.keep(seq, logits, negative_logits)
+        elif seq.n_own_computed == seq.n_final:  # it computes tokens again, and comes to those that are held
+            self._parts.rollback.mark(seq, logits, negative_logits)
 
     def after_step(self) -> None:
         """Sample from stored logits where a rollback has left no token to evaluate."""
@@ -62,7 +62,7 @@ class Sampling(DecodingStrategy[Sequence]):
             self._parts.rollback.go_back(seq)
             return
         if len(seq.rollback_window) == 1:  # this token is the first that may be taken back
-            self._parts.rollback.keep(seq, logits, negative_logits)
+            self._parts.rollback.mark(seq, logits, negative_logits)
         self._go_on(seq, token)
 
     def failed_sequences(self, row: Sequence | None) -> list[Sequence]:

@@ -13,8 +13,8 @@ If there is no memory for a state, or llama.cpp finds no cells for it, the seque
 Where that is impossible, the engine fails.
 
 A seq_id has one owner. A prompt has one from its admission on, and so has each of its sequences but the last: that one
-takes over the prompt's when its siblings have begun, and leaves it to the prompt again if it goes before the prompt
-does (`_empty`). What waits or is swapped out has none, but for the rows of strategies.
+takes over the prompt's when its siblings have begun. A sequence that goes leaves its seq_id to the prompt if no other
+has the prompt's cells (`_empty`). What waits or is swapped out has none, but for the rows of strategies.
 
 Decoding strategies with rows of their own say which of these are forked. Nothing else gives cells back.
 """
@@ -192,12 +192,12 @@ class Cells:
             self._scheduler.release(prompt)
 
     def _empty(self, seq: Sequence) -> None:
-        """Empties a sequence, but for the cells of its prompt if it is the last one that has them."""
+        """Empties a sequence. Its prompt gets the seq_id if no other has the prompt's cells, and can keep these."""
         prompt = seq.prompt
         assert seq.seq_id is not None
-        seq.is_forked = False
-        is_last = prompt.span and prompt.seq_id is None and prompt.living and prompt.source_id is None
-        if is_last and self._backend.truncate(seq.seq_id, prompt.position):
+        seq.is_forked = False  # so `source_id` is that of another sequence
+        is_only_copy = prompt.span and prompt.seq_id is None and prompt.living and prompt.source_id is None
+        if is_only_copy and self._backend.truncate(seq.seq_id, prompt.position):
             seq.seq_id, prompt.seq_id = None, seq.seq_id
         else:
             self._backend.remove(seq.seq_id)
@@ -369,7 +369,7 @@ class Cells:
         prompt, swapped, n_tokens = seq.prompt, seq.swapped, seq.prompt.position
         assert swapped
         state, end = swapped.state, swapped.end
-        is_apart = not self._allocator.layout.is_unified or (self._rollback.forgets and not swapped.start)
+        is_apart = not self._allocator.layout.is_unified or (self._rollback.forgets and seq.swapped_cells == "all")
         if prompt.source_id is not None and (state is None or not is_apart):
             self.fork(seq)
             assert seq.seq_id is not None

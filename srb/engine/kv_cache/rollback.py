@@ -34,7 +34,7 @@ class Rollback:
         return 0
 
     def allocate(self, sequences: abc.Sequence[Sequence]) -> None:
-        """Allocates these seq_ids, for sequences that have their own."""
+        """Allocates these seq_ids, for sequences that were admitted."""
 
     def release(self, seq: Sequence, *, is_swapped: bool = False) -> None:
         """Frees what a sequence has here. is_swapped: it goes on later, so what is in memory stays."""
@@ -53,7 +53,7 @@ class Rollback:
         """Returns the logits from which a sequence without a row samples, and those of its negatives."""
         return [each.prompt.logits for each in seq.group if each.prompt.logits is not None]
 
-    def keep(self, seq: Sequence, logits: Logits, negatives: abc.Sequence[Logits]) -> None:
+    def mark(self, seq: Sequence, logits: Logits, negatives: abc.Sequence[Logits]) -> None:
         """Notes where a sequence may go back to: the token that it samples from these logits may be taken back."""
 
     def stayed(self, seq: Sequence) -> None:
@@ -94,7 +94,7 @@ class MarkedRollback(Rollback):
 
     def allocate(self, sequences: abc.Sequence[Sequence]) -> None:
         going_back = [seq for seq in sequences if seq.may_go_back]
-        # A prompt keeps its seq_id as long as others are free: its end may still be forked.
+        # The last sequence doesn't take over its prompt's seq_id while others are free: the prompt's end may be forked.
         for seq in sequences:
             if seq.span and seq.seq_id is None and self._allocator.free_seqs > len(going_back):
                 seq.seq_id = self._allocator.allocate_seq()
@@ -137,7 +137,7 @@ class MarkedRollback(Rollback):
             self._backend.fork(seq.seq_id, mark.seq_id, seq.n_computed)
 
     def n_settled(self, seq: Sequence) -> int:
-        # A sequence that computes tokens again is settled only up to its mark.
+        # While tokens are held or computed again, it may go back to its mark.
         mark = self._marks.get(seq.leader)
         is_at_end = seq.n_own_computed + 1 == seq.n_final == len(seq.tokens)
         if mark and mark.logits is not None and not is_at_end:
@@ -145,13 +145,13 @@ class MarkedRollback(Rollback):
         return super().n_settled(seq)
 
     def logits(self, seq: Sequence) -> list[Logits]:
-        marks = self._set_marks(seq)  # those of a sequence that has gone back to its mark
+        marks = self._marks_of(seq)  # those of a sequence that has gone back to its mark
         return [each.logits for each in marks if each.logits is not None] or super().logits(seq)
 
-    def keep(self, seq: Sequence, logits: Logits, negatives: abc.Sequence[Logits]) -> None:
+    def mark(self, seq: Sequence, logits: Logits, negatives: abc.Sequence[Logits]) -> None:
         """Sets the mark of the sequence to where it is now."""
         n_tokens = seq.n_own_computed
-        if seq not in self._marks or any(mark.n_tokens == n_tokens for mark in self._set_marks(seq)):
+        if seq not in self._marks or any(mark.n_tokens == n_tokens for mark in self._marks_of(seq)):
             return
         for each, own in zip(seq.group, (logits, *negatives), strict=True):
             assert each.seq_id is not None
@@ -176,7 +176,7 @@ class MarkedRollback(Rollback):
             self._backend.remove(each.seq_id)
             self._backend.fork(mark.seq_id, each.seq_id, each.n_computed)
 
-    def _set_marks(self, seq: Sequence) -> list[_Mark]:
+    def _marks_of(self, seq: Sequence) -> list[_Mark]:
         marks = (self._marks[each] for each in seq.group if each in self._marks)
         return [mark for mark in marks if mark.logits is not None]
 
