@@ -1,6 +1,6 @@
 """Decides which requests run, allocates cells and seq_ids, and chooses which sequences are preempted."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -31,7 +31,7 @@ class _Need:
         prompts: its prompts without cells.
         taken_along: those of them whose cells come back with a sequence that was swapped out with them.
         new: those of them that are computed, or share what others have computed. Others were swapped out themselves.
-        take_over: its sequences that take over the seq_id of their prompt, and so get none of their own.
+        take_over: its sequences that may take over the seq_id of their prompt, and so are given none here.
         n_cells: the cells, without those for the tokens of `new`.
         n_ids: the seq_ids.
     """
@@ -104,12 +104,12 @@ class Scheduler:
     @property
     def is_waited_for(self) -> bool:
         """Whether requests or sequences wait for cells."""
-        return bool(self.waiting) or any(active.waiting for active in self.running.values())
+        return bool(self.waiting) or any(active.pending for active in self.running.values())
 
     @property
     def n_preempted(self) -> int:
         """How many sequences are preempted now."""
-        return sum(seq.state == "preempted" for active in self.running.values() for seq in active.waiting)
+        return sum(seq.state == "preempted" for active in self.running.values() for seq in active.pending)
 
     @property
     def active(self) -> list[ActiveRequest]:
@@ -207,7 +207,7 @@ class Scheduler:
     # Admission
 
     def admit(self, now: float) -> Iterator[list[Prompt]]:
-        """Allocates cells and seq_ids for what waits, oldest first; yields the prompts that have their cells now.
+        """Allocates cells and seq_ids for what waits, fewest groups first; yields the prompts that have cells now.
 
         The caller fills them before it asks for the next, so that later prompts can be forked off these.
 
@@ -220,12 +220,12 @@ class Scheduler:
         self._blocked = None
         n_without_cells = 0
         for active in sorted(self.current, key=lambda each: (len(_begun(each)), each.number)):
-            if not active.waiting:
+            if not active.pending:
                 continue
             for prompts in self._admit(active, overtakes=n_without_cells > 0):
                 active.queued = now
                 yield prompts
-            if active.waiting:
+            if active.pending:
                 self._blocked = self._blocked or active
                 n_without_cells += 1
                 # If nothing of it runs, no other may overtake it any more.
@@ -249,11 +249,11 @@ class Scheduler:
 
     def _of_larger(self, active: ActiveRequest) -> list[Sequence]:
         """Returns what a request needs of those that have two groups more, and more than it then; else nothing."""
-        first = next(groups(active.waiting))
+        first = next(groups(active.pending))
         while _n_rows(first) > self._n_parallel:
             first.pop()
-        need, is_new = self._need(first), active.id in self.waiting
-        if need is None or not (self._has_first_rows(first, []) if is_new else self._has_more_rows(active, first)):
+        need = self._need(first)
+        if need is None or not self._has_rows(active, first):
             return []
         n_cells, n_ids = need.n_cells + sum(len(prompt.tokens) for prompt in need.new), need.n_ids
         left = {each: _begun(each) for each in self.current if each is not active}
@@ -290,10 +290,10 @@ class Scheduler:
         """
         is_new = active.id in self.waiting
         prompts, admitted = list[Prompt](), list[Sequence]()
-        for group in groups(active.waiting):
-            while _n_rows(group) > self._n_parallel:
+        for group in groups(active.pending):
+            while _n_rows(group) > self._n_parallel:  # joint alternatives may be too many; the rest waits
                 group.pop()
-            if not (self._has_first_rows(group, admitted) if is_new else self._has_more_rows(active, group)):
+            if not self._has_rows(active, group, admitted):
                 break
             found = self._allocate_group(group, admitted, overtakes=overtakes)
             while found is None and not self.n_rows and _can_split(group):  # the cache is empty, and too small for all
@@ -304,26 +304,25 @@ class Scheduler:
             prompts += found
             admitted += group
             if not is_new:
-                yield self._begin(found, group)
+                self._add_prefilling(group)
+                yield found
         if is_new and admitted:
             self.running[active.id] = self.waiting.pop(active.id)
-            yield self._begin(prompts, admitted)
+            self._add_prefilling(admitted)
+            yield prompts
 
-    def _begin(self, prompts: list[Prompt], sequences: list[Sequence]) -> list[Prompt]:
+    def _add_prefilling(self, sequences: list[Sequence]) -> None:
         members = sorted(with_negatives(sequences), key=_order)
         self._rollback.allocate(members)
         self.prefilling += [seq for seq in members if not seq.positive]
-        return prompts
 
-    def _has_first_rows(self, group: list[Sequence], admitted: list[Sequence]) -> bool:
-        """Whether a new request may have these rows: all at once, if some are free or it gets one by taking turns."""
-        is_first = bool(admitted) or min(self.n_rows, len(self.running)) < self._n_parallel
-        return is_first and _n_rows(admitted) + _n_rows(group) <= self._n_parallel
-
-    def _has_more_rows(self, active: ActiveRequest, group: list[Sequence]) -> bool:
-        """Whether a running request may have more rows: free ones, or up to its fair share."""
-        n, share = _n_rows(group), self._n_parallel // len(self.running)
-        return self.n_rows + n <= self._n_parallel or _n_rows_of(active) + n <= share
+    def _has_rows(self, active: ActiveRequest, group: list[Sequence], admitted: Collection[Sequence] = ()) -> bool:
+        """Whether a group may have rows, besides those that are `admitted` with it: free ones, or its fair share."""
+        n = _n_rows(group)
+        if active.id in self.waiting:  # a new request may have all rows of a step, and takes turns with others
+            may_begin = bool(admitted) or min(self.n_rows, len(self.running)) < self._n_parallel
+            return may_begin and _n_rows(admitted) + n <= self._n_parallel
+        return self.n_rows + n <= self._n_parallel or _n_rows_of(active) + n <= self._n_parallel // len(self.running)
 
     def _allocate_group(
         self, group: list[Sequence], admitted: list[Sequence], *, overtakes: bool
@@ -377,7 +376,7 @@ class Scheduler:
         return _Need(prompts, taken_along, new, take_over, n_cells, n_ids)
 
     def _find_beginnings(self, prompts: list[Prompt], n_cells: int) -> bool:
-        """Finds what prompts can begin with. Returns False if they need more than `n_cells` all the same."""
+        """Starts prompts anew, with what is found. Returns False if they need more than `n_cells` all the same."""
         for prompt in prompts:
             prompt.n_computed, prompt.logits = 0, None
             prompt.beginning = self._prefix_cache.find(prompt)
@@ -482,7 +481,7 @@ class Scheduler:
 
     @property
     def _is_stuck(self) -> bool:
-        """Whether prompts whose sequences wait for cells have all cells. Each preemption then frees one prompt's."""
+        """Whether all cells are those of prompts whose sequences wait for cells. Preemption then frees a prompt's."""
         is_idle = all(seq.is_pending for prompt in self.prompts for seq in prompt.living)
         return is_idle and bool(self.prompts) and self.is_waited_for
 
@@ -580,7 +579,7 @@ def _is_last(seq: Sequence) -> bool:
     return seq.prompt.sequences[-1] is seq
 
 
-def _n_rows(group: list[Sequence]) -> int:
+def _n_rows(group: Iterable[Sequence]) -> int:
     """How many rows of a step a group takes."""
     members = with_negatives(group)
     return sum(prompt.strategy.n_rows for prompt in {seq.prompt for seq in members}) + sum(map(has_row, members))

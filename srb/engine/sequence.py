@@ -102,7 +102,7 @@ class ActiveRequest:
 
     @property
     def sequences(self) -> "list[Sequence]":
-        """All sequences, except those that had finished before the request was resumed."""
+        """All sequences, except negative ones and those that had finished before the request was resumed."""
         return [seq for prompt in self.prompts for seq in prompt.sequences]
 
     @property
@@ -111,7 +111,7 @@ class ActiveRequest:
         return [seq for prompt in self.prompts for seq in prompt.living]
 
     @property
-    def waiting(self) -> "list[Sequence]":
+    def pending(self) -> "list[Sequence]":
         """The sequences that wait for cells: those that haven't begun, and those that were preempted."""
         return [seq for prompt in self.prompts for seq in prompt.sequences if seq.is_pending]
 
@@ -267,10 +267,10 @@ HeldToken = tuple[int, list[Token], bytes]
 class Sequence:
     """One alternative: its parameters, its text, and its cells.
 
-    An alternative may have `negatives`: sequences with cells and rows of their own, which continue a negative prompt
-    with its tokens. It is their `positive`. A negative sequence has no tokens, constraints and draft tokens itself: it
-    goes by those of its `leader`. It samples and reports nothing. It is admitted, preempted and finished with its
-    positive.
+    With guidance it has `negatives`, at present one: sequences with cells and rows of their own, which continue a
+    negative prompt with its tokens. It is their `positive`. A negative sequence has no tokens, constraints and draft
+    tokens itself: it goes by those of its `leader`. It samples and reports nothing. It is admitted, preempted and
+    finished with its positive.
     """
 
     def __init__(
@@ -347,7 +347,7 @@ class Sequence:
 
     @property
     def group(self) -> "tuple[Sequence, ...]":
-        """The sequence itself, and its negatives."""
+        """The sequence itself, and its negatives. The scheduler's groups consist of these."""
         return (self, *self.negatives)
 
     @property
