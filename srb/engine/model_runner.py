@@ -208,7 +208,7 @@ class ModelRunner:
         for each in seq.group:
             each.state = "finished"
             self.finished[each] = finish_reason, stop_reason
-        if not any(each.index == seq.index for each in seq.prompt.living):
+        if not any(each.index == seq.index for each in seq.prompt.living):  # exploring has several with one index
             self._output.stop(seq, finish_reason, stop_reason)
         if not active.living:
             active.compiled.close()

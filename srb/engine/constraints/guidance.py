@@ -44,9 +44,9 @@ def build(setup: ConstraintSetup) -> None:
         positive = positives[seq.index]
         positive.negatives, seq.positive = (seq,), positive
     for prompt in active.prompts:
-        # Those with the same negative prompt begin one after the other. Otherwise a waiting alternative could keep the
-        # cells of its negative prompt from the one before it, and each would wait for the other for ever. The last of
-        # all takes the prompt's seq_id, so it waits for the others; those without a negative prompt don't.
+        # Those with the same negative prompt are neighbours. Else the last of them could wait, and keep the negative
+        # prompt's cells from an alternative before it that waits for these cells, for ever. Those without a negative
+        # prompt come first: the last of all takes the prompt's seq_id, so it waits until all others have begun.
         alike: dict[Prompt | None, list[Sequence]] = {None: []}
         for seq in prompt.sequences:
             alike.setdefault(seq.negatives[0].prompt if seq.negatives else None, []).append(seq)
