@@ -76,7 +76,7 @@ class Recovery:
         """Ends a request that no engine has."""
         for log in [each for each in self._pending if each.request.id == request_id]:
             self._pending.remove(log)
-            self._end([log], "abort", reason)
+            self._put_endings([log], "abort", reason)
 
     def interrupt(self, error: Exception, cause: str | None) -> None:
         """Takes the requests of an engine that has failed. They and new ones wait for `resume`.
@@ -99,7 +99,7 @@ class Recovery:
         if suspect is not None and suspect is self._suspect:
             self._pending = [each for each in self._pending if each is not suspect]
             reason = f"the engine has failed twice on this request ({type(error).__name__}); its log says why"
-            self._end([suspect], "error", error=SrbError(reason, code="engine_failed"))
+            self._put_endings([suspect], "error", error=SrbError(reason, code="engine_failed"))
         self._pending.sort(key=lambda log: (log is not suspect, log.priority, not log.started, log.n_tokens))
         self._suspect, self._resuming = suspect, None
 
@@ -122,7 +122,7 @@ class Recovery:
             self._task.cancel()
         self._failure = error
         self._pending = []
-        self._end(self._registry.in_engine, "error", error=error)
+        self._put_endings(self._registry.in_engine, "error", error=error)
         self._is_over.set()
 
     async def _resume_pending(self) -> None:
@@ -134,10 +134,10 @@ class Recovery:
                     await self._give(rest)
                     self._registry.taken(log.request.id)
                 else:
-                    self._end([log], "stop")  # only its last event is missing
+                    self._put_endings([log], "stop")  # only its last event is missing
             except Exception as error:
                 reason = error if isinstance(error, SrbError) else SrbError(f"it can't resume: {type(error).__name__}")
-                self._end([log], "error", error=reason)
+                self._put_endings([log], "error", error=reason)
             given = (each for each in self._registry.in_engine if each not in self._pending)
             is_paused = any(each.priority < log.priority for each in given)
             while not is_paused and not self._is_back(log) and await log.grown(len(log)):
@@ -153,7 +153,7 @@ class Recovery:
         except EngineRestartError:  # it has failed meanwhile, and `resume` will come
             self._resuming = None
 
-    def _end(
+    def _put_endings(
         self,
         logs: list[EventLog],
         finish_reason: FinishReason,

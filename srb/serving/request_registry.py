@@ -126,7 +126,7 @@ class RequestRegistry:
             active.event_log.is_given = True
 
     def taken(self, request_id: str) -> None:
-        """Tells an engine that has taken a request what was said before. It ignores ids that it doesn't know."""
+        """Repeats aborts and the priority to an engine that has taken a request. It ignored them before."""
         active = self._active.get(request_id)
         if active is None:  # it has ended already
             return
