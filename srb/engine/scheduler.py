@@ -486,8 +486,8 @@ class Scheduler:
         return is_idle and bool(self.prompts) and self.is_waited_for
 
     def cells_left(self, seq: Sequence) -> int:
-        """Returns how many more cells a sequence can have in the present layout."""
-        return self._allocator.longest - seq.position
+        """Returns how many more cells a sequence, and each of its negatives, can have in the present layout."""
+        return self._allocator.longest - max(each.position for each in seq.group)
 
     def is_outgrown(self) -> bool:
         """Whether a sequence will soon be longer than a stream of the present layout."""

@@ -145,6 +145,19 @@ def test_what_never_fits_is_refused_and_the_rest_goes_on() -> None:
     assert_empty(engine, backend)
 
 
+@pytest.mark.parametrize("forced", [lambda _params, _tokens: (), lambda _params, _tokens: (0,) * 6])
+def test_a_negative_sequence_that_fills_its_stream_takes_its_positive_along(forced: Any) -> None:
+    backend = FakeBackend(n_cells=256, forced=forced, costs=dataclasses.replace(IN_STEP, step=100.0))
+    backend.prepare(Layout(False, 32, 16))  # and there is no memory for another one
+    engine = Engine(backend)
+    guided: dict[str, Any] = {"guidance_scale": 2.0, "negative_prompt": "n" * 26, "grammar": "g"}
+    events = run(engine, each := request("g" * 20, max_tokens=40, ignore_eos=True, **guided))
+    (error,) = [event.error for event in own(events, each) if isinstance(event, ErrorEvent)]
+    assert error.status == 503
+    assert stops(events)[0].length == 7, "it fills the stream of the negative sequence"
+    assert_empty(engine, backend)
+
+
 def test_a_layout_without_memory_is_tried_again_while_a_request_waits() -> None:
     now, backend = 0.0, FakeBackend(n_cells=256)
     backend.prepare(streams := Layout(False, 32, 16))
