@@ -164,13 +164,15 @@ class Growing(_Texts):
             return Text(self.reading and f"reading {self.reading}", style="dim")
         n_rows = -(-len(self.alternatives) // self._columns)
         height = (self._console.height - 1) // n_rows
+        width = self._console.width
         if height < 2:  # a line for each
-            return Group(*(Text.assemble(_name(each), *self._last_lines(each, 1)) for each in self.alternatives))
-        return self._grid([Group(_title(each), *self._last_lines(each, height - 1)) for each in self.alternatives])
+            names = [(each, _name(each)) for each in self.alternatives]
+            return Group(*(Text.assemble(name, *self._end(each, 1, width - len(name))) for each, name in names))
+        width = width // self._columns - 2
+        return self._grid([Group(_title(each), *self._end(each, height - 1, width)) for each in self.alternatives])
 
-    def _last_lines(self, alternative: Alternative, count: int) -> list[Text]:
-        """Return the last lines of a text, as they are in a column."""
-        width = self._console.width // self._columns - 2
+    def _end(self, alternative: Alternative, count: int, width: int) -> list[Text]:
+        """Return the last lines of a text, in lines of this width."""
         return list(Text(harmless(alternative.text)).wrap(self._console, width)[-count:])
 
 

@@ -51,6 +51,13 @@ def test_the_ends_of_the_texts_while_they_grow_and_all_of_them_at_the_end() -> N
 def test_one_line_each_where_there_is_no_room_for_more() -> None:
     during, _ = shown(START, {"event": "stream", "index": 0, "text": "a\nlast line"}, stop(1, 0), height=4)
     assert [line.rstrip() for line in during.splitlines()] == ["0 last line", "wild"]
+    during, _ = shown(
+        START,
+        {"event": "stream", "index": 0, "text": "x" * 38},
+        {"event": "stream", "index": 1, "text": "x" * 70},
+        height=4,
+    )
+    assert [line.rstrip() for line in during.splitlines()] == ["0 " + "x" * 38, "wild " + "x" * 35]
 
 
 def test_while_the_prompt_is_read() -> None:
