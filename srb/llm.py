@@ -98,8 +98,7 @@ class LLM:
 
     def _run(self, waiting: Iterator[CompletionRequest], at_once: int) -> Iterator[Event]:
         """Yields the events of requests, which are made one by one, and of which so many run at a time."""
-        if self.engine.has_work:
-            raise RuntimeError("LLM is for an engine that has no other work; use add_request() and step()")
+        self._check_idle()
         for request in islice(waiting, at_once):
             self.engine.add_request(request)
         while self.engine.has_work:
@@ -147,6 +146,7 @@ class LLM:
         A row that can't be scored has an `error`. Leaving the loop ends the rest. Raises `InvalidRequestError` for a
         `lora` that isn't loaded.
         """
+        self._check_idle()  # before what ends all work
         engine = self.engine
         scorer, parts = TableScorer(table, engine.tokenize, engine.check), dict[str, Part]()
 
@@ -209,3 +209,7 @@ class LLM:
         while not answer.done():
             self.engine.step()
         return answer.result()
+
+    def _check_idle(self) -> None:
+        if self.engine.has_work:
+            raise RuntimeError("LLM is for an engine that has no other work; use add_request() and step()")

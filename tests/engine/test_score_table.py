@@ -110,6 +110,7 @@ def test_leaving_the_loop_ends_the_requests() -> None:
     engine.add_request(request())
     with pytest.raises(RuntimeError, match="no other work"):
         next(LLM(engine).score_table(Table.of(CONTEXTS, ENDS)))
+    assert engine.has_work
 
 
 def test_adapters_are_branches() -> None:
