@@ -326,12 +326,13 @@ def measure(
     """
     groups = groups_of(results)
     means = means or {name: group_means(results, name, groups) for name in names_of_means(results)}
-    values = {name: _mean([*each.values()]) for name, each in means.items()}
+    values = diversity or _diversity([each.text for each in results])
+    values |= {name: _mean([*each.values()]) for name, each in means.items()}  # last: a score may be called self_bleu
     values["perplexity"] = perplexity(values["mean_logprob"])
     intervals = {name: interval([*each.values()]) for name, each in means.items()}
     if ends := intervals["mean_logprob"]:
         intervals["perplexity"] = perplexity(ends[1]), perplexity(ends[0])
-    return Measures(len(results), values | (diversity or _diversity([each.text for each in results])), intervals)
+    return Measures(len(results), values, intervals)
 
 
 def _diversity(texts: list[str]) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Measures against values known from elsewhere, or worked out by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from srb.terminal.comparison.measures import Result, distinct, measure, perplexity, repeats, self_bleu
+from srb.terminal.comparison.measures import Findings, Result, distinct, measure, perplexity, repeats, self_bleu
 
 
 def result(text: str, length: int = 1, mean_logprob: float | None = None) -> Result:
@@ -42,6 +43,12 @@ def test_the_mean_is_over_texts_and_not_over_tokens() -> None:
     assert measures.count == 3
     expected = {"mean_logprob": -3, "perplexity": pytest.approx(math.exp(3)), "different": 3, "length": 4 / 3}
     assert {name: measures.values[name] for name in expected} == expected
+
+
+def test_a_score_may_have_the_name_of_a_measure() -> None:
+    named = replace(result("a"), scores={"self_bleu": 7})
+    found = Findings.of([named, replace(named, prompt="q")])
+    assert {each.values["self_bleu"] for each in (*found.cells.values(), *found.pooled.values())} == {7}
 
 
 def test_nothing_to_measure() -> None:
