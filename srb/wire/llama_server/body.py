@@ -62,6 +62,7 @@ def parse_infill(fields: InfillFields, limits: Limits, tokenizer: Tokenizer, n_c
     prompt += tokens_of([fields.prompt or ""], "prompt", tokenizer)
     suffix = tokens_of(fields.input_suffix, "input_suffix", tokenizer, parse_special=False)
     files = [(each.filename, each.text) for each in fields.input_extra or ()]
+    fields.leave_out("messages")
     take_candidates(fields)
     is_bridge = bool(fields.searches or {*BRIDGE_FIELDS} & fields.model_fields_set)
     known, gap, scored = _infill(prompt, suffix, files, tokenizer.special, plain, is_bridge=is_bridge)

@@ -272,10 +272,11 @@ async def test_infill(connect: Connect) -> None:
 
 async def test_too_much_extra_is_cut_at_its_beginning_and_reported(connect: Connect) -> None:
     body: dict[str, Any] = PLACES | {"input_extra": [{"text": "a" * 30 + "b", "time": 5}], "n_predict": 4, "seed": 0}
+    body["messages"] = [{"role": "user", "content": "hi"}]
     response = await post(connect, fim_backend(n_cells=20), "/infill", **body)
     answer = await response.json()
     assert prompt_of(answer) == "a" * 10 + "b^<|>$"
-    assert response.headers["x-srb-ignored"] == "input_extra.time, input_extra (its first 22 tokens)"
+    assert response.headers["x-srb-ignored"] == "messages, input_extra.time, input_extra (its first 22 tokens)"
 
 
 async def test_a_model_without_the_tokens_has_candidates_sampled(connect: Connect) -> None:
