@@ -123,6 +123,9 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
             raise
         for message in results.usage.errors:
             print(f"srb: {message}", file=sys.stderr)
+        if not len(results):
+            print(f"0 of {results.wanted} alternatives; {results.usage}")
+            return 1
         found = _finish(folder, results, until)
         for note in notes_of([*map(str, read_decisions(folder))]):
             print(note)
