@@ -344,7 +344,7 @@ def sent_names(fields: dict[str, Any], kind: type[BaseModel]) -> dict[str, str]:
     """
     names: dict[str, str] = {}
     for each in (fields.get("options"), fields):
-        aliases = ALIASES.keys() & each if isinstance(each, dict) else ()
+        aliases = ALIASES.keys() & without_nulls(each) if isinstance(each, dict) else ()
         names |= {ALIASES[alias]: sent_name(each, ALIASES[alias], kind) for alias in aliases}
     return names
 

@@ -41,7 +41,7 @@ async def test_errors_have_the_name_and_the_number_that_were_sent(connect: Conne
         ("/api/chat", "num_predict"),
         ("/api/generate", "num_predict"),
     ):
-        sent = {"options": {name: value}} if name == "num_predict" else {name: value}
+        sent = {"options": {name: value}, "max_length": None} if name == "num_predict" else {name: value}
         response = await client.post(path, json=OF_PATH[path] | sent)
         text = await response.text()
         assert response.status == 400, text
